@@ -1,0 +1,108 @@
+//! The configuration as a tree: every word keeps its place in the file it came from.
+
+use std::borrow::Cow;
+
+/// Index of a file in [`crate::files::Files`], in the order the files were first opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(pub u32);
+
+/// A place in a file. `line` and `column` count from 1, `column`, `start` and `end` in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// File the text stands in.
+    pub file: FileId,
+    /// Line of the first byte.
+    pub line: u32,
+    /// Column of the first byte.
+    pub column: u32,
+    /// Offset of the first byte.
+    pub start: u32,
+    /// Offset after the last byte.
+    pub end: u32,
+}
+
+/// One word, quotes and escapes removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// The word as nginx would see it after unquoting.
+    pub text: Vec<u8>,
+    /// Where it stands, quotes included.
+    pub span: Span,
+    /// Whether it was written in quotes (`on` and `"on"` differ for `if` expressions only).
+    pub quoted: bool,
+}
+
+impl Word {
+    /// The word for messages and for directives that take UTF-8 only.
+    pub fn as_str(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.text)
+    }
+}
+
+/// One directive: a name, its arguments, and what stands in its braces.
+#[derive(Clone, Debug)]
+pub struct Directive {
+    /// The first word.
+    pub name: Word,
+    /// The words after it.
+    pub args: Vec<Word>,
+    /// What stands in braces. For `include`: the directives of the included files, in nginx's order.
+    pub block: Option<Block>,
+    /// The `;` or `{` that ended the words. nginx reports errors with the line of this place.
+    pub end: Span,
+    /// Ordinal in reading order, includes expanded: of two errors the one with the lower ordinal is
+    /// the one that nginx would have reported.
+    pub ordinal: u32,
+    /// Row of the grammar table. `None` inside blocks of data (`types`, `map`, `geo`, ...).
+    pub row: Option<&'static crate::grammar::Row>,
+}
+
+/// The directives between two braces (or of a whole file).
+#[derive(Clone, Debug, Default)]
+pub struct Block {
+    /// As written: `include` is an item of its own here.
+    pub items: Vec<Directive>,
+}
+
+impl Block {
+    /// The directives in effect: those of included files stand in place of their `include`.
+    pub fn iter(&self) -> Iter<'_> {
+        Iter { stack: vec![self.items.iter()] }
+    }
+}
+
+impl<'a> IntoIterator for &'a Block {
+    type Item = &'a Directive;
+    type IntoIter = Iter<'a>;
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
+    }
+}
+
+/// Iterator over a block with includes expanded.
+pub struct Iter<'a> {
+    stack: Vec<std::slice::Iter<'a, Directive>>,
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = &'a Directive;
+    fn next(&mut self) -> Option<&'a Directive> {
+        loop {
+            let Some(d) = self.stack.last_mut()?.next() else {
+                self.stack.pop();
+                continue;
+            };
+            match &d.block {
+                Some(b) if d.name.text == b"include" => self.stack.push(b.items.iter()),
+                _ => return Some(d),
+            }
+        }
+    }
+}
+
+/// A whole configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    /// Top level: `-g` directives first, then the main file.
+    pub root: Block,
+}

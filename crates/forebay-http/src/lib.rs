@@ -1,0 +1,4 @@
+//! HTTP itself: fields, heads, bodies, URIs, ranges, conditions and dates, for every version.
+
+pub mod field;
+pub mod request;

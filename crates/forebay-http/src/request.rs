@@ -1,0 +1,140 @@
+//! The one request head of every HTTP version (RFC 9110, section 3.9; RFC 9112, section 3).
+//! Hot path.
+
+use crate::field::{FieldLine, Name, Slice};
+
+/// HTTP version of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[allow(missing_docs)]
+pub enum Version {
+    Http09,
+    Http10,
+    #[default]
+    Http11,
+    Http2,
+    Http3,
+}
+
+impl Version {
+    /// As in `$server_protocol`. An HTTP/0.9 request has the empty string there.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Version::Http09 => "HTTP/0.9",
+            Version::Http10 => "HTTP/1.0",
+            Version::Http11 => "HTTP/1.1",
+            Version::Http2 => "HTTP/2.0",
+            Version::Http3 => "HTTP/3.0",
+        }
+    }
+}
+
+/// Request method (RFC 9110, section 9; RFC 4918 and others for the rest that nginx names).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub enum Method {
+    #[default]
+    Get,
+    Head,
+    Post,
+    Put,
+    Delete,
+    Mkcol,
+    Copy,
+    Move,
+    Options,
+    Propfind,
+    Proppatch,
+    Lock,
+    Unlock,
+    Patch,
+    Trace,
+    Connect,
+    /// Anything else that is made of the characters nginx allows in a method.
+    Other,
+}
+
+/// How the body is framed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Framing {
+    /// No body.
+    #[default]
+    None,
+    /// `Content-Length`, in bytes.
+    Length(u64),
+    /// `Transfer-Encoding: chunked`.
+    Chunked,
+    /// Ends with the stream (HTTP/2 and later, without a length).
+    Stream,
+}
+
+/// Per known name: index + 1 in `fields` of the first line with it; 0 = absent.
+#[derive(Clone, Debug)]
+pub struct FirstLines(pub [u16; Name::COUNT]);
+
+impl Default for FirstLines {
+    fn default() -> Self {
+        FirstLines([0; Name::COUNT])
+    }
+}
+
+/// A request head. All slices point into `buf`; the head is reused from request to request, so that a
+/// warm connection allocates nothing.
+#[derive(Debug, Default)]
+pub struct RequestHead {
+    /// Bytes as received (HTTP/1) or as decoded (HTTP/2). Bytes after `len` belong to the body or to
+    /// the next request.
+    pub buf: Vec<u8>,
+    /// Length of the head in `buf`, empty line included; 0 while it is incomplete.
+    pub len: usize,
+    /// Method.
+    pub method: Method,
+    /// The method as written.
+    pub method_text: Slice,
+    /// The whole request line without its line end (`$request`).
+    pub request_line: Slice,
+    /// Path and query as the client wrote them (`$request_uri`); `/` if absolute-form had no path.
+    pub target: Slice,
+    /// Query without the `?` (`$args`), empty if none.
+    pub args: Slice,
+    /// Whether there was a `?` at all.
+    pub has_args: bool,
+    /// Host of an absolute-form target, without port.
+    pub target_host: Option<Slice>,
+    /// Decoded and normalised path (`$uri` at first).
+    pub path: Vec<u8>,
+    /// Whether `path` differs from the undecoded path of the target (nginx: complex or quoted URI).
+    pub path_changed: bool,
+    /// Version.
+    pub version: Version,
+    /// Field lines in the order received, trailers excluded.
+    pub fields: Vec<FieldLine>,
+    /// Index + 1 in `fields` of the first line with a known name; 0 = absent.
+    pub first: FirstLines,
+    /// Body framing.
+    pub framing: Framing,
+    /// Whether the connection may be used again, by version and `Connection`.
+    pub keep_alive: bool,
+    /// `Host` (or `:authority`, or of the absolute form) validated, lower-cased, without port or final dot.
+    pub host: Vec<u8>,
+    /// Whether the client asked for `100 (Continue)`.
+    pub expect_continue: bool,
+}
+
+impl RequestHead {
+    /// Value of the first line with this known name.
+    #[inline]
+    pub fn get(&self, name: Name) -> Option<&[u8]> {
+        match self.first.0.get(name as usize).copied().unwrap_or(0) {
+            0 => None,
+            i => self.fields.get(i as usize - 1).map(|f| f.value.of(&self.buf)),
+        }
+    }
+
+    /// All lines with this name, in order. `name` is compared without regard to case.
+    pub fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
+        self.fields
+            .iter()
+            .filter(move |f| f.name.of(&self.buf).eq_ignore_ascii_case(name))
+            .map(|f| f.value.of(&self.buf))
+    }
+}

@@ -1,0 +1,2 @@
+//! The forebay web server.
+fn main() {}
