@@ -34,10 +34,25 @@ pub struct Row {
 pub enum Status {
     /// Current.
     Current,
-    /// Works, and another should be used.
-    Deprecated,
-    /// Accepted and ignored by nginx, with a warning.
-    Obsolete,
+    /// Works, and the named directive should be used (if there is one).
+    Deprecated(Option<&'static str>),
+    /// Accepted and ignored by nginx, with a warning that names what took its place (if there is such).
+    Obsolete(Option<&'static str>),
+}
+
+impl Status {
+    fn parse(text: &'static str) -> Option<Status> {
+        let (status, instead) = match text.split_once(':') {
+            Some((status, instead)) => (status, Some(instead)),
+            None => (text, None),
+        };
+        match status {
+            "" => Some(Status::Current),
+            "deprecated" => Some(Status::Deprecated(instead)),
+            "obsolete" => Some(Status::Obsolete(instead)),
+            _ => None,
+        }
+    }
 }
 
 /// What Forebay does with a directive.
@@ -162,12 +177,7 @@ impl Row {
             args: Arity::parse(args)?,
             block,
             default,
-            status: match status {
-                "" => Status::Current,
-                "deprecated" => Status::Deprecated,
-                "obsolete" => Status::Obsolete,
-                _ => return None,
-            },
+            status: Status::parse(status)?,
             support: match support {
                 "yes" => Support::Yes,
                 "hint" => Support::Hint,

@@ -174,8 +174,8 @@ impl<'a> Lexer<'a> {
                 b'$' => {
                     text.push(byte);
                     self.advance();
-                    // `${name}`: the brace belongs to the word.
-                    if self.src.get(self.pos) == Some(&b'{') {
+                    // `${name}`: the brace belongs to the word, and so do more of them.
+                    while self.src.get(self.pos) == Some(&b'{') {
                         text.push(b'{');
                         self.advance();
                     }

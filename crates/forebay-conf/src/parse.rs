@@ -265,6 +265,9 @@ impl Parser<'_> {
             lexer.skip_block();
             return None;
         }
+        if sound {
+            self.check_status(row, &statement);
+        }
         let refused = sound && self.check_support(row, &statement, scope);
         if sound && row.name == "load_module" {
             self.check_module(&statement);
@@ -340,7 +343,7 @@ impl Parser<'_> {
             self.wrong_count(statement);
             return false;
         }
-        if row.args.flag {
+        if row.args.flag && !matches!(row.status, Status::Obsolete(_)) {
             return self.check_flag(row, statement, before);
         }
         true
@@ -362,6 +365,23 @@ impl Parser<'_> {
         false
     }
 
+    /// nginx's warning for what it would rather not see.
+    fn check_status(&mut self, row: &Row, statement: &Statement) {
+        let name = row.name;
+        let message = match row.status {
+            Status::Obsolete(None) => format!("the \"{name}\" directive is obsolete, ignored"),
+            Status::Obsolete(Some(other)) => {
+                format!("the \"{name}\" directive is obsolete, use the \"{other}\" directive instead")
+            }
+            Status::Deprecated(Some(other)) => {
+                format!("the \"{name}\" directive is deprecated, use the \"{other}\" directive instead")
+            }
+            Status::Current | Status::Deprecated(None) => return,
+        };
+        let span = statement.name().span;
+        self.tell(Level::Warn, message, Some(span), Some(statement.end), None, statement.ordinal);
+    }
+
     /// Tells what Forebay does not do. True: the directive was refused.
     fn check_support(&mut self, row: &Row, statement: &Statement, scope: Scope) -> bool {
         if scope.quiet || asks_for_default(row, statement) {
@@ -369,7 +389,8 @@ impl Parser<'_> {
         }
         match row.support {
             Support::Yes | Support::Met | Support::Never(_) => false,
-            Support::Hint if row.status == Status::Obsolete => false,
+            // nginx ignores it as well.
+            Support::Hint if matches!(row.status, Status::Obsolete(_)) => false,
             Support::Hint => {
                 let message = format!("\"{}\" directive is not supported yet, ignored", row.name);
                 let span = statement.name().span;

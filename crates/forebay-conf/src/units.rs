@@ -29,7 +29,8 @@ pub fn offset(text: &[u8]) -> Option<u64> {
 /// A time in milliseconds, for directives whose resolution is the millisecond (most timeouts).
 ///
 /// Units `w d h m s ms`, largest first, each at most once, spaces between the parts; a part without a
-/// unit is seconds. Years and months are invalid here, as in nginx.
+/// unit is seconds. Years and months are invalid here, as in nginx. Like nginx, this takes a unit without
+/// digits as none of it (`h30m`), as long as there is a digit somewhere.
 pub fn time_ms(text: &[u8]) -> Option<u64> {
     time(text, true)
 }
@@ -115,9 +116,6 @@ fn time(text: &[u8], millis: bool) -> Option<u64> {
             digits = true;
             continue;
         }
-        if !digits {
-            return None;
-        }
         let (next, scale) = match byte {
             b'y' if !millis => (1, 365 * 86400),
             b'M' if !millis => (2, 30 * 86400),
@@ -143,12 +141,9 @@ fn time(text: &[u8], millis: bool) -> Option<u64> {
         rank = next;
         let scale = if scale == 0 { 1 } else { scale * per_second };
         total = total.checked_add(value.checked_mul(scale)?).filter(|&v| v <= MAX)?;
-        (value, digits) = (0, false);
+        value = 0;
         while let Some((b' ', tail)) = rest.split_first() {
             rest = tail;
-        }
-        if rest.is_empty() {
-            return Some(total);
         }
     }
     if !digits {
