@@ -1,4 +1,7 @@
 //! HTTP itself: fields, heads, bodies, URIs, ranges, conditions and dates, for every version.
 
 pub mod field;
+pub mod h1;
+pub mod host;
 pub mod request;
+pub mod uri;

@@ -1,0 +1,5 @@
+//! HTTP/1: heads and chunked bodies (RFC 9112).
+
+pub mod chunked;
+mod line;
+pub mod request;
