@@ -1,5 +1,6 @@
 //! HTTP itself: fields, heads, bodies, URIs, ranges, conditions and dates, for every version.
 
+pub mod date;
 pub mod field;
 pub mod h1;
 pub mod host;
