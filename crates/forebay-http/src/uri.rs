@@ -106,6 +106,99 @@ fn close_segment(
     }
 }
 
+/// Which bytes `escape` writes as `%XX`. Controls, blank, `%` are in every class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Escape {
+    /// `Location` of a rewrite with an unnamed redirect: also `"`, `#` and bytes from 0x7f on.
+    Redirect = 1,
+    /// Paths sent to upstreams and in redirects to a directory: also `<>?\^\`{|}`.
+    Uri = 2,
+    /// Captures put into the query by a rewrite: also `&`, `+` and `;`.
+    Args = 4,
+    /// Parts of a URI, as in listings of a directory: all but unreserved characters.
+    Component = 8,
+    /// Keys of memcached: only controls, blank and `%`.
+    Memcached = 16,
+}
+
+static ESCAPES: [u8; 256] = {
+    let mut t = [0u8; 256];
+    let mut i = 0;
+    while i < 256 {
+        let b = i as u8;
+        let base = Escape::Redirect as u8 | Escape::Uri as u8 | Escape::Args as u8;
+        if b <= b' ' || b == b'%' {
+            t[i] = base | Escape::Component as u8 | Escape::Memcached as u8;
+        } else if b >= 0x7f || b == b'"' || b == b'#' {
+            t[i] = base | Escape::Component as u8;
+        } else if matches!(b, b'<' | b'>' | b'?' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}') {
+            t[i] = Escape::Uri as u8 | Escape::Args as u8 | Escape::Component as u8;
+        } else if matches!(b, b'&' | b'+' | b';') {
+            t[i] = Escape::Args as u8 | Escape::Component as u8;
+        } else if !(b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~')) {
+            t[i] = Escape::Component as u8;
+        }
+        i += 1;
+    }
+    t
+};
+
+/// Whether `escape` would change `text`.
+pub fn needs_escape(text: &[u8], class: Escape) -> bool {
+    text.iter().any(|&b| ESCAPES[b as usize] & class as u8 != 0)
+}
+
+/// Appends `text` with the bytes of the class as `%XX`, digits in upper case.
+pub fn escape(text: &[u8], class: Escape, out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    out.reserve(text.len());
+    for &b in text {
+        if ESCAPES[b as usize] & class as u8 == 0 {
+            out.push(b);
+        } else {
+            out.extend_from_slice(&[b'%', DIGITS[b as usize >> 4], DIGITS[b as usize & 15]]);
+        }
+    }
+}
+
+/// Appends `text` with `"`, `&`, `<` and `>` as HTML entities.
+pub fn escape_html(text: &[u8], out: &mut Vec<u8>) {
+    out.reserve(text.len());
+    for &b in text {
+        match b {
+            b'"' => out.extend_from_slice(b"&quot;"),
+            b'&' => out.extend_from_slice(b"&amp;"),
+            b'<' => out.extend_from_slice(b"&lt;"),
+            b'>' => out.extend_from_slice(b"&gt;"),
+            _ => out.push(b),
+        }
+    }
+}
+
+/// Appends `text` with `%XX` decoded, as nginx does for values that it did not check before (for instance
+/// `X-Accel-Redirect`): of a broken escape the `%` vanishes, and a first digit with the byte after it.
+pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
+    let mut rest = text.iter();
+    while let Some(&b) = rest.next() {
+        if b != b'%' {
+            out.push(b);
+            continue;
+        }
+        let Some(&first) = rest.next() else { return };
+        let high = HEX[first as usize];
+        if high == 0xff {
+            out.push(first);
+            continue;
+        }
+        let Some(&second) = rest.next() else { return };
+        let low = HEX[second as usize];
+        if low != 0xff {
+            out.push(high << 4 | low);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,5 +268,45 @@ mod tests {
         assert_eq!(split(b"/a?b#f"), Split { path: 2, args: Some((3, 4)) });
         assert_eq!(split(b"/a#f?b"), Split { path: 2, args: None });
         assert_eq!(split(b"?b"), Split { path: 0, args: Some((1, 2)) });
+    }
+
+    #[test]
+    fn escape_classes_are_nginx_s() {
+        let changed = |class| {
+            let all: Vec<u8> = (0x21..0x7f).collect();
+            all.into_iter().filter(|&b| needs_escape(&[b], class)).map(char::from).collect::<String>()
+        };
+        assert_eq!(changed(Escape::Redirect), "\"#%");
+        assert_eq!(changed(Escape::Uri), "\"#%<>?\\^`{|}");
+        assert_eq!(changed(Escape::Args), "\"#%&+;<>?\\^`{|}");
+        assert_eq!(changed(Escape::Component), "!\"#$%&'()*+,/:;<=>?@[\\]^`{|}");
+        assert_eq!(changed(Escape::Memcached), "%");
+        for class in [Escape::Redirect, Escape::Uri, Escape::Args, Escape::Component] {
+            assert!(needs_escape(b"\x7f", class) && needs_escape(b"\xff", class));
+        }
+        assert!(!needs_escape(b"\x7f\xff", Escape::Memcached));
+        let mut out = Vec::new();
+        escape(b"/a b%\xff?", Escape::Uri, &mut out);
+        assert_eq!(out, b"/a%20b%25%FF%3F");
+        out.clear();
+        escape_html(b"<a href=\"'&\">", &mut out);
+        assert_eq!(out, b"&lt;a href=&quot;'&amp;&quot;&gt;");
+    }
+
+    #[test]
+    fn lenient_unescaping() {
+        for (text, want) in [
+            ("a%41b", "aAb"),
+            ("a%zzb", "azzb"),
+            ("a%4", "a"),
+            ("a%", "a"),
+            ("a%4zb", "ab"),
+            ("%%41", "%41"),
+            ("a+b", "a+b"),
+        ] {
+            let mut out = Vec::new();
+            unescape(text.as_bytes(), &mut out);
+            assert_eq!(out, want.as_bytes(), "{text}");
+        }
     }
 }

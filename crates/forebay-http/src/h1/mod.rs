@@ -3,3 +3,4 @@
 pub mod chunked;
 mod line;
 pub mod request;
+pub mod response;
