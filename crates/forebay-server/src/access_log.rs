@@ -132,6 +132,14 @@ pub struct LogBuffers {
     pub due: Option<Instant>,
 }
 
+impl LogBuffers {
+    /// Forgets the buffers, which have been flushed: the numbers of log files have changed.
+    pub fn forget(&mut self) {
+        self.buffers.clear();
+        self.due = None;
+    }
+}
+
 /// Writes the lines of a finished request.
 pub fn log_request(req: &mut Request) {
     let http = req.http();

@@ -326,7 +326,7 @@ pub fn inspect(fd: OwnedFd) -> Inspected {
         mtime: identity.mtime.0,
         content,
         etag: etag.into(),
-        last_modified: forebay_http::date::http_date(identity.mtime.0),
+        last_modified: forebay_http::date::imf(identity.mtime.0),
         identity,
     })
 }

@@ -102,6 +102,14 @@ async fn walk(req: &mut Request, start: Start) -> Outcome {
     content(req).await
 }
 
+/// Answers a status without going through the phases: a head that was refused.
+pub async fn answer(req: &mut Request, status: u16) {
+    match error_page::special(req, status) {
+        Next::Done => {}
+        Next::Redirect | Next::Named => error_page::built_in(req, status),
+    }
+}
+
 /// Takes one of the changes of the path that a request may make.
 pub fn spend_uri_change(req: &mut Request, what: &str) -> bool {
     req.uri_changes = req.uri_changes.saturating_sub(1);

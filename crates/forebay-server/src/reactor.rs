@@ -129,6 +129,8 @@ pub trait Handler {
     fn expired(&self, conn: Self::Conn);
     /// Called once per turn of the loop, before waiting.
     fn turn(&self);
+    /// When [`Handler::turn`] wants to be called at the latest.
+    fn due(&self) -> Option<Instant>;
     /// Whether the loop should end.
     fn finished(&self) -> bool;
     /// A runner panicked; its connection is closed by the drop of its future.
@@ -147,6 +149,22 @@ pub struct Reactor<C> {
     current: Cell<u32>,
     now: Cell<Instant>,
     in_use: Cell<usize>,
+}
+
+/// Wakes a reactor from another thread.
+#[derive(Clone)]
+pub struct Remote(Arc<WakeList>);
+
+impl Remote {
+    /// Makes the loop take another turn.
+    pub fn wake(&self) {
+        // The id of no runner: the list is not empty, so the loop does not sleep.
+        lock(&self.0.ids).push(u32::MAX);
+        let outer = lock(&self.0.outer).take();
+        if let Some(w) = outer {
+            w.wake();
+        }
+    }
 }
 
 /// Runners without work that are kept for the next burst.
@@ -170,6 +188,11 @@ impl<C: 'static> Reactor<C> {
             now: Cell::new(Instant::now()),
             in_use: Cell::new(0),
         })
+    }
+
+    /// A handle for other threads.
+    pub fn remote(&self) -> Remote {
+        Remote(self.wakes.clone())
     }
 
     /// Time at the start of this turn of the loop.
@@ -239,18 +262,10 @@ impl<C: 'static> Reactor<C> {
     }
 
     /// Stops or starts the readiness events of a listener (all slots taken).
-    pub fn pause_listener(&self, token: Token, paused: bool) {
-        let slots = self.slots.borrow();
-        if let Some(Slot { fd: Some(fd), .. }) = slots.get(token.index as usize).filter(|s| s.age == token.age) {
-            let data = epoll::EventData::new_u64(token.pack());
-            let flags = if paused { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
-            // A shared listener (EPOLLEXCLUSIVE) cannot be modified: it is taken out and put in again.
-            if epoll::modify(&self.epoll, fd, data, flags).is_err() {
-                let _ = epoll::delete(&self.epoll, fd);
-                if !paused {
-                    let _ = epoll::add(&self.epoll, fd, data, flags | epoll::EventFlags::EXCLUSIVE);
-                }
-            }
+    pub fn pause_listener(&self, token: Token, paused: bool, shared: bool) {
+        let gone = self.with_fd(token, |fd| drop(epoll::delete(&self.epoll, fd))).is_none();
+        if !gone && !paused {
+            let _ = self.arm_listener(token, shared);
         }
     }
 
@@ -498,6 +513,15 @@ impl<C: 'static> Reactor<C> {
         tokens.len()
     }
 
+    /// Looks at every idle connection.
+    pub fn each_idle(&self, mut f: impl FnMut(&C, Instant)) {
+        for s in self.slots.borrow().iter().filter(|s| s.fd.is_some()) {
+            if let Role::Idle(c) = &s.role {
+                f(c, s.deadline);
+            }
+        }
+    }
+
     /// Wakes every runner that has work, so that it sees a change of state.
     pub fn wake_all(&self) {
         let ids = self.runners.borrow().iter().enumerate().filter(|(_, r)| r.busy).map(|(i, _)| i as u32).collect::<Vec<_>>();
@@ -539,14 +563,14 @@ impl<C: 'static> Reactor<C> {
                 if !lock(&self.wakes.ids).is_empty() {
                     continue;
                 }
-                if let Some(next) = self.next_timer()
+                if let Some(next) = self.next_timer(handler.due())
                     && (next < sleep_until || sleep_until <= self.now.get())
                 {
                     sleep_until = next;
                     sleep.as_mut().reset(next.into());
                 }
                 if sleep.as_mut().poll(cx).is_ready() {
-                    let next = self.next_timer().unwrap_or(self.now.get() + Duration::from_secs(3600));
+                    let next = self.next_timer(handler.due()).unwrap_or(self.now.get() + Duration::from_secs(3600));
                     sleep_until = next;
                     sleep.as_mut().reset(next.into());
                     if sleep.as_mut().poll(cx).is_ready() {
@@ -637,8 +661,9 @@ impl<C: 'static> Reactor<C> {
         any
     }
 
-    fn next_timer(&self) -> Option<Instant> {
-        self.timers.borrow().heap.peek().map(|Reverse((t, _))| *t)
+    fn next_timer(&self, due: Option<Instant>) -> Option<Instant> {
+        let timer = self.timers.borrow().heap.peek().map(|Reverse((t, _))| *t);
+        [timer, due].into_iter().flatten().min()
     }
 
     fn fire_timers<H: Handler<Conn = C>>(&self, handler: &Rc<H>) -> bool {

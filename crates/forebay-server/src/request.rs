@@ -1,7 +1,9 @@
 //! A request on its way through the phases: what the client sent, what the configuration made of it,
 //! and the response. One per runner, reused. Hot path.
 
-use crate::config::http::{Http, Location, Server};
+use crate::body::RequestBody;
+use crate::config::ListenAddr;
+use crate::config::http::{Address, Http, Location, Server};
 use crate::modules::ModuleState;
 use crate::response::Response;
 use crate::thread::{Thread, ThreadConfig};
@@ -52,6 +54,46 @@ pub struct Conn {
     pub requests: u32,
     /// When it was accepted.
     pub accepted: Instant,
+    /// The beginning of a head whose rest has not come.
+    pub partial: Option<Box<Partial>>,
+}
+
+/// A head that is not complete.
+#[derive(Debug)]
+pub struct Partial {
+    /// Bytes so far.
+    pub buf: Box<[u8]>,
+    /// When the first came.
+    pub started: Instant,
+}
+
+impl Conn {
+    /// The client: of the PROXY protocol header if there was one.
+    pub fn client(&self) -> Peer {
+        self.proxied.as_ref().map_or(self.peer, |p| Peer::Inet(p.0))
+    }
+}
+
+/// Appends an address as text.
+pub fn push_peer(peer: Peer, out: &mut Vec<u8>) {
+    match peer.ip() {
+        Some(IpAddr::V4(a)) => {
+            for (i, o) in a.octets().iter().enumerate() {
+                if i > 0 {
+                    out.push(b'.');
+                }
+                forebay_http::h1::response::number(out, u64::from(*o));
+            }
+        }
+        Some(IpAddr::V6(a)) => out.extend_from_slice(a.to_string().as_bytes()),
+        None => out.extend_from_slice(b"unix:"),
+    }
+}
+
+/// A number that is used once in the life of the process (multipart boundaries).
+pub fn next_serial() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
 /// A stored value of a variable.
@@ -143,12 +185,128 @@ pub struct Request {
     pub keep_alive: bool,
     /// The request was refused before its head was understood; 0 if not.
     pub refused: u16,
+    /// Body of the request.
+    pub body: RequestBody,
+    /// How long the connection may be idle after this request.
+    pub keepalive_timeout: std::time::Duration,
+    /// The client did not read or write in time.
+    pub timed_out: bool,
+    /// `return 444`: closed without an answer.
+    pub drop_connection: bool,
+    /// Came in one packet with the request before it.
+    pub pipelined: bool,
 }
 
 /// Deepest nesting of variables.
 const MAX_DEPTH: u8 = 100;
 
 impl Request {
+    /// A request that has yet to begin.
+    pub fn new(thread: Rc<Thread>) -> Request {
+        let now = thread.clock.now();
+        let conn = Conn {
+            number: 0,
+            peer: Peer::Unix,
+            local: None,
+            proxied: None,
+            listener: 0,
+            requests: 0,
+            accepted: now,
+            partial: None,
+        };
+        Request {
+            conf: thread.config(),
+            thread,
+            conn,
+            remote: Vec::new(),
+            peer: Peer::Unix,
+            head: RequestHead::default(),
+            method: Method::Get,
+            uri: Vec::new(),
+            args: Vec::new(),
+            server: 0,
+            location: 0,
+            resp: Response::default(),
+            slots: Vec::new(),
+            arena: Vec::new(),
+            captures: Captures::default(),
+            started: now,
+            started_wall: None,
+            internal: false,
+            uri_changes: 0,
+            error_status: 0,
+            status_override: None,
+            in_error_page: false,
+            rewritten: false,
+            sent: 0,
+            sent_head: 0,
+            received: 0,
+            body_received: 0,
+            modules: ModuleState::default(),
+            complete: false,
+            depth: 0,
+            spare: Vec::new(),
+            keep_alive: false,
+            refused: 0,
+            body: RequestBody::default(),
+            keepalive_timeout: std::time::Duration::ZERO,
+            timed_out: false,
+            drop_connection: false,
+            pipelined: false,
+        }
+    }
+
+    /// The listen address that the connection came to.
+    pub fn address(&self) -> Option<&Address> {
+        self.address_in(&self.conf)
+    }
+
+    /// As [`Request::address`], borrowed from the configuration alone.
+    pub fn address_in<'c>(&self, conf: &'c ThreadConfig) -> Option<&'c Address> {
+        let n = conf.listeners.get(self.conn.listener as usize).copied().flatten()?;
+        let at = conf.config.http.addresses.get(n)?;
+        if at.exact.is_empty() {
+            return Some(&at.default);
+        }
+        let local = self.conn.local?;
+        Some(at.exact.iter().find(|(a, _)| *a == local).map_or(&at.default, |(_, a)| a))
+    }
+
+    /// Local address of the connection.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        if let Some(l) = self.conn.local {
+            return Some(l);
+        }
+        let n = self.conf.listeners.get(self.conn.listener as usize).copied().flatten()?;
+        match self.conf.config.listeners.get(n)?.addr {
+            ListenAddr::Inet(a) => Some(a),
+            ListenAddr::Unix(_) => None,
+        }
+    }
+
+    /// The listen address as text (`$server_addr` of unix sockets).
+    pub fn listener_text(&self) -> String {
+        let n = self.conf.listeners.get(self.conn.listener as usize).copied().flatten();
+        n.and_then(|n| self.conf.config.listeners.get(n)).map(|l| l.text.clone()).unwrap_or_default()
+    }
+
+    /// Whether an internal redirect has passed the access phase already: nginx checks again, so never.
+    pub fn internal_access_granted(&self) -> bool {
+        false
+    }
+
+    /// Whether the size of the body has been checked for this request.
+    pub fn body_checked(&self) -> bool {
+        self.error_status == 413
+    }
+
+    /// Forgets a response that was begun; rates set by variables stay.
+    pub fn forget_response(&mut self) {
+        let rate = self.resp.limit_rate;
+        self.resp.clear();
+        self.resp.limit_rate = rate;
+    }
+
     /// The configuration's http block. A clone of the counter keeps it while the request changes.
     #[inline]
     pub fn http(&self) -> HttpRef {

@@ -101,12 +101,12 @@ impl Clock {
 
     fn format(&self, unix: i64) {
         let offset = self.offset(unix);
-        self.http.set(forebay_http::date::http_date(unix));
-        self.log.set(forebay_http::date::log_time(unix, offset));
+        self.http.set(forebay_http::date::imf(unix));
+        self.log.set(forebay_http::date::log(unix, offset));
         self.iso.set(forebay_http::date::iso8601(unix, offset));
-        let local = forebay_http::date::log_time(unix + i64::from(offset), 0);
+        let local = forebay_http::date::log(unix + i64::from(offset), 0);
         let _ = local;
-        self.error.set(forebay_http::date::error_log_time(unix, offset));
+        self.error.set(forebay_http::date::error_log(unix, offset));
     }
 
     /// Offset of local time from UTC at a time, seconds.

@@ -58,8 +58,8 @@ macro_rules! simple {
     };
 }
 
-simple!(Msec, |b| units::msec(b).map(|ms| Msec(Duration::from_millis(ms))));
-simple!(Sec, |b| units::sec(b).map(Sec));
+simple!(Msec, |b| units::duration_ms(b).map(Msec));
+simple!(Sec, |b| units::time_secs(b).map(Sec));
 simple!(Size, |b| units::size(b).map(Size));
 simple!(Offset, |b| units::offset(b).map(Offset));
 

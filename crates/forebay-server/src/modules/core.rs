@@ -320,10 +320,10 @@ impl Setting for KeepaliveTimeout {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let invalid = || cx.error(d, "invalid value");
-        let timeout = units::msec(first(d)).map(Duration::from_millis).ok_or_else(invalid)?;
+        let timeout = units::duration_ms(first(d)).ok_or_else(invalid)?;
         let header = match d.args.get(1) {
             None => None,
-            Some(w) => Some(units::sec(&w.text).ok_or_else(invalid)?),
+            Some(w) => Some(units::time_secs(&w.text).ok_or_else(invalid)?),
         };
         Ok(KeepaliveTimeout { timeout, header })
     }
@@ -467,7 +467,7 @@ impl Setting for OpenFileCache {
             if let Some(v) = w.text.strip_prefix(b"max=") {
                 max = Some(units::number(v).filter(|n| *n > 0).ok_or_else(invalid)?);
             } else if let Some(v) = w.text.strip_prefix(b"inactive=") {
-                inactive = Duration::from_secs(units::sec(v).ok_or_else(invalid)?);
+                inactive = Duration::from_secs(units::time_secs(v).ok_or_else(invalid)?);
             } else if w.text == b"off" {
                 return Ok(OpenFileCache(None));
             } else {

@@ -8,14 +8,17 @@ use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 
+pub mod autoindex;
 pub mod core;
+pub mod empty_gif;
 pub mod headers;
 pub mod index;
 pub mod log;
-pub mod map;
+pub mod random_index;
 pub mod rewrite;
 pub mod server;
 pub mod static_file;
+pub mod stub_status;
 pub mod try_files;
 pub mod vars;
 
@@ -56,7 +59,7 @@ macro_rules! modules {
     };
 }
 
-modules! { core, log, headers, index, }
+modules! { core, log, headers, index, autoindex, random_index, rewrite, }
 
 /// What a hook decided.
 #[derive(Debug, PartialEq, Eq)]
@@ -134,6 +137,8 @@ impl Plan {
 pub enum Content {
     /// `stub_status`.
     StubStatus,
+    /// `empty_gif`.
+    EmptyGif,
 }
 
 impl Content {
@@ -149,7 +154,6 @@ impl Content {
 /// In nginx's words.
 pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
     match d.name.text.as_slice() {
-        b"map" => map::block(d, cx)?,
         b"log_format" => log::format(d, cx)?,
         _ => return Ok(false),
     }
@@ -172,6 +176,7 @@ pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'
         }
         b"root" | b"alias" => core::root(d, l, cx)?,
         b"stub_status" => l.content = Some(Content::StubStatus),
+        b"empty_gif" => l.content = Some(Content::EmptyGif),
         _ => return Ok(false),
     }
     Ok(true)
@@ -184,7 +189,7 @@ pub fn is_location(kind: &Kind) -> bool {
 
 /// Rows of all built-in variables.
 pub fn variables() -> impl Iterator<Item = &'static Row> {
-    [vars::VARIABLES].into_iter().flatten()
+    [vars::PLAIN, vars::VARIABLES].into_iter().flatten()
 }
 
 /// What modules keep for one request; reset for each.

@@ -1,6 +1,10 @@
 //! `try_files` (nginx: ngx_http_try_files_module).
 
 use crate::config::scope::Scope;
+use crate::file_cache::Found;
+use crate::modules::static_file;
+use crate::phases::Outcome;
+use crate::request::Request;
 use crate::config::template::Template;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -50,4 +54,67 @@ pub fn parse(d: &Directive, duplicate: bool, cx: &mut Scope<'_>) -> Result<TryFi
         None => Fallback::Uri(cx.template(d, last)?),
     };
     Ok(TryFiles { names: tried, fallback })
+}
+
+/// Runs it. `None`: the file is there, the content handler goes on with the path found.
+pub async fn run(req: &mut Request, t: &TryFiles) -> Option<Outcome> {
+    let http = req.http();
+    let root = &http.location(req).settings.core.root;
+    for (name, dir) in &t.names {
+        let mut uri = req.take_buf();
+        if name.eval(req, &mut uri).is_err() {
+            return Some(Outcome::Status(500));
+        }
+        let mut path = req.take_buf();
+        let mapped = match root.alias {
+            // Below an alias the name is taken as it stands behind the location's own.
+            Some(_) => static_file::document_root(req, &mut path).map(|()| {
+                let n = root.alias.flatten().unwrap_or(0);
+                let rest = if uri.starts_with(http.location(req).name.as_slice()) { uri.get(n..) } else { Some(uri.as_slice()) };
+                path.extend_from_slice(rest.unwrap_or_default());
+            }),
+            None => static_file::map_uri(req, &uri, &mut path),
+        };
+        if mapped.is_err() {
+            return Some(Outcome::Status(500));
+        }
+        if *dir && path.last() == Some(&b'/') {
+            path.pop();
+        }
+        let found = static_file::open(req, &path).await;
+        let hit = match found {
+            Found::Dir => *dir,
+            Found::File(_) | Found::Other => !*dir,
+            Found::Error(_) => false,
+        };
+        req.give_buf(path);
+        if hit {
+            if *dir && uri.last() != Some(&b'/') {
+                uri.push(b'/');
+            }
+            req.uri = uri;
+            req.rewritten = true;
+            return None;
+        }
+        req.give_buf(uri);
+    }
+    match &t.fallback {
+        Fallback::Status(s) => Some(Outcome::Status(*s)),
+        Fallback::Uri(target) => {
+            let Ok(target) = target.value(req) else { return Some(Outcome::Status(500)) };
+            if target.first() == Some(&b'@') {
+                return Some(match crate::error_page::named(req, &target) {
+                    Ok(()) => Outcome::Named,
+                    Err(s) => Outcome::Status(s),
+                });
+            }
+            let mut split = target.splitn(2, |b| *b == b'?');
+            req.uri = split.next().unwrap_or_default().to_vec();
+            if let Some(args) = split.next() {
+                req.args = args.to_vec();
+            }
+            req.rewritten = true;
+            Some(static_file::internal_redirect(req))
+        }
+    }
 }
