@@ -1,1 +1,12 @@
-//! What the kernel offers and safe crates lack. The only crate with unsafe code.
+//! What the kernel offers and safe crates lack; the only crate with `unsafe` code.
+//!
+//! The program uses it to find out about the machine ([`cpus`], [`limits`]), to change what the process is
+//! ([`identity`], [`daemon`], [`affinity`]) and to pass descriptors ([`fds`]).
+
+pub mod affinity;
+pub mod alloc;
+pub mod cpus;
+pub mod daemon;
+pub mod fds;
+pub mod identity;
+pub mod limits;

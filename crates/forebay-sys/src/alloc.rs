@@ -1,0 +1,82 @@
+//! A global allocator that counts, for tests that a path allocates nothing.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    // Constant and without a destructor: reading it never allocates, not even at the end of a thread.
+    static COUNTS: Cell<Counts> = const { Cell::new(Counts { allocations: 0, bytes: 0 }) };
+}
+
+/// What the current thread has allocated since it began. Freed memory is not taken off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Calls of `alloc`, `alloc_zeroed` and `realloc`.
+    pub allocations: u64,
+    /// Bytes asked for.
+    pub bytes: u64,
+}
+
+/// The system allocator with counters per thread. Use it in a test program:
+/// `#[global_allocator] static A: CountingAllocator = CountingAllocator;`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CountingAllocator;
+
+impl CountingAllocator {
+    /// Counters of the calling thread. They stay 0 unless this is the program's global allocator.
+    pub fn counts() -> Counts {
+        COUNTS.get()
+    }
+}
+
+fn count(bytes: usize) {
+    let before = COUNTS.get();
+    COUNTS.set(Counts {
+        allocations: before.allocations.wrapping_add(1),
+        bytes: before.bytes.wrapping_add(bytes as u64),
+    });
+}
+
+// SAFETY: every call is handed on to `System` unchanged; counting neither allocates nor unwinds.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: the caller's promises are those that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as above; `ptr` came from `System`, since this allocator hands on everything.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count(new_size);
+        // SAFETY: as above.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[global_allocator]
+    static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+    #[test]
+    fn counts_this_thread_only() {
+        let before = CountingAllocator::counts();
+        let block = std::hint::black_box(vec![0u8; 1000]);
+        let after = CountingAllocator::counts();
+        assert_eq!((after.allocations - before.allocations, after.bytes - before.bytes), (1, 1000));
+        drop(block);
+        assert_eq!(CountingAllocator::counts(), after);
+    }
+}

@@ -1,0 +1,155 @@
+//! Descriptors over a unix stream socket (SCM_RIGHTS).
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Descriptors in one message; the kernel takes 253 (SCM_MAX_FD).
+const BATCH: usize = 250;
+
+/// Sends descriptors, in batches of one byte each. The receiver must know their number.
+///
+/// # Errors
+/// Those of sendmsg(2), `EPIPE` when the other side is gone.
+pub fn send(socket: impl AsFd, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+    for batch in fds.chunks(BATCH) {
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !ancillary.push(SendAncillaryMessage::ScmRights(batch)) {
+            return Err(io::Error::other("no room for descriptors in a message"));
+        }
+        loop {
+            match sendmsg(&socket, &[IoSlice::new(b"f")], &mut ancillary, SendFlags::NOSIGNAL) {
+                Ok(_) => break,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Receives exactly `count` descriptors that [`send`] sent. They are closed on exec.
+///
+/// # Errors
+/// Those of recvmsg(2); `UnexpectedEof` when the other side closed; `InvalidData` when descriptors are
+/// missing, for instance because this process may not open more.
+pub fn receive(socket: impl AsFd, count: usize) -> io::Result<Vec<OwnedFd>> {
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+    let mut fds = Vec::with_capacity(count.min(1 << 16));
+    while fds.len() < count {
+        let expected = BATCH.min(count - fds.len());
+        let before = fds.len();
+        let mut byte = [0u8];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let got = loop {
+            match recvmsg(&socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+            {
+                Err(Errno::INTR) => {}
+                other => break other?,
+            }
+        };
+        if got.bytes == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(list) = message {
+                fds.extend(list);
+            }
+        }
+        if got.flags.contains(ReturnFlags::CTRUNC) || fds.len() != before + expected {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "descriptors were lost on the way"));
+        }
+    }
+    Ok(fds)
+}
+
+/// Takes over listening sockets that the program which started this one left open, by number. Numbers that
+/// are no listening socket are left alone. They are closed on exec from now on. Only the first call gives any:
+/// a descriptor has one owner.
+pub fn inherited_listeners(numbers: &[RawFd]) -> Vec<OwnedFd> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if TAKEN.swap(true, Ordering::SeqCst) {
+        return Vec::new();
+    }
+    let mut numbers: Vec<RawFd> = numbers.iter().copied().filter(|&fd| fd > 2).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers.into_iter().filter(|&fd| is_listener(fd)).map(take_over).collect()
+}
+
+fn is_listener(fd: RawFd) -> bool {
+    // SAFETY: the borrow ends with this function; a number that is not open makes the call fail with EBADF.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    matches!(rustix::net::sockopt::socket_acceptconn(borrowed), Ok(true))
+}
+
+fn take_over(fd: RawFd) -> OwnedFd {
+    // SAFETY: the number is open and a listening socket, checked before; it is taken once, as numbers are
+    // unique and `inherited_listeners` works once. Nothing else in the program owns it: it was open when the
+    // program started, and this is called before the program opens listeners of its own.
+    let owned = unsafe { OwnedFd::from_raw_fd(fd) };
+    let _ = rustix::io::fcntl_setfd(&owned, rustix::io::FdFlags::CLOEXEC);
+    owned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn many_descriptors_between_bytes() {
+        crate::limits::raise_descriptors();
+        let (mut left, mut right) = UnixStream::pair().expect("socket pair");
+        let (reader, writer) = std::io::pipe().expect("pipe");
+        let list = vec![writer.as_fd(); 600];
+        left.write_all(b"before").expect("write");
+        send(&left, &list).expect("send");
+        left.write_all(b"after").expect("write");
+        let mut text = [0; 6];
+        right.read_exact(&mut text).expect("read");
+        assert_eq!(&text, b"before");
+        let got = receive(&right, 600).expect("receive");
+        assert_eq!(got.len(), 600);
+        let mut text = [0; 5];
+        right.read_exact(&mut text).expect("read");
+        assert_eq!(&text, b"after");
+        drop(writer);
+        let mut last = std::fs::File::from(got.into_iter().next_back().expect("600 of them"));
+        last.write_all(b"x").expect("write through the copy");
+        drop(last);
+        let mut all = Vec::new();
+        (&reader).read_to_end(&mut all).expect("read");
+        assert_eq!(all, b"x");
+    }
+
+    #[test]
+    fn takes_over_listeners_only_and_once() {
+        use std::os::fd::IntoRawFd;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+        let address = listener.local_addr().expect("bound");
+        let number = listener.into_raw_fd();
+        let (pipe, _writer) = std::io::pipe().expect("pipe");
+        let other = std::os::fd::AsRawFd::as_raw_fd(&pipe);
+        let got = inherited_listeners(&[number, other, number, 9999, -1, 0]);
+        assert_eq!(got.len(), 1);
+        let back = std::net::TcpListener::from(got.into_iter().next().expect("one"));
+        assert_eq!(back.local_addr().expect("bound"), address);
+        assert!(inherited_listeners(&[number]).is_empty());
+    }
+
+    #[test]
+    fn a_closed_peer_is_an_error() {
+        let (left, right) = UnixStream::pair().expect("socket pair");
+        drop(left);
+        assert_eq!(receive(&right, 1).map_err(|e| e.kind()).err(), Some(io::ErrorKind::UnexpectedEof));
+    }
+}

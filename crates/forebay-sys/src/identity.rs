@@ -1,0 +1,111 @@
+//! Users and groups (nginx: user).
+
+use nix::errno::Errno;
+use nix::unistd::{Gid, Group, Uid, User};
+use std::ffi::CString;
+use std::fmt;
+use std::io;
+
+/// Who the worker process runs as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// User name, for the supplementary groups.
+    pub name: String,
+    /// User number.
+    pub uid: u32,
+    /// Group number.
+    pub gid: u32,
+}
+
+/// A failed look-up; displays in nginx's words, `getpwnam("x") failed`, with errno if there is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LookupError {
+    call: &'static str,
+    name: String,
+    errno: i32,
+}
+
+impl fmt::Display for LookupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}(\"{}\") failed", self.call, self.name)?;
+        if self.errno != 0 {
+            write!(f, " ({}: {})", self.errno, Errno::from_raw(self.errno).desc())?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for LookupError {}
+
+/// Looks up a user and a group; without a group name it is the group with the user's name, as nginx has it.
+///
+/// # Errors
+/// When there is no such user or group.
+pub fn lookup(user: &str, group: Option<&str>) -> Result<Identity, LookupError> {
+    let found = user_by_name(user)?;
+    let gid = group_by_name(group.unwrap_or(user))?;
+    Ok(Identity { name: user.to_owned(), uid: found.uid.as_raw(), gid: gid.as_raw() })
+}
+
+/// Looks up a user with the primary group from the user database.
+///
+/// # Errors
+/// When there is no such user.
+pub fn lookup_user(user: &str) -> Result<Identity, LookupError> {
+    let found = user_by_name(user)?;
+    Ok(Identity { name: user.to_owned(), uid: found.uid.as_raw(), gid: found.gid.as_raw() })
+}
+
+/// Name of a user number, if it has one.
+pub fn user_name(uid: u32) -> Option<String> {
+    User::from_uid(Uid::from_raw(uid)).ok().flatten().map(|user| user.name)
+}
+
+fn user_by_name(name: &str) -> Result<User, LookupError> {
+    let fail = |errno| LookupError { call: "getpwnam", name: name.to_owned(), errno };
+    User::from_name(name).map_err(|e| fail(e as i32))?.ok_or_else(|| fail(0))
+}
+
+fn group_by_name(name: &str) -> Result<Gid, LookupError> {
+    let fail = |errno| LookupError { call: "getgrnam", name: name.to_owned(), errno };
+    Ok(Group::from_name(name).map_err(|e| fail(e as i32))?.ok_or_else(|| fail(0))?.gid)
+}
+
+/// Whether the process may become another user.
+pub fn is_root() -> bool {
+    Uid::effective().is_root()
+}
+
+/// Becomes another user for good: group, supplementary groups, user. Must be called while the process has one
+/// thread. The process stays dumpable, so that `worker_rlimit_core` has an effect.
+///
+/// # Errors
+/// A text in nginx's words: `setgid(65534) failed (1: Operation not permitted)`.
+pub fn become_user(identity: &Identity) -> io::Result<()> {
+    let fail =
+        |call: String, e: Errno| io::Error::other(format!("{call} failed ({}: {})", e as i32, e.desc()));
+    let name = CString::new(identity.name.as_str())?;
+    let gid = Gid::from_raw(identity.gid);
+    nix::unistd::setgid(gid).map_err(|e| fail(format!("setgid({gid})"), e))?;
+    nix::unistd::initgroups(&name, gid)
+        .map_err(|e| fail(format!("initgroups({}, {gid})", identity.name), e))?;
+    let uid = Uid::from_raw(identity.uid);
+    nix::unistd::setuid(uid).map_err(|e| fail(format!("setuid({uid})"), e))?;
+    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_failed_look_ups() {
+        let e = lookup("no-such-user-here", None).expect_err("no such user");
+        assert_eq!(e.to_string(), "getpwnam(\"no-such-user-here\") failed");
+        let e = lookup("root", Some("no-such-group-here")).expect_err("no such group");
+        assert_eq!(e.to_string(), "getgrnam(\"no-such-group-here\") failed");
+        assert_eq!(lookup("root", None).map(|i| (i.uid, i.gid)), Ok((0, 0)));
+        assert_eq!(user_name(0).as_deref(), Some("root"));
+    }
+}
