@@ -260,7 +260,7 @@ fn limit_rate(req: &mut Request) -> Option<(u64, u64)> {
     if set == 0 && core.limit_rate.0.is_none() {
         return None;
     }
-    let mut eval = |t: &Option<crate::config::template::Template>, req: &mut Request| {
+    let eval = |t: &Option<crate::config::template::Template>, req: &mut Request| {
         let v = t.as_ref().and_then(|t| t.value(req).ok()).unwrap_or_default();
         forebay_conf::units::size(&v).unwrap_or(0)
     };
@@ -472,7 +472,8 @@ async fn send_file(thread: &Rc<Thread>, req: &mut Request, token: Token, file: &
             checked = offset + stretch;
         }
         let got = thread.reactor.with_fd(token, |fd| {
-            rustix::fs::sendfile(fd, &file.fd, Some(&mut offset), (checked - offset) as usize)
+            let count = (checked - offset) as usize;
+            rustix::fs::sendfile(fd, &file.fd, Some(&mut offset), count)
         });
         match got {
             // The file became shorter: what was promised cannot be kept.

@@ -263,7 +263,7 @@ impl<C: 'static> Reactor<C> {
 
     /// Stops or starts the readiness events of a listener (all slots taken).
     pub fn pause_listener(&self, token: Token, paused: bool, shared: bool) {
-        let gone = self.with_fd(token, |fd| drop(epoll::delete(&self.epoll, fd))).is_none();
+        let gone = self.with_fd(token, |fd| epoll::delete(&self.epoll, fd).is_err()).is_none();
         if !gone && !paused {
             let _ = self.arm_listener(token, shared);
         }
@@ -533,7 +533,7 @@ impl<C: 'static> Reactor<C> {
     /// # Errors
     /// When the epoll descriptor cannot be watched.
     pub async fn run<H: Handler<Conn = C>>(&self, handler: Rc<H>) -> std::io::Result<()> {
-        let watch = AsyncFd::with_interest(self.epoll.try_clone()?, tokio::io::Interest::READABLE)?;
+        let watch = AsyncFd::register_with_interest(self.epoll.try_clone()?, tokio::io::Interest::READABLE).map_err(std::io::Error::from)?;
         let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
         let mut sleep = std::pin::pin!(tokio::time::sleep(Duration::from_secs(3600)));
         let mut sleep_until = Instant::now() + Duration::from_secs(3600);
