@@ -533,7 +533,9 @@ impl<C: 'static> Reactor<C> {
     /// # Errors
     /// When the epoll descriptor cannot be watched.
     pub async fn run<H: Handler<Conn = C>>(&self, handler: Rc<H>) -> std::io::Result<()> {
-        let watch = AsyncFd::register_with_interest(self.epoll.try_clone()?, tokio::io::Interest::READABLE).map_err(std::io::Error::from)?;
+        // Deprecated for types that give away a descriptor which is not theirs; an `OwnedFd` cannot.
+        #[allow(deprecated)]
+        let watch = AsyncFd::with_interest(self.epoll.try_clone()?, tokio::io::Interest::READABLE)?;
         let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
         let mut sleep = std::pin::pin!(tokio::time::sleep(Duration::from_secs(3600)));
         let mut sleep_until = Instant::now() + Duration::from_secs(3600);
