@@ -289,7 +289,11 @@ impl Parser<'_> {
         let name = statement.name();
         let rows = grammar::rows(&name.text);
         let Some(first) = rows.first() else {
-            let hint = grammar::suggest_in(&name.text, context).map(|s| format!("did you mean \"{s}\"?"));
+            let hint = if name.text.contains(&b'}') {
+                Some("a word with braces in it, like a regular expression, needs quotes".to_owned())
+            } else {
+                grammar::suggest_in(&name.text, context).map(|s| format!("did you mean \"{s}\"?"))
+            };
             self.at_name(format!("unknown directive \"{}\"", printable(name)), statement, hint);
             return None;
         };
