@@ -19,6 +19,10 @@ mod modules;
 /// Blocks in blocks and includes in includes beyond this are a loop or an attack, not a configuration.
 const MAX_DEPTH: u32 = 100;
 
+/// A file that is no configuration at all has thousands of unknown names; looking for neighbours of each
+/// would take seconds.
+const MAX_SUGGESTIONS: u32 = 100;
+
 /// What [`parse`] gives.
 #[derive(Debug)]
 pub struct Parsed {
@@ -47,6 +51,7 @@ pub fn parse(main: &Path, globals: &str, conf_dir_for_relative_includes: &Path, 
         ordinal: 0,
         including: vec![],
         blocks_begun: false,
+        suggestions: 0,
     };
     let mut root = parser.command_line(globals);
     parser.main_file(main, &mut root);
@@ -100,6 +105,8 @@ struct Parser<'a> {
     including: Vec<PathBuf>,
     /// A block has been read: too late for `load_module`.
     blocks_begun: bool,
+    /// Names looked up for a suggestion.
+    suggestions: u32,
 }
 
 /// The words of one directive and where they ended.
@@ -289,11 +296,7 @@ impl Parser<'_> {
         let name = statement.name();
         let rows = grammar::rows(&name.text);
         let Some(first) = rows.first() else {
-            let hint = if name.text.contains(&b'}') {
-                Some("a word with braces in it, like a regular expression, needs quotes".to_owned())
-            } else {
-                grammar::suggest_in(&name.text, context).map(|s| format!("did you mean \"{s}\"?"))
-            };
+            let hint = self.suggest(name, context);
             self.at_name(format!("unknown directive \"{}\"", printable(name)), statement, hint);
             return None;
         };
@@ -308,6 +311,17 @@ impl Parser<'_> {
             self.at_name(format!("\"{}\" directive is not allowed here", first.name), statement, Some(hint));
         }
         found.copied()
+    }
+
+    fn suggest(&mut self, name: &Word, context: Contexts) -> Option<String> {
+        if name.text.contains(&b'}') {
+            return Some("a word with braces in it, like a regular expression, needs quotes".to_owned());
+        }
+        if self.suggestions >= MAX_SUGGESTIONS {
+            return None;
+        }
+        self.suggestions += 1;
+        grammar::suggest_in(&name.text, context).map(|s| format!("did you mean \"{s}\"?"))
     }
 
     /// Skips the block of a directive without a row here. One that only stands in the wrong place is

@@ -46,13 +46,15 @@ fn theirs(nginx: &str, conf: &[u8]) -> String {
     std::fs::create_dir(dir.path().join("logs")).expect("mkdir");
     let file = dir.path().join("nginx.conf");
     std::fs::write(&file, conf).expect("write");
-    let out = Command::new(nginx).arg("-p").arg(dir.path()).arg("-c").arg(&file).arg("-t").output();
+    // With a log file, what is printed has no date and process number (Debian's default is stderr).
+    let out =
+        Command::new(nginx).arg("-p").arg(dir.path()).arg("-c").arg(&file).args(["-e", "log", "-t"]).output();
     let out = out.expect("FOREBAY_TEST_NGINX runs");
     let text = String::from_utf8_lossy(&out.stderr).replace(&format!("{}/", dir.path().display()), "");
     if out.status.success() {
         return "ok".to_owned();
     }
-    let error = text.split_once("[emerg] ").map_or(&text[..], |(_, error)| error);
+    let error = text.split_once("nginx: [emerg] ").map_or(&text[..], |(_, error)| error);
     error.split("\nnginx: ").next().unwrap_or_default().trim_end().to_owned()
 }
 
@@ -72,7 +74,11 @@ fn errors_are_those_of_nginx() {
         }
         if let Some(nginx) = &nginx {
             let said = theirs(nginx, conf);
-            if said != *expected {
+            let lacks =
+                ["stream", "mail"].iter().any(|m| said.contains(&format!("unknown directive \"{m}\"")));
+            if lacks {
+                eprintln!("{name}: skipped, {nginx} is built without the module");
+            } else if said != *expected {
                 wrong.push(format!("{name}:\n  expected   {expected}\n  nginx says {said}"));
             }
         }
