@@ -386,6 +386,12 @@ impl<C: 'static> Reactor<C> {
         }
     }
 
+    /// Whether a read may give something, as far as is known without asking the kernel.
+    #[inline]
+    pub fn is_readable(&self, token: Token) -> bool {
+        self.slots.borrow().get(token.index as usize).is_none_or(|s| s.age != token.age || s.readable)
+    }
+
     /// Makes a connection idle: its descriptor waits in the epoll set, `deadline` closes it.
     ///
     /// # Errors
