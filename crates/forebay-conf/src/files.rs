@@ -3,19 +3,34 @@
 //! The master reads from disk with its privilege; the record goes to the worker, which builds the same
 //! configuration from it without touching the disk.
 
-use crate::tree::FileId;
+use crate::error::Error;
+use crate::glob;
+use crate::tree::{FileId, Span};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Reads and remembers files and glob results.
 #[derive(Debug, Default)]
 pub struct Files {
     recorded_only: bool,
     order: Vec<PathBuf>,
-    contents: BTreeMap<PathBuf, Result<Vec<u8>, i32>>,
+    contents: BTreeMap<PathBuf, (FileId, Content)>,
     globs: BTreeMap<PathBuf, Vec<PathBuf>>,
+    globals: Arc<[u8]>,
+    configuration: Vec<FileId>,
 }
+
+/// A file's bytes, or the errno of the attempt to get them.
+type Content = Result<Arc<[u8]>, i32>;
+
+/// ENOENT, the answer for what is not in the record.
+const MISSING: i32 = 2;
+/// EIO, for failures that carry no errno.
+const FAILED: i32 = 5;
 
 impl Files {
     /// Reads from the disk, each file once.
@@ -23,22 +38,259 @@ impl Files {
         Files::default()
     }
 
+    /// Files with the given contents and no disk behind them. For tests and generated configurations.
+    pub fn recorded<P: Into<PathBuf>, B: Into<Vec<u8>>>(files: impl IntoIterator<Item = (P, B)>) -> Files {
+        let mut record = Files { recorded_only: true, ..Files::default() };
+        for (path, bytes) in files {
+            record.insert(path.into(), Ok(bytes.into().into()));
+        }
+        record
+    }
+
     /// The file's bytes. Errors are remembered too, with their errno.
     pub fn read(&mut self, path: &Path) -> io::Result<(FileId, &[u8])> {
-        if !self.contents.contains_key(path) {
-            let got = if self.recorded_only { Err(io::Error::from_raw_os_error(2)) } else { std::fs::read(path) };
-            self.order.push(path.to_owned());
-            self.contents.insert(path.to_owned(), got.map_err(|e| e.raw_os_error().unwrap_or(5)));
-        }
-        let id = FileId(self.order.iter().position(|p| p == path).expect("inserted above") as u32);
-        match &self.contents[path] {
-            Ok(b) => Ok((id, b)),
-            Err(e) => Err(io::Error::from_raw_os_error(*e)),
+        let id = match self.contents.get(path) {
+            Some((id, _)) => *id,
+            None => {
+                let got = if self.recorded_only { Err(MISSING) } else { read_disk(path) };
+                self.insert(path.to_owned(), got)
+            }
+        };
+        match self.contents.get(path) {
+            Some((_, Ok(bytes))) => Ok((id, bytes)),
+            Some((_, Err(errno))) => Err(io::Error::from_raw_os_error(*errno)),
+            None => Err(io::Error::from_raw_os_error(MISSING)),
         }
     }
 
-    /// Path of a file.
+    /// Like [`Files::read`], sharing the bytes rather than lending them.
+    pub fn read_shared(&mut self, path: &Path) -> io::Result<(FileId, Arc<[u8]>)> {
+        let id = self.read(path)?.0;
+        match self.contents.get(path) {
+            Some((_, Ok(bytes))) => Ok((id, bytes.clone())),
+            _ => Err(io::Error::from_raw_os_error(MISSING)),
+        }
+    }
+
+    /// Paths that match a pattern with `*`, `?` or `[...]`, sorted by bytes as glob(3) sorts in the C locale.
+    pub fn glob(&mut self, pattern: &Path) -> Vec<PathBuf> {
+        if let Some(found) = self.globs.get(pattern) {
+            return found.clone();
+        }
+        let found = if self.recorded_only { vec![] } else { glob::expand(pattern) };
+        self.globs.insert(pattern.to_owned(), found.clone());
+        found
+    }
+
+    /// Path of a file. `command line` for the text of the `-g` option.
     pub fn path(&self, id: FileId) -> &Path {
-        self.order.get(id.0 as usize).map_or(Path::new("(unknown)"), |p| p)
+        let unknown = if id == FileId::COMMAND_LINE { "command line" } else { "(unknown)" };
+        self.order.get(id.0 as usize).map_or(Path::new(unknown), |p| p)
+    }
+
+    /// Bytes of a file, or of the `-g` option; empty if it could not be read.
+    pub fn bytes(&self, id: FileId) -> &[u8] {
+        if id == FileId::COMMAND_LINE {
+            return &self.globals;
+        }
+        match self.order.get(id.0 as usize).and_then(|path| self.contents.get(path)) {
+            Some((_, Ok(bytes))) => bytes,
+            _ => &[],
+        }
+    }
+
+    /// The configuration files (not keys and the like), each once, in the order of first use: what `-T` prints.
+    pub fn iter(&self) -> impl Iterator<Item = (FileId, &Path, &[u8])> {
+        self.configuration.iter().map(|&id| (id, self.path(id), self.bytes(id)))
+    }
+
+    /// `message in /path:LINE`, as nginx ends its lines.
+    pub fn render(&self, error: &Error) -> String {
+        match error.at {
+            None => error.message.clone(),
+            Some(Span { file: FileId::COMMAND_LINE, .. }) => format!("{} in command line", error.message),
+            Some(at) => format!("{} in {}:{}", error.message, self.path(at.file).display(), at.line),
+        }
+    }
+
+    /// Keeps the `-g` text, for spans that point into it.
+    pub(crate) fn set_globals(&mut self, text: &[u8]) {
+        self.globals = text.into();
+    }
+
+    /// Counts a file among those of [`Files::iter`].
+    pub(crate) fn mark_configuration(&mut self, id: FileId) {
+        if !self.configuration.contains(&id) {
+            self.configuration.push(id);
+        }
+    }
+
+    fn insert(&mut self, path: PathBuf, content: Content) -> FileId {
+        let id = FileId(u32::try_from(self.order.len()).unwrap_or(u32::MAX));
+        self.order.push(path.clone());
+        self.contents.insert(path, (id, content));
+        id
+    }
+}
+
+fn read_disk(path: &Path) -> Content {
+    // A NUL ends a name for the kernel; Rust refuses it before asking.
+    std::fs::read(path).map(Arc::from).map_err(|e| match e.kind() {
+        io::ErrorKind::InvalidInput => MISSING,
+        _ => e.raw_os_error().unwrap_or(FAILED),
+    })
+}
+
+/// Begins every record; the last byte is the version.
+const MAGIC: &[u8; 8] = b"fbfiles\x01";
+
+impl Files {
+    /// The record as bytes: what [`Files::from_bytes`] takes.
+    ///
+    /// Little-endian: magic and version, the `-g` text, files in order (path, errno or -1, bytes), globs
+    /// (pattern, paths). Every string and list is preceded by its length in 4 bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        put(&mut out, &self.globals);
+        put_len(&mut out, self.order.len());
+        for path in &self.order {
+            put_path(&mut out, path);
+            let (errno, bytes): (i32, &[u8]) = match self.contents.get(path) {
+                Some((_, Ok(bytes))) => (-1, bytes),
+                Some((_, Err(errno))) => (*errno, &[]),
+                None => (MISSING, &[]),
+            };
+            out.extend(errno.to_le_bytes());
+            put(&mut out, bytes);
+        }
+        put_len(&mut out, self.globs.len());
+        for (pattern, found) in &self.globs {
+            put_path(&mut out, pattern);
+            put_len(&mut out, found.len());
+            found.iter().for_each(|path| put_path(&mut out, path));
+        }
+        out
+    }
+
+    /// Reads a record back. The result never touches the disk: what is not in it does not exist.
+    ///
+    /// # Errors
+    /// `InvalidData` when the bytes are no record of this version, are cut short or go on.
+    pub fn from_bytes(bytes: &[u8]) -> io::Result<Files> {
+        decode(bytes).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "broken record of files"))
+    }
+}
+
+fn decode(bytes: &[u8]) -> Option<Files> {
+    let mut rest = bytes.strip_prefix(MAGIC)?;
+    let mut files = Files { recorded_only: true, globals: take(&mut rest)?.into(), ..Files::default() };
+    for _ in 0..take_len(&mut rest)? {
+        let path = take_path(&mut rest)?;
+        let errno = i32::from_le_bytes(take_array(&mut rest)?);
+        let bytes = take(&mut rest)?;
+        if files.contents.contains_key(&path) {
+            return None;
+        }
+        files.insert(path, if errno < 0 { Ok(bytes.into()) } else { Err(errno) });
+    }
+    for _ in 0..take_len(&mut rest)? {
+        let pattern = take_path(&mut rest)?;
+        let count = take_len(&mut rest)?;
+        let found = (0..count).map(|_| take_path(&mut rest)).collect::<Option<_>>()?;
+        files.globs.insert(pattern, found);
+    }
+    rest.is_empty().then_some(files)
+}
+
+fn put(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_len(out, bytes.len());
+    out.extend(bytes);
+}
+
+fn put_path(out: &mut Vec<u8>, path: &Path) {
+    put(out, path.as_os_str().as_bytes());
+}
+
+fn put_len(out: &mut Vec<u8>, len: usize) {
+    let len = u32::try_from(len).expect("a configuration file is shorter than 4 GiB");
+    out.extend(len.to_le_bytes());
+}
+
+fn take_array(rest: &mut &[u8]) -> Option<[u8; 4]> {
+    let (head, tail) = rest.split_first_chunk::<4>()?;
+    *rest = tail;
+    Some(*head)
+}
+
+fn take_len(rest: &mut &[u8]) -> Option<usize> {
+    usize::try_from(u32::from_le_bytes(take_array(rest)?)).ok()
+}
+
+fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = take_len(rest)?;
+    let (head, tail) = rest.split_at_checked(len)?;
+    *rest = tail;
+    Some(head)
+}
+
+fn take_path(rest: &mut &[u8]) -> Option<PathBuf> {
+    take(rest).map(|bytes| PathBuf::from(OsStr::from_bytes(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Level;
+
+    #[test]
+    fn a_record_comes_back() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let conf = dir.path().join("a.conf");
+        std::fs::write(&conf, b"x \xff\0;").expect("write");
+        let mut files = Files::disk();
+        files.set_globals(b"daemon off;");
+        assert_eq!(files.read(&conf).expect("there").1, b"x \xff\0;");
+        assert!(files.read(Path::new("/nonexistent/x")).is_err());
+        let found = files.glob(&dir.path().join("*.conf"));
+        assert_eq!(found, std::slice::from_ref(&conf));
+
+        let bytes = files.to_bytes();
+        std::fs::remove_file(&conf).expect("remove");
+        let mut back = Files::from_bytes(&bytes).expect("own record");
+        assert_eq!(back.read(&conf).expect("recorded").1, b"x \xff\0;");
+        assert_eq!(back.read(Path::new("/nonexistent/x")).map_err(|e| e.raw_os_error()).err(), Some(Some(2)));
+        assert_eq!(back.glob(&dir.path().join("*.conf")), found);
+        assert_eq!(back.bytes(FileId::COMMAND_LINE), b"daemon off;");
+        assert!(back.read(Path::new("/etc/passwd")).is_err(), "the disk is out of reach");
+        for len in 0..bytes.len() {
+            assert!(Files::from_bytes(&bytes[..len]).is_err(), "cut to {len}");
+        }
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert!(Files::from_bytes(&longer).is_err());
+        for i in 0..bytes.len() {
+            let mut broken = bytes.clone();
+            broken[i] ^= 0xff;
+            let _ = Files::from_bytes(&broken);
+        }
+    }
+
+    #[test]
+    fn places() {
+        let mut files = Files::recorded([("/etc/x.conf", "a;")]);
+        let (id, _) = files.read(Path::new("/etc/x.conf")).expect("recorded");
+        let mut error = Error {
+            level: Level::Emerg,
+            message: "boom".into(),
+            span: None,
+            at: Some(Span { file: id, line: 3, ..Span::default() }),
+            hint: None,
+            ordinal: 0,
+        };
+        assert_eq!(files.render(&error), "boom in /etc/x.conf:3");
+        error.at = Some(Span { file: FileId::COMMAND_LINE, line: 1, ..Span::default() });
+        assert_eq!(files.render(&error), "boom in command line");
+        error.at = None;
+        assert_eq!(files.render(&error), "boom");
     }
 }

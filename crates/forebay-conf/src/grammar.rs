@@ -1,8 +1,313 @@
 //! The table of directives: one row a directive and module.
+//!
+//! The rows stand in `data/directives.tsv`; the last column says what Forebay does with the directive
+//! (see [`Support`]).
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+const TSV: &str = include_str!("../data/directives.tsv");
 
 /// One row of the grammar table.
 #[derive(Debug)]
 pub struct Row {
     /// Directive name.
     pub name: &'static str,
+    /// Module, as nginx names it without `ngx_` and `_module`.
+    pub module: &'static str,
+    /// Where it may stand.
+    pub contexts: Contexts,
+    /// How many words it takes.
+    pub args: Arity,
+    /// Whether it opens a block.
+    pub block: bool,
+    /// Default as nginx documents it; empty where there is none to print.
+    pub default: &'static str,
+    /// Deprecated or obsolete, says nginx.
+    pub status: Status,
+    /// What Forebay does with it.
+    pub support: Support,
+}
+
+/// Whether nginx still wants a directive used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Current.
+    Current,
+    /// Works, and the named directive should be used (if there is one).
+    Deprecated(Option<&'static str>),
+    /// Accepted and ignored by nginx, with a warning that names what took its place (if there is such).
+    Obsolete(Option<&'static str>),
+}
+
+impl Status {
+    fn parse(text: &'static str) -> Option<Status> {
+        let (status, instead) = match text.split_once(':') {
+            Some((status, instead)) => (status, Some(instead)),
+            None => (text, None),
+        };
+        match status {
+            "" => Some(Status::Current),
+            "deprecated" => Some(Status::Deprecated(instead)),
+            "obsolete" => Some(Status::Obsolete(instead)),
+            _ => None,
+        }
+    }
+}
+
+/// What Forebay does with a directive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// Has behaviour.
+    Yes,
+    /// No behaviour yet; ignoring it is harmless, so it is accepted with a warning.
+    Hint,
+    /// What it asks for holds by design; accepted in silence.
+    Met,
+    /// No behaviour yet, and ignoring it would change what is served or to whom: refused.
+    Later,
+    /// Will not come, for this reason: refused.
+    Never(&'static str),
+}
+
+/// A set of contexts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contexts(u16);
+
+/// Names of the contexts in the table; the place in the list is the bit.
+const CONTEXTS: [&str; 14] = [
+    "main",
+    "events",
+    "http",
+    "server",
+    "location",
+    "if-in-server",
+    "if-in-location",
+    "limit_except",
+    "upstream",
+    "stream",
+    "stream-server",
+    "stream-upstream",
+    "mail",
+    "mail-server",
+];
+
+#[allow(missing_docs)]
+impl Contexts {
+    pub const MAIN: Contexts = Contexts(1);
+    pub const EVENTS: Contexts = Contexts(1 << 1);
+    pub const HTTP: Contexts = Contexts(1 << 2);
+    pub const SERVER: Contexts = Contexts(1 << 3);
+    pub const LOCATION: Contexts = Contexts(1 << 4);
+    pub const IF_IN_SERVER: Contexts = Contexts(1 << 5);
+    pub const IF_IN_LOCATION: Contexts = Contexts(1 << 6);
+    pub const LIMIT_EXCEPT: Contexts = Contexts(1 << 7);
+    pub const UPSTREAM: Contexts = Contexts(1 << 8);
+    pub const STREAM: Contexts = Contexts(1 << 9);
+    pub const STREAM_SERVER: Contexts = Contexts(1 << 10);
+    pub const STREAM_UPSTREAM: Contexts = Contexts(1 << 11);
+    pub const MAIL: Contexts = Contexts(1 << 12);
+    pub const MAIL_SERVER: Contexts = Contexts(1 << 13);
+
+    /// Whether the two sets meet.
+    pub fn meets(self, other: Contexts) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Names of the contexts in the set, outermost first.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        CONTEXTS.iter().enumerate().filter(move |(i, _)| self.0 & (1 << i) != 0).map(|(_, n)| *n)
+    }
+
+    fn parse(text: &str) -> Option<Contexts> {
+        let bit = |name| CONTEXTS.iter().position(|c| *c == name).map(|i| 1u16 << i);
+        text.split(',').try_fold(0, |set, name| Some(set | bit(name)?)).map(Contexts)
+    }
+}
+
+/// How many words a directive takes after its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arity {
+    /// At least so many.
+    pub min: usize,
+    /// At most so many; `None`: no limit.
+    pub max: Option<usize>,
+    /// The one word is `on` or `off`.
+    pub flag: bool,
+}
+
+impl Arity {
+    /// Whether `count` words are right.
+    pub fn allows(self, count: usize) -> bool {
+        count >= self.min && self.max.is_none_or(|max| count <= max)
+    }
+
+    fn parse(text: &str) -> Option<Arity> {
+        if text == "flag" {
+            return Some(Arity { min: 1, max: Some(1), flag: true });
+        }
+        let (min, max) = if text == "any" {
+            (0, None)
+        } else if let Some(min) = text.strip_suffix('+') {
+            (min.parse().ok()?, None)
+        } else if let Some((min, max)) = text.split_once(['|', '-']) {
+            (min.parse().ok()?, Some(max.parse().ok()?))
+        } else {
+            let count = text.parse().ok()?;
+            (count, Some(count))
+        };
+        Some(Arity { min, max, flag: false })
+    }
+}
+
+impl Row {
+    fn parse(line: &'static str) -> Option<Row> {
+        let mut columns = line.split('\t');
+        let (name, module, contexts) = (columns.next()?, columns.next()?, columns.next()?);
+        let (args, default, status, support) =
+            (columns.next()?, columns.next()?, columns.next()?, columns.next()?);
+        let (block, args) = match args.strip_prefix("block:") {
+            Some(args) => (true, args),
+            None => (false, args),
+        };
+        Some(Row {
+            name,
+            module,
+            contexts: Contexts::parse(contexts)?,
+            args: Arity::parse(args)?,
+            block,
+            default,
+            status: Status::parse(status)?,
+            support: match support {
+                "yes" => Support::Yes,
+                "hint" => Support::Hint,
+                "met" => Support::Met,
+                "later" => Support::Later,
+                _ => Support::Never(support.strip_prefix("never:").filter(|why| !why.is_empty())?),
+            },
+        })
+    }
+}
+
+static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| TSV.lines().skip(1).filter_map(Row::parse).collect());
+
+static BY_NAME: LazyLock<HashMap<&'static str, Vec<&'static Row>>> = LazyLock::new(|| {
+    let mut map: HashMap<_, Vec<_>> = HashMap::new();
+    for row in ROWS.iter() {
+        map.entry(row.name).or_default().push(row);
+    }
+    map
+});
+
+/// All rows, in the order of the table.
+pub fn all() -> &'static [Row] {
+    &ROWS
+}
+
+/// The rows of a directive, one a module; empty when nginx has no such directive.
+pub fn rows(name: &[u8]) -> &'static [&'static Row] {
+    std::str::from_utf8(name).ok().and_then(|name| BY_NAME.get(name)).map_or(&[], |rows| rows)
+}
+
+/// The row of a directive that may stand in `context`.
+pub fn row(name: &[u8], context: Contexts) -> Option<&'static Row> {
+    rows(name).iter().find(|row| row.contexts.meets(context)).copied()
+}
+
+/// The directive that was probably meant by an unknown name.
+pub fn suggest(name: &[u8]) -> Option<&'static str> {
+    suggest_where(name, |_| true)
+}
+
+/// The directive that was probably meant among those that may stand in `context`.
+pub fn suggest_in(name: &[u8], context: Contexts) -> Option<&'static str> {
+    suggest_where(name, |row| row.contexts.meets(context)).or_else(|| suggest(name))
+}
+
+fn suggest_where(name: &[u8], keep: impl Fn(&Row) -> bool) -> Option<&'static str> {
+    let name = name.to_ascii_lowercase();
+    // A third of the letters wrong is another word, not a slip.
+    let limit = (name.len() / 3).min(3);
+    if name.is_empty() || name.len() > 64 {
+        return None;
+    }
+    ROWS.iter()
+        .filter(|row| !matches!(row.support, Support::Never(_)) && keep(row))
+        .filter(|row| row.name.len().abs_diff(name.len()) <= limit)
+        .map(|row| (distance(&name, row.name.as_bytes()), row.name))
+        .filter(|(distance, _)| *distance <= limit)
+        .min()
+        .map(|(_, name)| name)
+}
+
+/// Letters to insert, remove, change or swap with their neighbour.
+fn distance(a: &[u8], b: &[u8]) -> usize {
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for (i, &x) in a.iter().enumerate() {
+        let mut now = vec![i + 1];
+        for (j, &y) in b.iter().enumerate() {
+            let mut best = (last[j] + usize::from(x != y)).min(last[j + 1] + 1).min(now[j] + 1);
+            let swapped = i > 0 && j > 0 && a[i - 1] == y && b[j - 1] == x;
+            if swapped {
+                best = best.min(before[j - 1] + 1);
+            }
+            now.push(best);
+        }
+        before = std::mem::replace(&mut last, now);
+    }
+    last[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_line_is_a_row() {
+        assert_eq!(all().len(), TSV.lines().count() - 1);
+        assert_eq!(all().len(), 802);
+    }
+
+    #[test]
+    fn no_row_twice() {
+        let mut seen = HashSet::new();
+        for row in all() {
+            for context in row.contexts.names() {
+                assert!(seen.insert((row.name, row.module, context)), "{} in {context}", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn one_row_a_name_and_context() {
+        let mut seen = HashSet::new();
+        for row in all() {
+            for context in row.contexts.names() {
+                assert!(seen.insert((row.name, context)), "{} in {context}", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn arities() {
+        assert!(row(b"listen", Contexts::SERVER).is_some_and(|r| !r.args.allows(0) && r.args.allows(9)));
+        assert!(row(b"expires", Contexts::HTTP).is_some_and(|r| r.args.allows(2) && !r.args.allows(3)));
+        assert!(row(b"if", Contexts::SERVER).is_some_and(|r| r.block && r.args.allows(1)));
+        assert!(row(b"gzip", Contexts::HTTP).is_some_and(|r| r.args.flag));
+        assert!(row(b"listen", Contexts::HTTP).is_none());
+        assert!(rows(b"\xff").is_empty());
+    }
+
+    #[test]
+    fn suggestions() {
+        assert_eq!(suggest(b"servr_name"), Some("server_name"));
+        assert_eq!(suggest(b"sever"), Some("server"));
+        assert_eq!(suggest(b"Server_Name"), Some("server_name"));
+        assert_eq!(suggest(b"lsiten"), Some("listen"));
+        assert_eq!(suggest(b"content_by_lua_block"), None);
+        assert_eq!(suggest(b""), None);
+        assert_eq!(suggest(b"x"), None);
+    }
 }

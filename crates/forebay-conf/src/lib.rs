@@ -1,7 +1,16 @@
 //! The nginx.conf language: bytes to a tree of directives with spans, checked against a table of
 //! every directive nginx knows. No HTTP, no I/O runtime.
+//!
+//! Start at [`parse::parse`]; `lexer` splits bytes into words, [`grammar`] holds the table,
+//! [`files`] reads and records what was read, [`units`] turns words into numbers.
 
 pub mod error;
 pub mod files;
+mod glob;
 pub mod grammar;
+mod lexer;
+pub mod parse;
 pub mod tree;
+pub mod units;
+
+pub use parse::{Parsed, parse};

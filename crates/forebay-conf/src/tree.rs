@@ -6,6 +6,11 @@ use std::borrow::Cow;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub u32);
 
+impl FileId {
+    /// The text of the `-g` option, which is no file.
+    pub const COMMAND_LINE: FileId = FileId(u32::MAX);
+}
+
 /// A place in a file. `line` and `column` count from 1, `column`, `start` and `end` in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {

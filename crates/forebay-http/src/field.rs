@@ -59,6 +59,57 @@ names! {
     ContentRange = "content-range", ContentEncoding = "content-encoding", AcceptRanges = "accept-ranges",
     CacheControl = "cache-control", Expires = "expires", Vary = "vary", SetCookie = "set-cookie",
     WwwAuthenticate = "www-authenticate", RetryAfter = "retry-after", Link = "link",
+    ProxyAuthorization = "proxy-authorization", Origin = "origin", Pragma = "pragma", Refresh = "refresh",
+    ContentDisposition = "content-disposition", XAccelRedirect = "x-accel-redirect",
+    XAccelExpires = "x-accel-expires", XAccelLimitRate = "x-accel-limit-rate",
+    XAccelBuffering = "x-accel-buffering", XAccelCharset = "x-accel-charset",
+}
+
+/// Slot of a name in `SLOTS`, from its length and its first, middle and last bytes without case.
+const fn slot(len: usize, first: u8, middle: u8, last: u8) -> usize {
+    let (first, middle, last) = (first as usize | 0x20, middle as usize | 0x20, last as usize | 0x20);
+    (len * SLOT_LEN + first * SLOT_FIRST + last * SLOT_LAST + middle) & 0xff
+}
+
+// Found by search so that no two names share a slot; `SLOTS` does not compile otherwise.
+const SLOT_LEN: usize = 3;
+const SLOT_FIRST: usize = 13;
+const SLOT_LAST: usize = 19;
+
+/// Known name per slot, `Other` in empty ones.
+static SLOTS: [Name; 256] = {
+    let mut slots = [Name::Other; 256];
+    let mut i = 0;
+    while i < Name::COUNT {
+        let text = Name::TEXT[i].as_bytes();
+        let s = slot(text.len(), text[0], text[text.len() / 2], text[text.len() - 1]);
+        assert!(matches!(slots[s], Name::Other), "two names share a slot");
+        slots[s] = Name::ALL[i];
+        i += 1;
+    }
+    slots
+};
+
+impl Name {
+    /// The known name that `text` spells, without regard to case, or `Other`.
+    #[inline]
+    pub fn of(text: &[u8]) -> Name {
+        let (Some(&first), Some(&middle), Some(&last)) =
+            (text.first(), text.get(text.len() / 2), text.last())
+        else {
+            return Name::Other;
+        };
+        let candidate = SLOTS[slot(text.len(), first, middle, last)];
+        match Name::TEXT.get(candidate as usize) {
+            Some(known) if known.as_bytes().eq_ignore_ascii_case(text) => candidate,
+            _ => Name::Other,
+        }
+    }
+
+    /// Lower-case text; empty for `Other`.
+    pub fn as_str(self) -> &'static str {
+        Name::TEXT.get(self as usize).copied().unwrap_or_default()
+    }
 }
 
 /// One field line: name and value as slices of the head's buffer.
@@ -70,4 +121,24 @@ pub struct FieldLine {
     pub name: Slice,
     /// The value without surrounding white space.
     pub value: Slice,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_known_name_is_found_in_any_case() {
+        for name in Name::ALL {
+            assert_eq!(Name::of(name.as_str().as_bytes()), name);
+            assert_eq!(Name::of(name.as_str().to_ascii_uppercase().as_bytes()), name);
+        }
+    }
+
+    #[test]
+    fn other_names_are_other() {
+        for text in ["", "x", "hos", "hosts", "hxst", "content_length", "if-rangf", "\u{48}o\u{0}t"] {
+            assert_eq!(Name::of(text.as_bytes()), Name::Other, "{text}");
+        }
+    }
 }

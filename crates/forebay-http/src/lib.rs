@@ -1,4 +1,11 @@
 //! HTTP itself: fields, heads, bodies, URIs, ranges, conditions and dates, for every version.
 
+pub mod conditional;
+pub mod date;
 pub mod field;
+pub mod h1;
+pub mod host;
+pub mod params;
+pub mod range;
 pub mod request;
+pub mod uri;

@@ -2,6 +2,7 @@
 //! Hot path.
 
 use crate::field::{FieldLine, Name, Slice};
+use crate::h1::request::Scan;
 
 /// HTTP version of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -118,9 +119,63 @@ pub struct RequestHead {
     pub host: Vec<u8>,
     /// Whether the client asked for `100 (Continue)`.
     pub expect_continue: bool,
+    /// The version as the client wrote it (`$server_protocol`), for instance `HTTP/1.1`; empty in HTTP/0.9.
+    pub protocol: Slice,
+    /// Port next to the host that `host` came from (`$request_port`).
+    pub port: Option<u16>,
+    /// Whole lines left out of `fields` because of their names (nginx: ignore_invalid_headers), for the log.
+    pub ignored: Vec<Slice>,
+    /// Where the HTTP/1 parser stands in `buf`.
+    pub(crate) scan: Scan,
 }
 
 impl RequestHead {
+    /// Drops the first `consumed` bytes of `buf` (the head, and what of its body was in there) and forgets
+    /// everything else, so that the next request on the connection can be parsed. Capacities stay.
+    pub fn advance(&mut self, consumed: usize) {
+        if consumed >= self.buf.len() {
+            self.buf.clear();
+        } else {
+            self.buf.drain(..consumed);
+        }
+        self.forget();
+    }
+
+    /// As a new head, but with the capacities of its buffers.
+    pub fn clear(&mut self) {
+        self.buf.clear();
+        self.forget();
+    }
+
+    /// Everything but `buf` back to its start.
+    fn forget(&mut self) {
+        let RequestHead { buf, path, fields, host, ignored, .. } = std::mem::take(self);
+        *self = RequestHead { buf, path, fields, host, ignored, ..RequestHead::default() };
+        self.path.clear();
+        self.fields.clear();
+        self.host.clear();
+        self.ignored.clear();
+    }
+
+    /// Appends a field line whose name and value are already in `buf` and indexes it.
+    pub fn push_field(&mut self, name: Slice, value: Slice) -> Name {
+        let id = Name::of(name.of(&self.buf));
+        self.index_field(FieldLine { id, name, value });
+        id
+    }
+
+    /// Appends a field line and indexes it.
+    #[inline]
+    pub(crate) fn index_field(&mut self, line: FieldLine) {
+        self.fields.push(line);
+        if let Some(first) = self.first.0.get_mut(line.id as usize)
+            && *first == 0
+        {
+            // Beyond 65535 lines (`max_headers` is 1000 unless set) a first line is not indexed.
+            *first = u16::try_from(self.fields.len()).unwrap_or(0);
+        }
+    }
+
     /// Value of the first line with this known name.
     #[inline]
     pub fn get(&self, name: Name) -> Option<&[u8]> {

@@ -1,4 +1,24 @@
 //! Virtual hosts, locations, phases, modules, file cache, access log, worker.
 
+pub mod access_log;
+pub mod body;
 pub mod config;
+pub mod connection;
+pub mod counters;
+pub mod error_log;
+pub mod error_page;
+pub mod file_cache;
+pub mod head;
+pub mod location;
+pub mod modules;
+pub mod pattern;
+pub mod phases;
 pub mod process;
+pub mod reactor;
+pub mod request;
+pub mod response;
+pub mod symlinks;
+pub mod syslog;
+pub mod thread;
+pub mod variables;
+pub mod worker;

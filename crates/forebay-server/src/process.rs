@@ -1,10 +1,15 @@
 //! The worker process: threads, generations of the configuration, and its end.
 
 use crate::config::{Config, ListenAddr};
+use crate::counters::Counters;
+use crate::reactor::Remote;
+use crate::worker::{self, Command, Mailbox};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A configuration with the descriptors that the master opened for it.
@@ -12,7 +17,8 @@ use std::time::Duration;
 pub struct Generation {
     /// The configuration.
     pub config: Arc<Config>,
-    /// Per address, its listening sockets: one a thread (TCP), or one for all (unix).
+    /// Per address, its listening sockets: one a thread (TCP), or one for all (unix). On a reload only
+    /// addresses that are new need sockets; those of known addresses are kept.
     pub sockets: Vec<(ListenAddr, Vec<OwnedFd>)>,
     /// Log files by path.
     pub logs: Vec<(PathBuf, OwnedFd)>,
@@ -27,9 +33,33 @@ pub struct ThreadPlan {
     pub connections: usize,
 }
 
+struct Running {
+    mailbox: Arc<Mailbox>,
+    remote: Remote,
+    thread: JoinHandle<()>,
+}
+
 /// The running threads of the worker process.
-#[derive(Debug)]
-pub struct Worker {}
+pub struct Worker {
+    threads: Vec<Running>,
+    /// Sockets of each address by thread, kept so that a reload can hand them on.
+    sockets: Mutex<HashMap<ListenAddr, Vec<Arc<OwnedFd>>>>,
+}
+
+fn locked<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What one thread gets of a generation.
+#[derive(Debug, Clone)]
+pub struct Share {
+    /// Configuration.
+    pub config: Arc<Config>,
+    /// Socket of each listener of the configuration, in its order; `true`: shared with other threads.
+    pub sockets: Vec<Option<(Arc<OwnedFd>, bool)>>,
+    /// Log files in the order of `Config::log_files`.
+    pub logs: Vec<Arc<OwnedFd>>,
+}
 
 impl Worker {
     /// Starts the threads.
@@ -37,28 +67,105 @@ impl Worker {
     /// # Errors
     /// When a thread or its event loop cannot be made.
     pub fn start(generation: Generation, plan: &ThreadPlan) -> io::Result<Worker> {
-        let _ = (generation, plan);
-        Ok(Worker {})
+        let count = plan.cpus.len().max(1);
+        let all: Arc<Vec<Arc<Counters>>> = Arc::new((0..count).map(|_| Arc::new(Counters::default())).collect());
+        let mut worker = Worker { threads: Vec::new(), sockets: Mutex::default() };
+        let shares = worker.shares(generation, count);
+        for (i, share) in shares.into_iter().enumerate() {
+            let mailbox = Arc::new(Mailbox::default());
+            let (tx, rx) = std::sync::mpsc::channel();
+            let setup = worker::Setup {
+                number: i,
+                cpus: plan.cpus.get(i).cloned().unwrap_or_default(),
+                connections: plan.connections.max(1),
+                share,
+                counters: all.clone(),
+                mailbox: mailbox.clone(),
+                started: tx,
+            };
+            let thread = std::thread::Builder::new().name(format!("worker {i}")).spawn(move || worker::main(setup))?;
+            let remote = rx.recv().map_err(|_| io::Error::other("worker thread ended at its start"))??;
+            worker.threads.push(Running { mailbox, remote, thread });
+        }
+        Ok(worker)
+    }
+
+    /// Divides a generation among the threads.
+    fn shares(&self, generation: Generation, count: usize) -> Vec<Share> {
+        let mut known = locked(&self.sockets);
+        for (addr, fds) in generation.sockets {
+            let fds: Vec<_> = fds.into_iter().map(Arc::new).collect();
+            if !fds.is_empty() {
+                known.insert(addr, fds);
+            }
+        }
+        let wanted: Vec<ListenAddr> = generation.config.listeners.iter().map(|l| l.addr.clone()).collect();
+        known.retain(|a, _| wanted.contains(a));
+        let logs: Vec<Arc<OwnedFd>> = ordered_logs(&generation.config, generation.logs);
+        (0..count)
+            .map(|i| {
+                let sockets = wanted.iter().map(|a| {
+                    let fds = known.get(a)?;
+                    // Fewer sockets than threads: the last ones share.
+                    let fd = fds.get(i % fds.len())?;
+                    Some((fd.clone(), fds.len() < count || matches!(a, ListenAddr::Unix(_))))
+                });
+                Share { config: generation.config.clone(), sockets: sockets.collect(), logs: logs.clone() }
+            })
+            .collect()
+    }
+
+    fn tell(&self, make: impl Fn(usize) -> Command) {
+        for (i, t) in self.threads.iter().enumerate() {
+            t.mailbox.push(make(i));
+            t.remote.wake();
+        }
     }
 
     /// Gives the threads a new configuration. Connections stay.
     pub fn reload(&self, generation: Generation) {
-        let _ = generation;
+        let shares = self.shares(generation, self.threads.len());
+        self.tell(|i| Command::Reload(Box::new(shares[i].clone())));
     }
 
     /// Replaces the descriptors of log files (USR1), flushing buffers to the old ones first.
     pub fn reopen(&self, logs: Vec<(PathBuf, OwnedFd)>) {
-        let _ = logs;
+        let logs: Arc<Vec<(PathBuf, Arc<OwnedFd>)>> = Arc::new(logs.into_iter().map(|(p, f)| (p, Arc::new(f))).collect());
+        self.tell(|_| Command::Reopen(logs.clone()));
     }
 
     /// Stops accepting, finishes requests under way, closes idle connections, at most `timeout` long.
     pub fn quit(&self, timeout: Option<Duration>) {
-        let _ = timeout;
+        self.tell(|_| Command::Quit(timeout));
     }
 
     /// Ends at once; logs are flushed.
-    pub fn stop(&self) {}
+    pub fn stop(&self) {
+        self.tell(|_| Command::Stop);
+    }
+
+    /// Whether all threads have ended.
+    pub fn finished(&self) -> bool {
+        self.threads.iter().all(|t| t.thread.is_finished())
+    }
 
     /// Waits until all threads have ended.
-    pub fn join(self) {}
+    pub fn join(self) {
+        for t in self.threads {
+            let _ = t.thread.join();
+        }
+    }
+}
+
+/// Descriptors in the order of the configuration's log files. One that is missing writes to nowhere.
+fn ordered_logs(config: &Config, logs: Vec<(PathBuf, OwnedFd)>) -> Vec<Arc<OwnedFd>> {
+    let mut by_path: HashMap<PathBuf, Arc<OwnedFd>> = logs.into_iter().map(|(p, f)| (p, Arc::new(f))).collect();
+    (config.log_files.iter())
+        .filter_map(|p| {
+            by_path.remove(p).or_else(|| {
+                let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::WRONLY, rustix::fs::Mode::empty());
+                null.ok().map(Arc::new)
+            })
+        })
+        .collect()
 }

@@ -1,11 +1,22 @@
 //! From the tree to an immutable [`Config`].
 
+pub mod http;
+pub mod listen;
 pub mod main_settings;
+pub mod names;
+pub mod scope;
+pub mod template;
+pub mod value;
 
-use forebay_conf::error::Error;
+pub use scope::Scope;
+
+use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
-use main_settings::MainSettings;
+use forebay_conf::tree::{Directive, Tree};
+use forebay_conf::units;
+use main_settings::{Affinity, MainSettings, WorkerCount};
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// What the command line says about where things are.
@@ -19,6 +30,8 @@ pub struct Environment {
     pub globals: String,
     /// `-e`; `None` is the built-in default.
     pub error_log: Option<PathBuf>,
+    /// Access log that is written when the configuration names none, below the prefix unless absolute.
+    pub access_log: String,
 }
 
 /// Address that a listener is bound to.
@@ -88,6 +101,12 @@ pub struct Config {
     pub log_files: Vec<PathBuf>,
     /// Directories that must exist, made by the master for the worker's user (temp paths).
     pub temp_paths: Vec<PathBuf>,
+    /// The http block.
+    pub http: http::Http,
+    /// `-p`, with its final slash.
+    pub prefix: Vec<u8>,
+    /// `root` where none is given: `html` below the prefix.
+    pub default_root: Vec<u8>,
 }
 
 /// Reads, checks and builds a configuration.
@@ -95,6 +114,219 @@ pub struct Config {
 /// # Errors
 /// The error that nginx would have reported first. Warnings go to the second part of the result.
 pub fn load(env: &Environment, files: &mut Files) -> Result<(Config, Vec<Error>), Error> {
-    let _ = (env, files);
-    Ok((Config::default(), Vec::new()))
+    let (built, mut errors) = load_all(env, files);
+    match built {
+        Some(c) if !errors.iter().any(|e| e.level == Level::Emerg) => Ok((c, errors)),
+        _ => {
+            errors.sort_by_key(|e| e.ordinal);
+            let first = errors.iter().position(|e| e.level == Level::Emerg);
+            Err(first.map_or_else(|| plain("the configuration could not be built"), |i| errors.swap_remove(i)))
+        }
+    }
+}
+
+/// As [`load`], with all errors that could be found (`forebay check`).
+pub fn load_all(env: &Environment, files: &mut Files) -> (Option<Config>, Vec<Error>) {
+    let dir = env.conf_path.parent().map_or_else(|| env.prefix.clone(), PathBuf::from);
+    let parsed = forebay_conf::parse::parse(&env.conf_path, &env.globals, &dir, files);
+    let mut errors = parsed.errors;
+    let fatal = errors.iter().filter(|e| e.level == Level::Emerg).map(|e| e.ordinal).min();
+    match build(env, files, &parsed.tree, &mut errors) {
+        Ok(c) if fatal.is_none() => (Some(c), errors),
+        Ok(_) => (None, errors),
+        Err(e) => {
+            errors.push(e);
+            (None, errors)
+        }
+    }
+}
+
+fn plain(message: &str) -> Error {
+    Error { level: Level::Emerg, message: message.into(), span: None, at: None, hint: None, ordinal: u32::MAX }
+}
+
+fn build(env: &Environment, files: &mut Files, tree: &Tree, warnings: &mut Vec<Error>) -> Result<Config, Error> {
+    let mut vars = crate::variables::Registry::default();
+    let mut config = Config { prefix: env.prefix.as_os_str().as_bytes().to_vec(), ..Config::default() };
+    if config.prefix.last() != Some(&b'/') {
+        config.prefix.push(b'/');
+    }
+    config.default_root = [config.prefix.as_slice(), b"html"].concat();
+    let (mut log_files, mut temp_paths, mut log_formats) = (Vec::new(), Vec::new(), Vec::new());
+    log_formats.push(crate::modules::log::combined(&mut vars));
+    let mut cx = Scope {
+        env,
+        files,
+        vars: &mut vars,
+        warnings,
+        log_files: &mut log_files,
+        temp_paths: &mut temp_paths,
+        log_formats: &mut log_formats,
+    };
+    let mut http_seen = false;
+    let mut events_seen = false;
+    for d in &tree.root {
+        match d.name.text.as_slice() {
+            b"http" => {
+                if std::mem::replace(&mut http_seen, true) {
+                    return Err(cx.error(d, "\"http\" directive is duplicate"));
+                }
+                let mut b = http::Builder::new(&mut cx);
+                let default_log = crate::modules::log::default_log(b.cx);
+                for block in d.block.iter() {
+                    b.http_block(block)?;
+                }
+                b.locations[0].written.log.access_log.get_or_insert(default_log);
+                (config.http, config.listeners) = b.finish()?;
+            }
+            b"events" => {
+                if std::mem::replace(&mut events_seen, true) {
+                    return Err(cx.error(d, "\"events\" directive is duplicate"));
+                }
+                for e in d.block.iter().flatten() {
+                    events_directive(e, &mut config.main, &mut cx)?;
+                }
+            }
+            _ => main_directive(d, &mut config.main, &mut cx)?,
+        }
+    }
+    if !events_seen {
+        return Err(plain("no \"events\" section in configuration"));
+    }
+    if config.main.error_log.is_empty()
+        && let Some(path) = &env.error_log
+    {
+        let target = if path.as_os_str() == "stderr" {
+            main_settings::ErrorLogTarget::Stderr
+        } else {
+            let full = cx.full_path(path.as_os_str().as_bytes());
+            cx.log_file(full.clone());
+            main_settings::ErrorLogTarget::File(full)
+        };
+        config.main.error_log.push(main_settings::ErrorLog { target, level: Level::Error });
+    }
+    config.log_files = log_files;
+    config.temp_paths = temp_paths;
+    config.http.vars = vars.finish().map_err(|m| plain(&m))?;
+    Ok(config)
+}
+
+fn events_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> Result<(), Error> {
+    match d.name.text.as_slice() {
+        b"worker_connections" => {
+            value::once(&m.worker_connections, d, cx)?;
+            let n = units::number(value::first(d)).ok_or_else(|| invalid_number(d, cx))?;
+            m.worker_connections = Some(n as usize);
+        }
+        b"use" => match value::first(d) {
+            b"epoll" | b"poll" | b"select" => {}
+            other => {
+                return Err(cx.error(d, format!("invalid event type \"{}\"", String::from_utf8_lossy(other))));
+            }
+        },
+        _ => {}
+    }
+    Ok(())
+}
+
+fn invalid_number(d: &Directive, cx: &Scope<'_>) -> Error {
+    match d.args.first() {
+        Some(w) => cx.error_at(d, w, format!("invalid number \"{}\"", w.as_str())),
+        None => cx.error(d, "invalid number"),
+    }
+}
+
+fn main_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> Result<(), Error> {
+    use value::Setting;
+    fn set<T: Setting>(slot: &mut Option<T>, d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+        *slot = Some(T::take(slot.take(), d, cx)?);
+        Ok(())
+    }
+    let text = || d.args.first().map(|w| w.as_str().into_owned()).unwrap_or_default();
+    match d.name.text.as_slice() {
+        b"daemon" => set(&mut m.daemon, d, cx)?,
+        b"master_process" => set(&mut m.master_process, d, cx)?,
+        b"pid" => set(&mut m.pid, d, cx)?,
+        b"working_directory" => {
+            value::once(&m.working_directory, d, cx)?;
+            m.working_directory = Some(PathBuf::from(text()));
+        }
+        b"user" => {
+            value::once(&m.user, d, cx)?;
+            m.user = Some((text(), d.args.get(1).map(|w| w.as_str().into_owned())));
+        }
+        b"worker_processes" => {
+            value::once(&m.worker_processes, d, cx)?;
+            m.worker_processes = Some(match value::first(d) {
+                b"auto" => WorkerCount::Auto,
+                n => WorkerCount::Count(
+                    units::number(n).filter(|n| *n > 0 && *n < 10_000).ok_or_else(|| cx.error(d, "invalid value"))? as usize,
+                ),
+            });
+        }
+        b"worker_cpu_affinity" => {
+            if m.worker_cpu_affinity != Affinity::Unset {
+                return Err(cx.error(d, "\"worker_cpu_affinity\" directive is duplicate"));
+            }
+            m.worker_cpu_affinity = affinity(d, cx)?;
+        }
+        b"worker_priority" => {
+            value::once(&m.worker_priority, d, cx)?;
+            let t = value::first(d);
+            let (neg, digits) = t.strip_prefix(b"-").map_or((false, t), |r| (true, r));
+            let n = units::number(digits).and_then(|n| i32::try_from(n).ok()).ok_or_else(|| invalid_number(d, cx))?;
+            m.worker_priority = Some(if neg { -n } else { n });
+        }
+        b"worker_rlimit_nofile" => {
+            value::once(&m.worker_rlimit_nofile, d, cx)?;
+            m.worker_rlimit_nofile = Some(units::number(value::first(d)).ok_or_else(|| invalid_number(d, cx))?);
+        }
+        b"worker_rlimit_core" => {
+            value::once(&m.worker_rlimit_core, d, cx)?;
+            m.worker_rlimit_core = Some(units::offset(value::first(d)).ok_or_else(|| cx.error(d, "invalid value"))?);
+        }
+        b"worker_shutdown_timeout" => {
+            value::once(&m.worker_shutdown_timeout, d, cx)?;
+            m.worker_shutdown_timeout = Some(units::duration_ms(value::first(d)).ok_or_else(|| cx.error(d, "invalid value"))?);
+        }
+        b"env" => {
+            let t = text();
+            m.env.push(match t.split_once('=') {
+                Some((k, v)) => (k.to_owned(), Some(v.to_owned())),
+                None => (t, None),
+            });
+        }
+        b"error_log" => {
+            let log = crate::modules::log::error_log(d, cx)?;
+            m.error_log.push(log);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn affinity(d: &Directive, cx: &Scope<'_>) -> Result<Affinity, Error> {
+    let mask = |t: &[u8]| -> Result<Vec<bool>, Error> {
+        let mut bits = Vec::new();
+        for b in t.iter().rev() {
+            match b {
+                b'0' => bits.push(false),
+                b'1' => bits.push(true),
+                b' ' => {}
+                c => return Err(cx.error(d, format!("invalid character \"{}\" in \"worker_cpu_affinity\"", char::from(*c)))),
+            }
+        }
+        if bits.len() > 1024 {
+            return Err(cx.error(d, "\"worker_cpu_affinity\" supports up to 1024 CPUs only"));
+        }
+        Ok(bits)
+    };
+    if value::first(d) == b"auto" {
+        return match d.args.as_slice() {
+            [_] => Ok(Affinity::Auto(None)),
+            [_, m] => Ok(Affinity::Auto(Some(mask(&m.text)?))),
+            _ => Err(cx.error(d, "invalid number of arguments in \"worker_cpu_affinity\" directive")),
+        };
+    }
+    Ok(Affinity::Masks(d.args.iter().map(|w| mask(&w.text)).collect::<Result<_, _>>()?))
 }

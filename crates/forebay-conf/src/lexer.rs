@@ -1,0 +1,354 @@
+//! Bytes to statements: words ended by `;`, `{` or `}`.
+//!
+//! Goes on after every mistake, so that one run finds them all. The texts are nginx's.
+
+use crate::error::{Error, Level};
+use crate::tree::{FileId, Span, Word};
+use std::collections::VecDeque;
+
+/// nginx reads through a buffer of so many bytes; a word (or comment) with the byte after it must fit.
+const BUFFER: usize = 4096;
+
+/// What stands next in the text.
+#[derive(Debug)]
+pub(crate) enum Item {
+    /// `words;`
+    Simple(Vec<Word>, Span),
+    /// `words {`
+    Open(Vec<Word>, Span),
+    /// `}`
+    Close(Span),
+    /// A mistake; the next item is what follows it.
+    Bad(Error),
+    /// A `{` with no words before it; what follows is its content.
+    BadOpen(Error),
+    /// The end of the text. `told`: the mistake in that was already an item.
+    Eof { at: Span, told: bool },
+}
+
+/// Reader of one file (or of the command line, when `line_start` is not kept from it).
+pub(crate) struct Lexer<'a> {
+    src: &'a [u8],
+    file: FileId,
+    pos: usize,
+    line: u32,
+    line_start: usize,
+    words: Vec<Word>,
+    queue: VecDeque<Item>,
+    told: bool,
+}
+
+impl<'a> Lexer<'a> {
+    pub(crate) fn new(src: &'a [u8], file: FileId) -> Lexer<'a> {
+        Lexer {
+            src,
+            file,
+            pos: 0,
+            line: 1,
+            line_start: 0,
+            words: vec![],
+            queue: VecDeque::new(),
+            told: false,
+        }
+    }
+
+    /// The next item; after the end, `Eof` for ever.
+    pub(crate) fn next(&mut self) -> Item {
+        loop {
+            if let Some(item) = self.queue.pop_front() {
+                return item;
+            }
+            self.skip_space();
+            let Some(&byte) = self.src.get(self.pos) else {
+                return self.at_end();
+            };
+            match byte {
+                b';' | b'{' | b'}' => return self.punctuation(byte),
+                b'#' => self.comment(),
+                b'"' | b'\'' => self.quoted(byte),
+                _ => self.plain(),
+            }
+        }
+    }
+
+    /// Skips to the `}` that closes a block just opened, whatever stands in it, counting braces outside
+    /// words only as nginx's own words go. Used where the content is not ours to judge.
+    pub(crate) fn skip_block(&mut self) {
+        let mut depth = 1u32;
+        loop {
+            match self.next() {
+                Item::Open(..) | Item::BadOpen(_) => depth = depth.saturating_add(1),
+                Item::Close(_) => {
+                    depth -= 1;
+                    if depth == 0 {
+                        return;
+                    }
+                }
+                Item::Eof { .. } => return,
+                _ => {}
+            }
+        }
+    }
+
+    /// Skips a block of a foreign language (Lua, JavaScript): braces are counted, quotes mean nothing.
+    pub(crate) fn skip_raw(&mut self) {
+        let mut depth = 1u32;
+        while let Some(&byte) = self.src.get(self.pos) {
+            self.advance();
+            match byte {
+                b'{' => depth = depth.saturating_add(1),
+                b'}' => depth -= 1,
+                _ => {}
+            }
+            if depth == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Whether the text is that of the `-g` option.
+    pub(crate) fn is_command_line(&self) -> bool {
+        self.file == FileId::COMMAND_LINE
+    }
+
+    /// Makes later `Eof` items say that the mistake in the end is told.
+    pub(crate) fn end_is_told(&mut self) {
+        self.told = true;
+    }
+
+    fn punctuation(&mut self, byte: u8) -> Item {
+        let start = self.mark();
+        self.advance();
+        let span = self.span_from(start);
+        let words = std::mem::take(&mut self.words);
+        match (byte, words.last()) {
+            (b';', None) => Item::Bad(self.error("unexpected \";\"", span, span)),
+            (b';', Some(_)) => Item::Simple(words, span),
+            (b'{', None) => Item::BadOpen(self.error("unexpected \"{\"", span, span)),
+            (b'{', Some(_)) => Item::Open(words, span),
+            (_, None) => Item::Close(span),
+            (_, Some(last)) => {
+                self.queue.push_back(Item::Close(span));
+                let mut error = self.error("unexpected \"}\"", last.span, span);
+                error.hint = Some(format!("a \";\" is missing after \"{}\"", last.as_str()));
+                Item::Bad(error)
+            }
+        }
+    }
+
+    fn at_end(&mut self) -> Item {
+        let at = self.span_from(self.mark());
+        let words = std::mem::take(&mut self.words);
+        if let Some(last) = words.last() {
+            self.told_end(last.span, at);
+            return self.queue.pop_front().unwrap_or(Item::Eof { at, told: true });
+        }
+        Item::Eof { at, told: self.told }
+    }
+
+    fn told_end(&mut self, span: Span, at: Span) {
+        self.told = true;
+        let text = if self.file == FileId::COMMAND_LINE {
+            "unexpected end of parameter, expecting \";\""
+        } else {
+            "unexpected end of file, expecting \";\" or \"}\""
+        };
+        self.queue.push_back(Item::Bad(self.error(text, span, at)));
+    }
+
+    fn comment(&mut self) {
+        let start = self.mark();
+        while self.src.get(self.pos).is_some_and(|&b| b != b'\n') {
+            self.advance();
+        }
+        self.check_length(start, start.pos, None);
+    }
+
+    fn plain(&mut self) {
+        let start = self.mark();
+        let mut text = Vec::new();
+        while let Some(&byte) = self.src.get(self.pos) {
+            match byte {
+                b' ' | b'\t' | b'\r' | b'\n' | b';' | b'{' => break,
+                b'\\' => self.escape(&mut text),
+                b'$' => {
+                    text.push(byte);
+                    self.advance();
+                    // `${name}`: the brace belongs to the word, and so do more of them.
+                    while self.src.get(self.pos) == Some(&b'{') {
+                        text.push(b'{');
+                        self.advance();
+                    }
+                }
+                _ => {
+                    text.push(byte);
+                    self.advance();
+                }
+            }
+        }
+        let span = self.span_from(start);
+        self.check_length(start, start.pos, None);
+        self.words.push(Word { text, span, quoted: false });
+    }
+
+    fn quoted(&mut self, quote: u8) {
+        let start = self.mark();
+        self.advance();
+        let content = self.pos;
+        let mut text = Vec::new();
+        loop {
+            match self.src.get(self.pos) {
+                None => {
+                    self.told = self.check_length(start, content, Some(quote));
+                    self.words.clear();
+                    if !self.told {
+                        let at = self.span_from(self.mark());
+                        // The quote alone: the rest of the file is no help to look at.
+                        let mut span = self.span_from(start);
+                        span.end = span.start.saturating_add(1);
+                        self.told_end(span, at);
+                    }
+                    return;
+                }
+                Some(b'\\') => self.escape(&mut text),
+                Some(&byte) if byte == quote => break,
+                Some(&byte) => {
+                    text.push(byte);
+                    self.advance();
+                }
+            }
+        }
+        let unclosed = self.pos - content >= BUFFER;
+        self.advance();
+        let span = self.span_from(start);
+        self.check_length(start, content, unclosed.then_some(quote));
+        self.words.push(Word { text, span, quoted: true });
+        self.after_quote();
+    }
+
+    /// Only space, `;`, `{` and `)` (of an `if`) may touch a closing quote.
+    fn after_quote(&mut self) {
+        match self.src.get(self.pos) {
+            None | Some(b' ' | b'\t' | b'\r' | b'\n' | b';' | b'{' | b')') => {}
+            // Wrong too, and told when it is read.
+            Some(b'}') => {}
+            Some(_) => {
+                let start = self.mark();
+                let len = utf8_len(&self.src[self.pos..]);
+                let mut span = self.span_from(start);
+                span.end += len as u32;
+                // nginx names one byte; of a longer character that would be no text.
+                let text = String::from_utf8_lossy(&self.src[self.pos..self.pos + len]).into_owned();
+                let error = self.error(&format!("unexpected \"{text}\""), span, span);
+                self.queue.push_back(Item::Bad(error));
+            }
+        }
+    }
+
+    /// A backslash and the byte it protects. `\" \' \\` lose the backslash, `\t \r \n` become what they
+    /// stand for, before anything else it stays.
+    fn escape(&mut self, text: &mut Vec<u8>) {
+        self.advance();
+        let Some(&byte) = self.src.get(self.pos) else {
+            text.push(b'\\');
+            return;
+        };
+        self.advance();
+        match byte {
+            b'"' | b'\'' | b'\\' => text.push(byte),
+            b't' => text.push(b'\t'),
+            b'r' => text.push(b'\r'),
+            b'n' => text.push(b'\n'),
+            _ => text.extend([b'\\', byte]),
+        }
+    }
+
+    /// Says so when a word does not fit nginx's buffer. `from`: first byte that counts.
+    fn check_length(&mut self, start: Mark, from: usize, quote: Option<u8>) -> bool {
+        if self.file == FileId::COMMAND_LINE {
+            return false;
+        }
+        // The byte after the word must be read too, unless the file ends with the word.
+        let needed = self.pos - from + usize::from(self.pos < self.src.len());
+        if needed <= BUFFER {
+            return false;
+        }
+        let message = match quote {
+            Some(quote) => {
+                format!("too long parameter, probably missing terminating \"{}\" character", quote as char)
+            }
+            None => {
+                let head = String::from_utf8_lossy(self.src.get(from..from + 10).unwrap_or_default());
+                format!("too long parameter \"{head}...\" started")
+            }
+        };
+        let mut span = self.span_from(start);
+        span.end = span.start + 1;
+        let error = self.error(&message, span, span);
+        self.queue.push_back(Item::Bad(error));
+        true
+    }
+
+    fn skip_space(&mut self) {
+        while matches!(self.src.get(self.pos), Some(b' ' | b'\t' | b'\r' | b'\n')) {
+            self.advance();
+        }
+    }
+
+    fn advance(&mut self) {
+        if self.src.get(self.pos) == Some(&b'\n') {
+            self.line = self.line.saturating_add(1);
+            self.line_start = self.pos + 1;
+        }
+        self.pos += 1;
+    }
+
+    fn mark(&self) -> Mark {
+        Mark { pos: self.pos, line: self.line, column: self.pos - self.line_start + 1 }
+    }
+
+    fn span_from(&self, start: Mark) -> Span {
+        Span {
+            file: self.file,
+            line: start.line,
+            column: clamp(start.column),
+            start: clamp(start.pos),
+            end: clamp(self.pos),
+        }
+    }
+
+    fn error(&self, message: &str, span: Span, at: Span) -> Error {
+        Error {
+            level: Level::Emerg,
+            message: message.to_owned(),
+            span: Some(span),
+            at: Some(at),
+            hint: None,
+            ordinal: 0,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Mark {
+    pos: usize,
+    line: u32,
+    column: usize,
+}
+
+fn clamp(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// Length of the character that `bytes` (not empty) begins with; 1 when it is no UTF-8.
+fn utf8_len(bytes: &[u8]) -> usize {
+    let head = &bytes[..bytes.len().min(4)];
+    let valid = match std::str::from_utf8(head) {
+        Ok(text) => text,
+        Err(e) => std::str::from_utf8(&head[..e.valid_up_to()]).unwrap_or_default(),
+    };
+    valid.chars().next().map_or(1, char::len_utf8)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,560 @@
+//! Statements to a tree, checked against the grammar table on the way.
+//!
+//! The order of the checks is nginx's, so that the first error is the one nginx reports. Parsing goes on
+//! after each: an unknown directive loses its block, anything else keeps what can be kept.
+
+use crate::error::{Error, Level};
+use crate::files::Files;
+use crate::glob;
+use crate::grammar::{self, Contexts, Row, Status, Support};
+use crate::lexer::{Item, Lexer};
+use crate::tree::{Block, Directive, FileId, Span, Tree, Word};
+use crate::units;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+mod modules;
+
+/// Blocks in blocks and includes in includes beyond this are a loop or an attack, not a configuration.
+const MAX_DEPTH: u32 = 100;
+
+/// What [`parse`] gives.
+#[derive(Debug)]
+pub struct Parsed {
+    /// Everything that could be read. Only fit for use when no error is [`Level::Emerg`].
+    pub tree: Tree,
+    /// All errors and warnings by ordinal. The first `Emerg` one is what `nginx -t` would print.
+    pub errors: Vec<Error>,
+}
+
+impl Parsed {
+    /// The error that nginx would stop at.
+    pub fn fatal(&self) -> Option<&Error> {
+        self.errors.iter().find(|error| error.level == Level::Emerg)
+    }
+}
+
+/// Reads the configuration file `main` and what it includes.
+///
+/// `globals` is the text of the `-g` option, which comes first. Relative includes start at
+/// `conf_dir_for_relative_includes`, the directory of the main file.
+pub fn parse(main: &Path, globals: &str, conf_dir_for_relative_includes: &Path, files: &mut Files) -> Parsed {
+    let mut parser = Parser {
+        files,
+        conf_dir: conf_dir_for_relative_includes,
+        errors: vec![],
+        ordinal: 0,
+        including: vec![],
+        blocks_begun: false,
+    };
+    let mut root = parser.command_line(globals);
+    parser.main_file(main, &mut root);
+    let mut errors = parser.errors;
+    errors.sort_by_key(|error| error.ordinal);
+    Parsed { tree: Tree { root }, errors }
+}
+
+/// What the words at hand are checked against.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// The table, in this context.
+    Table(Contexts),
+    /// Nothing: entries of `types`, `map` and the like.
+    Data(Includes),
+    /// Nothing, and no error is worth telling: the block of an unknown directive.
+    Unknown,
+}
+
+/// How the entries of a data block treat `include`.
+#[derive(Clone, Copy, PartialEq)]
+enum Includes {
+    /// As an entry like any other.
+    No,
+    /// As the directive, when it has one word.
+    WithOneWord,
+    /// As the directive always.
+    Always,
+}
+
+#[derive(Clone, Copy)]
+struct Scope {
+    kind: Kind,
+    /// Inside a block that was refused: what Forebay lacks there need not be told again.
+    quiet: bool,
+    depth: u32,
+}
+
+impl Scope {
+    fn inside(self, kind: Kind, quiet: bool) -> Scope {
+        Scope { kind, quiet: self.quiet || quiet, depth: self.depth + 1 }
+    }
+}
+
+struct Parser<'a> {
+    files: &'a mut Files,
+    conf_dir: &'a Path,
+    errors: Vec<Error>,
+    ordinal: u32,
+    /// Files being read, outermost first.
+    including: Vec<PathBuf>,
+    /// A block has been read: too late for `load_module`.
+    blocks_begun: bool,
+}
+
+/// The words of one directive and where they ended.
+struct Statement {
+    words: Vec<Word>,
+    end: Span,
+    /// Ended by `{`.
+    opens: bool,
+    ordinal: u32,
+}
+
+impl Statement {
+    fn name(&self) -> &Word {
+        self.words.first().expect("the lexer gives no statement without words")
+    }
+
+    fn args(&self) -> &[Word] {
+        self.words.get(1..).unwrap_or_default()
+    }
+}
+
+impl Parser<'_> {
+    fn command_line(&mut self, globals: &str) -> Block {
+        self.files.set_globals(globals.as_bytes());
+        let mut lexer = Lexer::new(globals.as_bytes(), FileId::COMMAND_LINE);
+        self.block(&mut lexer, Scope { kind: Kind::Table(Contexts::MAIN), quiet: false, depth: 0 }, None)
+    }
+
+    fn main_file(&mut self, main: &Path, root: &mut Block) {
+        let scope = Scope { kind: Kind::Table(Contexts::MAIN), quiet: false, depth: 0 };
+        if let Err(message) = self.file(main, scope, &mut root.items) {
+            let ordinal = self.next_ordinal();
+            self.tell(Level::Emerg, message, None, None, None, ordinal);
+        }
+    }
+
+    /// Reads a whole file into `items`; an error is nginx's text for why it could not be read.
+    fn file(&mut self, path: &Path, scope: Scope, items: &mut Vec<Directive>) -> Result<(), String> {
+        let (id, bytes) = self.files.read_shared(path).map_err(|error| unreadable(path, &error))?;
+        self.files.mark_configuration(id);
+        self.including.push(path.to_owned());
+        let mut lexer = Lexer::new(&bytes, id);
+        items.extend(self.block(&mut lexer, scope, None).items);
+        self.including.pop();
+        Ok(())
+    }
+
+    /// Reads to the `}` of `opener`, or to the end of the text when there is none.
+    fn block(&mut self, lexer: &mut Lexer<'_>, scope: Scope, opener: Option<&Word>) -> Block {
+        let mut block = Block::default();
+        loop {
+            match lexer.next() {
+                Item::Simple(words, end) => self.statement(lexer, scope, words, end, false, &mut block),
+                Item::Open(words, end) => self.statement(lexer, scope, words, end, true, &mut block),
+                Item::Bad(error) => self.lexical(error, scope),
+                Item::BadOpen(error) => {
+                    self.lexical(error, scope);
+                    lexer.skip_block();
+                }
+                Item::Close(_) if opener.is_some() => return block,
+                Item::Close(span) => {
+                    let ordinal = self.next_ordinal();
+                    self.emerg("unexpected \"}\"".into(), span, span, ordinal);
+                }
+                Item::Eof { at, told } => {
+                    if let (Some(opener), false) = (opener, told) {
+                        self.unclosed(opener, at);
+                        lexer.end_is_told();
+                    }
+                    return block;
+                }
+            }
+        }
+    }
+
+    fn unclosed(&mut self, opener: &Word, at: Span) {
+        let ordinal = self.next_ordinal();
+        let hint = format!("the block of \"{}\" in line {} is not closed", opener.as_str(), opener.span.line);
+        let message = "unexpected end of file, expecting \"}\"".to_owned();
+        self.tell(Level::Emerg, message, Some(opener.span), Some(at), Some(hint), ordinal);
+    }
+
+    fn lexical(&mut self, mut error: Error, scope: Scope) {
+        error.ordinal = self.next_ordinal();
+        if !matches!(scope.kind, Kind::Unknown) {
+            self.errors.push(error);
+        }
+    }
+
+    fn statement(
+        &mut self,
+        lexer: &mut Lexer<'_>,
+        scope: Scope,
+        words: Vec<Word>,
+        end: Span,
+        opens: bool,
+        block: &mut Block,
+    ) {
+        let statement = Statement { words, end, opens, ordinal: self.next_ordinal() };
+        let directive = match scope.kind {
+            _ if opens && lexer.is_command_line() => {
+                let message = "block directives are not supported in -g option";
+                self.at_name(message.into(), &statement, None);
+                lexer.skip_block();
+                None
+            }
+            _ if opens && scope.depth >= MAX_DEPTH => {
+                self.at_name("blocks are nested too deep".into(), &statement, None);
+                lexer.skip_block();
+                None
+            }
+            Kind::Unknown => {
+                if opens {
+                    lexer.skip_block();
+                }
+                None
+            }
+            Kind::Data(includes) => self.entry(lexer, scope, includes, statement),
+            Kind::Table(context) => self.directive(lexer, scope, context, statement, block),
+        };
+        block.items.extend(directive);
+    }
+
+    /// An entry of a data block.
+    fn entry(
+        &mut self,
+        lexer: &mut Lexer<'_>,
+        scope: Scope,
+        includes: Includes,
+        statement: Statement,
+    ) -> Option<Directive> {
+        if statement.opens {
+            let end = statement.end;
+            self.emerg("unexpected \"{\"".into(), end, end, statement.ordinal);
+            lexer.skip_block();
+            return None;
+        }
+        let count = statement.args().len();
+        let is_include = statement.name().text == b"include" && includes != Includes::No;
+        if is_include && count != 1 && includes == Includes::Always {
+            self.wrong_count(&statement);
+            return None;
+        }
+        let block = if is_include && count == 1 { Some(self.include(scope, &statement)) } else { None };
+        Some(finish(statement, block, None))
+    }
+
+    /// A directive of the table.
+    fn directive(
+        &mut self,
+        lexer: &mut Lexer<'_>,
+        scope: Scope,
+        context: Contexts,
+        statement: Statement,
+        before: &Block,
+    ) -> Option<Directive> {
+        let Some(row) = self.find_row(&statement, context) else {
+            self.skip_misplaced(lexer, scope, context, &statement);
+            return None;
+        };
+        let sound = self.check_form(row, &statement, before);
+        if statement.opens && !row.block {
+            lexer.skip_block();
+            return None;
+        }
+        if sound {
+            self.check_status(row, &statement);
+        }
+        let refused = sound && self.check_support(row, &statement, scope);
+        if sound && row.name == "load_module" {
+            self.check_module(&statement);
+        }
+        let block = if sound && row.name == "include" {
+            Some(self.include(scope, &statement))
+        } else if statement.opens {
+            self.blocks_begun = true;
+            let name = statement.name().clone();
+            Some(self.block(lexer, scope.inside(content(row, context), refused), Some(&name)))
+        } else {
+            None
+        };
+        sound.then(|| finish(statement, block, Some(row)))
+    }
+
+    /// The row for the name and context; tells why there is none.
+    fn find_row(&mut self, statement: &Statement, context: Contexts) -> Option<&'static Row> {
+        let name = statement.name();
+        let rows = grammar::rows(&name.text);
+        let Some(first) = rows.first() else {
+            let hint = grammar::suggest_in(&name.text, context).map(|s| format!("did you mean \"{s}\"?"));
+            self.at_name(format!("unknown directive \"{}\"", printable(name)), statement, hint);
+            return None;
+        };
+        if let Support::Never(why) = first.support {
+            self.at_name(format!("\"{}\" directive is not supported: {why}", first.name), statement, None);
+            return None;
+        }
+        let found = rows.iter().find(|row| row.contexts.meets(context));
+        if found.is_none() {
+            let places: Vec<&str> = rows.iter().flat_map(|row| row.contexts.names()).collect();
+            let hint = format!("it may stand in: {}", places.join(", "));
+            self.at_name(format!("\"{}\" directive is not allowed here", first.name), statement, Some(hint));
+        }
+        found.copied()
+    }
+
+    /// Skips the block of a directive without a row here. One that only stands in the wrong place is
+    /// looked into.
+    fn skip_misplaced(
+        &mut self,
+        lexer: &mut Lexer<'_>,
+        scope: Scope,
+        context: Contexts,
+        statement: &Statement,
+    ) {
+        if !statement.opens {
+            return;
+        }
+        let name = &statement.name().text;
+        if name.ends_with(b"_block") {
+            // OpenResty's Lua.
+            return lexer.skip_raw();
+        }
+        let row = grammar::rows(name).iter().find(|row| row.block && row.support != Support::Later);
+        let kind = row.map_or(Kind::Unknown, |row| content(row, context));
+        self.block(lexer, scope.inside(kind, false), Some(statement.name()));
+    }
+
+    /// Terminator, count and flag, in nginx's order. The first mistake is told.
+    fn check_form(&mut self, row: &Row, statement: &Statement, before: &Block) -> bool {
+        if statement.opens && !row.block {
+            let message = format!("directive \"{}\" is not terminated by \";\"", row.name);
+            self.at_name(message, statement, missing_semicolon(statement));
+            return false;
+        }
+        if !statement.opens && row.block {
+            self.at_name(format!("directive \"{}\" has no opening \"{{\"", row.name), statement, None);
+            return false;
+        }
+        if !row.args.allows(statement.args().len()) {
+            self.wrong_count(statement);
+            return false;
+        }
+        if row.args.flag && !matches!(row.status, Status::Obsolete(_)) {
+            return self.check_flag(row, statement, before);
+        }
+        true
+    }
+
+    fn check_flag(&mut self, row: &Row, statement: &Statement, before: &Block) -> bool {
+        let Some(word) = statement.args().first() else { return true };
+        // A second one is a duplicate before its value is looked at.
+        let again = || before.iter().any(|d| d.name.text == row.name.as_bytes());
+        if units::flag(&word.text).is_some() || again() {
+            return true;
+        }
+        let message = format!(
+            "invalid value \"{}\" in \"{}\" directive, it must be \"on\" or \"off\"",
+            printable(word),
+            row.name
+        );
+        self.tell(Level::Emerg, message, Some(word.span), Some(statement.end), None, statement.ordinal);
+        false
+    }
+
+    /// nginx's warning for what it would rather not see.
+    fn check_status(&mut self, row: &Row, statement: &Statement) {
+        let name = row.name;
+        let message = match row.status {
+            Status::Obsolete(None) => format!("the \"{name}\" directive is obsolete, ignored"),
+            Status::Obsolete(Some(other)) => {
+                format!("the \"{name}\" directive is obsolete, use the \"{other}\" directive instead")
+            }
+            Status::Deprecated(Some(other)) => {
+                format!("the \"{name}\" directive is deprecated, use the \"{other}\" directive instead")
+            }
+            Status::Current | Status::Deprecated(None) => return,
+        };
+        let span = statement.name().span;
+        self.tell(Level::Warn, message, Some(span), Some(statement.end), None, statement.ordinal);
+    }
+
+    /// Tells what Forebay does not do. True: the directive was refused.
+    fn check_support(&mut self, row: &Row, statement: &Statement, scope: Scope) -> bool {
+        if scope.quiet || asks_for_default(row, statement) {
+            return false;
+        }
+        match row.support {
+            Support::Yes | Support::Met | Support::Never(_) => false,
+            // nginx ignores it as well.
+            Support::Hint if matches!(row.status, Status::Obsolete(_)) => false,
+            Support::Hint => {
+                let message = format!("\"{}\" directive is not supported yet, ignored", row.name);
+                let span = statement.name().span;
+                self.tell(Level::Warn, message, Some(span), Some(statement.end), None, statement.ordinal);
+                false
+            }
+            Support::Later => {
+                self.at_name(format!("\"{}\" directive is not supported yet", row.name), statement, None);
+                true
+            }
+        }
+    }
+
+    fn check_module(&mut self, statement: &Statement) {
+        let Some(word) = statement.args().first() else { return };
+        if self.blocks_begun {
+            self.at_name("\"load_module\" directive is specified too late".into(), statement, None);
+            return;
+        }
+        if let Err(why) = modules::check(&word.text) {
+            let message = format!("module \"{}\" cannot be loaded: {why}", printable(word));
+            self.tell(Level::Emerg, message, Some(word.span), Some(statement.end), None, statement.ordinal);
+        }
+    }
+
+    /// The directives of the included files.
+    fn include(&mut self, scope: Scope, statement: &Statement) -> Block {
+        let mut block = Block::default();
+        let Some(word) = statement.args().first() else { return block };
+        let name = word.text.split(|&b| b == 0).next().unwrap_or_default();
+        let path = self.conf_dir.join(OsStr::from_bytes(name));
+        let paths = if glob::is_pattern(name) { self.files.glob(&path) } else { vec![path] };
+        for path in paths {
+            let looped = self.including.contains(&path) || scope.depth >= MAX_DEPTH;
+            let read = if looped {
+                Err(format!("\"{}\" includes itself", path.display()))
+            } else {
+                let scope = Scope { depth: scope.depth + 1, ..scope };
+                self.file(&path, scope, &mut block.items)
+            };
+            if let Err(message) = read {
+                self.tell(
+                    Level::Emerg,
+                    message,
+                    Some(word.span),
+                    Some(statement.end),
+                    None,
+                    statement.ordinal,
+                );
+            }
+        }
+        block
+    }
+
+    fn wrong_count(&mut self, statement: &Statement) {
+        let name = statement.name();
+        let message = format!("invalid number of arguments in \"{}\" directive", printable(name));
+        self.at_name(message, statement, missing_semicolon(statement).or_else(|| usage(name)));
+    }
+
+    fn at_name(&mut self, message: String, statement: &Statement, hint: Option<String>) {
+        let span = statement.name().span;
+        self.tell(Level::Emerg, message, Some(span), Some(statement.end), hint, statement.ordinal);
+    }
+
+    fn emerg(&mut self, message: String, span: Span, at: Span, ordinal: u32) {
+        self.tell(Level::Emerg, message, Some(span), Some(at), None, ordinal);
+    }
+
+    fn tell(
+        &mut self,
+        level: Level,
+        message: String,
+        span: Option<Span>,
+        at: Option<Span>,
+        hint: Option<String>,
+        ordinal: u32,
+    ) {
+        self.errors.push(Error { level, message, span, at, hint, ordinal });
+    }
+
+    fn next_ordinal(&mut self) -> u32 {
+        let ordinal = self.ordinal;
+        self.ordinal = self.ordinal.saturating_add(1);
+        ordinal
+    }
+}
+
+fn finish(statement: Statement, block: Option<Block>, row: Option<&'static Row>) -> Directive {
+    let Statement { words, end, ordinal, .. } = statement;
+    let mut words = words.into_iter();
+    let name = words.next().expect("the lexer gives no statement without words");
+    Directive { name, args: words.collect(), block, end, ordinal, row }
+}
+
+/// What stands in the block of a directive.
+fn content(row: &Row, context: Contexts) -> Kind {
+    let context = match (row.module, row.name) {
+        (_, "events") => Contexts::EVENTS,
+        (_, "http") => Contexts::HTTP,
+        (_, "stream") => Contexts::STREAM,
+        (_, "mail") => Contexts::MAIL,
+        ("http_core", "server") => Contexts::SERVER,
+        ("stream_core", "server") => Contexts::STREAM_SERVER,
+        ("mail_core", "server") => Contexts::MAIL_SERVER,
+        ("http_upstream", "upstream") => Contexts::UPSTREAM,
+        ("stream_upstream", "upstream") => Contexts::STREAM_UPSTREAM,
+        (_, "location") => Contexts::LOCATION,
+        (_, "limit_except") => Contexts::LIMIT_EXCEPT,
+        (_, "if") if context == Contexts::SERVER => Contexts::IF_IN_SERVER,
+        (_, "if") => Contexts::IF_IN_LOCATION,
+        (_, "types") => return Kind::Data(Includes::Always),
+        (_, "map" | "geo") => return Kind::Data(Includes::WithOneWord),
+        (_, "split_clients" | "charset_map") => return Kind::Data(Includes::No),
+        _ => return Kind::Unknown,
+    };
+    Kind::Table(context)
+}
+
+/// A directive that only says what holds anyway needs no support.
+fn asks_for_default(row: &Row, statement: &Statement) -> bool {
+    match statement.args() {
+        [only] => !row.default.is_empty() && only.text.eq_ignore_ascii_case(row.default.as_bytes()),
+        _ => false,
+    }
+}
+
+/// A hint when a word in a later line than its neighbour names a directive: the `;` between is missing.
+fn missing_semicolon(statement: &Statement) -> Option<String> {
+    let words = statement.words.iter();
+    words.clone().zip(words.skip(1)).find_map(|(last, next)| {
+        let begins = next.span.line > last.span.line && !grammar::rows(&next.text).is_empty();
+        begins.then(|| format!("a \";\" is missing after \"{}\" in line {}", last.as_str(), last.span.line))
+    })
+}
+
+fn usage(name: &Word) -> Option<String> {
+    let row = grammar::rows(&name.text).first()?;
+    let (min, max) = (row.args.min, row.args.max);
+    Some(match max {
+        None if min == 1 => "it takes 1 argument or more".to_owned(),
+        None => format!("it takes {min} arguments or more"),
+        Some(0) => "it takes no arguments".to_owned(),
+        Some(1) if row.args.flag => "it takes \"on\" or \"off\"".to_owned(),
+        Some(1) if min == 1 => "it takes 1 argument".to_owned(),
+        Some(max) if min == max => format!("it takes {max} arguments"),
+        Some(max) => format!("it takes {min} to {max} arguments"),
+    })
+}
+
+/// A word in a message: nginx prints up to the first NUL.
+fn printable(word: &Word) -> String {
+    String::from_utf8_lossy(word.text.split(|&b| b == 0).next().unwrap_or_default()).into_owned()
+}
+
+/// nginx's text for a file it cannot read.
+fn unreadable(path: &Path, error: &std::io::Error) -> String {
+    const EISDIR: i32 = 21;
+    let errno = error.raw_os_error().unwrap_or_default();
+    let call = if errno == EISDIR { "pread" } else { "open" };
+    let text = error.to_string();
+    let reason = text.split(" (os error").next().unwrap_or_default();
+    format!("{call}() \"{}\" failed ({errno}: {reason})", path.display())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,44 @@
+//! `load_module`: nothing is loaded, so the file's name must be that of a module built in.
+
+/// Dynamic modules whose directives are in the grammar table or will be.
+const BUILT_IN: [&[u8]; 9] = [
+    b"ngx_stream_module",
+    b"ngx_mail_module",
+    b"ngx_http_geoip2_module",
+    b"ngx_stream_geoip2_module",
+    b"ngx_http_brotli_filter_module",
+    b"ngx_http_brotli_static_module",
+    b"ngx_http_zstd_filter_module",
+    b"ngx_http_zstd_static_module",
+    b"ngx_http_v3_module",
+];
+
+/// Modules people load that will not come, with the reason.
+const REFUSED: [(&[u8], &str); 11] = [
+    (b"ngx_http_geoip_module", "the legacy GeoIP databases ended in 2019: use geoip2 with an mmdb database"),
+    (
+        b"ngx_stream_geoip_module",
+        "the legacy GeoIP databases ended in 2019: use geoip2 with an mmdb database",
+    ),
+    (b"ngx_http_perl_module", "no Perl interpreter is embedded"),
+    (b"ngx_http_xslt_filter_module", "no XSLT processor is embedded"),
+    (b"ngx_http_image_filter_module", "no image library is embedded"),
+    (b"ngx_http_headers_more_filter_module", "it is a third-party module: use add_header and its kin"),
+    (b"ngx_http_lua_module", "no Lua interpreter is embedded"),
+    (b"ngx_stream_lua_module", "no Lua interpreter is embedded"),
+    (b"ngx_http_js_module", "no JavaScript interpreter is embedded"),
+    (b"ngx_stream_js_module", "no JavaScript interpreter is embedded"),
+    (b"ngx_google_perftools_module", "no gperftools profiler is linked"),
+];
+
+/// Whether the module of a file is built in; an error says why not.
+pub(super) fn check(file: &[u8]) -> Result<(), &'static str> {
+    let base = file.rsplit(|&b| b == b'/').next().unwrap_or_default();
+    let name = base.strip_suffix(b".so").unwrap_or(base);
+    if BUILT_IN.contains(&name) {
+        return Ok(());
+    }
+    let refused = REFUSED.iter().find(|(module, _)| *module == name);
+    Err(refused
+        .map_or("modules of nginx cannot be loaded, and none of this name is built in", |(_, why)| why))
+}

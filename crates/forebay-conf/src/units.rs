@@ -1,0 +1,156 @@
+//! Sizes, offsets, times, rates and numbers as nginx writes them. The only place that reads units.
+//!
+//! Everything returns `None` for what nginx calls invalid. The largest number is 2^63-1, after the unit
+//! is applied, as on nginx's 64-bit builds.
+
+use std::time::Duration;
+
+/// The largest value nginx holds, in bytes, seconds or milliseconds.
+const MAX: u64 = i64::MAX as u64;
+
+/// A plain number: decimal digits only, no sign, at most 2^63-1.
+pub fn number(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0u64, |value, &byte| push_digit(value, byte))
+}
+
+/// A size in bytes: a number with an optional `k` (KiB) or `m` (MiB), either case. nginx takes no `g` here.
+pub fn size(text: &[u8]) -> Option<u64> {
+    scaled(text, &[(b'k', 10), (b'm', 20)])
+}
+
+/// An offset in bytes: a [`size`] that also takes `g` (GiB), as in `client_max_body_size`.
+pub fn offset(text: &[u8]) -> Option<u64> {
+    scaled(text, &[(b'k', 10), (b'm', 20), (b'g', 30)])
+}
+
+/// A time in milliseconds, for directives whose resolution is the millisecond (most timeouts).
+///
+/// Units `w d h m s ms`, largest first, each at most once, spaces between the parts; a part without a
+/// unit is seconds. Years and months are invalid here, as in nginx. Like nginx, this takes a unit without
+/// digits as none of it (`h30m`), as long as there is a digit somewhere.
+pub fn time_ms(text: &[u8]) -> Option<u64> {
+    time(text, true)
+}
+
+/// A time in seconds, for directives whose resolution is the second (`open_file_cache_valid`, `expires`).
+///
+/// Units `y M w d h m s` (a year is 365 days, a month 30). Milliseconds are invalid here, as in nginx.
+pub fn time_secs(text: &[u8]) -> Option<u64> {
+    time(text, false)
+}
+
+/// [`time_ms`] as a `Duration`.
+pub fn duration_ms(text: &[u8]) -> Option<Duration> {
+    time_ms(text).map(Duration::from_millis)
+}
+
+/// [`time_secs`] as a `Duration`.
+pub fn duration_secs(text: &[u8]) -> Option<Duration> {
+    time_secs(text).map(Duration::from_secs)
+}
+
+/// A rate of requests: `count` in each `per`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Requests, at least 1.
+    pub count: u64,
+    /// One second or one minute.
+    pub per: Duration,
+}
+
+/// A rate: `10r/s`, `30r/m`, or a bare number (requests a second). nginx: `limit_req_zone`.
+pub fn rate(text: &[u8]) -> Option<Rate> {
+    let (digits, secs) = if let Some(d) = text.strip_suffix(b"r/s") {
+        (d, 1)
+    } else if let Some(d) = text.strip_suffix(b"r/m") {
+        (d, 60)
+    } else {
+        (text, 1)
+    };
+    let count = number(digits).filter(|&n| n > 0)?;
+    Some(Rate { count, per: Duration::from_secs(secs) })
+}
+
+/// `on` or `off`, in either case. nginx: every flag directive.
+pub fn flag(text: &[u8]) -> Option<bool> {
+    if text.eq_ignore_ascii_case(b"on") {
+        Some(true)
+    } else if text.eq_ignore_ascii_case(b"off") {
+        Some(false)
+    } else {
+        None
+    }
+}
+
+fn push_digit(value: u64, byte: u8) -> Option<u64> {
+    if !byte.is_ascii_digit() {
+        return None;
+    }
+    value.checked_mul(10)?.checked_add(u64::from(byte - b'0')).filter(|&v| v <= MAX)
+}
+
+fn scaled(text: &[u8], units: &[(u8, u32)]) -> Option<u64> {
+    let last = text.last()?.to_ascii_lowercase();
+    let (digits, shift) = match units.iter().find(|(unit, _)| *unit == last) {
+        Some((_, shift)) => (text.split_last()?.1, *shift),
+        None => (text, 0),
+    };
+    number(digits)?.checked_mul(1 << shift).filter(|&v| v <= MAX)
+}
+
+/// Rank of a unit: parts must come in rising rank. A bare number that is not the last part takes `BARE`.
+const SECOND: u8 = 7;
+const BARE: u8 = 9;
+
+fn time(text: &[u8], millis: bool) -> Option<u64> {
+    let per_second: u64 = if millis { 1000 } else { 1 };
+    let (mut total, mut value, mut digits, mut rank) = (0u64, 0u64, false, 0u8);
+    let mut rest = text;
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        if byte.is_ascii_digit() {
+            value = push_digit(value, byte)?;
+            digits = true;
+            continue;
+        }
+        let (next, scale) = match byte {
+            b'y' if !millis => (1, 365 * 86400),
+            b'M' if !millis => (2, 30 * 86400),
+            b'w' => (3, 7 * 86400),
+            b'd' => (4, 86400),
+            b'h' => (5, 3600),
+            b'm' if rest.first() == Some(&b's') => {
+                rest = rest.split_first()?.1;
+                if !millis {
+                    return None;
+                }
+                (8, 0)
+            }
+            b'm' => (6, 60),
+            b's' => (SECOND, 1),
+            // A bare number before a space is seconds, and nothing with a unit may follow it.
+            b' ' if rank < SECOND => (BARE, 1),
+            _ => return None,
+        };
+        if next <= rank {
+            return None;
+        }
+        rank = next;
+        let scale = if scale == 0 { 1 } else { scale * per_second };
+        total = total.checked_add(value.checked_mul(scale)?).filter(|&v| v <= MAX)?;
+        value = 0;
+        while let Some((b' ', tail)) = rest.split_first() {
+            rest = tail;
+        }
+    }
+    if !digits {
+        return None;
+    }
+    total.checked_add(value.checked_mul(per_second)?).filter(|&v| v <= MAX)
+}
+
+#[cfg(test)]
+mod tests;

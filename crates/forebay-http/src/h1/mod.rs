@@ -1,0 +1,6 @@
+//! HTTP/1: heads and chunked bodies (RFC 9112).
+
+pub mod chunked;
+mod line;
+pub mod request;
+pub mod response;

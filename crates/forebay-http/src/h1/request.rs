@@ -1,0 +1,641 @@
+//! The request-head parser (RFC 9112, sections 2 to 6), resumable at any byte; accepts and refuses what
+//! nginx does. Comes from the connection driver with bytes in `RequestHead::buf`; the request line is in
+//! `line`. Hot path.
+
+use super::line::{self, Line, slice};
+use crate::field::{FieldLine, Name, Slice};
+use crate::host;
+use crate::request::{Framing, Method, RequestHead, Version};
+
+/// Limits and switches for one request head.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of the first buffer (nginx: client_header_buffer_size).
+    pub client_header_buffer_size: usize,
+    /// Number and size in bytes of the further buffers (nginx: large_client_header_buffers). No line may be
+    /// longer than one of them, unless it fits into the first buffer.
+    pub large_client_header_buffers: (usize, usize),
+    /// Most field lines (nginx: max_headers).
+    pub max_headers: usize,
+    /// Leave out lines with unusual names instead of passing them on (nginx: ignore_invalid_headers).
+    pub ignore_invalid_headers: bool,
+    /// Whether `_` is usual in a name (nginx: underscores_in_headers).
+    pub underscores_in_headers: bool,
+    /// Make one slash of several in `path` (nginx: merge_slashes).
+    pub merge_slashes: bool,
+}
+
+impl Default for Limits {
+    /// nginx's defaults.
+    fn default() -> Self {
+        Limits {
+            client_header_buffer_size: 1024,
+            large_client_header_buffers: (4, 8192),
+            max_headers: 1000,
+            ignore_invalid_headers: true,
+            underscores_in_headers: false,
+            merge_slashes: true,
+        }
+    }
+}
+
+/// How far a head has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// More bytes are needed.
+    Partial,
+    /// The head is complete; `len` is set.
+    Complete,
+}
+
+/// What was being read, for the error log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// The request line: the default server of the listener answers.
+    Line,
+    /// The field lines: the request line is known, and the host if `host` is not empty.
+    Fields,
+}
+
+impl Stage {
+    /// As in nginx's error log, after "while ".
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Stage::Line => "reading client request line",
+            Stage::Fields => "reading client request headers",
+        }
+    }
+}
+
+/// What of the head belongs into the message of a `Reject`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Detail {
+    None,
+    /// `: "TEXT"`
+    Quoted(Slice),
+    /// `: "TEXT..."`, a line that was cut.
+    Cut(Slice),
+    /// `: "TEXT\xNN..."`: the byte after the slice is at fault.
+    UpTo(Slice),
+    /// `: "TEXT", previous value: "TEXT"`
+    Duplicate(Slice, Slice),
+}
+
+/// Why a head is refused. Everything in here is logged at level `info`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reject {
+    /// Status to answer with: 400, 405, 414, 494, 501 or 505. 494 is for `error_page`; on the wire and in the
+    /// access log it is 400.
+    pub status: u16,
+    /// Start of nginx's error log text.
+    pub reason: &'static str,
+    /// What was being read.
+    pub stage: Stage,
+    detail: Detail,
+}
+
+impl Reject {
+    pub(crate) fn new(status: u16, reason: &'static str, stage: Stage) -> Reject {
+        Reject { status, reason, stage, detail: Detail::None }
+    }
+
+    /// Status in the status line and in the access log.
+    pub fn wire_status(&self) -> u16 {
+        if self.status == 494 { 400 } else { self.status }
+    }
+
+    /// Appends nginx's error log text, without the context that nginx adds to every line, for instance
+    /// `client sent invalid header line: "X\x20..." while reading client request headers`.
+    pub fn message(&self, head: &RequestHead, out: &mut Vec<u8>) {
+        let mut put = |text: &[u8]| out.extend_from_slice(text);
+        put(self.reason.as_bytes());
+        match self.detail {
+            Detail::None => {}
+            Detail::Quoted(text) => {
+                put(b": \"");
+                put(text.of(&head.buf));
+                put(b"\"");
+            }
+            Detail::Cut(text) => {
+                put(b": \"");
+                put(text.of(&head.buf));
+                put(b"...\"");
+            }
+            Detail::UpTo(text) => {
+                const DIGITS: &[u8; 16] = b"0123456789abcdef";
+                let byte = head.buf.get(text.end as usize).copied().unwrap_or(0);
+                put(b": \"");
+                put(text.of(&head.buf));
+                put(&[b'\\', b'x', DIGITS[byte as usize >> 4], DIGITS[byte as usize & 15]]);
+                put(b"...\"");
+            }
+            Detail::Duplicate(text, previous) => {
+                put(b": \"");
+                put(text.of(&head.buf));
+                put(b"\", previous value: \"");
+                put(previous.of(&head.buf));
+                put(b"\"");
+            }
+        }
+        put(b" while ");
+        put(self.stage.as_str().as_bytes());
+    }
+}
+
+/// Where the scan stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum State {
+    #[default]
+    Method,
+    BeforeTarget,
+    Scheme,
+    SchemeSlashes,
+    HostStart,
+    Host,
+    HostLiteral,
+    HostEnd,
+    Port,
+    Target,
+    AfterTarget,
+    Version,
+    Minor,
+    AfterVersion,
+    LineEnd,
+    FieldStart,
+    FieldName,
+    BeforeValue,
+    Value,
+    FieldEnd,
+    HeadEnd,
+    Done,
+}
+
+/// What the parser remembers between calls, as offsets in the buffer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Scan {
+    pub(crate) state: State,
+    pub(crate) pos: usize,
+    pub(crate) line: Line,
+    /// Start of the line under way.
+    start: usize,
+    name_end: usize,
+    value_start: usize,
+    value_end: usize,
+    /// Classes of the bytes of the name.
+    seen: u8,
+    /// End of the buffer that nginx would be filling, and how many large ones it would have used.
+    room_end: usize,
+    large_used: usize,
+    /// What `Connection` said last.
+    connection: Option<bool>,
+}
+
+/// Parses on from where the last call stopped. `head.buf` holds the bytes received so far, from the start of
+/// this request (empty lines before it are removed from `buf` here). After `Complete` the bytes from
+/// `head.len` on are body or next request; take them with `RequestHead::advance`.
+///
+/// # Errors
+/// `Reject` when nginx refuses the request; the connection ends after the answer. `head.version` is `Http09`
+/// if the answer has to be a bare page; what was understood so far is in the head.
+pub fn parse(head: &mut RequestHead, limits: &Limits) -> Result<Status, Reject> {
+    if head.scan.state == State::Method && head.scan.pos == 0 {
+        skip_empty_lines(&mut head.buf);
+        head.scan.room_end = limits.client_header_buffer_size;
+    }
+    // Taken out so that slices of it can be held while the head is filled; no allocation.
+    let buf = std::mem::take(&mut head.buf);
+    let outcome = run(&buf, head, limits);
+    if let Err(reject) = &outcome
+        && reject.stage == Stage::Line
+    {
+        head.request_line = slice(0, memchr::memchr2(b'\r', b'\n', &buf).unwrap_or(buf.len()));
+    }
+    head.buf = buf;
+    outcome
+}
+
+fn skip_empty_lines(buf: &mut Vec<u8>) {
+    if matches!(buf.first(), Some(b'\r' | b'\n')) {
+        let start = buf.iter().position(|b| !matches!(b, b'\r' | b'\n')).unwrap_or(buf.len());
+        buf.drain(..start);
+    }
+}
+
+fn run(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<Status, Reject> {
+    if head.scan.state < State::FieldStart {
+        let Some(end) = line::scan(buf, head)? else {
+            fits(buf, head, limits, None)?;
+            return Ok(Status::Partial);
+        };
+        fits(buf, head, limits, Some(end))?;
+        line::finish(buf, head, limits.merge_slashes)?;
+        head.scan.pos = end;
+        head.scan.start = end;
+        head.scan.state = State::FieldStart;
+        if head.version == Version::Http09 {
+            head.len = end;
+            head.scan.state = State::Done;
+        }
+    }
+    while head.scan.state != State::Done {
+        let Some(event) = field_line(buf, &mut head.scan)? else {
+            fits(buf, head, limits, None)?;
+            return Ok(Status::Partial);
+        };
+        fits(buf, head, limits, Some(head.scan.pos))?;
+        match event {
+            Event::Field => take_field(buf, head, limits)?,
+            Event::End => {
+                head.len = head.scan.pos;
+                head.scan.state = State::Done;
+                finish(buf, head)?;
+            }
+        }
+    }
+    Ok(Status::Complete)
+}
+
+/// nginx's buffer arithmetic: lines fill the first buffer; one that does not fit whole moves to the next
+/// large buffer and must fit there. `end` is the end of the line, `None` while it is incomplete: then all
+/// received bytes belong to it and one more is to come.
+#[inline]
+fn fits(buf: &[u8], head: &mut RequestHead, limits: &Limits, end: Option<usize>) -> Result<(), Reject> {
+    let needed = end.unwrap_or(buf.len() + 1);
+    if needed <= head.scan.room_end {
+        return Ok(());
+    }
+    next_buffer(buf, head, limits, needed)
+}
+
+#[cold]
+fn next_buffer(buf: &[u8], head: &mut RequestHead, limits: &Limits, needed: usize) -> Result<(), Reject> {
+    let (number, size) = limits.large_client_header_buffers;
+    let start = head.scan.start;
+    if head.scan.large_used < number {
+        head.scan.large_used += 1;
+        head.scan.room_end = start.saturating_add(size);
+        if needed <= head.scan.room_end {
+            return Ok(());
+        }
+    }
+    if head.scan.state < State::FieldStart {
+        return Err(Reject::new(414, "client sent too long URI", Stage::Line));
+    }
+    let seen = buf.len().min(head.scan.room_end).max(start);
+    Err(Reject {
+        detail: Detail::Cut(slice(start, seen)),
+        ..Reject::new(494, "client sent too long header line", Stage::Fields)
+    })
+}
+
+const USUAL: u8 = 0;
+const UNDERSCORE: u8 = 1;
+const UNUSUAL: u8 = 2;
+const NAME_STOP: u8 = 4;
+
+/// Classes of the bytes of field names.
+static NAME: [u8; 256] = {
+    let mut t = [UNUSUAL; 256];
+    let mut i = 0;
+    while i < 256 {
+        let b = i as u8;
+        if b.is_ascii_alphanumeric() || b == b'-' {
+            t[i] = USUAL;
+        } else if b <= b' ' || b == b':' || b == 0x7f {
+            t[i] = NAME_STOP;
+        }
+        i += 1;
+    }
+    t[b'_' as usize] = UNDERSCORE;
+    t
+};
+
+enum Event {
+    /// A field line is complete: `Scan` has its parts.
+    Field,
+    /// The empty line.
+    End,
+}
+
+/// Takes the scan to the end of a field line or of the head; `pos` is then after the line end.
+fn field_line(buf: &[u8], scan: &mut Scan) -> Result<Option<Event>, Reject> {
+    if scan.state == State::FieldStart {
+        scan.start = scan.pos;
+        match buf.get(scan.pos) {
+            None => return Ok(None),
+            Some(b'\n') => {
+                scan.pos += 1;
+                return Ok(Some(Event::End));
+            }
+            Some(b'\r') => {
+                scan.pos += 1;
+                scan.state = State::HeadEnd;
+            }
+            Some(_) => {
+                scan.seen = 0;
+                scan.state = State::FieldName;
+            }
+        }
+    }
+    loop {
+        let (event, state) = match scan.state {
+            State::FieldName => name(buf, scan)?,
+            State::BeforeValue => before_value(buf, scan),
+            State::Value => value(buf, scan)?,
+            State::FieldEnd => field_end(buf, scan)?,
+            _ => head_end(buf, scan)?,
+        };
+        if let Some(event) = event {
+            scan.state = State::FieldStart;
+            return Ok(Some(event));
+        }
+        if state == scan.state {
+            return Ok(None);
+        }
+        scan.state = state;
+    }
+}
+
+/// Each of the following returns an event, or the next state, or its own state when bytes run out.
+type Progress = (Option<Event>, State);
+
+#[inline]
+fn name(buf: &[u8], scan: &mut Scan) -> Result<Progress, Reject> {
+    let mut p = scan.pos;
+    let mut seen = scan.seen;
+    while let Some(&b) = buf.get(p) {
+        let class = NAME[b as usize];
+        if class == NAME_STOP {
+            scan.seen = seen;
+            scan.name_end = p;
+            scan.value_start = p;
+            scan.value_end = p;
+            scan.pos = p + 1;
+            return match b {
+                b':' if p > scan.start => Ok((None, State::BeforeValue)),
+                b'\r' => Ok((None, State::FieldEnd)),
+                b'\n' => Ok((Some(Event::Field), State::FieldStart)),
+                _ => Err(invalid_line(scan.start, p)),
+            };
+        }
+        seen |= class;
+        p += 1;
+    }
+    scan.seen = seen;
+    scan.pos = p;
+    Ok((None, State::FieldName))
+}
+
+fn before_value(buf: &[u8], scan: &mut Scan) -> Progress {
+    let mut p = scan.pos;
+    while buf.get(p) == Some(&b' ') {
+        p += 1;
+    }
+    scan.pos = p;
+    scan.value_start = p;
+    (None, if p < buf.len() { State::Value } else { State::BeforeValue })
+}
+
+#[inline]
+fn value(buf: &[u8], scan: &mut Scan) -> Result<Progress, Reject> {
+    let p = value_stop(buf, scan.pos);
+    scan.pos = p;
+    let Some(&b) = buf.get(p) else { return Ok((None, State::Value)) };
+    if b == 0 {
+        return Err(invalid_line(scan.start, p));
+    }
+    let mut end = p;
+    while end > scan.value_start && buf.get(end - 1) == Some(&b' ') {
+        end -= 1;
+    }
+    scan.value_end = end;
+    scan.pos = p + 1;
+    match b {
+        b'\n' => Ok((Some(Event::Field), State::FieldStart)),
+        _ => Ok((None, State::FieldEnd)),
+    }
+}
+
+/// Offset of the first CR, LF or NUL from `p` on, or the end. Eight bytes at a time: values are short, so
+/// calling memchr would cost more than it saves.
+#[inline]
+fn value_stop(buf: &[u8], mut p: usize) -> usize {
+    const LOW: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGH: u64 = LOW << 7;
+    loop {
+        while let Some(chunk) = buf.get(p..).and_then(|rest| rest.first_chunk::<8>()) {
+            let x = u64::from_le_bytes(*chunk);
+            // High bit of the first byte below 0x0e; borrows can only reach bytes after it.
+            let below = x.wrapping_sub(LOW * 0x0e) & !x & HIGH;
+            if below != 0 {
+                p += below.trailing_zeros() as usize / 8;
+                break;
+            }
+            p += 8;
+        }
+        match buf.get(p) {
+            None | Some(b'\r' | b'\n' | 0) => return p,
+            Some(_) => p += 1,
+        }
+    }
+}
+
+/// After the CR of a field line; nginx lets it repeat.
+fn field_end(buf: &[u8], scan: &mut Scan) -> Result<Progress, Reject> {
+    loop {
+        match buf.get(scan.pos) {
+            None => return Ok((None, State::FieldEnd)),
+            Some(b'\r') => scan.pos += 1,
+            Some(b'\n') => {
+                scan.pos += 1;
+                return Ok((Some(Event::Field), State::FieldStart));
+            }
+            Some(_) => return Err(invalid_line(scan.start, scan.value_end)),
+        }
+    }
+}
+
+/// After the CR of the empty line.
+fn head_end(buf: &[u8], scan: &mut Scan) -> Result<Progress, Reject> {
+    match buf.get(scan.pos) {
+        None => Ok((None, State::HeadEnd)),
+        Some(b'\n') => {
+            scan.pos += 1;
+            Ok((Some(Event::End), State::FieldStart))
+        }
+        Some(_) => Err(invalid_line(scan.start, scan.start)),
+    }
+}
+
+fn invalid_line(start: usize, end: usize) -> Reject {
+    Reject {
+        detail: Detail::UpTo(slice(start, end)),
+        ..Reject::new(400, "client sent invalid header line", Stage::Fields)
+    }
+}
+
+/// Stores a complete field line and looks at the names that matter here.
+#[inline]
+fn take_field(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<(), Reject> {
+    let scan = &head.scan;
+    let unusual = if limits.underscores_in_headers { UNUSUAL } else { UNUSUAL | UNDERSCORE };
+    if scan.seen & unusual != 0 && limits.ignore_invalid_headers {
+        head.ignored.push(slice(scan.start, scan.value_end));
+        return Ok(());
+    }
+    if head.fields.len() >= limits.max_headers {
+        return Err(Reject::new(494, "client sent too many header lines", Stage::Fields));
+    }
+    let name = slice(scan.start, scan.name_end);
+    let line = FieldLine { id: Name::of(name.of(buf)), name, value: slice(scan.value_start, scan.value_end) };
+    let previous = first_line(head, line.id);
+    head.index_field(line);
+    if line.id != Name::Other {
+        known_field(buf, head, line, previous)?;
+    }
+    Ok(())
+}
+
+fn first_line(head: &RequestHead, id: Name) -> Option<FieldLine> {
+    match head.first.0.get(id as usize).copied().unwrap_or(0) {
+        0 => None,
+        i => head.fields.get(i as usize - 1).copied(),
+    }
+}
+
+fn known_field(
+    buf: &[u8],
+    head: &mut RequestHead,
+    line: FieldLine,
+    previous: Option<FieldLine>,
+) -> Result<(), Reject> {
+    match line.id {
+        Name::Host => {
+            if let Some(previous) = previous {
+                return Err(duplicate("client sent duplicate host header", line, previous));
+            }
+            take_host(line.value.of(buf), head)
+        }
+        Name::Connection => {
+            if let Some(keep) = connection(line.value.of(buf)) {
+                head.scan.connection = Some(keep);
+            }
+            Ok(())
+        }
+        Name::ContentLength
+        | Name::TransferEncoding
+        | Name::Expect
+        | Name::Authorization
+        | Name::ProxyAuthorization
+        | Name::IfRange
+        | Name::IfMatch
+        | Name::IfNoneMatch
+        | Name::IfModifiedSince
+        | Name::IfUnmodifiedSince => match previous {
+            Some(previous) => Err(duplicate("client sent duplicate header line", line, previous)),
+            None => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+fn duplicate(reason: &'static str, line: FieldLine, previous: FieldLine) -> Reject {
+    let whole = |l: FieldLine| Slice { start: l.name.start, end: l.value.end };
+    Reject {
+        detail: Detail::Duplicate(whole(line), whole(previous)),
+        ..Reject::new(400, reason, Stage::Fields)
+    }
+}
+
+/// The host of an absolute-form target wins, but the field has to be valid all the same.
+fn take_host(value: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
+    let invalid = |_| Reject::new(400, "client sent invalid host header", Stage::Fields);
+    if head.target_host.is_none() {
+        head.port = host::parse(value, &mut head.host).map_err(invalid)?;
+    } else {
+        host::check(value).map_err(invalid)?;
+    }
+    Ok(())
+}
+
+/// nginx looks for the words anywhere in the value; `close` wins within one line.
+fn connection(value: &[u8]) -> Option<bool> {
+    if value.eq_ignore_ascii_case(b"keep-alive") {
+        Some(true)
+    } else if contains(value, b"close") {
+        Some(false)
+    } else if contains(value, b"keep-alive") {
+        Some(true)
+    } else {
+        None
+    }
+}
+
+fn contains(value: &[u8], word: &[u8]) -> bool {
+    value.windows(word.len()).any(|w| w.eq_ignore_ascii_case(word))
+}
+
+/// The checks of a complete head.
+fn finish(buf: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
+    let http11 = head.version >= Version::Http11;
+    let refuse = |status, reason| Err(Reject::new(status, reason, Stage::Fields));
+    if http11 && first_line(head, Name::Host).is_none() {
+        return refuse(400, "client sent HTTP/1.1 request without \"Host\" header");
+    }
+    set_framing(buf, head, http11)?;
+    head.keep_alive = head.scan.connection.unwrap_or(http11);
+    if let Some(line) = first_line(head, Name::Expect) {
+        head.expect_continue = http11 && line.value.of(buf).eq_ignore_ascii_case(b"100-continue");
+    }
+    match head.method {
+        Method::Trace => refuse(405, "client sent TRACE method"),
+        Method::Connect => refuse(405, "client sent CONNECT method"),
+        _ => Ok(()),
+    }
+}
+
+/// RFC 9112, section 6.3, the strict way that nginx takes.
+fn set_framing(buf: &[u8], head: &mut RequestHead, http11: bool) -> Result<(), Reject> {
+    let refuse = |reason| Err(Reject::new(400, reason, Stage::Fields));
+    if let Some(line) = first_line(head, Name::ContentLength) {
+        match content_length(line.value.of(buf)) {
+            Some(n) => head.framing = Framing::Length(n),
+            None => return refuse("client sent invalid \"Content-Length\" header"),
+        }
+    }
+    let Some(line) = first_line(head, Name::TransferEncoding) else { return Ok(()) };
+    if !http11 {
+        return refuse("client sent HTTP/1.0 request with \"Transfer-Encoding\" header");
+    }
+    if !line.value.of(buf).eq_ignore_ascii_case(b"chunked") {
+        return Err(Reject {
+            detail: Detail::Quoted(line.value),
+            ..Reject::new(501, "client sent unknown \"Transfer-Encoding\"", Stage::Fields)
+        });
+    }
+    if head.framing != Framing::None {
+        return refuse("client sent \"Content-Length\" and \"Transfer-Encoding\" headers at the same time");
+    }
+    head.framing = Framing::Chunked;
+    Ok(())
+}
+
+/// Digits only, at most 2^63 - 1.
+pub(crate) fn content_length(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    let mut value = 0u64;
+    for &b in text {
+        let digit = b.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+    }
+    (value <= i64::MAX as u64).then_some(value)
+}
+
+#[cfg(test)]
+#[path = "request_tests.rs"]
+mod tests;

@@ -1,0 +1,149 @@
+//! Writing response heads (RFC 9112, section 4): status lines, field lines, numbers. Hot path.
+
+macro_rules! statuses {
+    ($($code:literal $reason:literal,)*) => {
+        /// Reason phrase that nginx uses for a status; empty for one that it has no text for.
+        pub fn reason(status: u16) -> &'static str {
+            match status {
+                $($code => $reason,)*
+                _ => "",
+            }
+        }
+
+        fn known_line(status: u16) -> Option<&'static [u8]> {
+            match status {
+                $($code => Some(concat!("HTTP/1.1 ", $code, " ", $reason, "\r\n").as_bytes()),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+statuses! {
+    100 "Continue", 101 "Switching Protocols", 103 "Early Hints",
+    200 "OK", 201 "Created", 202 "Accepted", 204 "No Content", 206 "Partial Content",
+    301 "Moved Permanently", 302 "Moved Temporarily", 303 "See Other", 304 "Not Modified",
+    307 "Temporary Redirect", 308 "Permanent Redirect",
+    400 "Bad Request", 401 "Unauthorized", 402 "Payment Required", 403 "Forbidden", 404 "Not Found",
+    405 "Not Allowed", 406 "Not Acceptable", 407 "Proxy Authentication Required", 408 "Request Time-out",
+    409 "Conflict", 410 "Gone", 411 "Length Required", 412 "Precondition Failed",
+    413 "Request Entity Too Large", 414 "Request-URI Too Large", 415 "Unsupported Media Type",
+    416 "Requested Range Not Satisfiable", 421 "Misdirected Request", 429 "Too Many Requests",
+    500 "Internal Server Error", 501 "Not Implemented", 502 "Bad Gateway",
+    503 "Service Temporarily Unavailable", 504 "Gateway Time-out", 505 "HTTP Version Not Supported",
+    507 "Insufficient Storage",
+}
+
+/// Status as the client gets it: nginx's own 494 to 497 are 400 on the wire.
+pub fn wire_status(status: u16) -> u16 {
+    match status {
+        494..=497 => 400,
+        other => other,
+    }
+}
+
+/// Appends `HTTP/1.1 STATUS REASON` and the line end. A status without a text keeps the blank before it,
+/// as in nginx.
+#[inline]
+pub fn status_line(out: &mut Vec<u8>, status: u16) {
+    let status = wire_status(status);
+    match known_line(status) {
+        Some(line) => out.extend_from_slice(line),
+        None => {
+            out.extend_from_slice(b"HTTP/1.1 ");
+            out.extend_from_slice(&three_digits(status));
+            out.extend_from_slice(b" \r\n");
+        }
+    }
+}
+
+/// Appends a status line with a text of the caller's, for instance an upstream's.
+pub fn status_line_with(out: &mut Vec<u8>, status: u16, reason: &[u8]) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(&three_digits(status));
+    out.push(b' ');
+    append_clean(out, reason);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A status below 1000 as three digits, with leading zeros.
+pub fn three_digits(status: u16) -> [u8; 3] {
+    let digit = |n: u16| b'0' + (n % 10) as u8;
+    [digit(status / 100), digit(status / 10), digit(status)]
+}
+
+/// Appends `NAME: VALUE` and the line end. CR, LF and NUL in either become blanks: the one place where field
+/// lines are made cannot be used to make two of them.
+#[inline]
+pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.reserve(name.len() + value.len() + 4);
+    append_clean(out, name);
+    out.extend_from_slice(b": ");
+    append_clean(out, value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// As `field`, with a decimal number.
+#[inline]
+pub fn field_number(out: &mut Vec<u8>, name: &[u8], value: u64) {
+    append_clean(out, name);
+    out.extend_from_slice(b": ");
+    number(out, value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a decimal number.
+#[inline]
+pub fn number(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// Appends `text` with line breaks and NUL made harmless.
+#[inline]
+fn append_clean(out: &mut Vec<u8>, text: &[u8]) {
+    let start = out.len();
+    out.extend_from_slice(text);
+    if memchr::memchr3(b'\r', b'\n', 0, text).is_some() {
+        for b in out.iter_mut().skip(start) {
+            if matches!(*b, b'\r' | b'\n' | 0) {
+                *b = b' ';
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(status: u16) -> String {
+        let mut out = Vec::new();
+        status_line(&mut out, status);
+        String::from_utf8(out).expect("ASCII only")
+    }
+
+    #[test]
+    fn status_lines() {
+        assert_eq!(line(200), "HTTP/1.1 200 OK\r\n");
+        assert_eq!(line(302), "HTTP/1.1 302 Moved Temporarily\r\n");
+        assert_eq!(line(494), "HTTP/1.1 400 Bad Request\r\n");
+        assert_eq!(line(203), "HTTP/1.1 203 \r\n");
+        assert_eq!(line(999), "HTTP/1.1 999 \r\n");
+        assert_eq!(line(5), "HTTP/1.1 005 \r\n");
+        let mut out = Vec::new();
+        status_line_with(&mut out, 200, b"Fine\r\nX: 1");
+        assert_eq!(out, b"HTTP/1.1 200 Fine  X: 1\r\n");
+    }
+
+    #[test]
+    fn field_lines() {
+        let mut out = Vec::new();
+        field(&mut out, b"Server", b"forebay");
+        field(&mut out, b"Location", b"/a\r\nSet-Cookie: x\0");
+        field_number(&mut out, b"Content-Length", u64::MAX);
+        assert_eq!(
+            out,
+            b"Server: forebay\r\nLocation: /a  Set-Cookie: x \r\nContent-Length: 18446744073709551615\r\n"
+        );
+    }
+}

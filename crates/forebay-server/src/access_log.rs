@@ -1,0 +1,276 @@
+//! Access log: compiled formats, per-thread buffers (nginx: access_log, log_format). Hot path.
+
+use crate::config::template::{Part, Template};
+use crate::request::{Request, VarError};
+use crate::thread::Thread;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How variable text is made safe (nginx: log_format, escape=).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Escape {
+    /// `"`, `\`, and bytes below 32 or above 126 as `\xXX`; no value as `-`.
+    #[default]
+    Default,
+    /// As JSON strings ask for.
+    Json,
+    /// As they are.
+    None,
+}
+
+/// A compiled `log_format`.
+#[derive(Clone, Debug)]
+pub struct Format {
+    /// Name.
+    pub name: Vec<u8>,
+    /// Escaping.
+    pub escape: Escape,
+    /// Text with variables.
+    pub template: Template,
+}
+
+impl Format {
+    /// Appends a line for a request, its newline not included.
+    ///
+    /// # Errors
+    /// As [`Request::var`].
+    pub fn write(&self, req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
+        for p in self.template.parts() {
+            match p {
+                Part::Text(t) => out.extend_from_slice(t),
+                Part::Capture(n) => req.capture(*n, out),
+                Part::Var(v) => {
+                    let start = out.len();
+                    let found = req.var(*v, out)?;
+                    match self.escape {
+                        Escape::Default if !found || out.len() == start && !found => out.push(b'-'),
+                        Escape::Default => escape_from(out, start, |b| b < 32 || b > 126 || b == b'"' || b == b'\\', push_hex),
+                        Escape::Json => escape_from(out, start, |b| b < 32 || b == b'"' || b == b'\\', push_json),
+                        Escape::None => {}
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Escapes the bytes of `out` from `start`, where there is anything to escape.
+fn escape_from(out: &mut Vec<u8>, start: usize, unsafe_byte: fn(u8) -> bool, push: fn(&mut Vec<u8>, u8)) {
+    let Some(first) = out[start..].iter().position(|b| unsafe_byte(*b)) else { return };
+    let tail = out.split_off(start + first);
+    for b in tail {
+        if unsafe_byte(b) { push(out, b) } else { out.push(b) }
+    }
+}
+
+fn push_hex(out: &mut Vec<u8>, b: u8) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    out.extend_from_slice(&[b'\\', b'x', HEX[usize::from(b >> 4)], HEX[usize::from(b & 15)]]);
+}
+
+fn push_json(out: &mut Vec<u8>, b: u8) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    match b {
+        b'"' | b'\\' => out.extend_from_slice(&[b'\\', b]),
+        b'\n' => out.extend_from_slice(b"\\n"),
+        b'\r' => out.extend_from_slice(b"\\r"),
+        b'\t' => out.extend_from_slice(b"\\t"),
+        0x08 => out.extend_from_slice(b"\\b"),
+        0x0c => out.extend_from_slice(b"\\f"),
+        _ => out.extend_from_slice(&[b'\\', b'u', b'0', b'0', HEX[usize::from(b >> 4)], HEX[usize::from(b & 15)]]),
+    }
+}
+
+/// Where lines of an `access_log` go.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// Log file by its number in `Config::log_files`.
+    File(usize),
+    /// A path with variables, opened by the worker.
+    Path(Template),
+    /// `syslog:...`.
+    Syslog(String),
+}
+
+/// One `access_log`.
+#[derive(Clone, Debug)]
+pub struct AccessLog {
+    /// Target.
+    pub target: Target,
+    /// Index of the format.
+    pub format: usize,
+    /// `buffer=`, bytes; 0 = each line is written at once.
+    pub buffer: usize,
+    /// `flush=`.
+    pub flush: Option<Duration>,
+    /// `gzip=` level.
+    pub gzip: Option<u32>,
+    /// `if=`.
+    pub condition: Option<Template>,
+}
+
+#[derive(Debug, Default)]
+struct Buffer {
+    bytes: Vec<u8>,
+    limit: usize,
+    flush: Option<Duration>,
+    flush_at: Option<Instant>,
+    gzip: Option<u32>,
+}
+
+/// Buffers of a thread, by log file, and files with variable names.
+#[derive(Debug, Default)]
+pub struct LogBuffers {
+    buffers: Vec<Buffer>,
+    /// `open_log_file_cache`.
+    pub opened: HashMap<PathBuf, (OwnedFd, Instant)>,
+    scratch: Vec<u8>,
+    /// Earliest time at which a buffer is due.
+    pub due: Option<Instant>,
+}
+
+impl LogBuffers {
+    /// Forgets the buffers, which have been flushed: the numbers of log files have changed.
+    pub fn forget(&mut self) {
+        self.buffers.clear();
+        self.due = None;
+    }
+}
+
+/// Writes the lines of a finished request.
+pub fn log_request(req: &mut Request) {
+    let http = req.http();
+    let Some(location) = http.locations.get(req.location) else { return };
+    let logs = &location.settings.log.access_log;
+    if logs.0.is_empty() {
+        return;
+    }
+    let thread = req.thread.clone();
+    let mut scratch = std::mem::take(&mut thread.log_buffers.borrow_mut().scratch);
+    for l in logs.0.iter() {
+        scratch.clear();
+        if let Some(c) = &l.condition {
+            let ok = c.eval(req, &mut scratch).is_ok();
+            if !ok || scratch.is_empty() || scratch == b"0" {
+                continue;
+            }
+            scratch.clear();
+        }
+        if let Some(f) = http.log_formats.get(l.format)
+            && f.write(req, &mut scratch).is_ok()
+        {
+            deliver(req, &thread, l, &mut scratch);
+        }
+    }
+    scratch.clear();
+    thread.log_buffers.borrow_mut().scratch = scratch;
+}
+
+fn deliver(req: &mut Request, thread: &Thread, l: &AccessLog, line: &mut Vec<u8>) {
+    match &l.target {
+        Target::File(n) => {
+            line.push(b'\n');
+            append(thread, *n, l, line);
+        }
+        Target::Path(t) => {
+            line.push(b'\n');
+            crate::modules::log::write_variable_path(req, t, line);
+        }
+        Target::Syslog(target) => crate::syslog::send_access(thread, target, line),
+    }
+}
+
+fn append(thread: &Thread, n: usize, l: &AccessLog, line: &[u8]) {
+    let mut all = thread.log_buffers.borrow_mut();
+    if l.buffer == 0 {
+        drop(all);
+        write_all(thread, n, line);
+        return;
+    }
+    if all.buffers.len() <= n {
+        all.buffers.resize_with(n + 1, Buffer::default);
+    }
+    let b = &mut all.buffers[n];
+    b.limit = l.buffer;
+    b.gzip = l.gzip;
+    b.flush = l.flush;
+    if b.bytes.capacity() == 0 {
+        b.bytes.reserve(l.buffer);
+    }
+    if b.bytes.len() + line.len() > b.limit {
+        flush_buffer(thread, n, b);
+    }
+    if line.len() > b.limit {
+        let whole = encode(line, b.gzip);
+        write_all(thread, n, &whole);
+        return;
+    }
+    if b.bytes.is_empty()
+        && let Some(flush) = b.flush
+    {
+        let at = thread.clock.now() + flush;
+        b.flush_at = Some(at);
+        all.due = Some(all.due.map_or(at, |d| d.min(at)));
+    }
+    all.buffers[n].bytes.extend_from_slice(line);
+}
+
+fn encode(bytes: &[u8], gzip: Option<u32>) -> std::borrow::Cow<'_, [u8]> {
+    use std::io::Write;
+    match gzip {
+        None => bytes.into(),
+        Some(level) => {
+            let mut e = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(level));
+            match e.write_all(bytes).and_then(|()| e.finish()) {
+                Ok(v) => v.into(),
+                Err(_) => bytes.into(),
+            }
+        }
+    }
+}
+
+fn flush_buffer(thread: &Thread, n: usize, b: &mut Buffer) {
+    if !b.bytes.is_empty() {
+        let out = encode(&b.bytes, b.gzip);
+        write_all(thread, n, &out);
+        b.bytes.clear();
+    }
+    b.flush_at = None;
+}
+
+fn write_all(thread: &Thread, n: usize, bytes: &[u8]) {
+    let logs = thread.logs.borrow();
+    let Some(fd) = logs.get(n) else { return };
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        match rustix::io::write(fd, rest) {
+            Ok(n) if n > 0 => rest = rest.get(n..).unwrap_or_default(),
+            Err(rustix::io::Errno::INTR) => {}
+            _ => {
+                thread.counters.log_lines_lost.add(rest.iter().filter(|b| **b == b'\n').count() as u64);
+                return;
+            }
+        }
+    }
+}
+
+/// Writes out buffers: all of them, or those that are due.
+pub fn flush(thread: &Thread, all: bool) {
+    let mut logs = thread.log_buffers.borrow_mut();
+    if !all && logs.due.is_none_or(|d| d > thread.clock.now()) {
+        return;
+    }
+    let now = thread.clock.now();
+    let mut due = None;
+    for (n, b) in logs.buffers.iter_mut().enumerate() {
+        if all || b.flush_at.is_some_and(|t| t <= now) {
+            flush_buffer(thread, n, b);
+        } else if let Some(t) = b.flush_at {
+            due = Some(due.map_or(t, |d: Instant| d.min(t)));
+        }
+    }
+    logs.due = due;
+}

@@ -1,0 +1,509 @@
+//! The http block: servers, locations and addresses, built from the tree.
+
+use super::listen::{self, AddressOptions, ListenDirective};
+use super::names::NameTable;
+use super::scope::Scope;
+use super::{ListenAddr, Listener, value};
+use crate::location::LocationTree;
+use crate::modules::{self, LocationSettings, LocationWritten, rewrite};
+use crate::pattern::Pattern;
+use crate::variables::Var;
+use forebay_conf::error::Error;
+use forebay_conf::tree::{Block, Directive};
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+
+/// Number of a location: index into [`Http::locations`].
+pub type LocationId = usize;
+
+/// Settings of the http block, ready to serve.
+#[derive(Debug, Default)]
+pub struct Http {
+    /// Virtual servers in file order.
+    pub servers: Vec<Server>,
+    /// Every level that has settings: index 0 is the http level itself, parents come first.
+    pub locations: Vec<Location>,
+    /// Variables.
+    pub vars: Vec<Var>,
+    /// What answers at each listener, in the order of `Config::listeners`.
+    pub addresses: Vec<ListenerAddresses>,
+    /// Log formats.
+    pub log_formats: Vec<crate::access_log::Format>,
+}
+
+/// Addresses served by one socket: a wildcard socket may stand for several.
+#[derive(Debug)]
+pub struct ListenerAddresses {
+    /// For connections to any other local address.
+    pub default: Address,
+    /// Local addresses with servers of their own.
+    pub exact: Vec<(SocketAddr, Address)>,
+}
+
+/// One listen address with its virtual servers.
+#[derive(Debug, Default)]
+pub struct Address {
+    /// Index of the default server.
+    pub default_server: usize,
+    /// Other servers by name.
+    pub names: NameTable,
+    /// `proxy_protocol`, `ssl` and the like.
+    pub options: AddressOptions,
+}
+
+/// A virtual server.
+#[derive(Debug)]
+pub struct Server {
+    /// First `server_name`, empty if none.
+    pub name: Vec<u8>,
+    /// Settings of the server level.
+    pub settings: modules::server::Settings,
+    /// The location level of the server itself.
+    pub root: LocationId,
+    /// Locations.
+    pub tree: LocationTree,
+    /// Named locations.
+    pub named: HashMap<Vec<u8>, LocationId>,
+    /// Names with regular expressions, whose captures are set when the server is chosen.
+    pub has_captures: bool,
+}
+
+/// What kind of level a [`Location`] is.
+#[derive(Debug)]
+pub enum Kind {
+    /// The http level.
+    Http,
+    /// A server's own level.
+    Server,
+    /// `location = /x`.
+    Exact,
+    /// `location /x`.
+    Prefix,
+    /// `location ^~ /x`.
+    PrefixOnly,
+    /// `location ~ x` or `~* x`.
+    Regex(Pattern),
+    /// `location @x`.
+    Named,
+    /// An `if` block.
+    If,
+    /// `limit_except`.
+    LimitExcept,
+}
+
+/// A location, or another level with settings.
+#[derive(Debug)]
+pub struct Location {
+    /// As written.
+    pub name: Vec<u8>,
+    /// Kind.
+    pub kind: Kind,
+    /// Enclosing level.
+    pub parent: Option<LocationId>,
+    /// Settings of all modules.
+    pub settings: LocationSettings,
+    /// Rewrite directives (nginx: the rewrite module), in order.
+    pub ops: Vec<rewrite::Op>,
+    /// Content handler, if one took the location.
+    pub content: Option<modules::Content>,
+    /// `try_files`.
+    pub try_files: Option<modules::try_files::TryFiles>,
+    /// `internal`.
+    pub internal: bool,
+    /// `limit_except`: methods that are excepted, as names, and the level for all others.
+    pub limit_except: Option<(Vec<Vec<u8>>, LocationId)>,
+    /// Locations inside this one.
+    pub tree: LocationTree,
+    /// Hooks that are enabled here.
+    pub plan: modules::Plan,
+    /// A prefix location that ends in a slash and is taken by a proxying handler: the name without the
+    /// slash is redirected to it.
+    pub auto_redirect: bool,
+}
+
+/// A location under construction.
+#[derive(Debug)]
+pub struct LocationBuild {
+    /// As written.
+    pub name: Vec<u8>,
+    /// Kind.
+    pub kind: Kind,
+    /// Enclosing level.
+    pub parent: Option<LocationId>,
+    /// What this level says.
+    pub written: LocationWritten,
+    /// Rewrite directives.
+    pub ops: Vec<rewrite::Op>,
+    /// Content handler.
+    pub content: Option<modules::Content>,
+    /// `try_files`.
+    pub try_files: Option<modules::try_files::TryFiles>,
+    /// `internal`.
+    pub internal: bool,
+    /// `limit_except`.
+    pub limit_except: Option<(Vec<Vec<u8>>, LocationId)>,
+    /// Locations inside this one.
+    pub children: Vec<LocationId>,
+}
+
+struct ServerBuild {
+    root: LocationId,
+    written: modules::server::Written,
+    names: Vec<super::names::ServerName>,
+    listens: Vec<ListenDirective>,
+    named: HashMap<Vec<u8>, LocationId>,
+    ordinal_directive: Option<Error>,
+}
+
+/// Builds the http level.
+pub struct Builder<'s, 'f> {
+    /// Shared state.
+    pub cx: &'s mut Scope<'f>,
+    /// Levels so far.
+    pub locations: Vec<LocationBuild>,
+    http_server: modules::server::Written,
+    servers: Vec<ServerBuild>,
+}
+
+impl<'s, 'f> Builder<'s, 'f> {
+    /// Starts with the http level.
+    pub fn new(cx: &'s mut Scope<'f>) -> Self {
+        let mut b = Builder { cx, locations: Vec::new(), http_server: Default::default(), servers: Vec::new() };
+        b.add(Kind::Http, b"", None);
+        b
+    }
+
+    fn add(&mut self, kind: Kind, name: &[u8], parent: Option<LocationId>) -> LocationId {
+        self.locations.push(LocationBuild {
+            name: name.to_vec(),
+            kind,
+            parent,
+            written: LocationWritten::default(),
+            ops: Vec::new(),
+            content: None,
+            try_files: None,
+            internal: false,
+            limit_except: None,
+            children: Vec::new(),
+        });
+        self.locations.len() - 1
+    }
+
+    /// Takes the http block.
+    ///
+    /// # Errors
+    /// The first error in it.
+    pub fn http_block(&mut self, block: &Block) -> Result<(), Error> {
+        for d in block {
+            match d.name.text.as_slice() {
+                b"server" => self.server_block(d)?,
+                _ if self.http_server.set(d, self.cx)? => {}
+                _ if modules::http_directive(d, self.cx)? => {}
+                _ => {
+                    self.location_directive(d, 0)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn server_block(&mut self, d: &Directive) -> Result<(), Error> {
+        let root = self.add(Kind::Server, b"", Some(0));
+        let mut s = ServerBuild {
+            root,
+            written: Default::default(),
+            names: Vec::new(),
+            listens: Vec::new(),
+            named: HashMap::new(),
+            ordinal_directive: Some(self.cx.error(d, "")),
+        };
+        for d in d.block.iter().flatten() {
+            match d.name.text.as_slice() {
+                b"listen" => s.listens.push(listen::parse(d, self.cx)?),
+                b"server_name" => super::names::parse(d, self.cx, &mut s.names)?,
+                b"location" => self.location_block(d, root, &mut s)?,
+                _ if s.written.set(d, self.cx)? => {}
+                _ => self.server_or_location_directive(d, root, &mut s)?,
+            }
+        }
+        if s.listens.is_empty() {
+            s.listens.push(ListenDirective::default_port());
+        }
+        if s.names.is_empty() {
+            s.names.push(super::names::ServerName::Exact(Vec::new()));
+        }
+        self.servers.push(s);
+        Ok(())
+    }
+
+    fn server_or_location_directive(&mut self, d: &Directive, at: LocationId, s: &mut ServerBuild) -> Result<(), Error> {
+        match d.name.text.as_slice() {
+            b"location" => self.location_block(d, at, s),
+            b"if" => {
+                let cond = rewrite::condition(d, self.cx)?;
+                let level = self.add(Kind::If, b"", Some(at));
+                self.body(d, level, s)?;
+                let ops = std::mem::take(&mut self.locations[level].ops);
+                let has_location = matches!(self.locations[at].kind, Kind::Server) || true;
+                let location = has_location.then_some(level);
+                self.locations[at].ops.push(rewrite::Op::If { cond, location, ops });
+                Ok(())
+            }
+            b"limit_except" => {
+                let methods = d.args.iter().map(|w| w.text.to_ascii_uppercase()).collect::<Vec<_>>();
+                for (w, m) in d.args.iter().zip(&methods) {
+                    if !modules::core::KNOWN_METHODS.contains(&m.as_slice()) {
+                        return Err(self.cx.error(d, format!("invalid method \"{}\"", w.as_str())));
+                    }
+                }
+                if self.locations[at].limit_except.is_some() {
+                    return Err(self.cx.error(d, "\"limit_except\" directive is duplicate"));
+                }
+                let level = self.add(Kind::LimitExcept, b"", Some(at));
+                self.body(d, level, s)?;
+                self.locations[at].limit_except = Some((methods, level));
+                Ok(())
+            }
+            _ => self.location_directive(d, at),
+        }
+    }
+
+    fn body(&mut self, d: &Directive, level: LocationId, s: &mut ServerBuild) -> Result<(), Error> {
+        for inner in d.block.iter().flatten() {
+            self.server_or_location_directive(inner, level, s)?;
+        }
+        Ok(())
+    }
+
+    fn location_directive(&mut self, d: &Directive, at: LocationId) -> Result<(), Error> {
+        let level = &mut self.locations[at];
+        if level.written.set(d, self.cx)? || modules::location_directive(d, level, self.cx)? {
+            return Ok(());
+        }
+        // The grammar table has let it pass: a directive that is a hint or met by design.
+        Ok(())
+    }
+
+    fn location_block(&mut self, d: &Directive, at: LocationId, s: &mut ServerBuild) -> Result<(), Error> {
+        let (kind, name) = location_kind(d, self.cx)?;
+        self.check_nesting(d, at, &kind, &name)?;
+        let siblings = &self.locations[at].children;
+        let duplicate = siblings.iter().any(|c| {
+            let l = &self.locations[*c];
+            l.name == name
+                && match (&l.kind, &kind) {
+                    (Kind::Exact, Kind::Exact) | (Kind::Named, Kind::Named) => true,
+                    (Kind::Prefix | Kind::PrefixOnly, Kind::Prefix | Kind::PrefixOnly) => true,
+                    _ => false,
+                }
+        });
+        if duplicate {
+            return Err(self.cx.error(d, format!("duplicate location \"{}\"", String::from_utf8_lossy(&name))));
+        }
+        let named = matches!(kind, Kind::Named);
+        let level = self.add(kind, &name, Some(at));
+        self.locations[at].children.push(level);
+        if named {
+            s.named.insert(name, level);
+        }
+        self.body(d, level, s)
+    }
+
+    fn check_nesting(&self, d: &Directive, at: LocationId, kind: &Kind, name: &[u8]) -> Result<(), Error> {
+        let parent = &self.locations[at];
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        let (own, outer) = (text(name), text(&parent.name));
+        let message = match (&parent.kind, kind) {
+            (Kind::Server, _) => return Ok(()),
+            (Kind::Exact, _) => format!("location \"{own}\" cannot be inside the exact location \"{outer}\""),
+            (Kind::Named, _) => format!("location \"{own}\" cannot be inside the named location \"{outer}\""),
+            (_, Kind::Named) => format!("named location \"{own}\" can be on the server level only"),
+            (Kind::Regex(_), Kind::Regex(_)) | (_, Kind::Regex(_)) => return Ok(()),
+            (Kind::Prefix | Kind::PrefixOnly, _) if !name.starts_with(&parent.name) => {
+                format!("location \"{own}\" is outside location \"{outer}\"")
+            }
+            (Kind::Regex(_), _) => format!("location \"{own}\" is outside location \"{outer}\""),
+            _ => return Ok(()),
+        };
+        Err(self.cx.error(d, message))
+    }
+
+    /// Ends the construction: inheritance, defaults, tables.
+    ///
+    /// # Errors
+    /// Conflicting listen options and the like.
+    pub fn finish(mut self) -> Result<(Http, Vec<Listener>), Error> {
+        let (addresses, listeners) = self.addresses()?;
+        let mut servers = Vec::new();
+        for s in &mut self.servers {
+            s.written.inherit(&self.http_server);
+            let tree = LocationTree::build(&self.locations[s.root].children, &self.locations);
+            servers.push(Server {
+                name: s.names.first().map(super::names::ServerName::text).unwrap_or_default(),
+                settings: s.written.resolve(),
+                root: s.root,
+                tree,
+                named: std::mem::take(&mut s.named),
+                has_captures: s.names.iter().any(super::names::ServerName::has_captures),
+            });
+        }
+        let trees: Vec<LocationTree> = (self.locations.iter())
+            .map(|l| if matches!(l.kind, Kind::Server) { LocationTree::default() } else { LocationTree::build(&l.children, &self.locations) })
+            .collect();
+        let mut inherited: Vec<LocationWritten> = Vec::new();
+        let mut locations = Vec::new();
+        for (mut l, tree) in self.locations.into_iter().zip(trees) {
+            if let Some(p) = l.parent {
+                l.written.inherit(&inherited[p]);
+            }
+            let settings = l.written.resolve();
+            inherited.push(l.written);
+            let plan = modules::Plan::for_location(&settings, &l.ops);
+            locations.push(Location {
+                name: l.name,
+                kind: l.kind,
+                parent: l.parent,
+                settings,
+                ops: l.ops,
+                content: l.content,
+                try_files: l.try_files,
+                internal: l.internal,
+                limit_except: l.limit_except,
+                tree,
+                plan,
+                auto_redirect: false,
+            });
+        }
+        // An `if` or `limit_except` block stands in for its location: what is not inherited by name is
+        // taken from there.
+        for i in 0..locations.len() {
+            if let (Kind::LimitExcept | Kind::If, Some(p)) = (&locations[i].kind, locations[i].parent) {
+                let (internal, content) = (locations[p].internal, locations[p].content.clone());
+                locations[i].internal |= internal;
+                if locations[i].content.is_none() && content.as_ref().is_some_and(modules::Content::inherited_by_if) {
+                    locations[i].content = content;
+                }
+            }
+        }
+        let http = Http {
+            servers,
+            locations,
+            vars: Vec::new(),
+            addresses,
+            log_formats: std::mem::take(self.cx.log_formats),
+        };
+        Ok((http, listeners))
+    }
+
+    /// Groups the listen directives by socket.
+    fn addresses(&mut self) -> Result<(Vec<ListenerAddresses>, Vec<Listener>), Error> {
+        struct At {
+            listens: Vec<(usize, ListenDirective)>,
+        }
+        let mut by_addr: BTreeMap<ListenAddr, At> = BTreeMap::new();
+        let mut order: Vec<ListenAddr> = Vec::new();
+        for (i, s) in self.servers.iter().enumerate() {
+            for l in &s.listens {
+                for addr in &l.addrs {
+                    if !by_addr.contains_key(addr) {
+                        order.push(addr.clone());
+                    }
+                    let at = by_addr.entry(addr.clone()).or_insert(At { listens: Vec::new() });
+                    if let Some((_, other)) = at.listens.iter().find(|(_, o)| o.set && l.set) {
+                        let _ = other;
+                        let message = format!("duplicate listen options for {}", l.text(addr));
+                        return Err(l.error(message));
+                    }
+                    if at.listens.iter().any(|(_, o)| o.default_server && l.default_server) {
+                        return Err(l.error(format!("a duplicate default server for {}", l.text(addr))));
+                    }
+                    if at.listens.iter().any(|(n, _)| *n == i) {
+                        return Err(l.error(format!("a duplicate listen {}", l.text(addr))));
+                    }
+                    at.listens.push((i, l.clone()));
+                }
+            }
+        }
+        let mut sockets: Vec<(Listener, ListenerAddresses, bool)> = Vec::new();
+        for addr in &order {
+            let at = &by_addr[addr];
+            let address = self.address(&at.listens)?;
+            let options = at.listens.iter().find(|(_, l)| l.set).map(|(_, l)| l.options.clone()).unwrap_or_default();
+            let bind = at.listens.iter().any(|(_, l)| l.bind);
+            let text = at.listens[0].1.text(addr);
+            let listener = Listener { addr: addr.clone(), text, options };
+            sockets.push((listener, ListenerAddresses { default: address, exact: Vec::new() }, bind));
+        }
+        // A wildcard address takes over the sockets of addresses with the same port, unless they ask
+        // for one of their own (nginx: listen, bind).
+        let mut result: Vec<(Listener, ListenerAddresses)> = Vec::new();
+        let mut folded = Vec::new();
+        for (l, a, bind) in sockets {
+            match &l.addr {
+                ListenAddr::Inet(s) if !s.ip().is_unspecified() && !bind => folded.push((*s, l, a)),
+                _ => result.push((l, a)),
+            }
+        }
+        for (s, l, a) in folded {
+            let wildcard = result.iter_mut().find(|(w, _)| match &w.addr {
+                ListenAddr::Inet(w) => w.ip().is_unspecified() && w.port() == s.port() && w.is_ipv4() == s.is_ipv4(),
+                ListenAddr::Unix(_) => false,
+            });
+            match wildcard {
+                Some((_, w)) => w.exact.push((s, a.default)),
+                None => result.push((l, a)),
+            }
+        }
+        Ok(result.into_iter().map(|(l, a)| (a, l)).unzip())
+    }
+
+    fn address(&mut self, listens: &[(usize, ListenDirective)]) -> Result<Address, Error> {
+        let default = listens.iter().find(|(_, l)| l.default_server).unwrap_or(&listens[0]).0;
+        let mut names = NameTable::default();
+        let mut options = AddressOptions::default();
+        for (i, l) in listens {
+            options.merge(&l.address_options);
+            for n in &self.servers[*i].names {
+                if !names.add(n, *i) {
+                    let message = format!(
+                        "conflicting server name \"{}\" on {}, ignored",
+                        String::from_utf8_lossy(&n.text()),
+                        l.text(&l.addrs[0])
+                    );
+                    self.cx.warnings.push(Error {
+                        level: forebay_conf::error::Level::Warn,
+                        message,
+                        span: None,
+                        at: None,
+                        hint: None,
+                        ordinal: self.servers[*i].ordinal_directive.as_ref().map_or(0, |e| e.ordinal),
+                    });
+                }
+            }
+        }
+        Ok(Address { default_server: default, names, options })
+    }
+}
+
+fn location_kind(d: &Directive, cx: &mut Scope<'_>) -> Result<(Kind, Vec<u8>), Error> {
+    let first = value::first(d);
+    if let Some(name) = d.args.get(1).map(|w| w.text.clone()) {
+        let kind = match first {
+            b"=" => Kind::Exact,
+            b"^~" => Kind::PrefixOnly,
+            b"~" => Kind::Regex(cx.pattern(d, &name, false)?),
+            b"~*" => Kind::Regex(cx.pattern(d, &name, true)?),
+            m => return Err(cx.error(d, format!("invalid location modifier \"{}\"", String::from_utf8_lossy(m)))),
+        };
+        return Ok((kind, name));
+    }
+    // The modifier may be glued to the name.
+    Ok(match first {
+        [b'=', name @ ..] => (Kind::Exact, name.to_vec()),
+        [b'^', b'~', name @ ..] => (Kind::PrefixOnly, name.to_vec()),
+        [b'~', b'*', name @ ..] => (Kind::Regex(cx.pattern(d, name, true)?), name.to_vec()),
+        [b'~', name @ ..] => (Kind::Regex(cx.pattern(d, name, false)?), name.to_vec()),
+        [b'@', ..] => (Kind::Named, first.to_vec()),
+        name => (Kind::Prefix, name.to_vec()),
+    })
+}

@@ -1,0 +1,95 @@
+//! What a directive's setter may use while the configuration is built.
+
+use super::Environment;
+use super::template::Template;
+use crate::variables::Registry;
+use forebay_conf::error::{Error, Level};
+use forebay_conf::files::Files;
+use forebay_conf::tree::{Directive, Word};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// State shared by all setters of one build.
+pub struct Scope<'a> {
+    /// Where things are.
+    pub env: &'a Environment,
+    /// Files read, recorded for the worker.
+    pub files: &'a mut Files,
+    /// Variables known so far.
+    pub vars: &'a mut Registry,
+    /// Warnings.
+    pub warnings: &'a mut Vec<Error>,
+    /// Log files with constant names.
+    pub log_files: &'a mut Vec<PathBuf>,
+    /// Temporary directories.
+    pub temp_paths: &'a mut Vec<PathBuf>,
+    /// Log formats by name, in order of definition; index 0 is `combined`.
+    pub log_formats: &'a mut Vec<crate::access_log::Format>,
+}
+
+impl Scope<'_> {
+    /// An error at this directive.
+    pub fn error(&self, d: &Directive, message: impl Into<String>) -> Error {
+        Error {
+            level: Level::Emerg,
+            message: message.into(),
+            span: Some(d.name.span),
+            at: Some(d.end),
+            hint: None,
+            ordinal: d.ordinal,
+        }
+    }
+
+    /// An error with its caret under one word.
+    pub fn error_at(&self, d: &Directive, w: &Word, message: impl Into<String>) -> Error {
+        Error { span: Some(w.span), ..self.error(d, message) }
+    }
+
+    /// Notes something that does not stop the start.
+    pub fn warn(&mut self, d: &Directive, message: impl Into<String>) {
+        let e = Error { level: Level::Warn, ..self.error(d, message) };
+        self.warnings.push(e);
+    }
+
+    /// A path below the prefix unless absolute.
+    pub fn full_path(&self, p: &[u8]) -> PathBuf {
+        let p = Path::new(std::ffi::OsStr::from_bytes(p));
+        if p.is_absolute() { p.to_owned() } else { self.env.prefix.join(p) }
+    }
+
+    /// A path below the directory of the configuration file unless absolute.
+    pub fn conf_path(&self, p: &[u8]) -> PathBuf {
+        let p = Path::new(std::ffi::OsStr::from_bytes(p));
+        match self.env.conf_path.parent() {
+            Some(dir) if !p.is_absolute() => dir.join(p),
+            _ => p.to_owned(),
+        }
+    }
+
+    /// Compiles a value with variables.
+    ///
+    /// # Errors
+    /// `invalid variable name`.
+    pub fn template(&mut self, d: &Directive, w: &Word) -> Result<Template, Error> {
+        Template::compile(&w.text, self.vars).map_err(|m| self.error_at(d, w, m))
+    }
+
+    /// Compiles a regular expression and registers its named captures.
+    ///
+    /// # Errors
+    /// `pcre2_compile() failed: ...` in nginx's form.
+    pub fn pattern(&mut self, d: &Directive, text: &[u8], caseless: bool) -> Result<crate::pattern::Pattern, Error> {
+        crate::pattern::Pattern::compile(text, caseless, self.vars).map_err(|m| self.error(d, m))
+    }
+
+    /// Number of a log file that the master opens.
+    pub fn log_file(&mut self, path: PathBuf) -> usize {
+        match self.log_files.iter().position(|p| *p == path) {
+            Some(i) => i,
+            None => {
+                self.log_files.push(path);
+                self.log_files.len() - 1
+            }
+        }
+    }
+}

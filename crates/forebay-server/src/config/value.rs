@@ -1,0 +1,195 @@
+//! Typed values of directives, and the `settings!` table that binds directives to fields.
+
+use super::Scope;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_conf::units;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A field that a directive can fill.
+pub trait Setting: Sized + Clone {
+    /// Takes one directive. `previous` is what an earlier one at the same level left.
+    ///
+    /// # Errors
+    /// In nginx's words, with the place of the directive.
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error>;
+}
+
+/// Refuses a second directive at one level in nginx's words.
+pub fn once<T>(previous: &Option<T>, d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
+    if previous.is_some() { Err(cx.error(d, format!("\"{}\" directive is duplicate", d.name.as_str()))) } else { Ok(()) }
+}
+
+/// The first argument. The grammar table has checked the count.
+pub fn first(d: &Directive) -> &[u8] {
+    d.args.first().map_or(&[], |w| &w.text)
+}
+
+/// A length in bytes; `k` and `m` are understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+/// A number of bytes that may exceed memory; `k`, `m` and `g` are understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Offset(pub u64);
+
+/// A whole number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Number(pub u64);
+
+/// A duration with millisecond resolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Msec(pub Duration);
+
+/// A duration in whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sec(pub u64);
+
+macro_rules! simple {
+    ($ty:ident, $parse:expr) => {
+        impl Setting for $ty {
+            fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+                once(&previous, d, cx)?;
+                let parse: fn(&[u8]) -> Option<$ty> = $parse;
+                parse(first(d)).ok_or_else(|| cx.error(d, format!("\"{}\" directive invalid value", d.name.as_str())))
+            }
+        }
+    };
+}
+
+simple!(Msec, |b| units::duration_ms(b).map(Msec));
+simple!(Sec, |b| units::time_secs(b).map(Sec));
+simple!(Size, |b| units::size(b).map(Size));
+simple!(Offset, |b| units::offset(b).map(Offset));
+
+impl Setting for Number {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        units::number(first(d)).map(Number).ok_or_else(|| cx.error(d, "invalid number"))
+    }
+}
+
+impl Setting for bool {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        match first(d) {
+            b if b.eq_ignore_ascii_case(b"on") => Ok(true),
+            b if b.eq_ignore_ascii_case(b"off") => Ok(false),
+            b => Err(cx.error(
+                d,
+                format!(
+                    "invalid value \"{}\" in \"{}\" directive, it must be \"on\" or \"off\"",
+                    String::from_utf8_lossy(b),
+                    d.name.as_str()
+                ),
+            )),
+        }
+    }
+}
+
+impl Setting for Vec<u8> {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        Ok(first(d).to_vec())
+    }
+}
+
+/// A path, made absolute below the prefix.
+impl Setting for PathBuf {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        Ok(cx.full_path(first(d)))
+    }
+}
+
+/// `number size` as in `output_buffers 2 32k`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffers {
+    /// How many.
+    pub count: u64,
+    /// Bytes in each.
+    pub size: u64,
+}
+
+impl Setting for Buffers {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let invalid = || cx.error(d, format!("\"{}\" directive invalid value", d.name.as_str()));
+        let count = units::number(first(d)).filter(|n| *n > 0).ok_or_else(invalid)?;
+        let size = d.args.get(1).and_then(|w| units::size(&w.text)).filter(|n| *n > 0).ok_or_else(invalid)?;
+        Ok(Buffers { count, size })
+    }
+}
+
+/// Settings whose value is one of a few words.
+#[macro_export]
+macro_rules! keyword {
+    ($(#[$m:meta])* $vis:vis enum $name:ident { $($(#[$vm:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$m])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $vis enum $name { $($(#[$vm])* $variant,)* }
+
+        impl $crate::config::value::Setting for $name {
+            fn take(
+                previous: Option<Self>,
+                d: &forebay_conf::tree::Directive,
+                cx: &mut $crate::config::Scope<'_>,
+            ) -> Result<Self, forebay_conf::error::Error> {
+                $crate::config::value::once(&previous, d, cx)?;
+                let word = $crate::config::value::first(d);
+                $(if word == $text.as_bytes() { return Ok($name::$variant); })*
+                Err(cx.error(d, format!("invalid value \"{}\"", String::from_utf8_lossy(word))))
+            }
+        }
+    };
+}
+
+/// Binds directives to fields: one row a directive.
+///
+/// Makes `Written` (what one level of the file says, each field an `Option`) and `Settings` (what is in
+/// effect, defaults applied). A level inherits what it left unset.
+#[macro_export]
+macro_rules! settings {
+    ($($(#[$doc:meta])* $directive:literal => $field:ident : $ty:ty = $default:expr;)*) => {
+        /// What one level of the configuration says.
+        #[derive(Clone, Debug, Default)]
+        #[allow(missing_docs)]
+        pub struct Written { $(pub $field: Option<$ty>,)* }
+
+        /// What is in effect.
+        #[derive(Clone, Debug)]
+        #[allow(missing_docs)]
+        pub struct Settings { $($(#[$doc])* pub $field: $ty,)* }
+
+        impl Written {
+            /// Names of the directives bound here.
+            pub const DIRECTIVES: &'static [&'static str] = &[$($directive,)*];
+
+            /// Takes a directive; `Ok(false)` if it is not one of this module's.
+            pub fn set(
+                &mut self,
+                d: &forebay_conf::tree::Directive,
+                cx: &mut $crate::config::Scope<'_>,
+            ) -> Result<bool, forebay_conf::error::Error> {
+                $(if d.name.text == $directive.as_bytes() {
+                    self.$field = Some(<$ty as $crate::config::value::Setting>::take(self.$field.take(), d, cx)?);
+                    return Ok(true);
+                })*
+                let _ = cx;
+                Ok(false)
+            }
+
+            /// Takes over what this level left unset.
+            pub fn inherit(&mut self, parent: &Written) {
+                $(if self.$field.is_none() { self.$field = parent.$field.clone(); })*
+                let _ = parent;
+            }
+
+            /// Applies the defaults.
+            pub fn resolve(&self) -> Settings {
+                Settings { $($field: self.$field.clone().unwrap_or_else(|| $default),)* }
+            }
+        }
+    };
+}

@@ -1,0 +1,484 @@
+//! An HTTP/1 connection from its first byte to its last: read a head, run the phases, write the
+//! response, log, and again (RFC 9112). Hot path.
+
+use crate::access_log;
+use crate::body;
+use crate::error_page;
+use crate::head::{self, BodyFraming};
+use crate::phases::{self, MAX_URI_CHANGES};
+use crate::reactor::{Job, Token};
+use crate::request::{Conn, Partial, Peer, Request};
+use crate::thread::Thread;
+use forebay_conf::error::Level;
+use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
+use forebay_http::request::{Framing, Method, Version};
+use rustix::io::Errno;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// First read of a connection, bytes; heads are rarely longer.
+const READ: usize = 4096;
+
+/// The life of a runner: one connection after another.
+pub async fn runner(thread: Rc<Thread>) {
+    let mut req = Request::new(thread.clone());
+    loop {
+        let job = thread.reactor.next_job().await;
+        serve(&thread, &mut req, job).await;
+    }
+}
+
+/// Closes the connection when the runner lets go of it, also by a panic.
+struct Guard<'t> {
+    thread: &'t Rc<Thread>,
+    token: Token,
+    open: bool,
+    state: Option<fn(&crate::counters::Counters) -> &crate::counters::Counter>,
+}
+
+impl Guard<'_> {
+    fn state(&mut self, s: Option<fn(&crate::counters::Counters) -> &crate::counters::Counter>) {
+        if let Some(old) = self.state {
+            old(&self.thread.counters).sub(1);
+        }
+        if let Some(new) = s {
+            new(&self.thread.counters).add(1);
+        }
+        self.state = s;
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.state(None);
+        if self.open {
+            self.thread.close(self.token);
+        }
+    }
+}
+
+/// What reading a head came to.
+enum Head {
+    Complete,
+    Refused(parser::Reject),
+    /// Nothing more for now: the connection can wait without a runner.
+    Wait,
+    /// The client is gone or too slow.
+    Gone,
+}
+
+async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
+    let Job { token, mut conn } = job;
+    let mut guard = Guard { thread, token, open: true, state: None };
+    req.begin_connection(&mut conn);
+    req.conn = conn;
+    loop {
+        guard.state(Some(|c| &c.reading));
+        let limits = req.limits();
+        match read_head(thread, req, token, &limits) {
+            Head::Complete => {}
+            Head::Refused(reject) => {
+                guard.state(Some(|c| &c.writing));
+                refuse(thread, req, token, &reject).await;
+                return;
+            }
+            Head::Gone => {
+                gone(req);
+                return;
+            }
+            Head::Wait => {
+                guard.state(None);
+                let parked = park(thread, req, token);
+                if parked {
+                    guard.open = false;
+                    return;
+                }
+                continue;
+            }
+        }
+        guard.state(Some(|c| &c.writing));
+        if !one_request(thread, req, token).await {
+            return;
+        }
+    }
+}
+
+/// The client closed or reset before a head was complete.
+fn gone(req: &mut Request) {
+    if req.head.buf.is_empty() && req.conn.requests > 0 {
+        return;
+    }
+    if !req.head.buf.is_empty() {
+        req.resp.status = 400;
+        req.begin_request();
+        req.conn.requests += 1;
+        req.log(Level::Info, "client prematurely closed connection while reading client request line");
+        req.resp.status = 400;
+        finish(req, false);
+    }
+}
+
+fn read_head(thread: &Rc<Thread>, req: &mut Request, token: Token, limits: &Limits) -> Head {
+    loop {
+        if !req.head.buf.is_empty() {
+            match parser::parse(&mut req.head, limits) {
+                Ok(Status::Complete) => return Head::Complete,
+                Err(reject) => return Head::Refused(reject),
+                Ok(Status::Partial) => {}
+            }
+        }
+        let room = READ.max(limits.client_header_buffer_size);
+        req.head.buf.reserve(room);
+        let spare = req.head.buf.capacity() - req.head.buf.len();
+        let got = thread.reactor.with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(&mut req.head.buf)));
+        match got {
+            Some(Ok(0)) | None => return Head::Gone,
+            Some(Ok(n)) => {
+                if req.head.buf.len() == n {
+                    req.started = thread.clock.now();
+                }
+                if n < spare {
+                    thread.reactor.drained(token);
+                }
+            }
+            Some(Err(Errno::AGAIN)) => {
+                thread.reactor.drained(token);
+                return Head::Wait;
+            }
+            Some(Err(Errno::INTR)) => {}
+            Some(Err(_)) => return Head::Gone,
+        }
+    }
+}
+
+/// Puts the connection aside until more comes. What of a head has come is kept with it.
+fn park(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
+    let now = thread.clock.now();
+    let fresh = req.head.buf.is_empty();
+    let deadline = if fresh && req.conn.requests > 0 {
+        if thread.quitting.get() {
+            thread.close(token);
+            return true;
+        }
+        now + req.keepalive_timeout
+    } else {
+        req.head_deadline(now)
+    };
+    let mut conn = req.end_connection();
+    if !fresh {
+        let buf = req.head.buf.as_slice().into();
+        conn.partial = Some(Box::new(Partial { buf, started: req.started }));
+    }
+    match thread.reactor.park(token, conn, deadline) {
+        Ok(()) => {
+            if fresh {
+                req.head.clear();
+            } else {
+                req.head.clear();
+            }
+            true
+        }
+        Err(mut conn) => {
+            // The buffer is still in the head: the copy is not needed.
+            conn.partial = None;
+            req.conn = conn;
+            false
+        }
+    }
+}
+
+async fn refuse(thread: &Rc<Thread>, req: &mut Request, token: Token, reject: &parser::Reject) {
+    req.begin_request();
+    req.conn.requests += 1;
+    thread.counters.requests.add(1);
+    req.choose_server();
+    req.keep_alive = false;
+    req.refused = reject.status;
+    let mut message = Vec::new();
+    reject.message(&req.head, &mut message);
+    req.log(Level::Info, &String::from_utf8_lossy(&message));
+    if reject.stage == Stage::Line && req.head.version == Version::Http09 {
+        req.head.version = Version::Http11;
+    }
+    phases::answer(req, reject.status).await;
+    respond(thread, req, token).await;
+    finish(req, true);
+    close(thread, req, token, true).await;
+}
+
+/// Serves one request whose head is complete. `false`: the connection is over.
+async fn one_request(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
+    req.begin_request();
+    req.conn.requests += 1;
+    thread.counters.requests.add(1);
+    req.choose_server();
+    for line in std::mem::take(&mut req.head.ignored) {
+        let text = String::from_utf8_lossy(line.of(&req.head.buf)).into_owned();
+        req.log(Level::Info, &format!("client sent invalid header line: \"{text}\""));
+    }
+    phases::run(req).await;
+    // Bytes of the body that came with the head are taken before the answer, the rest after it.
+    let mut sound = body::discard_buffered(req);
+    if sound && !req.body.done() && req.head.expect_continue && !req.body.continued && req.refused == 0 {
+        sound = body::send_continue(thread, req, token).await;
+    }
+    if !sound {
+        req.keep_alive = false;
+    }
+    let sent = respond(thread, req, token).await;
+    let unread = !req.body.done();
+    let mut keep = sent && req.keep_alive && !thread.quitting.get();
+    if keep && unread {
+        keep = body::discard(thread, req, token).await;
+    }
+    finish(req, sent);
+    if !sent {
+        req.reset_if_timed_out(token);
+        return false;
+    }
+    if !keep {
+        let linger = unread || req.head.buf.len() > req.consumed();
+        close(thread, req, token, linger).await;
+        return false;
+    }
+    let consumed = req.consumed();
+    req.head.advance(consumed);
+    if !req.head.buf.is_empty() {
+        req.started = thread.clock.now();
+    }
+    true
+}
+
+/// Sends the response. `false`: the client is gone or too slow.
+async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
+    let http = req.http();
+    for filter in &http.location(req).plan.header_filters {
+        if filter(req).is_err() {
+            error_page::built_in(req, 500);
+            break;
+        }
+    }
+    let mut out = req.take_buf();
+    let framing = head::write(req, &mut out);
+    if req.head.version == Version::Http09 {
+        out.clear();
+    }
+    req.sent_head = out.len() as u64;
+    let sent = match framing {
+        BodyFraming::None => body::write_all(thread, req, token, &out).await,
+        _ => body::send(thread, req, token, &out, framing == BodyFraming::Chunked).await,
+    };
+    req.give_buf(out);
+    req.complete = sent;
+    sent
+}
+
+/// Log phase, and the end of what belongs to the request.
+fn finish(req: &mut Request, _sent: bool) {
+    access_log::log_request(req);
+    req.resp.body.clear();
+}
+
+/// Ends a connection; reads on for a while if the client may still be sending (RFC 9112, section 9.6).
+async fn close(thread: &Rc<Thread>, req: &mut Request, token: Token, unread: bool) {
+    use crate::modules::core::Lingering;
+    let http = req.http();
+    let core = &http.location(req).settings.core;
+    let linger = match core.lingering_close {
+        Lingering::Off => false,
+        Lingering::On => unread,
+        Lingering::Always => true,
+    };
+    if !linger {
+        return;
+    }
+    let _ = thread.reactor.with_fd(token, |fd| rustix::net::shutdown(fd, rustix::net::Shutdown::Write));
+    let end = Instant::now() + core.lingering_time.0;
+    let mut scratch = req.take_buf();
+    loop {
+        scratch.clear();
+        scratch.reserve(READ);
+        let got = thread.reactor.with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(&mut scratch)));
+        match got {
+            Some(Ok(n)) if n > 0 => {
+                if Instant::now() >= end {
+                    break;
+                }
+            }
+            Some(Err(Errno::INTR)) => {}
+            Some(Err(Errno::AGAIN)) => {
+                let until = (Instant::now() + core.lingering_timeout.0).min(end);
+                if thread.quitting.get() && thread.stopping.get() {
+                    break;
+                }
+                if thread.reactor.deadline(until, thread.reactor.readable(token)).await.is_none() {
+                    break;
+                }
+            }
+            _ => break,
+        }
+    }
+    req.give_buf(scratch);
+}
+
+impl Request {
+    /// Limits of the default server of the connection's address.
+    fn limits(&self) -> Limits {
+        let http = self.http();
+        let server = self.address().map_or(0, |a| a.default_server);
+        match http.servers.get(server) {
+            Some(s) => Limits {
+                client_header_buffer_size: s.settings.client_header_buffer_size.0 as usize,
+                large_client_header_buffers: (
+                    s.settings.large_client_header_buffers.count as usize,
+                    s.settings.large_client_header_buffers.size as usize,
+                ),
+                max_headers: s.settings.max_headers.0 as usize,
+                ignore_invalid_headers: s.settings.ignore_invalid_headers,
+                underscores_in_headers: s.settings.underscores_in_headers,
+                merge_slashes: s.settings.merge_slashes,
+            },
+            None => Limits::default(),
+        }
+    }
+
+    /// Latest time at which the head must be complete.
+    fn head_deadline(&self, now: Instant) -> Instant {
+        let http = self.http();
+        let server = self.address().map_or(0, |a| a.default_server);
+        let timeout = http.servers.get(server).map(|s| s.settings.client_header_timeout.0);
+        let from = if self.head.buf.is_empty() { now } else { self.started };
+        from + timeout.unwrap_or(std::time::Duration::from_secs(60))
+    }
+
+    /// Takes over what an idle connection kept.
+    fn begin_connection(&mut self, conn: &mut Conn) {
+        self.head.clear();
+        self.conf = self.thread.config();
+        self.started = self.thread.clock.now();
+        if let Some(p) = conn.partial.take() {
+            self.head.buf.extend_from_slice(&p.buf);
+            self.started = p.started;
+        }
+        self.remote.clear();
+        self.keepalive_timeout = std::time::Duration::from_secs(75);
+    }
+
+    /// Takes the connection out of the request, for the idle slot.
+    fn end_connection(&mut self) -> Conn {
+        let empty = Conn {
+            number: 0,
+            peer: Peer::Unix,
+            local: None,
+            proxied: None,
+            listener: 0,
+            requests: 0,
+            accepted: self.conn.accepted,
+            partial: None,
+        };
+        std::mem::replace(&mut self.conn, empty)
+    }
+
+    /// Resets what belongs to one request.
+    fn begin_request(&mut self) {
+        self.conf = self.thread.config();
+        self.resp.clear();
+        self.method = self.head.method;
+        std::mem::swap(&mut self.uri, &mut self.head.path);
+        self.args.clear();
+        self.args.extend_from_slice(self.head.args.of(&self.head.buf));
+        let vars = self.conf.config.http.vars.len();
+        if !self.arena.is_empty() || self.slots.len() != vars {
+            self.slots.clear();
+            self.slots.resize(vars, crate::request::Slot::Empty);
+            self.arena.clear();
+        } else {
+            self.slots.fill(crate::request::Slot::Empty);
+        }
+        self.captures.groups.clear();
+        self.started_wall = None;
+        self.internal = false;
+        self.uri_changes = MAX_URI_CHANGES;
+        self.error_status = 0;
+        self.status_override = None;
+        self.rewritten = false;
+        self.sent = 0;
+        self.sent_head = 0;
+        self.received = self.head.len as u64;
+        self.modules.clear();
+        self.complete = false;
+        self.depth = 0;
+        self.refused = 0;
+        self.keep_alive = self.head.keep_alive;
+        self.peer = self.conn.client();
+        self.body.begin(self.head.framing, self.head.len);
+        self.remote.clear();
+        crate::request::push_peer(self.peer, &mut self.remote);
+    }
+
+    /// Chooses the virtual server by the host, and with it the first location level.
+    fn choose_server(&mut self) {
+        let http = self.http();
+        self.server = 0;
+        if let Some(a) = self.address() {
+            self.server = a.default_server;
+        }
+        let conf = self.conf.clone();
+        if let Some(a) = self.address_in(&conf)
+            && !a.names.is_empty()
+        {
+            let host = std::mem::take(&mut self.head.host);
+            if let Some((s, pattern)) = a.names.find(&host) {
+                self.server = s;
+                if let Some(p) = pattern {
+                    p.exec(self, &host);
+                }
+            }
+            self.head.host = host;
+        }
+        self.location = http.servers.get(self.server).map_or(0, |s| s.root);
+        self.update_connection_settings();
+    }
+
+    /// Bytes of the head's buffer that this request used.
+    fn consumed(&self) -> usize {
+        self.body.consumed(self.head.len)
+    }
+
+    /// `reset_timedout_connection`: a client that is not reading gets a reset, which frees the kernel's buffers.
+    fn reset_if_timed_out(&self, token: Token) {
+        let http = self.http();
+        if self.timed_out && http.location(self).settings.core.reset_timedout_connection {
+            let zero = Some(std::time::Duration::ZERO);
+            let _ = self.thread.reactor.with_fd(token, |fd| rustix::net::sockopt::set_socket_linger(fd, zero));
+        }
+    }
+
+    /// Settings of the location that govern the connection.
+    pub fn update_connection_settings(&mut self) {
+        let http = self.http();
+        let core = &http.location(self).settings.core;
+        self.keepalive_timeout = core.keepalive_timeout.timeout;
+        if self.keep_alive {
+            let too_many = u64::from(self.conn.requests) >= core.keepalive_requests.0;
+            let too_old = self.started.saturating_duration_since(self.conn.accepted) > core.keepalive_time.0;
+            if core.keepalive_timeout.timeout.is_zero() || too_many || too_old || self.disabled_agent() {
+                self.keep_alive = false;
+            }
+        }
+    }
+
+    fn disabled_agent(&self) -> bool {
+        let http = self.http();
+        let d = http.location(self).settings.core.keepalive_disable;
+        let Some(agent) = self.head.get(forebay_http::field::Name::UserAgent) else { return false };
+        let has = |what: &[u8]| memchr::memmem::find(agent, what).is_some();
+        (d.msie6 && self.method == Method::Post && agent.starts_with(b"Mozilla/4.") && has(b"MSIE ") && !has(b"Opera"))
+            || (d.safari && has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome"))
+    }
+
+    /// Whether a body follows the head.
+    pub fn has_body(&self) -> bool {
+        !matches!(self.head.framing, Framing::None | Framing::Length(0))
+    }
+}

@@ -1,0 +1,213 @@
+//! What answers a status: `error_page`, or the built-in page (nginx: error_page).
+
+use crate::phases::spend_uri_change;
+use crate::request::Request;
+use crate::response::Part;
+use forebay_conf::error::Level;
+use forebay_http::request::Method;
+
+/// What comes next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The response is made.
+    Done,
+    /// Start over with the path in `Request::uri`.
+    Redirect,
+    /// Go on in the named location.
+    Named,
+}
+
+/// Statuses after which the connection is closed: the rest of what the client sends cannot be trusted
+/// or is not wanted.
+fn closes(status: u16) -> bool {
+    matches!(status, 400 | 413 | 414 | 494..=497 | 500 | 501 | 505)
+}
+
+/// Answers a status.
+pub fn special(req: &mut Request, status: u16) -> Next {
+    if closes(status) {
+        req.keep_alive = false;
+    }
+    if status == 204 || status < 300 && !matches!(status, 0) {
+        req.resp.status = status;
+        return Next::Done;
+    }
+    let http = req.http();
+    let core = &http.location(req).settings.core;
+    if req.error_status == 0 || core.recursive_error_pages {
+        let page = core.error_page.0.iter().find(|p| p.status == status);
+        if let Some(page) = page {
+            if req.error_status == 0 {
+                req.error_status = status;
+            }
+            return send_to_page(req, status, page);
+        }
+    }
+    built_in(req, status);
+    Next::Done
+}
+
+fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::ErrorPage) -> Next {
+    let status = match page.overwrite {
+        None => status,
+        Some(s) => s,
+    };
+    let Ok(target) = page.target.value(req) else {
+        built_in(req, 500);
+        return Next::Done;
+    };
+    // The status to send: 0 leaves it to whatever answers.
+    req.status_override = (status != 0).then_some(status);
+    if target.first() == Some(&b'/') {
+        if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
+            built_in(req, 500);
+            return Next::Done;
+        }
+        if req.method != Method::Head {
+            req.method = Method::Get;
+        }
+        let mut split = target.splitn(2, |b| *b == b'?');
+        req.uri = split.next().unwrap_or_default().to_vec();
+        req.args = split.next().unwrap_or_default().to_vec();
+        req.internal = true;
+        req.forget_response();
+        return Next::Redirect;
+    }
+    if target.first() == Some(&b'@') {
+        return match named(req, &target) {
+            Ok(()) => Next::Named,
+            Err(status) => {
+                built_in(req, status);
+                Next::Done
+            }
+        };
+    }
+    // A URL: a redirect, with 302 unless the directive names another redirect status.
+    let status = match page.overwrite {
+        Some(s @ (301..=303 | 307 | 308)) => s,
+        _ => 302,
+    };
+    req.status_override = None;
+    req.resp.location = target;
+    built_in(req, status);
+    Next::Done
+}
+
+/// Goes to a named location.
+///
+/// # Errors
+/// The status to answer with when there is none of that name.
+pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
+    if !spend_uri_change(req, "rewrite or internal redirection cycle while redirect to named location") {
+        return Err(500);
+    }
+    if req.uri.is_empty() {
+        req.log(Level::Error, &format!("empty URI in redirect to named location \"{}\"", String::from_utf8_lossy(name)));
+        return Err(500);
+    }
+    let http = req.http();
+    match http.server(req).named.get(name) {
+        Some(id) => {
+            req.internal = true;
+            req.location = *id;
+            req.forget_response();
+            req.update_connection_settings();
+            Ok(())
+        }
+        None => {
+            req.log(Level::Error, &format!("could not find named location \"{}\"", String::from_utf8_lossy(name)));
+            Err(500)
+        }
+    }
+}
+
+/// Makes the built-in page.
+pub fn built_in(req: &mut Request, status: u16) {
+    let location = std::mem::take(&mut req.resp.location);
+    let authenticate = req.resp.fields.get(b"WWW-Authenticate").map(<[u8]>::to_vec);
+    req.forget_response();
+    req.resp.location = location;
+    if let Some(a) = authenticate.filter(|_| status == 401) {
+        req.resp.fields.push(b"WWW-Authenticate", &a);
+    }
+    req.resp.status = status;
+    req.resp.error_page = true;
+    if status == 304 || status == 204 || status < 300 {
+        return;
+    }
+    // nginx hides its own statuses from the client and keeps them for the log.
+    let title = title(status);
+    if title.is_empty() {
+        req.resp.content_length = Some(0);
+        return;
+    }
+    let http = req.http();
+    let core = &http.location(req).settings.core;
+    let tail = crate::head::server_token(req, core);
+    let mut page = Vec::with_capacity(256);
+    for piece in [b"<html>\r\n<head><title>", title.as_bytes(), b"</title></head>\r\n<body>\r\n<center><h1>", title.as_bytes(), b"</h1></center>\r\n"] {
+        page.extend_from_slice(piece);
+    }
+    page.extend_from_slice(match status {
+        494 => b"<center>Request Header Or Cookie Too Large</center>\r\n".as_slice(),
+        495 => b"<center>The SSL certificate error</center>\r\n",
+        496 => b"<center>No required SSL certificate was sent</center>\r\n",
+        497 => b"<center>The plain HTTP request was sent to HTTPS port</center>\r\n",
+        _ => b"",
+    });
+    page.extend_from_slice(b"<hr><center>");
+    page.extend_from_slice(&tail);
+    page.extend_from_slice(b"</center>\r\n</body>\r\n</html>\r\n");
+    if core.msie_padding && status >= 400 && is_msie(req) {
+        for _ in 0..6 {
+            page.extend_from_slice(b"<!-- a padding to disable MSIE and Chrome friendly error page -->\r\n");
+        }
+    }
+    req.resp.content_type.extend_from_slice(b"text/html");
+    let len = page.len() as u64;
+    req.resp.content_length = Some(len);
+    req.resp.body.push(Part::Bytes(page.into()));
+}
+
+fn is_msie(req: &Request) -> bool {
+    let agent = req.head.get(forebay_http::field::Name::UserAgent).unwrap_or_default();
+    memchr::memmem::find(agent, b"MSIE ").is_some() && memchr::memmem::find(agent, b"Opera").is_none()
+        || memchr::memmem::find(agent, b"Chrome/").is_some()
+}
+
+/// Heading of the built-in page; empty for statuses without one.
+pub fn title(status: u16) -> &'static str {
+    match status {
+        301 => "301 Moved Permanently",
+        302 => "302 Found",
+        303 => "303 See Other",
+        307 => "307 Temporary Redirect",
+        308 => "308 Permanent Redirect",
+        400 | 494..=497 => "400 Bad Request",
+        401 => "401 Authorization Required",
+        402 => "402 Payment Required",
+        403 => "403 Forbidden",
+        404 => "404 Not Found",
+        405 => "405 Not Allowed",
+        406 => "406 Not Acceptable",
+        408 => "408 Request Time-out",
+        409 => "409 Conflict",
+        410 => "410 Gone",
+        411 => "411 Length Required",
+        412 => "412 Precondition Failed",
+        413 => "413 Request Entity Too Large",
+        414 => "414 Request-URI Too Large",
+        415 => "415 Unsupported Media Type",
+        416 => "416 Requested Range Not Satisfiable",
+        421 => "421 Misdirected Request",
+        429 => "429 Too Many Requests",
+        500 => "500 Internal Server Error",
+        501 => "501 Not Implemented",
+        502 => "502 Bad Gateway",
+        503 => "503 Service Temporarily Unavailable",
+        504 => "504 Gateway Time-out",
+        505 => "505 HTTP Version Not Supported",
+        507 => "507 Insufficient Storage",
+        _ => "",
+    }
+}

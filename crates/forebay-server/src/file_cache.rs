@@ -1,0 +1,352 @@
+//! Open files of one thread, and the contents of small ones (nginx: open_file_cache). Hot path.
+//!
+//! With `open_file_cache` an entry is believed for `open_file_cache_valid`. Without it every use asks the
+//! kernel whether the file is still the same (one `statx`), so a change is seen at once, as in nginx, while
+//! the descriptor, the validators and the contents are kept.
+
+use bytes::Bytes;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Files up to this many bytes are kept in memory: one write then sends head and body. Measured: above it
+/// sendfile costs less than the copy.
+pub const SMALL: u64 = 128 * 1024;
+
+/// Memory for contents, bytes a thread.
+const CONTENT_BUDGET: u64 = 64 * 1024 * 1024;
+
+/// Entries kept where `open_file_cache` does not say how many.
+const DEFAULT_ENTRIES: usize = 1024;
+
+/// What tells one state of a file from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    dev: u64,
+    ino: u64,
+    size: u64,
+    mtime: (i64, u64),
+    ctime: (i64, u64),
+}
+
+impl Identity {
+    fn of(s: &Stat) -> Identity {
+        Identity {
+            dev: s.st_dev,
+            ino: s.st_ino,
+            size: s.st_size.max(0) as u64,
+            mtime: (s.st_mtime, s.st_mtime_nsec),
+            ctime: (s.st_ctime, s.st_ctime_nsec),
+        }
+    }
+}
+
+/// An open regular file.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// Descriptor.
+    pub fd: OwnedFd,
+    /// Bytes.
+    pub size: u64,
+    /// Unix seconds.
+    pub mtime: i64,
+    /// Contents, if small.
+    pub content: Option<Bytes>,
+    /// `ETag`, with quotes.
+    pub etag: Box<[u8]>,
+    /// `Last-Modified`.
+    pub last_modified: [u8; 29],
+    identity: Identity,
+}
+
+/// What is at a path.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// A regular file.
+    File(Rc<OpenFile>),
+    /// A directory.
+    Dir,
+    /// Neither file nor directory (socket, device, ...).
+    Other,
+    /// Could not be opened.
+    Error(Errno),
+}
+
+/// How a lookup is governed (nginx: open_file_cache*).
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// `max=` and `inactive=`; `None`: every use is checked.
+    pub cache: Option<(u64, Duration)>,
+    /// `open_file_cache_valid`.
+    pub valid: Duration,
+    /// `open_file_cache_min_uses`.
+    pub min_uses: u64,
+    /// `open_file_cache_errors`.
+    pub errors: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    found: Found,
+    checked: Instant,
+    used: Instant,
+    uses: u64,
+    key: Rc<[u8]>,
+    newer: usize,
+    older: usize,
+}
+
+const NIL: usize = usize::MAX;
+
+/// The cache of one thread, least recently used entries leave first.
+#[derive(Debug)]
+pub struct FileCache {
+    index: HashMap<Rc<[u8]>, usize, foldhash::fast::RandomState>,
+    entries: Vec<Entry>,
+    free: Vec<usize>,
+    newest: usize,
+    oldest: usize,
+    content_bytes: u64,
+}
+
+impl Default for FileCache {
+    fn default() -> Self {
+        FileCache {
+            index: HashMap::default(),
+            entries: Vec::new(),
+            free: Vec::new(),
+            newest: NIL,
+            oldest: NIL,
+            content_bytes: 0,
+        }
+    }
+}
+
+/// Answer of the cache alone.
+pub enum Cached {
+    /// Known and fresh.
+    Hit(Found),
+    /// To be opened.
+    Miss,
+}
+
+impl FileCache {
+    /// Looks a path up; may ask the kernel for its state but opens nothing.
+    #[inline]
+    pub fn get(&mut self, path: &[u8], policy: &Policy, now: Instant) -> Cached {
+        let Some(&i) = self.index.get(path) else { return Cached::Miss };
+        let e = &mut self.entries[i];
+        let fresh = match policy.cache {
+            Some(_) => now.saturating_duration_since(e.checked) < policy.valid && e.uses >= policy.min_uses,
+            None => false,
+        };
+        if !fresh && !unchanged(path, &e.found) {
+            self.remove(i);
+            return Cached::Miss;
+        }
+        let e = &mut self.entries[i];
+        if !fresh {
+            e.checked = now;
+        }
+        e.used = now;
+        e.uses += 1;
+        let found = e.found.clone();
+        if self.newest != i {
+            self.unlink(i);
+            self.link(i);
+        }
+        Cached::Hit(found)
+    }
+
+    /// Keeps what was found.
+    pub fn put(&mut self, path: &[u8], found: &Found, policy: &Policy, now: Instant) {
+        let keep = match found {
+            Found::File(_) => true,
+            Found::Dir => policy.cache.is_some(),
+            Found::Error(_) => policy.cache.is_some() && policy.errors,
+            Found::Other => false,
+        };
+        if !keep {
+            return;
+        }
+        if let Some(&i) = self.index.get(path) {
+            self.remove(i);
+        }
+        let max = policy.cache.map_or(DEFAULT_ENTRIES, |(max, _)| max as usize).max(1);
+        let inactive = policy.cache.map_or(Duration::from_secs(60), |(_, t)| t);
+        while self.oldest != NIL {
+            let e = &self.entries[self.oldest];
+            let full = self.index.len() >= max || self.content_bytes > CONTENT_BUDGET;
+            if !full && now.saturating_duration_since(e.used) < inactive {
+                break;
+            }
+            self.remove(self.oldest);
+        }
+        self.content_bytes += content_len(found);
+        let key: Rc<[u8]> = path.into();
+        let entry = Entry { found: found.clone(), checked: now, used: now, uses: 1, key: key.clone(), newer: NIL, older: NIL };
+        let i = match self.free.pop() {
+            Some(i) => {
+                self.entries[i] = entry;
+                i
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() - 1
+            }
+        };
+        self.index.insert(key, i);
+        self.link(i);
+    }
+
+    fn remove(&mut self, i: usize) {
+        self.unlink(i);
+        let key = self.entries[i].key.clone();
+        self.content_bytes = self.content_bytes.saturating_sub(content_len(&self.entries[i].found));
+        self.entries[i].found = Found::Other;
+        self.index.remove(&key);
+        self.free.push(i);
+    }
+
+    fn unlink(&mut self, i: usize) {
+        let (newer, older) = (self.entries[i].newer, self.entries[i].older);
+        match self.entries.get_mut(newer) {
+            Some(e) => e.older = older,
+            None => self.newest = older,
+        }
+        match self.entries.get_mut(older) {
+            Some(e) => e.newer = newer,
+            None => self.oldest = newer,
+        }
+    }
+
+    fn link(&mut self, i: usize) {
+        self.entries[i].newer = NIL;
+        self.entries[i].older = self.newest;
+        match self.entries.get_mut(self.newest) {
+            Some(e) => e.newer = i,
+            None => self.oldest = i,
+        }
+        self.newest = i;
+    }
+}
+
+fn content_len(f: &Found) -> u64 {
+    match f {
+        Found::File(f) => f.content.as_ref().map_or(0, |c| c.len() as u64),
+        _ => 0,
+    }
+}
+
+/// Whether the path still leads to the same state.
+fn unchanged(path: &[u8], found: &Found) -> bool {
+    let stat = rustix::fs::stat(path);
+    match (found, stat) {
+        (Found::File(f), Ok(s)) => Identity::of(&s) == f.identity,
+        (Found::Dir, Ok(s)) => FileType::from_raw_mode(s.st_mode) == FileType::Directory,
+        (Found::Error(e), Err(now)) => *e == now,
+        _ => false,
+    }
+}
+
+/// What opening gave, in a form that may cross threads.
+#[derive(Debug)]
+pub enum Inspected {
+    /// A regular file.
+    File(OpenFile),
+    /// A directory.
+    Dir,
+    /// Neither.
+    Other,
+    /// Failed.
+    Error(Errno),
+}
+
+impl From<Inspected> for Found {
+    fn from(i: Inspected) -> Found {
+        match i {
+            Inspected::File(f) => Found::File(Rc::new(f)),
+            Inspected::Dir => Found::Dir,
+            Inspected::Other => Found::Other,
+            Inspected::Error(e) => Found::Error(e),
+        }
+    }
+}
+
+/// What opening without blocking gave.
+pub enum Opened {
+    /// An answer.
+    Found(Inspected),
+    /// The kernel would have to read from disk: to be done on the blocking pool.
+    WouldBlock,
+}
+
+/// Opens a path if the kernel can do so from memory.
+pub fn open_cached(path: &[u8]) -> Opened {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    match rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
+        Ok(fd) => Opened::Found(inspect(fd)),
+        Err(Errno::AGAIN) => Opened::WouldBlock,
+        // Kernels before 5.12 do not know the flag, container filters may forbid the call.
+        Err(Errno::NOSYS | Errno::INVAL | Errno::PERM) => Opened::Found(open(path)),
+        Err(e) => Opened::Found(Inspected::Error(e)),
+    }
+}
+
+/// Opens a path; may block.
+pub fn open(path: &[u8]) -> Inspected {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(fd) => inspect(fd),
+        Err(e) => Inspected::Error(e),
+    }
+}
+
+/// Looks at an open descriptor and reads a small file whole.
+pub fn inspect(fd: OwnedFd) -> Inspected {
+    let s = match rustix::fs::fstat(&fd) {
+        Ok(s) => s,
+        Err(e) => return Inspected::Error(e),
+    };
+    match FileType::from_raw_mode(s.st_mode) {
+        FileType::Directory => return Inspected::Dir,
+        FileType::RegularFile => {}
+        _ => return Inspected::Other,
+    }
+    let identity = Identity::of(&s);
+    let content = if identity.size <= SMALL { read_whole(&fd, identity.size as usize) } else { None };
+    let mut etag = Vec::with_capacity(24);
+    forebay_http::conditional::file_etag(identity.mtime.0, identity.size, &mut etag);
+    Inspected::File(OpenFile {
+        fd,
+        size: identity.size,
+        mtime: identity.mtime.0,
+        content,
+        etag: etag.into(),
+        last_modified: forebay_http::date::imf(identity.mtime.0),
+        identity,
+    })
+}
+
+fn read_whole(fd: &OwnedFd, len: usize) -> Option<Bytes> {
+    let mut buf = Vec::with_capacity(len + 1);
+    while buf.len() < len {
+        let at = buf.len() as u64;
+        match rustix::io::pread(fd, rustix::buffer::spare_capacity(&mut buf), at) {
+            Ok(0) => return None,
+            Ok(_) => {}
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+    buf.truncate(len);
+    Some(Bytes::from(buf))
+}
+
+/// What a path is, without opening it (`try_files`, `index`, `if -f`).
+pub fn kind(path: &[u8]) -> Result<Stat, Errno> {
+    rustix::fs::statat(rustix::fs::CWD, path, AtFlags::empty())
+}

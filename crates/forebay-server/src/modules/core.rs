@@ -1,0 +1,548 @@
+//! Settings of every location (nginx: ngx_http_core_module).
+
+use crate::config::http::{Kind, LocationBuild};
+use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::config::value::{Buffers, Msec, Number, Offset, Sec, Setting, Size, first, once};
+use crate::keyword;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_conf::units;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Methods that `limit_except` and `dav_methods` may name.
+pub const KNOWN_METHODS: &[&[u8]] = &[
+    b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"MKCOL", b"COPY", b"MOVE", b"OPTIONS", b"PROPFIND", b"PROPPATCH",
+    b"LOCK", b"UNLOCK", b"PATCH",
+];
+
+/// A body size that may be without limit.
+pub const NO_LIMIT: u64 = 0;
+
+crate::settings! {
+    /// `root` or `alias`.
+    "root" => root: Root = Root::default();
+    /// `error_page`.
+    "error_page" => error_page: ErrorPages = ErrorPages::default();
+    /// `types`.
+    "types" => types: Types = Types::default();
+    /// `default_type`.
+    "default_type" => default_type: Vec<u8> = b"text/plain".to_vec();
+    /// `keepalive_timeout`: how long an idle connection stays, and what `Keep-Alive` says.
+    "keepalive_timeout" => keepalive_timeout: KeepaliveTimeout = KeepaliveTimeout { timeout: Duration::from_secs(75), header: None };
+    /// `keepalive_min_timeout`.
+    "keepalive_min_timeout" => keepalive_min_timeout: Msec = Msec(Duration::ZERO);
+    /// `keepalive_requests`.
+    "keepalive_requests" => keepalive_requests: Number = Number(1000);
+    /// `keepalive_time`.
+    "keepalive_time" => keepalive_time: Msec = Msec(Duration::from_secs(3600));
+    /// `keepalive_disable`.
+    "keepalive_disable" => keepalive_disable: KeepaliveDisable = KeepaliveDisable { msie6: true, safari: false };
+    /// `lingering_close`.
+    "lingering_close" => lingering_close: Lingering = Lingering::On;
+    /// `lingering_time`.
+    "lingering_time" => lingering_time: Msec = Msec(Duration::from_secs(30));
+    /// `lingering_timeout`.
+    "lingering_timeout" => lingering_timeout: Msec = Msec(Duration::from_secs(5));
+    /// `reset_timedout_connection`.
+    "reset_timedout_connection" => reset_timedout_connection: bool = false;
+    /// `send_timeout`.
+    "send_timeout" => send_timeout: Msec = Msec(Duration::from_secs(60));
+    /// `client_body_timeout`.
+    "client_body_timeout" => client_body_timeout: Msec = Msec(Duration::from_secs(60));
+    /// `client_max_body_size`; 0 = no limit.
+    "client_max_body_size" => client_max_body_size: Offset = Offset(1024 * 1024);
+    /// `client_body_buffer_size`.
+    "client_body_buffer_size" => client_body_buffer_size: Size = Size(16384);
+    /// `client_body_temp_path`.
+    "client_body_temp_path" => client_body_temp_path: TempPath = TempPath(None);
+    /// `client_body_in_file_only`.
+    "client_body_in_file_only" => client_body_in_file_only: BodyInFile = BodyInFile::Off;
+    /// `client_body_in_single_buffer`.
+    "client_body_in_single_buffer" => client_body_in_single_buffer: bool = false;
+    /// `sendfile`.
+    "sendfile" => sendfile: bool = false;
+    /// `sendfile_max_chunk`, bytes; 0 = no limit.
+    "sendfile_max_chunk" => sendfile_max_chunk: Size = Size(2 * 1024 * 1024);
+    /// `tcp_nopush`.
+    "tcp_nopush" => tcp_nopush: bool = false;
+    /// `tcp_nodelay`.
+    "tcp_nodelay" => tcp_nodelay: bool = true;
+    /// `send_lowat`.
+    "send_lowat" => send_lowat: Size = Size(0);
+    /// `postpone_output`.
+    "postpone_output" => postpone_output: Size = Size(1460);
+    /// `output_buffers`.
+    "output_buffers" => output_buffers: Buffers = Buffers { count: 2, size: 32768 };
+    /// `directio`; `None` = off.
+    "directio" => directio: OffOffset = OffOffset(None);
+    /// `directio_alignment`.
+    "directio_alignment" => directio_alignment: Offset = Offset(512);
+    /// `aio`: files are read without blocking the network threads in any case.
+    "aio" => aio: Aio = Aio;
+    /// `aio_write`.
+    "aio_write" => aio_write: bool = false;
+    /// `limit_rate`, bytes/s.
+    "limit_rate" => limit_rate: RateTemplate = RateTemplate(None);
+    /// `limit_rate_after`, bytes.
+    "limit_rate_after" => limit_rate_after: RateTemplate = RateTemplate(None);
+    /// `satisfy`.
+    "satisfy" => satisfy: Satisfy = Satisfy::All;
+    /// `auth_delay`.
+    "auth_delay" => auth_delay: Msec = Msec(Duration::ZERO);
+    /// `recursive_error_pages`.
+    "recursive_error_pages" => recursive_error_pages: bool = false;
+    /// `absolute_redirect`.
+    "absolute_redirect" => absolute_redirect: bool = true;
+    /// `server_name_in_redirect`.
+    "server_name_in_redirect" => server_name_in_redirect: bool = false;
+    /// `port_in_redirect`.
+    "port_in_redirect" => port_in_redirect: bool = true;
+    /// `msie_padding`.
+    "msie_padding" => msie_padding: bool = true;
+    /// `msie_refresh`.
+    "msie_refresh" => msie_refresh: bool = false;
+    /// `log_not_found`.
+    "log_not_found" => log_not_found: bool = true;
+    /// `log_subrequest`.
+    "log_subrequest" => log_subrequest: bool = false;
+    /// `etag`.
+    "etag" => etag: bool = true;
+    /// `if_modified_since`.
+    "if_modified_since" => if_modified_since: IfModifiedSince = IfModifiedSince::Exact;
+    /// `max_ranges`; `None` = no limit.
+    "max_ranges" => max_ranges: MaxRanges = MaxRanges(None);
+    /// `chunked_transfer_encoding`.
+    "chunked_transfer_encoding" => chunked_transfer_encoding: bool = true;
+    /// `server_tokens`.
+    "server_tokens" => server_tokens: ServerTokens = ServerTokens::On;
+    /// `open_file_cache`.
+    "open_file_cache" => open_file_cache: OpenFileCache = OpenFileCache(None);
+    /// `open_file_cache_valid`.
+    "open_file_cache_valid" => open_file_cache_valid: Sec = Sec(60);
+    /// `open_file_cache_min_uses`.
+    "open_file_cache_min_uses" => open_file_cache_min_uses: Number = Number(1);
+    /// `open_file_cache_errors`.
+    "open_file_cache_errors" => open_file_cache_errors: bool = false;
+    /// `open_file_cache_events` (kqueue only in nginx; not needed here).
+    "open_file_cache_events" => open_file_cache_events: bool = false;
+    /// `disable_symlinks`.
+    "disable_symlinks" => disable_symlinks: DisableSymlinks = DisableSymlinks::default();
+    /// `subrequest_output_buffer_size`.
+    "subrequest_output_buffer_size" => subrequest_output_buffer_size: Size = Size(4096);
+    /// `early_hints` conditions belong to proxying.
+    "read_ahead" => read_ahead: Size = Size(0);
+}
+
+/// `root` and `alias`: where a path's file is.
+#[derive(Clone, Debug)]
+pub struct Root {
+    /// Directory, absolute when constant.
+    pub path: Template,
+    /// Constant directory, made absolute, without a final slash for `root`.
+    pub fixed: Option<Vec<u8>>,
+    /// For `alias`: how many bytes of the path the location's name takes, or `None` in a regular
+    /// expression, where the alias is the whole file name.
+    pub alias: Option<Option<usize>>,
+}
+
+impl Default for Root {
+    fn default() -> Self {
+        Root { path: Template::default(), fixed: None, alias: None }
+    }
+}
+
+impl Setting for Root {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        if let Some(p) = previous {
+            let message = if p.alias.is_some() {
+                "\"root\" directive is duplicate, \"alias\" directive was specified earlier"
+            } else {
+                "\"root\" directive is duplicate"
+            };
+            return Err(cx.error(d, message));
+        }
+        root_value(d, cx, None)
+    }
+}
+
+fn root_value(d: &Directive, cx: &mut Scope<'_>, alias: Option<Option<usize>>) -> Result<Root, Error> {
+    let word = d.args.first().ok_or_else(|| cx.error(d, "no path"))?;
+    for forbidden in ["$document_root", "${document_root}", "$realpath_root", "${realpath_root}"] {
+        if word.as_str().contains(forbidden) {
+            let name = forbidden.trim_matches(['$', '{', '}']);
+            return Err(cx.error_at(d, word, format!("the ${name} variable cannot be used in the \"{}\" directive", d.name.as_str())));
+        }
+    }
+    let path = cx.template(d, word)?;
+    let fixed = path.as_const().map(|p| {
+        use std::os::unix::ffi::OsStrExt;
+        let mut full = cx.full_path(p).as_os_str().as_bytes().to_vec();
+        if alias.is_none() && full.len() > 1 && full.last() == Some(&b'/') {
+            full.pop();
+        }
+        if alias.is_none() && full == b"/" {
+            full.clear();
+        }
+        full
+    });
+    Ok(Root { path, fixed, alias })
+}
+
+/// `alias` needs to know its location.
+///
+/// # Errors
+/// In nginx's words.
+pub fn root(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+    if let Some(p) = &l.written.core.root {
+        let message = match (d.name.text == b"alias", p.alias.is_some()) {
+            (true, true) | (false, false) => format!("\"{}\" directive is duplicate", d.name.as_str()),
+            (true, false) => "\"alias\" directive is duplicate, \"root\" directive was specified earlier".into(),
+            (false, true) => "\"root\" directive is duplicate, \"alias\" directive was specified earlier".into(),
+        };
+        return Err(cx.error(d, message));
+    }
+    let alias = match (&l.kind, d.name.text == b"alias") {
+        (_, false) => None,
+        (Kind::Named, true) => {
+            return Err(cx.error(d, "the \"alias\" directive cannot be used inside the named location"));
+        }
+        (Kind::Regex(_), true) => Some(None),
+        (_, true) => Some(Some(l.name.len())),
+    };
+    l.written.core.root = Some(root_value(d, cx, alias)?);
+    Ok(())
+}
+
+/// One code of an `error_page` directive.
+#[derive(Clone, Debug)]
+pub struct ErrorPage {
+    /// Status that it answers.
+    pub status: u16,
+    /// `=code`; `Some(0)` for a bare `=` (the status of the page).
+    pub overwrite: Option<u16>,
+    /// URI, `@name` or URL.
+    pub target: Template,
+}
+
+/// All `error_page` directives of a level.
+#[derive(Clone, Debug, Default)]
+pub struct ErrorPages(pub Arc<Vec<ErrorPage>>);
+
+impl Setting for ErrorPages {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut pages = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let Some((uri, codes)) = d.args.split_last() else { return Ok(ErrorPages::default()) };
+        let mut codes = codes;
+        let mut overwrite = None;
+        if let Some((last, rest)) = codes.split_last()
+            && let Some(code) = last.text.strip_prefix(b"=")
+        {
+            if rest.is_empty() {
+                return Err(cx.error_at(d, last, format!("invalid value \"{}\"", last.as_str())));
+            }
+            overwrite = Some(if code.is_empty() {
+                0
+            } else {
+                units::number(code)
+                    .and_then(|n| u16::try_from(n).ok())
+                    .ok_or_else(|| cx.error_at(d, last, format!("invalid value \"{}\"", last.as_str())))?
+            });
+            codes = rest;
+        }
+        let target = cx.template(d, uri)?;
+        for w in codes {
+            let invalid = |m: String| cx.error_at(d, w, m);
+            let status = units::number(&w.text).ok_or_else(|| invalid(format!("invalid value \"{}\"", w.as_str())))?;
+            if status == 499 {
+                return Err(invalid(format!("value \"{}\" must be between 300 and 599", w.as_str())));
+            }
+            if !(300..=599).contains(&status) {
+                return Err(invalid(format!("value \"{}\" must be between 300 and 599", w.as_str())));
+            }
+            let status = status as u16;
+            // TLS errors answer with 400 unless the directive says otherwise.
+            let overwrite = overwrite.or(matches!(status, 494..=497).then_some(400));
+            pages.push(ErrorPage { status, overwrite, target: target.clone() });
+        }
+        Ok(ErrorPages(Arc::new(pages)))
+    }
+}
+
+/// Extension to content type.
+#[derive(Clone, Debug)]
+pub struct Types(pub Arc<HashMap<Vec<u8>, Vec<u8>, foldhash::fast::RandomState>>);
+
+impl Default for Types {
+    fn default() -> Self {
+        let mut m = HashMap::default();
+        for (ext, t) in [("html", "text/html"), ("gif", "image/gif"), ("jpg", "image/jpeg")] {
+            m.insert(ext.as_bytes().to_vec(), t.as_bytes().to_vec());
+        }
+        Types(Arc::new(m))
+    }
+}
+
+impl Setting for Types {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut m = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        for entry in d.block.iter().flatten() {
+            for ext in &entry.args {
+                let ext_lower = ext.text.to_ascii_lowercase();
+                if let Some(old) = m.insert(ext_lower, entry.name.text.clone()) {
+                    let message = format!(
+                        "duplicate extension \"{}\", content type: \"{}\", previous content type: \"{}\"",
+                        ext.as_str(),
+                        entry.name.as_str(),
+                        String::from_utf8_lossy(&old)
+                    );
+                    cx.warn(entry, message);
+                }
+            }
+        }
+        Ok(Types(Arc::new(m)))
+    }
+}
+
+/// `keepalive_timeout`.
+#[derive(Clone, Copy, Debug)]
+pub struct KeepaliveTimeout {
+    /// Zero: no keep-alive.
+    pub timeout: Duration,
+    /// Seconds in the `Keep-Alive` field.
+    pub header: Option<u64>,
+}
+
+impl Setting for KeepaliveTimeout {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let invalid = || cx.error(d, "invalid value");
+        let timeout = units::duration_ms(first(d)).ok_or_else(invalid)?;
+        let header = match d.args.get(1) {
+            None => None,
+            Some(w) => Some(units::time_secs(&w.text).ok_or_else(invalid)?),
+        };
+        Ok(KeepaliveTimeout { timeout, header })
+    }
+}
+
+/// `keepalive_disable`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeepaliveDisable {
+    /// Old versions of MSIE after a POST.
+    pub msie6: bool,
+    /// Safari.
+    pub safari: bool,
+}
+
+impl Setting for KeepaliveDisable {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut k = previous.unwrap_or_default();
+        for w in &d.args {
+            match w.text.as_slice() {
+                b"none" => k = KeepaliveDisable::default(),
+                b"msie6" => k.msie6 = true,
+                b"safari" => k.safari = true,
+                _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
+            }
+        }
+        Ok(k)
+    }
+}
+
+keyword! {
+    /// `lingering_close`.
+    pub enum Lingering { Off = "off", On = "on", Always = "always", }
+}
+keyword! {
+    /// `satisfy`.
+    pub enum Satisfy { All = "all", Any = "any", }
+}
+keyword! {
+    /// `if_modified_since`.
+    pub enum IfModifiedSince { Off = "off", Exact = "exact", Before = "before", }
+}
+keyword! {
+    /// `client_body_in_file_only`.
+    pub enum BodyInFile { Off = "off", On = "on", Clean = "clean", }
+}
+
+/// `server_tokens`.
+#[derive(Clone, Debug)]
+pub enum ServerTokens {
+    /// Name and version.
+    On,
+    /// Name only.
+    Off,
+    /// With build name.
+    Build,
+    /// By variable.
+    Value(Template),
+}
+
+impl Setting for ServerTokens {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let w = d.args.first().ok_or_else(|| cx.error(d, "no value"))?;
+        Ok(match w.text.as_slice() {
+            b"on" => ServerTokens::On,
+            b"off" => ServerTokens::Off,
+            b"build" => ServerTokens::Build,
+            t if t.contains(&b'$') => ServerTokens::Value(cx.template(d, w)?),
+            _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
+        })
+    }
+}
+
+/// An offset or `off`.
+#[derive(Clone, Copy, Debug)]
+pub struct OffOffset(pub Option<u64>);
+
+impl Setting for OffOffset {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        match first(d) {
+            b"off" => Ok(OffOffset(None)),
+            v => units::offset(v).map(|o| OffOffset(Some(o))).ok_or_else(|| cx.error(d, "invalid value")),
+        }
+    }
+}
+
+/// `aio`: accepted in all forms.
+#[derive(Clone, Copy, Debug)]
+pub struct Aio;
+
+impl Setting for Aio {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        match first(d) {
+            b"on" | b"off" | b"threads" => Ok(Aio),
+            v if v.starts_with(b"threads=") => Ok(Aio),
+            _ => Err(cx.error(d, "invalid value")),
+        }
+    }
+}
+
+/// A rate or size that may have variables.
+#[derive(Clone, Debug)]
+pub struct RateTemplate(pub Option<Template>);
+
+impl Setting for RateTemplate {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let w = d.args.first().ok_or_else(|| cx.error(d, "no value"))?;
+        let t = cx.template(d, w)?;
+        if let Some(c) = t.as_const()
+            && units::size(c).is_none()
+        {
+            return Err(cx.error(d, format!("\"{}\" directive invalid value", d.name.as_str())));
+        }
+        Ok(RateTemplate(Some(t)))
+    }
+}
+
+/// `max_ranges`.
+#[derive(Clone, Copy, Debug)]
+pub struct MaxRanges(pub Option<u64>);
+
+impl Setting for MaxRanges {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        Ok(MaxRanges(Some(Number::take(previous.map(|_| Number(0)), d, cx)?.0)))
+    }
+}
+
+/// `open_file_cache max=N [inactive=T]`.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenFileCache(pub Option<(u64, Duration)>);
+
+impl Setting for OpenFileCache {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let (mut max, mut inactive) = (None, Duration::from_secs(60));
+        for w in &d.args {
+            let invalid = || cx.error_at(d, w, format!("invalid \"open_file_cache\" parameter \"{}\"", w.as_str()));
+            if let Some(v) = w.text.strip_prefix(b"max=") {
+                max = Some(units::number(v).filter(|n| *n > 0).ok_or_else(invalid)?);
+            } else if let Some(v) = w.text.strip_prefix(b"inactive=") {
+                inactive = Duration::from_secs(units::time_secs(v).ok_or_else(invalid)?);
+            } else if w.text == b"off" {
+                return Ok(OpenFileCache(None));
+            } else {
+                return Err(invalid());
+            }
+        }
+        match max {
+            Some(max) => Ok(OpenFileCache(Some((max, inactive)))),
+            None => Err(cx.error(d, "\"open_file_cache\" must have the \"max\" parameter")),
+        }
+    }
+}
+
+/// `disable_symlinks`.
+#[derive(Clone, Debug, Default)]
+pub struct DisableSymlinks {
+    /// Whether and how.
+    pub mode: SymlinkMode,
+    /// `from=`: this part of the path may have links.
+    pub from: Option<Template>,
+}
+
+/// Which symbolic links are refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SymlinkMode {
+    /// None.
+    #[default]
+    Off,
+    /// Any in the path.
+    On,
+    /// Those whose target belongs to another user.
+    IfNotOwner,
+}
+
+impl Setting for DisableSymlinks {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let mut s = DisableSymlinks::default();
+        let mut mode = None;
+        for w in &d.args {
+            match w.text.as_slice() {
+                b"off" => mode = Some(SymlinkMode::Off),
+                b"on" => mode = Some(SymlinkMode::On),
+                b"if_not_owner" => mode = Some(SymlinkMode::IfNotOwner),
+                t if t.starts_with(b"from=") => {
+                    let word = forebay_conf::tree::Word { text: t[5..].to_vec(), ..w.clone() };
+                    s.from = Some(cx.template(d, &word)?);
+                }
+                _ => return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))),
+            }
+        }
+        let Some(mode) = mode else {
+            return Err(cx.error(d, "\"disable_symlinks\" must have \"off\", \"on\" or \"if_not_owner\" parameter"));
+        };
+        s.mode = mode;
+        Ok(s)
+    }
+}
+
+/// A directory for temporary files, with its levels of subdirectories.
+#[derive(Clone, Debug)]
+pub struct TempPath(pub Option<PathBuf>);
+
+impl Setting for TempPath {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let path = cx.full_path(first(d));
+        for w in d.args.iter().skip(1) {
+            if !matches!(w.text.as_slice(), b"1" | b"2" | b"3") {
+                return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
+            }
+        }
+        if !cx.temp_paths.contains(&path) {
+            cx.temp_paths.push(path.clone());
+        }
+        Ok(TempPath(Some(path)))
+    }
+}

@@ -1,0 +1,233 @@
+//! `add_header`, `add_trailer`, `expires` (nginx: ngx_http_headers_module).
+
+use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::config::value::{Setting, once};
+use crate::keyword;
+use crate::modules::LocationSettings;
+use crate::request::{Request, VarError};
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_conf::units;
+use std::sync::Arc;
+
+crate::settings! {
+    /// `add_header`.
+    "add_header" => add_header: Lines = Lines::default();
+    /// `add_header_inherit`.
+    "add_header_inherit" => add_header_inherit: Inherit = Inherit::On;
+    /// `add_trailer`.
+    "add_trailer" => add_trailer: Lines = Lines::default();
+    /// `add_trailer_inherit`.
+    "add_trailer_inherit" => add_trailer_inherit: Inherit = Inherit::On;
+    /// `expires`.
+    "expires" => expires: Expires = Expires::Off;
+}
+
+keyword! {
+    /// Whether a level's lines replace, join or drop those of the level above.
+    pub enum Inherit { On = "on", Off = "off", Merge = "merge", }
+}
+
+/// One field line to be added.
+#[derive(Clone, Debug)]
+pub struct Line {
+    name: Vec<u8>,
+    value: Template,
+    always: bool,
+}
+
+/// All lines of a level.
+#[derive(Clone, Debug, Default)]
+pub struct Lines(pub Arc<Vec<Line>>);
+
+impl Setting for Lines {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut lines = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let (Some(name), Some(value)) = (d.args.first(), d.args.get(1)) else { return Ok(Lines(Arc::new(lines))) };
+        let always = match d.args.get(2) {
+            None => false,
+            Some(w) if w.text == b"always" => true,
+            Some(w) => return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))),
+        };
+        lines.push(Line { name: name.text.clone(), value: cx.template(d, value)?, always });
+        Ok(Lines(Arc::new(lines)))
+    }
+}
+
+/// What `expires` sets.
+#[derive(Clone, Debug)]
+pub enum Expires {
+    /// Nothing.
+    Off,
+    /// The epoch, `no-cache`.
+    Epoch,
+    /// Far in the future.
+    Max,
+    /// Seconds from now; negative: in the past.
+    Access(i64),
+    /// Seconds from the modification.
+    Modified(i64),
+    /// Second of the day.
+    Daily(i64),
+    /// By a variable that holds one of the above.
+    Value(Template, bool),
+}
+
+fn expires_text(words: &[&[u8]]) -> Result<Expires, &'static str> {
+    let (modified, word) = match words {
+        [b"modified", w] => (true, *w),
+        [w] => (false, *w),
+        _ => return Err("invalid value"),
+    };
+    if !modified {
+        match word {
+            b"epoch" => return Ok(Expires::Epoch),
+            b"max" => return Ok(Expires::Max),
+            b"off" => return Ok(Expires::Off),
+            _ => {}
+        }
+    }
+    let seconds = |t: &[u8]| units::time_secs(t).and_then(|n| i64::try_from(n).ok()).ok_or("invalid value");
+    match word {
+        [b'@', t @ ..] if modified => {
+            let _ = t;
+            Err("daily time cannot be used with \"modified\" parameter")
+        }
+        [b'@', t @ ..] => {
+            let n = seconds(t)?;
+            if n > 24 * 3600 { Err("daily time value must be less than 24 hours") } else { Ok(Expires::Daily(n)) }
+        }
+        _ => {
+            let n = match word {
+                [b'+', t @ ..] => seconds(t)?,
+                [b'-', t @ ..] => -seconds(t)?,
+                t => seconds(t)?,
+            };
+            Ok(if modified { Expires::Modified(n) } else { Expires::Access(n) })
+        }
+    }
+}
+
+impl Setting for Expires {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let (modified, word) = match d.args.as_slice() {
+            [m, w] if m.text == b"modified" => (true, w),
+            [w] => (false, w),
+            [_, w, ..] => return Err(cx.error_at(d, w, "invalid value")),
+            [] => return Err(cx.error(d, "no value")),
+        };
+        if word.text.contains(&b'$') {
+            return Ok(Expires::Value(cx.template(d, word)?, modified));
+        }
+        let words: Vec<&[u8]> = d.args.iter().map(|w| w.text.as_slice()).collect();
+        expires_text(&words).map_err(|m| cx.error(d, m))
+    }
+}
+
+/// Whether there is anything to do in a location.
+pub fn enabled(s: &LocationSettings) -> bool {
+    let h = &s.headers;
+    !h.add_header.0.is_empty() || !h.add_trailer.0.is_empty() || !matches!(h.expires, Expires::Off)
+}
+
+fn good_status(status: u16) -> bool {
+    matches!(status, 200 | 201 | 204 | 206 | 301 | 302 | 303 | 304 | 307 | 308)
+}
+
+/// The header filter.
+///
+/// # Errors
+/// When a variable cannot be evaluated.
+pub fn filter(req: &mut Request) -> Result<(), VarError> {
+    let http = req.http();
+    let h = &http.location(req).settings.headers;
+    let good = good_status(req.resp.status);
+    if good && !matches!(h.expires, Expires::Off) {
+        set_expires(req, &h.expires)?;
+    }
+    for l in h.add_header.0.iter().filter(|l| good || l.always) {
+        let value = l.value.value(req)?;
+        add(req, &l.name, &value);
+    }
+    let has_body = !matches!(req.resp.status, 204 | 304);
+    if has_body && !h.add_trailer.0.is_empty() && req.head.version >= forebay_http::request::Version::Http11 {
+        let mut any = false;
+        for l in h.add_trailer.0.iter().filter(|l| good || l.always) {
+            let value = l.value.value(req)?;
+            if !value.is_empty() {
+                req.resp.trailers.push(&l.name, &value);
+                any = true;
+            }
+        }
+        if any {
+            // Trailers need the chunked coding.
+            req.resp.content_length = None;
+        }
+    }
+    Ok(())
+}
+
+fn add(req: &mut Request, name: &[u8], value: &[u8]) {
+    if value.is_empty() {
+        match name {
+            n if n.eq_ignore_ascii_case(b"Last-Modified") => req.resp.last_modified = None,
+            n if n.eq_ignore_ascii_case(b"ETag") => req.resp.etag.clear(),
+            _ => {}
+        }
+        return;
+    }
+    if name.eq_ignore_ascii_case(b"Last-Modified") {
+        req.resp.last_modified = None;
+        req.resp.fields.set(b"Last-Modified", value);
+    } else if name.eq_ignore_ascii_case(b"ETag") {
+        req.resp.etag = value.to_vec();
+    } else {
+        req.resp.fields.push(name, value);
+    }
+}
+
+fn set_expires(req: &mut Request, e: &Expires) -> Result<(), VarError> {
+    let parsed;
+    let e = match e {
+        Expires::Value(t, modified) => {
+            let text = t.value(req)?;
+            let words: &[&[u8]] = if *modified { &[b"modified", &text] } else { &[&text] };
+            match expires_text(words) {
+                Ok(e) => {
+                    parsed = e;
+                    &parsed
+                }
+                Err(_) => return Ok(()),
+            }
+        }
+        e => e,
+    };
+    let now = req.thread.clock.unix();
+    let (date, cache): (Vec<u8>, Vec<u8>) = match e {
+        Expires::Off | Expires::Value(..) => return Ok(()),
+        Expires::Epoch => (b"Thu, 01 Jan 1970 00:00:01 GMT".to_vec(), b"no-cache".to_vec()),
+        Expires::Max => (b"Thu, 31 Dec 2037 23:55:55 GMT".to_vec(), b"max-age=315360000".to_vec()),
+        Expires::Access(n) => from_now(now, now + n, *n),
+        Expires::Modified(n) => match req.resp.last_modified {
+            Some(m) => from_now(now, m + n, m + n - now),
+            None => from_now(now, now + n, *n),
+        },
+        Expires::Daily(second) => {
+            let offset = i64::from(req.thread.clock.offset(now));
+            let of_day = (now + offset).rem_euclid(86400);
+            let age = (second - of_day).rem_euclid(86400);
+            let age = if age == 0 { 86400 } else { age };
+            from_now(now, now + age, age)
+        }
+    };
+    req.resp.fields.set(b"Expires", &date);
+    req.resp.fields.set(b"Cache-Control", &cache);
+    Ok(())
+}
+
+fn from_now(_now: i64, at: i64, age: i64) -> (Vec<u8>, Vec<u8>) {
+    let cache = if age < 0 { b"no-cache".to_vec() } else { format!("max-age={age}").into_bytes() };
+    (forebay_http::date::imf(at).to_vec(), cache)
+}

@@ -1,0 +1,39 @@
+//! `index` (nginx: ngx_http_index_module).
+
+use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::config::value::Setting;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use std::sync::Arc;
+
+crate::settings! {
+    /// Names tried for a path that ends in a slash.
+    "index" => names: Names = Names::default();
+}
+
+/// The names, in order.
+#[derive(Clone, Debug)]
+pub struct Names(pub Arc<Vec<Template>>);
+
+impl Default for Names {
+    fn default() -> Self {
+        Names(Arc::new(vec![Template::constant(b"index.html")]))
+    }
+}
+
+impl Setting for Names {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut names = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        for (i, w) in d.args.iter().enumerate() {
+            if w.text.is_empty() {
+                return Err(cx.error_at(d, w, "index \"\" in \"index\" directive is invalid"));
+            }
+            if w.text.starts_with(b"/") && i + 1 != d.args.len() {
+                cx.warn(d, "only the last index in \"index\" directive should be absolute");
+            }
+            names.push(cx.template(d, w)?);
+        }
+        Ok(Names(Arc::new(names)))
+    }
+}

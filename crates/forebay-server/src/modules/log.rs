@@ -1,0 +1,271 @@
+//! `access_log`, `log_format`, `error_log`, `open_log_file_cache` (nginx: ngx_http_log_module).
+
+use crate::access_log::{AccessLog, Escape, Format, Target};
+use crate::config::main_settings::{ErrorLog, ErrorLogTarget};
+use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::config::value::{Setting, once};
+use crate::request::Request;
+use forebay_conf::error::{Error, Level};
+use forebay_conf::tree::{Directive, Word};
+use forebay_conf::units;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+crate::settings! {
+    /// `access_log`; empty = off.
+    "access_log" => access_log: AccessLogs = AccessLogs::default();
+    /// `error_log` of this level; `None` is that of the top level.
+    "error_log" => error_log: Option<ErrorLogs> = None;
+    /// `open_log_file_cache`.
+    "open_log_file_cache" => open_log_file_cache: LogFileCache = LogFileCache(None);
+}
+
+/// The logs of a level.
+#[derive(Clone, Debug, Default)]
+pub struct AccessLogs(pub Arc<Vec<AccessLog>>);
+
+/// Name and text of the format that is always there.
+const COMBINED: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"";
+
+/// The built-in format.
+pub fn combined(vars: &mut crate::variables::Registry) -> Format {
+    let template = Template::compile(COMBINED.as_bytes(), vars).unwrap_or_default();
+    Format { name: b"combined".to_vec(), escape: Escape::Default, template }
+}
+
+/// The log that is written when no `access_log` is given.
+pub fn default_log(cx: &mut Scope<'_>) -> AccessLogs {
+    let path = cx.full_path(cx.env.access_log.as_bytes());
+    let target = Target::File(cx.log_file(path));
+    AccessLogs(Arc::new(vec![AccessLog { target, format: 0, buffer: 0, flush: None, gzip: None, condition: None }]))
+}
+
+impl Setting for AccessLogs {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut logs = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let Some(first) = d.args.first() else { return Ok(AccessLogs::default()) };
+        if first.text == b"off" {
+            if d.args.len() > 1 {
+                return Err(cx.error_at(d, &d.args[1], format!("invalid parameter \"{}\"", d.args[1].as_str())));
+            }
+            return Ok(AccessLogs::default());
+        }
+        let mut log = AccessLog { target: target(d, first, cx)?, format: 0, buffer: 0, flush: None, gzip: None, condition: None };
+        let mut params = d.args.iter().skip(1);
+        let mut next = params.next();
+        if let Some(w) = next
+            && !is_parameter(&w.text)
+        {
+            log.format = cx.log_formats.iter().position(|f| f.name == w.text).ok_or_else(|| cx.error_at(d, w, format!("unknown log format \"{}\"", w.as_str())))?;
+            next = params.next();
+        }
+        while let Some(w) = next {
+            parameter(&mut log, d, w, cx)?;
+            next = params.next();
+        }
+        if log.flush.is_some() && log.buffer == 0 {
+            return Err(cx.error(d, "no buffer is defined for access_log \"".to_string() + &first.as_str() + "\""));
+        }
+        if log.buffer != 0 && !matches!(log.target, Target::File(_)) {
+            let what = if matches!(log.target, Target::Path(_)) { "buffered logs cannot have variables in name" } else { "logs to syslog cannot be buffered" };
+            return Err(cx.error(d, what));
+        }
+        logs.push(log);
+        Ok(AccessLogs(Arc::new(logs)))
+    }
+}
+
+fn is_parameter(t: &[u8]) -> bool {
+    t.starts_with(b"buffer=") || t.starts_with(b"flush=") || t.starts_with(b"if=") || t == b"gzip" || t.starts_with(b"gzip=")
+}
+
+fn target(d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Target, Error> {
+    if let Some(s) = w.text.strip_prefix(b"syslog:") {
+        let text = String::from_utf8_lossy(s).into_owned();
+        crate::syslog::check(&text).map_err(|m| cx.error(d, m))?;
+        return Ok(Target::Syslog(text));
+    }
+    let t = cx.template(d, w)?;
+    if t.as_const().is_none() {
+        return Ok(Target::Path(t));
+    }
+    let path = cx.full_path(&w.text);
+    Ok(Target::File(cx.log_file(path)))
+}
+
+fn parameter(log: &mut AccessLog, d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<(), Error> {
+    let invalid = |cx: &Scope<'_>, what: &str| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str()));
+    if let Some(v) = w.text.strip_prefix(b"buffer=") {
+        log.buffer = units::size(v).filter(|n| *n > 0).ok_or_else(|| invalid(cx, "buffer size"))? as usize;
+    } else if let Some(v) = w.text.strip_prefix(b"flush=") {
+        let ms = units::time_ms(v).filter(|n| *n > 0).ok_or_else(|| invalid(cx, "flush time"))?;
+        log.flush = Some(Duration::from_millis(ms));
+    } else if w.text == b"gzip" || w.text.starts_with(b"gzip=") {
+        let level = w.text.strip_prefix(b"gzip=").map_or(Some(1), units::number);
+        log.gzip = Some(level.filter(|n| (1..=9).contains(n)).ok_or_else(|| invalid(cx, "compression level"))? as u32);
+        if log.buffer == 0 {
+            log.buffer = 64 * 1024;
+        }
+    } else if let Some(v) = w.text.strip_prefix(b"if=") {
+        let word = Word { text: v.to_vec(), ..w.clone() };
+        log.condition = Some(cx.template(d, &word)?);
+    } else {
+        return Err(invalid(cx, "parameter"));
+    }
+    Ok(())
+}
+
+/// `log_format`.
+///
+/// # Errors
+/// In nginx's words.
+pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+    let Some((name, rest)) = d.args.split_first() else { return Ok(()) };
+    if cx.log_formats.iter().any(|f| f.name == name.text) {
+        return Err(cx.error_at(d, name, format!("duplicate \"log_format\" name \"{}\"", name.as_str())));
+    }
+    let (escape, rest) = match rest.split_first() {
+        Some((w, tail)) if w.text.starts_with(b"escape=") => match &w.text[7..] {
+            b"default" => (Escape::Default, tail),
+            b"json" => (Escape::Json, tail),
+            b"none" => (Escape::None, tail),
+            v => return Err(cx.error_at(d, w, format!("unknown log format escaping \"{}\"", String::from_utf8_lossy(v)))),
+        },
+        _ => (Escape::Default, rest),
+    };
+    let mut text = Vec::new();
+    for w in rest {
+        text.extend_from_slice(&w.text);
+    }
+    let template = Template::compile(&text, cx.vars).map_err(|m| cx.error(d, m))?;
+    cx.log_formats.push(Format { name: name.text.clone(), escape, template });
+    Ok(())
+}
+
+/// The error logs of a level.
+#[derive(Clone, Debug, Default)]
+pub struct ErrorLogs(pub Arc<Vec<ErrorLog>>);
+
+impl Setting for Option<ErrorLogs> {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut logs = previous.flatten().map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        logs.push(error_log(d, cx)?);
+        Ok(Some(ErrorLogs(Arc::new(logs))))
+    }
+}
+
+/// Reads one `error_log`.
+///
+/// # Errors
+/// In nginx's words.
+pub fn error_log(d: &Directive, cx: &mut Scope<'_>) -> Result<ErrorLog, Error> {
+    let word = crate::config::value::first(d);
+    let target = if word == b"stderr" {
+        ErrorLogTarget::Stderr
+    } else if let Some(s) = word.strip_prefix(b"syslog:") {
+        let text = String::from_utf8_lossy(s).into_owned();
+        crate::syslog::check(&text).map_err(|m| cx.error(d, m))?;
+        ErrorLogTarget::Syslog(text)
+    } else if let Some(m) = word.strip_prefix(b"memory:") {
+        let _ = m;
+        return Err(cx.error(d, "nginx was built without debug support"));
+    } else {
+        let path = cx.full_path(word);
+        cx.log_file(path.clone());
+        ErrorLogTarget::File(path)
+    };
+    let level = match d.args.get(1) {
+        None => Level::Error,
+        Some(w) => match w.text.as_slice() {
+            b"emerg" => Level::Emerg,
+            b"alert" => Level::Alert,
+            b"crit" => Level::Crit,
+            b"error" => Level::Error,
+            b"warn" => Level::Warn,
+            b"notice" => Level::Notice,
+            b"info" => Level::Info,
+            t if t == b"debug" || t.starts_with(b"debug_") => Level::Debug,
+            _ => return Err(cx.error_at(d, w, format!("invalid log level \"{}\"", w.as_str()))),
+        },
+    };
+    Ok(ErrorLog { target, level })
+}
+
+/// `open_log_file_cache`.
+#[derive(Clone, Copy, Debug)]
+pub struct LogFileCache(pub Option<(u64, Duration, Duration, u64)>);
+
+impl Setting for LogFileCache {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let (mut max, mut inactive, mut valid, mut uses) = (None, Duration::from_secs(10), Duration::from_secs(60), 1);
+        for w in &d.args {
+            let invalid = || cx.error_at(d, w, format!("invalid \"open_log_file_cache\" parameter \"{}\"", w.as_str()));
+            if w.text == b"off" {
+                return Ok(LogFileCache(None));
+            } else if let Some(v) = w.text.strip_prefix(b"max=") {
+                max = Some(units::number(v).filter(|n| *n > 0).ok_or_else(invalid)?);
+            } else if let Some(v) = w.text.strip_prefix(b"inactive=") {
+                inactive = Duration::from_secs(units::time_secs(v).ok_or_else(invalid)?);
+            } else if let Some(v) = w.text.strip_prefix(b"valid=") {
+                valid = Duration::from_secs(units::time_secs(v).ok_or_else(invalid)?);
+            } else if let Some(v) = w.text.strip_prefix(b"min_uses=") {
+                uses = units::number(v).filter(|n| *n > 0).ok_or_else(invalid)?;
+            } else {
+                return Err(invalid());
+            }
+        }
+        match max {
+            Some(max) => Ok(LogFileCache(Some((max, inactive, valid, uses)))),
+            None => Err(cx.error(d, "\"open_log_file_cache\" must have \"max\" parameter")),
+        }
+    }
+}
+
+/// Writes a line to a log whose path has variables. Such files are opened by the worker, for each line
+/// unless `open_log_file_cache` keeps them; a path below a missing root is not created.
+pub fn write_variable_path(req: &mut Request, path: &Template, line: &[u8]) {
+    let Ok(text) = path.value(req) else { return };
+    if text.is_empty() || text.contains(&0) {
+        return;
+    }
+    let mut full = Vec::new();
+    if text.first() != Some(&b'/') {
+        full.extend_from_slice(&req.conf.config.prefix);
+    }
+    full.extend_from_slice(&text);
+    use std::os::unix::ffi::OsStrExt;
+    let path = PathBuf::from(std::ffi::OsStr::from_bytes(&full));
+    let http = req.http();
+    let cache = http.location(req).settings.log.open_log_file_cache.0;
+    let thread = req.thread.clone();
+    let now = Instant::now();
+    let mut logs = thread.log_buffers.borrow_mut();
+    if let Some((max, inactive, valid, _)) = cache {
+        logs.opened.retain(|_, (_, at)| now.duration_since(*at) < inactive.max(valid));
+        if let Some((fd, _)) = logs.opened.get(&path) {
+            let _ = rustix::io::write(fd, line);
+            return;
+        }
+        if logs.opened.len() as u64 >= max {
+            logs.opened.clear();
+        }
+    }
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
+    match rustix::fs::open(&path, flags, Mode::from_raw_mode(0o644)) {
+        Ok(fd) => {
+            let _ = rustix::io::write(&fd, line);
+            if cache.is_some() {
+                logs.opened.insert(path, (fd, now));
+            }
+        }
+        Err(e) => {
+            drop(logs);
+            let text = super::static_file::errno_text(e);
+            req.log(Level::Crit, &format!("open() \"{}\" failed {text}", path.display()));
+        }
+    }
+}

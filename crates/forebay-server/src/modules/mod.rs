@@ -1,0 +1,211 @@
+//! The one place that knows all modules: their settings, directives, variables and the order in which
+//! their hooks run.
+
+use crate::config::http::{Kind, LocationBuild};
+use crate::config::scope::Scope;
+use crate::request::Request;
+use crate::variables::Row;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+
+pub mod autoindex;
+pub mod core;
+pub mod empty_gif;
+pub mod headers;
+pub mod index;
+pub mod log;
+pub mod random_index;
+pub mod rewrite;
+pub mod server;
+pub mod static_file;
+pub mod stub_status;
+pub mod try_files;
+pub mod vars;
+
+/// Makes the settings of all modules into one set a location.
+macro_rules! modules {
+    ($($module:ident,)*) => {
+        /// What one level says, all modules.
+        #[derive(Clone, Debug, Default)]
+        #[allow(missing_docs)]
+        pub struct LocationWritten { $(pub $module: $module::Written,)* }
+
+        /// What is in effect at a location, all modules.
+        #[derive(Clone, Debug)]
+        #[allow(missing_docs)]
+        pub struct LocationSettings { $(pub $module: $module::Settings,)* }
+
+        impl LocationWritten {
+            /// Takes a directive; `Ok(false)` if no module binds it.
+            ///
+            /// # Errors
+            /// In nginx's words.
+            pub fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
+                $(if self.$module.set(d, cx)? { return Ok(true); })*
+                Ok(false)
+            }
+            /// Takes over what this level left unset.
+            pub fn inherit(&mut self, parent: &LocationWritten) {
+                $(self.$module.inherit(&parent.$module);)*
+            }
+            /// Applies the defaults.
+            pub fn resolve(&self) -> LocationSettings {
+                LocationSettings { $($module: self.$module.resolve(),)* }
+            }
+        }
+
+        /// Names of all directives bound by settings at location level.
+        pub const BOUND: &[&[&str]] = &[$($module::Written::DIRECTIVES,)*];
+    };
+}
+
+modules! { core, log, headers, index, autoindex, random_index, rewrite, }
+
+/// What a hook decided.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Goes on with the next hook.
+    Declined,
+    /// Access: this hook allows it (`satisfy any` then skips the others).
+    Allowed,
+    /// Answers with this status: its error page, or `Request::resp` if that has been made.
+    Status(u16),
+    /// The response in `Request::resp` is complete.
+    Done,
+    /// Waits, then goes on as the second part says.
+    Delay(std::time::Duration, Box<Verdict>),
+    /// Starts over with the path in `Request::uri`.
+    Redirect,
+}
+
+/// A hook looks at the request and decides.
+pub type Hook = fn(&mut Request) -> Verdict;
+
+/// One entry of a phase: enabled where the settings say so.
+pub struct Entry {
+    enabled: fn(&LocationSettings) -> bool,
+    hook: Hook,
+}
+
+/// Runs before access, in this order (nginx: PREACCESS).
+const PREACCESS: &[Entry] = &[];
+
+/// Decides on access, in this order (nginx: ACCESS).
+const ACCESS: &[Entry] = &[];
+
+/// Hooks enabled in one location, found once when the configuration is built.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// PREACCESS.
+    pub preaccess: Vec<Hook>,
+    /// ACCESS.
+    pub access: Vec<Hook>,
+    /// HEADER_FILTERS.
+    pub header_filters: Vec<HeaderFilter>,
+}
+
+/// Changes the response before its head is written.
+pub type HeaderFilter = fn(&mut Request) -> Result<(), crate::request::VarError>;
+
+/// One header filter.
+pub struct FilterEntry {
+    enabled: fn(&LocationSettings) -> bool,
+    filter: HeaderFilter,
+}
+
+/// Header filters in the order in which they run; the response is written after the last.
+const HEADER_FILTERS: &[FilterEntry] = &[
+    FilterEntry { enabled: |_| true, filter: static_file::not_modified },
+    FilterEntry { enabled: headers::enabled, filter: headers::filter },
+    FilterEntry { enabled: |_| true, filter: static_file::ranges },
+];
+
+impl Plan {
+    /// Hooks that these settings enable.
+    pub fn for_location(s: &LocationSettings, _ops: &[rewrite::Op]) -> Plan {
+        let pick = |entries: &[Entry]| entries.iter().filter(|e| (e.enabled)(s)).map(|e| e.hook).collect();
+        Plan {
+            preaccess: pick(PREACCESS),
+            access: pick(ACCESS),
+            header_filters: HEADER_FILTERS.iter().filter(|e| (e.enabled)(s)).map(|e| e.filter).collect(),
+        }
+    }
+}
+
+/// A handler that takes a location's content for itself.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// `stub_status`.
+    StubStatus,
+    /// `empty_gif`.
+    EmptyGif,
+}
+
+impl Content {
+    /// Whether an `if` block inside the location keeps this handler.
+    pub fn inherited_by_if(&self) -> bool {
+        false
+    }
+}
+
+/// Directives of the http level that stand for themselves. `Ok(false)`: not one of them.
+///
+/// # Errors
+/// In nginx's words.
+pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
+    match d.name.text.as_slice() {
+        b"log_format" => log::format(d, cx)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Directives of a location that are not inherited. `Ok(false)`: not one of them.
+///
+/// # Errors
+/// In nginx's words.
+pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<bool, Error> {
+    match d.name.text.as_slice() {
+        b"rewrite" | b"return" | b"set" | b"break" => rewrite::directive(d, l, cx)?,
+        b"try_files" => l.try_files = Some(try_files::parse(d, l.try_files.is_some(), cx)?),
+        b"internal" => {
+            if l.internal {
+                return Err(cx.error(d, "\"internal\" directive is duplicate"));
+            }
+            l.internal = true;
+        }
+        b"root" | b"alias" => core::root(d, l, cx)?,
+        b"stub_status" => l.content = Some(Content::StubStatus),
+        b"empty_gif" => l.content = Some(Content::EmptyGif),
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Whether a level is a location of its own (not an `if` or a server).
+pub fn is_location(kind: &Kind) -> bool {
+    !matches!(kind, Kind::Http | Kind::Server | Kind::If | Kind::LimitExcept)
+}
+
+/// Rows of all built-in variables.
+pub fn variables() -> impl Iterator<Item = &'static Row> {
+    [vars::PLAIN, vars::VARIABLES].into_iter().flatten()
+}
+
+/// What modules keep for one request; reset for each.
+#[derive(Debug, Default)]
+pub struct ModuleState {
+    /// User name of `auth_basic` (`$remote_user`).
+    pub remote_user: Option<Vec<u8>>,
+    /// `$request_id`, made when first asked for.
+    pub request_id: Option<[u8; 32]>,
+}
+
+impl ModuleState {
+    /// Empties it for the next request.
+    pub fn clear(&mut self) {
+        if self.remote_user.is_some() || self.request_id.is_some() {
+            *self = ModuleState::default();
+        }
+    }
+}

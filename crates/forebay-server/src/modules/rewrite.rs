@@ -1,0 +1,412 @@
+//! `rewrite`, `return`, `set`, `if`, `break` (nginx: ngx_http_rewrite_module).
+
+use crate::config::http::{LocationBuild, LocationId};
+use crate::config::scope::Scope;
+use crate::config::template::{Part, Template};
+use crate::pattern::Pattern;
+use crate::request::{Request, VarError};
+use crate::variables::VarId;
+use forebay_conf::error::{Error, Level};
+use forebay_conf::tree::{Directive, Word};
+use forebay_conf::units;
+use forebay_http::uri::{self, Escape};
+
+crate::settings! {
+    /// `rewrite_log`.
+    "rewrite_log" => rewrite_log: bool = false;
+    /// `uninitialized_variable_warn`.
+    "uninitialized_variable_warn" => uninitialized_variable_warn: bool = true;
+}
+
+/// What follows a rewrite that matched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flag {
+    /// Goes on with the next directive.
+    Continue,
+    /// `last`: looks for a location anew.
+    Last,
+    /// `break`: stays in this location.
+    Break,
+    /// `redirect`, `permanent`, or a replacement that is a URL.
+    Redirect(u16),
+}
+
+/// One compiled directive.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// `set`.
+    Set(VarId, Template),
+    /// `if`, with its block and the level that its block's other directives make.
+    If {
+        /// Condition.
+        cond: Condition,
+        /// Level to switch to.
+        location: Option<LocationId>,
+        /// Rewrite directives of the block.
+        ops: Vec<Op>,
+    },
+    /// `rewrite`.
+    Rewrite {
+        /// Pattern.
+        pattern: Pattern,
+        /// Replacement.
+        replacement: Template,
+        /// The query of the request is appended.
+        keep_args: bool,
+        /// Flag.
+        flag: Flag,
+    },
+    /// `return`.
+    Return {
+        /// Status; 0: `return URL`, which is 302.
+        status: u16,
+        /// Text or URL.
+        text: Option<Template>,
+    },
+    /// `break`.
+    Break,
+}
+
+/// What a condition tests.
+#[derive(Clone, Debug)]
+pub enum Condition {
+    /// A variable that is neither empty nor `0`.
+    Var(VarId),
+    /// `=` or (negated) `!=`.
+    Equal(VarId, Template, bool),
+    /// `~`, `~*`, and negated.
+    Match(VarId, Pattern, bool),
+    /// `-f`, `-d`, `-e`, `-x`, and negated.
+    File(u8, Template, bool),
+}
+
+/// Compiles `rewrite`, `return`, `set` or `break` into a level.
+///
+/// # Errors
+/// In nginx's words.
+pub fn directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+    let op = match d.name.text.as_slice() {
+        b"break" => Op::Break,
+        b"set" => set(d, cx)?,
+        b"return" => ret(d, cx)?,
+        _ => rewrite(d, cx)?,
+    };
+    l.ops.push(op);
+    Ok(())
+}
+
+fn set(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
+    let [name, value] = d.args.as_slice() else { return Err(cx.error(d, "invalid number of arguments")) };
+    let var = variable(d, name, cx)?;
+    let id = cx.vars.define_stored(var).map_err(|m| cx.error_at(d, name, m))?;
+    Ok(Op::Set(id, cx.template(d, value)?))
+}
+
+fn variable<'w>(d: &Directive, w: &'w Word, cx: &Scope<'_>) -> Result<&'w [u8], Error> {
+    match w.text.strip_prefix(b"$") {
+        Some(n) if !n.is_empty() => Ok(n),
+        _ => Err(cx.error_at(d, w, format!("invalid variable name \"{}\"", w.as_str()))),
+    }
+}
+
+fn is_url(t: &[u8]) -> bool {
+    [b"http://".as_slice(), b"https://", b"$scheme"].iter().any(|p| t.starts_with(p))
+}
+
+fn ret(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
+    let Some(first) = d.args.first() else { return Err(cx.error(d, "no value")) };
+    match units::number(&first.text) {
+        None => {
+            if d.args.len() == 1 && is_url(&first.text) {
+                return Ok(Op::Return { status: 302, text: Some(cx.template(d, first)?) });
+            }
+            Err(cx.error_at(d, first, format!("invalid return code \"{}\"", first.as_str())))
+        }
+        Some(n) if n > 999 => Err(cx.error_at(d, first, format!("invalid return code \"{}\"", first.as_str()))),
+        Some(n) => {
+            let text = match d.args.get(1) {
+                None => None,
+                Some(w) => Some(cx.template(d, w)?),
+            };
+            Ok(Op::Return { status: n as u16, text })
+        }
+    }
+}
+
+fn rewrite(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
+    let (Some(re), Some(to)) = (d.args.first(), d.args.get(1)) else { return Err(cx.error(d, "no value")) };
+    let pattern = cx.pattern(d, &re.text, false)?;
+    let mut flag = if is_url(&to.text) { Flag::Redirect(302) } else { Flag::Continue };
+    if let Some(w) = d.args.get(2) {
+        flag = match (w.text.as_slice(), flag) {
+            (b"last", _) => Flag::Last,
+            (b"break", _) => Flag::Break,
+            (b"redirect", _) => Flag::Redirect(302),
+            (b"permanent", _) => Flag::Redirect(301),
+            _ => return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))),
+        };
+    }
+    if to.text.is_empty() {
+        return Err(cx.error_at(d, to, "empty replacement"));
+    }
+    // A question mark at the end keeps the query of the request away.
+    let (text, keep_args) = match to.text.split_last() {
+        Some((b'?', rest)) => (rest.to_vec(), false),
+        _ => (to.text.clone(), true),
+    };
+    let word = Word { text, ..to.clone() };
+    Ok(Op::Rewrite { pattern, replacement: cx.template(d, &word)?, keep_args, flag })
+}
+
+/// Reads the condition of an `if`.
+///
+/// # Errors
+/// In nginx's words.
+pub fn condition(d: &Directive, cx: &mut Scope<'_>) -> Result<Condition, Error> {
+    let invalid = |cx: &Scope<'_>, w: &Word| cx.error_at(d, w, format!("invalid condition \"{}\"", w.as_str()));
+    let mut words: Vec<Word> = d.args.clone();
+    let Some(first) = words.first_mut() else { return Err(cx.error(d, "invalid condition")) };
+    if first.text.first() != Some(&b'(') {
+        return Err(invalid(cx, first));
+    }
+    first.text.remove(0);
+    if first.text.is_empty() && words.len() > 1 {
+        words.remove(0);
+    }
+    let Some(last) = words.last_mut() else { return Err(cx.error(d, "invalid condition")) };
+    if last.text.last() != Some(&b')') {
+        return Err(invalid(cx, &last.clone()));
+    }
+    last.text.pop();
+    if last.text.is_empty() && words.len() > 1 {
+        words.pop();
+    }
+    let first = words[0].clone();
+    if first.text.first() == Some(&b'$') && first.text.len() > 1 {
+        let id = cx.vars.reference(&first.text[1..]);
+        let Some(op) = words.get(1) else { return Ok(Condition::Var(id)) };
+        let Some(arg) = words.get(2) else {
+            return Err(invalid(cx, op));
+        };
+        if words.len() > 3 {
+            return Err(invalid(cx, &words[3].clone()));
+        }
+        return Ok(match op.text.as_slice() {
+            b"=" => Condition::Equal(id, cx.template(d, arg)?, false),
+            b"!=" => Condition::Equal(id, cx.template(d, arg)?, true),
+            b"~" => Condition::Match(id, cx.pattern(d, &arg.text, false)?, false),
+            b"~*" => Condition::Match(id, cx.pattern(d, &arg.text, true)?, false),
+            b"!~" => Condition::Match(id, cx.pattern(d, &arg.text, false)?, true),
+            b"!~*" => Condition::Match(id, cx.pattern(d, &arg.text, true)?, true),
+            _ => return Err(cx.error_at(d, op, format!("unexpected \"{}\" in condition", op.as_str()))),
+        });
+    }
+    let (test, negated) = match first.text.as_slice() {
+        [b'-', t] => (*t, false),
+        [b'!', b'-', t] => (*t, true),
+        _ => return Err(invalid(cx, &first)),
+    };
+    match (test, words.get(1), words.len()) {
+        (b'f' | b'd' | b'e' | b'x', Some(arg), 2) => Ok(Condition::File(test, cx.template(d, arg)?, negated)),
+        _ => Err(invalid(cx, &first)),
+    }
+}
+
+/// How running the directives of a level ended.
+pub enum Ran {
+    /// All done, the path is as it was (or `break` keeps it here).
+    Through,
+    /// The path changed: a location is to be found anew.
+    UriChanged,
+    /// To be answered with this status.
+    Status(u16),
+    /// The response is made.
+    Done,
+}
+
+enum Step {
+    Next,
+    Stop(Ran),
+}
+
+/// Runs the directives of a level.
+pub fn run(req: &mut Request, ops: &[Op]) -> Ran {
+    let mut changed = false;
+    match steps(req, ops, &mut changed) {
+        Ok(Step::Stop(ran)) => ran,
+        Ok(Step::Next) if changed => Ran::UriChanged,
+        Ok(Step::Next) => Ran::Through,
+        Err(VarError(m)) => {
+            req.log(Level::Error, &m);
+            Ran::Status(500)
+        }
+    }
+}
+
+fn steps(req: &mut Request, ops: &[Op], changed: &mut bool) -> Result<Step, VarError> {
+    for op in ops {
+        let step = match op {
+            Op::Break => Step::Stop(Ran::Through),
+            Op::Set(var, t) => {
+                let mut v = req.take_buf();
+                t.eval(req, &mut v)?;
+                if req.set_special(*var, &v) {
+                    // A variable that stands for a property of the request.
+                } else {
+                    req.store(*var, Some(&v));
+                }
+                req.give_buf(v);
+                Step::Next
+            }
+            Op::If { cond, location, ops } => {
+                if holds(req, cond)? {
+                    if let Some(l) = location {
+                        req.location = *l;
+                    }
+                    steps(req, ops, changed)?
+                } else {
+                    Step::Next
+                }
+            }
+            Op::Return { status, text } => Step::Stop(answer(req, *status, text.as_ref())?),
+            Op::Rewrite { pattern, replacement, keep_args, flag } => {
+                let uri = std::mem::take(&mut req.uri);
+                let hit = pattern.exec(req, &uri);
+                req.uri = uri;
+                if hit { apply(req, replacement, *keep_args, *flag, changed)? } else { Step::Next }
+            }
+        };
+        if let Step::Stop(_) = step {
+            return Ok(step);
+        }
+    }
+    Ok(Step::Next)
+}
+
+fn holds(req: &mut Request, c: &Condition) -> Result<bool, VarError> {
+    let mut v = req.take_buf();
+    let result = match c {
+        Condition::Var(id) => {
+            let found = req.var(*id, &mut v)?;
+            found && !v.is_empty() && v != b"0"
+        }
+        Condition::Equal(id, t, negated) => {
+            req.var(*id, &mut v)?;
+            let mut w = req.take_buf();
+            t.eval(req, &mut w)?;
+            let equal = v == w;
+            req.give_buf(w);
+            equal != *negated
+        }
+        Condition::Match(id, p, negated) => {
+            req.var(*id, &mut v)?;
+            p.exec(req, &v) != *negated
+        }
+        Condition::File(test, t, negated) => {
+            t.eval(req, &mut v)?;
+            if v.first() != Some(&b'/') {
+                let prefix = req.conf.config.prefix.clone();
+                v.splice(0..0, prefix);
+            }
+            file_test(*test, &v) != *negated
+        }
+    };
+    req.give_buf(v);
+    Ok(result)
+}
+
+fn file_test(test: u8, path: &[u8]) -> bool {
+    use rustix::fs::FileType;
+    let Ok(s) = crate::file_cache::kind(path) else { return false };
+    let kind = FileType::from_raw_mode(s.st_mode);
+    match test {
+        b'f' => kind == FileType::RegularFile,
+        b'd' => kind == FileType::Directory,
+        b'x' => kind == FileType::RegularFile && s.st_mode & 0o100 != 0,
+        _ => true,
+    }
+}
+
+fn answer(req: &mut Request, status: u16, text: Option<&Template>) -> Result<Ran, VarError> {
+    let Some(t) = text else {
+        return Ok(if status == 444 {
+            req.drop_connection = true;
+            Ran::Status(444)
+        } else {
+            Ran::Status(status)
+        });
+    };
+    let mut value = req.take_buf();
+    t.eval(req, &mut value)?;
+    if matches!(status, 301 | 302 | 303 | 307 | 308) {
+        req.resp.location.clear();
+        req.resp.location.extend_from_slice(&value);
+        req.give_buf(value);
+        return Ok(Ran::Status(status));
+    }
+    req.send_text(status, value);
+    Ok(Ran::Done)
+}
+
+/// Replaces the path.
+fn apply(req: &mut Request, to: &Template, keep_args: bool, flag: Flag, changed: &mut bool) -> Result<Step, VarError> {
+    let redirect = matches!(flag, Flag::Redirect(_));
+    let mut out = req.take_buf();
+    let mut in_args = false;
+    for part in to.parts() {
+        match part {
+            Part::Text(t) => {
+                in_args |= t.contains(&b'?');
+                out.extend_from_slice(t);
+            }
+            Part::Var(v) => {
+                req.var(*v, &mut out)?;
+            }
+            Part::Capture(n) if in_args || redirect => {
+                let mut raw = req.take_buf();
+                req.capture(*n, &mut raw);
+                uri::escape(&raw, Escape::Args, &mut out);
+                req.give_buf(raw);
+            }
+            Part::Capture(n) => req.capture(*n, &mut out),
+        }
+    }
+    if let Flag::Redirect(status) = flag {
+        if keep_args && !req.args.is_empty() {
+            out.push(if in_args { b'&' } else { b'?' });
+            let args = std::mem::take(&mut req.args);
+            out.extend_from_slice(&args);
+            req.args = args;
+        }
+        req.resp.location = out;
+        return Ok(Step::Stop(Ran::Status(status)));
+    }
+    let split = memchr::memchr(b'?', &out);
+    if let Some(at) = split {
+        let mut args = out[at + 1..].to_vec();
+        if keep_args && !req.args.is_empty() {
+            args.push(b'&');
+            args.extend_from_slice(&req.args);
+        }
+        req.args = args;
+        out.truncate(at);
+    } else if !keep_args {
+        req.args.clear();
+    }
+    if out.is_empty() {
+        req.log(Level::Error, "the rewritten URI has a zero length");
+        return Ok(Step::Stop(Ran::Status(500)));
+    }
+    std::mem::swap(&mut req.uri, &mut out);
+    req.give_buf(out);
+    req.rewritten = true;
+    *changed = true;
+    Ok(match flag {
+        Flag::Last => Step::Stop(Ran::UriChanged),
+        Flag::Break => {
+            *changed = false;
+            Step::Stop(Ran::Through)
+        }
+        _ => Step::Next,
+    })
+}

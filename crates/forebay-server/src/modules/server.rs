@@ -1,0 +1,21 @@
+//! Settings of the server level (nginx: ngx_http_core_module, server context).
+
+use crate::config::value::{Buffers, Msec, Number, Size};
+use std::time::Duration;
+
+crate::settings! {
+    /// First read of a request head, bytes.
+    "client_header_buffer_size" => client_header_buffer_size: Size = Size(1024);
+    /// Largest request line and field line, and how many such buffers a head may fill.
+    "large_client_header_buffers" => large_client_header_buffers: Buffers = Buffers { count: 4, size: 8192 };
+    /// How long a client may take to send its head.
+    "client_header_timeout" => client_header_timeout: Msec = Msec(Duration::from_secs(60));
+    /// Whether field lines with invalid names are dropped rather than refused.
+    "ignore_invalid_headers" => ignore_invalid_headers: bool = true;
+    /// Whether names may have underscores.
+    "underscores_in_headers" => underscores_in_headers: bool = false;
+    /// Whether adjacent slashes of a path become one.
+    "merge_slashes" => merge_slashes: bool = true;
+    /// Largest number of field lines.
+    "max_headers" => max_headers: Number = Number(1000);
+}

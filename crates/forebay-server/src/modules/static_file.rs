@@ -1,0 +1,438 @@
+//! Files of a location: index, static content, conditions and ranges (nginx: ngx_http_static_module,
+//! ngx_http_index_module, the not-modified and range filters). Hot path.
+
+use crate::file_cache::{self, Cached, Found, Opened, Policy};
+use crate::modules::core::{IfModifiedSince, Settings as Core};
+use crate::phases::{Outcome, spend_uri_change};
+use crate::request::{Request, VarError};
+use crate::response::Part;
+use forebay_conf::error::Level;
+use forebay_http::conditional::{self, Decision, Mode, Validators};
+use forebay_http::field::Name;
+use forebay_http::range::{self, Ranges};
+use forebay_http::request::{Method, Version};
+use rustix::io::Errno;
+use std::rc::Rc;
+use std::time::Duration;
+
+impl Core {
+    /// How files are cached here.
+    #[inline]
+    pub fn policy(&self) -> Policy {
+        Policy {
+            cache: self.open_file_cache.0,
+            valid: Duration::from_secs(self.open_file_cache_valid.0),
+            min_uses: self.open_file_cache_min_uses.0,
+            errors: self.open_file_cache_errors,
+        }
+    }
+}
+
+/// Appends the file name of the request's path (nginx: root, alias).
+///
+/// # Errors
+/// When a variable in `root` cannot be evaluated.
+pub fn map_path(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
+    let uri = std::mem::take(&mut req.uri);
+    let done = map_uri(req, &uri, out);
+    req.uri = uri;
+    done
+}
+
+/// As [`map_path`], for any path.
+///
+/// # Errors
+/// As [`map_path`].
+pub fn map_uri(req: &mut Request, uri: &[u8], out: &mut Vec<u8>) -> Result<(), VarError> {
+    let http = req.http();
+    let root = &http.location(req).settings.core.root;
+    document_root(req, out)?;
+    match root.alias {
+        None => out.extend_from_slice(uri),
+        // In a regular expression the alias is the whole name.
+        Some(None) => {}
+        Some(Some(n)) => out.extend_from_slice(uri.get(n..).unwrap_or_default()),
+    }
+    Ok(())
+}
+
+/// Appends `$document_root`.
+///
+/// # Errors
+/// As [`map_path`].
+pub fn document_root(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
+    let http = req.http();
+    let root = &http.location(req).settings.core.root;
+    if let Some(fixed) = &root.fixed {
+        out.extend_from_slice(fixed);
+        return Ok(());
+    }
+    if root.path.parts().is_empty() {
+        out.extend_from_slice(&req.conf.config.default_root);
+        return Ok(());
+    }
+    let start = out.len();
+    root.path.eval(req, out)?;
+    if out.get(start) != Some(&b'/') {
+        let prefix = req.conf.config.prefix.clone();
+        out.splice(start..start, prefix);
+    }
+    if root.alias.is_none() && out.len() > start && out.last() == Some(&b'/') {
+        out.pop();
+    }
+    Ok(())
+}
+
+/// File name of the request, for messages.
+pub fn path_text(req: &mut Request) -> String {
+    let mut out = Vec::new();
+    let _ = map_path(req, &mut out);
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Finds out what is at a path: from the cache, from the kernel's memory, or on the blocking pool.
+pub async fn open(req: &mut Request, path: &[u8]) -> Found {
+    let http = req.http();
+    let core = &http.location(req).settings.core;
+    let policy = core.policy();
+    let thread = req.thread.clone();
+    let now = thread.clock.now();
+    if core.disable_symlinks.mode != crate::modules::core::SymlinkMode::Off {
+        return crate::symlinks::open(req, path).await;
+    }
+    if path.contains(&0) {
+        return Found::Error(Errno::NOENT);
+    }
+    if let Cached::Hit(found) = thread.files.borrow_mut().get(path, &policy, now) {
+        return found;
+    }
+    let found: Found = match file_cache::open_cached(path) {
+        Opened::Found(f) => f.into(),
+        Opened::WouldBlock => {
+            let owned = path.to_vec();
+            match tokio::task::spawn_blocking(move || file_cache::open(&owned)).await {
+                Ok(f) => f.into(),
+                Err(_) => Found::Error(Errno::IO),
+            }
+        }
+    };
+    thread.files.borrow_mut().put(path, &found, &policy, now);
+    found
+}
+
+/// Text of an error number as in nginx's log: `(2: No such file or directory)`.
+pub fn errno_text(e: Errno) -> String {
+    let io = std::io::Error::from(e);
+    let text = io.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    format!("({}: {text})", e.raw_os_error())
+}
+
+/// `index`: looks for the names in turn. `None`: there is none.
+pub async fn index(req: &mut Request) -> Option<Outcome> {
+    let http = req.http();
+    let names = &http.location(req).settings.index.names;
+    for (i, name) in names.0.iter().enumerate() {
+        let mut name_text = req.take_buf();
+        if name.eval(req, &mut name_text).is_err() {
+            return Some(Outcome::Status(500));
+        }
+        if name_text.first() == Some(&b'/') {
+            req.uri = name_text;
+            return Some(internal_redirect(req));
+        }
+        let mut path = req.take_buf();
+        if map_path(req, &mut path).is_err() {
+            return Some(Outcome::Status(500));
+        }
+        let dir_len = path.len();
+        path.extend_from_slice(&name_text);
+        let found = open(req, &path).await;
+        let out = match found {
+            Found::File(_) => {
+                req.uri.extend_from_slice(&name_text);
+                Some(internal_redirect(req))
+            }
+            Found::Error(Errno::NOENT | Errno::NOTDIR) | Found::Dir | Found::Other => {
+                if i == 0 && matches!(found, Found::Error(_)) {
+                    missing_dir(req, &path[..dir_len]).await
+                } else {
+                    None
+                }
+            }
+            Found::Error(e) => Some(failed(req, &path, e, "open()")),
+        };
+        req.give_buf(path);
+        req.give_buf(name_text);
+        if out.is_some() {
+            return out;
+        }
+    }
+    None
+}
+
+/// A directory that does not exist is 404 at once, not 403 after all names were tried.
+async fn missing_dir(req: &mut Request, dir: &[u8]) -> Option<Outcome> {
+    let dir = dir.strip_suffix(b"/").filter(|d| !d.is_empty()).unwrap_or(dir);
+    match open(req, dir).await {
+        Found::Error(e @ (Errno::NOENT | Errno::NOTDIR)) => {
+            let text = String::from_utf8_lossy(dir).into_owned();
+            log_missing(req, &format!("\"{text}/index.html\" is not found {}", errno_text(e)));
+            Some(Outcome::Status(404))
+        }
+        Found::Error(e) => Some(failed(req, dir, e, "stat()")),
+        Found::File(_) | Found::Other => {
+            let text = String::from_utf8_lossy(dir).into_owned();
+            req.log(Level::Error, &format!("\"{text}\" is not a directory"));
+            Some(Outcome::Status(404))
+        }
+        Found::Dir => None,
+    }
+}
+
+fn log_missing(req: &mut Request, message: &str) {
+    let http = req.http();
+    if http.location(req).settings.core.log_not_found {
+        req.log(Level::Error, message);
+    }
+}
+
+/// Starts over with the path in `Request::uri`.
+pub fn internal_redirect(req: &mut Request) -> Outcome {
+    if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
+        return Outcome::Status(500);
+    }
+    req.internal = true;
+    Outcome::Redirect
+}
+
+/// Status and log line for a file that cannot be opened.
+fn failed(req: &mut Request, path: &[u8], e: Errno, call: &str) -> Outcome {
+    let text = String::from_utf8_lossy(path).into_owned();
+    let (status, level) = match e {
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => (404, Level::Error),
+        Errno::ACCESS | Errno::LOOP | Errno::XDEV => (403, Level::Error),
+        _ => (500, Level::Crit),
+    };
+    let message = format!("{call} \"{text}\" failed {}", errno_text(e));
+    if status == 404 { log_missing(req, &message) } else { req.log(level, &message) }
+    Outcome::Status(status)
+}
+
+/// The static content handler.
+pub async fn run(req: &mut Request) -> Outcome {
+    let mut path = req.take_buf();
+    if map_path(req, &mut path).is_err() {
+        return Outcome::Status(500);
+    }
+    let found = open(req, &path).await;
+    let out = match found {
+        Found::File(f) if req.method == Method::Post && req.error_status == 0 => {
+            drop(f);
+            Outcome::Status(405)
+        }
+        Found::File(f) => {
+            serve(req, f);
+            Outcome::Done
+        }
+        Found::Dir => {
+            redirect_to_dir(req);
+            Outcome::Status(301)
+        }
+        Found::Other => {
+            let text = String::from_utf8_lossy(&path).into_owned();
+            req.log(Level::Crit, &format!("\"{text}\" is not a regular file"));
+            Outcome::Status(404)
+        }
+        Found::Error(e) => failed(req, &path, e, "open()"),
+    };
+    req.give_buf(path);
+    out
+}
+
+/// A directory without its slash.
+fn redirect_to_dir(req: &mut Request) {
+    let mut location = std::mem::take(&mut req.resp.location);
+    location.clear();
+    forebay_http::uri::escape(&req.uri, forebay_http::uri::Escape::Uri, &mut location);
+    location.push(b'/');
+    if !req.args.is_empty() {
+        location.push(b'?');
+        location.extend_from_slice(&req.args);
+    }
+    req.resp.location = location;
+}
+
+/// Makes the response for a file.
+pub fn serve(req: &mut Request, file: Rc<file_cache::OpenFile>) {
+    let http = req.http();
+    let core = &http.location(req).settings.core;
+    let r = &mut req.resp;
+    r.status = 200;
+    r.content_length = Some(file.size);
+    r.last_modified = Some(file.mtime);
+    if core.etag {
+        r.etag.clear();
+        r.etag.extend_from_slice(&file.etag);
+    }
+    r.allow_ranges = true;
+    content_type(req);
+    if file.size > 0 {
+        let end = file.size;
+        req.resp.body.push(Part::File { file, start: 0, end });
+    }
+}
+
+/// Sets the content type by the extension of the path.
+pub fn content_type(req: &mut Request) {
+    let http = req.http();
+    let core = &http.location(req).settings.core;
+    let ext = extension(&req.uri);
+    let t = match ext {
+        Some(e) => match core.types.0.get(e) {
+            Some(t) => Some(t),
+            None if e.iter().any(u8::is_ascii_uppercase) => core.types.0.get(&e.to_ascii_lowercase()),
+            None => None,
+        },
+        None => None,
+    };
+    let r = &mut req.resp.content_type;
+    r.clear();
+    r.extend_from_slice(t.unwrap_or(&core.default_type));
+}
+
+/// What stands behind the last dot of the last segment.
+fn extension(uri: &[u8]) -> Option<&[u8]> {
+    let last = uri.rsplit(|b| *b == b'/').next()?;
+    let dot = memchr::memrchr(b'.', last)?;
+    (dot > 0).then(|| &last[dot + 1..])
+}
+
+/// Header filter: conditional requests (RFC 9110, section 13; nginx: the not-modified filter).
+///
+/// # Errors
+/// Never.
+pub fn not_modified(req: &mut Request) -> Result<(), VarError> {
+    let first = &req.head.first.0;
+    let any = first[Name::IfModifiedSince as usize] | first[Name::IfUnmodifiedSince as usize] | first[Name::IfMatch as usize] | first[Name::IfNoneMatch as usize];
+    if any == 0 || req.resp.status != 200 || req.error_status != 0 {
+        return Ok(());
+    }
+    let http = req.http();
+    let core = &http.location(req).settings.core;
+    let mode = match core.if_modified_since {
+        IfModifiedSince::Off => Mode::Off,
+        IfModifiedSince::Exact => Mode::Exact,
+        IfModifiedSince::Before => Mode::Before,
+    };
+    let v = Validators {
+        etag: (!req.resp.etag.is_empty()).then_some(req.resp.etag.as_slice()),
+        last_modified: req.resp.last_modified,
+    };
+    match conditional::evaluate(&req.head, &v, mode) {
+        Decision::Proceed => {}
+        Decision::NotModified => {
+            let r = &mut req.resp;
+            r.status = 304;
+            r.content_type.clear();
+            r.content_length = None;
+            r.body.clear();
+            r.filters.clear();
+            r.allow_ranges = false;
+            r.fields.remove(b"Content-Encoding");
+        }
+        Decision::PreconditionFailed => crate::error_page::built_in(req, 412),
+    }
+    Ok(())
+}
+
+/// Header filter: `Range` (RFC 9110, section 14; nginx: the range filter).
+///
+/// # Errors
+/// Never.
+pub fn ranges(req: &mut Request) -> Result<(), VarError> {
+    let r = &req.resp;
+    if !r.allow_ranges || r.status != 200 || req.head.version < Version::Http10 || r.content_length.is_none() {
+        return Ok(());
+    }
+    let http = req.http();
+    let core = &http.location(req).settings.core;
+    let max = core.max_ranges.0.map_or(usize::MAX, |n| n as usize);
+    if max == 0 {
+        return Ok(());
+    }
+    let wanted = match req.head.get(Name::Range) {
+        Some(v) if v.len() >= 7 && conditional::if_range(&req.head, &validators(req)) => Some(v),
+        _ => None,
+    };
+    let len = req.resp.content_length.unwrap_or(0);
+    match wanted.map(|v| range::parse(v, len, max)) {
+        None | Some(Ranges::Ignore) => req.resp.fields.push(b"Accept-Ranges", b"bytes"),
+        Some(Ranges::Unsatisfiable) => {
+            crate::error_page::built_in(req, 416);
+            req.resp.fields.push(b"Content-Range", format!("bytes */{len}").as_bytes());
+        }
+        Some(Ranges::Some(list)) => partial(req, &list, len),
+    }
+    Ok(())
+}
+
+fn validators(req: &Request) -> Validators<'_> {
+    Validators {
+        etag: (!req.resp.etag.is_empty()).then_some(req.resp.etag.as_slice()),
+        last_modified: req.resp.last_modified,
+    }
+}
+
+fn cut(body: &[Part], start: u64, end: u64, out: &mut Vec<Part>) {
+    let mut at = 0;
+    for p in body {
+        let len = p.len();
+        let (from, to) = (start.max(at), end.min(at + len));
+        if from < to {
+            out.push(p.slice(from - at, to - at));
+        }
+        at += len;
+    }
+}
+
+fn partial(req: &mut Request, list: &[std::ops::Range<u64>], len: u64) {
+    let body = std::mem::take(&mut req.resp.body);
+    req.resp.status = 206;
+    let mut parts = Vec::new();
+    if let [one] = list {
+        let text = format!("bytes {}-{}/{len}", one.start, one.end - 1);
+        req.resp.fields.push(b"Content-Range", text.as_bytes());
+        cut(&body, one.start, one.end, &mut parts);
+        req.resp.content_length = Some(one.end - one.start);
+        req.resp.body = parts;
+        return;
+    }
+    let boundary = format!("{:020}", crate::request::next_serial());
+    let mut total = 0;
+    let r = &mut req.resp;
+    let mut content_type = r.content_type.clone();
+    if !r.charset.is_empty() {
+        content_type.extend_from_slice(b"; charset=");
+        content_type.extend_from_slice(&r.charset);
+    }
+    for one in list {
+        let mut head = format!("\r\n--{boundary}\r\n").into_bytes();
+        if !content_type.is_empty() {
+            head.extend_from_slice(b"Content-Type: ");
+            head.extend_from_slice(&content_type);
+            head.extend_from_slice(b"\r\n");
+        }
+        head.extend_from_slice(format!("Content-Range: bytes {}-{}/{len}\r\n\r\n", one.start, one.end - 1).as_bytes());
+        parts.push(Part::Bytes(head.into()));
+        cut(&body, one.start, one.end, &mut parts);
+    }
+    parts.push(Part::Bytes(format!("\r\n--{boundary}--\r\n").into()));
+    for p in &parts {
+        total += p.len();
+    }
+    r.content_type = format!("multipart/byteranges; boundary={boundary}").into_bytes();
+    r.charset.clear();
+    r.content_length = Some(total);
+    r.body = parts;
+}

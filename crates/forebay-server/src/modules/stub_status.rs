@@ -1,0 +1,31 @@
+//! `stub_status` (nginx: ngx_http_stub_status_module).
+
+use crate::counters::Counters;
+use crate::modules::Verdict;
+use crate::request::Request;
+use forebay_http::request::Method;
+
+/// Sums of all threads: active, accepted, handled, requests, reading, writing, waiting.
+pub fn totals(req: &Request) -> [u64; 7] {
+    let sum = |f: fn(&Counters) -> u64| req.thread.all_counters.iter().map(|c| f(c)).fold(0u64, u64::wrapping_add);
+    let active = sum(|c| c.active.get());
+    let reading = sum(|c| c.reading.get());
+    let writing = sum(|c| c.writing.get());
+    let waiting = active.saturating_sub(reading).saturating_sub(writing);
+    [active, sum(|c| c.accepted.get()), sum(|c| c.handled.get()), sum(|c| c.requests.get()), reading, writing, waiting]
+}
+
+/// The content handler.
+pub fn handle(req: &mut Request) -> Verdict {
+    if !matches!(req.method, Method::Get | Method::Head) {
+        return Verdict::Status(405);
+    }
+    let [active, accepted, handled, requests, reading, writing, waiting] = totals(req);
+    let text = format!(
+        "Active connections: {active} \nserver accepts handled requests\n {accepted} {handled} {requests} \nReading: {reading} Writing: {writing} Waiting: {waiting} \n"
+    );
+    req.resp.status = 200;
+    req.resp.content_type = b"text/plain".to_vec();
+    req.resp.set_body(text);
+    Verdict::Done
+}

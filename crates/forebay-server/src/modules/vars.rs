@@ -1,0 +1,359 @@
+//! Variables of the request, the connection and the response (nginx: ngx_http_core_module, embedded
+//! variables). Hot path: the access log is made of them.
+
+use crate::request::{Peer, Request, VarError};
+use crate::variables::{Row, RowSource};
+use forebay_http::field::Name;
+use forebay_http::h1::response;
+use forebay_http::request::Method;
+use std::time::Duration;
+
+type Got = Result<bool, VarError>;
+
+macro_rules! rows {
+    ($($name:literal => $get:expr,)*) => { &[$(Row { name: $name, get: RowSource::Get($get), settable: false },)*] };
+}
+
+/// The rows.
+pub const VARIABLES: &[Row] = &[
+    Row { name: "args", get: RowSource::Get(args), settable: true },
+    Row { name: "limit_rate", get: RowSource::Get(limit_rate), settable: true },
+    Row { name: "arg_*", get: RowSource::Prefix(arg), settable: false },
+    Row { name: "http_*", get: RowSource::Prefix(http), settable: false },
+    Row { name: "sent_http_*", get: RowSource::Prefix(sent_http), settable: false },
+    Row { name: "sent_trailer_*", get: RowSource::Prefix(sent_trailer), settable: false },
+    Row { name: "cookie_*", get: RowSource::Prefix(cookie), settable: false },
+];
+
+/// Rows without arguments.
+pub const PLAIN: &[Row] = rows! {
+    "binary_remote_addr" => |r, o| { push_binary(r.peer, o); Ok(true) },
+    "body_bytes_sent" => |r, o| number(o, r.sent.saturating_sub(r.sent_head)),
+    "bytes_sent" => |r, o| number(o, r.sent),
+    "connection" => |r, o| number(o, r.conn.number),
+    "connection_requests" => |r, o| number(o, u64::from(r.conn.requests)),
+    "connection_time" => |r, o| seconds(o, r.conn.accepted.elapsed()),
+    "connections_active" => |r, o| number(o, crate::modules::stub_status::totals(r)[0]),
+    "connections_reading" => |r, o| number(o, crate::modules::stub_status::totals(r)[4]),
+    "connections_writing" => |r, o| number(o, crate::modules::stub_status::totals(r)[5]),
+    "connections_waiting" => |r, o| number(o, crate::modules::stub_status::totals(r)[6]),
+    "content_length" => |r, o| field(r, Name::ContentLength, o),
+    "content_type" => |r, o| field(r, Name::ContentType, o),
+    "document_root" => |r, o| crate::modules::static_file::document_root(r, o).map(|()| true),
+    "document_uri" => uri,
+    "host" => host,
+    "hostname" => |_, o| text(o, rustix::system::uname().nodename().to_bytes()),
+    "https" => |_, _| Ok(false),
+    "is_args" => |r, o| text(o, if r.args.is_empty() { b"" } else { b"?" }),
+    "is_request_port" => |r, o| text(o, if r.head.port.is_some() { b":" } else { b"" }),
+    "msec" => |r, o| { let d = r.thread.clock.msec(); seconds(o, d) },
+    "nginx_version" => |_, o| text(o, b"1.31.5"),
+    "pid" => |r, o| number(o, u64::from(r.thread.pid)),
+    "pipe" => |r, o| text(o, if r.pipelined { b"p" } else { b"." }),
+    "proxy_protocol_addr" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| o.extend_from_slice(p.0.ip().to_string().as_bytes())).is_some()),
+    "proxy_protocol_port" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| response::number(o, u64::from(p.0.port()))).is_some()),
+    "proxy_protocol_server_addr" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| o.extend_from_slice(p.1.ip().to_string().as_bytes())).is_some()),
+    "proxy_protocol_server_port" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| response::number(o, u64::from(p.1.port()))).is_some()),
+    "query_string" => args,
+    "realip_remote_addr" => |r, o| { let p = r.conn.client(); crate::request::push_peer(p, o); Ok(true) },
+    "realip_remote_port" => |r, o| port(r.conn.client(), o),
+    "realpath_root" => realpath_root,
+    "remote_addr" => |r, o| text(o, &r.remote.clone()),
+    "remote_port" => |r, o| port(r.peer, o),
+    "remote_user" => remote_user,
+    "request" => |r, o| { let l = r.head.request_line; o.extend_from_slice(l.of(&r.head.buf)); Ok(!l.is_empty()) },
+    "request_completion" => |r, o| text(o, if r.complete { b"OK" } else { b"" }),
+    "request_filename" => |r, o| crate::modules::static_file::map_path(r, o).map(|()| true),
+    "request_id" => request_id,
+    "request_length" => |r, o| number(o, r.received),
+    "request_method" => |r, o| { let m = r.head.method_text; o.extend_from_slice(m.of(&r.head.buf)); Ok(!m.is_empty()) },
+    "request_port" => |r, o| Ok(r.head.port.map(|p| response::number(o, u64::from(p))).is_some()),
+    "request_time" => |r, o| { let d = r.started.elapsed(); seconds(o, d) },
+    "request_uri" => |r, o| { o.extend_from_slice(r.head.target.of(&r.head.buf)); Ok(true) },
+    "scheme" => |_, o| text(o, b"http"),
+    "sent_http_cache_control" => |r, o| joined(r, b"Cache-Control", o),
+    "sent_http_connection" => |r, o| text(o, if r.keep_alive { b"keep-alive" } else { b"close" }),
+    "sent_http_content_length" => |r, o| Ok(r.resp.content_length.map(|n| response::number(o, n)).is_some()),
+    "sent_http_content_type" => sent_content_type,
+    "sent_http_keep_alive" => sent_keep_alive,
+    "sent_http_last_modified" => |r, o| match r.resp.last_modified {
+        Some(t) => text(o, &forebay_http::date::imf(t)),
+        None => sent_http(r, b"last_modified", o),
+    },
+    "sent_http_link" => |r, o| joined(r, b"Link", o),
+    "sent_http_location" => |r, o| { o.extend_from_slice(&r.resp.location); Ok(!r.resp.location.is_empty()) },
+    "sent_http_transfer_encoding" => |r, o| {
+        let chunked = r.resp.content_length.is_none() && !matches!(r.resp.status, 204 | 304);
+        if chunked { text(o, b"chunked") } else { Ok(false) }
+    },
+    "server_addr" => |r, o| match r.local_address() {
+        Some(a) => { o.extend_from_slice(a.ip().to_string().as_bytes()); Ok(true) }
+        None => { o.extend_from_slice(r.listener_text().as_bytes()); Ok(true) }
+    },
+    "server_name" => |r, o| { let h = r.http(); text(o, &h.server(r).name) },
+    "server_port" => |r, o| Ok(r.local_address().map(|a| response::number(o, u64::from(a.port()))).is_some()),
+    "server_protocol" => |r, o| { let p = r.head.protocol; o.extend_from_slice(p.of(&r.head.buf)); Ok(true) },
+    "status" => status,
+    "tcpinfo_rtt" => |_, _| Ok(false),
+    "tcpinfo_rttvar" => |_, _| Ok(false),
+    "tcpinfo_snd_cwnd" => |_, _| Ok(false),
+    "tcpinfo_rcv_space" => |_, _| Ok(false),
+    "time_iso8601" => |r, o| text(o, &r.thread.clock.iso8601()),
+    "time_local" => |r, o| text(o, &r.thread.clock.log_time()),
+    "uri" => uri,
+    "http_host" => |r, o| field(r, Name::Host, o),
+    "http_user_agent" => |r, o| field(r, Name::UserAgent, o),
+    "http_referer" => |r, o| field(r, Name::Referer, o),
+};
+
+fn text(out: &mut Vec<u8>, t: &[u8]) -> Got {
+    out.extend_from_slice(t);
+    Ok(true)
+}
+
+fn number(out: &mut Vec<u8>, n: u64) -> Got {
+    response::number(out, n);
+    Ok(true)
+}
+
+/// Seconds with three decimals.
+fn seconds(out: &mut Vec<u8>, d: Duration) -> Got {
+    response::number(out, d.as_secs());
+    let ms = d.subsec_millis();
+    out.extend_from_slice(&[b'.', b'0' + (ms / 100) as u8, b'0' + (ms / 10 % 10) as u8, b'0' + (ms % 10) as u8]);
+    Ok(true)
+}
+
+fn field(r: &mut Request, name: Name, out: &mut Vec<u8>) -> Got {
+    Ok(r.head.get(name).map(|v| out.extend_from_slice(v)).is_some())
+}
+
+fn uri(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    out.extend_from_slice(&r.uri);
+    Ok(true)
+}
+
+fn args(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    out.extend_from_slice(&r.args);
+    Ok(!r.args.is_empty() || r.head.has_args)
+}
+
+fn limit_rate(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    number(out, r.resp.limit_rate)
+}
+
+fn host(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    if r.head.host.is_empty() {
+        let http = r.http();
+        out.extend_from_slice(&http.server(r).name);
+    } else {
+        out.extend_from_slice(&r.head.host);
+    }
+    Ok(true)
+}
+
+fn port(p: Peer, out: &mut Vec<u8>) -> Got {
+    match p {
+        Peer::Inet(a) => number(out, u64::from(a.port())),
+        Peer::Unix => Ok(true),
+    }
+}
+
+fn push_binary(p: Peer, out: &mut Vec<u8>) {
+    match p.ip() {
+        Some(std::net::IpAddr::V4(a)) => out.extend_from_slice(&a.octets()),
+        Some(std::net::IpAddr::V6(a)) => out.extend_from_slice(&a.octets()),
+        None => out.extend_from_slice(b"unix:"),
+    }
+}
+
+fn status(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    let status = r.logged_status();
+    out.extend_from_slice(&response::three_digits(status));
+    Ok(true)
+}
+
+fn remote_user(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    use base64::Engine;
+    if let Some(u) = &r.modules.remote_user {
+        out.extend_from_slice(u);
+        return Ok(true);
+    }
+    let Some(v) = r.head.get(Name::Authorization) else { return Ok(false) };
+    let Some((scheme, rest)) = v.split_at_checked(6) else { return Ok(false) };
+    if !scheme.eq_ignore_ascii_case(b"basic ") {
+        return Ok(false);
+    }
+    let decoded = base64::engine::general_purpose::STANDARD.decode(rest.trim_ascii());
+    let Ok(decoded) = decoded else { return Ok(false) };
+    match memchr::memchr(b':', &decoded) {
+        Some(at) => {
+            out.extend_from_slice(&decoded[..at]);
+            Ok(true)
+        }
+        None => Ok(false),
+    }
+}
+
+fn realpath_root(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let mut root = Vec::new();
+    crate::modules::static_file::document_root(r, &mut root)?;
+    match std::fs::canonicalize(std::ffi::OsStr::from_bytes(&root)) {
+        Ok(p) => {
+            out.extend_from_slice(&p.into_os_string().into_vec());
+            Ok(true)
+        }
+        Err(e) => Err(VarError(format!("realpath() \"{}\" failed ({e})", String::from_utf8_lossy(&root)))),
+    }
+}
+
+fn request_id(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    let id = r.modules.request_id.get_or_insert_with(|| {
+        let mut raw = [0u8; 16];
+        let _ = rustix::rand::getrandom(&mut raw, rustix::rand::GetRandomFlags::empty());
+        let mut hex = [0u8; 32];
+        for (i, b) in raw.iter().enumerate() {
+            hex[2 * i] = b"0123456789abcdef"[usize::from(b >> 4)];
+            hex[2 * i + 1] = b"0123456789abcdef"[usize::from(b & 15)];
+        }
+        hex
+    });
+    out.extend_from_slice(id.as_slice());
+    Ok(true)
+}
+
+fn sent_content_type(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    let t = &r.resp;
+    if t.content_type.is_empty() {
+        return Ok(false);
+    }
+    out.extend_from_slice(&t.content_type);
+    if !t.charset.is_empty() {
+        out.extend_from_slice(b"; charset=");
+        out.extend_from_slice(&t.charset);
+    }
+    Ok(true)
+}
+
+fn sent_keep_alive(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    let http = r.http();
+    match http.location(r).settings.core.keepalive_timeout.header {
+        Some(n) if r.keep_alive && n > 0 => {
+            out.extend_from_slice(b"timeout=");
+            number(out, n)
+        }
+        _ => Ok(false),
+    }
+}
+
+/// Whether a field name is the one that a variable's name stands for: `_` for `-`, no regard to case.
+fn same_name(variable: &[u8], name: &[u8]) -> bool {
+    variable.len() == name.len()
+        && variable.iter().zip(name).all(|(v, n)| match n {
+            b'-' => *v == b'_',
+            n => n.to_ascii_lowercase() == *v,
+        })
+}
+
+/// Joins the values of lines with one name; `false` if there is none.
+fn join<'a>(values: impl Iterator<Item = &'a [u8]>, separator: &[u8], out: &mut Vec<u8>) -> bool {
+    let mut any = false;
+    for v in values {
+        if any {
+            out.extend_from_slice(separator);
+        }
+        out.extend_from_slice(v);
+        any = true;
+    }
+    any
+}
+
+fn http(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+    let separator: &[u8] = if name == b"cookie" { b"; " } else { b", " };
+    let h = &r.head;
+    let values = h.fields.iter().filter(|f| same_name(name, f.name.of(&h.buf))).map(|f| f.value.of(&h.buf));
+    Ok(join(values, separator, out))
+}
+
+fn sent_http(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+    if name == b"etag" && !r.resp.etag.is_empty() {
+        out.extend_from_slice(&r.resp.etag);
+        return Ok(true);
+    }
+    let values = r.resp.fields.iter().filter(|(n, _)| same_name(name, n)).map(|(_, v)| v);
+    Ok(join(values, b", ", out))
+}
+
+fn sent_trailer(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+    let values = r.resp.trailers.iter().filter(|(n, _)| same_name(name, n)).map(|(_, v)| v);
+    Ok(join(values, b", ", out))
+}
+
+fn joined(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+    Ok(join(r.resp.fields.all(name), b", ", out))
+}
+
+fn arg(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+    for pair in r.args.split(|b| *b == b'&') {
+        let at = memchr::memchr(b'=', pair);
+        if let Some(at) = at
+            && pair[..at].eq_ignore_ascii_case(name)
+        {
+            out.extend_from_slice(&pair[at + 1..]);
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+    let h = &r.head;
+    for f in h.fields.iter().filter(|f| f.id == Name::Cookie) {
+        for pair in f.value.of(&h.buf).split(|b| *b == b';' || *b == b',') {
+            let pair = pair.trim_ascii();
+            if let Some(at) = memchr::memchr(b'=', pair)
+                && pair[..at].eq_ignore_ascii_case(name)
+            {
+                out.extend_from_slice(&pair[at + 1..]);
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+impl Request {
+    /// `set` on a variable that stands for a property of the request. `false`: it is an ordinary one.
+    pub fn set_special(&mut self, id: crate::variables::VarId, value: &[u8]) -> bool {
+        let http = self.http();
+        let Some(v) = http.vars.get(id.0 as usize) else { return false };
+        match &*v.name {
+            b"args" => {
+                self.args.clear();
+                self.args.extend_from_slice(value);
+            }
+            b"limit_rate" => self.resp.limit_rate = forebay_conf::units::size(value).unwrap_or(0),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Status as the log shows it.
+    pub fn logged_status(&self) -> u16 {
+        match self.resp.status {
+            0 if self.refused != 0 => self.refused,
+            s => s,
+        }
+    }
+
+    /// Makes a response from text, its type by the path (nginx: return CODE TEXT).
+    pub fn send_text(&mut self, status: u16, text: Vec<u8>) {
+        self.resp.status = status;
+        crate::modules::static_file::content_type(self);
+        self.resp.set_body(text);
+        if self.method == Method::Head {
+            self.resp.head_only = true;
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Regular expressions as nginx.conf has them: the `regex` crate, and `fancy-regex` where look-around
+//! or back-references ask for it. Both are memory-safe; the first is linear in time.
+
+use crate::request::Request;
+use crate::variables::{Registry, VarId};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+#[derive(Debug)]
+enum Engine {
+    Plain(regex::bytes::Regex),
+    Fancy(fancy_regex::Regex),
+}
+
+#[derive(Debug)]
+struct Inner {
+    id: u32,
+    engine: Engine,
+    names: Vec<(usize, VarId)>,
+    groups: usize,
+}
+
+/// A compiled pattern. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Pattern(Arc<Inner>);
+
+static NEXT_ID: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    static LOCATIONS: RefCell<HashMap<u32, regex::bytes::CaptureLocations, foldhash::fast::RandomState>> = RefCell::default();
+}
+
+impl Pattern {
+    /// Compiles a pattern; its named groups become variables.
+    ///
+    /// # Errors
+    /// `pcre2_compile() failed: ... in "PATTERN"`.
+    pub fn compile(text: &[u8], caseless: bool, vars: &mut Registry) -> Result<Pattern, String> {
+        let source = String::from_utf8_lossy(text);
+        let failed = |m: String| {
+            let m = m.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_string();
+            format!("pcre2_compile() failed: {m} in \"{source}\"")
+        };
+        let bridged = bridge(&source);
+        let plain = regex::bytes::RegexBuilder::new(&bridged).case_insensitive(caseless).unicode(false).build();
+        let (engine, names): (Engine, Vec<Option<String>>) = match plain {
+            Ok(re) => {
+                let names = re.capture_names().map(|n| n.map(str::to_owned)).collect();
+                (Engine::Plain(re), names)
+            }
+            Err(first) => {
+                let text = if caseless { format!("(?i){bridged}") } else { bridged.clone() };
+                match fancy_regex::RegexBuilder::new(&text).backtrack_limit(100_000).build() {
+                    Ok(re) => {
+                        let names = re.capture_names().map(|n| n.map(str::to_owned)).collect();
+                        (Engine::Fancy(re), names)
+                    }
+                    Err(_) => return Err(failed(first.to_string())),
+                }
+            }
+        };
+        let groups = names.len();
+        let mut bound = Vec::new();
+        for (i, n) in names.iter().enumerate() {
+            if let Some(n) = n {
+                bound.push((i, vars.define_stored(n.as_bytes())?));
+            }
+        }
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Ok(Pattern(Arc::new(Inner { id, engine, names: bound, groups })))
+    }
+
+    /// Number of groups, the whole match not counted.
+    pub fn groups(&self) -> usize {
+        self.0.groups.saturating_sub(1)
+    }
+
+    /// Whether the pattern has named groups.
+    pub fn has_names(&self) -> bool {
+        !self.0.names.is_empty()
+    }
+
+    /// Whether it matches; nothing is captured.
+    pub fn is_match(&self, text: &[u8]) -> bool {
+        match &self.0.engine {
+            Engine::Plain(re) => re.is_match(text),
+            Engine::Fancy(re) => re.is_match(&String::from_utf8_lossy(text)).unwrap_or(false),
+        }
+    }
+
+    /// Matches and, if so, makes `$1`.. and the named variables of the request from it.
+    pub fn exec(&self, req: &mut Request, text: &[u8]) -> bool {
+        if !self.captures(text, &mut req.captures) {
+            return false;
+        }
+        for (group, var) in &self.0.names {
+            let (a, b) = req.captures.groups.get(*group).copied().unwrap_or((1, 0));
+            let value = if a <= b { req.captures.text.get(a as usize..b as usize) } else { None };
+            // A group that took no part leaves an empty value, as in nginx.
+            let value = value.unwrap_or_default().to_vec();
+            req.store(*var, Some(&value));
+        }
+        true
+    }
+
+    /// Matches and fills `captures`; leaves it alone without a match.
+    pub fn captures(&self, text: &[u8], captures: &mut crate::request::Captures) -> bool {
+        match &self.0.engine {
+            Engine::Plain(re) => LOCATIONS.with_borrow_mut(|cache| {
+                let locs = cache.entry(self.0.id).or_insert_with(|| re.capture_locations());
+                if re.captures_read(locs, text).is_none() {
+                    return false;
+                }
+                captures.text.clear();
+                captures.text.extend_from_slice(text);
+                captures.groups.clear();
+                let groups = (0..locs.len()).map(|i| locs.get(i).map_or((1, 0), |(a, b)| (a as u32, b as u32)));
+                captures.groups.extend(groups);
+                true
+            }),
+            Engine::Fancy(re) => {
+                let text = String::from_utf8_lossy(text);
+                let Ok(Some(found)) = re.captures(&text) else { return false };
+                captures.text.clear();
+                captures.text.extend_from_slice(text.as_bytes());
+                captures.groups.clear();
+                let groups = (0..found.len()).map(|i| found.get(i).map_or((1, 0), |m| (m.start() as u32, m.end() as u32)));
+                captures.groups.extend(groups);
+                true
+            }
+        }
+    }
+}
+
+/// Rewrites what PCRE writes otherwise than the `regex` crate.
+fn bridge(source: &str) -> String {
+    source.replace("(?'", "(?<")
+}

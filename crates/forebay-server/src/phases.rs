@@ -1,0 +1,253 @@
+//! The phases of a request, one after the other (nginx: the phase engine). Only this file awaits. Hot path.
+
+use crate::error_page::{self, Next};
+use crate::location;
+use crate::modules::core::Satisfy;
+use crate::modules::{Content, Verdict, autoindex, empty_gif, random_index, rewrite, static_file, stub_status, try_files};
+use crate::request::Request;
+use forebay_conf::error::Level;
+use forebay_http::request::{Framing, Method};
+
+/// Where a walk through the phases begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    ServerRewrite,
+    FindLocation,
+    Rewrite,
+}
+
+/// How a walk ended.
+pub enum Outcome {
+    /// The response is made.
+    Done,
+    /// To be answered with this status.
+    Status(u16),
+    /// Starts over with the path in `Request::uri`.
+    Redirect,
+    /// Goes on in the named location that `Request::location` has been set to.
+    Named,
+}
+
+/// Internal redirects and rewrites that a request may take (nginx: 10).
+pub const MAX_URI_CHANGES: u8 = 11;
+
+/// Runs the phases until the response is made.
+pub async fn run(req: &mut Request) {
+    let mut start = Start::ServerRewrite;
+    loop {
+        let outcome = match walk(req, start).await {
+            Outcome::Status(status) => match error_page::special(req, status) {
+                Next::Done => Outcome::Done,
+                Next::Redirect => Outcome::Redirect,
+                Next::Named => Outcome::Named,
+            },
+            other => other,
+        };
+        match outcome {
+            Outcome::Done | Outcome::Status(_) => return,
+            Outcome::Redirect => start = Start::ServerRewrite,
+            Outcome::Named => start = Start::Rewrite,
+        }
+    }
+}
+
+async fn walk(req: &mut Request, start: Start) -> Outcome {
+    let http = req.http();
+    if start == Start::ServerRewrite {
+        req.location = http.server(req).root;
+        let ops = &http.location(req).ops;
+        if !ops.is_empty() {
+            match rewrite::run(req, ops) {
+                rewrite::Ran::Status(s) => return Outcome::Status(s),
+                rewrite::Ran::Done => return Outcome::Done,
+                rewrite::Ran::UriChanged | rewrite::Ran::Through => {}
+            }
+        }
+    }
+    let mut start = start;
+    loop {
+        if start != Start::Rewrite
+            && let Some(out) = find_location(req)
+        {
+            return out;
+        }
+        let ops = &http.location(req).ops;
+        if ops.is_empty() {
+            break;
+        }
+        match rewrite::run(req, ops) {
+            rewrite::Ran::Status(s) => return Outcome::Status(s),
+            rewrite::Ran::Done => return Outcome::Done,
+            rewrite::Ran::Through => break,
+            rewrite::Ran::UriChanged => {}
+        }
+        if !spend_uri_change(req, "rewrite or internal redirection cycle while processing") {
+            return Outcome::Status(500);
+        }
+        start = Start::FindLocation;
+    }
+    if let Some(out) = preaccess(req).await {
+        return out;
+    }
+    if !req.internal_access_granted()
+        && let Some(out) = access(req).await
+    {
+        return out;
+    }
+    if let Some(t) = &http.location(req).try_files
+        && let Some(out) = try_files::run(req, t).await
+    {
+        return out;
+    }
+    content(req).await
+}
+
+/// Answers a status without going through the phases: a head that was refused.
+pub async fn answer(req: &mut Request, status: u16) {
+    match error_page::special(req, status) {
+        Next::Done => {}
+        Next::Redirect | Next::Named => error_page::built_in(req, status),
+    }
+}
+
+/// Takes one of the changes of the path that a request may make.
+pub fn spend_uri_change(req: &mut Request, what: &str) -> bool {
+    req.uri_changes = req.uri_changes.saturating_sub(1);
+    if req.uri_changes == 0 {
+        let uri = String::from_utf8_lossy(&req.uri).into_owned();
+        req.log(Level::Error, &format!("{what} \"{uri}\""));
+        return false;
+    }
+    true
+}
+
+fn find_location(req: &mut Request) -> Option<Outcome> {
+    let http = req.http();
+    location::choose(&http, req);
+    let l = http.location(req);
+    if l.internal && !req.internal {
+        return Some(Outcome::Status(404));
+    }
+    if let Some((methods, level)) = &l.limit_except {
+        let method = req.head.method_text.of(&req.head.buf);
+        let excepted = methods.iter().any(|m| m == method || (method == b"HEAD" && m == b"GET"));
+        if !excepted {
+            req.location = *level;
+        }
+    }
+    let settings = &http.location(req).settings.core;
+    if let Framing::Length(n) = req.head.framing {
+        let max = settings.client_max_body_size.0;
+        if max != 0 && n > max && !req.body_checked() {
+            req.log(Level::Error, &format!("client intended to send too large body: {n} bytes"));
+            return Some(Outcome::Status(413));
+        }
+    }
+    req.update_connection_settings();
+    None
+}
+
+async fn preaccess(req: &mut Request) -> Option<Outcome> {
+    let http = req.http();
+    for hook in &http.location(req).plan.preaccess {
+        match settle(req, hook(req)).await {
+            Verdict::Declined | Verdict::Allowed => {}
+            v => return Some(outcome(v)),
+        }
+    }
+    None
+}
+
+async fn access(req: &mut Request) -> Option<Outcome> {
+    let http = req.http();
+    let l = http.location(req);
+    let any = l.settings.core.satisfy == Satisfy::Any;
+    let mut refused = None;
+    for hook in &l.plan.access {
+        match settle(req, hook(req)).await {
+            Verdict::Declined => {}
+            Verdict::Allowed if any => {
+                // What an earlier hook asked for (authentication) is not asked for after all.
+                req.resp.fields.remove(b"WWW-Authenticate");
+                return None;
+            }
+            Verdict::Allowed => {}
+            Verdict::Status(s @ (401 | 403)) if any => refused = Some(if refused == Some(401) { 401 } else { s }),
+            v => return Some(outcome(v)),
+        }
+    }
+    let status = refused?;
+    if status == 403 {
+        req.log(Level::Error, "access forbidden by rule");
+    }
+    Some(delayed(req, status).await)
+}
+
+/// `auth_delay` slows down whoever guesses passwords.
+async fn delayed(req: &mut Request, status: u16) -> Outcome {
+    let http = req.http();
+    let delay = http.location(req).settings.core.auth_delay.0;
+    if status == 401 && !delay.is_zero() {
+        let thread = req.thread.clone();
+        thread.reactor.sleep(delay).await;
+    }
+    Outcome::Status(status)
+}
+
+async fn settle(req: &mut Request, v: Verdict) -> Verdict {
+    match v {
+        Verdict::Delay(d, then) => {
+            let thread = req.thread.clone();
+            thread.reactor.sleep(d).await;
+            *then
+        }
+        Verdict::Status(401) => match delayed(req, 401).await {
+            Outcome::Status(s) => Verdict::Status(s),
+            _ => Verdict::Status(401),
+        },
+        v => v,
+    }
+}
+
+fn outcome(v: Verdict) -> Outcome {
+    match v {
+        Verdict::Status(s) => Outcome::Status(s),
+        Verdict::Redirect => Outcome::Redirect,
+        Verdict::Done | Verdict::Declined | Verdict::Allowed => Outcome::Done,
+        Verdict::Delay(_, then) => outcome(*then),
+    }
+}
+
+/// CONTENT, in nginx's order: random_index, index, autoindex, gzip_static, static_file, unless a
+/// handler took the location.
+async fn content(req: &mut Request) -> Outcome {
+    let http = req.http();
+    let l = http.location(req);
+    match &l.content {
+        Some(Content::StubStatus) => return outcome(stub_status::handle(req)),
+        Some(Content::EmptyGif) => return outcome(empty_gif::handle(req)),
+        None => {}
+    }
+    if !matches!(req.method, Method::Get | Method::Head | Method::Post) {
+        return Outcome::Status(405);
+    }
+    if req.uri.last() == Some(&b'/') {
+        if l.settings.random_index.enabled
+            && let Some(out) = random_index::run(req).await
+        {
+            return out;
+        }
+        if let Some(out) = static_file::index(req).await {
+            return out;
+        }
+        if l.settings.autoindex.enabled
+            && let Some(out) = autoindex::run(req).await
+        {
+            return out;
+        }
+        let path = static_file::path_text(req);
+        req.log(Level::Error, &format!("directory index of \"{path}\" is forbidden"));
+        return Outcome::Status(403);
+    }
+    static_file::run(req).await
+}

@@ -1,0 +1,737 @@
+//! The event loop of one thread: readiness, timers and the runners that serve connections. Hot path.
+//!
+//! The thread runs tokio's current-thread runtime with one future on it, [`Reactor::run`]. Connections
+//! are not tokio tasks: an idle one is a slot of about a hundred bytes in the reactor's own epoll set. When it
+//! becomes readable, a *runner* (a future made once and used for one connection after another) takes it
+//! and is polled at once, so a request that can be answered without waiting costs no task, no waker
+//! and no allocation. Everything tokio offers (timers, the blocking pool) works inside a runner.
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::future::Future;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+use tokio::io::unix::AsyncFd;
+
+/// Number of a slot; stale numbers are told apart by their age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token {
+    index: u32,
+    age: u32,
+}
+
+impl Token {
+    fn pack(self) -> u64 {
+        u64::from(self.age) << 32 | u64::from(self.index)
+    }
+    fn unpack(v: u64) -> Token {
+        Token { index: v as u32, age: (v >> 32) as u32 }
+    }
+}
+
+/// What a slot's descriptor is for.
+#[derive(Debug)]
+pub enum Role<C> {
+    /// A listening socket, with its number among the listeners.
+    Listener(u32),
+    /// A connection without a runner: the data wakes one, the deadline closes it.
+    Idle(C),
+    /// A descriptor that a runner works with.
+    Busy,
+}
+
+struct Slot<C> {
+    fd: Option<OwnedFd>,
+    age: u32,
+    registered: bool,
+    readable: bool,
+    writable: bool,
+    /// When the earliest timer of this slot fires.
+    armed: Option<Instant>,
+    deadline: Instant,
+    role: Role<C>,
+    read_waker: Option<Waker>,
+    write_waker: Option<Waker>,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
+enum Target {
+    Slot(u64),
+    Runner(u32),
+}
+
+struct Timers {
+    heap: BinaryHeap<Reverse<(Instant, Target)>>,
+}
+
+/// Ids of runners to be polled; other threads (the blocking pool) may add to it.
+struct WakeList {
+    ids: Mutex<Vec<u32>>,
+    outer: Mutex<Option<Waker>>,
+}
+
+struct RunnerWaker {
+    id: u32,
+    list: Arc<WakeList>,
+}
+
+impl Wake for RunnerWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        lock(&self.list.ids).push(self.id);
+        let outer = lock(&self.list.outer).take();
+        if let Some(w) = outer {
+            w.wake();
+        }
+    }
+}
+
+fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+struct Runner<C> {
+    future: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    waker: Waker,
+    /// Work handed over, taken by [`Reactor::next_job`].
+    job: Option<Job<C>>,
+    timer: Option<Instant>,
+    busy: bool,
+}
+
+/// A connection for a runner.
+#[derive(Debug)]
+pub struct Job<C> {
+    /// Its slot.
+    pub token: Token,
+    /// What the idle slot held.
+    pub conn: C,
+}
+
+/// What the reactor needs to know from its user.
+pub trait Handler {
+    /// What an idle connection keeps.
+    type Conn;
+    /// Makes the future of a runner. It calls [`Reactor::next_job`] in a loop, forever.
+    fn runner(self: Rc<Self>, id: u32) -> Pin<Box<dyn Future<Output = ()>>>;
+    /// A listener has connections to accept.
+    fn accept(self: Rc<Self>, listener: u32);
+    /// An idle connection reached its deadline; the slot is closed after this.
+    fn expired(&self, conn: Self::Conn);
+    /// Called once per turn of the loop, before waiting.
+    fn turn(&self);
+    /// When [`Handler::turn`] wants to be called at the latest.
+    fn due(&self) -> Option<Instant>;
+    /// Whether the loop should end.
+    fn finished(&self) -> bool;
+    /// A runner panicked; its connection is closed by the drop of its future.
+    fn panicked(&self);
+}
+
+/// The event loop of a thread.
+pub struct Reactor<C> {
+    epoll: OwnedFd,
+    slots: RefCell<Vec<Slot<C>>>,
+    free: RefCell<Vec<u32>>,
+    runners: RefCell<Vec<Runner<C>>>,
+    idle_runners: RefCell<Vec<u32>>,
+    timers: RefCell<Timers>,
+    wakes: Arc<WakeList>,
+    current: Cell<u32>,
+    now: Cell<Instant>,
+    in_use: Cell<usize>,
+}
+
+/// Wakes a reactor from another thread.
+#[derive(Clone)]
+pub struct Remote(Arc<WakeList>);
+
+impl Remote {
+    /// Makes the loop take another turn.
+    pub fn wake(&self) {
+        // The id of no runner: the list is not empty, so the loop does not sleep.
+        lock(&self.0.ids).push(u32::MAX);
+        let outer = lock(&self.0.outer).take();
+        if let Some(w) = outer {
+            w.wake();
+        }
+    }
+}
+
+/// Runners without work that are kept for the next burst.
+const SPARE_RUNNERS: usize = 64;
+
+impl<C: 'static> Reactor<C> {
+    /// An empty reactor.
+    ///
+    /// # Errors
+    /// When the epoll descriptor cannot be made.
+    pub fn new() -> std::io::Result<Reactor<C>> {
+        Ok(Reactor {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            slots: RefCell::default(),
+            free: RefCell::default(),
+            runners: RefCell::default(),
+            idle_runners: RefCell::default(),
+            timers: RefCell::new(Timers { heap: BinaryHeap::new() }),
+            wakes: Arc::new(WakeList { ids: Mutex::default(), outer: Mutex::default() }),
+            current: Cell::new(u32::MAX),
+            now: Cell::new(Instant::now()),
+            in_use: Cell::new(0),
+        })
+    }
+
+    /// A handle for other threads.
+    pub fn remote(&self) -> Remote {
+        Remote(self.wakes.clone())
+    }
+
+    /// Time at the start of this turn of the loop.
+    pub fn now(&self) -> Instant {
+        self.now.get()
+    }
+
+    /// Slots in use, listeners included.
+    pub fn in_use(&self) -> usize {
+        self.in_use.get()
+    }
+
+    /// Adds a descriptor. It is put into the epoll set when something first waits for it.
+    pub fn insert(&self, fd: OwnedFd) -> Token {
+        self.insert_as(fd, Role::Busy)
+    }
+
+    fn insert_as(&self, fd: OwnedFd, role: Role<C>) -> Token {
+        self.in_use.set(self.in_use.get() + 1);
+        let mut slots = self.slots.borrow_mut();
+        let deadline = self.now.get();
+        if let Some(index) = self.free.borrow_mut().pop() {
+            let s = &mut slots[index as usize];
+            s.fd = Some(fd);
+            s.registered = false;
+            s.readable = true;
+            s.writable = true;
+            s.deadline = deadline;
+            s.role = role;
+            return Token { index, age: s.age };
+        }
+        slots.push(Slot {
+            fd: Some(fd),
+            age: 0,
+            registered: false,
+            readable: true,
+            writable: true,
+            armed: None,
+            deadline,
+            role,
+            read_waker: None,
+            write_waker: None,
+        });
+        Token { index: slots.len() as u32 - 1, age: 0 }
+    }
+
+    /// Adds a listening socket, level-triggered.
+    ///
+    /// # Errors
+    /// When it cannot be put into the epoll set.
+    pub fn listen(&self, fd: OwnedFd, number: u32, shared: bool) -> std::io::Result<Token> {
+        let token = self.insert_as(fd, Role::Listener(number));
+        self.arm_listener(token, shared)?;
+        Ok(token)
+    }
+
+    fn arm_listener(&self, token: Token, shared: bool) -> std::io::Result<()> {
+        let mut flags = epoll::EventFlags::IN;
+        if shared {
+            flags |= epoll::EventFlags::EXCLUSIVE;
+        }
+        let slots = self.slots.borrow();
+        let s = &slots[token.index as usize];
+        let fd = s.fd.as_ref().expect("just inserted");
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), flags)?;
+        Ok(())
+    }
+
+    /// Stops or starts the readiness events of a listener (all slots taken).
+    pub fn pause_listener(&self, token: Token, paused: bool, shared: bool) {
+        let gone = self.with_fd(token, |fd| drop(epoll::delete(&self.epoll, fd))).is_none();
+        if !gone && !paused {
+            let _ = self.arm_listener(token, shared);
+        }
+    }
+
+    /// Calls `f` with the descriptor of a slot.
+    #[inline]
+    pub fn with_fd<R>(&self, token: Token, f: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
+        let slots = self.slots.borrow();
+        slots.get(token.index as usize).filter(|s| s.age == token.age).and_then(|s| s.fd.as_ref()).map(f)
+    }
+
+    /// Takes a slot away and gives its descriptor back; dropping that closes it.
+    pub fn remove(&self, token: Token) -> Option<OwnedFd> {
+        let (fd, wakers) = {
+            let mut slots = self.slots.borrow_mut();
+            let s = slots.get_mut(token.index as usize).filter(|s| s.age == token.age)?;
+            let fd = s.fd.take();
+            s.age = s.age.wrapping_add(1);
+            s.role = Role::Busy;
+            // A timer left behind in the heap carries the old age and is dropped when it fires.
+            s.armed = None;
+            (fd, (s.read_waker.take(), s.write_waker.take()))
+        };
+        drop(wakers);
+        self.free.borrow_mut().push(token.index);
+        self.in_use.set(self.in_use.get() - 1);
+        fd
+    }
+
+    /// Hands a connection to a runner and polls it.
+    pub fn start<H: Handler<Conn = C>>(&self, handler: &Rc<H>, token: Token, conn: C) {
+        let id = match self.idle_runners.borrow_mut().pop() {
+            Some(id) => id,
+            None => {
+                let mut runners = self.runners.borrow_mut();
+                let id = runners.iter().position(|r| r.future.is_none() && !r.busy).unwrap_or(runners.len()) as u32;
+                let waker = Waker::from(Arc::new(RunnerWaker { id, list: self.wakes.clone() }));
+                let future = Some(handler.clone().runner(id));
+                let runner = Runner { future, waker, job: None, timer: None, busy: false };
+                match runners.get_mut(id as usize) {
+                    Some(r) => *r = runner,
+                    None => runners.push(runner),
+                }
+                id
+            }
+        };
+        if let Some(r) = self.runners.borrow_mut().get_mut(id as usize) {
+            r.job = Some(Job { token, conn });
+            r.busy = true;
+        }
+        self.poll_runner(handler, id);
+    }
+
+    fn poll_runner<H: Handler<Conn = C>>(&self, handler: &Rc<H>, id: u32) {
+        let taken = match self.runners.borrow_mut().get_mut(id as usize) {
+            Some(r) => r.future.take().map(|f| (f, r.waker.clone())),
+            None => None,
+        };
+        let Some((mut future, waker)) = taken else { return };
+        let outer = self.current.replace(id);
+        let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            future.as_mut().poll(&mut Context::from_waker(&waker))
+        }));
+        let alive = matches!(polled, Ok(Poll::Pending));
+        if !alive {
+            // The drop of the future closes the connection that it held.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(future)));
+            if polled.is_err() {
+                handler.panicked();
+            }
+            self.current.set(outer);
+            if let Some(r) = self.runners.borrow_mut().get_mut(id as usize) {
+                r.busy = false;
+                r.job = None;
+            }
+            return;
+        }
+        self.current.set(outer);
+        let surplus = {
+            let mut runners = self.runners.borrow_mut();
+            let Some(r) = runners.get_mut(id as usize) else { return };
+            if r.busy {
+                r.future = Some(future);
+                return;
+            }
+            let mut idle = self.idle_runners.borrow_mut();
+            if idle.len() < SPARE_RUNNERS {
+                r.future = Some(future);
+                idle.push(id);
+                None
+            } else {
+                Some(future)
+            }
+        };
+        drop(surplus);
+    }
+
+    /// The next connection for the runner that calls this. In between the runner is idle.
+    pub fn next_job(&self) -> impl Future<Output = Job<C>> + '_ {
+        let id = self.current.get();
+        std::future::poll_fn(move |_| {
+            let mut runners = self.runners.borrow_mut();
+            let Some(r) = runners.get_mut(id as usize) else { return Poll::Pending };
+            match r.job.take() {
+                Some(job) => Poll::Ready(job),
+                None => {
+                    r.busy = false;
+                    Poll::Pending
+                }
+            }
+        })
+    }
+
+    /// Says that a read took all there was, so that only a new event makes the slot readable.
+    #[inline]
+    pub fn drained(&self, token: Token) {
+        if let Some(s) = self.slots.borrow_mut().get_mut(token.index as usize).filter(|s| s.age == token.age) {
+            s.readable = false;
+        }
+    }
+
+    /// Makes a connection idle: its descriptor waits in the epoll set, `deadline` closes it.
+    ///
+    /// # Errors
+    /// Gives the connection back if something has arrived meanwhile.
+    pub fn park(&self, token: Token, conn: C, deadline: Instant) -> Result<(), C> {
+        let arm = {
+            let mut slots = self.slots.borrow_mut();
+            let Some(s) = slots.get_mut(token.index as usize).filter(|s| s.age == token.age) else { return Ok(()) };
+            if s.readable {
+                return Err(conn);
+            }
+            s.role = Role::Idle(conn);
+            s.deadline = deadline;
+            s.read_waker = None;
+            s.write_waker = None;
+            if !s.registered {
+                register(&self.epoll, s, token);
+            }
+            // A later deadline than the armed one is found out when that fires.
+            let arm = s.armed.is_none_or(|t| t > deadline);
+            if arm {
+                s.armed = Some(deadline);
+            }
+            arm
+        };
+        if arm {
+            self.timers.borrow_mut().heap.push(Reverse((deadline, Target::Slot(token.pack()))));
+        }
+        Ok(())
+    }
+
+    /// Ready when a read may give something. `clear` first says that the last read found nothing.
+    pub fn poll_readable(&self, token: Token, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
+        let mut slots = self.slots.borrow_mut();
+        let Some(s) = slots.get_mut(token.index as usize).filter(|s| s.age == token.age) else { return Poll::Ready(()) };
+        if clear {
+            s.readable = false;
+        }
+        if s.readable {
+            return Poll::Ready(());
+        }
+        if !s.registered {
+            register(&self.epoll, s, token);
+        }
+        if !s.read_waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+            s.read_waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Ready when a write may take something. `clear` first says that the last write found no room.
+    pub fn poll_writable(&self, token: Token, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
+        let mut slots = self.slots.borrow_mut();
+        let Some(s) = slots.get_mut(token.index as usize).filter(|s| s.age == token.age) else { return Poll::Ready(()) };
+        if clear {
+            s.writable = false;
+        }
+        if s.writable {
+            return Poll::Ready(());
+        }
+        if !s.registered {
+            register(&self.epoll, s, token);
+        }
+        if !s.write_waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+            s.write_waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Waits until a read may give something; call it after a read that would have blocked.
+    pub async fn readable(&self, token: Token) {
+        let mut clear = true;
+        std::future::poll_fn(|cx| self.poll_readable(token, std::mem::take(&mut clear), cx)).await;
+    }
+
+    /// Waits until a write may take something; call it after a write that would have blocked.
+    pub async fn writable(&self, token: Token) {
+        let mut clear = true;
+        std::future::poll_fn(|cx| self.poll_writable(token, std::mem::take(&mut clear), cx)).await;
+    }
+
+    /// Ready at `deadline`. Only inside a runner.
+    pub fn poll_deadline(&self, deadline: Instant) -> Poll<()> {
+        if self.now.get() >= deadline {
+            return Poll::Ready(());
+        }
+        let id = self.current.get();
+        let mut runners = self.runners.borrow_mut();
+        let Some(r) = runners.get_mut(id as usize) else { return Poll::Pending };
+        if r.timer.is_none_or(|t| t > deadline) {
+            r.timer = Some(deadline);
+            self.timers.borrow_mut().heap.push(Reverse((deadline, Target::Runner(id))));
+        }
+        Poll::Pending
+    }
+
+    /// Waits `d`.
+    pub async fn sleep(&self, d: Duration) {
+        let deadline = Instant::now() + d;
+        std::future::poll_fn(|_| self.poll_deadline(deadline)).await;
+    }
+
+    /// Runs `f` until `deadline`. `None`: it was not ready by then.
+    pub async fn deadline<T>(&self, deadline: Instant, f: impl Future<Output = T>) -> Option<T> {
+        let mut f = std::pin::pin!(f);
+        std::future::poll_fn(|cx| match f.as_mut().poll(cx) {
+            Poll::Ready(v) => Poll::Ready(Some(v)),
+            Poll::Pending => self.poll_deadline(deadline).map(|()| None),
+        })
+        .await
+    }
+
+    /// Closes idle connections for which `f` says so. Gives how many.
+    pub fn close_idle(&self, mut f: impl FnMut(&C, Instant) -> bool) -> usize {
+        let tokens: Vec<Token> = {
+            let slots = self.slots.borrow();
+            let each = slots.iter().enumerate();
+            each.filter(|(_, s)| s.fd.is_some() && matches!(&s.role, Role::Idle(c) if f(c, s.deadline)))
+                .map(|(i, s)| Token { index: i as u32, age: s.age })
+                .collect()
+        };
+        for t in &tokens {
+            self.remove(*t);
+        }
+        tokens.len()
+    }
+
+    /// Looks at every idle connection.
+    pub fn each_idle(&self, mut f: impl FnMut(&C, Instant)) {
+        for s in self.slots.borrow().iter().filter(|s| s.fd.is_some()) {
+            if let Role::Idle(c) = &s.role {
+                f(c, s.deadline);
+            }
+        }
+    }
+
+    /// Wakes every runner that has work, so that it sees a change of state.
+    pub fn wake_all(&self) {
+        let ids = self.runners.borrow().iter().enumerate().filter(|(_, r)| r.busy).map(|(i, _)| i as u32).collect::<Vec<_>>();
+        lock(&self.wakes.ids).extend(ids);
+    }
+
+    /// Serves until the handler says that it has finished.
+    ///
+    /// # Errors
+    /// When the epoll descriptor cannot be watched.
+    pub async fn run<H: Handler<Conn = C>>(&self, handler: Rc<H>) -> std::io::Result<()> {
+        let watch = AsyncFd::with_interest(self.epoll.try_clone()?, tokio::io::Interest::READABLE)?;
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
+        let mut sleep = std::pin::pin!(tokio::time::sleep(Duration::from_secs(3600)));
+        let mut sleep_until = Instant::now() + Duration::from_secs(3600);
+        let mut ids = Vec::new();
+        std::future::poll_fn(|cx| {
+            let mut turns = 0;
+            loop {
+                self.now.set(Instant::now());
+                let got = self.harvest(&handler, &mut events);
+                let woken = self.poll_woken(&handler, &mut ids);
+                let fired = self.fire_timers(&handler);
+                handler.turn();
+                if handler.finished() {
+                    return Poll::Ready(());
+                }
+                if got || woken || fired {
+                    turns += 1;
+                    // Lets tokio's own timers and the blocking pool's answers in.
+                    if turns < 16 {
+                        continue;
+                    }
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                // Nothing to do: wait for the epoll set, the wake list or the next timer.
+                *lock(&self.wakes.outer) = Some(cx.waker().clone());
+                if !lock(&self.wakes.ids).is_empty() {
+                    continue;
+                }
+                if let Some(next) = self.next_timer(handler.due())
+                    && (next < sleep_until || sleep_until <= self.now.get())
+                {
+                    sleep_until = next;
+                    sleep.as_mut().reset(next.into());
+                }
+                if sleep.as_mut().poll(cx).is_ready() {
+                    let next = self.next_timer(handler.due()).unwrap_or(self.now.get() + Duration::from_secs(3600));
+                    sleep_until = next;
+                    sleep.as_mut().reset(next.into());
+                    if sleep.as_mut().poll(cx).is_ready() {
+                        continue;
+                    }
+                }
+                match watch.poll_read_ready(cx) {
+                    Poll::Ready(Ok(mut guard)) => guard.clear_ready(),
+                    Poll::Ready(Err(_)) => continue,
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+        })
+        .await;
+        Ok(())
+    }
+
+    fn harvest<H: Handler<Conn = C>>(&self, handler: &Rc<H>, events: &mut Vec<epoll::Event>) -> bool {
+        events.clear();
+        let zero = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let got = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&zero));
+        if !matches!(got, Ok(n) if n > 0) {
+            return false;
+        }
+        for e in events.iter() {
+            self.on_event(handler, Token::unpack(e.data.u64()), e.flags);
+        }
+        true
+    }
+
+    fn on_event<H: Handler<Conn = C>>(&self, handler: &Rc<H>, token: Token, flags: epoll::EventFlags) {
+        use epoll::EventFlags as F;
+        enum Then<C> {
+            Accept(u32),
+            Serve(C),
+            Wake(Option<Waker>, Option<Waker>),
+        }
+        let then = {
+            let mut slots = self.slots.borrow_mut();
+            let Some(s) = slots.get_mut(token.index as usize).filter(|s| s.age == token.age && s.fd.is_some()) else {
+                return;
+            };
+            let failed = flags.intersects(F::ERR | F::HUP);
+            let read = failed || flags.intersects(F::IN | F::RDHUP);
+            let write = failed || flags.contains(F::OUT);
+            s.readable |= read;
+            s.writable |= write;
+            match std::mem::replace(&mut s.role, Role::Busy) {
+                Role::Listener(n) => {
+                    s.role = Role::Listener(n);
+                    Then::Accept(n)
+                }
+                Role::Idle(c) if read => Then::Serve(c),
+                Role::Idle(c) => {
+                    s.role = Role::Idle(c);
+                    return;
+                }
+                Role::Busy => Then::Wake(
+                    if read { s.read_waker.take() } else { None },
+                    if write { s.write_waker.take() } else { None },
+                ),
+            }
+        };
+        match then {
+            Then::Accept(n) => handler.clone().accept(n),
+            Then::Serve(conn) => self.start(handler, token, conn),
+            Then::Wake(r, w) => {
+                if let Some(w) = r {
+                    w.wake();
+                }
+                if let Some(w) = w {
+                    w.wake();
+                }
+            }
+        }
+    }
+
+    fn poll_woken<H: Handler<Conn = C>>(&self, handler: &Rc<H>, ids: &mut Vec<u32>) -> bool {
+        std::mem::swap(ids, &mut *lock(&self.wakes.ids));
+        let any = !ids.is_empty();
+        ids.dedup();
+        for id in ids.drain(..) {
+            let busy = self.runners.borrow().get(id as usize).is_some_and(|r| r.busy);
+            if busy {
+                self.poll_runner(handler, id);
+            }
+        }
+        any
+    }
+
+    fn next_timer(&self, due: Option<Instant>) -> Option<Instant> {
+        let timer = self.timers.borrow().heap.peek().map(|Reverse((t, _))| *t);
+        [timer, due].into_iter().flatten().min()
+    }
+
+    fn fire_timers<H: Handler<Conn = C>>(&self, handler: &Rc<H>) -> bool {
+        let now = self.now.get();
+        let mut any = false;
+        loop {
+            let target = {
+                let mut timers = self.timers.borrow_mut();
+                match timers.heap.peek() {
+                    Some(Reverse((t, _))) if *t <= now => {}
+                    _ => return any,
+                }
+                let Some(Reverse((_, target))) = timers.heap.pop() else { return any };
+                target
+            };
+            any = true;
+            match target {
+                Target::Slot(packed) => self.slot_timer(handler, Token::unpack(packed), now),
+                Target::Runner(id) => {
+                    if let Some(r) = self.runners.borrow_mut().get_mut(id as usize) {
+                        r.timer = None;
+                    }
+                    self.poll_runner(handler, id);
+                }
+            }
+        }
+    }
+
+    fn slot_timer<H: Handler<Conn = C>>(&self, handler: &Rc<H>, token: Token, now: Instant) {
+        let expired = {
+            let mut slots = self.slots.borrow_mut();
+            let Some(s) = slots.get_mut(token.index as usize).filter(|s| s.age == token.age && s.fd.is_some()) else {
+                return;
+            };
+            if s.armed.is_some_and(|t| t <= now) {
+                s.armed = None;
+            }
+            match &s.role {
+                Role::Idle(_) if s.deadline <= now => match std::mem::replace(&mut s.role, Role::Busy) {
+                    Role::Idle(c) => Some(c),
+                    other => {
+                        s.role = other;
+                        None
+                    }
+                },
+                Role::Idle(_) if s.armed.is_none() => {
+                    s.armed = Some(s.deadline);
+                    self.timers.borrow_mut().heap.push(Reverse((s.deadline, Target::Slot(token.pack()))));
+                    None
+                }
+                _ => None,
+            }
+        };
+        if let Some(conn) = expired {
+            handler.expired(conn);
+            self.remove(token);
+        }
+    }
+}
+
+/// Puts a slot into the epoll set once, for both directions, edge-triggered.
+fn register<C>(ep: &OwnedFd, s: &mut Slot<C>, token: Token) {
+    use epoll::EventFlags as F;
+    let Some(fd) = s.fd.as_ref() else { return };
+    let flags = F::IN | F::OUT | F::RDHUP | F::ET;
+    match epoll::add(ep, fd.as_fd(), epoll::EventData::new_u64(token.pack()), flags) {
+        Ok(()) | Err(Errno::EXIST) => s.registered = true,
+        // Out of memory or watches: the deadline of whoever waits ends the connection.
+        Err(_) => {}
+    }
+}

@@ -1,0 +1,438 @@
+//! A request on its way through the phases: what the client sent, what the configuration made of it,
+//! and the response. One per runner, reused. Hot path.
+
+use crate::body::RequestBody;
+use crate::config::ListenAddr;
+use crate::config::http::{Address, Http, Location, Server};
+use crate::modules::ModuleState;
+use crate::response::Response;
+use crate::thread::{Thread, ThreadConfig};
+use crate::variables::{Source, VarId};
+use forebay_http::field::Slice;
+use forebay_http::request::{Method, RequestHead};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::{Instant, SystemTime};
+
+/// Why a variable has no value at all: answered with 500, logged where it happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VarError(pub String);
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// TCP.
+    Inet(SocketAddr),
+    /// A unix socket; has no address.
+    Unix,
+}
+
+impl Peer {
+    /// The IP address, if any.
+    pub fn ip(self) -> Option<IpAddr> {
+        match self {
+            Peer::Inet(a) => Some(a.ip()),
+            Peer::Unix => None,
+        }
+    }
+}
+
+/// What a connection keeps between requests. Small: idle connections are counted in tens of thousands.
+#[derive(Debug)]
+pub struct Conn {
+    /// Serial number (`$connection`).
+    pub number: u64,
+    /// Client address.
+    pub peer: Peer,
+    /// Local address, where the listener's is a wildcard; asked for once.
+    pub local: Option<SocketAddr>,
+    /// Addresses of a PROXY protocol header: client, server.
+    pub proxied: Option<Box<(SocketAddr, SocketAddr)>>,
+    /// Listener.
+    pub listener: u32,
+    /// Requests so far.
+    pub requests: u32,
+    /// When it was accepted.
+    pub accepted: Instant,
+    /// The beginning of a head whose rest has not come.
+    pub partial: Option<Box<Partial>>,
+}
+
+/// A head that is not complete.
+#[derive(Debug)]
+pub struct Partial {
+    /// Bytes so far.
+    pub buf: Box<[u8]>,
+    /// When the first came.
+    pub started: Instant,
+}
+
+impl Conn {
+    /// The client: of the PROXY protocol header if there was one.
+    pub fn client(&self) -> Peer {
+        self.proxied.as_ref().map_or(self.peer, |p| Peer::Inet(p.0))
+    }
+}
+
+/// Appends an address as text.
+pub fn push_peer(peer: Peer, out: &mut Vec<u8>) {
+    match peer.ip() {
+        Some(IpAddr::V4(a)) => {
+            for (i, o) in a.octets().iter().enumerate() {
+                if i > 0 {
+                    out.push(b'.');
+                }
+                forebay_http::h1::response::number(out, u64::from(*o));
+            }
+        }
+        Some(IpAddr::V6(a)) => out.extend_from_slice(a.to_string().as_bytes()),
+        None => out.extend_from_slice(b"unix:"),
+    }
+}
+
+/// A number that is used once in the life of the process (multipart boundaries).
+pub fn next_serial() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
+/// A stored value of a variable.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Slot {
+    /// Not evaluated or set yet.
+    #[default]
+    Empty,
+    /// Evaluated: no value.
+    Missing,
+    /// In the arena.
+    Value(Slice),
+}
+
+/// Result of evaluating a regular expression last, for `$1` to `$9`.
+#[derive(Debug, Default)]
+pub struct Captures {
+    /// The text that was matched.
+    pub text: Vec<u8>,
+    /// Groups as offsets into `text`; (1, 0) = not part of the match.
+    pub groups: Vec<(u32, u32)>,
+}
+
+/// A request.
+pub struct Request {
+    /// Thread that serves it.
+    pub thread: Rc<Thread>,
+    /// Configuration at the time it began.
+    pub conf: Rc<ThreadConfig>,
+    /// Connection.
+    pub conn: Conn,
+    /// Client address as text (`$remote_addr`); changed by realip.
+    pub remote: Vec<u8>,
+    /// Client address in effect; changed by realip.
+    pub peer: Peer,
+    /// Request head.
+    pub head: RequestHead,
+    /// Method in effect: an internal redirect for an error turns it into GET.
+    pub method: Method,
+    /// Decoded path in effect (`$uri`).
+    pub uri: Vec<u8>,
+    /// Query in effect (`$args`).
+    pub args: Vec<u8>,
+    /// Virtual server, index into [`Http::servers`].
+    pub server: usize,
+    /// Location, index into [`Http::locations`].
+    pub location: usize,
+    /// Response.
+    pub resp: Response,
+    /// Stored variables.
+    pub slots: Vec<Slot>,
+    /// Values of the stored variables.
+    pub arena: Vec<u8>,
+    /// Last captures.
+    pub captures: Captures,
+    /// When the first byte arrived.
+    pub started: Instant,
+    /// Same, as wall clock, taken when asked for.
+    pub started_wall: Option<SystemTime>,
+    /// Redirected within the server, so `internal` locations are open.
+    pub internal: bool,
+    /// Internal redirects left.
+    pub uri_changes: u8,
+    /// Status that `error_page` is answering for, 0 if none.
+    pub error_status: u16,
+    /// Status was overridden by `error_page ... =`.
+    pub status_override: Option<u16>,
+    /// A named location or an error page is answering: rewrite and error rules of nginx differ then.
+    pub in_error_page: bool,
+    /// Path was changed by a rewrite or redirect (`path_changed` of the head no longer tells).
+    pub rewritten: bool,
+    /// Bytes sent, head included (`$bytes_sent`).
+    pub sent: u64,
+    /// Bytes of the head sent.
+    pub sent_head: u64,
+    /// Bytes of the request received, head and body.
+    pub received: u64,
+    /// Number of bytes of the request's body received.
+    pub body_received: u64,
+    /// What modules keep for this request.
+    pub modules: ModuleState,
+    /// `$request_completion`.
+    pub complete: bool,
+    /// Depth of variable evaluation, against cycles.
+    pub depth: u8,
+    /// Spare buffers.
+    pub spare: Vec<Vec<u8>>,
+    /// Whether the connection may serve another request.
+    pub keep_alive: bool,
+    /// The request was refused before its head was understood; 0 if not.
+    pub refused: u16,
+    /// Body of the request.
+    pub body: RequestBody,
+    /// How long the connection may be idle after this request.
+    pub keepalive_timeout: std::time::Duration,
+    /// The client did not read or write in time.
+    pub timed_out: bool,
+    /// `return 444`: closed without an answer.
+    pub drop_connection: bool,
+    /// Came in one packet with the request before it.
+    pub pipelined: bool,
+}
+
+/// Deepest nesting of variables.
+const MAX_DEPTH: u8 = 100;
+
+impl Request {
+    /// A request that has yet to begin.
+    pub fn new(thread: Rc<Thread>) -> Request {
+        let now = thread.clock.now();
+        let conn = Conn {
+            number: 0,
+            peer: Peer::Unix,
+            local: None,
+            proxied: None,
+            listener: 0,
+            requests: 0,
+            accepted: now,
+            partial: None,
+        };
+        Request {
+            conf: thread.config(),
+            thread,
+            conn,
+            remote: Vec::new(),
+            peer: Peer::Unix,
+            head: RequestHead::default(),
+            method: Method::Get,
+            uri: Vec::new(),
+            args: Vec::new(),
+            server: 0,
+            location: 0,
+            resp: Response::default(),
+            slots: Vec::new(),
+            arena: Vec::new(),
+            captures: Captures::default(),
+            started: now,
+            started_wall: None,
+            internal: false,
+            uri_changes: 0,
+            error_status: 0,
+            status_override: None,
+            in_error_page: false,
+            rewritten: false,
+            sent: 0,
+            sent_head: 0,
+            received: 0,
+            body_received: 0,
+            modules: ModuleState::default(),
+            complete: false,
+            depth: 0,
+            spare: Vec::new(),
+            keep_alive: false,
+            refused: 0,
+            body: RequestBody::default(),
+            keepalive_timeout: std::time::Duration::ZERO,
+            timed_out: false,
+            drop_connection: false,
+            pipelined: false,
+        }
+    }
+
+    /// The listen address that the connection came to.
+    pub fn address(&self) -> Option<&Address> {
+        self.address_in(&self.conf)
+    }
+
+    /// As [`Request::address`], borrowed from the configuration alone.
+    pub fn address_in<'c>(&self, conf: &'c ThreadConfig) -> Option<&'c Address> {
+        let n = conf.listeners.get(self.conn.listener as usize).copied().flatten()?;
+        let at = conf.config.http.addresses.get(n)?;
+        if at.exact.is_empty() {
+            return Some(&at.default);
+        }
+        let local = self.conn.local?;
+        Some(at.exact.iter().find(|(a, _)| *a == local).map_or(&at.default, |(_, a)| a))
+    }
+
+    /// Local address of the connection.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        if let Some(l) = self.conn.local {
+            return Some(l);
+        }
+        let n = self.conf.listeners.get(self.conn.listener as usize).copied().flatten()?;
+        match self.conf.config.listeners.get(n)?.addr {
+            ListenAddr::Inet(a) => Some(a),
+            ListenAddr::Unix(_) => None,
+        }
+    }
+
+    /// The listen address as text (`$server_addr` of unix sockets).
+    pub fn listener_text(&self) -> String {
+        let n = self.conf.listeners.get(self.conn.listener as usize).copied().flatten();
+        n.and_then(|n| self.conf.config.listeners.get(n)).map(|l| l.text.clone()).unwrap_or_default()
+    }
+
+    /// Whether an internal redirect has passed the access phase already: nginx checks again, so never.
+    pub fn internal_access_granted(&self) -> bool {
+        false
+    }
+
+    /// Whether the size of the body has been checked for this request.
+    pub fn body_checked(&self) -> bool {
+        self.error_status == 413
+    }
+
+    /// Forgets a response that was begun; rates set by variables stay.
+    pub fn forget_response(&mut self) {
+        let rate = self.resp.limit_rate;
+        self.resp.clear();
+        self.resp.limit_rate = rate;
+    }
+
+    /// The configuration's http block. A clone of the counter keeps it while the request changes.
+    #[inline]
+    pub fn http(&self) -> HttpRef {
+        HttpRef(self.conf.clone())
+    }
+
+    /// A spare buffer, empty.
+    pub fn take_buf(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Gives a spare buffer back.
+    pub fn give_buf(&mut self, mut b: Vec<u8>) {
+        if b.capacity() <= 65536 {
+            b.clear();
+            self.spare.push(b);
+        }
+    }
+
+    /// Appends the value of a variable. `Ok(false)`: it has none.
+    ///
+    /// # Errors
+    /// When the evaluation runs in a circle.
+    pub fn var(&mut self, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
+        match self.slots.get(id.0 as usize) {
+            Some(Slot::Value(s)) => {
+                out.extend_from_slice(s.of(&self.arena));
+                return Ok(true);
+            }
+            Some(Slot::Missing) => return Ok(false),
+            _ => {}
+        }
+        let http = self.http();
+        let Some(var) = http.vars.get(id.0 as usize) else { return Ok(false) };
+        match &var.source {
+            Source::Get(f) => f(self, out),
+            Source::Prefix(f, rest) => f(self, rest, out),
+            Source::Stored | Source::Absent | Source::Unknown => Ok(false),
+            Source::Computed(c) => {
+                if self.depth >= MAX_DEPTH {
+                    return Err(VarError(format!(
+                        "cycle while evaluating variable \"{}\"",
+                        String::from_utf8_lossy(&var.name)
+                    )));
+                }
+                self.depth += 1;
+                let start = out.len();
+                let found = c.compute(self, out);
+                self.depth -= 1;
+                let found = found?;
+                if !c.volatile() {
+                    let value = if found { Some(&out[start..]) } else { None };
+                    store(&mut self.slots, &mut self.arena, id, value);
+                }
+                Ok(found)
+            }
+        }
+    }
+
+    /// Value of a variable as a vector of its own; `None` if it has none. For paths that are not hot.
+    ///
+    /// # Errors
+    /// As [`Request::var`].
+    pub fn var_value(&mut self, id: VarId) -> Result<Option<Vec<u8>>, VarError> {
+        let mut out = Vec::new();
+        Ok(self.var(id, &mut out)?.then_some(out))
+    }
+
+    /// Stores a variable's value for the rest of the request; `None` = it has no value.
+    pub fn store(&mut self, id: VarId, value: Option<&[u8]>) {
+        store(&mut self.slots, &mut self.arena, id, value);
+    }
+
+    /// Appends the text of a numbered capture.
+    pub fn capture(&self, n: u8, out: &mut Vec<u8>) {
+        if let Some((a, b)) = self.captures.groups.get(n as usize)
+            && a <= b
+        {
+            out.extend_from_slice(self.captures.text.get(*a as usize..*b as usize).unwrap_or_default());
+        }
+    }
+
+    /// Wall-clock time at which the request began.
+    pub fn started_wall(&mut self) -> SystemTime {
+        let thread = self.thread.clone();
+        let started = self.started;
+        *self.started_wall.get_or_insert_with(|| thread.clock.wall_at(started))
+    }
+}
+
+fn store(slots: &mut Vec<Slot>, arena: &mut Vec<u8>, id: VarId, value: Option<&[u8]>) {
+    let i = id.0 as usize;
+    if slots.len() <= i {
+        slots.resize(i + 1, Slot::Empty);
+    }
+    slots[i] = match value {
+        None => Slot::Missing,
+        Some(v) => {
+            let start = arena.len() as u32;
+            arena.extend_from_slice(v);
+            Slot::Value(Slice { start, end: arena.len() as u32 })
+        }
+    };
+}
+
+/// Keeps the http configuration of a request at hand while the request is changed.
+#[derive(Clone)]
+pub struct HttpRef(Rc<ThreadConfig>);
+
+impl std::ops::Deref for HttpRef {
+    type Target = Http;
+    #[inline]
+    fn deref(&self) -> &Http {
+        &self.0.config.http
+    }
+}
+
+impl HttpRef {
+    /// Location of a request.
+    #[inline]
+    pub fn location(&self, req: &Request) -> &Location {
+        &self.locations[req.location]
+    }
+    /// Server of a request.
+    #[inline]
+    pub fn server(&self, req: &Request) -> &Server {
+        &self.servers[req.server]
+    }
+}

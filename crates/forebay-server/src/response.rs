@@ -1,0 +1,193 @@
+//! The one response of every HTTP version: status, fields, body. Reused from request to request. Hot path.
+
+use crate::file_cache::OpenFile;
+use bytes::Bytes;
+use std::rc::Rc;
+
+/// Field lines in one buffer.
+#[derive(Debug, Default)]
+pub struct FieldList {
+    buf: Vec<u8>,
+    lines: Vec<(u32, u32, u32)>,
+}
+
+impl FieldList {
+    /// Appends a line.
+    pub fn push(&mut self, name: &[u8], value: &[u8]) {
+        let start = self.buf.len() as u32;
+        self.buf.extend_from_slice(name);
+        let mid = self.buf.len() as u32;
+        self.buf.extend_from_slice(value);
+        self.lines.push((start, mid, self.buf.len() as u32));
+    }
+
+    /// The lines as name and value, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.lines.iter().map(|(a, b, c)| (&self.buf[*a as usize..*b as usize], &self.buf[*b as usize..*c as usize]))
+    }
+
+    /// The first value with this name, compared without regard to case.
+    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        self.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v)
+    }
+
+    /// All values with this name.
+    pub fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
+        self.iter().filter(move |(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v)
+    }
+
+    /// Removes all lines with this name.
+    pub fn remove(&mut self, name: &[u8]) {
+        let buf = &self.buf;
+        self.lines.retain(|(a, b, _)| !buf[*a as usize..*b as usize].eq_ignore_ascii_case(name));
+    }
+
+    /// Replaces all lines with this name by one.
+    pub fn set(&mut self, name: &[u8], value: &[u8]) {
+        self.remove(name);
+        self.push(name, value);
+    }
+
+    /// Forgets all lines, keeps the memory.
+    pub fn clear(&mut self) {
+        self.buf.clear();
+        self.lines.clear();
+    }
+
+    /// Whether there are no lines.
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+}
+
+/// A piece of a body.
+#[derive(Debug, Clone)]
+pub enum Part {
+    /// Text that is part of the program.
+    Static(&'static [u8]),
+    /// Bytes made for this response.
+    Bytes(Bytes),
+    /// Bytes `start..end` of a file, from memory if the cache holds it.
+    File {
+        /// The file.
+        file: Rc<OpenFile>,
+        /// First byte.
+        start: u64,
+        /// After the last byte.
+        end: u64,
+    },
+}
+
+impl Part {
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        match self {
+            Part::Static(b) => b.len() as u64,
+            Part::Bytes(b) => b.len() as u64,
+            Part::File { start, end, .. } => end - start,
+        }
+    }
+
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes `from..to` of this part as a part.
+    pub fn slice(&self, from: u64, to: u64) -> Part {
+        match self {
+            Part::Static(b) => Part::Static(b.get(from as usize..to as usize).unwrap_or_default()),
+            Part::Bytes(b) => {
+                let len = b.len();
+                Part::Bytes(b.slice((from as usize).min(len)..(to as usize).min(len)))
+            }
+            Part::File { file, start, end } => {
+                Part::File { file: file.clone(), start: (start + from).min(*end), end: (start + to).min(*end) }
+            }
+        }
+    }
+}
+
+/// A change of the body's bytes on their way out (charset now; compression, ssi and the like later).
+/// Files reach it in pieces of at most 32 KiB.
+pub trait BodyFilter {
+    /// Takes a piece; `last` says that nothing follows. Appends what can go on to `out`.
+    fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>);
+}
+
+/// A response under construction.
+#[derive(Default)]
+pub struct Response {
+    /// Status code.
+    pub status: u16,
+    /// `Content-Type` without the charset parameter; empty if none.
+    pub content_type: Vec<u8>,
+    /// Charset that goes behind the type, if any.
+    pub charset: Vec<u8>,
+    /// `Content-Length`; `None` sends the body chunked or until close.
+    pub content_length: Option<u64>,
+    /// `Last-Modified`, Unix seconds.
+    pub last_modified: Option<i64>,
+    /// `ETag` with its quotes; empty if none.
+    pub etag: Vec<u8>,
+    /// `Location`, empty if none. Made absolute when the head is written.
+    pub location: Vec<u8>,
+    /// All other fields.
+    pub fields: FieldList,
+    /// Trailer fields (nginx: add_trailer).
+    pub trailers: FieldList,
+    /// Body.
+    pub body: Vec<Part>,
+    /// Filters of the body, in order.
+    pub filters: Vec<Box<dyn BodyFilter>>,
+    /// Whether a part of the body may be asked for.
+    pub allow_ranges: bool,
+    /// Head only: HEAD requests, 204, 304.
+    pub head_only: bool,
+    /// Closes the connection after this response.
+    pub close: bool,
+    /// The built-in page of a status, not content of a location.
+    pub error_page: bool,
+    /// `$limit_rate` at work, bytes/s; 0 = none.
+    pub limit_rate: u64,
+    /// Status line of an upstream, reason phrase included; empty: the standard one.
+    pub reason: Vec<u8>,
+}
+
+impl Response {
+    /// Empties it for the next request; memory is kept.
+    pub fn clear(&mut self) {
+        self.status = 0;
+        self.content_type.clear();
+        self.charset.clear();
+        self.content_length = None;
+        self.last_modified = None;
+        self.etag.clear();
+        self.location.clear();
+        self.fields.clear();
+        self.trailers.clear();
+        self.body.clear();
+        self.filters.clear();
+        self.allow_ranges = false;
+        self.head_only = false;
+        self.close = false;
+        self.error_page = false;
+        self.limit_rate = 0;
+        self.reason.clear();
+    }
+
+    /// Sets a body made for this response, and its length.
+    pub fn set_body(&mut self, b: impl Into<Bytes>) {
+        let b = b.into();
+        self.body.clear();
+        self.content_length = Some(b.len() as u64);
+        if !b.is_empty() {
+            self.body.push(Part::Bytes(b));
+        }
+    }
+
+    /// Length of the body's parts.
+    pub fn body_len(&self) -> u64 {
+        self.body.iter().map(Part::len).sum()
+    }
+}

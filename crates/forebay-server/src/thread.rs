@@ -1,0 +1,153 @@
+//! What one worker thread owns: its reactor, clock, file cache, logs and counters. Hot path.
+
+use crate::access_log::LogBuffers;
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::file_cache::FileCache;
+use crate::reactor::Reactor;
+use crate::request::Conn;
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A configuration as one thread holds it.
+#[derive(Debug)]
+pub struct ThreadConfig {
+    /// The configuration, shared by all threads.
+    pub config: Arc<Config>,
+    /// Per listener slot of this thread: its number among the configuration's listeners. Numbers of
+    /// listeners are for the life of the process; one that is gone maps to `None`.
+    pub listeners: Vec<Option<usize>>,
+}
+
+/// A worker thread.
+pub struct Thread {
+    /// Events.
+    pub reactor: Reactor<Conn>,
+    /// Time.
+    pub clock: Clock,
+    /// Configuration in effect for new requests.
+    pub conf: RefCell<Rc<ThreadConfig>>,
+    /// Open files.
+    pub files: RefCell<FileCache>,
+    /// Descriptors of the log files, in the order of `Config::log_files`.
+    pub logs: RefCell<Vec<Arc<OwnedFd>>>,
+    /// Buffers of the access logs.
+    pub log_buffers: RefCell<LogBuffers>,
+    /// Counters of this thread.
+    pub counters: Arc<Counters>,
+    /// Counters of all threads, for whoever reads them.
+    pub all_counters: Arc<Vec<Arc<Counters>>>,
+    /// Process id, for log lines.
+    pub pid: u32,
+    /// Stops accepting and closes idle connections.
+    pub quitting: Cell<bool>,
+    /// Ends at once.
+    pub stopping: Cell<bool>,
+    /// Most connections at a time.
+    pub max_connections: usize,
+}
+
+impl Thread {
+    /// Configuration for a new request.
+    #[inline]
+    pub fn config(&self) -> Rc<ThreadConfig> {
+        self.conf.borrow().clone()
+    }
+}
+
+/// The time, read once a turn of the loop and formatted once a second.
+pub struct Clock {
+    base: (Instant, SystemTime),
+    now: Cell<Instant>,
+    unix: Cell<i64>,
+    http: Cell<[u8; 29]>,
+    log: Cell<[u8; 26]>,
+    iso: Cell<[u8; 25]>,
+    error: Cell<[u8; 19]>,
+    zone: jiff::tz::TimeZone,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        let now = Instant::now();
+        let c = Clock {
+            base: (now, SystemTime::now()),
+            now: Cell::new(now),
+            unix: Cell::new(-1),
+            http: Cell::new([b' '; 29]),
+            log: Cell::new([b' '; 26]),
+            iso: Cell::new([b' '; 25]),
+            error: Cell::new([b' '; 19]),
+            zone: jiff::tz::TimeZone::system(),
+        };
+        c.tick(now);
+        c
+    }
+}
+
+impl Clock {
+    /// Sets the time of this turn.
+    #[inline]
+    pub fn tick(&self, now: Instant) {
+        self.now.set(now);
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64;
+        if unix != self.unix.replace(unix) {
+            self.format(unix);
+        }
+    }
+
+    fn format(&self, unix: i64) {
+        let offset = self.offset(unix);
+        self.http.set(forebay_http::date::imf(unix));
+        self.log.set(forebay_http::date::log(unix, offset));
+        self.iso.set(forebay_http::date::iso8601(unix, offset));
+        let local = forebay_http::date::log(unix + i64::from(offset), 0);
+        let _ = local;
+        self.error.set(forebay_http::date::error_log(unix, offset));
+    }
+
+    /// Offset of local time from UTC at a time, seconds.
+    pub fn offset(&self, unix: i64) -> i32 {
+        jiff::Timestamp::from_second(unix).map_or(0, |t| self.zone.to_offset(t).seconds())
+    }
+
+    /// Time of this turn.
+    pub fn now(&self) -> Instant {
+        self.now.get()
+    }
+    /// Unix seconds.
+    pub fn unix(&self) -> i64 {
+        self.unix.get()
+    }
+    /// `Sun, 06 Nov 1994 08:49:37 GMT`.
+    pub fn http_date(&self) -> [u8; 29] {
+        self.http.get()
+    }
+    /// `$time_local`.
+    pub fn log_time(&self) -> [u8; 26] {
+        self.log.get()
+    }
+    /// `$time_iso8601`.
+    pub fn iso8601(&self) -> [u8; 25] {
+        self.iso.get()
+    }
+    /// Time of an error log line.
+    pub fn error_time(&self) -> [u8; 19] {
+        self.error.get()
+    }
+    /// Wall clock at an instant.
+    pub fn wall_at(&self, t: Instant) -> SystemTime {
+        let (base, wall) = self.base;
+        // The wall clock may be set while we run; the difference to now is what counts.
+        let _ = (base, wall);
+        let now = Instant::now();
+        SystemTime::now().checked_sub(now.saturating_duration_since(t)).unwrap_or(UNIX_EPOCH)
+    }
+    /// Seconds and milliseconds since the epoch.
+    pub fn msec(&self) -> Duration {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
+}

@@ -1,0 +1,392 @@
+//! One worker thread: accepts, applies new configurations, ends in good order.
+
+use crate::access_log;
+use crate::connection;
+use crate::counters::Counters;
+use crate::error_log;
+use crate::process::Share;
+use crate::reactor::{Handler, Reactor, Remote, Token};
+use crate::request::{Conn, Peer};
+use crate::thread::{Clock, Thread, ThreadConfig};
+use forebay_conf::error::Level;
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What the process tells a thread.
+#[derive(Debug)]
+pub enum Command {
+    /// A new configuration.
+    Reload(Box<Share>),
+    /// New descriptors for log files.
+    Reopen(Arc<Vec<(PathBuf, Arc<OwnedFd>)>>),
+    /// Graceful end.
+    Quit(Option<Duration>),
+    /// End.
+    Stop,
+}
+
+/// Commands on their way to a thread.
+#[derive(Debug, Default)]
+pub struct Mailbox {
+    full: AtomicBool,
+    commands: Mutex<Vec<Command>>,
+}
+
+impl Mailbox {
+    /// Adds a command.
+    pub fn push(&self, c: Command) {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(c);
+        self.full.store(true, Ordering::Release);
+    }
+
+    fn take(&self) -> Vec<Command> {
+        if !self.full.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What a thread starts with.
+pub struct Setup {
+    /// Number of the thread.
+    pub number: usize,
+    /// CPUs to run on.
+    pub cpus: Vec<usize>,
+    /// Most connections.
+    pub connections: usize,
+    /// Its share of the first generation.
+    pub share: Share,
+    /// Counters of all threads.
+    pub counters: Arc<Vec<Arc<Counters>>>,
+    /// Commands.
+    pub mailbox: Arc<Mailbox>,
+    /// Told when the loop is ready.
+    pub started: std::sync::mpsc::Sender<io::Result<Remote>>,
+}
+
+/// Serial numbers of connections, unique in the process (`$connection`).
+static SERIAL: AtomicU64 = AtomicU64::new(0);
+
+/// Connections accepted before other events get their turn.
+const ACCEPT_BATCH: usize = 64;
+
+struct ListenSlot {
+    token: Token,
+    fd: Arc<OwnedFd>,
+    addr: crate::config::ListenAddr,
+    shared: bool,
+}
+
+struct WorkerThread {
+    thread: Rc<Thread>,
+    mailbox: Arc<Mailbox>,
+    /// By listener number; numbers are never used again, so idle connections can keep theirs.
+    listeners: RefCell<Vec<Option<ListenSlot>>>,
+    paused: Cell<bool>,
+    quit_deadline: Cell<Option<Instant>>,
+}
+
+/// The body of a thread.
+pub fn main(setup: Setup) {
+    if !setup.cpus.is_empty() {
+        let _ = forebay_sys::affinity::pin_current_thread(&setup.cpus);
+    }
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build() {
+        Ok(r) => r,
+        Err(e) => {
+            let _ = setup.started.send(Err(e));
+            return;
+        }
+    };
+    runtime.block_on(run(setup));
+}
+
+async fn run(setup: Setup) {
+    let reactor = match Reactor::new() {
+        Ok(r) => r,
+        Err(e) => {
+            let _ = setup.started.send(Err(e));
+            return;
+        }
+    };
+    let remote = reactor.remote();
+    let thread = Rc::new(Thread {
+        reactor,
+        clock: Clock::default(),
+        conf: RefCell::new(Rc::new(ThreadConfig { config: setup.share.config.clone(), listeners: Vec::new() })),
+        files: RefCell::default(),
+        logs: RefCell::default(),
+        log_buffers: RefCell::default(),
+        counters: setup.counters[setup.number].clone(),
+        all_counters: setup.counters.clone(),
+        pid: std::process::id(),
+        quitting: Cell::new(false),
+        stopping: Cell::new(false),
+        max_connections: setup.connections,
+    });
+    let worker = Rc::new(WorkerThread {
+        thread: thread.clone(),
+        mailbox: setup.mailbox,
+        listeners: RefCell::default(),
+        paused: Cell::new(false),
+        quit_deadline: Cell::new(None),
+    });
+    worker.apply(setup.share);
+    let _ = setup.started.send(Ok(remote));
+    if let Err(e) = thread.reactor.run(worker).await {
+        error_log::log(&thread, Level::Alert, &format!("event loop failed ({e})"));
+    }
+    access_log::flush(&thread, true);
+}
+
+impl Thread {
+    /// Closes a connection.
+    pub fn close(&self, token: Token) {
+        if self.reactor.remove(token).is_some() {
+            self.counters.active.sub(1);
+        }
+    }
+}
+
+impl WorkerThread {
+    /// Takes over a configuration: listeners by address, then the rest at once.
+    fn apply(&self, share: Share) {
+        let mut slots = self.listeners.borrow_mut();
+        let wanted = &share.config.listeners;
+        // Listeners that are gone.
+        for slot in slots.iter_mut() {
+            if let Some(s) = slot
+                && !wanted.iter().any(|l| l.addr == s.addr)
+            {
+                self.thread.reactor.remove(s.token);
+                *slot = None;
+            }
+        }
+        let mut map: Vec<Option<usize>> = vec![None; slots.len()];
+        for (n, (listener, socket)) in wanted.iter().zip(&share.sockets).enumerate() {
+            let Some((fd, shared)) = socket else { continue };
+            let known = slots.iter().position(|s| s.as_ref().is_some_and(|s| s.addr == listener.addr));
+            let number = match known {
+                Some(k) if slots[k].as_ref().is_some_and(|s| Arc::ptr_eq(&s.fd, fd)) => k,
+                _ => {
+                    if let Some(k) = known
+                        && let Some(old) = slots[k].take()
+                    {
+                        self.thread.reactor.remove(old.token);
+                    }
+                    let number = known.unwrap_or(slots.len());
+                    let added = fd.try_clone().and_then(|c| self.thread.reactor.listen(c, number as u32, *shared));
+                    let slot = match added {
+                        Ok(token) => Some(ListenSlot { token, fd: fd.clone(), addr: listener.addr.clone(), shared: *shared }),
+                        Err(e) => {
+                            error_log::log(&self.thread, Level::Alert, &format!("cannot listen on {} ({e})", listener.text));
+                            None
+                        }
+                    };
+                    match slots.get_mut(number) {
+                        Some(s) => *s = slot,
+                        None => {
+                            slots.push(slot);
+                            map.push(None);
+                        }
+                    }
+                    number
+                }
+            };
+            map[number] = Some(n);
+        }
+        drop(slots);
+        access_log::flush(&self.thread, true);
+        *self.thread.logs.borrow_mut() = share.logs;
+        self.thread.log_buffers.borrow_mut().forget();
+        *self.thread.conf.borrow_mut() = Rc::new(ThreadConfig { config: share.config, listeners: map.clone() });
+        // Idle connections of listeners that are gone have nobody to answer them.
+        let closed = self.thread.reactor.close_idle(|c, _| map.get(c.listener as usize).copied().flatten().is_none());
+        self.thread.counters.active.sub(closed as u64);
+    }
+
+    fn command(&self, c: Command) {
+        match c {
+            Command::Reload(share) => self.apply(*share),
+            Command::Reopen(logs) => {
+                access_log::flush(&self.thread, true);
+                self.thread.log_buffers.borrow_mut().opened.clear();
+                let conf = self.thread.config();
+                let mut current = self.thread.logs.borrow_mut();
+                for (path, fd) in logs.iter() {
+                    if let Some(n) = conf.config.log_files.iter().position(|p| p == path)
+                        && let Some(slot) = current.get_mut(n)
+                    {
+                        *slot = fd.clone();
+                    }
+                }
+            }
+            Command::Quit(timeout) => {
+                self.stop_accepting();
+                self.thread.quitting.set(true);
+                self.quit_deadline.set(timeout.map(|t| Instant::now() + t));
+                let closed = self.thread.reactor.close_idle(|c, _| c.partial.is_none() && c.requests > 0);
+                self.thread.counters.active.sub(closed as u64);
+            }
+            Command::Stop => {
+                self.stop_accepting();
+                self.thread.stopping.set(true);
+            }
+        }
+    }
+
+    fn stop_accepting(&self) {
+        for slot in self.listeners.borrow_mut().iter_mut() {
+            if let Some(s) = slot.take() {
+                self.thread.reactor.remove(s.token);
+            }
+        }
+    }
+
+    fn connections(&self) -> usize {
+        self.thread.counters.active.get() as usize
+    }
+
+    /// Makes room for a new connection: idle ones go first, then those that are slowest with their heads.
+    fn make_room(&self) -> bool {
+        let max = self.thread.max_connections;
+        let batch = (max / 16).max(1);
+        let mut ages: Vec<(bool, Instant)> = Vec::new();
+        self.thread.reactor.each_idle(|c, deadline| ages.push((c.requests == 0 || c.partial.is_some(), if c.partial.is_some() { c.accepted } else { deadline })));
+        if ages.is_empty() {
+            return false;
+        }
+        ages.sort_unstable();
+        let cut = ages[(batch - 1).min(ages.len() - 1)];
+        let mut left = batch;
+        let closed = self.thread.reactor.close_idle(|c, deadline| {
+            let key = (c.requests == 0 || c.partial.is_some(), if c.partial.is_some() { c.accepted } else { deadline });
+            let close = left > 0 && key <= cut;
+            if close {
+                left -= 1;
+            }
+            close
+        });
+        self.thread.counters.active.sub(closed as u64);
+        closed > 0
+    }
+
+    fn pause(&self, paused: bool) {
+        if self.paused.replace(paused) != paused {
+            for s in self.listeners.borrow().iter().flatten() {
+                self.thread.reactor.pause_listener(s.token, paused, s.shared);
+            }
+        }
+    }
+}
+
+impl Handler for WorkerThread {
+    type Conn = Conn;
+
+    fn runner(self: Rc<Self>, _id: u32) -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(connection::runner(self.thread.clone()))
+    }
+
+    fn accept(self: Rc<Self>, listener: u32) {
+        let fd = match self.listeners.borrow().get(listener as usize) {
+            Some(Some(s)) => s.fd.clone(),
+            _ => return,
+        };
+        for _ in 0..ACCEPT_BATCH {
+            if self.connections() >= self.thread.max_connections && !self.make_room() {
+                // Full: what waits stays in the kernel's queue.
+                self.pause(true);
+                return;
+            }
+            match rustix::net::acceptfrom_with(&*fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok((sock, addr)) => {
+                    let peer = match addr.and_then(|a| std::net::SocketAddr::try_from(a).ok()) {
+                        Some(a) => Peer::Inet(a),
+                        None => Peer::Unix,
+                    };
+                    self.thread.counters.accepted.add(1);
+                    self.thread.counters.handled.add(1);
+                    self.thread.counters.active.add(1);
+                    let conn = Conn {
+                        number: SERIAL.fetch_add(1, Ordering::Relaxed) + 1,
+                        peer,
+                        local: None,
+                        proxied: None,
+                        listener,
+                        requests: 0,
+                        accepted: self.thread.clock.now(),
+                        partial: None,
+                    };
+                    let token = self.thread.reactor.insert(sock);
+                    let thread = self.thread.clone();
+                    thread.reactor.start(&self, token, conn);
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(e @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                    error_log::log(&self.thread, Level::Crit, &format!("accept4() failed {}", crate::modules::static_file::errno_text(e)));
+                    if !self.make_room() {
+                        self.pause(true);
+                        return;
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn expired(&self, conn: Conn) {
+        self.thread.counters.active.sub(1);
+        if conn.partial.is_some() || conn.requests == 0 {
+            let tail = format!(", client: {}", peer_text(&conn));
+            let what = "client timed out (110: Connection timed out) while waiting for request";
+            error_log::log_connection(&self.thread, Level::Info, conn.number, what, &tail);
+        }
+    }
+
+    fn turn(&self) {
+        let now = self.thread.reactor.now();
+        self.thread.clock.tick(now);
+        for c in self.mailbox.take() {
+            self.command(c);
+        }
+        if self.thread.log_buffers.borrow().due.is_some_and(|d| d <= now) {
+            access_log::flush(&self.thread, false);
+        }
+        if self.paused.get() && self.connections() < self.thread.max_connections {
+            self.pause(false);
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let due = self.thread.log_buffers.borrow().due;
+        [due, self.quit_deadline.get()].into_iter().flatten().min()
+    }
+
+    fn finished(&self) -> bool {
+        self.thread.stopping.get()
+            || (self.thread.quitting.get() && (self.connections() == 0 || self.quit_deadline.get().is_some_and(|d| Instant::now() >= d)))
+    }
+
+    fn panicked(&self) {
+        self.thread.counters.panics.add(1);
+        error_log::log(&self.thread, Level::Alert, "a request caused a panic; its connection was closed");
+    }
+}
+
+fn peer_text(conn: &Conn) -> String {
+    let mut out = Vec::new();
+    crate::request::push_peer(conn.client(), &mut out);
+    String::from_utf8_lossy(&out).into_owned()
+}
