@@ -128,6 +128,7 @@ impl Options {
             conf_path: self.conf.as_deref().map_or_else(|| paths.conf.clone(), below),
             globals: self.globals.clone().unwrap_or_default(),
             error_log: Some(error_log),
+            access_log: paths.access_log.clone(),
         };
         (environment, paths)
     }

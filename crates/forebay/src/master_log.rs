@@ -42,6 +42,11 @@ impl Log {
         }
     }
 
+    /// A log that goes to the console only.
+    pub fn default_console() -> Log {
+        Log { sinks: Vec::new(), console: true }
+    }
+
     /// The log that a configuration asks for. `files` are the opened ones by path.
     pub fn configured(targets: &[ErrorLog], files: &[(PathBuf, Arc<OwnedFd>)]) -> Log {
         let sink = |log: &ErrorLog| match &log.target {

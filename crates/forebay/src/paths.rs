@@ -11,6 +11,8 @@ pub struct Paths {
     pub conf: PathBuf,
     /// Error log.
     pub error_log: PathBuf,
+    /// Access log, below the prefix unless absolute.
+    pub access_log: String,
     /// Pid file.
     pub pid: PathBuf,
 }
@@ -36,7 +38,13 @@ impl Paths {
     /// Defaults; with a prefix given they are the relative ones below it.
     pub fn new(prefix: Option<&str>) -> Paths {
         let Some(prefix) = prefix else {
-            return Paths { prefix: PREFIX.into(), conf: CONF.into(), error_log: ERROR_LOG.into(), pid: PID.into() };
+            return Paths {
+                prefix: PREFIX.into(),
+                conf: CONF.into(),
+                error_log: ERROR_LOG.into(),
+                access_log: HTTP_LOG.into(),
+                pid: PID.into(),
+            };
         };
         let mut text = prefix.to_owned();
         if !text.ends_with('/') {
@@ -51,6 +59,7 @@ impl Paths {
         Paths {
             conf: prefix.join("conf/nginx.conf"),
             error_log: prefix.join("logs/error.log"),
+            access_log: "logs/access.log".into(),
             pid: prefix.join("logs/nginx.pid"),
             prefix,
         }

@@ -8,7 +8,7 @@ use crate::wire::Configure;
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
 use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
-use forebay_server::config::{Config, Environment, load};
+use forebay_server::config::{Config, Environment, ListenAddr, load};
 use forebay_server::process::Generation;
 use forebay_sys::identity::{self, Identity};
 use std::fs::OpenOptions;
@@ -131,29 +131,38 @@ impl State {
         }
     }
 
-    /// The message for the worker, and its descriptors in order.
-    pub fn order(&self) -> (Configure, Vec<BorrowedFd<'_>>) {
+    /// The message for a worker that has the sockets of `known` already, and its descriptors in order.
+    pub fn order(&self, known: &[ListenAddr]) -> (Configure, Vec<BorrowedFd<'_>>) {
+        let new = |open: &&listen::Open| !known.contains(&open.addr);
         let order = Configure {
             environment: self.environment.clone(),
             record: self.record.clone(),
             cpus: self.plan.threads.cpus.clone(),
             connections: self.plan.threads.connections,
             identity: self.identity.clone(),
-            listeners: self.listeners.open.iter().map(|o| (o.addr.clone(), o.sockets.len())).collect(),
+            listeners: (self.listeners.open.iter())
+                .map(|open| (open.addr.clone(), if new(&open) { open.sockets.len() } else { 0 }))
+                .collect(),
             logs: self.logs.iter().map(|(path, _)| path.clone()).collect(),
         };
-        let sockets = self.listeners.open.iter().flat_map(|open| &open.sockets);
+        let sockets = self.listeners.open.iter().filter(new).flat_map(|open| &open.sockets);
         let fds = sockets.chain(self.logs.iter().map(|(_, fd)| fd)).map(|fd| fd.as_fd()).collect();
         (order, fds)
+    }
+
+    /// Addresses of this configuration.
+    pub fn addresses(&self) -> Vec<ListenAddr> {
+        self.listeners.open.iter().map(|open| open.addr.clone()).collect()
     }
 
     /// The same for threads in this process (nginx: master_process off).
     ///
     /// # Errors
     /// When no descriptor is left.
-    pub fn generation(&self) -> std::io::Result<Generation> {
+    pub fn generation(&self, known: &[ListenAddr]) -> std::io::Result<Generation> {
         let copy = |fds: &[Arc<OwnedFd>]| fds.iter().map(|fd| fd.try_clone()).collect::<Result<Vec<_>, _>>();
-        let sockets = self.listeners.open.iter().map(|o| Ok((o.addr.clone(), copy(&o.sockets)?)));
+        let new = self.listeners.open.iter().filter(|open| !known.contains(&open.addr));
+        let sockets = new.map(|open| Ok((open.addr.clone(), copy(&open.sockets)?)));
         Ok(Generation {
             config: self.config.clone(),
             sockets: sockets.collect::<std::io::Result<_>>()?,

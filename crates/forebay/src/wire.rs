@@ -26,7 +26,8 @@ pub struct Configure {
     pub connections: usize,
     /// Who to become; `None` stays who it is.
     pub identity: Option<Identity>,
-    /// Addresses with the number of their sockets, which come first among the descriptors.
+    /// Addresses with the number of their sockets, which come first among the descriptors; none for those
+    /// that the worker has already.
     pub listeners: Vec<(ListenAddr, usize)>,
     /// Log files, one descriptor each, after the sockets.
     pub logs: Vec<PathBuf>,
@@ -76,6 +77,7 @@ pub fn send_configure(socket: &UnixStream, order: &Configure, fds: &[BorrowedFd<
     out.bytes(order.environment.globals.as_bytes());
     out.number(u64::from(order.environment.error_log.is_some()));
     out.path(order.environment.error_log.as_deref().unwrap_or(Path::new("")));
+    out.bytes(order.environment.access_log.as_bytes());
     out.bytes(&order.record);
     out.number(order.cpus.len() as u64);
     for cpus in &order.cpus {
@@ -270,7 +272,7 @@ impl<'a> Rest<'a> {
         let (has_error_log, error_log) = (self.flag()?, self.path()?);
         let error_log = has_error_log.then_some(error_log);
         Some(Configure {
-            environment: Environment { prefix, conf_path, globals, error_log },
+            environment: Environment { prefix, conf_path, globals, error_log, access_log: self.text()? },
             record: self.bytes()?.to_vec(),
             cpus: (0..self.number()?).map(|_| self.cpus()).collect::<Option<_>>()?,
             connections: self.size()?,
@@ -293,6 +295,7 @@ mod tests {
                 conf_path: "/srv/x.conf".into(),
                 globals: "daemon off;".into(),
                 error_log: Some("stderr".into()),
+                access_log: "logs/access.log".into(),
             },
             record: vec![0, 255, 1],
             cpus: vec![vec![0, 1], vec![]],

@@ -15,11 +15,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Environment variable that tells the program it is a worker; its standard input is the control socket.
 pub const ROLE: &str = "FOREBAY_WORKER";
 /// Title that `ps` shows.
 pub const TITLE: &str = "nginx: worker process";
+
+/// How often a worker that is quitting looks whether its threads have ended.
+const FINISHED_CHECK: Duration = Duration::from_millis(20);
 
 /// Runs the worker; gives the exit code.
 pub fn main() -> u8 {
@@ -204,29 +208,17 @@ impl Process {
         self.log.notice("gracefully shutting down");
         self.worker.quit(self.config.main.worker_shutdown_timeout);
         // Waiting for the last request must not make the process deaf: a fast stop still counts.
-        std::thread::scope(|scope| {
-            let (mut done, waker) = match UnixStream::pair() {
-                Ok((a, b)) => (Some(a), Some(b)),
-                Err(_) => (None, None),
-            };
-            let worker = self.worker;
-            scope.spawn(move || {
-                worker.join();
-                drop(waker);
-            });
-            while let Some(socket) = &done {
-                let Ok(ready) = signals.wait(&[socket.as_fd()], None) else { break };
-                while let Some(received) = signals.next() {
-                    if matches!(received.signal, Signal::SIGTERM | Signal::SIGINT) {
-                        self.log.notice("exiting");
-                        std::process::exit(0);
-                    }
-                }
-                if ready.contains(&true) {
-                    done = None;
+        while !self.worker.finished() {
+            signals.wait(&[], Some(Instant::now() + FINISHED_CHECK))?;
+            while let Some(received) = signals.next() {
+                match received.signal {
+                    Signal::SIGTERM | Signal::SIGINT => self.worker.stop(),
+                    Signal::SIGUSR1 => self.answer(&Answer::PleaseReopen),
+                    _ => {}
                 }
             }
-        });
+        }
+        self.worker.join();
         self.log.notice("exiting");
         self.log.notice("exit");
         Ok(())
