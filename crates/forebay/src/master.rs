@@ -311,10 +311,10 @@ impl Master {
         if self.ending != Ending::No {
             return;
         }
-        if self.new_binary.is_some() || self.no_accept {
-            // nginx: after WINCH, HUP starts workers again without reading the configuration.
-            if self.no_accept {
-                self.no_accept = false;
+        let accepting = !std::mem::replace(&mut self.no_accept, false);
+        if self.new_binary.is_some() {
+            // nginx: while a new binary runs, HUP starts the old one's workers again, as they were.
+            if !accepting {
                 self.log.notice("start worker processes");
                 self.spawn();
             }
