@@ -1,0 +1,1 @@
+//! `check`, `explain` and `serve`.
