@@ -9,7 +9,7 @@ use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::Framing;
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
-use rustix::net::{SendAncillaryBuffer, SendFlags};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -337,7 +337,10 @@ async fn send_parts(
                     if !flush(thread, req, token, &mut pending).await {
                         return false;
                     }
-                    thread.reactor.sleep(wait).await;
+                    if client_gone_within(thread, token, wait).await {
+                        req.log(Level::Info, "client prematurely closed connection while sending response to client");
+                        return false;
+                    }
                     continue;
                 }
             };
@@ -381,6 +384,24 @@ async fn send_parts(
     let ok = flush(thread, req, token, &mut pending).await;
     req.give_buf(pending);
     ok
+}
+
+/// Waits; `true` if the client closes the connection meanwhile.
+async fn client_gone_within(thread: &Rc<Thread>, token: Token, wait: Duration) -> bool {
+    let gone = async {
+        loop {
+            let mut byte = [0u8; 1];
+            let got = thread.reactor.with_fd(token, |fd| rustix::net::recv(fd, &mut byte[..], RecvFlags::PEEK));
+            match got {
+                Some(Err(Errno::AGAIN)) => thread.reactor.readable(token).await,
+                Some(Err(Errno::INTR)) => {}
+                // The next request is here already: the client is alive and will be read from later.
+                Some(Ok((n, _))) if n > 0 => std::future::pending().await,
+                _ => return,
+            }
+        }
+    };
+    thread.reactor.deadline(Instant::now() + wait, gone).await.is_some()
 }
 
 /// Sends a piece through the filters and frames it.

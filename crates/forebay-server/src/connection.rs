@@ -71,10 +71,13 @@ enum Head {
 async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
     let Job { token, mut conn } = job;
     let mut guard = Guard { thread, token, open: true, state: None };
+    if conn.partial.is_some() {
+        // It has been counted since its first byte.
+        guard.state = Some(|c| &c.reading);
+    }
     req.begin_connection(&mut conn);
     req.conn = conn;
     loop {
-        guard.state(Some(|c| &c.reading));
         let limits = req.limits();
         match read_head(thread, req, token, &limits) {
             Head::Complete => {}
@@ -88,10 +91,13 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
                 return;
             }
             Head::Wait => {
-                guard.state(None);
-                let parked = park(thread, req, token);
-                if parked {
+                let begun = !req.head.buf.is_empty();
+                guard.state(if begun { Some(|c| &c.reading) } else { None });
+                if park(thread, req, token) {
                     guard.open = false;
+                    if begun {
+                        guard.state = None;
+                    }
                     return;
                 }
                 continue;
@@ -177,11 +183,7 @@ fn park(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     }
     match thread.reactor.park(token, conn, deadline) {
         Ok(()) => {
-            if fresh {
-                req.head.clear();
-            } else {
-                req.head.clear();
-            }
+            req.head.clear();
             true
         }
         Err(mut conn) => {
@@ -249,6 +251,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
     }
     let consumed = req.consumed();
     req.head.advance(consumed);
+    req.pipelined = !req.head.buf.is_empty();
     if !req.head.buf.is_empty() {
         req.started = thread.clock.now();
     }
@@ -367,6 +370,7 @@ impl Request {
             self.started = p.started;
         }
         self.remote.clear();
+        self.pipelined = false;
         self.keepalive_timeout = std::time::Duration::from_secs(75);
     }
 
@@ -443,7 +447,7 @@ impl Request {
             self.head.host = host;
         }
         self.location = http.servers.get(self.server).map_or(0, |s| s.root);
-        self.update_connection_settings();
+        self.keepalive_timeout = http.location(self).settings.core.keepalive_timeout.timeout;
     }
 
     /// Bytes of the head's buffer that this request used.
@@ -479,7 +483,12 @@ impl Request {
         let d = http.location(self).settings.core.keepalive_disable;
         let Some(agent) = self.head.get(forebay_http::field::Name::UserAgent) else { return false };
         let has = |what: &[u8]| memchr::memmem::find(agent, what).is_some();
-        (d.msie6 && self.method == Method::Post && agent.starts_with(b"Mozilla/4.") && has(b"MSIE ") && !has(b"Opera"))
+        let old_msie = match memchr::memmem::find(agent, b"MSIE ").and_then(|at| agent.get(at + 5..at + 7)) {
+            Some([b'4' | b'5', b'.']) => true,
+            Some([b'6', b'.']) => !has(b"SV1"),
+            _ => false,
+        };
+        (d.msie6 && self.method == Method::Post && old_msie && !has(b"Opera"))
             || (d.safari && has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome"))
     }
 

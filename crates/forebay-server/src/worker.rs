@@ -215,8 +215,7 @@ impl WorkerThread {
         self.thread.log_buffers.borrow_mut().forget();
         *self.thread.conf.borrow_mut() = Rc::new(ThreadConfig { config: share.config, listeners: map.clone() });
         // Idle connections of listeners that are gone have nobody to answer them.
-        let closed = self.thread.reactor.close_idle(|c, _| map.get(c.listener as usize).copied().flatten().is_none());
-        self.thread.counters.active.sub(closed as u64);
+        self.close_idle(|c, _| map.get(c.listener as usize).copied().flatten().is_none());
     }
 
     fn command(&self, c: Command) {
@@ -240,8 +239,7 @@ impl WorkerThread {
                 self.stop_accepting();
                 self.thread.quitting.set(true);
                 self.quit_deadline.set(timeout.map(|t| Instant::now() + t));
-                let closed = self.thread.reactor.close_idle(|c, _| c.partial.is_none() && c.requests > 0);
-                self.thread.counters.active.sub(closed as u64);
+                self.close_idle(|c, _| c.partial.is_none() && c.requests > 0);
             }
             Command::Stop => {
                 self.stop_accepting();
@@ -256,6 +254,19 @@ impl WorkerThread {
                 self.thread.reactor.remove(s.token);
             }
         }
+    }
+
+    /// Closes idle connections for which `f` says so.
+    fn close_idle(&self, mut f: impl FnMut(&Conn, Instant) -> bool) -> usize {
+        let mut reading = 0;
+        let closed = self.thread.reactor.close_idle(|c, deadline| {
+            let close = f(c, deadline);
+            reading += u64::from(close && c.partial.is_some());
+            close
+        });
+        self.thread.counters.active.sub(closed as u64);
+        self.thread.counters.reading.sub(reading);
+        closed
     }
 
     fn connections(&self) -> usize {
@@ -274,7 +285,7 @@ impl WorkerThread {
         ages.sort_unstable();
         let cut = ages[(batch - 1).min(ages.len() - 1)];
         let mut left = batch;
-        let closed = self.thread.reactor.close_idle(|c, deadline| {
+        let closed = self.close_idle(|c, deadline| {
             let key = (c.requests == 0 || c.partial.is_some(), if c.partial.is_some() { c.accepted } else { deadline });
             let close = left > 0 && key <= cut;
             if close {
@@ -282,7 +293,6 @@ impl WorkerThread {
             }
             close
         });
-        self.thread.counters.active.sub(closed as u64);
         closed > 0
     }
 
@@ -352,6 +362,9 @@ impl Handler for WorkerThread {
 
     fn expired(&self, conn: Conn) {
         self.thread.counters.active.sub(1);
+        if conn.partial.is_some() {
+            self.thread.counters.reading.sub(1);
+        }
         if conn.partial.is_some() || conn.requests == 0 {
             let tail = format!(", client: {}", peer_text(&conn));
             let what = "client timed out (110: Connection timed out) while waiting for request";

@@ -179,8 +179,10 @@ fn add(req: &mut Request, name: &[u8], value: &[u8]) {
         return;
     }
     if name.eq_ignore_ascii_case(b"Last-Modified") {
-        req.resp.last_modified = None;
-        req.resp.fields.set(b"Last-Modified", value);
+        req.resp.last_modified = forebay_http::date::parse(value);
+        if req.resp.last_modified.is_none() {
+            req.resp.fields.set(b"Last-Modified", value);
+        }
     } else if name.eq_ignore_ascii_case(b"ETag") {
         req.resp.etag = value.to_vec();
     } else {
