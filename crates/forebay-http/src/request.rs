@@ -2,7 +2,7 @@
 //! Hot path.
 
 use crate::field::{FieldLine, Name, Slice};
-use crate::h1::request::Scan;
+use crate::h1::fields::Scan;
 
 /// HTTP version of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
