@@ -110,8 +110,10 @@ pub fn parse(head: &mut ResponseHead, max_len: usize) -> Result<Status, BadRespo
 
 fn run(buf: &[u8], head: &mut ResponseHead, max_len: usize) -> Result<Status, BadResponse> {
     let too_big = BadResponse::new("upstream sent too big header", Detail::None);
+    // A head is refused for its length rather than for what stands beyond the limit.
+    let view = buf.get(..max_len).unwrap_or(buf);
     if head.scan.state < State::FieldStart {
-        let Some(end) = status_line(buf, head)? else {
+        let Some(end) = status_line(view, head)? else {
             return if buf.len() >= max_len { Err(too_big) } else { Ok(Status::Partial) };
         };
         head.scan.pos = end;

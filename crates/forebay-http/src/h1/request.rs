@@ -88,7 +88,7 @@ impl Reject {
 
     /// Status in the status line and in the access log.
     pub fn wire_status(&self) -> u16 {
-        if self.status == 494 { 400 } else { self.status }
+        super::response::wire_status(self.status)
     }
 
     /// Appends nginx's error log text, without the context that nginx adds to every line, for instance
@@ -134,7 +134,7 @@ fn skip_empty_lines(buf: &mut Vec<u8>) {
 
 fn run(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<Status, Reject> {
     if head.scan.state < State::FieldStart {
-        let Some(end) = line::scan(buf, head)? else {
+        let Some(end) = line::scan(within(buf, head, limits), head)? else {
             fits(buf, head, limits, None)?;
             return Ok(Status::Partial);
         };
@@ -149,7 +149,8 @@ fn run(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<Status, Re
         }
     }
     while head.scan.state != State::Done {
-        let Some(event) = field_line(buf, &mut head.scan).map_err(invalid_line)? else {
+        let view = within(buf, head, limits);
+        let Some(event) = field_line(view, &mut head.scan).map_err(invalid_line)? else {
             fits(buf, head, limits, None)?;
             return Ok(Status::Partial);
         };
@@ -164,6 +165,19 @@ fn run(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<Status, Re
         }
     }
     Ok(Status::Complete)
+}
+
+/// The bytes that nginx would see while it reads the line under way, so that a line is refused for its length
+/// rather than for what stands beyond the end of the buffer.
+#[inline]
+fn within<'a>(buf: &'a [u8], head: &RequestHead, limits: &Limits) -> &'a [u8] {
+    let scan = &head.scan;
+    let mut end = scan.room_end;
+    if buf.len() > end && scan.large_used < limits.large_client_header_buffers.0 {
+        let start = if scan.state == State::FieldStart { scan.pos } else { scan.start };
+        end = end.max(start.saturating_add(limits.large_client_header_buffers.1));
+    }
+    buf.get(..end).unwrap_or(buf)
 }
 
 /// nginx's buffer arithmetic: lines fill the first buffer; one that does not fit whole moves to the next
