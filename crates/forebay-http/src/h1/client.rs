@@ -120,7 +120,7 @@ fn run(buf: &[u8], head: &mut ResponseHead, max_len: usize) -> Result<Status, Ba
         head.scan.state = State::FieldStart;
     }
     while head.scan.state != State::Done {
-        let event = field_line(buf, &mut head.scan)
+        let event = field_line(view, &mut head.scan)
             .map_err(|InvalidLine(detail)| BadResponse::new("upstream sent invalid header", detail))?;
         let used = if event.is_some() { head.scan.pos } else { buf.len().saturating_add(1) };
         if used > max_len {
@@ -360,6 +360,9 @@ mod tests {
         }
         let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "a".repeat(5000));
         assert!(run(long.as_bytes()).1.is_err_and(|e| e.reason == "upstream sent too big header"));
+        // A fault beyond the limit is not seen, in however many pieces the head comes.
+        let faulty = format!("HTTP/1.1 200 OK\r\nX{}\0\r\n\r\n", "a".repeat(5000));
+        assert!(run(faulty.as_bytes()).1.is_err_and(|e| e.reason == "upstream sent too big header"));
     }
 
     #[test]
