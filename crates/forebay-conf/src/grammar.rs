@@ -1,7 +1,7 @@
 //! The table of directives: one row a directive and module.
 //!
-//! The rows stand in `data/directives.tsv`; the last column says what Forebay does with the directive
-//! (see [`Support`]).
+//! The rows stand in `data/directives.tsv`. Its column `support` says what Forebay does with the directive
+//! (see [`Support`]); `check`, filled for directives without behaviour, what nginx demands of the words.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -27,6 +27,57 @@ pub struct Row {
     pub status: Status,
     /// What Forebay does with it.
     pub support: Support,
+    /// Whether a second one in the same block is an error. Only told for rows without behaviour.
+    pub once: bool,
+    /// What its words must be. Only told for rows without behaviour: where there is behaviour, it checks.
+    pub value: Value,
+}
+
+/// What the words of a directive must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Not said here.
+    Any,
+    /// A number.
+    Number,
+    /// A number from the first to the second.
+    Range(u64, u64),
+    /// A size.
+    Size,
+    /// An offset.
+    Offset,
+    /// A time in milliseconds.
+    Millis,
+    /// A time in seconds.
+    Seconds,
+    /// A size, or a text with variables.
+    SizeOrVariable,
+    /// A number and a size.
+    Buffers,
+    /// Each word one of these, `|` between them, in either case.
+    OneOf(&'static str),
+}
+
+impl Value {
+    fn parse(text: &'static str) -> Option<Value> {
+        Some(match text {
+            "" => Value::Any,
+            "num" => Value::Number,
+            "size" => Value::Size,
+            "offset" => Value::Offset,
+            "msec" => Value::Millis,
+            "sec" => Value::Seconds,
+            "size-or-variable" => Value::SizeOrVariable,
+            "buffers" => Value::Buffers,
+            _ => match text.strip_prefix("num:") {
+                Some(range) => {
+                    let (min, max) = range.split_once('-')?;
+                    Value::Range(min.parse().ok()?, max.parse().ok()?)
+                }
+                None => Value::OneOf(text.strip_prefix("one-of:")?),
+            },
+        })
+    }
 }
 
 /// Whether nginx still wants a directive used.
@@ -166,6 +217,11 @@ impl Row {
         let (name, module, contexts) = (columns.next()?, columns.next()?, columns.next()?);
         let (args, default, status, support) =
             (columns.next()?, columns.next()?, columns.next()?, columns.next()?);
+        let check = columns.next()?;
+        let (once, value) = match check.strip_prefix("once") {
+            Some(value) => (true, value.strip_prefix(',').unwrap_or(value)),
+            None => (false, check),
+        };
         let (block, args) = match args.strip_prefix("block:") {
             Some(args) => (true, args),
             None => (false, args),
@@ -178,6 +234,8 @@ impl Row {
             block,
             default,
             status: Status::parse(status)?,
+            once,
+            value: Value::parse(value)?,
             support: match support {
                 "yes" => Support::Yes,
                 "hint" => Support::Hint,
@@ -231,13 +289,21 @@ fn suggest_where(name: &[u8], keep: impl Fn(&Row) -> bool) -> Option<&'static st
     if name.is_empty() || name.len() > 64 {
         return None;
     }
+    let mask = letters(&name);
     ROWS.iter()
-        .filter(|row| !matches!(row.support, Support::Never(_)) && keep(row))
         .filter(|row| row.name.len().abs_diff(name.len()) <= limit)
+        // Each slip changes at most two letters of the set. This spares most names the long comparison.
+        .filter(|row| (letters(row.name.as_bytes()) ^ mask).count_ones() as usize <= 2 * limit)
+        .filter(|row| !matches!(row.support, Support::Never(_)) && keep(row))
         .map(|row| (distance(&name, row.name.as_bytes()), row.name))
         .filter(|(distance, _)| *distance <= limit)
         .min()
         .map(|(_, name)| name)
+}
+
+/// The set of bytes in a name, folded to 64.
+fn letters(name: &[u8]) -> u64 {
+    name.iter().fold(0, |set, byte| set | 1 << (byte % 64))
 }
 
 /// Letters to insert, remove, change or swap with their neighbour.

@@ -6,18 +6,23 @@
 use crate::error::{Error, Level};
 use crate::files::Files;
 use crate::glob;
-use crate::grammar::{self, Contexts, Row, Status, Support};
+use crate::grammar::{self, Contexts, Row, Status, Support, Value};
 use crate::lexer::{Item, Lexer};
 use crate::tree::{Block, Directive, FileId, Span, Tree, Word};
-use crate::units;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 mod modules;
+mod values;
 
 /// Blocks in blocks and includes in includes beyond this are a loop or an attack, not a configuration.
 const MAX_DEPTH: u32 = 100;
+
+/// A file that is no configuration at all has thousands of unknown names; looking for neighbours of each
+/// would take seconds.
+const MAX_SUGGESTIONS: u32 = 100;
 
 /// What [`parse`] gives.
 #[derive(Debug)]
@@ -47,6 +52,8 @@ pub fn parse(main: &Path, globals: &str, conf_dir_for_relative_includes: &Path, 
         ordinal: 0,
         including: vec![],
         blocks_begun: false,
+        suggestions: 0,
+        seen: vec![HashSet::new()],
     };
     let mut root = parser.command_line(globals);
     parser.main_file(main, &mut root);
@@ -100,6 +107,10 @@ struct Parser<'a> {
     including: Vec<PathBuf>,
     /// A block has been read: too late for `load_module`.
     blocks_begun: bool,
+    /// Names looked up for a suggestion.
+    suggestions: u32,
+    /// Directives met in each open block, those of included files with it.
+    seen: Vec<HashSet<&'static str>>,
 }
 
 /// The words of one directive and where they ended.
@@ -175,6 +186,13 @@ impl Parser<'_> {
         }
     }
 
+    fn inner_block(&mut self, lexer: &mut Lexer<'_>, scope: Scope, opener: &Word) -> Block {
+        self.seen.push(HashSet::new());
+        let block = self.block(lexer, scope, Some(opener));
+        self.seen.pop();
+        block
+    }
+
     fn unclosed(&mut self, opener: &Word, at: Span) {
         let ordinal = self.next_ordinal();
         let hint = format!("the block of \"{}\" in line {} is not closed", opener.as_str(), opener.span.line);
@@ -218,7 +236,7 @@ impl Parser<'_> {
                 None
             }
             Kind::Data(includes) => self.entry(lexer, scope, includes, statement),
-            Kind::Table(context) => self.directive(lexer, scope, context, statement, block),
+            Kind::Table(context) => self.directive(lexer, scope, context, statement),
         };
         block.items.extend(directive);
     }
@@ -254,13 +272,15 @@ impl Parser<'_> {
         scope: Scope,
         context: Contexts,
         statement: Statement,
-        before: &Block,
     ) -> Option<Directive> {
         let Some(row) = self.find_row(&statement, context) else {
             self.skip_misplaced(lexer, scope, context, &statement);
             return None;
         };
-        let sound = self.check_form(row, &statement, before);
+        let sound = self.check_form(row, &statement);
+        if let Some(seen) = self.seen.last_mut() {
+            seen.insert(row.name);
+        }
         if statement.opens && !row.block {
             lexer.skip_block();
             return None;
@@ -276,8 +296,7 @@ impl Parser<'_> {
             Some(self.include(scope, &statement))
         } else if statement.opens {
             self.blocks_begun = true;
-            let name = statement.name().clone();
-            Some(self.block(lexer, scope.inside(content(row, context), refused), Some(&name)))
+            Some(self.inner_block(lexer, scope.inside(content(row, context), refused), statement.name()))
         } else {
             None
         };
@@ -289,7 +308,7 @@ impl Parser<'_> {
         let name = statement.name();
         let rows = grammar::rows(&name.text);
         let Some(first) = rows.first() else {
-            let hint = grammar::suggest_in(&name.text, context).map(|s| format!("did you mean \"{s}\"?"));
+            let hint = self.suggest(name, context);
             self.at_name(format!("unknown directive \"{}\"", printable(name)), statement, hint);
             return None;
         };
@@ -304,6 +323,17 @@ impl Parser<'_> {
             self.at_name(format!("\"{}\" directive is not allowed here", first.name), statement, Some(hint));
         }
         found.copied()
+    }
+
+    fn suggest(&mut self, name: &Word, context: Contexts) -> Option<String> {
+        if name.text.contains(&b'}') {
+            return Some("a word with braces in it, like a regular expression, needs quotes".to_owned());
+        }
+        if self.suggestions >= MAX_SUGGESTIONS {
+            return None;
+        }
+        self.suggestions += 1;
+        grammar::suggest_in(&name.text, context).map(|s| format!("did you mean \"{s}\"?"))
     }
 
     /// Skips the block of a directive without a row here. One that only stands in the wrong place is
@@ -325,11 +355,11 @@ impl Parser<'_> {
         }
         let row = grammar::rows(name).iter().find(|row| row.block && row.support != Support::Later);
         let kind = row.map_or(Kind::Unknown, |row| content(row, context));
-        self.block(lexer, scope.inside(kind, false), Some(statement.name()));
+        self.inner_block(lexer, scope.inside(kind, false), statement.name());
     }
 
     /// Terminator, count and flag, in nginx's order. The first mistake is told.
-    fn check_form(&mut self, row: &Row, statement: &Statement, before: &Block) -> bool {
+    fn check_form(&mut self, row: &Row, statement: &Statement) -> bool {
         if statement.opens && !row.block {
             let message = format!("directive \"{}\" is not terminated by \";\"", row.name);
             self.at_name(message, statement, missing_semicolon(statement));
@@ -343,25 +373,22 @@ impl Parser<'_> {
             self.wrong_count(statement);
             return false;
         }
-        if row.args.flag && !matches!(row.status, Status::Obsolete(_)) {
-            return self.check_flag(row, statement, before);
-        }
-        true
+        self.check_values(row, statement)
     }
 
-    fn check_flag(&mut self, row: &Row, statement: &Statement, before: &Block) -> bool {
-        let Some(word) = statement.args().first() else { return true };
-        // A second one is a duplicate before its value is looked at.
-        let again = || before.iter().any(|d| d.name.text == row.name.as_bytes());
-        if units::flag(&word.text).is_some() || again() {
+    fn check_values(&mut self, row: &Row, statement: &Statement) -> bool {
+        let again = self.seen.last().is_some_and(|seen| seen.contains(row.name));
+        let Some(values::Wrong { message, word }) = values::check(row, statement.args(), again) else {
             return true;
-        }
-        let message = format!(
-            "invalid value \"{}\" in \"{}\" directive, it must be \"on\" or \"off\"",
-            printable(word),
-            row.name
-        );
-        self.tell(Level::Emerg, message, Some(word.span), Some(statement.end), None, statement.ordinal);
+        };
+        let hint = match row.value {
+            Value::OneOf(words) if word.is_some() => {
+                Some(format!("it may be: {}", words.split('|').collect::<Vec<_>>().join(", ")))
+            }
+            _ => None,
+        };
+        let span = word.unwrap_or(statement.name()).span;
+        self.tell(Level::Emerg, message, Some(span), Some(statement.end), hint, statement.ordinal);
         false
     }
 

@@ -9,6 +9,7 @@ use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::Framing;
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
+use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -165,10 +166,14 @@ async fn room(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
 pub async fn write_all(thread: &Rc<Thread>, req: &mut Request, token: Token, bytes: &[u8]) -> bool {
     let mut rest = bytes;
     while !rest.is_empty() {
-        match thread.reactor.with_fd(token, |fd| rustix::io::write(fd, rest)) {
+        match thread.reactor.with_fd(token, |fd| rustix::net::send(fd, rest, SendFlags::NOSIGNAL)) {
             Some(Ok(n)) => {
                 req.sent += n as u64;
                 rest = rest.get(n..).unwrap_or_default();
+                // A short write means that the socket is full: asking it again would only say so.
+                if !rest.is_empty() && !room(thread, req, token).await {
+                    return false;
+                }
             }
             Some(Err(Errno::INTR)) => {}
             Some(Err(Errno::AGAIN)) => {
@@ -231,7 +236,10 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, token: Token, head:
         }
         let want: usize = slices[..n].iter().map(|s| s.len()).sum();
         let got = thread.reactor.with_fd(token, |fd| {
-            if n == 1 { rustix::io::write(fd, &slices[0]) } else { rustix::io::writev(fd, &slices[..n]) }
+            match n {
+                1 => rustix::net::send(fd, &slices[0], SendFlags::NOSIGNAL),
+                _ => rustix::net::sendmsg(fd, &slices[..n], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL),
+            }
         });
         match got {
             Some(Ok(sent)) => {
@@ -239,6 +247,9 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, token: Token, head:
                 done += sent;
                 if sent == want {
                     return true;
+                }
+                if !room(thread, req, token).await {
+                    return false;
                 }
             }
             Some(Err(Errno::INTR)) => {}
@@ -260,7 +271,7 @@ fn limit_rate(req: &mut Request) -> Option<(u64, u64)> {
     if set == 0 && core.limit_rate.0.is_none() {
         return None;
     }
-    let mut eval = |t: &Option<crate::config::template::Template>, req: &mut Request| {
+    let eval = |t: &Option<crate::config::template::Template>, req: &mut Request| {
         let v = t.as_ref().and_then(|t| t.value(req).ok()).unwrap_or_default();
         forebay_conf::units::size(&v).unwrap_or(0)
     };
@@ -299,7 +310,7 @@ impl Pace {
 }
 
 /// Longest piece sent at once where the file is not in memory, bytes.
-const PIECE: u64 = 512 * 1024;
+const PIECE: u64 = 2 * 1024 * 1024;
 
 async fn send_parts(
     thread: &Rc<Thread>,
@@ -319,7 +330,7 @@ async fn send_parts(
         let len = part.len();
         let mut at = 0;
         while at < len {
-            let want = if filtered || chunked { (len - at).min(32 * 1024) } else { (len - at).min(PIECE.max(2 * 1024 * 1024)) };
+            let want = if filtered || chunked { (len - at).min(32 * 1024) } else { (len - at).min(PIECE) };
             let n = match pace.allowance(want) {
                 Ok(n) => n,
                 Err(wait) => {
@@ -408,7 +419,7 @@ async fn send_head_more(thread: &Rc<Thread>, req: &mut Request, token: Token, pe
     if pending.is_empty() {
         return true;
     }
-    let got = thread.reactor.with_fd(token, |fd| rustix::net::send(fd, pending, rustix::net::SendFlags::MORE | rustix::net::SendFlags::NOSIGNAL));
+    let got = thread.reactor.with_fd(token, |fd| rustix::net::send(fd, pending, SendFlags::MORE | SendFlags::NOSIGNAL));
     if let Some(Ok(n)) = got {
         req.sent += n as u64;
         pending.drain(..n);
@@ -472,7 +483,8 @@ async fn send_file(thread: &Rc<Thread>, req: &mut Request, token: Token, file: &
             checked = offset + stretch;
         }
         let got = thread.reactor.with_fd(token, |fd| {
-            rustix::fs::sendfile(fd, &file.fd, Some(&mut offset), (checked - offset) as usize)
+            let count = (checked - offset) as usize;
+            rustix::fs::sendfile(fd, &file.fd, Some(&mut offset), count)
         });
         match got {
             // The file became shorter: what was promised cannot be kept.
@@ -480,7 +492,12 @@ async fn send_file(thread: &Rc<Thread>, req: &mut Request, token: Token, file: &
                 req.log(Level::Alert, &format!("sendfile() reported that file was truncated at {offset}"));
                 return false;
             }
-            Some(Ok(n)) => req.sent += n as u64,
+            Some(Ok(n)) => {
+                req.sent += n as u64;
+                if offset < checked && !room(thread, req, token).await {
+                    return false;
+                }
+            }
             Some(Err(Errno::INTR)) => {}
             Some(Err(Errno::AGAIN)) => {
                 if !room(thread, req, token).await {

@@ -13,6 +13,7 @@ use forebay_conf::error::Level;
 use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
 use forebay_http::request::{Framing, Method, Version};
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -127,10 +128,15 @@ fn read_head(thread: &Rc<Thread>, req: &mut Request, token: Token, limits: &Limi
                 Ok(Status::Partial) => {}
             }
         }
+        if !thread.reactor.is_readable(token) {
+            return Head::Wait;
+        }
         let room = READ.max(limits.client_header_buffer_size);
         req.head.buf.reserve(room);
         let spare = req.head.buf.capacity() - req.head.buf.len();
-        let got = thread.reactor.with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(&mut req.head.buf)));
+        let got = thread.reactor.with_fd(token, |fd| {
+            rustix::net::recv(fd, rustix::buffer::spare_capacity(&mut req.head.buf), RecvFlags::empty()).map(|(n, _)| n)
+        });
         match got {
             Some(Ok(0)) | None => return Head::Gone,
             Some(Ok(n)) => {

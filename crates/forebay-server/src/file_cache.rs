@@ -318,8 +318,7 @@ pub fn inspect(fd: OwnedFd) -> Inspected {
     }
     let identity = Identity::of(&s);
     let content = if identity.size <= SMALL { read_whole(&fd, identity.size as usize) } else { None };
-    let mut etag = Vec::with_capacity(24);
-    forebay_http::conditional::file_etag(identity.mtime.0, identity.size, &mut etag);
+    let etag = format!("\"{:x}-{:x}\"", identity.mtime.0, identity.size).into_bytes();
     Inspected::File(OpenFile {
         fd,
         size: identity.size,

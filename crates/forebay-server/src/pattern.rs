@@ -86,7 +86,7 @@ impl Pattern {
     pub fn is_match(&self, text: &[u8]) -> bool {
         match &self.0.engine {
             Engine::Plain(re) => re.is_match(text),
-            Engine::Fancy(re) => re.is_match(&String::from_utf8_lossy(text)).unwrap_or(false),
+            Engine::Fancy(re) => re.is_match(text).unwrap_or(false),
         }
     }
 
@@ -121,10 +121,9 @@ impl Pattern {
                 true
             }),
             Engine::Fancy(re) => {
-                let text = String::from_utf8_lossy(text);
-                let Ok(Some(found)) = re.captures(&text) else { return false };
+                let Ok(Some(found)) = re.captures(text) else { return false };
                 captures.text.clear();
-                captures.text.extend_from_slice(text.as_bytes());
+                captures.text.extend_from_slice(text);
                 captures.groups.clear();
                 let groups = (0..found.len()).map(|i| found.get(i).map_or((1, 0), |m| (m.start() as u32, m.end() as u32)));
                 captures.groups.extend(groups);

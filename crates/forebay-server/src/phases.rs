@@ -150,7 +150,8 @@ fn find_location(req: &mut Request) -> Option<Outcome> {
 async fn preaccess(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
     for hook in &http.location(req).plan.preaccess {
-        match settle(req, hook(req)).await {
+        let verdict = hook(req);
+        match settle(req, verdict).await {
             Verdict::Declined | Verdict::Allowed => {}
             v => return Some(outcome(v)),
         }
@@ -164,7 +165,8 @@ async fn access(req: &mut Request) -> Option<Outcome> {
     let any = l.settings.core.satisfy == Satisfy::Any;
     let mut refused = None;
     for hook in &l.plan.access {
-        match settle(req, hook(req)).await {
+        let verdict = hook(req);
+        match settle(req, verdict).await {
             Verdict::Declined => {}
             Verdict::Allowed if any => {
                 // What an earlier hook asked for (authentication) is not asked for after all.

@@ -263,7 +263,7 @@ impl<C: 'static> Reactor<C> {
 
     /// Stops or starts the readiness events of a listener (all slots taken).
     pub fn pause_listener(&self, token: Token, paused: bool, shared: bool) {
-        let gone = self.with_fd(token, |fd| drop(epoll::delete(&self.epoll, fd))).is_none();
+        let gone = self.with_fd(token, |fd| epoll::delete(&self.epoll, fd).is_err()).is_none();
         if !gone && !paused {
             let _ = self.arm_listener(token, shared);
         }
@@ -384,6 +384,12 @@ impl<C: 'static> Reactor<C> {
         if let Some(s) = self.slots.borrow_mut().get_mut(token.index as usize).filter(|s| s.age == token.age) {
             s.readable = false;
         }
+    }
+
+    /// Whether a read may give something, as far as is known without asking the kernel.
+    #[inline]
+    pub fn is_readable(&self, token: Token) -> bool {
+        self.slots.borrow().get(token.index as usize).is_none_or(|s| s.age != token.age || s.readable)
     }
 
     /// Makes a connection idle: its descriptor waits in the epoll set, `deadline` closes it.
@@ -533,6 +539,8 @@ impl<C: 'static> Reactor<C> {
     /// # Errors
     /// When the epoll descriptor cannot be watched.
     pub async fn run<H: Handler<Conn = C>>(&self, handler: Rc<H>) -> std::io::Result<()> {
+        // Deprecated for types that give away a descriptor which is not theirs; an `OwnedFd` cannot.
+        #[allow(deprecated)]
         let watch = AsyncFd::with_interest(self.epoll.try_clone()?, tokio::io::Interest::READABLE)?;
         let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
         let mut sleep = std::pin::pin!(tokio::time::sleep(Duration::from_secs(3600)));

@@ -128,6 +128,7 @@ async fn run(setup: Setup) {
         files: RefCell::default(),
         logs: RefCell::default(),
         log_buffers: RefCell::default(),
+        error_lines: RefCell::default(),
         counters: setup.counters[setup.number].clone(),
         all_counters: setup.counters.clone(),
         pid: std::process::id(),
@@ -148,6 +149,7 @@ async fn run(setup: Setup) {
         error_log::log(&thread, Level::Alert, &format!("event loop failed ({e})"));
     }
     access_log::flush(&thread, true);
+    thread.error_lines.borrow_mut().flush(&thread);
 }
 
 impl Thread {
@@ -208,6 +210,7 @@ impl WorkerThread {
         }
         drop(slots);
         access_log::flush(&self.thread, true);
+        self.thread.error_lines.borrow_mut().flush(&self.thread);
         *self.thread.logs.borrow_mut() = share.logs;
         self.thread.log_buffers.borrow_mut().forget();
         *self.thread.conf.borrow_mut() = Rc::new(ThreadConfig { config: share.config, listeners: map.clone() });
@@ -220,6 +223,7 @@ impl WorkerThread {
         match c {
             Command::Reload(share) => self.apply(*share),
             Command::Reopen(logs) => {
+                self.thread.error_lines.borrow_mut().flush(&self.thread);
                 access_log::flush(&self.thread, true);
                 self.thread.log_buffers.borrow_mut().opened.clear();
                 let conf = self.thread.config();
@@ -358,6 +362,7 @@ impl Handler for WorkerThread {
     fn turn(&self) {
         let now = self.thread.reactor.now();
         self.thread.clock.tick(now);
+        self.thread.error_lines.borrow_mut().flush(&self.thread);
         for c in self.mailbox.take() {
             self.command(c);
         }

@@ -355,6 +355,10 @@ impl<'s, 'f> Builder<'s, 'f> {
         for (mut l, tree) in self.locations.into_iter().zip(trees) {
             if let Some(p) = l.parent {
                 l.written.inherit(&inherited[p]);
+                // The default log is opened only where nothing else is said.
+                if l.written.log.access_log.is_none() {
+                    l.written.log.access_log = Some(modules::log::default_log(self.cx));
+                }
             }
             let settings = l.written.resolve();
             inherited.push(l.written);

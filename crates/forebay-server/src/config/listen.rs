@@ -159,7 +159,7 @@ fn keepalive(v: &[u8]) -> Option<KeepaliveProbes> {
         _ => {}
     }
     let mut parts = v.split(|b| *b == b':');
-    let mut seconds = |parts: &mut dyn Iterator<Item = &[u8]>| match parts.next() {
+    let seconds = |parts: &mut dyn Iterator<Item = &[u8]>| match parts.next() {
         None | Some(b"") => Some(None),
         Some(p) => units::time_secs(p).filter(|n| *n > 0).and_then(|n| u32::try_from(n).ok()).map(Some),
     };

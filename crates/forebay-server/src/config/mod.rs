@@ -172,11 +172,9 @@ fn build(env: &Environment, files: &mut Files, tree: &Tree, warnings: &mut Vec<E
                     return Err(cx.error(d, "\"http\" directive is duplicate"));
                 }
                 let mut b = http::Builder::new(&mut cx);
-                let default_log = crate::modules::log::default_log(b.cx);
                 for block in d.block.iter() {
                     b.http_block(block)?;
                 }
-                b.locations[0].written.log.access_log.get_or_insert(default_log);
                 (config.http, config.listeners) = b.finish()?;
             }
             b"events" => {

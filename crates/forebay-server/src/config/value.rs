@@ -128,6 +128,7 @@ macro_rules! keyword {
     ($(#[$m:meta])* $vis:vis enum $name:ident { $($(#[$vm:meta])* $variant:ident = $text:literal,)* }) => {
         $(#[$m])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)]
         $vis enum $name { $($(#[$vm])* $variant,)* }
 
         impl $crate::config::value::Setting for $name {

@@ -7,9 +7,9 @@ use crate::phases::{Outcome, spend_uri_change};
 use crate::request::{Request, VarError};
 use crate::response::Part;
 use forebay_conf::error::Level;
-use forebay_http::conditional::{self, Decision, Mode, Validators};
+use forebay_http::conditional::{self, Conditions, Validators, Verdict};
 use forebay_http::field::Name;
-use forebay_http::range::{self, Ranges};
+use forebay_http::range::{self, ByteRange, Ranges};
 use forebay_http::request::{Method, Version};
 use rustix::io::Errno;
 use std::rc::Rc;
@@ -313,25 +313,19 @@ fn extension(uri: &[u8]) -> Option<&[u8]> {
 /// # Errors
 /// Never.
 pub fn not_modified(req: &mut Request) -> Result<(), VarError> {
-    let first = &req.head.first.0;
-    let any = first[Name::IfModifiedSince as usize] | first[Name::IfUnmodifiedSince as usize] | first[Name::IfMatch as usize] | first[Name::IfNoneMatch as usize];
-    if any == 0 || req.resp.status != 200 || req.error_status != 0 {
+    if req.resp.status != 200 || req.error_status != 0 {
         return Ok(());
     }
+    let Some(conditions) = Conditions::of(&req.head) else { return Ok(()) };
     let http = req.http();
-    let core = &http.location(req).settings.core;
-    let mode = match core.if_modified_since {
-        IfModifiedSince::Off => Mode::Off,
-        IfModifiedSince::Exact => Mode::Exact,
-        IfModifiedSince::Before => Mode::Before,
+    let mode = match http.location(req).settings.core.if_modified_since {
+        IfModifiedSince::Off => conditional::IfModifiedSince::Off,
+        IfModifiedSince::Exact => conditional::IfModifiedSince::Exact,
+        IfModifiedSince::Before => conditional::IfModifiedSince::Before,
     };
-    let v = Validators {
-        etag: (!req.resp.etag.is_empty()).then_some(req.resp.etag.as_slice()),
-        last_modified: req.resp.last_modified,
-    };
-    match conditional::evaluate(&req.head, &v, mode) {
-        Decision::Proceed => {}
-        Decision::NotModified => {
+    match conditional::evaluate(&conditions, validators(req), mode) {
+        Verdict::Proceed => {}
+        Verdict::NotModified => {
             let r = &mut req.resp;
             r.status = 304;
             r.content_type.clear();
@@ -341,7 +335,7 @@ pub fn not_modified(req: &mut Request) -> Result<(), VarError> {
             r.allow_ranges = false;
             r.fields.remove(b"Content-Encoding");
         }
-        Decision::PreconditionFailed => crate::error_page::built_in(req, 412),
+        Verdict::PreconditionFailed => crate::error_page::built_in(req, 412),
     }
     Ok(())
 }
@@ -352,27 +346,32 @@ pub fn not_modified(req: &mut Request) -> Result<(), VarError> {
 /// Never.
 pub fn ranges(req: &mut Request) -> Result<(), VarError> {
     let r = &req.resp;
-    if !r.allow_ranges || r.status != 200 || req.head.version < Version::Http10 || r.content_length.is_none() {
+    if !r.allow_ranges || r.status != 200 || req.head.version < Version::Http10 {
         return Ok(());
     }
+    let Some(len) = r.content_length else { return Ok(()) };
     let http = req.http();
-    let core = &http.location(req).settings.core;
-    let max = core.max_ranges.0.map_or(usize::MAX, |n| n as usize);
+    let max = http.location(req).settings.core.max_ranges.0.map_or(usize::MAX, |n| n as usize);
     if max == 0 {
         return Ok(());
     }
-    let wanted = match req.head.get(Name::Range) {
-        Some(v) if v.len() >= 7 && conditional::if_range(&req.head, &validators(req)) => Some(v),
-        _ => None,
-    };
-    let len = req.resp.content_length.unwrap_or(0);
-    match wanted.map(|v| range::parse(v, len, max)) {
-        None | Some(Ranges::Ignore) => req.resp.fields.push(b"Accept-Ranges", b"bytes"),
-        Some(Ranges::Unsatisfiable) => {
-            crate::error_page::built_in(req, 416);
-            req.resp.fields.push(b"Content-Range", format!("bytes */{len}").as_bytes());
+    let mut list = Vec::new();
+    let asked = match (req.head.get(Name::Range), req.head.get(Name::IfRange)) {
+        (Some(v), None) => range::parse(v, len, max, &mut list),
+        (Some(v), Some(condition)) if conditional::if_range(condition, validators(req)) => {
+            range::parse(v, len, max, &mut list)
         }
-        Some(Ranges::Some(list)) => partial(req, &list, len),
+        _ => Ranges::Whole,
+    };
+    match asked {
+        Ranges::Whole => req.resp.fields.push(b"Accept-Ranges", b"bytes"),
+        Ranges::Unsatisfiable => {
+            crate::error_page::built_in(req, 416);
+            let mut value = Vec::new();
+            range::content_range_unsatisfied(&mut value, len);
+            req.resp.fields.push(b"Content-Range", &value);
+        }
+        Ranges::Partial => partial(req, &list, len),
     }
     Ok(())
 }
@@ -384,6 +383,7 @@ fn validators(req: &Request) -> Validators<'_> {
     }
 }
 
+/// Takes the bytes `start..end` out of a body.
 fn cut(body: &[Part], start: u64, end: u64, out: &mut Vec<Part>) {
     let mut at = 0;
     for p in body {
@@ -396,43 +396,37 @@ fn cut(body: &[Part], start: u64, end: u64, out: &mut Vec<Part>) {
     }
 }
 
-fn partial(req: &mut Request, list: &[std::ops::Range<u64>], len: u64) {
+fn partial(req: &mut Request, list: &[ByteRange], len: u64) {
     let body = std::mem::take(&mut req.resp.body);
-    req.resp.status = 206;
+    let r = &mut req.resp;
+    r.status = 206;
     let mut parts = Vec::new();
     if let [one] = list {
-        let text = format!("bytes {}-{}/{len}", one.start, one.end - 1);
-        req.resp.fields.push(b"Content-Range", text.as_bytes());
+        let mut value = Vec::new();
+        range::content_range(&mut value, *one, len);
+        r.fields.push(b"Content-Range", &value);
         cut(&body, one.start, one.end, &mut parts);
-        req.resp.content_length = Some(one.end - one.start);
-        req.resp.body = parts;
+        r.content_length = Some(one.len());
+        r.body = parts;
         return;
     }
     let boundary = format!("{:020}", crate::request::next_serial());
-    let mut total = 0;
-    let r = &mut req.resp;
     let mut content_type = r.content_type.clone();
     if !r.charset.is_empty() {
         content_type.extend_from_slice(b"; charset=");
         content_type.extend_from_slice(&r.charset);
     }
     for one in list {
-        let mut head = format!("\r\n--{boundary}\r\n").into_bytes();
-        if !content_type.is_empty() {
-            head.extend_from_slice(b"Content-Type: ");
-            head.extend_from_slice(&content_type);
-            head.extend_from_slice(b"\r\n");
-        }
-        head.extend_from_slice(format!("Content-Range: bytes {}-{}/{len}\r\n\r\n", one.start, one.end - 1).as_bytes());
+        let mut head = Vec::new();
+        range::part_head(&mut head, boundary.as_bytes(), &content_type, *one, len);
         parts.push(Part::Bytes(head.into()));
         cut(&body, one.start, one.end, &mut parts);
     }
-    parts.push(Part::Bytes(format!("\r\n--{boundary}--\r\n").into()));
-    for p in &parts {
-        total += p.len();
-    }
+    let mut end = Vec::new();
+    range::parts_end(&mut end, boundary.as_bytes());
+    parts.push(Part::Bytes(end.into()));
     r.content_type = format!("multipart/byteranges; boundary={boundary}").into_bytes();
     r.charset.clear();
-    r.content_length = Some(total);
+    r.content_length = Some(parts.iter().map(Part::len).sum());
     r.body = parts;
 }

@@ -1,0 +1,106 @@
+//! The words of directives that have no behaviour yet, judged as nginx judges them, so that Forebay takes
+//! no configuration that nginx refuses.
+
+use super::printable;
+use crate::grammar::{Row, Status, Support, Value};
+use crate::tree::Word;
+use crate::units;
+
+/// What is wrong, and with which word (none: with the directive).
+pub(super) struct Wrong<'a> {
+    pub(super) message: String,
+    pub(super) word: Option<&'a Word>,
+}
+
+/// Checks the words of a directive whose count is right. `again`: it stood in this block before.
+pub(super) fn check<'a>(row: &Row, args: &'a [Word], again: bool) -> Option<Wrong<'a>> {
+    let ours = matches!(row.support, Support::Hint | Support::Met);
+    if ours && row.once && again {
+        return Some(Wrong { message: format!("\"{}\" directive is duplicate", row.name), word: None });
+    }
+    // A second flag is a duplicate before its value is looked at; who has the behaviour says so.
+    if row.args.flag && !again && !matches!(row.status, Status::Obsolete(_)) {
+        return args.iter().find(|word| units::flag(&word.text).is_none()).map(|word| Wrong {
+            message: format!(
+                "invalid value \"{}\" in \"{}\" directive, it must be \"on\" or \"off\"",
+                printable(word),
+                row.name
+            ),
+            word: Some(word),
+        });
+    }
+    if !ours {
+        return None;
+    }
+    let word =
+        args.iter().enumerate().find(|(i, word)| !fits(row.value, *i, &word.text)).map(|(_, word)| word)?;
+    let message = match row.value {
+        Value::Range(min, max) if units::number(&word.text).is_some() => {
+            format!("value must be between {min} and {max}")
+        }
+        Value::Number | Value::Range(..) => format!("\"{}\" directive invalid number", row.name),
+        Value::OneOf(_) if row.name == "use" => format!("invalid event type \"{}\"", printable(word)),
+        Value::OneOf(_) => format!("invalid value \"{}\"", printable(word)),
+        _ => format!("\"{}\" directive invalid value", row.name),
+    };
+    Some(Wrong { message, word: Some(word) })
+}
+
+fn fits(value: Value, index: usize, text: &[u8]) -> bool {
+    match value {
+        Value::Any => true,
+        Value::Number => units::number(text).is_some(),
+        Value::Range(min, max) => units::number(text).is_some_and(|n| (min..=max).contains(&n)),
+        Value::Size => units::size(text).is_some(),
+        Value::Offset => units::offset(text).is_some(),
+        Value::Millis => units::time_ms(text).is_some(),
+        Value::Seconds => units::time_secs(text).is_some(),
+        Value::SizeOrVariable => text.contains(&b'$') || units::size(text).is_some(),
+        Value::Buffers if index == 0 => units::number(text).is_some_and(|count| count > 0),
+        Value::Buffers => units::size(text).is_some_and(|size| size > 0),
+        Value::OneOf(words) => words.split('|').any(|word| word.as_bytes().eq_ignore_ascii_case(text)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grammar::{self, Contexts};
+    use crate::tree::Span;
+
+    fn wrong(text: &str, again: bool) -> String {
+        let words: Vec<Word> =
+            text.split(' ').map(|w| Word { text: w.into(), span: Span::default(), quoted: false }).collect();
+        let (name, args) = words.split_first().expect("a name");
+        let contexts = [Contexts::HTTP, Contexts::EVENTS, Contexts::MAIN];
+        let row = contexts.iter().find_map(|c| grammar::row(&name.text, *c)).expect("a row");
+        check(row, args, again).map_or(String::new(), |wrong| wrong.message)
+    }
+
+    #[test]
+    fn as_nginx_says() {
+        for (text, message) in [
+            ("gzip_comp_level 10", "value must be between 1 and 9"),
+            ("gzip_comp_level x", "\"gzip_comp_level\" directive invalid number"),
+            ("proxy_buffer_size 1g", "\"proxy_buffer_size\" directive invalid value"),
+            ("proxy_buffers 0 8k", "\"proxy_buffers\" directive invalid value"),
+            ("proxy_buffers 8 8s", "\"proxy_buffers\" directive invalid value"),
+            ("proxy_read_timeout 1M", "\"proxy_read_timeout\" directive invalid value"),
+            ("ssl_session_timeout 1ms", "\"ssl_session_timeout\" directive invalid value"),
+            ("gzip_proxied any most", "invalid value \"most\""),
+            ("use kqueue", "invalid event type \"kqueue\""),
+            ("gzip x", "invalid value \"x\" in \"gzip\" directive, it must be \"on\" or \"off\""),
+            ("gzip_comp_level 5", ""),
+            ("proxy_buffers 8 8k", ""),
+            ("gzip_proxied ANY expired", ""),
+            ("proxy_limit_rate $x", ""),
+            ("use epoll", ""),
+            ("http2_push_preload x", ""),
+        ] {
+            assert_eq!(wrong(text, false), message, "{text}");
+        }
+        assert_eq!(wrong("gzip x", true), "\"gzip\" directive is duplicate");
+        assert_eq!(wrong("gzip_types x", true), "");
+        assert_eq!(wrong("sendfile x", true), "", "left to who implements it");
+    }
+}
