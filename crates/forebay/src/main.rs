@@ -3,6 +3,7 @@
 //! One program in three roles: [`server`] and its [`master`], started by people; [`worker`], started by the
 //! master; and the subcommands `check`, `explain` and `serve`.
 
+mod check;
 mod cli;
 mod explain;
 mod listen;
@@ -37,5 +38,5 @@ fn main() -> ExitCode {
 /// nginx's options begin with a dash; what does not, and is a known word, is a subcommand.
 fn is_subcommand(arguments: &[OsString]) -> bool {
     let word = arguments.get(1).and_then(|word| word.to_str());
-    matches!(word, Some("explain" | "serve" | "help" | "--help" | "--version"))
+    matches!(word, Some("check" | "explain" | "serve" | "help" | "--help" | "--version"))
 }

@@ -36,8 +36,7 @@ const DEMO: [(&str, &[u8]); 11] = [
 ];
 
 /// Types that a site needs; the rest is served as a download.
-const TYPES: &str = "\
-    types {
+const TYPES: &str = "    types {
         text/html html htm;
         text/css css;
         text/xml xml;
@@ -105,7 +104,7 @@ fn run(args: &ServeArgs, arguments: Vec<OsString>) -> Result<u8, String> {
         error_log: Some("stderr".to_owned()),
         ..Options::default()
     };
-    announce(&what, &options)?;
+    announce(&what, &options, args.listen.is_some())?;
     // The directory is removed when `private` goes out of scope, after the server has ended.
     Ok(server::start(&options, arguments))
 }
@@ -208,8 +207,8 @@ fn prepare(what: &Site, directory: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Says what was decided and how to go on.
-fn announce(what: &Site, options: &Options) -> Result<(), String> {
+/// Says what was decided and how to go on. `asked`: the address is the user's.
+fn announce(what: &Site, options: &Options, asked: bool) -> Result<(), String> {
     let (environment, _) = options.places();
     let mut files = Files::disk();
     let (config, _) = load(&environment, &mut files).map_err(|e| files.render(&e))?;
@@ -221,8 +220,8 @@ fn announce(what: &Site, options: &Options) -> Result<(), String> {
         ip => ip.to_string(),
     };
     println!("Serving {served} on http://{host}:{}/", what.listen.port());
-    if what.listen.ip().is_loopback() && what.listen.port() != PORT {
-        println!("  (port {PORT} is taken or another one was asked for)");
+    if !asked && what.listen.port() != PORT {
+        println!("  (port {PORT} is taken)");
     }
     println!();
     println!("  workers      {:<8} {}", plan.threads.cpus.len(), plan.threads_reason);

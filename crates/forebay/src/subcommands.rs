@@ -1,9 +1,13 @@
 //! What is this program's own: `check`, `explain`, `serve`.
 
 use crate::cli::Options;
-use crate::{explain, serve};
-use clap::{Args, Parser, Subcommand};
+use crate::{check, explain, serve};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use forebay_conf::error::Level;
+use forebay_conf::files::Files;
+use forebay_server::config::load_all;
 use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 #[derive(Parser)]
@@ -19,6 +23,8 @@ struct Line {
 
 #[derive(Subcommand)]
 enum Wish {
+    /// Report all errors of a configuration at once
+    Check(CheckArgs),
     /// Show each effective setting and where it comes from
     Explain(Where),
     /// Serve a folder, or the demo site, without a configuration
@@ -37,6 +43,28 @@ struct Where {
     /// Directives before those of the file
     #[arg(short = 'g', value_name = "DIRECTIVES")]
     globals: Option<String>,
+}
+
+/// `forebay check`.
+#[derive(Args)]
+struct CheckArgs {
+    /// Configuration file
+    file: Option<PathBuf>,
+    /// Prefix of relative paths
+    #[arg(short = 'p', value_name = "DIR")]
+    prefix: Option<String>,
+    /// Directives before those of the file
+    #[arg(short = 'g', value_name = "DIRECTIVES")]
+    globals: Option<String>,
+    /// For people, or for programs
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
 }
 
 /// `forebay serve`.
@@ -62,9 +90,26 @@ pub fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         }
     };
     match line.command {
+        Wish::Check(args) => check(args),
         Wish::Explain(place) => explain::main(&place.options()),
         Wish::Serve(args) => serve::main(&args, arguments, titled),
     }
+}
+
+/// Exit code 1 when there is an error, 0 when there are warnings at most.
+fn check(args: CheckArgs) -> u8 {
+    let place = Where { conf: args.file, prefix: args.prefix, globals: args.globals };
+    let (environment, _) = place.options().places();
+    let mut files = Files::disk();
+    let (_, mut errors) = load_all(&environment, &mut files);
+    errors.sort_by_key(|error| error.ordinal);
+    let text = match args.format {
+        Format::Json => check::render_json(&errors, &files),
+        Format::Text => check::render_text(&errors, &files, std::io::stdout().is_terminal()),
+    };
+    // A reader that has gone away, as `head` does, is no reason to complain.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    u8::from(errors.iter().any(|error| error.level == Level::Emerg))
 }
 
 impl Where {

@@ -1,9 +1,29 @@
-//! `explain` and `serve`.
+//! `check`, `explain` and `serve`.
 
 use crate::harness::{PROGRAM, Site, free_port, kill, raw, wait_for};
 use nix::sys::signal::Signal;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
+
+#[test]
+fn check_reports_all_errors() {
+    let site = Site::new("bogus;\nevents {}\nhttp { servr {} }\n");
+    let conf = site.dir().join("nginx.conf");
+    let run = |format: &str| {
+        let output =
+            Command::new(PROGRAM).arg("check").arg(&conf).args(["--format", format]).output().expect("runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    for format in ["text", "json"] {
+        let (code, out) = run(format);
+        assert_eq!(code, Some(1));
+        for name in ["bogus", "servr"] {
+            assert!(out.contains("unknown directive") && out.contains(name), "{name}: {out}");
+        }
+    }
+    site.write("nginx.conf", "events {}\n");
+    assert_eq!(run("json").0, Some(0));
+}
 
 #[test]
 fn explain_names_origins() {
