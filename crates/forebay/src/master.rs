@@ -128,8 +128,11 @@ impl Master {
 
     /// Waits for something to do; gives the workers that have something to say.
     fn wait(&self) -> io::Result<Vec<Pid>> {
-        let (pids, sockets): (Vec<Pid>, Vec<_>) =
-            self.children.iter().filter_map(|child| Some((child.pid, child.control.as_ref()?.as_fd()))).unzip();
+        let (pids, sockets): (Vec<Pid>, Vec<_>) = self
+            .children
+            .iter()
+            .filter_map(|child| Some((child.pid, child.control.as_ref()?.as_fd())))
+            .unzip();
         let ready = self.signals.wait(&sockets, self.deadline())?;
         Ok(pids.into_iter().zip(ready).filter(|(_, ready)| *ready).map(|(pid, _)| pid).collect())
     }
@@ -322,7 +325,8 @@ impl Master {
         }
         self.log.notice("reconfiguring");
         let environment = self.state.environment.clone();
-        let Ok(new) = state::open(&environment, &self.start.paths, &self.state.listeners, false, &self.log) else {
+        let Ok(new) = state::open(&environment, &self.start.paths, &self.state.listeners, false, &self.log)
+        else {
             return;
         };
         if new.pid != self.state.pid {
@@ -353,7 +357,11 @@ impl Master {
             Ok(()) => child.known = self.state.addresses(),
             Err(e) => {
                 // It is replaced when it has ended.
-                self.log.alert(&format!("worker process {} takes no configuration ({})", child.pid, errno(&e)));
+                self.log.alert(&format!(
+                    "worker process {} takes no configuration ({})",
+                    child.pid,
+                    errno(&e)
+                ));
                 let _ = kill(child.pid, Signal::SIGKILL);
             }
         }
@@ -367,8 +375,7 @@ impl Master {
                 "\"{name}\" changed{detail}, which takes effect with the next worker process: upgrade or restart"
             ));
         };
-        let (old_threads, new_threads) =
-            (self.state.plan.threads.cpus.len(), new.plan.threads.cpus.len());
+        let (old_threads, new_threads) = (self.state.plan.threads.cpus.len(), new.plan.threads.cpus.len());
         if old_threads != new_threads {
             stays("worker_processes", format!(" from {old_threads} to {new_threads}"));
         }

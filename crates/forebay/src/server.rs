@@ -115,7 +115,7 @@ fn dump(files: &Files) -> io::Result<()> {
 fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
     let log = early_log(options);
     let (environment, paths) = options.places();
-    let config = state::read(&environment, &mut Files::disk(), &log)?;
+    let (config, _) = state::read(&environment, &mut Files::disk(), &log)?;
     let path = state::pid_path(&config, &paths);
     let refuse = |level, text: String| {
         log.write(level, &text);
@@ -133,13 +133,14 @@ fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
         Wish::Reopen => Signal::SIGUSR1,
         Wish::Reload => Signal::SIGHUP,
     };
-    kill(Pid::from_raw(pid), signal).map_err(|e| {
-        refuse(Alert, format!("kill({pid}, {}) failed ({})", signal as i32, errno(&e.into())))
-    })
+    kill(Pid::from_raw(pid), signal)
+        .map_err(|e| refuse(Alert, format!("kill({pid}, {}) failed ({})", signal as i32, errno(&e.into()))))
 }
 
-/// Starts the server and serves until it is told to end.
-fn start(options: &Options, arguments: Vec<OsString>) -> u8 {
+/// Starts the server and serves until it is told to end; gives the exit code.
+pub fn start(options: &Options, arguments: Vec<OsString>) -> u8 {
+    // What `top` and the journal show; the program was started by way of /proc/self/exe.
+    let _ = rustix::thread::set_name(c"forebay");
     let log = early_log(options);
     match prepare(options, arguments, &log) {
         Ok(run) => match run.serve() {

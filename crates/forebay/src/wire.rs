@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn orders_and_answers_arrive() {
         let (left, right) = UnixStream::pair().expect("socket pair");
-        let pipe = std::io::pipe().expect("pipe").0;
+        let pipe = io::pipe().expect("pipe").0;
         let fds = vec![pipe.as_fd(); 4];
         send_configure(&left, &example(), &fds).expect("send");
         send_reopen(&left, &["/a".into()], &fds[..1]).expect("send");
