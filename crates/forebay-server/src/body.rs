@@ -115,7 +115,9 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
     while !req.body.done && ok {
         scratch.clear();
         scratch.reserve(16384);
-        let got = thread.reactor.with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(&mut scratch)));
+        let got = thread
+            .reactor
+            .with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(&mut scratch)));
         ok = match got {
             Some(Ok(n)) if n > 0 => match req.body.take(&scratch) {
                 Ok(used) => {
@@ -154,7 +156,8 @@ pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request, token: Token)
 async fn room(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     let http = req.http();
     let timeout = http.location(req).settings.core.send_timeout.0;
-    let ready = thread.reactor.deadline(Instant::now() + timeout, thread.reactor.writable(token)).await.is_some();
+    let ready =
+        thread.reactor.deadline(Instant::now() + timeout, thread.reactor.writable(token)).await.is_some();
     if !ready {
         req.timed_out = true;
         req.log(Level::Info, "client timed out (110: Connection timed out) while sending response to client");
@@ -235,11 +238,14 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, token: Token, head:
             return true;
         }
         let want: usize = slices[..n].iter().map(|s| s.len()).sum();
-        let got = thread.reactor.with_fd(token, |fd| {
-            match n {
-                1 => rustix::net::send(fd, &slices[0], SendFlags::NOSIGNAL),
-                _ => rustix::net::sendmsg(fd, &slices[..n], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL),
-            }
+        let got = thread.reactor.with_fd(token, |fd| match n {
+            1 => rustix::net::send(fd, &slices[0], SendFlags::NOSIGNAL),
+            _ => rustix::net::sendmsg(
+                fd,
+                &slices[..n],
+                &mut SendAncillaryBuffer::default(),
+                SendFlags::NOSIGNAL,
+            ),
         });
         match got {
             Some(Ok(sent)) => {
@@ -300,7 +306,8 @@ impl Pace {
             return Ok(want);
         }
         let elapsed = self.started.elapsed();
-        let allowed = (elapsed.as_millis() as u64 / 1000 + 1).saturating_mul(self.rate).saturating_add(self.after);
+        let allowed =
+            (elapsed.as_millis() as u64 / 1000 + 1).saturating_mul(self.rate).saturating_add(self.after);
         if self.sent < allowed {
             return Ok(want.min(allowed - self.sent));
         }
@@ -338,13 +345,17 @@ async fn send_parts(
                         return false;
                     }
                     if client_gone_within(thread, token, wait).await {
-                        req.log(Level::Info, "client prematurely closed connection while sending response to client");
+                        req.log(
+                            Level::Info,
+                            "client prematurely closed connection while sending response to client",
+                        );
                         return false;
                     }
                     continue;
                 }
             };
-            if !filtered && !chunked
+            if !filtered
+                && !chunked
                 && let Part::File { file, start, .. } = part
                 && file.content.is_none()
             {
@@ -391,7 +402,8 @@ async fn client_gone_within(thread: &Rc<Thread>, token: Token, wait: Duration) -
     let gone = async {
         loop {
             let mut byte = [0u8; 1];
-            let got = thread.reactor.with_fd(token, |fd| rustix::net::recv(fd, &mut byte[..], RecvFlags::PEEK));
+            let got =
+                thread.reactor.with_fd(token, |fd| rustix::net::recv(fd, &mut byte[..], RecvFlags::PEEK));
             match got {
                 Some(Err(Errno::AGAIN)) => thread.reactor.readable(token).await,
                 Some(Err(Errno::INTR)) => {}
@@ -440,7 +452,9 @@ async fn send_head_more(thread: &Rc<Thread>, req: &mut Request, token: Token, pe
     if pending.is_empty() {
         return true;
     }
-    let got = thread.reactor.with_fd(token, |fd| rustix::net::send(fd, pending, SendFlags::MORE | SendFlags::NOSIGNAL));
+    let got = thread
+        .reactor
+        .with_fd(token, |fd| rustix::net::send(fd, pending, SendFlags::MORE | SendFlags::NOSIGNAL));
     if let Some(Ok(n)) = got {
         req.sent += n as u64;
         pending.drain(..n);
@@ -491,7 +505,14 @@ fn resident(file: &OpenFile, offset: u64, n: u64) -> bool {
 }
 
 /// Sends a stretch of a file without copying it to user space.
-async fn send_file(thread: &Rc<Thread>, req: &mut Request, token: Token, file: &Rc<OpenFile>, start: u64, n: u64) -> bool {
+async fn send_file(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    token: Token,
+    file: &Rc<OpenFile>,
+    start: u64,
+    n: u64,
+) -> bool {
     let mut offset = start;
     let end = start + n;
     let mut checked = start;

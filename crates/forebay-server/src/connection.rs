@@ -141,7 +141,8 @@ fn read_head(thread: &Rc<Thread>, req: &mut Request, token: Token, limits: &Limi
         req.head.buf.reserve(room);
         let spare = req.head.buf.capacity() - req.head.buf.len();
         let got = thread.reactor.with_fd(token, |fd| {
-            rustix::net::recv(fd, rustix::buffer::spare_capacity(&mut req.head.buf), RecvFlags::empty()).map(|(n, _)| n)
+            rustix::net::recv(fd, rustix::buffer::spare_capacity(&mut req.head.buf), RecvFlags::empty())
+                .map(|(n, _)| n)
         });
         match got {
             Some(Ok(0)) | None => return Head::Gone,
@@ -307,7 +308,9 @@ async fn close(thread: &Rc<Thread>, req: &mut Request, token: Token, unread: boo
     loop {
         scratch.clear();
         scratch.reserve(READ);
-        let got = thread.reactor.with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(&mut scratch)));
+        let got = thread
+            .reactor
+            .with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(&mut scratch)));
         match got {
             Some(Ok(n)) if n > 0 => {
                 if Instant::now() >= end {
@@ -460,7 +463,8 @@ impl Request {
         let http = self.http();
         if self.timed_out && http.location(self).settings.core.reset_timedout_connection {
             let zero = Some(std::time::Duration::ZERO);
-            let _ = self.thread.reactor.with_fd(token, |fd| rustix::net::sockopt::set_socket_linger(fd, zero));
+            let _ =
+                self.thread.reactor.with_fd(token, |fd| rustix::net::sockopt::set_socket_linger(fd, zero));
         }
     }
 

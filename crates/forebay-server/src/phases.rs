@@ -3,7 +3,9 @@
 use crate::error_page::{self, Next};
 use crate::location;
 use crate::modules::core::Satisfy;
-use crate::modules::{Content, Verdict, autoindex, empty_gif, random_index, rewrite, static_file, stub_status, try_files};
+use crate::modules::{
+    Content, Verdict, autoindex, empty_gif, random_index, rewrite, static_file, stub_status, try_files,
+};
 use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_http::request::{Framing, Method};
@@ -174,7 +176,9 @@ async fn access(req: &mut Request) -> Option<Outcome> {
                 return None;
             }
             Verdict::Allowed => {}
-            Verdict::Status(s @ (401 | 403)) if any => refused = Some(if refused == Some(401) { 401 } else { s }),
+            Verdict::Status(s @ (401 | 403)) if any => {
+                refused = Some(if refused == Some(401) { 401 } else { s })
+            }
             v => return Some(outcome(v)),
         }
     }

@@ -102,13 +102,14 @@ pub fn main(setup: Setup) {
     if !setup.cpus.is_empty() {
         let _ = forebay_sys::affinity::pin_current_thread(&setup.cpus);
     }
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build() {
-        Ok(r) => r,
-        Err(e) => {
-            let _ = setup.started.send(Err(e));
-            return;
-        }
-    };
+    let runtime =
+        match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build() {
+            Ok(r) => r,
+            Err(e) => {
+                let _ = setup.started.send(Err(e));
+                return;
+            }
+        };
     runtime.block_on(run(setup));
 }
 
@@ -124,7 +125,10 @@ async fn run(setup: Setup) {
     let thread = Rc::new(Thread {
         reactor,
         clock: Clock::default(),
-        conf: RefCell::new(Rc::new(ThreadConfig { config: setup.share.config.clone(), listeners: Vec::new() })),
+        conf: RefCell::new(Rc::new(ThreadConfig {
+            config: setup.share.config.clone(),
+            listeners: Vec::new(),
+        })),
         files: RefCell::default(),
         logs: RefCell::default(),
         log_buffers: RefCell::default(),
@@ -188,11 +192,21 @@ impl WorkerThread {
                         self.thread.reactor.remove(old.token);
                     }
                     let number = known.unwrap_or(slots.len());
-                    let added = fd.try_clone().and_then(|c| self.thread.reactor.listen(c, number as u32, *shared));
+                    let added =
+                        fd.try_clone().and_then(|c| self.thread.reactor.listen(c, number as u32, *shared));
                     let slot = match added {
-                        Ok(token) => Some(ListenSlot { token, fd: fd.clone(), addr: listener.addr.clone(), shared: *shared }),
+                        Ok(token) => Some(ListenSlot {
+                            token,
+                            fd: fd.clone(),
+                            addr: listener.addr.clone(),
+                            shared: *shared,
+                        }),
                         Err(e) => {
-                            error_log::log(&self.thread, Level::Alert, &format!("cannot listen on {} ({e})", listener.text));
+                            error_log::log(
+                                &self.thread,
+                                Level::Alert,
+                                &format!("cannot listen on {} ({e})", listener.text),
+                            );
                             None
                         }
                     };
@@ -213,7 +227,8 @@ impl WorkerThread {
         self.thread.error_lines.borrow_mut().flush(&self.thread);
         *self.thread.logs.borrow_mut() = share.logs;
         self.thread.log_buffers.borrow_mut().forget();
-        *self.thread.conf.borrow_mut() = Rc::new(ThreadConfig { config: share.config, listeners: map.clone() });
+        *self.thread.conf.borrow_mut() =
+            Rc::new(ThreadConfig { config: share.config, listeners: map.clone() });
         // Idle connections of listeners that are gone have nobody to answer them.
         self.close_idle(|c, _| map.get(c.listener as usize).copied().flatten().is_none());
     }
@@ -278,7 +293,12 @@ impl WorkerThread {
         let max = self.thread.max_connections;
         let batch = (max / 16).max(1);
         let mut ages: Vec<(bool, Instant)> = Vec::new();
-        self.thread.reactor.each_idle(|c, deadline| ages.push((c.requests == 0 || c.partial.is_some(), if c.partial.is_some() { c.accepted } else { deadline })));
+        self.thread.reactor.each_idle(|c, deadline| {
+            ages.push((
+                c.requests == 0 || c.partial.is_some(),
+                if c.partial.is_some() { c.accepted } else { deadline },
+            ))
+        });
         if ages.is_empty() {
             return false;
         }
@@ -286,7 +306,10 @@ impl WorkerThread {
         let cut = ages[(batch - 1).min(ages.len() - 1)];
         let mut left = batch;
         let closed = self.close_idle(|c, deadline| {
-            let key = (c.requests == 0 || c.partial.is_some(), if c.partial.is_some() { c.accepted } else { deadline });
+            let key = (
+                c.requests == 0 || c.partial.is_some(),
+                if c.partial.is_some() { c.accepted } else { deadline },
+            );
             let close = left > 0 && key <= cut;
             if close {
                 left -= 1;
@@ -349,7 +372,11 @@ impl Handler for WorkerThread {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(e @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    error_log::log(&self.thread, Level::Crit, &format!("accept4() failed {}", crate::modules::static_file::errno_text(e)));
+                    error_log::log(
+                        &self.thread,
+                        Level::Crit,
+                        &format!("accept4() failed {}", crate::modules::static_file::errno_text(e)),
+                    );
                     if !self.make_room() {
                         self.pause(true);
                         return;
@@ -394,7 +421,8 @@ impl Handler for WorkerThread {
 
     fn finished(&self) -> bool {
         self.thread.stopping.get()
-            || (self.thread.quitting.get() && (self.connections() == 0 || self.quit_deadline.get().is_some_and(|d| Instant::now() >= d)))
+            || (self.thread.quitting.get()
+                && (self.connections() == 0 || self.quit_deadline.get().is_some_and(|d| Instant::now() >= d)))
     }
 
     fn panicked(&self) {

@@ -122,7 +122,9 @@ fn ret(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
             }
             Err(cx.error_at(d, first, format!("invalid return code \"{}\"", first.as_str())))
         }
-        Some(n) if n > 999 => Err(cx.error_at(d, first, format!("invalid return code \"{}\"", first.as_str()))),
+        Some(n) if n > 999 => {
+            Err(cx.error_at(d, first, format!("invalid return code \"{}\"", first.as_str())))
+        }
         Some(n) => {
             let text = match d.args.get(1) {
                 None => None,
@@ -163,7 +165,8 @@ fn rewrite(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
 /// # Errors
 /// In nginx's words.
 pub fn condition(d: &Directive, cx: &mut Scope<'_>) -> Result<Condition, Error> {
-    let invalid = |cx: &Scope<'_>, w: &Word| cx.error_at(d, w, format!("invalid condition \"{}\"", w.as_str()));
+    let invalid =
+        |cx: &Scope<'_>, w: &Word| cx.error_at(d, w, format!("invalid condition \"{}\"", w.as_str()));
     let mut words: Vec<Word> = d.args.clone();
     let Some(first) = words.first_mut() else { return Err(cx.error(d, "invalid condition")) };
     if first.text.first() != Some(&b'(') {
@@ -385,7 +388,13 @@ fn unescape_redirect(url: &mut Vec<u8>) {
 }
 
 /// Replaces the path.
-fn apply(req: &mut Request, to: &Template, keep_args: bool, flag: Flag, changed: &mut bool) -> Result<Step, VarError> {
+fn apply(
+    req: &mut Request,
+    to: &Template,
+    keep_args: bool,
+    flag: Flag,
+    changed: &mut bool,
+) -> Result<Step, VarError> {
     let redirect = matches!(flag, Flag::Redirect(_));
     // What the client had to encode is encoded again where it goes into a query or a URL.
     let encoded = memchr::memchr2(b'%', b'+', req.head.target.of(&req.head.buf)).is_some();

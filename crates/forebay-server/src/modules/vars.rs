@@ -120,7 +120,12 @@ fn number(out: &mut Vec<u8>, n: u64) -> Got {
 fn seconds(out: &mut Vec<u8>, d: Duration) -> Got {
     response::number(out, d.as_secs());
     let ms = d.subsec_millis();
-    out.extend_from_slice(&[b'.', b'0' + (ms / 100) as u8, b'0' + (ms / 10 % 10) as u8, b'0' + (ms % 10) as u8]);
+    out.extend_from_slice(&[
+        b'.',
+        b'0' + (ms / 100) as u8,
+        b'0' + (ms / 10 % 10) as u8,
+        b'0' + (ms % 10) as u8,
+    ]);
     Ok(true)
 }
 
