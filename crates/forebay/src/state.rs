@@ -81,16 +81,25 @@ pub fn pid_path(config: &Config, paths: &Paths) -> PathBuf {
     config.main.pid.clone().unwrap_or_else(|| paths.pid.clone())
 }
 
-/// Reads a configuration and opens what it needs. `old` lends its sockets; with `test` nothing is kept and
-/// addresses in use are passed over.
+/// What [`open`] builds on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Before<'a> {
+    /// Sockets to use again.
+    pub listeners: Option<&'a Listeners>,
+    /// Threads of the worker that runs and stays, which get one socket each; `None`: as many as planned.
+    pub threads: Option<usize>,
+    /// Nothing is kept, and addresses in use are passed over.
+    pub test: bool,
+}
+
+/// Reads a configuration and opens what it needs.
 ///
 /// # Errors
 /// When anything cannot be had; the log says what, in nginx's words, and nothing has changed.
 pub fn open(
     environment: &Environment,
     paths: &Paths,
-    old: &Listeners,
-    test: bool,
+    before: Before<'_>,
     log: &Log,
 ) -> Result<State, Refused> {
     let mut files = Files::disk();
@@ -104,7 +113,7 @@ pub fn open(
         log.warn(&warning);
     }
     let pid = pid_path(&config, paths);
-    if test {
+    if before.test {
         touch(&pid).map_err(|e| refuse(failed("open()", &pid, &e)))?;
     }
     for directory in &config.temp_paths {
@@ -112,7 +121,10 @@ pub fn open(
     }
     let error_log = error_targets(&config, environment);
     let logs = open_logs(&config, &error_log).map_err(refuse)?;
-    let listeners = listen::open(&config.listeners, old, plan.threads.cpus.len(), test, log)?;
+    let none = Listeners::default();
+    let threads = before.threads.unwrap_or(plan.threads.cpus.len());
+    let old = before.listeners.unwrap_or(&none);
+    let listeners = listen::open(&config.listeners, old, threads, before.test, log)?;
     Ok(State {
         environment: environment.clone(),
         config: Arc::new(config),
