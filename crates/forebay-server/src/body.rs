@@ -190,10 +190,26 @@ pub async fn write_all(thread: &Rc<Thread>, req: &mut Request, token: Token, byt
     true
 }
 
+/// Longest body that is copied behind its head, bytes.
+const COPY: u64 = 4096;
+
 /// Sends head and body.
-pub async fn send(thread: &Rc<Thread>, req: &mut Request, token: Token, head: &[u8], chunked: bool) -> bool {
+pub async fn send(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    token: Token,
+    head: &mut Vec<u8>,
+    chunked: bool,
+) -> bool {
     let rate = limit_rate(req);
     if req.resp.filters.is_empty() && rate.is_none() && !chunked && all_in_memory(&req.resp.body) {
+        // Copying a small body costs less than describing two pieces to the kernel.
+        if req.resp.body_len() <= COPY {
+            for p in &req.resp.body {
+                head.extend_from_slice(memory(p));
+            }
+            return write_all(thread, req, token, head).await;
+        }
         return send_memory(thread, req, token, head).await;
     }
     let mut pace = Pace::new(rate, head.len());

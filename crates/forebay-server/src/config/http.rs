@@ -29,6 +29,8 @@ pub struct Http {
     pub addresses: Vec<ListenerAddresses>,
     /// Log formats.
     pub log_formats: Vec<crate::access_log::Format>,
+    /// Some variable shows a field of the response head.
+    pub logs_sent_fields: bool,
 }
 
 /// Addresses served by one socket: a wildcard socket may stand for several.
@@ -409,6 +411,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             servers,
             locations,
             vars: Vec::new(),
+            logs_sent_fields: false,
             addresses,
             log_formats: std::mem::take(self.cx.log_formats),
         };

@@ -218,6 +218,7 @@ fn build(
     }
     config.log_files = log_files;
     config.temp_paths = temp_paths;
+    config.http.logs_sent_fields = vars.uses_prefix(b"sent_http_");
     config.http.vars = vars.finish().map_err(|m| plain(&m))?;
     Ok(config)
 }

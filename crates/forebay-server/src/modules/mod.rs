@@ -102,6 +102,8 @@ pub struct Plan {
     pub access: Vec<Hook>,
     /// HEADER_FILTERS.
     pub header_filters: Vec<HeaderFilter>,
+    /// Nothing here changes the head of a plain answer for a file.
+    pub plain_head: bool,
 }
 
 /// Changes the response before its head is written.
@@ -111,13 +113,15 @@ pub type HeaderFilter = fn(&mut Request) -> Result<(), crate::request::VarError>
 pub struct FilterEntry {
     enabled: fn(&LocationSettings) -> bool,
     filter: HeaderFilter,
+    /// Leaves the head of a plain answer as it is (conditions and ranges, which ask for themselves).
+    standard: bool,
 }
 
 /// Header filters in the order in which they run; the response is written after the last.
 const HEADER_FILTERS: &[FilterEntry] = &[
-    FilterEntry { enabled: |_| true, filter: static_file::not_modified },
-    FilterEntry { enabled: headers::enabled, filter: headers::filter },
-    FilterEntry { enabled: |_| true, filter: static_file::ranges },
+    FilterEntry { enabled: |_| true, filter: static_file::not_modified, standard: true },
+    FilterEntry { enabled: headers::enabled, filter: headers::filter, standard: false },
+    FilterEntry { enabled: |_| true, filter: static_file::ranges, standard: true },
 ];
 
 impl Plan {
@@ -127,6 +131,9 @@ impl Plan {
         Plan {
             preaccess: pick(PREACCESS),
             access: pick(ACCESS),
+            plain_head: (HEADER_FILTERS.iter()).all(|e| e.standard || !(e.enabled)(s))
+                && s.core.keepalive_timeout.header.is_none()
+                && !matches!(s.core.server_tokens, core::ServerTokens::Value(_)),
             header_filters: HEADER_FILTERS.iter().filter(|e| (e.enabled)(s)).map(|e| e.filter).collect(),
         }
     }

@@ -179,24 +179,29 @@ fn status(r: &mut Request, out: &mut Vec<u8>) -> Got {
 }
 
 fn remote_user(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    Ok(push_remote_user(r, out))
+}
+
+/// Appends the user name of Basic authentication; `false` if there is none.
+pub fn push_remote_user(r: &Request, out: &mut Vec<u8>) -> bool {
     use base64::Engine;
     if let Some(u) = &r.modules.remote_user {
         out.extend_from_slice(u);
-        return Ok(true);
+        return true;
     }
-    let Some(v) = r.head.get(Name::Authorization) else { return Ok(false) };
-    let Some((scheme, rest)) = v.split_at_checked(6) else { return Ok(false) };
+    let Some(v) = r.head.get(Name::Authorization) else { return false };
+    let Some((scheme, rest)) = v.split_at_checked(6) else { return false };
     if !scheme.eq_ignore_ascii_case(b"basic ") {
-        return Ok(false);
+        return false;
     }
     let decoded = base64::engine::general_purpose::STANDARD.decode(rest.trim_ascii());
-    let Ok(decoded) = decoded else { return Ok(false) };
+    let Ok(decoded) = decoded else { return false };
     match memchr::memchr(b':', &decoded) {
         Some(at) => {
             out.extend_from_slice(&decoded[..at]);
-            Ok(true)
+            true
         }
-        None => Ok(false),
+        None => false,
     }
 }
 
