@@ -11,12 +11,15 @@ use forebay_conf::tree::Directive;
 pub mod autoindex;
 pub mod core;
 pub mod empty_gif;
+pub mod geo;
 pub mod headers;
 pub mod index;
 pub mod log;
+pub mod map;
 pub mod random_index;
 pub mod rewrite;
 pub mod server;
+pub mod split_clients;
 pub mod static_file;
 pub mod stub_status;
 pub mod try_files;
@@ -155,6 +158,9 @@ impl Content {
 pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
     match d.name.text.as_slice() {
         b"log_format" => log::format(d, cx)?,
+        b"map" => map::block(d, cx)?,
+        b"geo" => geo::block(d, cx)?,
+        b"split_clients" => split_clients::block(d, cx)?,
         _ => return Ok(false),
     }
     Ok(true)
