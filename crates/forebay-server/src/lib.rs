@@ -13,6 +13,7 @@ pub mod head;
 pub mod host_table;
 pub mod location;
 pub mod modules;
+pub mod password;
 pub mod pattern;
 pub mod phases;
 pub mod process;

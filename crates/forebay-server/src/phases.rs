@@ -175,6 +175,7 @@ async fn access(req: &mut Request) -> Option<Outcome> {
             }
             Verdict::Allowed => {}
             Verdict::Status(s @ (401 | 403)) if any => refused = Some(if refused == Some(401) { 401 } else { s }),
+            Verdict::Status(s) => return Some(delayed(req, s).await),
             v => return Some(outcome(v)),
         }
     }
@@ -190,24 +191,30 @@ async fn delayed(req: &mut Request, status: u16) -> Outcome {
     let http = req.http();
     let delay = http.location(req).settings.core.auth_delay.0;
     if status == 401 && !delay.is_zero() {
+        req.log(Level::Info, "delaying unauthorized request");
         let thread = req.thread.clone();
         thread.reactor.sleep(delay).await;
     }
     Outcome::Status(status)
 }
 
+/// Waits as long as a verdict asks for it.
 async fn settle(req: &mut Request, v: Verdict) -> Verdict {
-    match v {
-        Verdict::Delay(d, then) => {
-            let thread = req.thread.clone();
-            thread.reactor.sleep(d).await;
-            *then
+    let mut v = v;
+    loop {
+        v = match v {
+            Verdict::Delay(d, then) => {
+                let thread = req.thread.clone();
+                thread.reactor.sleep(d).await;
+                *then
+            }
+            Verdict::Offload(o) => match tokio::task::spawn_blocking(o.work).await {
+                Ok(result) => (o.then)(req, result),
+                // It panicked, or the process ends.
+                Err(_) => Verdict::Status(500),
+            },
+            v => return v,
         }
-        Verdict::Status(401) => match delayed(req, 401).await {
-            Outcome::Status(s) => Verdict::Status(s),
-            _ => Verdict::Status(401),
-        },
-        v => v,
     }
 }
 
@@ -217,6 +224,8 @@ fn outcome(v: Verdict) -> Outcome {
         Verdict::Redirect => Outcome::Redirect,
         Verdict::Done | Verdict::Declined | Verdict::Allowed => Outcome::Done,
         Verdict::Delay(_, then) => outcome(*then),
+        // Settled before; nothing may come through unchecked.
+        Verdict::Offload(_) => Outcome::Status(500),
     }
 }
 

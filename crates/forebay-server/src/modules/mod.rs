@@ -8,6 +8,8 @@ use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 
+pub mod access;
+pub mod auth_basic;
 pub mod autoindex;
 pub mod core;
 pub mod empty_gif;
@@ -62,10 +64,13 @@ macro_rules! modules {
     };
 }
 
-modules! { core, log, headers, index, autoindex, random_index, rewrite, }
+modules! {
+    core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic,
+}
 
 /// What a hook decided.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(PartialEq, Eq))]
 pub enum Verdict {
     /// Goes on with the next hook.
     Declined,
@@ -79,7 +84,34 @@ pub enum Verdict {
     Delay(std::time::Duration, Box<Verdict>),
     /// Starts over with the path in `Request::uri`.
     Redirect,
+    /// Computes for a while on another thread, then goes on as the result says.
+    Offload(Offload),
 }
+
+/// Work that would hold up other requests of the thread.
+pub struct Offload {
+    /// What to compute.
+    pub work: Box<dyn FnOnce() -> bool + Send>,
+    /// What follows from the result.
+    pub then: Box<dyn FnOnce(&mut Request, bool) -> Verdict>,
+}
+
+impl std::fmt::Debug for Offload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Offload")
+    }
+}
+
+/// No two are the same.
+#[cfg(test)]
+impl PartialEq for Offload {
+    fn eq(&self, _: &Offload) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+impl Eq for Offload {}
 
 /// A hook looks at the request and decides.
 pub type Hook = fn(&mut Request) -> Verdict;
@@ -94,7 +126,10 @@ pub struct Entry {
 const PREACCESS: &[Entry] = &[];
 
 /// Decides on access, in this order (nginx: ACCESS).
-const ACCESS: &[Entry] = &[];
+const ACCESS: &[Entry] = &[
+    Entry { enabled: access::enabled, hook: access::check },
+    Entry { enabled: auth_basic::enabled, hook: auth_basic::check },
+];
 
 /// Hooks enabled in one location, found once when the configuration is built.
 #[derive(Debug, Default)]

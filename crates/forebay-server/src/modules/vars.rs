@@ -174,25 +174,8 @@ fn status(r: &mut Request, out: &mut Vec<u8>) -> Got {
 }
 
 fn remote_user(r: &mut Request, out: &mut Vec<u8>) -> Got {
-    use base64::Engine;
-    if let Some(u) = &r.modules.remote_user {
-        out.extend_from_slice(u);
-        return Ok(true);
-    }
-    let Some(v) = r.head.get(Name::Authorization) else { return Ok(false) };
-    let Some((scheme, rest)) = v.split_at_checked(6) else { return Ok(false) };
-    if !scheme.eq_ignore_ascii_case(b"basic ") {
-        return Ok(false);
-    }
-    let decoded = base64::engine::general_purpose::STANDARD.decode(rest.trim_ascii());
-    let Ok(decoded) = decoded else { return Ok(false) };
-    match memchr::memchr(b':', &decoded) {
-        Some(at) => {
-            out.extend_from_slice(&decoded[..at]);
-            Ok(true)
-        }
-        None => Ok(false),
-    }
+    let user = crate::modules::auth_basic::credentials(r).map(|(user, _)| user).filter(|u| !u.is_empty());
+    Ok(user.map(|u| out.extend_from_slice(&u)).is_some())
 }
 
 fn realpath_root(r: &mut Request, out: &mut Vec<u8>) -> Got {
