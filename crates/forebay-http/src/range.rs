@@ -14,7 +14,7 @@ pub struct ByteRange {
 impl ByteRange {
     /// Length in bytes, at least 1.
     pub fn len(self) -> u64 {
-        self.end - self.start
+        self.end.saturating_sub(self.start)
     }
 
     /// Never: an empty range is not satisfiable.
@@ -42,14 +42,14 @@ pub fn parse(value: &[u8], len: u64, max_ranges: usize, out: &mut Vec<ByteRange>
     if rest.is_empty() || max_ranges == 0 || !unit.eq_ignore_ascii_case(b"bytes=") {
         return Ranges::Whole;
     }
-    let mut total = 0u64;
+    let mut total = 0u128;
     loop {
         let Some((range, after)) = one(rest, len) else { return Ranges::Unsatisfiable };
         if !range.is_empty() {
             if out.len() >= max_ranges {
                 return Ranges::Whole;
             }
-            total = total.saturating_add(range.len());
+            total += u128::from(range.len());
             out.push(range);
         }
         match after {
@@ -57,7 +57,7 @@ pub fn parse(value: &[u8], len: u64, max_ranges: usize, out: &mut Vec<ByteRange>
             [_comma, next @ ..] => rest = next,
         }
     }
-    if (out.is_empty() && len == 0) || total > len {
+    if (out.is_empty() && len == 0) || total > u128::from(len) {
         Ranges::Whole
     } else if out.is_empty() {
         Ranges::Unsatisfiable

@@ -2,7 +2,7 @@
 //! Hot path.
 
 use crate::field::{FieldLine, Name, Slice};
-use crate::h1::request::Scan;
+use crate::h1::fields::Scan;
 
 /// HTTP version of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -147,14 +147,29 @@ impl RequestHead {
         self.forget();
     }
 
-    /// Everything but `buf` back to its start.
+    /// Everything but `buf` back to its start. Field by field: a whole new head would be moved about.
     fn forget(&mut self) {
-        let RequestHead { buf, path, fields, host, ignored, .. } = std::mem::take(self);
-        *self = RequestHead { buf, path, fields, host, ignored, ..RequestHead::default() };
+        self.len = 0;
+        self.method = Method::default();
+        self.method_text = Slice::default();
+        self.request_line = Slice::default();
+        self.target = Slice::default();
+        self.args = Slice::default();
+        self.has_args = false;
+        self.target_host = None;
         self.path.clear();
+        self.path_changed = false;
+        self.version = Version::default();
         self.fields.clear();
+        self.first = FirstLines::default();
+        self.framing = Framing::default();
+        self.keep_alive = false;
         self.host.clear();
+        self.expect_continue = false;
+        self.protocol = Slice::default();
+        self.port = None;
         self.ignored.clear();
+        self.scan = Scan::default();
     }
 
     /// Appends a field line whose name and value are already in `buf` and indexes it.

@@ -42,12 +42,18 @@ pub fn split(target: &[u8]) -> Split {
     }
 }
 
+/// Whether `target`, in origin form, has only bytes that nginx takes in one: neither controls nor blank. For
+/// targets that did not come in a request line, which checks this itself.
+pub fn is_plain(target: &[u8]) -> bool {
+    target.first() == Some(&b'/') && target.iter().all(|&b| b > b' ' && b != 0x7f)
+}
+
 /// Decodes `%XX` and resolves `.` and `..` segments of `raw`, a path without query and fragment, into
 /// `out`, which is replaced. An escaped slash or dot counts as a plain one. With `merge_slashes` (nginx:
 /// merge_slashes) empty segments vanish. An empty `raw` gives `/`.
 ///
 /// # Errors
-/// A `%` without two hexadecimal digits, `%00`, or `..` above the root.
+/// A `%` without two hexadecimal digits, a zero byte or `%00`, or `..` above the root.
 pub fn normalise(raw: &[u8], merge_slashes: bool, out: &mut Vec<u8>) -> Result<(), InvalidUri> {
     out.clear();
     out.push(b'/');
@@ -56,6 +62,9 @@ pub fn normalise(raw: &[u8], merge_slashes: bool, out: &mut Vec<u8>) -> Result<(
     while let Some((&first, after)) = rest.split_first() {
         let (byte, after) = if first == b'%' { unescape_one(after)? } else { (first, after) };
         rest = after;
+        if byte == 0 {
+            return Err(InvalidUri);
+        }
         if byte == b'/' {
             segment = close_segment(out, segment, merge_slashes, true)?;
         } else {
@@ -71,7 +80,7 @@ fn unescape_one(after: &[u8]) -> Result<(u8, &[u8]), InvalidUri> {
     let (&[high, low], rest) = after.split_first_chunk::<2>().ok_or(InvalidUri)?;
     let (high, low) = (HEX[high as usize], HEX[low as usize]);
     // Both are at most 15, or 0xff where the digit is none.
-    if high | low == 0xff || high | low == 0 {
+    if high | low == 0xff {
         return Err(InvalidUri);
     }
     Ok((high << 4 | low, rest))
@@ -267,6 +276,7 @@ mod tests {
         assert_eq!(split(b"/a?b?c"), Split { path: 2, args: Some((3, 6)) });
         assert_eq!(split(b"/a?b#f"), Split { path: 2, args: Some((3, 4)) });
         assert_eq!(split(b"/a#f?b"), Split { path: 2, args: None });
+        assert!(is_plain(b"/a?%00\xff") && !is_plain(b"a") && !is_plain(b"/a b") && !is_plain(b"/\x7f"));
         assert_eq!(split(b"?b"), Split { path: 0, args: Some((1, 2)) });
     }
 

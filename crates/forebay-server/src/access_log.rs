@@ -46,8 +46,15 @@ impl Format {
                     let found = req.var(*v, out)?;
                     match self.escape {
                         Escape::Default if !found || out.len() == start && !found => out.push(b'-'),
-                        Escape::Default => escape_from(out, start, |b| b < 32 || b > 126 || b == b'"' || b == b'\\', push_hex),
-                        Escape::Json => escape_from(out, start, |b| b < 32 || b == b'"' || b == b'\\', push_json),
+                        Escape::Default => escape_from(
+                            out,
+                            start,
+                            |b| b < 32 || b > 126 || b == b'"' || b == b'\\',
+                            push_hex,
+                        ),
+                        Escape::Json => {
+                            escape_from(out, start, |b| b < 32 || b == b'"' || b == b'\\', push_json)
+                        }
                         Escape::None => {}
                     }
                 }
@@ -80,7 +87,14 @@ fn push_json(out: &mut Vec<u8>, b: u8) {
         b'\t' => out.extend_from_slice(b"\\t"),
         0x08 => out.extend_from_slice(b"\\b"),
         0x0c => out.extend_from_slice(b"\\f"),
-        _ => out.extend_from_slice(&[b'\\', b'u', b'0', b'0', HEX[usize::from(b >> 4)], HEX[usize::from(b & 15)]]),
+        _ => out.extend_from_slice(&[
+            b'\\',
+            b'u',
+            b'0',
+            b'0',
+            HEX[usize::from(b >> 4)],
+            HEX[usize::from(b & 15)],
+        ]),
     }
 }
 

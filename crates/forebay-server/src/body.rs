@@ -9,6 +9,7 @@ use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::Framing;
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -114,7 +115,9 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
     while !req.body.done && ok {
         scratch.clear();
         scratch.reserve(16384);
-        let got = thread.reactor.with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(&mut scratch)));
+        let got = thread
+            .reactor
+            .with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(&mut scratch)));
         ok = match got {
             Some(Ok(n)) if n > 0 => match req.body.take(&scratch) {
                 Ok(used) => {
@@ -153,7 +156,8 @@ pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request, token: Token)
 async fn room(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     let http = req.http();
     let timeout = http.location(req).settings.core.send_timeout.0;
-    let ready = thread.reactor.deadline(Instant::now() + timeout, thread.reactor.writable(token)).await.is_some();
+    let ready =
+        thread.reactor.deadline(Instant::now() + timeout, thread.reactor.writable(token)).await.is_some();
     if !ready {
         req.timed_out = true;
         req.log(Level::Info, "client timed out (110: Connection timed out) while sending response to client");
@@ -165,10 +169,14 @@ async fn room(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
 pub async fn write_all(thread: &Rc<Thread>, req: &mut Request, token: Token, bytes: &[u8]) -> bool {
     let mut rest = bytes;
     while !rest.is_empty() {
-        match thread.reactor.with_fd(token, |fd| rustix::io::write(fd, rest)) {
+        match thread.reactor.with_fd(token, |fd| rustix::net::send(fd, rest, SendFlags::NOSIGNAL)) {
             Some(Ok(n)) => {
                 req.sent += n as u64;
                 rest = rest.get(n..).unwrap_or_default();
+                // A short write means that the socket is full: asking it again would only say so.
+                if !rest.is_empty() && !room(thread, req, token).await {
+                    return false;
+                }
             }
             Some(Err(Errno::INTR)) => {}
             Some(Err(Errno::AGAIN)) => {
@@ -230,8 +238,14 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, token: Token, head:
             return true;
         }
         let want: usize = slices[..n].iter().map(|s| s.len()).sum();
-        let got = thread.reactor.with_fd(token, |fd| {
-            if n == 1 { rustix::io::write(fd, &slices[0]) } else { rustix::io::writev(fd, &slices[..n]) }
+        let got = thread.reactor.with_fd(token, |fd| match n {
+            1 => rustix::net::send(fd, &slices[0], SendFlags::NOSIGNAL),
+            _ => rustix::net::sendmsg(
+                fd,
+                &slices[..n],
+                &mut SendAncillaryBuffer::default(),
+                SendFlags::NOSIGNAL,
+            ),
         });
         match got {
             Some(Ok(sent)) => {
@@ -239,6 +253,9 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, token: Token, head:
                 done += sent;
                 if sent == want {
                     return true;
+                }
+                if !room(thread, req, token).await {
+                    return false;
                 }
             }
             Some(Err(Errno::INTR)) => {}
@@ -289,7 +306,8 @@ impl Pace {
             return Ok(want);
         }
         let elapsed = self.started.elapsed();
-        let allowed = (elapsed.as_millis() as u64 / 1000 + 1).saturating_mul(self.rate).saturating_add(self.after);
+        let allowed =
+            (elapsed.as_millis() as u64 / 1000 + 1).saturating_mul(self.rate).saturating_add(self.after);
         if self.sent < allowed {
             return Ok(want.min(allowed - self.sent));
         }
@@ -299,7 +317,7 @@ impl Pace {
 }
 
 /// Longest piece sent at once where the file is not in memory, bytes.
-const PIECE: u64 = 512 * 1024;
+const PIECE: u64 = 2 * 1024 * 1024;
 
 async fn send_parts(
     thread: &Rc<Thread>,
@@ -319,18 +337,25 @@ async fn send_parts(
         let len = part.len();
         let mut at = 0;
         while at < len {
-            let want = if filtered || chunked { (len - at).min(32 * 1024) } else { (len - at).min(PIECE.max(2 * 1024 * 1024)) };
+            let want = if filtered || chunked { (len - at).min(32 * 1024) } else { (len - at).min(PIECE) };
             let n = match pace.allowance(want) {
                 Ok(n) => n,
                 Err(wait) => {
                     if !flush(thread, req, token, &mut pending).await {
                         return false;
                     }
-                    thread.reactor.sleep(wait).await;
+                    if client_gone_within(thread, token, wait).await {
+                        req.log(
+                            Level::Info,
+                            "client prematurely closed connection while sending response to client",
+                        );
+                        return false;
+                    }
                     continue;
                 }
             };
-            if !filtered && !chunked
+            if !filtered
+                && !chunked
                 && let Part::File { file, start, .. } = part
                 && file.content.is_none()
             {
@@ -372,6 +397,25 @@ async fn send_parts(
     ok
 }
 
+/// Waits; `true` if the client closes the connection meanwhile.
+async fn client_gone_within(thread: &Rc<Thread>, token: Token, wait: Duration) -> bool {
+    let gone = async {
+        loop {
+            let mut byte = [0u8; 1];
+            let got =
+                thread.reactor.with_fd(token, |fd| rustix::net::recv(fd, &mut byte[..], RecvFlags::PEEK));
+            match got {
+                Some(Err(Errno::AGAIN)) => thread.reactor.readable(token).await,
+                Some(Err(Errno::INTR)) => {}
+                // The next request is here already: the client is alive and will be read from later.
+                Some(Ok((n, _))) if n > 0 => std::future::pending().await,
+                _ => return,
+            }
+        }
+    };
+    thread.reactor.deadline(Instant::now() + wait, gone).await.is_some()
+}
+
 /// Sends a piece through the filters and frames it.
 fn push_piece(req: &mut Request, piece: &[u8], last: bool, chunked: bool, out: &mut Vec<u8>) {
     let mut filters = std::mem::take(&mut req.resp.filters);
@@ -408,7 +452,9 @@ async fn send_head_more(thread: &Rc<Thread>, req: &mut Request, token: Token, pe
     if pending.is_empty() {
         return true;
     }
-    let got = thread.reactor.with_fd(token, |fd| rustix::net::send(fd, pending, rustix::net::SendFlags::MORE | rustix::net::SendFlags::NOSIGNAL));
+    let got = thread
+        .reactor
+        .with_fd(token, |fd| rustix::net::send(fd, pending, SendFlags::MORE | SendFlags::NOSIGNAL));
     if let Some(Ok(n)) = got {
         req.sent += n as u64;
         pending.drain(..n);
@@ -459,7 +505,14 @@ fn resident(file: &OpenFile, offset: u64, n: u64) -> bool {
 }
 
 /// Sends a stretch of a file without copying it to user space.
-async fn send_file(thread: &Rc<Thread>, req: &mut Request, token: Token, file: &Rc<OpenFile>, start: u64, n: u64) -> bool {
+async fn send_file(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    token: Token,
+    file: &Rc<OpenFile>,
+    start: u64,
+    n: u64,
+) -> bool {
     let mut offset = start;
     let end = start + n;
     let mut checked = start;
@@ -481,7 +534,12 @@ async fn send_file(thread: &Rc<Thread>, req: &mut Request, token: Token, file: &
                 req.log(Level::Alert, &format!("sendfile() reported that file was truncated at {offset}"));
                 return false;
             }
-            Some(Ok(n)) => req.sent += n as u64,
+            Some(Ok(n)) => {
+                req.sent += n as u64;
+                if offset < checked && !room(thread, req, token).await {
+                    return false;
+                }
+            }
             Some(Err(Errno::INTR)) => {}
             Some(Err(Errno::AGAIN)) => {
                 if !room(thread, req, token).await {

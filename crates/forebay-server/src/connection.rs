@@ -3,6 +3,7 @@
 
 use crate::access_log;
 use crate::body;
+use crate::error_log;
 use crate::error_page;
 use crate::head::{self, BodyFraming};
 use crate::phases::{self, MAX_URI_CHANGES};
@@ -11,8 +12,10 @@ use crate::request::{Conn, Partial, Peer, Request};
 use crate::thread::Thread;
 use forebay_conf::error::Level;
 use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
+use forebay_http::proxy_protocol::{self, Broken, Parsed};
 use forebay_http::request::{Framing, Method, Version};
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -65,15 +68,20 @@ enum Head {
     Wait,
     /// The client is gone or too slow.
     Gone,
+    /// The client does not begin with the PROXY protocol header that is asked for.
+    Stranger,
 }
 
 async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
     let Job { token, mut conn } = job;
     let mut guard = Guard { thread, token, open: true, state: None };
+    if conn.partial.is_some() {
+        // It has been counted since its first byte.
+        guard.state = Some(|c| &c.reading);
+    }
     req.begin_connection(&mut conn);
     req.conn = conn;
     loop {
-        guard.state(Some(|c| &c.reading));
         let limits = req.limits();
         match read_head(thread, req, token, &limits) {
             Head::Complete => {}
@@ -86,11 +94,15 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
                 gone(req);
                 return;
             }
+            Head::Stranger => return,
             Head::Wait => {
-                guard.state(None);
-                let parked = park(thread, req, token);
-                if parked {
+                let begun = !req.head.buf.is_empty();
+                guard.state(if begun { Some(|c| &c.reading) } else { None });
+                if park(thread, req, token) {
                     guard.open = false;
+                    if begun {
+                        guard.state = None;
+                    }
                     return;
                 }
                 continue;
@@ -108,6 +120,12 @@ fn gone(req: &mut Request) {
     if req.head.buf.is_empty() && req.conn.requests > 0 {
         return;
     }
+    if !req.conn.greeted {
+        if !req.head.buf.is_empty() {
+            req.log_stranger(Broken::Header);
+        }
+        return;
+    }
     if !req.head.buf.is_empty() {
         req.resp.status = 400;
         req.begin_request();
@@ -120,17 +138,26 @@ fn gone(req: &mut Request) {
 
 fn read_head(thread: &Rc<Thread>, req: &mut Request, token: Token, limits: &Limits) -> Head {
     loop {
-        if !req.head.buf.is_empty() {
+        if !req.conn.greeted && !req.take_greeting() {
+            return Head::Stranger;
+        }
+        if req.conn.greeted && !req.head.buf.is_empty() {
             match parser::parse(&mut req.head, limits) {
                 Ok(Status::Complete) => return Head::Complete,
                 Err(reject) => return Head::Refused(reject),
                 Ok(Status::Partial) => {}
             }
         }
+        if !thread.reactor.is_readable(token) {
+            return Head::Wait;
+        }
         let room = READ.max(limits.client_header_buffer_size);
         req.head.buf.reserve(room);
         let spare = req.head.buf.capacity() - req.head.buf.len();
-        let got = thread.reactor.with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(&mut req.head.buf)));
+        let got = thread.reactor.with_fd(token, |fd| {
+            rustix::net::recv(fd, rustix::buffer::spare_capacity(&mut req.head.buf), RecvFlags::empty())
+                .map(|(n, _)| n)
+        });
         match got {
             Some(Ok(0)) | None => return Head::Gone,
             Some(Ok(n)) => {
@@ -171,11 +198,7 @@ fn park(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     }
     match thread.reactor.park(token, conn, deadline) {
         Ok(()) => {
-            if fresh {
-                req.head.clear();
-            } else {
-                req.head.clear();
-            }
+            req.head.clear();
             true
         }
         Err(mut conn) => {
@@ -243,6 +266,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
     }
     let consumed = req.consumed();
     req.head.advance(consumed);
+    req.pipelined = !req.head.buf.is_empty();
     if !req.head.buf.is_empty() {
         req.started = thread.clock.now();
     }
@@ -298,7 +322,9 @@ async fn close(thread: &Rc<Thread>, req: &mut Request, token: Token, unread: boo
     loop {
         scratch.clear();
         scratch.reserve(READ);
-        let got = thread.reactor.with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(&mut scratch)));
+        let got = thread
+            .reactor
+            .with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(&mut scratch)));
         match got {
             Some(Ok(n)) if n > 0 => {
                 if Instant::now() >= end {
@@ -322,6 +348,47 @@ async fn close(thread: &Rc<Thread>, req: &mut Request, token: Token, unread: boo
 }
 
 impl Request {
+    /// Reads the PROXY protocol header, if the listener asks for one. `false`: what came is none.
+    fn take_greeting(&mut self) -> bool {
+        if !self.address().is_some_and(|a| a.options.proxy_protocol) {
+            self.conn.greeted = true;
+            return true;
+        }
+        if self.head.buf.is_empty() {
+            return true;
+        }
+        match proxy_protocol::parse(&self.head.buf) {
+            Ok(Parsed::Partial) => true,
+            Ok(Parsed::Complete(len, header)) => {
+                self.head.buf.drain(..len);
+                self.conn.proxied = header.map(Box::new);
+                self.conn.greeted = true;
+                true
+            }
+            Err(broken) => {
+                self.log_stranger(broken);
+                false
+            }
+        }
+    }
+
+    fn log_stranger(&mut self, broken: Broken) {
+        let what = match broken {
+            Broken::Header => {
+                let line = self.head.buf.split(|b| matches!(b, b'\r' | b'\n')).next().unwrap_or_default();
+                format!("broken header: \"{}\"", String::from_utf8_lossy(line))
+            }
+            Broken::TooLarge => "header is too large".to_owned(),
+            Broken::Version(v) => format!("unknown PROXY protocol version: {v}"),
+        };
+        let mut client = Vec::new();
+        crate::request::push_peer(self.conn.peer, &mut client);
+        let tail =
+            format!(", client: {}, server: {}", String::from_utf8_lossy(&client), self.listener_text());
+        let what = format!("{what} while reading PROXY protocol");
+        error_log::log_connection(&self.thread, Level::Error, self.conn.number, &what, &tail);
+    }
+
     /// Limits of the default server of the connection's address.
     fn limits(&self) -> Limits {
         let http = self.http();
@@ -361,6 +428,7 @@ impl Request {
             self.started = p.started;
         }
         self.remote.clear();
+        self.pipelined = false;
         self.keepalive_timeout = std::time::Duration::from_secs(75);
     }
 
@@ -371,6 +439,7 @@ impl Request {
             peer: Peer::Unix,
             local: None,
             proxied: None,
+            greeted: false,
             listener: 0,
             requests: 0,
             accepted: self.conn.accepted,
@@ -410,7 +479,7 @@ impl Request {
         self.depth = 0;
         self.refused = 0;
         self.keep_alive = self.head.keep_alive;
-        self.peer = self.conn.client();
+        self.peer = self.conn.peer;
         self.body.begin(self.head.framing, self.head.len);
         self.remote.clear();
         crate::request::push_peer(self.peer, &mut self.remote);
@@ -437,7 +506,7 @@ impl Request {
             self.head.host = host;
         }
         self.location = http.servers.get(self.server).map_or(0, |s| s.root);
-        self.update_connection_settings();
+        self.keepalive_timeout = http.location(self).settings.core.keepalive_timeout.timeout;
     }
 
     /// Bytes of the head's buffer that this request used.
@@ -450,7 +519,8 @@ impl Request {
         let http = self.http();
         if self.timed_out && http.location(self).settings.core.reset_timedout_connection {
             let zero = Some(std::time::Duration::ZERO);
-            let _ = self.thread.reactor.with_fd(token, |fd| rustix::net::sockopt::set_socket_linger(fd, zero));
+            let _ =
+                self.thread.reactor.with_fd(token, |fd| rustix::net::sockopt::set_socket_linger(fd, zero));
         }
     }
 
@@ -473,7 +543,12 @@ impl Request {
         let d = http.location(self).settings.core.keepalive_disable;
         let Some(agent) = self.head.get(forebay_http::field::Name::UserAgent) else { return false };
         let has = |what: &[u8]| memchr::memmem::find(agent, what).is_some();
-        (d.msie6 && self.method == Method::Post && agent.starts_with(b"Mozilla/4.") && has(b"MSIE ") && !has(b"Opera"))
+        let old_msie = match memchr::memmem::find(agent, b"MSIE ").and_then(|at| agent.get(at + 5..at + 7)) {
+            Some([b'4' | b'5', b'.']) => true,
+            Some([b'6', b'.']) => !has(b"SV1"),
+            _ => false,
+        };
+        (d.msie6 && self.method == Method::Post && old_msie && !has(b"Opera"))
             || (d.safari && has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome"))
     }
 

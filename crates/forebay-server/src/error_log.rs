@@ -93,13 +93,58 @@ fn emit(thread: &Thread, logs: &[ErrorLog], level: Level, line: &[u8]) {
             ErrorLogTarget::Stderr => drop(rustix::io::write(rustix::stdio::stderr(), line)),
             ErrorLogTarget::File(path) => {
                 let conf = thread.config();
-                let number = conf.config.log_files.iter().position(|p| p == path);
-                let logs = thread.logs.borrow();
-                if let Some(fd) = number.and_then(|n| logs.get(n)) {
-                    let _ = rustix::io::write(fd, line);
+                if let Some(n) = conf.config.log_files.iter().position(|p| p == path) {
+                    let mut pending = thread.error_lines.borrow_mut();
+                    pending.add(n, line);
+                    // What is severe may be the last line; the rest leaves at the end of the turn.
+                    if level <= Level::Alert || pending.is_large() {
+                        pending.flush(thread);
+                    }
                 }
             }
             ErrorLogTarget::Syslog(target) => crate::syslog::send(target, level, line),
         }
+    }
+}
+
+/// Lines of error logs that leave together at the end of a turn of the loop: under load that is one write
+/// for many lines, and nothing waits longer than the turn.
+#[derive(Debug, Default)]
+pub struct Pending {
+    lines: Vec<(usize, Vec<u8>)>,
+    len: usize,
+}
+
+impl Pending {
+    fn add(&mut self, log: usize, line: &[u8]) {
+        self.len += line.len();
+        match self.lines.iter_mut().find(|(n, _)| *n == log) {
+            Some((_, b)) => b.extend_from_slice(line),
+            None => self.lines.push((log, line.to_vec())),
+        }
+    }
+
+    fn is_large(&self) -> bool {
+        self.len >= 32 * 1024
+    }
+
+    /// Writes all lines out.
+    pub fn flush(&mut self, thread: &Thread) {
+        if self.len == 0 {
+            return;
+        }
+        let logs = thread.logs.borrow();
+        for (n, bytes) in &mut self.lines {
+            let mut rest = bytes.as_slice();
+            while let (false, Some(fd)) = (rest.is_empty(), logs.get(*n)) {
+                match rustix::io::write(fd, rest) {
+                    Ok(n) if n > 0 => rest = rest.get(n..).unwrap_or_default(),
+                    Err(rustix::io::Errno::INTR) => {}
+                    _ => break,
+                }
+            }
+            bytes.clear();
+        }
+        self.len = 0;
     }
 }

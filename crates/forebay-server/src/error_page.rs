@@ -102,7 +102,10 @@ pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
         return Err(500);
     }
     if req.uri.is_empty() {
-        req.log(Level::Error, &format!("empty URI in redirect to named location \"{}\"", String::from_utf8_lossy(name)));
+        req.log(
+            Level::Error,
+            &format!("empty URI in redirect to named location \"{}\"", String::from_utf8_lossy(name)),
+        );
         return Err(500);
     }
     let http = req.http();
@@ -115,7 +118,10 @@ pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
             Ok(())
         }
         None => {
-            req.log(Level::Error, &format!("could not find named location \"{}\"", String::from_utf8_lossy(name)));
+            req.log(
+                Level::Error,
+                &format!("could not find named location \"{}\"", String::from_utf8_lossy(name)),
+            );
             Err(500)
         }
     }
@@ -145,7 +151,13 @@ pub fn built_in(req: &mut Request, status: u16) {
     let core = &http.location(req).settings.core;
     let tail = crate::head::server_token(req, core);
     let mut page = Vec::with_capacity(256);
-    for piece in [b"<html>\r\n<head><title>", title.as_bytes(), b"</title></head>\r\n<body>\r\n<center><h1>", title.as_bytes(), b"</h1></center>\r\n"] {
+    for piece in [
+        b"<html>\r\n<head><title>",
+        title.as_bytes(),
+        b"</title></head>\r\n<body>\r\n<center><h1>",
+        title.as_bytes(),
+        b"</h1></center>\r\n",
+    ] {
         page.extend_from_slice(piece);
     }
     page.extend_from_slice(match status {

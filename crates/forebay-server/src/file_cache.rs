@@ -187,7 +187,15 @@ impl FileCache {
         }
         self.content_bytes += content_len(found);
         let key: Rc<[u8]> = path.into();
-        let entry = Entry { found: found.clone(), checked: now, used: now, uses: 1, key: key.clone(), newer: NIL, older: NIL };
+        let entry = Entry {
+            found: found.clone(),
+            checked: now,
+            used: now,
+            uses: 1,
+            key: key.clone(),
+            newer: NIL,
+            older: NIL,
+        };
         let i = match self.free.pop() {
             Some(i) => {
                 self.entries[i] = entry;

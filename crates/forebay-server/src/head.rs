@@ -48,7 +48,10 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         req.keep_alive = false;
         return if req.resp.head_only { BodyFraming::None } else { BodyFraming::Plain };
     }
-    let head_only = req.method == Method::Head || req.head.method == Method::Head || matches!(status, 204 | 304) || status < 200;
+    let head_only = req.method == Method::Head
+        || req.head.method == Method::Head
+        || matches!(status, 204 | 304)
+        || status < 200;
     req.resp.head_only |= head_only;
     if req.resp.reason.is_empty() {
         response::status_line(out, status);

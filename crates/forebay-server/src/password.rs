@@ -80,21 +80,33 @@ fn md5_crypt(password: &[u8], magic: &[u8], rest: &[u8]) -> Option<Vec<u8>> {
     // One byte for each bit of the length, lowest first: NUL for ones, the password's first for zeros.
     let mut bits = password.len();
     while bits > 0 {
-        if bits & 1 == 1 { first.update([0]) } else { first.update(password.get(..1)?) }
+        if bits & 1 == 1 {
+            first.update([0])
+        } else {
+            first.update(password.get(..1)?)
+        }
         bits >>= 1;
     }
     let mut digest = first.finalize();
     for round in 0..1000 {
         let mut next = Md5::new();
         let odd = round % 2 == 1;
-        if odd { next.update(password) } else { next.update(digest) }
+        if odd {
+            next.update(password)
+        } else {
+            next.update(digest)
+        }
         if round % 3 != 0 {
             next.update(salt);
         }
         if round % 7 != 0 {
             next.update(password);
         }
-        if odd { next.update(digest) } else { next.update(password) }
+        if odd {
+            next.update(digest)
+        } else {
+            next.update(password)
+        }
         digest = next.finalize();
     }
     let mut out = [magic, salt, b"$"].concat();
@@ -142,9 +154,29 @@ mod tests {
     #[test]
     fn junk_matches_nothing() {
         for hash in [
-            "", "*", "!!", "pass", "{FOO}pass", "{SHA}!!!", "{SSHA}aaaa", "{SSHA}", "$apr1$", "$1$", "$5$", "$6$", "$6$rounds=$", "$2",
-            "$2y$", "$2y$05$", "$2y$99$abcdefghijklmnopqrstuuZFBUbfXoM8LFiPx8LYlO/sXZB/Cwk3K", "$y$j9T$abcdefgh$x", "$", "$5$a", "ab",
-            "$6$rounds=99999999999999999999$a$b", "\u{e9}\u{e9}ccBcrPOxnLU",
+            "",
+            "*",
+            "!!",
+            "pass",
+            "{FOO}pass",
+            "{SHA}!!!",
+            "{SSHA}aaaa",
+            "{SSHA}",
+            "$apr1$",
+            "$1$",
+            "$5$",
+            "$6$",
+            "$6$rounds=$",
+            "$2",
+            "$2y$",
+            "$2y$05$",
+            "$2y$99$abcdefghijklmnopqrstuuZFBUbfXoM8LFiPx8LYlO/sXZB/Cwk3K",
+            "$y$j9T$abcdefgh$x",
+            "$",
+            "$5$a",
+            "ab",
+            "$6$rounds=99999999999999999999$a$b",
+            "\u{e9}\u{e9}ccBcrPOxnLU",
         ] {
             assert!(!verify(b"pass", hash.as_bytes()), "{hash}");
             assert!(!verify(b"\0\xff", hash.as_bytes()), "{hash}");

@@ -44,7 +44,8 @@ impl Pattern {
             format!("pcre2_compile() failed: {m} in \"{source}\"")
         };
         let bridged = bridge(&source);
-        let plain = regex::bytes::RegexBuilder::new(&bridged).case_insensitive(caseless).unicode(false).build();
+        let plain =
+            regex::bytes::RegexBuilder::new(&bridged).case_insensitive(caseless).unicode(false).build();
         let (engine, names): (Engine, Vec<Option<String>>) = match plain {
             Ok(re) => {
                 let names = re.capture_names().map(|n| n.map(str::to_owned)).collect();
@@ -116,7 +117,8 @@ impl Pattern {
                 captures.text.clear();
                 captures.text.extend_from_slice(text);
                 captures.groups.clear();
-                let groups = (0..locs.len()).map(|i| locs.get(i).map_or((1, 0), |(a, b)| (a as u32, b as u32)));
+                let groups =
+                    (0..locs.len()).map(|i| locs.get(i).map_or((1, 0), |(a, b)| (a as u32, b as u32)));
                 captures.groups.extend(groups);
                 true
             }),
@@ -125,7 +127,8 @@ impl Pattern {
                 captures.text.clear();
                 captures.text.extend_from_slice(text);
                 captures.groups.clear();
-                let groups = (0..found.len()).map(|i| found.get(i).map_or((1, 0), |m| (m.start() as u32, m.end() as u32)));
+                let groups = (0..found.len())
+                    .map(|i| found.get(i).map_or((1, 0), |m| (m.start() as u32, m.end() as u32)));
                 captures.groups.extend(groups);
                 true
             }

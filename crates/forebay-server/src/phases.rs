@@ -3,7 +3,9 @@
 use crate::error_page::{self, Next};
 use crate::location;
 use crate::modules::core::Satisfy;
-use crate::modules::{Content, Verdict, autoindex, empty_gif, random_index, rewrite, static_file, stub_status, try_files};
+use crate::modules::{
+    Content, Verdict, autoindex, empty_gif, random_index, rewrite, static_file, stub_status, try_files,
+};
 use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_http::request::{Framing, Method};
@@ -33,6 +35,7 @@ pub const MAX_URI_CHANGES: u8 = 11;
 
 /// Runs the phases until the response is made.
 pub async fn run(req: &mut Request) {
+    post_read(req);
     let mut start = Start::ServerRewrite;
     loop {
         let outcome = match walk(req, start).await {
@@ -147,6 +150,16 @@ fn find_location(req: &mut Request) -> Option<Outcome> {
     None
 }
 
+/// Once for a request, before the first rewrite. The hooks there are only look at the head.
+fn post_read(req: &mut Request) {
+    let http = req.http();
+    if let Some(l) = http.locations.get(http.server(req).root) {
+        for hook in &l.plan.post_read {
+            let _ = hook(req);
+        }
+    }
+}
+
 async fn preaccess(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
     for hook in &http.location(req).plan.preaccess {
@@ -174,7 +187,9 @@ async fn access(req: &mut Request) -> Option<Outcome> {
                 return None;
             }
             Verdict::Allowed => {}
-            Verdict::Status(s @ (401 | 403)) if any => refused = Some(if refused == Some(401) { 401 } else { s }),
+            Verdict::Status(s @ (401 | 403)) if any => {
+                refused = Some(if refused == Some(401) { 401 } else { s })
+            }
             Verdict::Status(s) => return Some(delayed(req, s).await),
             v => return Some(outcome(v)),
         }

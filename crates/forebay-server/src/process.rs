@@ -68,7 +68,8 @@ impl Worker {
     /// When a thread or its event loop cannot be made.
     pub fn start(generation: Generation, plan: &ThreadPlan) -> io::Result<Worker> {
         let count = plan.cpus.len().max(1);
-        let all: Arc<Vec<Arc<Counters>>> = Arc::new((0..count).map(|_| Arc::new(Counters::default())).collect());
+        let all: Arc<Vec<Arc<Counters>>> =
+            Arc::new((0..count).map(|_| Arc::new(Counters::default())).collect());
         let mut worker = Worker { threads: Vec::new(), sockets: Mutex::default() };
         let shares = worker.shares(generation, count);
         for (i, share) in shares.into_iter().enumerate() {
@@ -83,7 +84,8 @@ impl Worker {
                 mailbox: mailbox.clone(),
                 started: tx,
             };
-            let thread = std::thread::Builder::new().name(format!("worker {i}")).spawn(move || worker::main(setup))?;
+            let thread =
+                std::thread::Builder::new().name(format!("worker {i}")).spawn(move || worker::main(setup))?;
             let remote = rx.recv().map_err(|_| io::Error::other("worker thread ended at its start"))??;
             worker.threads.push(Running { mailbox, remote, thread });
         }
@@ -130,7 +132,8 @@ impl Worker {
 
     /// Replaces the descriptors of log files (USR1), flushing buffers to the old ones first.
     pub fn reopen(&self, logs: Vec<(PathBuf, OwnedFd)>) {
-        let logs: Arc<Vec<(PathBuf, Arc<OwnedFd>)>> = Arc::new(logs.into_iter().map(|(p, f)| (p, Arc::new(f))).collect());
+        let logs: Arc<Vec<(PathBuf, Arc<OwnedFd>)>> =
+            Arc::new(logs.into_iter().map(|(p, f)| (p, Arc::new(f))).collect());
         self.tell(|_| Command::Reopen(logs.clone()));
     }
 
@@ -159,11 +162,13 @@ impl Worker {
 
 /// Descriptors in the order of the configuration's log files. One that is missing writes to nowhere.
 fn ordered_logs(config: &Config, logs: Vec<(PathBuf, OwnedFd)>) -> Vec<Arc<OwnedFd>> {
-    let mut by_path: HashMap<PathBuf, Arc<OwnedFd>> = logs.into_iter().map(|(p, f)| (p, Arc::new(f))).collect();
+    let mut by_path: HashMap<PathBuf, Arc<OwnedFd>> =
+        logs.into_iter().map(|(p, f)| (p, Arc::new(f))).collect();
     (config.log_files.iter())
         .filter_map(|p| {
             by_path.remove(p).or_else(|| {
-                let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::WRONLY, rustix::fs::Mode::empty());
+                let null =
+                    rustix::fs::open("/dev/null", rustix::fs::OFlags::WRONLY, rustix::fs::Mode::empty());
                 null.ok().map(Arc::new)
             })
         })

@@ -300,7 +300,8 @@ impl<C: 'static> Reactor<C> {
             Some(id) => id,
             None => {
                 let mut runners = self.runners.borrow_mut();
-                let id = runners.iter().position(|r| r.future.is_none() && !r.busy).unwrap_or(runners.len()) as u32;
+                let id = runners.iter().position(|r| r.future.is_none() && !r.busy).unwrap_or(runners.len())
+                    as u32;
                 let waker = Waker::from(Arc::new(RunnerWaker { id, list: self.wakes.clone() }));
                 let future = Some(handler.clone().runner(id));
                 let runner = Runner { future, waker, job: None, timer: None, busy: false };
@@ -381,9 +382,16 @@ impl<C: 'static> Reactor<C> {
     /// Says that a read took all there was, so that only a new event makes the slot readable.
     #[inline]
     pub fn drained(&self, token: Token) {
-        if let Some(s) = self.slots.borrow_mut().get_mut(token.index as usize).filter(|s| s.age == token.age) {
+        if let Some(s) = self.slots.borrow_mut().get_mut(token.index as usize).filter(|s| s.age == token.age)
+        {
             s.readable = false;
         }
+    }
+
+    /// Whether a read may give something, as far as is known without asking the kernel.
+    #[inline]
+    pub fn is_readable(&self, token: Token) -> bool {
+        self.slots.borrow().get(token.index as usize).is_none_or(|s| s.age != token.age || s.readable)
     }
 
     /// Makes a connection idle: its descriptor waits in the epoll set, `deadline` closes it.
@@ -393,7 +401,9 @@ impl<C: 'static> Reactor<C> {
     pub fn park(&self, token: Token, conn: C, deadline: Instant) -> Result<(), C> {
         let arm = {
             let mut slots = self.slots.borrow_mut();
-            let Some(s) = slots.get_mut(token.index as usize).filter(|s| s.age == token.age) else { return Ok(()) };
+            let Some(s) = slots.get_mut(token.index as usize).filter(|s| s.age == token.age) else {
+                return Ok(());
+            };
             if s.readable {
                 return Err(conn);
             }
@@ -420,7 +430,9 @@ impl<C: 'static> Reactor<C> {
     /// Ready when a read may give something. `clear` first says that the last read found nothing.
     pub fn poll_readable(&self, token: Token, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
         let mut slots = self.slots.borrow_mut();
-        let Some(s) = slots.get_mut(token.index as usize).filter(|s| s.age == token.age) else { return Poll::Ready(()) };
+        let Some(s) = slots.get_mut(token.index as usize).filter(|s| s.age == token.age) else {
+            return Poll::Ready(());
+        };
         if clear {
             s.readable = false;
         }
@@ -439,7 +451,9 @@ impl<C: 'static> Reactor<C> {
     /// Ready when a write may take something. `clear` first says that the last write found no room.
     pub fn poll_writable(&self, token: Token, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
         let mut slots = self.slots.borrow_mut();
-        let Some(s) = slots.get_mut(token.index as usize).filter(|s| s.age == token.age) else { return Poll::Ready(()) };
+        let Some(s) = slots.get_mut(token.index as usize).filter(|s| s.age == token.age) else {
+            return Poll::Ready(());
+        };
         if clear {
             s.writable = false;
         }
@@ -524,7 +538,14 @@ impl<C: 'static> Reactor<C> {
 
     /// Wakes every runner that has work, so that it sees a change of state.
     pub fn wake_all(&self) {
-        let ids = self.runners.borrow().iter().enumerate().filter(|(_, r)| r.busy).map(|(i, _)| i as u32).collect::<Vec<_>>();
+        let ids = self
+            .runners
+            .borrow()
+            .iter()
+            .enumerate()
+            .filter(|(_, r)| r.busy)
+            .map(|(i, _)| i as u32)
+            .collect::<Vec<_>>();
         lock(&self.wakes.ids).extend(ids);
     }
 
@@ -572,7 +593,8 @@ impl<C: 'static> Reactor<C> {
                     sleep.as_mut().reset(next.into());
                 }
                 if sleep.as_mut().poll(cx).is_ready() {
-                    let next = self.next_timer(handler.due()).unwrap_or(self.now.get() + Duration::from_secs(3600));
+                    let next =
+                        self.next_timer(handler.due()).unwrap_or(self.now.get() + Duration::from_secs(3600));
                     sleep_until = next;
                     sleep.as_mut().reset(next.into());
                     if sleep.as_mut().poll(cx).is_ready() {
@@ -612,7 +634,9 @@ impl<C: 'static> Reactor<C> {
         }
         let then = {
             let mut slots = self.slots.borrow_mut();
-            let Some(s) = slots.get_mut(token.index as usize).filter(|s| s.age == token.age && s.fd.is_some()) else {
+            let Some(s) =
+                slots.get_mut(token.index as usize).filter(|s| s.age == token.age && s.fd.is_some())
+            else {
                 return;
             };
             let failed = flags.intersects(F::ERR | F::HUP);
@@ -697,7 +721,9 @@ impl<C: 'static> Reactor<C> {
     fn slot_timer<H: Handler<Conn = C>>(&self, handler: &Rc<H>, token: Token, now: Instant) {
         let expired = {
             let mut slots = self.slots.borrow_mut();
-            let Some(s) = slots.get_mut(token.index as usize).filter(|s| s.age == token.age && s.fd.is_some()) else {
+            let Some(s) =
+                slots.get_mut(token.index as usize).filter(|s| s.age == token.age && s.fd.is_some())
+            else {
                 return;
             };
             if s.armed.is_some_and(|t| t <= now) {

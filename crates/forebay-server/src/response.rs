@@ -23,7 +23,9 @@ impl FieldList {
 
     /// The lines as name and value, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.lines.iter().map(|(a, b, c)| (&self.buf[*a as usize..*b as usize], &self.buf[*b as usize..*c as usize]))
+        self.lines
+            .iter()
+            .map(|(a, b, c)| (&self.buf[*a as usize..*b as usize], &self.buf[*b as usize..*c as usize]))
     }
 
     /// The first value with this name, compared without regard to case.
@@ -101,9 +103,11 @@ impl Part {
                 let len = b.len();
                 Part::Bytes(b.slice((from as usize).min(len)..(to as usize).min(len)))
             }
-            Part::File { file, start, end } => {
-                Part::File { file: file.clone(), start: (start + from).min(*end), end: (start + to).min(*end) }
-            }
+            Part::File { file, start, end } => Part::File {
+                file: file.clone(),
+                start: (start + from).min(*end),
+                end: (start + to).min(*end),
+            },
         }
     }
 }

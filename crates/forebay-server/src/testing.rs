@@ -44,6 +44,7 @@ pub fn request(http: &str, args: &str) -> Request {
         files: RefCell::default(),
         logs: RefCell::default(),
         log_buffers: RefCell::default(),
+        error_lines: RefCell::default(),
         counters: counters.clone(),
         all_counters: Arc::new(vec![counters]),
         pid: 1,

@@ -36,6 +36,8 @@ pub struct Thread {
     pub logs: RefCell<Vec<Arc<OwnedFd>>>,
     /// Buffers of the access logs.
     pub log_buffers: RefCell<LogBuffers>,
+    /// Lines of error logs of this turn.
+    pub error_lines: RefCell<crate::error_log::Pending>,
     /// Counters of this thread.
     pub counters: Arc<Counters>,
     /// Counters of all threads, for whoever reads them.

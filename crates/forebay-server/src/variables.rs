@@ -158,13 +158,15 @@ fn builtin(name: &[u8]) -> (Source, bool) {
             RowSource::Get(_) => {}
         }
     }
-    if LATER.contains(&&*String::from_utf8_lossy(name)) || LATER_PREFIXES.iter().any(|p| name.starts_with(p.as_bytes())) {
+    if LATER.contains(&&*String::from_utf8_lossy(name))
+        || LATER_PREFIXES.iter().any(|p| name.starts_with(p.as_bytes()))
+    {
         return (Source::Absent, false);
     }
     (Source::Unknown, true)
 }
 
-const LATER_PREFIXES: &[&str] = &["upstream_http_", "upstream_trailer_", "upstream_cookie_", "ssl_", "proxy_protocol_tlv_", "jwt_"];
+const LATER_PREFIXES: &[&str] = &["upstream_http_", "upstream_trailer_", "upstream_cookie_", "ssl_", "jwt_"];
 
 /// Variables of features that are not there yet: a log format may name them, and they print as `-`.
 const LATER: &[&str] = &[

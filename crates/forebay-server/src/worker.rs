@@ -102,13 +102,14 @@ pub fn main(setup: Setup) {
     if !setup.cpus.is_empty() {
         let _ = forebay_sys::affinity::pin_current_thread(&setup.cpus);
     }
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build() {
-        Ok(r) => r,
-        Err(e) => {
-            let _ = setup.started.send(Err(e));
-            return;
-        }
-    };
+    let runtime =
+        match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build() {
+            Ok(r) => r,
+            Err(e) => {
+                let _ = setup.started.send(Err(e));
+                return;
+            }
+        };
     runtime.block_on(run(setup));
 }
 
@@ -124,10 +125,14 @@ async fn run(setup: Setup) {
     let thread = Rc::new(Thread {
         reactor,
         clock: Clock::default(),
-        conf: RefCell::new(Rc::new(ThreadConfig { config: setup.share.config.clone(), listeners: Vec::new() })),
+        conf: RefCell::new(Rc::new(ThreadConfig {
+            config: setup.share.config.clone(),
+            listeners: Vec::new(),
+        })),
         files: RefCell::default(),
         logs: RefCell::default(),
         log_buffers: RefCell::default(),
+        error_lines: RefCell::default(),
         counters: setup.counters[setup.number].clone(),
         all_counters: setup.counters.clone(),
         pid: std::process::id(),
@@ -148,6 +153,7 @@ async fn run(setup: Setup) {
         error_log::log(&thread, Level::Alert, &format!("event loop failed ({e})"));
     }
     access_log::flush(&thread, true);
+    thread.error_lines.borrow_mut().flush(&thread);
 }
 
 impl Thread {
@@ -186,11 +192,21 @@ impl WorkerThread {
                         self.thread.reactor.remove(old.token);
                     }
                     let number = known.unwrap_or(slots.len());
-                    let added = fd.try_clone().and_then(|c| self.thread.reactor.listen(c, number as u32, *shared));
+                    let added =
+                        fd.try_clone().and_then(|c| self.thread.reactor.listen(c, number as u32, *shared));
                     let slot = match added {
-                        Ok(token) => Some(ListenSlot { token, fd: fd.clone(), addr: listener.addr.clone(), shared: *shared }),
+                        Ok(token) => Some(ListenSlot {
+                            token,
+                            fd: fd.clone(),
+                            addr: listener.addr.clone(),
+                            shared: *shared,
+                        }),
                         Err(e) => {
-                            error_log::log(&self.thread, Level::Alert, &format!("cannot listen on {} ({e})", listener.text));
+                            error_log::log(
+                                &self.thread,
+                                Level::Alert,
+                                &format!("cannot listen on {} ({e})", listener.text),
+                            );
                             None
                         }
                     };
@@ -208,18 +224,20 @@ impl WorkerThread {
         }
         drop(slots);
         access_log::flush(&self.thread, true);
+        self.thread.error_lines.borrow_mut().flush(&self.thread);
         *self.thread.logs.borrow_mut() = share.logs;
         self.thread.log_buffers.borrow_mut().forget();
-        *self.thread.conf.borrow_mut() = Rc::new(ThreadConfig { config: share.config, listeners: map.clone() });
+        *self.thread.conf.borrow_mut() =
+            Rc::new(ThreadConfig { config: share.config, listeners: map.clone() });
         // Idle connections of listeners that are gone have nobody to answer them.
-        let closed = self.thread.reactor.close_idle(|c, _| map.get(c.listener as usize).copied().flatten().is_none());
-        self.thread.counters.active.sub(closed as u64);
+        self.close_idle(|c, _| map.get(c.listener as usize).copied().flatten().is_none());
     }
 
     fn command(&self, c: Command) {
         match c {
             Command::Reload(share) => self.apply(*share),
             Command::Reopen(logs) => {
+                self.thread.error_lines.borrow_mut().flush(&self.thread);
                 access_log::flush(&self.thread, true);
                 self.thread.log_buffers.borrow_mut().opened.clear();
                 let conf = self.thread.config();
@@ -236,8 +254,7 @@ impl WorkerThread {
                 self.stop_accepting();
                 self.thread.quitting.set(true);
                 self.quit_deadline.set(timeout.map(|t| Instant::now() + t));
-                let closed = self.thread.reactor.close_idle(|c, _| c.partial.is_none() && c.requests > 0);
-                self.thread.counters.active.sub(closed as u64);
+                self.close_idle(|c, _| c.partial.is_none() && c.requests > 0);
             }
             Command::Stop => {
                 self.stop_accepting();
@@ -254,6 +271,19 @@ impl WorkerThread {
         }
     }
 
+    /// Closes idle connections for which `f` says so.
+    fn close_idle(&self, mut f: impl FnMut(&Conn, Instant) -> bool) -> usize {
+        let mut reading = 0;
+        let closed = self.thread.reactor.close_idle(|c, deadline| {
+            let close = f(c, deadline);
+            reading += u64::from(close && c.partial.is_some());
+            close
+        });
+        self.thread.counters.active.sub(closed as u64);
+        self.thread.counters.reading.sub(reading);
+        closed
+    }
+
     fn connections(&self) -> usize {
         self.thread.counters.active.get() as usize
     }
@@ -263,22 +293,29 @@ impl WorkerThread {
         let max = self.thread.max_connections;
         let batch = (max / 16).max(1);
         let mut ages: Vec<(bool, Instant)> = Vec::new();
-        self.thread.reactor.each_idle(|c, deadline| ages.push((c.requests == 0 || c.partial.is_some(), if c.partial.is_some() { c.accepted } else { deadline })));
+        self.thread.reactor.each_idle(|c, deadline| {
+            ages.push((
+                c.requests == 0 || c.partial.is_some(),
+                if c.partial.is_some() { c.accepted } else { deadline },
+            ))
+        });
         if ages.is_empty() {
             return false;
         }
         ages.sort_unstable();
         let cut = ages[(batch - 1).min(ages.len() - 1)];
         let mut left = batch;
-        let closed = self.thread.reactor.close_idle(|c, deadline| {
-            let key = (c.requests == 0 || c.partial.is_some(), if c.partial.is_some() { c.accepted } else { deadline });
+        let closed = self.close_idle(|c, deadline| {
+            let key = (
+                c.requests == 0 || c.partial.is_some(),
+                if c.partial.is_some() { c.accepted } else { deadline },
+            );
             let close = left > 0 && key <= cut;
             if close {
                 left -= 1;
             }
             close
         });
-        self.thread.counters.active.sub(closed as u64);
         closed > 0
     }
 
@@ -299,8 +336,8 @@ impl Handler for WorkerThread {
     }
 
     fn accept(self: Rc<Self>, listener: u32) {
-        let fd = match self.listeners.borrow().get(listener as usize) {
-            Some(Some(s)) => s.fd.clone(),
+        let (fd, wildcard) = match self.listeners.borrow().get(listener as usize) {
+            Some(Some(s)) => (s.fd.clone(), s.addr.is_wildcard()),
             _ => return,
         };
         for _ in 0..ACCEPT_BATCH {
@@ -318,11 +355,13 @@ impl Handler for WorkerThread {
                     self.thread.counters.accepted.add(1);
                     self.thread.counters.handled.add(1);
                     self.thread.counters.active.add(1);
+                    let local = if wildcard { rustix::net::getsockname(&sock).ok() } else { None };
                     let conn = Conn {
                         number: SERIAL.fetch_add(1, Ordering::Relaxed) + 1,
                         peer,
-                        local: None,
+                        local: local.and_then(|a| std::net::SocketAddr::try_from(a).ok()),
                         proxied: None,
+                        greeted: false,
                         listener,
                         requests: 0,
                         accepted: self.thread.clock.now(),
@@ -335,7 +374,11 @@ impl Handler for WorkerThread {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(e @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    error_log::log(&self.thread, Level::Crit, &format!("accept4() failed {}", crate::modules::static_file::errno_text(e)));
+                    error_log::log(
+                        &self.thread,
+                        Level::Crit,
+                        &format!("accept4() failed {}", crate::modules::static_file::errno_text(e)),
+                    );
                     if !self.make_room() {
                         self.pause(true);
                         return;
@@ -348,16 +391,21 @@ impl Handler for WorkerThread {
 
     fn expired(&self, conn: Conn) {
         self.thread.counters.active.sub(1);
+        if conn.partial.is_some() {
+            self.thread.counters.reading.sub(1);
+        }
         if conn.partial.is_some() || conn.requests == 0 {
             let tail = format!(", client: {}", peer_text(&conn));
-            let what = "client timed out (110: Connection timed out) while waiting for request";
-            error_log::log_connection(&self.thread, Level::Info, conn.number, what, &tail);
+            let doing = if conn.greeted { "waiting for request" } else { "reading PROXY protocol" };
+            let what = format!("client timed out (110: Connection timed out) while {doing}");
+            error_log::log_connection(&self.thread, Level::Info, conn.number, &what, &tail);
         }
     }
 
     fn turn(&self) {
         let now = self.thread.reactor.now();
         self.thread.clock.tick(now);
+        self.thread.error_lines.borrow_mut().flush(&self.thread);
         for c in self.mailbox.take() {
             self.command(c);
         }
@@ -376,7 +424,8 @@ impl Handler for WorkerThread {
 
     fn finished(&self) -> bool {
         self.thread.stopping.get()
-            || (self.thread.quitting.get() && (self.connections() == 0 || self.quit_deadline.get().is_some_and(|d| Instant::now() >= d)))
+            || (self.thread.quitting.get()
+                && (self.connections() == 0 || self.quit_deadline.get().is_some_and(|d| Instant::now() >= d)))
     }
 
     fn panicked(&self) {
@@ -387,6 +436,6 @@ impl Handler for WorkerThread {
 
 fn peer_text(conn: &Conn) -> String {
     let mut out = Vec::new();
-    crate::request::push_peer(conn.client(), &mut out);
+    crate::request::push_peer(conn.peer, &mut out);
     String::from_utf8_lossy(&out).into_owned()
 }

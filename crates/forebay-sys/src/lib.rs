@@ -10,3 +10,4 @@ pub mod daemon;
 pub mod fds;
 pub mod identity;
 pub mod limits;
+pub mod sockets;

@@ -1,7 +1,8 @@
 //! The request line (RFC 9112, section 3; the accepted set is nginx's), resumable at any byte.
 //! Reached from `request::parse`. Hot path.
 
-use super::request::{Reject, Stage, State};
+use super::fields::State;
+use super::request::{Reject, Stage};
 use crate::field::Slice;
 use crate::request::{Method, RequestHead, Version};
 use crate::{host, uri};

@@ -2,7 +2,8 @@
 //! nginx does. Comes from the connection driver with bytes in `RequestHead::buf`; the request line is in
 //! `line`. Hot path.
 
-use super::line::{self, Line, slice};
+use super::fields::{Detail, Event, InvalidLine, State, UNDERSCORE, UNUSUAL, field_line};
+use super::line::{self, slice};
 use crate::field::{FieldLine, Name, Slice};
 use crate::host;
 use crate::request::{Framing, Method, RequestHead, Version};
@@ -67,20 +68,6 @@ impl Stage {
     }
 }
 
-/// What of the head belongs into the message of a `Reject`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Detail {
-    None,
-    /// `: "TEXT"`
-    Quoted(Slice),
-    /// `: "TEXT..."`, a line that was cut.
-    Cut(Slice),
-    /// `: "TEXT\xNN..."`: the byte after the slice is at fault.
-    UpTo(Slice),
-    /// `: "TEXT", previous value: "TEXT"`
-    Duplicate(Slice, Slice),
-}
-
 /// Why a head is refused. Everything in here is logged at level `info`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reject {
@@ -101,93 +88,17 @@ impl Reject {
 
     /// Status in the status line and in the access log.
     pub fn wire_status(&self) -> u16 {
-        if self.status == 494 { 400 } else { self.status }
+        super::response::wire_status(self.status)
     }
 
     /// Appends nginx's error log text, without the context that nginx adds to every line, for instance
     /// `client sent invalid header line: "X\x20..." while reading client request headers`.
     pub fn message(&self, head: &RequestHead, out: &mut Vec<u8>) {
-        let mut put = |text: &[u8]| out.extend_from_slice(text);
-        put(self.reason.as_bytes());
-        match self.detail {
-            Detail::None => {}
-            Detail::Quoted(text) => {
-                put(b": \"");
-                put(text.of(&head.buf));
-                put(b"\"");
-            }
-            Detail::Cut(text) => {
-                put(b": \"");
-                put(text.of(&head.buf));
-                put(b"...\"");
-            }
-            Detail::UpTo(text) => {
-                const DIGITS: &[u8; 16] = b"0123456789abcdef";
-                let byte = head.buf.get(text.end as usize).copied().unwrap_or(0);
-                put(b": \"");
-                put(text.of(&head.buf));
-                put(&[b'\\', b'x', DIGITS[byte as usize >> 4], DIGITS[byte as usize & 15]]);
-                put(b"...\"");
-            }
-            Detail::Duplicate(text, previous) => {
-                put(b": \"");
-                put(text.of(&head.buf));
-                put(b"\", previous value: \"");
-                put(previous.of(&head.buf));
-                put(b"\"");
-            }
-        }
-        put(b" while ");
-        put(self.stage.as_str().as_bytes());
+        out.extend_from_slice(self.reason.as_bytes());
+        self.detail.append(&head.buf, out);
+        out.extend_from_slice(b" while ");
+        out.extend_from_slice(self.stage.as_str().as_bytes());
     }
-}
-
-/// Where the scan stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum State {
-    #[default]
-    Method,
-    BeforeTarget,
-    Scheme,
-    SchemeSlashes,
-    HostStart,
-    Host,
-    HostLiteral,
-    HostEnd,
-    Port,
-    Target,
-    AfterTarget,
-    Version,
-    Minor,
-    AfterVersion,
-    LineEnd,
-    FieldStart,
-    FieldName,
-    BeforeValue,
-    Value,
-    FieldEnd,
-    HeadEnd,
-    Done,
-}
-
-/// What the parser remembers between calls, as offsets in the buffer.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Scan {
-    pub(crate) state: State,
-    pub(crate) pos: usize,
-    pub(crate) line: Line,
-    /// Start of the line under way.
-    start: usize,
-    name_end: usize,
-    value_start: usize,
-    value_end: usize,
-    /// Classes of the bytes of the name.
-    seen: u8,
-    /// End of the buffer that nginx would be filling, and how many large ones it would have used.
-    room_end: usize,
-    large_used: usize,
-    /// What `Connection` said last.
-    connection: Option<bool>,
 }
 
 /// Parses on from where the last call stopped. `head.buf` holds the bytes received so far, from the start of
@@ -223,7 +134,7 @@ fn skip_empty_lines(buf: &mut Vec<u8>) {
 
 fn run(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<Status, Reject> {
     if head.scan.state < State::FieldStart {
-        let Some(end) = line::scan(buf, head)? else {
+        let Some(end) = line::scan(within(buf, head, limits), head)? else {
             fits(buf, head, limits, None)?;
             return Ok(Status::Partial);
         };
@@ -238,7 +149,8 @@ fn run(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<Status, Re
         }
     }
     while head.scan.state != State::Done {
-        let Some(event) = field_line(buf, &mut head.scan)? else {
+        let view = within(buf, head, limits);
+        let Some(event) = field_line(view, &mut head.scan).map_err(invalid_line)? else {
             fits(buf, head, limits, None)?;
             return Ok(Status::Partial);
         };
@@ -253,6 +165,19 @@ fn run(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<Status, Re
         }
     }
     Ok(Status::Complete)
+}
+
+/// The bytes that nginx would see while it reads the line under way, so that a line is refused for its length
+/// rather than for what stands beyond the end of the buffer.
+#[inline]
+fn within<'a>(buf: &'a [u8], head: &RequestHead, limits: &Limits) -> &'a [u8] {
+    let scan = &head.scan;
+    let mut end = scan.room_end;
+    if buf.len() > end && scan.large_used < limits.large_client_header_buffers.0 {
+        let start = if scan.state == State::FieldStart { scan.pos } else { scan.start };
+        end = end.max(start.saturating_add(limits.large_client_header_buffers.1));
+    }
+    buf.get(..end).unwrap_or(buf)
 }
 
 /// nginx's buffer arithmetic: lines fill the first buffer; one that does not fit whole moves to the next
@@ -288,190 +213,8 @@ fn next_buffer(buf: &[u8], head: &mut RequestHead, limits: &Limits, needed: usiz
     })
 }
 
-const USUAL: u8 = 0;
-const UNDERSCORE: u8 = 1;
-const UNUSUAL: u8 = 2;
-const NAME_STOP: u8 = 4;
-
-/// Classes of the bytes of field names.
-static NAME: [u8; 256] = {
-    let mut t = [UNUSUAL; 256];
-    let mut i = 0;
-    while i < 256 {
-        let b = i as u8;
-        if b.is_ascii_alphanumeric() || b == b'-' {
-            t[i] = USUAL;
-        } else if b <= b' ' || b == b':' || b == 0x7f {
-            t[i] = NAME_STOP;
-        }
-        i += 1;
-    }
-    t[b'_' as usize] = UNDERSCORE;
-    t
-};
-
-enum Event {
-    /// A field line is complete: `Scan` has its parts.
-    Field,
-    /// The empty line.
-    End,
-}
-
-/// Takes the scan to the end of a field line or of the head; `pos` is then after the line end.
-fn field_line(buf: &[u8], scan: &mut Scan) -> Result<Option<Event>, Reject> {
-    if scan.state == State::FieldStart {
-        scan.start = scan.pos;
-        match buf.get(scan.pos) {
-            None => return Ok(None),
-            Some(b'\n') => {
-                scan.pos += 1;
-                return Ok(Some(Event::End));
-            }
-            Some(b'\r') => {
-                scan.pos += 1;
-                scan.state = State::HeadEnd;
-            }
-            Some(_) => {
-                scan.seen = 0;
-                scan.state = State::FieldName;
-            }
-        }
-    }
-    loop {
-        let (event, state) = match scan.state {
-            State::FieldName => name(buf, scan)?,
-            State::BeforeValue => before_value(buf, scan),
-            State::Value => value(buf, scan)?,
-            State::FieldEnd => field_end(buf, scan)?,
-            _ => head_end(buf, scan)?,
-        };
-        if let Some(event) = event {
-            scan.state = State::FieldStart;
-            return Ok(Some(event));
-        }
-        if state == scan.state {
-            return Ok(None);
-        }
-        scan.state = state;
-    }
-}
-
-/// Each of the following returns an event, or the next state, or its own state when bytes run out.
-type Progress = (Option<Event>, State);
-
-#[inline]
-fn name(buf: &[u8], scan: &mut Scan) -> Result<Progress, Reject> {
-    let mut p = scan.pos;
-    let mut seen = scan.seen;
-    while let Some(&b) = buf.get(p) {
-        let class = NAME[b as usize];
-        if class == NAME_STOP {
-            scan.seen = seen;
-            scan.name_end = p;
-            scan.value_start = p;
-            scan.value_end = p;
-            scan.pos = p + 1;
-            return match b {
-                b':' if p > scan.start => Ok((None, State::BeforeValue)),
-                b'\r' => Ok((None, State::FieldEnd)),
-                b'\n' => Ok((Some(Event::Field), State::FieldStart)),
-                _ => Err(invalid_line(scan.start, p)),
-            };
-        }
-        seen |= class;
-        p += 1;
-    }
-    scan.seen = seen;
-    scan.pos = p;
-    Ok((None, State::FieldName))
-}
-
-fn before_value(buf: &[u8], scan: &mut Scan) -> Progress {
-    let mut p = scan.pos;
-    while buf.get(p) == Some(&b' ') {
-        p += 1;
-    }
-    scan.pos = p;
-    scan.value_start = p;
-    (None, if p < buf.len() { State::Value } else { State::BeforeValue })
-}
-
-#[inline]
-fn value(buf: &[u8], scan: &mut Scan) -> Result<Progress, Reject> {
-    let p = value_stop(buf, scan.pos);
-    scan.pos = p;
-    let Some(&b) = buf.get(p) else { return Ok((None, State::Value)) };
-    if b == 0 {
-        return Err(invalid_line(scan.start, p));
-    }
-    let mut end = p;
-    while end > scan.value_start && buf.get(end - 1) == Some(&b' ') {
-        end -= 1;
-    }
-    scan.value_end = end;
-    scan.pos = p + 1;
-    match b {
-        b'\n' => Ok((Some(Event::Field), State::FieldStart)),
-        _ => Ok((None, State::FieldEnd)),
-    }
-}
-
-/// Offset of the first CR, LF or NUL from `p` on, or the end. Eight bytes at a time: values are short, so
-/// calling memchr would cost more than it saves.
-#[inline]
-fn value_stop(buf: &[u8], mut p: usize) -> usize {
-    const LOW: u64 = u64::from_ne_bytes([1; 8]);
-    const HIGH: u64 = LOW << 7;
-    loop {
-        while let Some(chunk) = buf.get(p..).and_then(|rest| rest.first_chunk::<8>()) {
-            let x = u64::from_le_bytes(*chunk);
-            // High bit of the first byte below 0x0e; borrows can only reach bytes after it.
-            let below = x.wrapping_sub(LOW * 0x0e) & !x & HIGH;
-            if below != 0 {
-                p += below.trailing_zeros() as usize / 8;
-                break;
-            }
-            p += 8;
-        }
-        match buf.get(p) {
-            None | Some(b'\r' | b'\n' | 0) => return p,
-            Some(_) => p += 1,
-        }
-    }
-}
-
-/// After the CR of a field line; nginx lets it repeat.
-fn field_end(buf: &[u8], scan: &mut Scan) -> Result<Progress, Reject> {
-    loop {
-        match buf.get(scan.pos) {
-            None => return Ok((None, State::FieldEnd)),
-            Some(b'\r') => scan.pos += 1,
-            Some(b'\n') => {
-                scan.pos += 1;
-                return Ok((Some(Event::Field), State::FieldStart));
-            }
-            Some(_) => return Err(invalid_line(scan.start, scan.value_end)),
-        }
-    }
-}
-
-/// After the CR of the empty line.
-fn head_end(buf: &[u8], scan: &mut Scan) -> Result<Progress, Reject> {
-    match buf.get(scan.pos) {
-        None => Ok((None, State::HeadEnd)),
-        Some(b'\n') => {
-            scan.pos += 1;
-            Ok((Some(Event::End), State::FieldStart))
-        }
-        Some(_) => Err(invalid_line(scan.start, scan.start)),
-    }
-}
-
-fn invalid_line(start: usize, end: usize) -> Reject {
-    Reject {
-        detail: Detail::UpTo(slice(start, end)),
-        ..Reject::new(400, "client sent invalid header line", Stage::Fields)
-    }
+fn invalid_line(InvalidLine(detail): InvalidLine) -> Reject {
+    Reject { detail, ..Reject::new(400, "client sent invalid header line", Stage::Fields) }
 }
 
 /// Stores a complete field line and looks at the names that matter here.

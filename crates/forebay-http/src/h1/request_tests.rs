@@ -229,3 +229,13 @@ fn refusals_come_before_the_end_of_the_line() {
     assert_eq!(status(b"GET / HTTP/1.1\r\nX\x01"), 400);
     assert_eq!(status(b"\r\n\n\rGET"), 0);
 }
+
+#[test]
+fn a_fault_beyond_the_buffer_is_not_seen() {
+    let line = format!("GET /{}\0 HTTP/1.1\r\n\r\n", "a".repeat(300));
+    assert_eq!(with_buffers(line.as_bytes()), 414);
+    let field = format!("GET / HTTP/1.1\r\nX: {}\0\r\n\r\n", "a".repeat(300));
+    assert_eq!(with_buffers(field.as_bytes()), 494);
+    let field = format!("GET / HTTP/1.1\r\nX: {}\0\r\n\r\n", "a".repeat(200));
+    assert_eq!(with_buffers(field.as_bytes()), 400);
+}

@@ -168,7 +168,8 @@ pub struct Builder<'s, 'f> {
 impl<'s, 'f> Builder<'s, 'f> {
     /// Starts with the http level.
     pub fn new(cx: &'s mut Scope<'f>) -> Self {
-        let mut b = Builder { cx, locations: Vec::new(), http_server: Default::default(), servers: Vec::new() };
+        let mut b =
+            Builder { cx, locations: Vec::new(), http_server: Default::default(), servers: Vec::new() };
         b.add(Kind::Http, b"", None);
         b
     }
@@ -236,7 +237,12 @@ impl<'s, 'f> Builder<'s, 'f> {
         Ok(())
     }
 
-    fn server_or_location_directive(&mut self, d: &Directive, at: LocationId, s: &mut ServerBuild) -> Result<(), Error> {
+    fn server_or_location_directive(
+        &mut self,
+        d: &Directive,
+        at: LocationId,
+        s: &mut ServerBuild,
+    ) -> Result<(), Error> {
         match d.name.text.as_slice() {
             b"location" => self.location_block(d, at, s),
             b"if" => {
@@ -298,7 +304,9 @@ impl<'s, 'f> Builder<'s, 'f> {
                 }
         });
         if duplicate {
-            return Err(self.cx.error(d, format!("duplicate location \"{}\"", String::from_utf8_lossy(&name))));
+            return Err(self
+                .cx
+                .error(d, format!("duplicate location \"{}\"", String::from_utf8_lossy(&name))));
         }
         let named = matches!(kind, Kind::Named);
         let level = self.add(kind, &name, Some(at));
@@ -348,13 +356,23 @@ impl<'s, 'f> Builder<'s, 'f> {
             });
         }
         let trees: Vec<LocationTree> = (self.locations.iter())
-            .map(|l| if matches!(l.kind, Kind::Server) { LocationTree::default() } else { LocationTree::build(&l.children, &self.locations) })
+            .map(|l| {
+                if matches!(l.kind, Kind::Server) {
+                    LocationTree::default()
+                } else {
+                    LocationTree::build(&l.children, &self.locations)
+                }
+            })
             .collect();
         let mut inherited: Vec<LocationWritten> = Vec::new();
         let mut locations = Vec::new();
         for (mut l, tree) in self.locations.into_iter().zip(trees) {
             if let Some(p) = l.parent {
                 l.written.inherit(&inherited[p]);
+                // The default log is opened only where nothing else is said.
+                if l.written.log.access_log.is_none() {
+                    l.written.log.access_log = Some(modules::log::default_log(self.cx));
+                }
             }
             let settings = l.written.resolve();
             inherited.push(l.written);
@@ -380,7 +398,9 @@ impl<'s, 'f> Builder<'s, 'f> {
             if let (Kind::LimitExcept | Kind::If, Some(p)) = (&locations[i].kind, locations[i].parent) {
                 let (internal, content) = (locations[p].internal, locations[p].content.clone());
                 locations[i].internal |= internal;
-                if locations[i].content.is_none() && content.as_ref().is_some_and(modules::Content::inherited_by_if) {
+                if locations[i].content.is_none()
+                    && content.as_ref().is_some_and(modules::Content::inherited_by_if)
+                {
                     locations[i].content = content;
                 }
             }
@@ -428,7 +448,8 @@ impl<'s, 'f> Builder<'s, 'f> {
         for addr in &order {
             let at = &by_addr[addr];
             let address = self.address(&at.listens)?;
-            let options = at.listens.iter().find(|(_, l)| l.set).map(|(_, l)| l.options.clone()).unwrap_or_default();
+            let options =
+                at.listens.iter().find(|(_, l)| l.set).map(|(_, l)| l.options.clone()).unwrap_or_default();
             let bind = at.listens.iter().any(|(_, l)| l.bind);
             let text = at.listens[0].1.text(addr);
             let listener = Listener { addr: addr.clone(), text, options };
@@ -446,7 +467,9 @@ impl<'s, 'f> Builder<'s, 'f> {
         }
         for (s, l, a) in folded {
             let wildcard = result.iter_mut().find(|(w, _)| match &w.addr {
-                ListenAddr::Inet(w) => w.ip().is_unspecified() && w.port() == s.port() && w.is_ipv4() == s.is_ipv4(),
+                ListenAddr::Inet(w) => {
+                    w.ip().is_unspecified() && w.port() == s.port() && w.is_ipv4() == s.is_ipv4()
+                }
                 ListenAddr::Unix(_) => false,
             });
             match wildcard {
@@ -493,7 +516,11 @@ fn location_kind(d: &Directive, cx: &mut Scope<'_>) -> Result<(Kind, Vec<u8>), E
             b"^~" => Kind::PrefixOnly,
             b"~" => Kind::Regex(cx.pattern(d, &name, false)?),
             b"~*" => Kind::Regex(cx.pattern(d, &name, true)?),
-            m => return Err(cx.error(d, format!("invalid location modifier \"{}\"", String::from_utf8_lossy(m)))),
+            m => {
+                return Err(
+                    cx.error(d, format!("invalid location modifier \"{}\"", String::from_utf8_lossy(m)))
+                );
+            }
         };
         return Ok((kind, name));
     }

@@ -43,6 +43,13 @@ pub enum ListenAddr {
     Unix(PathBuf),
 }
 
+impl ListenAddr {
+    /// Whether connections may come to more than one local address.
+    pub fn is_wildcard(&self) -> bool {
+        matches!(self, ListenAddr::Inet(a) if a.ip().is_unspecified())
+    }
+}
+
 /// Options of a listening socket (nginx: listen).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SocketOptions {
@@ -120,7 +127,8 @@ pub fn load(env: &Environment, files: &mut Files) -> Result<(Config, Vec<Error>)
         _ => {
             errors.sort_by_key(|e| e.ordinal);
             let first = errors.iter().position(|e| e.level == Level::Emerg);
-            Err(first.map_or_else(|| plain("the configuration could not be built"), |i| errors.swap_remove(i)))
+            Err(first
+                .map_or_else(|| plain("the configuration could not be built"), |i| errors.swap_remove(i)))
         }
     }
 }
@@ -142,10 +150,22 @@ pub fn load_all(env: &Environment, files: &mut Files) -> (Option<Config>, Vec<Er
 }
 
 fn plain(message: &str) -> Error {
-    Error { level: Level::Emerg, message: message.into(), span: None, at: None, hint: None, ordinal: u32::MAX }
+    Error {
+        level: Level::Emerg,
+        message: message.into(),
+        span: None,
+        at: None,
+        hint: None,
+        ordinal: u32::MAX,
+    }
 }
 
-fn build(env: &Environment, files: &mut Files, tree: &Tree, warnings: &mut Vec<Error>) -> Result<Config, Error> {
+fn build(
+    env: &Environment,
+    files: &mut Files,
+    tree: &Tree,
+    warnings: &mut Vec<Error>,
+) -> Result<Config, Error> {
     let mut vars = crate::variables::Registry::default();
     let mut config = Config { prefix: env.prefix.as_os_str().as_bytes().to_vec(), ..Config::default() };
     if config.prefix.last() != Some(&b'/') {
@@ -172,11 +192,9 @@ fn build(env: &Environment, files: &mut Files, tree: &Tree, warnings: &mut Vec<E
                     return Err(cx.error(d, "\"http\" directive is duplicate"));
                 }
                 let mut b = http::Builder::new(&mut cx);
-                let default_log = crate::modules::log::default_log(b.cx);
                 for block in d.block.iter() {
                     b.http_block(block)?;
                 }
-                b.locations[0].written.log.access_log.get_or_insert(default_log);
                 (config.http, config.listeners) = b.finish()?;
             }
             b"events" => {
@@ -260,7 +278,9 @@ fn main_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> Re
             m.worker_processes = Some(match value::first(d) {
                 b"auto" => WorkerCount::Auto,
                 n => WorkerCount::Count(
-                    units::number(n).filter(|n| *n > 0 && *n < 10_000).ok_or_else(|| cx.error(d, "invalid value"))? as usize,
+                    units::number(n)
+                        .filter(|n| *n > 0 && *n < 10_000)
+                        .ok_or_else(|| cx.error(d, "invalid value"))? as usize,
                 ),
             });
         }
@@ -274,20 +294,25 @@ fn main_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> Re
             value::once(&m.worker_priority, d, cx)?;
             let t = value::first(d);
             let (neg, digits) = t.strip_prefix(b"-").map_or((false, t), |r| (true, r));
-            let n = units::number(digits).and_then(|n| i32::try_from(n).ok()).ok_or_else(|| invalid_number(d, cx))?;
+            let n = units::number(digits)
+                .and_then(|n| i32::try_from(n).ok())
+                .ok_or_else(|| invalid_number(d, cx))?;
             m.worker_priority = Some(if neg { -n } else { n });
         }
         b"worker_rlimit_nofile" => {
             value::once(&m.worker_rlimit_nofile, d, cx)?;
-            m.worker_rlimit_nofile = Some(units::number(value::first(d)).ok_or_else(|| invalid_number(d, cx))?);
+            m.worker_rlimit_nofile =
+                Some(units::number(value::first(d)).ok_or_else(|| invalid_number(d, cx))?);
         }
         b"worker_rlimit_core" => {
             value::once(&m.worker_rlimit_core, d, cx)?;
-            m.worker_rlimit_core = Some(units::offset(value::first(d)).ok_or_else(|| cx.error(d, "invalid value"))?);
+            m.worker_rlimit_core =
+                Some(units::offset(value::first(d)).ok_or_else(|| cx.error(d, "invalid value"))?);
         }
         b"worker_shutdown_timeout" => {
             value::once(&m.worker_shutdown_timeout, d, cx)?;
-            m.worker_shutdown_timeout = Some(units::duration_ms(value::first(d)).ok_or_else(|| cx.error(d, "invalid value"))?);
+            m.worker_shutdown_timeout =
+                Some(units::duration_ms(value::first(d)).ok_or_else(|| cx.error(d, "invalid value"))?);
         }
         b"env" => {
             let t = text();
@@ -313,7 +338,12 @@ fn affinity(d: &Directive, cx: &Scope<'_>) -> Result<Affinity, Error> {
                 b'0' => bits.push(false),
                 b'1' => bits.push(true),
                 b' ' => {}
-                c => return Err(cx.error(d, format!("invalid character \"{}\" in \"worker_cpu_affinity\"", char::from(*c)))),
+                c => {
+                    return Err(cx.error(
+                        d,
+                        format!("invalid character \"{}\" in \"worker_cpu_affinity\"", char::from(*c)),
+                    ));
+                }
             }
         }
         if bits.len() > 1024 {

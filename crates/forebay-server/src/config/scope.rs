@@ -78,7 +78,12 @@ impl Scope<'_> {
     ///
     /// # Errors
     /// `pcre2_compile() failed: ...` in nginx's form.
-    pub fn pattern(&mut self, d: &Directive, text: &[u8], caseless: bool) -> Result<crate::pattern::Pattern, Error> {
+    pub fn pattern(
+        &mut self,
+        d: &Directive,
+        text: &[u8],
+        caseless: bool,
+    ) -> Result<crate::pattern::Pattern, Error> {
         crate::pattern::Pattern::compile(text, caseless, self.vars).map_err(|m| self.error(d, m))
     }
 

@@ -18,7 +18,11 @@ pub trait Setting: Sized + Clone {
 
 /// Refuses a second directive at one level in nginx's words.
 pub fn once<T>(previous: &Option<T>, d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
-    if previous.is_some() { Err(cx.error(d, format!("\"{}\" directive is duplicate", d.name.as_str()))) } else { Ok(()) }
+    if previous.is_some() {
+        Err(cx.error(d, format!("\"{}\" directive is duplicate", d.name.as_str())))
+    } else {
+        Ok(())
+    }
 }
 
 /// The first argument. The grammar table has checked the count.
@@ -52,7 +56,8 @@ macro_rules! simple {
             fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
                 once(&previous, d, cx)?;
                 let parse: fn(&[u8]) -> Option<$ty> = $parse;
-                parse(first(d)).ok_or_else(|| cx.error(d, format!("\"{}\" directive invalid value", d.name.as_str())))
+                parse(first(d))
+                    .ok_or_else(|| cx.error(d, format!("\"{}\" directive invalid value", d.name.as_str())))
             }
         }
     };

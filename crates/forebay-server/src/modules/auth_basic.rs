@@ -100,7 +100,10 @@ pub fn check(req: &mut Request) -> Verdict {
         }
     };
     let Some(hash) = users.get(user.as_slice()) else {
-        req.log(Level::Error, &format!("user \"{}\" was not found in \"{shown}\"", String::from_utf8_lossy(&user)));
+        req.log(
+            Level::Error,
+            &format!("user \"{}\" was not found in \"{shown}\"", String::from_utf8_lossy(&user)),
+        );
         return ask(req, &realm);
     };
     let hash = hash.clone();
@@ -203,7 +206,8 @@ fn parse(text: &[u8]) -> Users {
         }
         let Some(colon) = memchr::memchr(b':', line) else { continue };
         let (user, rest) = line.split_at(colon);
-        let hash = rest.get(1..).unwrap_or_default().split(|b| matches!(b, b':' | b'\r')).next().unwrap_or_default();
+        let hash =
+            rest.get(1..).unwrap_or_default().split(|b| matches!(b, b':' | b'\r')).next().unwrap_or_default();
         users.entry(user.into()).or_insert_with(|| hash.into());
     }
     users
@@ -229,7 +233,9 @@ mod tests {
         let mut req = testing::request("server {}", "");
         let mut of = |value: &str| {
             testing::head(&mut req, &format!("Authorization: {value}\n"));
-            credentials(&req).map(|(u, p)| (String::from_utf8_lossy(&u).into_owned(), String::from_utf8_lossy(&p).into_owned()))
+            credentials(&req).map(|(u, p)| {
+                (String::from_utf8_lossy(&u).into_owned(), String::from_utf8_lossy(&p).into_owned())
+            })
         };
         let want = Some(("plain".to_owned(), "pass".to_owned()));
         assert_eq!(of("Basic cGxhaW46cGFzcw=="), want);

@@ -15,8 +15,20 @@ use std::time::Duration;
 
 /// Methods that `limit_except` and `dav_methods` may name.
 pub const KNOWN_METHODS: &[&[u8]] = &[
-    b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"MKCOL", b"COPY", b"MOVE", b"OPTIONS", b"PROPFIND", b"PROPPATCH",
-    b"LOCK", b"UNLOCK", b"PATCH",
+    b"GET",
+    b"HEAD",
+    b"POST",
+    b"PUT",
+    b"DELETE",
+    b"MKCOL",
+    b"COPY",
+    b"MOVE",
+    b"OPTIONS",
+    b"PROPFIND",
+    b"PROPPATCH",
+    b"LOCK",
+    b"UNLOCK",
+    b"PATCH",
 ];
 
 /// A body size that may be without limit.
@@ -174,7 +186,11 @@ fn root_value(d: &Directive, cx: &mut Scope<'_>, alias: Option<Option<usize>>) -
     for forbidden in ["$document_root", "${document_root}", "$realpath_root", "${realpath_root}"] {
         if word.as_str().contains(forbidden) {
             let name = forbidden.trim_matches(['$', '{', '}']);
-            return Err(cx.error_at(d, word, format!("the ${name} variable cannot be used in the \"{}\" directive", d.name.as_str())));
+            return Err(cx.error_at(
+                d,
+                word,
+                format!("the ${name} variable cannot be used in the \"{}\" directive", d.name.as_str()),
+            ));
         }
     }
     let path = cx.template(d, word)?;
@@ -200,8 +216,12 @@ pub fn root(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<
     if let Some(p) = &l.written.core.root {
         let message = match (d.name.text == b"alias", p.alias.is_some()) {
             (true, true) | (false, false) => format!("\"{}\" directive is duplicate", d.name.as_str()),
-            (true, false) => "\"alias\" directive is duplicate, \"root\" directive was specified earlier".into(),
-            (false, true) => "\"root\" directive is duplicate, \"alias\" directive was specified earlier".into(),
+            (true, false) => {
+                "\"alias\" directive is duplicate, \"root\" directive was specified earlier".into()
+            }
+            (false, true) => {
+                "\"root\" directive is duplicate, \"alias\" directive was specified earlier".into()
+            }
         };
         return Err(cx.error(d, message));
     }
@@ -256,7 +276,8 @@ impl Setting for ErrorPages {
         let target = cx.template(d, uri)?;
         for w in codes {
             let invalid = |m: String| cx.error_at(d, w, m);
-            let status = units::number(&w.text).ok_or_else(|| invalid(format!("invalid value \"{}\"", w.as_str())))?;
+            let status =
+                units::number(&w.text).ok_or_else(|| invalid(format!("invalid value \"{}\"", w.as_str())))?;
             if status == 499 {
                 return Err(invalid(format!("value \"{}\" must be between 300 and 599", w.as_str())));
             }
@@ -463,7 +484,8 @@ impl Setting for OpenFileCache {
         once(&previous, d, cx)?;
         let (mut max, mut inactive) = (None, Duration::from_secs(60));
         for w in &d.args {
-            let invalid = || cx.error_at(d, w, format!("invalid \"open_file_cache\" parameter \"{}\"", w.as_str()));
+            let invalid =
+                || cx.error_at(d, w, format!("invalid \"open_file_cache\" parameter \"{}\"", w.as_str()));
             if let Some(v) = w.text.strip_prefix(b"max=") {
                 max = Some(units::number(v).filter(|n| *n > 0).ok_or_else(invalid)?);
             } else if let Some(v) = w.text.strip_prefix(b"inactive=") {
@@ -520,7 +542,9 @@ impl Setting for DisableSymlinks {
             }
         }
         let Some(mode) = mode else {
-            return Err(cx.error(d, "\"disable_symlinks\" must have \"off\", \"on\" or \"if_not_owner\" parameter"));
+            return Err(
+                cx.error(d, "\"disable_symlinks\" must have \"off\", \"on\" or \"if_not_owner\" parameter")
+            );
         };
         s.mode = mode;
         Ok(s)

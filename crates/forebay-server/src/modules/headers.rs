@@ -44,7 +44,9 @@ pub struct Lines(pub Arc<Vec<Line>>);
 impl Setting for Lines {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut lines = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
-        let (Some(name), Some(value)) = (d.args.first(), d.args.get(1)) else { return Ok(Lines(Arc::new(lines))) };
+        let (Some(name), Some(value)) = (d.args.first(), d.args.get(1)) else {
+            return Ok(Lines(Arc::new(lines)));
+        };
         let always = match d.args.get(2) {
             None => false,
             Some(w) if w.text == b"always" => true,
@@ -96,7 +98,11 @@ fn expires_text(words: &[&[u8]]) -> Result<Expires, &'static str> {
         }
         [b'@', t @ ..] => {
             let n = seconds(t)?;
-            if n > 24 * 3600 { Err("daily time value must be less than 24 hours") } else { Ok(Expires::Daily(n)) }
+            if n > 24 * 3600 {
+                Err("daily time value must be less than 24 hours")
+            } else {
+                Ok(Expires::Daily(n))
+            }
         }
         _ => {
             let n = match word {
@@ -179,8 +185,10 @@ fn add(req: &mut Request, name: &[u8], value: &[u8]) {
         return;
     }
     if name.eq_ignore_ascii_case(b"Last-Modified") {
-        req.resp.last_modified = None;
-        req.resp.fields.set(b"Last-Modified", value);
+        req.resp.last_modified = forebay_http::date::parse(value);
+        if req.resp.last_modified.is_none() {
+            req.resp.fields.set(b"Last-Modified", value);
+        }
     } else if name.eq_ignore_ascii_case(b"ETag") {
         req.resp.etag = value.to_vec();
     } else {

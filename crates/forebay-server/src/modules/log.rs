@@ -39,7 +39,14 @@ pub fn combined(vars: &mut crate::variables::Registry) -> Format {
 pub fn default_log(cx: &mut Scope<'_>) -> AccessLogs {
     let path = cx.full_path(cx.env.access_log.as_bytes());
     let target = Target::File(cx.log_file(path));
-    AccessLogs(Arc::new(vec![AccessLog { target, format: 0, buffer: 0, flush: None, gzip: None, condition: None }]))
+    AccessLogs(Arc::new(vec![AccessLog {
+        target,
+        format: 0,
+        buffer: 0,
+        flush: None,
+        gzip: None,
+        condition: None,
+    }]))
 }
 
 impl Setting for AccessLogs {
@@ -48,17 +55,32 @@ impl Setting for AccessLogs {
         let Some(first) = d.args.first() else { return Ok(AccessLogs::default()) };
         if first.text == b"off" {
             if d.args.len() > 1 {
-                return Err(cx.error_at(d, &d.args[1], format!("invalid parameter \"{}\"", d.args[1].as_str())));
+                return Err(cx.error_at(
+                    d,
+                    &d.args[1],
+                    format!("invalid parameter \"{}\"", d.args[1].as_str()),
+                ));
             }
             return Ok(AccessLogs::default());
         }
-        let mut log = AccessLog { target: target(d, first, cx)?, format: 0, buffer: 0, flush: None, gzip: None, condition: None };
+        let mut log = AccessLog {
+            target: target(d, first, cx)?,
+            format: 0,
+            buffer: 0,
+            flush: None,
+            gzip: None,
+            condition: None,
+        };
         let mut params = d.args.iter().skip(1);
         let mut next = params.next();
         if let Some(w) = next
             && !is_parameter(&w.text)
         {
-            log.format = cx.log_formats.iter().position(|f| f.name == w.text).ok_or_else(|| cx.error_at(d, w, format!("unknown log format \"{}\"", w.as_str())))?;
+            log.format = cx
+                .log_formats
+                .iter()
+                .position(|f| f.name == w.text)
+                .ok_or_else(|| cx.error_at(d, w, format!("unknown log format \"{}\"", w.as_str())))?;
             next = params.next();
         }
         while let Some(w) = next {
@@ -66,10 +88,16 @@ impl Setting for AccessLogs {
             next = params.next();
         }
         if log.flush.is_some() && log.buffer == 0 {
-            return Err(cx.error(d, "no buffer is defined for access_log \"".to_string() + &first.as_str() + "\""));
+            return Err(
+                cx.error(d, "no buffer is defined for access_log \"".to_string() + &first.as_str() + "\"")
+            );
         }
         if log.buffer != 0 && !matches!(log.target, Target::File(_)) {
-            let what = if matches!(log.target, Target::Path(_)) { "buffered logs cannot have variables in name" } else { "logs to syslog cannot be buffered" };
+            let what = if matches!(log.target, Target::Path(_)) {
+                "buffered logs cannot have variables in name"
+            } else {
+                "logs to syslog cannot be buffered"
+            };
             return Err(cx.error(d, what));
         }
         logs.push(log);
@@ -78,7 +106,11 @@ impl Setting for AccessLogs {
 }
 
 fn is_parameter(t: &[u8]) -> bool {
-    t.starts_with(b"buffer=") || t.starts_with(b"flush=") || t.starts_with(b"if=") || t == b"gzip" || t.starts_with(b"gzip=")
+    t.starts_with(b"buffer=")
+        || t.starts_with(b"flush=")
+        || t.starts_with(b"if=")
+        || t == b"gzip"
+        || t.starts_with(b"gzip=")
 }
 
 fn target(d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Target, Error> {
@@ -96,7 +128,8 @@ fn target(d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Target, Error> 
 }
 
 fn parameter(log: &mut AccessLog, d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<(), Error> {
-    let invalid = |cx: &Scope<'_>, what: &str| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str()));
+    let invalid =
+        |cx: &Scope<'_>, what: &str| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str()));
     if let Some(v) = w.text.strip_prefix(b"buffer=") {
         log.buffer = units::size(v).filter(|n| *n > 0).ok_or_else(|| invalid(cx, "buffer size"))? as usize;
     } else if let Some(v) = w.text.strip_prefix(b"flush=") {
@@ -104,7 +137,9 @@ fn parameter(log: &mut AccessLog, d: &Directive, w: &Word, cx: &mut Scope<'_>) -
         log.flush = Some(Duration::from_millis(ms));
     } else if w.text == b"gzip" || w.text.starts_with(b"gzip=") {
         let level = w.text.strip_prefix(b"gzip=").map_or(Some(1), units::number);
-        log.gzip = Some(level.filter(|n| (1..=9).contains(n)).ok_or_else(|| invalid(cx, "compression level"))? as u32);
+        log.gzip = Some(
+            level.filter(|n| (1..=9).contains(n)).ok_or_else(|| invalid(cx, "compression level"))? as u32,
+        );
         if log.buffer == 0 {
             log.buffer = 64 * 1024;
         }
@@ -131,7 +166,13 @@ pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
             b"default" => (Escape::Default, tail),
             b"json" => (Escape::Json, tail),
             b"none" => (Escape::None, tail),
-            v => return Err(cx.error_at(d, w, format!("unknown log format escaping \"{}\"", String::from_utf8_lossy(v)))),
+            v => {
+                return Err(cx.error_at(
+                    d,
+                    w,
+                    format!("unknown log format escaping \"{}\"", String::from_utf8_lossy(v)),
+                ));
+            }
         },
         _ => (Escape::Default, rest),
     };
@@ -200,9 +241,11 @@ pub struct LogFileCache(pub Option<(u64, Duration, Duration, u64)>);
 impl Setting for LogFileCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        let (mut max, mut inactive, mut valid, mut uses) = (None, Duration::from_secs(10), Duration::from_secs(60), 1);
+        let (mut max, mut inactive, mut valid, mut uses) =
+            (None, Duration::from_secs(10), Duration::from_secs(60), 1);
         for w in &d.args {
-            let invalid = || cx.error_at(d, w, format!("invalid \"open_log_file_cache\" parameter \"{}\"", w.as_str()));
+            let invalid =
+                || cx.error_at(d, w, format!("invalid \"open_log_file_cache\" parameter \"{}\"", w.as_str()));
             if w.text == b"off" {
                 return Ok(LogFileCache(None));
             } else if let Some(v) = w.text.strip_prefix(b"max=") {

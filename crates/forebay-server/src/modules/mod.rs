@@ -18,7 +18,9 @@ pub mod headers;
 pub mod index;
 pub mod log;
 pub mod map;
+pub mod proxy_protocol;
 pub mod random_index;
+pub mod realip;
 pub mod rewrite;
 pub mod server;
 pub mod split_clients;
@@ -65,7 +67,7 @@ macro_rules! modules {
 }
 
 modules! {
-    core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic,
+    core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip,
 }
 
 /// What a hook decided.
@@ -122,8 +124,11 @@ pub struct Entry {
     hook: Hook,
 }
 
+/// Runs before anything else, by the settings of the server, in this order (nginx: POST_READ).
+const POST_READ: &[Entry] = &[Entry { enabled: realip::enabled, hook: realip::replace }];
+
 /// Runs before access, in this order (nginx: PREACCESS).
-const PREACCESS: &[Entry] = &[];
+const PREACCESS: &[Entry] = &[Entry { enabled: realip::enabled, hook: realip::replace }];
 
 /// Decides on access, in this order (nginx: ACCESS).
 const ACCESS: &[Entry] = &[
@@ -134,6 +139,8 @@ const ACCESS: &[Entry] = &[
 /// Hooks enabled in one location, found once when the configuration is built.
 #[derive(Debug, Default)]
 pub struct Plan {
+    /// POST_READ.
+    pub post_read: Vec<Hook>,
     /// PREACCESS.
     pub preaccess: Vec<Hook>,
     /// ACCESS.
@@ -163,6 +170,7 @@ impl Plan {
     pub fn for_location(s: &LocationSettings, _ops: &[rewrite::Op]) -> Plan {
         let pick = |entries: &[Entry]| entries.iter().filter(|e| (e.enabled)(s)).map(|e| e.hook).collect();
         Plan {
+            post_read: pick(POST_READ),
             preaccess: pick(PREACCESS),
             access: pick(ACCESS),
             header_filters: HEADER_FILTERS.iter().filter(|e| (e.enabled)(s)).map(|e| e.filter).collect(),
@@ -230,23 +238,21 @@ pub fn is_location(kind: &Kind) -> bool {
 
 /// Rows of all built-in variables.
 pub fn variables() -> impl Iterator<Item = &'static Row> {
-    [vars::PLAIN, vars::VARIABLES].into_iter().flatten()
+    [vars::PLAIN, vars::VARIABLES, proxy_protocol::VARIABLES, realip::VARIABLES].into_iter().flatten()
 }
 
 /// What modules keep for one request; reset for each.
 #[derive(Debug, Default)]
 pub struct ModuleState {
-    /// User name of `auth_basic` (`$remote_user`).
-    pub remote_user: Option<Vec<u8>>,
     /// `$request_id`, made when first asked for.
     pub request_id: Option<[u8; 32]>,
+    /// Who connected, when realip put another address in its place.
+    pub replaced_peer: Option<crate::request::Peer>,
 }
 
 impl ModuleState {
     /// Empties it for the next request.
     pub fn clear(&mut self) {
-        if self.remote_user.is_some() || self.request_id.is_some() {
-            *self = ModuleState::default();
-        }
+        *self = ModuleState::default();
     }
 }

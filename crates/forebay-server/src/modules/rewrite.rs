@@ -122,7 +122,9 @@ fn ret(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
             }
             Err(cx.error_at(d, first, format!("invalid return code \"{}\"", first.as_str())))
         }
-        Some(n) if n > 999 => Err(cx.error_at(d, first, format!("invalid return code \"{}\"", first.as_str()))),
+        Some(n) if n > 999 => {
+            Err(cx.error_at(d, first, format!("invalid return code \"{}\"", first.as_str())))
+        }
         Some(n) => {
             let text = match d.args.get(1) {
                 None => None,
@@ -163,7 +165,8 @@ fn rewrite(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
 /// # Errors
 /// In nginx's words.
 pub fn condition(d: &Directive, cx: &mut Scope<'_>) -> Result<Condition, Error> {
-    let invalid = |cx: &Scope<'_>, w: &Word| cx.error_at(d, w, format!("invalid condition \"{}\"", w.as_str()));
+    let invalid =
+        |cx: &Scope<'_>, w: &Word| cx.error_at(d, w, format!("invalid condition \"{}\"", w.as_str()));
     let mut words: Vec<Word> = d.args.clone();
     let Some(first) = words.first_mut() else { return Err(cx.error(d, "invalid condition")) };
     if first.text.first() != Some(&b'(') {
@@ -348,9 +351,53 @@ fn answer(req: &mut Request, status: u16, text: Option<&Template>) -> Result<Ran
     Ok(Ran::Done)
 }
 
+/// Decodes what may stand in a URL as it is, up to the query: a URL taken from an argument is encoded
+/// there. Line ends, blanks and the like stay encoded, so no field can be smuggled in.
+fn unescape_redirect(url: &mut Vec<u8>) {
+    if !url.contains(&b'%') {
+        return;
+    }
+    let hex = |b: Option<&u8>| b.and_then(|b| char::from(*b).to_digit(16));
+    let mut out = Vec::with_capacity(url.len());
+    let mut i = 0;
+    while let Some(&b) = url.get(i) {
+        if b == b'?' {
+            break;
+        }
+        match (b, hex(url.get(i + 1)), hex(url.get(i + 2))) {
+            (b'%', Some(high), Some(low)) => {
+                let decoded = (high * 16 + low) as u8;
+                i += 3;
+                match decoded {
+                    b'?' => {
+                        out.push(b'?');
+                        break;
+                    }
+                    d if d > b'%' && d < 0x7f => out.push(d),
+                    _ => out.extend_from_slice(&url[i - 3..i]),
+                }
+            }
+            _ => {
+                out.push(b);
+                i += 1;
+            }
+        }
+    }
+    out.extend_from_slice(url.get(i..).unwrap_or_default());
+    *url = out;
+}
+
 /// Replaces the path.
-fn apply(req: &mut Request, to: &Template, keep_args: bool, flag: Flag, changed: &mut bool) -> Result<Step, VarError> {
+fn apply(
+    req: &mut Request,
+    to: &Template,
+    keep_args: bool,
+    flag: Flag,
+    changed: &mut bool,
+) -> Result<Step, VarError> {
     let redirect = matches!(flag, Flag::Redirect(_));
+    // What the client had to encode is encoded again where it goes into a query or a URL.
+    let encoded = memchr::memchr2(b'%', b'+', req.head.target.of(&req.head.buf)).is_some();
     let mut out = req.take_buf();
     let mut in_args = false;
     for part in to.parts() {
@@ -362,7 +409,7 @@ fn apply(req: &mut Request, to: &Template, keep_args: bool, flag: Flag, changed:
             Part::Var(v) => {
                 req.var(*v, &mut out)?;
             }
-            Part::Capture(n) if in_args || redirect => {
+            Part::Capture(n) if encoded && (in_args || redirect) => {
                 let mut raw = req.take_buf();
                 req.capture(*n, &mut raw);
                 uri::escape(&raw, Escape::Args, &mut out);
@@ -378,6 +425,7 @@ fn apply(req: &mut Request, to: &Template, keep_args: bool, flag: Flag, changed:
             out.extend_from_slice(&args);
             req.args = args;
         }
+        unescape_redirect(&mut out);
         req.resp.location = out;
         return Ok(Step::Stop(Ran::Status(status)));
     }

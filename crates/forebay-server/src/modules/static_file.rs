@@ -215,7 +215,11 @@ fn failed(req: &mut Request, path: &[u8], e: Errno, call: &str) -> Outcome {
         _ => (500, Level::Crit),
     };
     let message = format!("{call} \"{text}\" failed {}", errno_text(e));
-    if status == 404 { log_missing(req, &message) } else { req.log(level, &message) }
+    if status == 404 {
+        log_missing(req, &message)
+    } else {
+        req.log(level, &message)
+    }
     Outcome::Status(status)
 }
 

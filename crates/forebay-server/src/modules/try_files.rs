@@ -1,11 +1,11 @@
 //! `try_files` (nginx: ngx_http_try_files_module).
 
 use crate::config::scope::Scope;
+use crate::config::template::Template;
 use crate::file_cache::Found;
 use crate::modules::static_file;
 use crate::phases::Outcome;
 use crate::request::Request;
-use crate::config::template::Template;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
@@ -49,7 +49,9 @@ pub fn parse(d: &Directive, duplicate: bool, cx: &mut Scope<'_>) -> Result<TryFi
     let fallback = match last.text.strip_prefix(b"=") {
         Some(code) => {
             let code = units::number(code).and_then(|n| u16::try_from(n).ok()).filter(|n| *n <= 999);
-            Fallback::Status(code.ok_or_else(|| cx.error_at(d, last, format!("invalid code \"{}\"", last.as_str())))?)
+            Fallback::Status(
+                code.ok_or_else(|| cx.error_at(d, last, format!("invalid code \"{}\"", last.as_str())))?,
+            )
         }
         None => Fallback::Uri(cx.template(d, last)?),
     };
@@ -70,7 +72,11 @@ pub async fn run(req: &mut Request, t: &TryFiles) -> Option<Outcome> {
             // Below an alias the name is taken as it stands behind the location's own.
             Some(_) => static_file::document_root(req, &mut path).map(|()| {
                 let n = root.alias.flatten().unwrap_or(0);
-                let rest = if uri.starts_with(http.location(req).name.as_slice()) { uri.get(n..) } else { Some(uri.as_slice()) };
+                let rest = if uri.starts_with(http.location(req).name.as_slice()) {
+                    uri.get(n..)
+                } else {
+                    Some(uri.as_slice())
+                };
                 path.extend_from_slice(rest.unwrap_or_default());
             }),
             None => static_file::map_uri(req, &uri, &mut path),

@@ -50,13 +50,7 @@ pub const PLAIN: &[Row] = rows! {
     "nginx_version" => |_, o| text(o, b"1.31.5"),
     "pid" => |r, o| number(o, u64::from(r.thread.pid)),
     "pipe" => |r, o| text(o, if r.pipelined { b"p" } else { b"." }),
-    "proxy_protocol_addr" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| o.extend_from_slice(p.0.ip().to_string().as_bytes())).is_some()),
-    "proxy_protocol_port" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| response::number(o, u64::from(p.0.port()))).is_some()),
-    "proxy_protocol_server_addr" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| o.extend_from_slice(p.1.ip().to_string().as_bytes())).is_some()),
-    "proxy_protocol_server_port" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| response::number(o, u64::from(p.1.port()))).is_some()),
     "query_string" => args,
-    "realip_remote_addr" => |r, o| { let p = r.conn.client(); crate::request::push_peer(p, o); Ok(true) },
-    "realip_remote_port" => |r, o| port(r.conn.client(), o),
     "realpath_root" => realpath_root,
     "remote_addr" => |r, o| text(o, &r.remote.clone()),
     "remote_port" => |r, o| port(r.peer, o),
@@ -120,7 +114,12 @@ fn number(out: &mut Vec<u8>, n: u64) -> Got {
 fn seconds(out: &mut Vec<u8>, d: Duration) -> Got {
     response::number(out, d.as_secs());
     let ms = d.subsec_millis();
-    out.extend_from_slice(&[b'.', b'0' + (ms / 100) as u8, b'0' + (ms / 10 % 10) as u8, b'0' + (ms % 10) as u8]);
+    out.extend_from_slice(&[
+        b'.',
+        b'0' + (ms / 100) as u8,
+        b'0' + (ms / 10 % 10) as u8,
+        b'0' + (ms % 10) as u8,
+    ]);
     Ok(true)
 }
 
@@ -152,10 +151,11 @@ fn host(r: &mut Request, out: &mut Vec<u8>) -> Got {
     Ok(true)
 }
 
-fn port(p: Peer, out: &mut Vec<u8>) -> Got {
+/// A port; nothing if it is not known.
+pub(super) fn port(p: Peer, out: &mut Vec<u8>) -> Got {
     match p {
-        Peer::Inet(a) => number(out, u64::from(a.port())),
-        Peer::Unix => Ok(true),
+        Peer::Inet(a) if a.port() > 0 => number(out, u64::from(a.port())),
+        Peer::Inet(_) | Peer::Unix => Ok(true),
     }
 }
 

@@ -1,0 +1,383 @@
+//! Response heads from upstreams (RFC 9112, sections 4 and 6), resumable at any byte; accepts and refuses
+//! what nginx's proxy does. Hot path.
+
+use super::fields::{Detail, Event, InvalidLine, Scan, State, field_line};
+use super::line::slice;
+use super::request::{Status, content_length};
+use crate::field::{FieldLine, Name, Slice};
+use crate::params::list_has;
+use crate::request::{FirstLines, Framing, Version};
+
+/// A response head. All slices point into `buf`; the head is reused from response to response.
+#[derive(Debug, Default)]
+pub struct ResponseHead {
+    /// Bytes as received. Bytes after `len` belong to the body or to the next response.
+    pub buf: Vec<u8>,
+    /// Length of the head in `buf`, empty line included; 0 while it is incomplete.
+    pub len: usize,
+    /// The upstream's version; minor versions above 1 count as 1.
+    pub version: Version,
+    /// Status, below 1000.
+    pub status: u16,
+    /// Status and reason phrase as written, for instance `200 OK`.
+    pub status_text: Slice,
+    /// Field lines in the order received.
+    pub fields: Vec<FieldLine>,
+    /// Index + 1 in `fields` of the first line with a known name; 0 = absent.
+    pub first: FirstLines,
+    /// Value of `Content-Length`.
+    pub content_length: Option<u64>,
+    /// Whether the transfer coding is `chunked`.
+    pub chunked: bool,
+    /// Whether the connection may be used again, by version and `Connection`, if the body has an end.
+    pub keep_alive: bool,
+    scan: Scan,
+}
+
+/// Why a response is refused: status 502, unless `not_http`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadResponse {
+    /// Start of nginx's error log text.
+    pub reason: &'static str,
+    /// There is no status line at all. nginx passes such a response on as the body of HTTP/0.9.
+    pub not_http: bool,
+    detail: Detail,
+}
+
+impl BadResponse {
+    fn new(reason: &'static str, detail: Detail) -> Self {
+        BadResponse { reason, not_http: false, detail }
+    }
+
+    /// Appends nginx's error log text, without the context that nginx adds to every line.
+    pub fn message(&self, head: &ResponseHead, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.reason.as_bytes());
+        self.detail.append(&head.buf, out);
+    }
+}
+
+impl ResponseHead {
+    /// Value of the first line with this known name.
+    #[inline]
+    pub fn get(&self, name: Name) -> Option<&[u8]> {
+        self.first_line(name).map(|line| line.value.of(&self.buf))
+    }
+
+    fn first_line(&self, name: Name) -> Option<FieldLine> {
+        match self.first.0.get(name as usize).copied().unwrap_or(0) {
+            0 => None,
+            i => self.fields.get(i as usize - 1).copied(),
+        }
+    }
+
+    /// Whether another head follows: a status from 100 to 199 other than 101.
+    pub fn is_interim(&self) -> bool {
+        (100..200).contains(&self.status) && self.status != 101
+    }
+
+    /// Drops the first `consumed` bytes of `buf` and forgets everything else. Capacities stay.
+    pub fn advance(&mut self, consumed: usize) {
+        let ResponseHead { mut buf, mut fields, .. } = std::mem::take(self);
+        buf.drain(..consumed.min(buf.len()));
+        fields.clear();
+        *self = ResponseHead { buf, fields, ..ResponseHead::default() };
+    }
+}
+
+/// How the body of a response is framed (RFC 9112, section 6.3). `to_head`: the request was HEAD.
+pub fn framing_of_response(head: &ResponseHead, to_head: bool) -> Framing {
+    if to_head || matches!(head.status, 100..=199 | 204 | 304) {
+        Framing::None
+    } else if head.chunked {
+        Framing::Chunked
+    } else {
+        head.content_length.map_or(Framing::Stream, Framing::Length)
+    }
+}
+
+/// Parses on from where the last call stopped. `head.buf` holds the bytes received so far. After
+/// `Status::Complete` the bytes from `head.len` on are the body. `max_len` (nginx: proxy_buffer_size) is
+/// the most bytes that the head may have.
+///
+/// # Errors
+/// No HTTP, an invalid line, or framing that could be understood in two ways.
+pub fn parse(head: &mut ResponseHead, max_len: usize) -> Result<Status, BadResponse> {
+    let buf = std::mem::take(&mut head.buf);
+    let outcome = run(&buf, head, max_len);
+    head.buf = buf;
+    outcome
+}
+
+fn run(buf: &[u8], head: &mut ResponseHead, max_len: usize) -> Result<Status, BadResponse> {
+    let too_big = BadResponse::new("upstream sent too big header", Detail::None);
+    // A head is refused for its length rather than for what stands beyond the limit.
+    let view = buf.get(..max_len).unwrap_or(buf);
+    if head.scan.state < State::FieldStart {
+        let Some(end) = status_line(view, head)? else {
+            return if buf.len() >= max_len { Err(too_big) } else { Ok(Status::Partial) };
+        };
+        head.scan.pos = end;
+        head.scan.state = State::FieldStart;
+    }
+    while head.scan.state != State::Done {
+        let event = field_line(view, &mut head.scan)
+            .map_err(|InvalidLine(detail)| BadResponse::new("upstream sent invalid header", detail))?;
+        let used = if event.is_some() { head.scan.pos } else { buf.len().saturating_add(1) };
+        if used > max_len {
+            return Err(too_big);
+        }
+        match event {
+            None => return Ok(Status::Partial),
+            Some(Event::Field) => take_field(buf, head)?,
+            Some(Event::End) => {
+                head.len = head.scan.pos;
+                head.scan.state = State::Done;
+                finish(head)?;
+            }
+        }
+    }
+    Ok(Status::Complete)
+}
+
+const NOT_HTTP: BadResponse =
+    BadResponse { reason: "upstream sent no valid HTTP/1.0 header", not_http: true, detail: Detail::None };
+
+/// Reads the status line; gives the offset after it, or `None` while it is incomplete.
+fn status_line(buf: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, BadResponse> {
+    const PREFIX: &[u8] = b"HTTP/";
+    if !buf.iter().zip(PREFIX).all(|(a, b)| a == b) {
+        return Err(NOT_HTTP);
+    }
+    let Some(found) = memchr::memchr(b'\n', buf.get(head.scan.pos..).unwrap_or_default()) else {
+        head.scan.pos = buf.len();
+        return Ok(None);
+    };
+    let newline = head.scan.pos + found;
+    let line = buf.get(..newline).unwrap_or_default();
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let rest = line.strip_prefix(PREFIX).ok_or(NOT_HTTP)?;
+    let (version, text_len, status) = version_and_status(rest).ok_or(NOT_HTTP)?;
+    head.version = version;
+    head.status = status;
+    head.status_text = slice(line.len() - text_len, line.len());
+    Ok(Some(newline + 1))
+}
+
+/// Of what follows `HTTP/`: the version, the length of the text from the status on, and the status.
+fn version_and_status(text: &[u8]) -> Option<(Version, usize, u16)> {
+    let (major, rest) = version_number(text)?;
+    if !matches!(text.first(), Some(b'1'..=b'9')) {
+        return None;
+    }
+    let (minor, rest) = version_number(rest.strip_prefix(b".")?)?;
+    let mut rest = rest.strip_prefix(b" ")?;
+    while let [b' ', after @ ..] = rest {
+        rest = after;
+    }
+    let (&[a @ b'0'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9'], after) = rest.split_first_chunk::<3>()? else {
+        return None;
+    };
+    // Some servers write sub-codes, as in `404.1`.
+    if !matches!(after.first(), None | Some(b' ' | b'.')) || after.contains(&b'\r') {
+        return None;
+    }
+    let digit = |d: u8| u16::from(d - b'0');
+    let version = if (major, minor) == (1, 0) { Version::Http10 } else { Version::Http11 };
+    Some((version, rest.len(), digit(a) * 100 + digit(b) * 10 + digit(c)))
+}
+
+/// One to three digits.
+fn version_number(text: &[u8]) -> Option<(u32, &[u8])> {
+    let len = text.iter().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
+    if !(1..=3).contains(&len) {
+        return None;
+    }
+    let (digits, rest) = text.split_at_checked(len)?;
+    Some((digits.iter().fold(0, |n, d| n * 10 + u32::from(d - b'0')), rest))
+}
+
+fn take_field(buf: &[u8], head: &mut ResponseHead) -> Result<(), BadResponse> {
+    let name = slice(head.scan.start, head.scan.name_end);
+    let line = FieldLine {
+        id: Name::of(name.of(buf)),
+        name,
+        value: slice(head.scan.value_start, head.scan.value_end),
+    };
+    let whole = |l: FieldLine| Slice { start: l.name.start, end: l.value.end };
+    let value = line.value.of(buf);
+    if let (Name::ContentLength | Name::TransferEncoding, Some(previous)) =
+        (line.id, head.first_line(line.id))
+    {
+        return Err(BadResponse::new(
+            "upstream sent duplicate header line",
+            Detail::Duplicate(whole(line), whole(previous)),
+        ));
+    }
+    match line.id {
+        Name::ContentLength => {
+            head.content_length = Some(content_length(value).ok_or(BadResponse::new(
+                "upstream sent invalid \"Content-Length\" header",
+                Detail::Quoted(whole(line)),
+            ))?);
+        }
+        Name::TransferEncoding if value.eq_ignore_ascii_case(b"chunked") => head.chunked = true,
+        Name::TransferEncoding => {
+            return Err(BadResponse::new(
+                "upstream sent unknown \"Transfer-Encoding\"",
+                Detail::Quoted(line.value),
+            ));
+        }
+        Name::Connection if list_has(value, b"close") => head.scan.connection = Some(false),
+        Name::Connection if list_has(value, b"keep-alive") => {
+            head.scan.connection.get_or_insert(true);
+        }
+        _ => {}
+    }
+    head.fields.push(line);
+    if let Some(first) = head.first.0.get_mut(line.id as usize)
+        && *first == 0
+    {
+        *first = u16::try_from(head.fields.len()).unwrap_or(0);
+    }
+    Ok(())
+}
+
+fn finish(head: &mut ResponseHead) -> Result<(), BadResponse> {
+    if head.chunked && head.content_length.is_some() {
+        return Err(BadResponse::new(
+            "upstream sent \"Content-Length\" and \"Transfer-Encoding\" headers at the same time",
+            Detail::None,
+        ));
+    }
+    head.keep_alive = head.scan.connection.unwrap_or(head.version >= Version::Http11);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run_in(input: &[u8], piece: usize) -> (ResponseHead, Result<Status, BadResponse>) {
+        let mut head = ResponseHead::default();
+        for part in input.chunks(piece) {
+            head.buf.extend_from_slice(part);
+            match parse(&mut head, 4096) {
+                Ok(Status::Partial) => {}
+                done => return (head, done),
+            }
+        }
+        (head, Ok(Status::Partial))
+    }
+
+    fn run(input: &[u8]) -> (ResponseHead, Result<Status, BadResponse>) {
+        let whole = run_in(input, input.len());
+        let slow = run_in(input, 1);
+        assert_eq!(slow.1.map_err(|e| e.reason), whole.1.map_err(|e| e.reason), "{}", input.escape_ascii());
+        assert_eq!(slow.0.len, whole.0.len);
+        whole
+    }
+
+    #[test]
+    fn a_plain_response() {
+        let input = b"HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: 2\r\n\r\nok";
+        let (mut head, outcome) = run(input);
+        assert_eq!(outcome, Ok(Status::Complete));
+        assert_eq!((head.status, head.len, head.keep_alive), (200, input.len() - 2, true));
+        assert_eq!(head.status_text.of(&head.buf), b"200 OK");
+        assert_eq!(head.get(Name::Server), Some(&b"x"[..]));
+        assert_eq!(framing_of_response(&head, false), Framing::Length(2));
+        assert_eq!(framing_of_response(&head, true), Framing::None);
+        let end = head.len + 2;
+        head.advance(end);
+        assert!(head.buf.is_empty() && head.fields.is_empty());
+    }
+
+    #[test]
+    fn status_lines_as_nginx() {
+        for (line, status, text) in [
+            ("HTTP/1.1 200", 200, "200"),
+            ("HTTP/1.1 200 ", 200, "200 "),
+            ("HTTP/1.1  200 OK", 200, "200 OK"),
+            ("HTTP/1.1 099 OK", 99, "099 OK"),
+            ("HTTP/1.0 999 X\0\u{1}", 999, "999 X\0\u{1}"),
+            ("HTTP/2.0 200 OK", 200, "200 OK"),
+            ("HTTP/11.111 200 OK", 200, "200 OK"),
+            ("HTTP/1.1 200.1 OK", 200, "200.1 OK"),
+        ] {
+            let (head, outcome) = run(format!("{line}\r\n\r\n").as_bytes());
+            assert_eq!(outcome, Ok(Status::Complete), "{line}");
+            assert_eq!((head.status, head.status_text.of(&head.buf)), (status, text.as_bytes()));
+            let (_, outcome) = run(format!("{line}\n\n").as_bytes());
+            assert_eq!(outcome, Ok(Status::Complete), "{line}");
+        }
+        for line in [
+            "HTTP/1.1 2000 OK",
+            "HTTP/1.1 20 OK",
+            "HTTP/1.1 200OK",
+            "HTTP/1.1 200\tOK",
+            "HTTP/1.1 200 O\rK",
+            "HTTP/2 200 OK",
+            "HTTP/0.9 200 OK",
+            "HTTP/1.1111 200 OK",
+            "http/1.1 200 OK",
+            "HTTP/1.1 abc",
+            " HTTP/1.1 200 OK",
+            "ICY 200 OK",
+            "hello",
+            "HTTP/1.1 200 OK\r",
+            "HTTP/1.1",
+        ] {
+            assert!(run(format!("{line}\r\n\r\n").as_bytes()).1.is_err_and(|e| e.not_http), "{line}");
+        }
+    }
+
+    #[test]
+    fn refusals_and_their_texts() {
+        for (fields, want) in [
+            ("X : y\r\n", "upstream sent invalid header: \"X\\x20...\""),
+            ("X: y\r\n z\r\n", "upstream sent invalid header: \"\\x20...\""),
+            ("X: a\rb\r\n", "upstream sent invalid header: \"X: a\\x0d...\""),
+            (": y\r\n", "upstream sent invalid header: \"\\x3a...\""),
+            (
+                "Content-Length: x\r\n",
+                "upstream sent invalid \"Content-Length\" header: \"Content-Length: x\"",
+            ),
+            (
+                "Content-Length: 2\r\nContent-Length: 2\r\n",
+                "upstream sent duplicate header line: \"Content-Length: 2\", previous value: \
+                 \"Content-Length: 2\"",
+            ),
+            ("Transfer-Encoding: gzip\r\n", "upstream sent unknown \"Transfer-Encoding\": \"gzip\""),
+            (
+                "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n",
+                "upstream sent \"Content-Length\" and \"Transfer-Encoding\" headers at the same time",
+            ),
+        ] {
+            let (head, outcome) = run(format!("HTTP/1.1 200 OK\r\n{fields}\r\n").as_bytes());
+            let mut text = Vec::new();
+            outcome.expect_err("a refusal").message(&head, &mut text);
+            assert_eq!(String::from_utf8_lossy(&text), want);
+        }
+        let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "a".repeat(5000));
+        assert!(run(long.as_bytes()).1.is_err_and(|e| e.reason == "upstream sent too big header"));
+        // A fault beyond the limit is not seen, in however many pieces the head comes.
+        let faulty = format!("HTTP/1.1 200 OK\r\nX{}\0\r\n\r\n", "a".repeat(5000));
+        assert!(run(faulty.as_bytes()).1.is_err_and(|e| e.reason == "upstream sent too big header"));
+    }
+
+    #[test]
+    fn framing_and_reuse() {
+        let head = |fields: &str| run(format!("HTTP/1.{fields}\r\n\r\n").as_bytes()).0;
+        let framing = |fields: &str| framing_of_response(&head(fields), false);
+        assert_eq!(framing("1 200 OK"), Framing::Stream);
+        assert_eq!(framing("0 200 OK\r\nTransfer-Encoding: Chunked"), Framing::Chunked);
+        assert_eq!(framing("1 204 N\r\nContent-Length: 2"), Framing::None);
+        assert_eq!(framing("1 304 N\r\nTransfer-Encoding: chunked"), Framing::None);
+        assert!(
+            head("1 100 C").is_interim() && head("1 103 E").is_interim() && !head("1 101 S").is_interim()
+        );
+        assert!(!head("0 200 OK").keep_alive && head("0 200 OK\r\nConnection: keep-alive").keep_alive);
+        assert!(!head("1 200 OK\r\nConnection: x, Close").keep_alive);
+        assert_eq!(head("1 200 OK\r\nX_Y: 1\r\nX").fields.len(), 2);
+    }
+}

@@ -1,0 +1,45 @@
+//! Socket options that the safe crates lack.
+
+use nix::libc;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Allows data in the SYN, with a queue of `length` (nginx: listen fastopen=).
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn set_fastopen(socket: impl AsFd, length: i32) -> io::Result<()> {
+    set_tcp_option(socket, libc::TCP_FASTOPEN, length)
+}
+
+/// Wakes the listener when data has come, not on the connection alone (nginx: listen deferred). `seconds` is
+/// how long the kernel waits for data, rounded by it to a number of retransmissions.
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn set_defer_accept(socket: impl AsFd, seconds: i32) -> io::Result<()> {
+    set_tcp_option(socket, libc::TCP_DEFER_ACCEPT, seconds)
+}
+
+fn set_tcp_option(socket: impl AsFd, option: libc::c_int, value: i32) -> io::Result<()> {
+    let value: libc::c_int = value;
+    let size = size_of::<libc::c_int>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: `fd` is open during the call; the pointer is to an int on the stack and `size` is its size.
+    let result = unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, option, (&raw const value).cast(), size) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_a_listener() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+        set_fastopen(&listener, 16).expect("fastopen");
+        set_defer_accept(&listener, 1).expect("deferred");
+        let pipe = std::io::pipe().expect("pipe").0;
+        assert!(set_fastopen(&pipe, 1).is_err());
+    }
+}

@@ -1,0 +1,384 @@
+//! Listening sockets: opened by the master, kept over reloads, handed to workers and to the next master.
+//!
+//! A TCP address has one SO_REUSEPORT socket per thread, so that every thread accepts on its own; a unix
+//! address has one socket for all.
+
+use crate::master_log::{Log, errno};
+use forebay_server::config::{KeepaliveProbes, ListenAddr, Listener, SocketOptions};
+use forebay_sys::{fds, sockets};
+use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
+use std::fmt::Write;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The configuration cannot be used; the reason is in the log already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused;
+
+/// Backlog when `backlog=` is not given (nginx: listen).
+const BACKLOG: i32 = 511;
+/// Tries to bind an address that is in use, and the pause between them, as nginx has them.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// One address with its sockets.
+#[derive(Clone, Debug)]
+pub struct Open {
+    /// Address.
+    pub addr: ListenAddr,
+    /// Its sockets.
+    pub sockets: Vec<Arc<OwnedFd>>,
+}
+
+/// All open addresses.
+#[derive(Clone, Debug, Default)]
+pub struct Listeners {
+    /// In the order of the configuration.
+    pub open: Vec<Open>,
+}
+
+/// Opens what `wanted` names, with `threads` sockets per TCP address. Sockets of `old` are used again. With
+/// `test` an address in use is passed over in silence, as `nginx -t` does.
+///
+/// # Errors
+/// When an address cannot be bound; the log says which and why, in nginx's words.
+pub fn open(
+    wanted: &[Listener],
+    old: &Listeners,
+    threads: usize,
+    test: bool,
+    log: &Log,
+) -> Result<Listeners, Refused> {
+    for attempt in 1..=TRIES {
+        let mut result = Listeners::default();
+        let mut busy = false;
+        // All addresses are probed before any is opened: `*:80` would stand in the way of `127.0.0.1:80`.
+        let free: Vec<_> = wanted.iter().map(|listener| probe(listener, old)).collect();
+        for (listener, free) in wanted.iter().zip(free) {
+            match free.and_then(|()| open_one(listener, old, threads.max(1))) {
+                Ok(open) => result.open.push(open),
+                Err(e) if test && in_use(&e.1) => {}
+                Err((call, e)) => {
+                    log.emerg(&format!("{call} failed ({})", errno(&e)));
+                    if !in_use(&e) {
+                        return Err(Refused);
+                    }
+                    busy = true;
+                }
+            }
+        }
+        if !busy {
+            return Ok(result);
+        }
+        // What this attempt bound is closed again: the addresses are tried together.
+        unlink_new(&result, old);
+        if attempt < TRIES {
+            log.notice("try again to bind() after 500ms");
+            std::thread::sleep(PAUSE);
+        }
+    }
+    log.emerg("still could not bind()");
+    Err(Refused)
+}
+
+/// The failed call in nginx's words with the reason.
+type Failure = (String, io::Error);
+
+fn in_use(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrInUse
+}
+
+/// SO_REUSEPORT would let a bind succeed although another program of the same user has the address: a bind
+/// without it finds out. Own sockets on the port would stand in the way.
+fn probe(wanted: &Listener, old: &Listeners) -> Result<(), Failure> {
+    let ListenAddr::Inet(addr) = wanted.addr else { return Ok(()) };
+    if old.has_port(addr.port()) {
+        return Ok(());
+    }
+    let socket = new_socket(addr, &wanted.options).map_err(|e| (format!("socket() {}", wanted.text), e))?;
+    socket.bind(&addr.into()).map_err(|e| (format!("bind() to {}", wanted.text), e))
+}
+
+fn open_one(wanted: &Listener, old: &Listeners, threads: usize) -> Result<Open, Failure> {
+    let mut sockets = old.find(&wanted.addr).map(|open| open.sockets.clone()).unwrap_or_default();
+    match &wanted.addr {
+        ListenAddr::Unix(path) => match sockets.first() {
+            Some(socket) => start_listening(socket, wanted)?,
+            None => sockets.push(Arc::new(open_unix(path, wanted)?)),
+        },
+        ListenAddr::Inet(addr) => {
+            // A socket that no thread accepts from would keep its share of the connections waiting for ever.
+            sockets.truncate(threads);
+            for socket in &sockets {
+                start_listening(socket, wanted)?;
+            }
+            open_inet(*addr, wanted, threads, &mut sockets)?;
+        }
+    }
+    Ok(Open { addr: wanted.addr.clone(), sockets })
+}
+
+/// Opens what is missing of an address' sockets.
+fn open_inet(
+    addr: SocketAddr,
+    wanted: &Listener,
+    threads: usize,
+    sockets: &mut Vec<Arc<OwnedFd>>,
+) -> Result<(), Failure> {
+    while sockets.len() < threads {
+        let made = bind_inet(addr, &wanted.options);
+        match (made, sockets.first()) {
+            (Ok(socket), _) => {
+                let socket = Arc::new(OwnedFd::from(socket));
+                start_listening(&socket, wanted)?;
+                sockets.push(socket);
+            }
+            // Inherited from a program that did not set SO_REUSEPORT: the threads share its socket.
+            (Err(_), Some(shared)) => {
+                let shared = shared.clone();
+                sockets.push(shared);
+            }
+            (Err(e), None) => return Err((format!("bind() to {}", wanted.text), e)),
+        }
+    }
+    Ok(())
+}
+
+fn new_socket(addr: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    if addr.is_ipv6() {
+        socket.set_only_v6(options.ipv6only.unwrap_or(true))?;
+    }
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+fn bind_inet(addr: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
+    let socket = new_socket(addr, options)?;
+    socket.set_reuse_port(true)?;
+    // Buffer sizes count for the window scale, so they must be set before listen().
+    if let Some(size) = options.rcvbuf {
+        socket.set_recv_buffer_size(size)?;
+    }
+    if let Some(size) = options.sndbuf {
+        socket.set_send_buffer_size(size)?;
+    }
+    if let Some(probes) = options.so_keepalive {
+        set_keepalive(&socket, probes)?;
+    }
+    socket.bind(&addr.into())?;
+    if options.deferred {
+        sockets::set_defer_accept(&socket, 1)?;
+    }
+    if let Some(length) = options.fastopen {
+        sockets::set_fastopen(&socket, length)?;
+    }
+    Ok(socket)
+}
+
+fn set_keepalive(socket: &Socket, probes: KeepaliveProbes) -> io::Result<()> {
+    socket.set_keepalive(probes.on)?;
+    if !probes.on {
+        return Ok(());
+    }
+    let seconds = |n: u32| Duration::from_secs(n.into());
+    let mut keepalive = TcpKeepalive::new();
+    if let Some(idle) = probes.idle {
+        keepalive = keepalive.with_time(seconds(idle));
+    }
+    if let Some(interval) = probes.interval {
+        keepalive = keepalive.with_interval(seconds(interval));
+    }
+    if let Some(count) = probes.count {
+        keepalive = keepalive.with_retries(count);
+    }
+    socket.set_tcp_keepalive(&keepalive)
+}
+
+fn open_unix(path: &Path, wanted: &Listener) -> Result<OwnedFd, Failure> {
+    let bind = |e| (format!("bind() to {}", wanted.text), e);
+    let addr = SockAddr::unix(path).map_err(bind)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(bind)?;
+    socket.set_nonblocking(true).map_err(bind)?;
+    match socket.bind(&addr) {
+        Err(e) if in_use(&e) && is_stale(&addr) => {
+            // Unlike nginx: the file that a killed server left behind is replaced.
+            let _ = std::fs::remove_file(path);
+            socket.bind(&addr).map_err(bind)?;
+        }
+        other => other.map_err(bind)?,
+    }
+    let mode = std::fs::Permissions::from_mode(0o666);
+    std::fs::set_permissions(path, mode).map_err(|e| (format!("chmod() \"{}\"", path.display()), e))?;
+    let socket = Arc::new(OwnedFd::from(socket));
+    start_listening(&socket, wanted)?;
+    Arc::try_unwrap(socket).map_err(|_| bind(io::Error::other("socket is shared")))
+}
+
+/// Whether nobody listens on a unix address whose file exists.
+fn is_stale(addr: &SockAddr) -> bool {
+    let Ok(client) = Socket::new(Domain::UNIX, Type::STREAM, None) else { return false };
+    let _ = client.set_nonblocking(true);
+    matches!(client.connect(addr), Err(e) if e.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+fn start_listening(socket: &Arc<OwnedFd>, wanted: &Listener) -> Result<(), Failure> {
+    let fail = |e: io::Error| (format!("listen() to {}, backlog {}", wanted.text, backlog(wanted)), e);
+    rustix::net::listen(socket, backlog(wanted)).map_err(|e| fail(e.into()))
+}
+
+fn backlog(wanted: &Listener) -> i32 {
+    wanted.options.backlog.unwrap_or(BACKLOG)
+}
+
+fn unlink_new(opened: &Listeners, old: &Listeners) {
+    for open in &opened.open {
+        if old.find(&open.addr).is_none() {
+            open.unlink();
+        }
+    }
+}
+
+impl Open {
+    /// Removes the file of a unix address.
+    pub fn unlink(&self) {
+        if let ListenAddr::Unix(path) = &self.addr {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Listeners {
+    fn find(&self, addr: &ListenAddr) -> Option<&Open> {
+        self.open.iter().find(|open| open.addr == *addr)
+    }
+
+    fn has_port(&self, port: u16) -> bool {
+        self.open.iter().any(|open| matches!(open.addr, ListenAddr::Inet(addr) if addr.port() == port))
+    }
+
+    /// Removes the files of unix addresses that `kept` does not have.
+    pub fn unlink_except(&self, kept: &Listeners) {
+        self.open.iter().filter(|open| kept.find(&open.addr).is_none()).for_each(Open::unlink);
+    }
+
+    /// Value of the variable `NGINX` that tells the next master its sockets, and the sockets.
+    pub fn to_inherit(&self) -> (String, Vec<Arc<OwnedFd>>) {
+        let mut list: Vec<Arc<OwnedFd>> = Vec::new();
+        for socket in self.open.iter().flat_map(|open| &open.sockets) {
+            if !list.iter().any(|other| Arc::ptr_eq(other, socket)) {
+                list.push(socket.clone());
+            }
+        }
+        let mut text = String::new();
+        for socket in &list {
+            let _ = write!(text, "{};", socket.as_raw_fd());
+        }
+        (text, list)
+    }
+
+    /// Takes over the sockets that `NGINX="6;7;"` names, from this program or a real nginx: what address they
+    /// have, the kernel says.
+    pub fn inherited(variable: &str) -> Listeners {
+        let numbers: Vec<i32> = variable.split([';', ':']).filter_map(|text| text.parse().ok()).collect();
+        let mut result = Listeners::default();
+        for fd in fds::inherited_listeners(&numbers) {
+            let socket = Socket::from(fd);
+            let Some(addr) = socket.local_addr().ok().and_then(|addr| listen_addr(&addr)) else { continue };
+            let _ = socket.set_nonblocking(true);
+            if matches!(addr, ListenAddr::Inet(_)) {
+                // A real nginx may not have set it; without it no further socket can be bound here.
+                let _ = socket.set_reuse_port(true);
+            }
+            let fd = Arc::new(OwnedFd::from(socket));
+            match result.open.iter_mut().find(|open| open.addr == addr) {
+                Some(open) => open.sockets.push(fd),
+                None => result.open.push(Open { addr, sockets: vec![fd] }),
+            }
+        }
+        result
+    }
+}
+
+fn listen_addr(addr: &SockAddr) -> Option<ListenAddr> {
+    match addr.as_socket() {
+        Some(inet) => Some(ListenAddr::Inet(inet)),
+        None => addr.as_pathname().map(|path| ListenAddr::Unix(path.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(addr: &str) -> Listener {
+        let addr: SocketAddr = addr.parse().expect("address");
+        Listener { addr: ListenAddr::Inet(addr), text: addr.to_string(), options: SocketOptions::default() }
+    }
+
+    fn local(open: &Open) -> SocketAddr {
+        let socket = Socket::from(open.sockets[0].try_clone().expect("dup"));
+        socket.local_addr().expect("bound").as_socket().expect("TCP")
+    }
+
+    fn quiet() -> Log {
+        Log::default()
+    }
+
+    /// Two sockets per address, reused on reload, and a third where a thread was added.
+    #[test]
+    fn one_socket_a_thread_and_reuse() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("bound");
+        let list = [wanted(&taken.to_string())];
+        let first = open(&list, &Listeners::default(), 2, false, &quiet()).expect("free port");
+        assert_eq!(first.open[0].sockets.len(), 2);
+        assert_eq!(local(&first.open[0]), taken);
+        let second = open(&list, &first, 3, false, &quiet()).expect("own port");
+        assert_eq!(second.open[0].sockets.len(), 3);
+        assert!(Arc::ptr_eq(&first.open[0].sockets[1], &second.open[0].sockets[1]));
+        assert_eq!(open(&list, &second, 1, false, &quiet()).expect("own port").open[0].sockets.len(), 1);
+        let (text, fds) = second.to_inherit();
+        assert_eq!((text.matches(';').count(), fds.len()), (3, 3));
+    }
+
+    #[test]
+    fn another_program_is_noticed_in_spite_of_reuseport() {
+        let other = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
+        other.set_reuse_port(true).expect("option");
+        other.bind(&"127.0.0.1:0".parse::<SocketAddr>().expect("address").into()).expect("bind");
+        other.listen(1).expect("listen");
+        let addr = other.local_addr().expect("bound").as_socket().expect("TCP");
+        let list = [wanted(&addr.to_string())];
+        let (call, e) = probe(&list[0], &Listeners::default()).expect_err("in use");
+        assert_eq!((call, e.raw_os_error()), (format!("bind() to {addr}"), Some(98)));
+        let tested = open(&list, &Listeners::default(), 1, true, &quiet()).expect("-t passes over it");
+        assert!(tested.open.is_empty());
+    }
+
+    #[test]
+    fn unix_sockets_and_stale_files() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("x.sock");
+        let listener = Listener {
+            addr: ListenAddr::Unix(path.clone()),
+            text: format!("unix:{}", path.display()),
+            options: SocketOptions::default(),
+        };
+        let list = [listener];
+        let first = open(&list, &Listeners::default(), 4, false, &quiet()).expect("free");
+        assert_eq!(first.open[0].sockets.len(), 1);
+        let mode = std::fs::metadata(&path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o666);
+        assert!(open_one(&list[0], &Listeners::default(), 1).is_err(), "somebody listens");
+        drop(first);
+        let again = open(&list, &Listeners::default(), 1, false, &quiet()).expect("stale file");
+        again.unlink_except(&Listeners::default());
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,528 @@
+//! The master: one thread that holds privilege, owns sockets and files, supervises the worker, obeys signals.
+
+use crate::listen::{self, Listeners};
+use crate::master_log::{Log, errno, failed};
+use crate::paths::Paths;
+use crate::signals::{Received, Signals, received_line};
+use crate::state::{self, Before, State};
+use crate::wire::{self, Answer};
+use crate::worker;
+use forebay_conf::error::Level;
+use forebay_server::config::ListenAddr;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, getppid};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A fast stop kills a worker that has not ended after this time.
+const KILL_AFTER: Duration = Duration::from_secs(1);
+/// A worker that lived this long was healthy: the next one starts at once.
+const HEALTHY: Duration = Duration::from_secs(10);
+/// Pauses before a new worker when the last ones died young: the first, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// A worker that takes no message for this long is stuck.
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How the master came to run.
+#[derive(Clone, Debug)]
+pub struct Start {
+    /// The true command line, for the next binary.
+    pub arguments: Vec<OsString>,
+    /// Default places.
+    pub paths: Paths,
+    /// Whether it left its terminal, or its predecessor had: WINCH counts only then, as in nginx.
+    pub daemonized: bool,
+    /// Whether the sockets came from a predecessor.
+    pub inherited: bool,
+    /// Parent when the server started.
+    pub parent: Pid,
+}
+
+/// A worker process.
+struct Child {
+    pid: Pid,
+    /// `None` once the process has closed its side: it is about to end.
+    control: Option<UnixStream>,
+    started: Instant,
+    /// Told to end.
+    leaving: bool,
+    /// Its threads, which do not change while it lives.
+    threads: usize,
+    /// Addresses whose sockets it has.
+    known: Vec<ListenAddr>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    No,
+    Gracefully,
+    Fast,
+}
+
+/// The master.
+pub struct Master {
+    start: Start,
+    signals: Signals,
+    state: State,
+    log: Log,
+    children: Vec<Child>,
+    ending: Ending,
+    kill_at: Option<Instant>,
+    /// WINCH came: no worker is wanted.
+    no_accept: bool,
+    respawn_at: Option<Instant>,
+    pause: Duration,
+    new_binary: Option<Pid>,
+    /// Pid file as it is called now; `.oldbin` while a new binary runs.
+    pid_file: PathBuf,
+}
+
+impl Master {
+    /// Makes a master for an opened configuration whose pid file is written.
+    pub fn new(start: Start, signals: Signals, state: State) -> Master {
+        let log = state.log();
+        let pid_file = state.pid.clone();
+        Master {
+            start,
+            signals,
+            state,
+            log,
+            children: Vec::new(),
+            ending: Ending::No,
+            kill_at: None,
+            no_accept: false,
+            respawn_at: None,
+            pause: Duration::ZERO,
+            new_binary: None,
+            pid_file,
+        }
+    }
+
+    /// Serves until told to end.
+    ///
+    /// # Errors
+    /// When waiting for signals fails, which it does not.
+    pub fn run(mut self) -> io::Result<()> {
+        self.log.notice("start worker processes");
+        self.spawn();
+        loop {
+            for pid in self.wait()? {
+                self.listen_to(pid);
+            }
+            while let Some(received) = self.signals.next() {
+                self.signal(received);
+            }
+            self.timers();
+            if self.ending != Ending::No && self.children.is_empty() {
+                self.finish();
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for something to do; gives the workers that have something to say.
+    fn wait(&self) -> io::Result<Vec<Pid>> {
+        let (pids, sockets): (Vec<Pid>, Vec<_>) = self
+            .children
+            .iter()
+            .filter_map(|child| Some((child.pid, child.control.as_ref()?.as_fd())))
+            .unzip();
+        let ready = self.signals.wait(&sockets, self.deadline())?;
+        Ok(pids.into_iter().zip(ready).filter(|(_, ready)| *ready).map(|(pid, _)| pid).collect())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        [self.kill_at, self.respawn_at].into_iter().flatten().min()
+    }
+
+    fn signal(&mut self, received: Received) {
+        let action = match received.signal {
+            Signal::SIGTERM | Signal::SIGINT => ", exiting",
+            Signal::SIGQUIT => ", shutting down",
+            Signal::SIGHUP => ", reconfiguring",
+            Signal::SIGUSR1 => ", reopening logs",
+            Signal::SIGUSR2 if self.may_change_binary() => ", changing binary",
+            Signal::SIGUSR2 => ", ignoring",
+            Signal::SIGWINCH if self.start.daemonized => ", shutting down worker processes",
+            _ => "",
+        };
+        self.log.notice(&received_line(received, action));
+        match received.signal {
+            Signal::SIGTERM | Signal::SIGINT => self.end(Ending::Fast),
+            Signal::SIGQUIT => self.end(Ending::Gracefully),
+            Signal::SIGHUP => self.reload(),
+            Signal::SIGUSR1 => self.reopen(),
+            Signal::SIGUSR2 => self.change_binary(),
+            Signal::SIGWINCH if self.start.daemonized => {
+                self.no_accept = true;
+                self.respawn_at = None;
+                self.dismiss(Signal::SIGQUIT);
+            }
+            Signal::SIGCHLD => self.reap(),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, how: Ending) {
+        if self.ending == Ending::Fast {
+            return;
+        }
+        self.ending = how;
+        self.respawn_at = None;
+        match how {
+            Ending::Fast => {
+                self.kill_at = Some(Instant::now() + KILL_AFTER);
+                self.dismiss(Signal::SIGTERM);
+            }
+            _ => {
+                self.dismiss(Signal::SIGQUIT);
+                self.close_listeners(&Listeners::default());
+            }
+        }
+    }
+
+    /// Tells all workers to end. The graceful request is made once, the fast one may follow it.
+    fn dismiss(&mut self, signal: Signal) {
+        for child in &mut self.children {
+            if signal == Signal::SIGTERM || !child.leaving {
+                child.leaving = true;
+                let _ = kill(child.pid, signal);
+            }
+        }
+    }
+
+    fn timers(&mut self) {
+        let now = Instant::now();
+        if self.kill_at.is_some_and(|at| at <= now) {
+            self.kill_at = Some(now + KILL_AFTER);
+            for child in &self.children {
+                let _ = kill(child.pid, Signal::SIGKILL);
+            }
+        }
+        if self.respawn_at.is_some_and(|at| at <= now) {
+            self.respawn_at = None;
+            self.spawn();
+        }
+    }
+
+    fn finish(&mut self) {
+        self.close_listeners(&Listeners::default());
+        let _ = std::fs::remove_file(&self.pid_file);
+        self.log.notice("exit");
+    }
+
+    /// Removes the files of unix sockets that are needed no more, unless another master has the sockets too.
+    fn close_listeners(&mut self, kept: &Listeners) {
+        let old = std::mem::replace(&mut self.state.listeners, kept.clone());
+        let shared = self.new_binary.is_some() || (self.start.inherited && getppid() == self.start.parent);
+        if !shared {
+            old.unlink_except(kept);
+        }
+    }
+
+    // Workers.
+
+    fn spawn(&mut self) {
+        // The last worker may have had another number of threads than the configuration in use now.
+        let (wanted, threads) = (&self.state.config.listeners, self.state.plan.threads.cpus.len());
+        if let Ok(listeners) = listen::open(wanted, &self.state.listeners, threads, false, &self.log) {
+            self.state.listeners = listeners;
+        }
+        match self.start_worker() {
+            Ok(child) => {
+                self.log.notice(&format!("start worker process {}", child.pid));
+                self.children.push(child);
+            }
+            Err(e) => {
+                self.log.alert(&format!("could not start a worker process: {}", errno(&e)));
+                self.respawn_later(Duration::ZERO);
+            }
+        }
+    }
+
+    fn start_worker(&self) -> io::Result<Child> {
+        let (control, theirs) = UnixStream::pair()?;
+        control.set_write_timeout(Some(SEND_TIMEOUT))?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(worker::TITLE).env_clear().stdin(Stdio::from(OwnedFd::from(theirs)));
+        // nginx: env. Only what is named is inherited, and TZ.
+        for (name, value) in &self.state.config.main.env {
+            let value = value.clone().map(OsString::from).or_else(|| std::env::var_os(name));
+            if let Some(value) = value.filter(|_| !name.is_empty()) {
+                command.env(name, value);
+            }
+        }
+        if let Some(zone) = std::env::var_os("TZ") {
+            command.env("TZ", zone);
+        }
+        let process = command.env(worker::ROLE, "1").spawn()?;
+        let pid = Pid::from_raw(i32::try_from(process.id()).map_err(io::Error::other)?);
+        let (order, fds) = self.state.order(&[]);
+        // A worker that dies before it has read all is reaped like any other.
+        if let Err(e) = wire::send_configure(&control, &order, &fds) {
+            self.log.alert(&format!("could not configure worker process {pid} ({})", errno(&e)));
+        }
+        let known = self.state.addresses();
+        let threads = self.state.plan.threads.cpus.len();
+        Ok(Child { pid, control: Some(control), started: Instant::now(), leaving: false, threads, known })
+    }
+
+    fn respawn_later(&mut self, lived: Duration) {
+        let pause = if lived >= HEALTHY { Duration::ZERO } else { self.pause };
+        self.respawn_at = Some(Instant::now() + pause);
+        self.pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+    }
+
+    fn listen_to(&mut self, pid: Pid) {
+        let Some(child) = self.children.iter().find(|child| child.pid == pid) else { return };
+        let Some(control) = &child.control else { return };
+        match wire::receive_answer(control) {
+            Ok(Some(Answer::Applied)) => {}
+            Ok(Some(Answer::Failed(text))) => self.log.emerg(&format!("worker process {pid}: {text}")),
+            Ok(Some(Answer::PleaseReopen)) => self.reopen(),
+            Ok(Some(Answer::Leaving)) => self.replace(pid),
+            // The process is at its end: SIGCHLD says the rest.
+            Ok(None) | Err(_) => {
+                if let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) {
+                    child.control = None;
+                }
+            }
+        }
+    }
+
+    /// A worker that somebody else told to quit may be busy for long with its last requests: the next one
+    /// starts beside it.
+    fn replace(&mut self, pid: Pid) {
+        let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) else { return };
+        let told = std::mem::replace(&mut child.leaving, true);
+        if !told && self.ending == Ending::No && !self.no_accept {
+            self.spawn();
+        }
+    }
+
+    fn reap(&mut self) {
+        while let Ok(status) = waitpid(None::<Pid>, Some(WaitPidFlag::WNOHANG)) {
+            let Some(pid) = status.pid() else { return };
+            if self.new_binary == Some(pid) {
+                self.new_binary_ended(&status);
+                continue;
+            }
+            let Some(at) = self.children.iter().position(|child| child.pid == pid) else { continue };
+            let child = self.children.swap_remove(at);
+            let (level, text) = end_line(&status);
+            self.log.write(level, &format!("worker process {pid} {text}"));
+            let replaced = self.children.iter().any(|other| !other.leaving);
+            if !child.leaving && !replaced && self.ending == Ending::No && !self.no_accept {
+                self.respawn_later(child.started.elapsed());
+            }
+        }
+    }
+
+    // Reload and logs.
+
+    fn reload(&mut self) {
+        if self.ending != Ending::No {
+            return;
+        }
+        let accepting = !std::mem::replace(&mut self.no_accept, false);
+        if self.new_binary.is_some() {
+            // nginx: while a new binary runs, HUP starts the old one's workers again, as they were.
+            if !accepting {
+                self.log.notice("start worker processes");
+                self.spawn();
+            }
+            return;
+        }
+        self.log.notice("reconfiguring");
+        let environment = self.state.environment.clone();
+        let before = Before {
+            listeners: Some(&self.state.listeners),
+            threads: self.children.iter().find(|child| !child.leaving).map(|child| child.threads),
+            test: false,
+        };
+        let Ok(new) = state::open(&environment, &self.start.paths, before, &self.log) else {
+            return;
+        };
+        if new.pid != self.state.pid {
+            if new.write_pid(&self.log).is_err() {
+                return;
+            }
+            let _ = std::fs::remove_file(&self.pid_file);
+            self.pid_file = new.pid.clone();
+        }
+        self.say_what_stays(&new);
+        let kept = new.listeners.clone();
+        self.close_listeners(&kept);
+        self.state = new;
+        self.log = self.state.log();
+        self.hand_over();
+    }
+
+    /// Gives the current configuration to the worker, or starts one.
+    fn hand_over(&mut self) {
+        let Some(child) = self.children.iter_mut().find(|child| !child.leaving) else {
+            self.spawn();
+            return;
+        };
+        let (order, fds) = self.state.order(&child.known);
+        // Without a socket it is about to end, and its successor gets the new configuration.
+        let Some(control) = &child.control else { return };
+        match wire::send_configure(control, &order, &fds) {
+            Ok(()) => child.known = self.state.addresses(),
+            Err(e) => {
+                // It is replaced when it has ended.
+                self.log.alert(&format!(
+                    "worker process {} takes no configuration ({})",
+                    child.pid,
+                    errno(&e)
+                ));
+                let _ = kill(child.pid, Signal::SIGKILL);
+            }
+        }
+    }
+
+    /// What needs a new process is not changed by a reload: say so rather than leave it to be found out.
+    fn say_what_stays(&self, new: &State) {
+        let (old_main, new_main) = (&self.state.config.main, &new.config.main);
+        let stays = |name: &str, detail: String| {
+            self.log.notice(&format!(
+                "\"{name}\" changed{detail}, which takes effect with the next worker process: upgrade or restart"
+            ));
+        };
+        let (old_threads, new_threads) = (self.state.plan.threads.cpus.len(), new.plan.threads.cpus.len());
+        if old_threads != new_threads {
+            stays("worker_processes", format!(" from {old_threads} to {new_threads}"));
+        }
+        if self.state.identity != new.identity {
+            stays("user", String::new());
+        }
+        if self.state.plan.threads.connections != new.plan.threads.connections {
+            stays("worker_connections", String::new());
+        }
+        for (name, changed) in [
+            ("worker_priority", old_main.worker_priority != new_main.worker_priority),
+            ("worker_rlimit_nofile", old_main.worker_rlimit_nofile != new_main.worker_rlimit_nofile),
+            ("worker_rlimit_core", old_main.worker_rlimit_core != new_main.worker_rlimit_core),
+            ("worker_cpu_affinity", old_main.worker_cpu_affinity != new_main.worker_cpu_affinity),
+            ("working_directory", old_main.working_directory != new_main.working_directory),
+            ("env", old_main.env != new_main.env),
+        ] {
+            if changed {
+                stays(name, String::new());
+            }
+        }
+    }
+
+    fn reopen(&mut self) {
+        self.log.notice("reopening logs");
+        self.state.reopen_logs();
+        self.log = self.state.log();
+        let paths: Vec<PathBuf> = self.state.logs.iter().map(|(path, _)| path.clone()).collect();
+        let fds: Vec<_> = self.state.logs.iter().map(|(_, fd)| fd.as_fd()).collect();
+        for child in &self.children {
+            let Some(control) = &child.control else { continue };
+            if let Err(e) = wire::send_reopen(control, &paths, &fds) {
+                self.log.alert(&format!("worker process {} takes no log files ({})", child.pid, errno(&e)));
+            }
+        }
+    }
+
+    // Upgrade.
+
+    /// nginx refuses while another binary is being tried, and when it was not started as a daemon.
+    fn may_change_binary(&self) -> bool {
+        self.new_binary.is_none() && getppid() != self.start.parent
+    }
+
+    fn change_binary(&mut self) {
+        if !self.may_change_binary() {
+            self.log.write(
+                Level::Crit,
+                "the changing binary signal is ignored: you should shutdown or terminate before either old or \
+                 new binary's process",
+            );
+            return;
+        }
+        self.log.notice("changing binary");
+        let mut old_name = self.state.pid.clone().into_os_string();
+        old_name.push(".oldbin");
+        let old_name = PathBuf::from(old_name);
+        if let Err(e) = std::fs::rename(&self.state.pid, &old_name) {
+            let call = format!("rename() {} to {}", self.state.pid.display(), old_name.display());
+            self.log.alert(&format!("{call} failed ({})", errno(&e)));
+            return;
+        }
+        self.pid_file = old_name;
+        match self.start_binary() {
+            Ok(pid) => {
+                self.log.notice(&format!("start new binary process {pid}"));
+                self.new_binary = Some(pid);
+            }
+            Err(e) => {
+                let program = self.start.arguments.first().map(PathBuf::from).unwrap_or_default();
+                self.log.alert(&failed("execve()", &program, &e));
+                self.restore_pid_file();
+            }
+        }
+    }
+
+    fn start_binary(&self) -> io::Result<Pid> {
+        let (program, arguments) = self.start.arguments.split_first().ok_or(io::ErrorKind::NotFound)?;
+        let (variable, sockets) = self.state.listeners.to_inherit();
+        let inheritable = |flags| {
+            for socket in &sockets {
+                let _ = rustix::io::fcntl_setfd(socket, flags);
+            }
+        };
+        inheritable(rustix::io::FdFlags::empty());
+        let child = Command::new(program)
+            .args(arguments)
+            .env("NGINX", variable)
+            .env_remove(crate::title::ARGUMENTS)
+            .spawn();
+        inheritable(rustix::io::FdFlags::CLOEXEC);
+        Ok(Pid::from_raw(i32::try_from(child?.id()).map_err(io::Error::other)?))
+    }
+
+    fn new_binary_ended(&mut self, status: &WaitStatus) {
+        let (level, text) = end_line(status);
+        let pid = self.new_binary.take().map_or(0, Pid::as_raw);
+        self.log.write(level, &format!("new binary process {pid} {text}"));
+        self.restore_pid_file();
+        if self.no_accept && self.ending == Ending::No {
+            self.no_accept = false;
+            self.spawn();
+        }
+    }
+
+    fn restore_pid_file(&mut self) {
+        if self.pid_file == self.state.pid {
+            return;
+        }
+        if let Err(e) = std::fs::rename(&self.pid_file, &self.state.pid) {
+            let call = format!("rename() {} back to {}", self.pid_file.display(), self.state.pid.display());
+            self.log.alert(&format!("{call} failed ({})", errno(&e)));
+            return;
+        }
+        self.pid_file = self.state.pid.clone();
+    }
+}
+
+fn end_line(status: &WaitStatus) -> (Level, String) {
+    match status {
+        WaitStatus::Exited(_, code) => (Level::Notice, format!("exited with code {code}")),
+        WaitStatus::Signaled(_, signal, core) => {
+            let core = if *core { " (core dumped)" } else { "" };
+            (Level::Alert, format!("exited on signal {}{core}", *signal as i32))
+        }
+        other => (Level::Alert, format!("changed its state: {other:?}")),
+    }
+}

@@ -1,0 +1,165 @@
+//! The error log as the master and the main thread of the worker write it.
+//!
+//! One line, one write: `2026/11/21 02:14:40 [notice] 1234#1234: text`.
+
+use forebay_conf::error::Level;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
+
+/// Where lines go.
+#[derive(Debug)]
+enum Sink {
+    File(File),
+    Stderr,
+}
+
+/// An error log: several targets, each with a level.
+#[derive(Debug, Default)]
+pub struct Log {
+    sinks: Vec<(Sink, Level)>,
+    /// Whether warnings and worse are also printed as `nginx: [warn] text`: until the server runs.
+    pub console: bool,
+}
+
+impl Log {
+    /// The log before the configuration is read: the default file (`stderr` is no file) at level notice, and
+    /// the console. The second part is the complaint when the file cannot be opened, which nginx survives.
+    pub fn early(path: &Path) -> (Log, Option<String>) {
+        if path == Path::new("stderr") {
+            return (Log { sinks: Vec::new(), console: true }, None);
+        }
+        match open_log(path) {
+            Ok(file) => (Log { sinks: vec![(Sink::File(file), Level::Notice)], console: true }, None),
+            Err(e) => {
+                let text = format!("could not open error log file: {}", failed("open()", path, &e));
+                (Log { sinks: Vec::new(), console: true }, Some(text))
+            }
+        }
+    }
+
+    /// A log that goes to the console only.
+    pub fn default_console() -> Log {
+        Log { sinks: Vec::new(), console: true }
+    }
+
+    /// The log that a configuration asks for. `files` are the opened ones by path.
+    pub fn configured(targets: &[ErrorLog], files: &[(PathBuf, Arc<OwnedFd>)]) -> Log {
+        let sink = |log: &ErrorLog| match &log.target {
+            ErrorLogTarget::Stderr => Some(Sink::Stderr),
+            ErrorLogTarget::File(path) => {
+                let (_, fd) = files.iter().find(|(name, _)| name == path)?;
+                Some(Sink::File(File::from(fd.try_clone().ok()?)))
+            }
+            // Unlike nginx: the few lines of the master do not go to syslog.
+            ErrorLogTarget::Syslog(_) => None,
+        };
+        let sinks = targets.iter().filter_map(|log| Some((sink(log)?, log.level))).collect();
+        Log { sinks, console: false }
+    }
+
+    /// Writes a line to every target whose level allows it. Failures to write are ignored: there is nowhere
+    /// to tell.
+    pub fn write(&self, level: Level, text: &str) {
+        if self.console && level <= Level::Warn {
+            eprintln!("nginx: [{}] {text}", level.as_str());
+        }
+        let mut line = None;
+        for (sink, least) in &self.sinks {
+            if level > *least {
+                continue;
+            }
+            let line = line.get_or_insert_with(|| format_line(level, text));
+            let _ = match sink {
+                Sink::File(file) => (&*file).write_all(line.as_bytes()),
+                Sink::Stderr if self.console => Ok(()),
+                Sink::Stderr => std::io::stderr().write_all(line.as_bytes()),
+            };
+        }
+    }
+
+    /// [`Log::write`] at level emerg.
+    pub fn emerg(&self, text: &str) {
+        self.write(Level::Emerg, text);
+    }
+
+    /// [`Log::write`] at level alert.
+    pub fn alert(&self, text: &str) {
+        self.write(Level::Alert, text);
+    }
+
+    /// [`Log::write`] at level warn.
+    pub fn warn(&self, text: &str) {
+        self.write(Level::Warn, text);
+    }
+
+    /// [`Log::write`] at level notice.
+    pub fn notice(&self, text: &str) {
+        self.write(Level::Notice, text);
+    }
+}
+
+/// Opens a log file for appending, mode 0644.
+///
+/// # Errors
+/// Those of open(2).
+pub fn open_log(path: &Path) -> std::io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    std::fs::OpenOptions::new().append(true).create(true).mode(0o644).open(path)
+}
+
+/// `open() "/x" failed (2: No such file or directory)`, as nginx words it.
+pub fn failed(call: &str, path: &Path, error: &std::io::Error) -> String {
+    format!("{call} \"{}\" failed ({})", path.display(), errno(error))
+}
+
+/// `2: No such file or directory`.
+pub fn errno(error: &std::io::Error) -> String {
+    match error.raw_os_error() {
+        // The standard library asks strerror(3), whose words nginx prints, and adds " (os error N)".
+        Some(code) => {
+            let text = error.to_string();
+            format!("{code}: {}", text.split(" (os error").next().unwrap_or_default())
+        }
+        None => error.to_string(),
+    }
+}
+
+fn format_line(level: Level, text: &str) -> String {
+    let pid = std::process::id();
+    let time = jiff::Zoned::now().strftime("%Y/%m/%d %H:%M:%S");
+    format!("{time} [{}] {pid}#{pid}: {text}\n", level.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_by_level() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("error.log");
+        let fd = Arc::new(OwnedFd::from(open_log(&path).expect("open")));
+        let target = ErrorLog { target: ErrorLogTarget::File(path.clone()), level: Level::Error };
+        let log = Log::configured(&[target], &[(path.clone(), fd)]);
+        log.notice("not this");
+        log.alert("this");
+        let text = std::fs::read_to_string(&path).expect("read");
+        let pid = std::process::id();
+        assert_eq!(text.get(19..), Some(format!(" [alert] {pid}#{pid}: this\n").as_str()));
+        assert_eq!(text.lines().count(), 1);
+    }
+
+    #[test]
+    fn errno_texts() {
+        let missing = std::io::Error::from_raw_os_error(2);
+        assert_eq!(
+            failed("open()", Path::new("/x"), &missing),
+            "open() \"/x\" failed (2: No such file or directory)"
+        );
+    }
+}

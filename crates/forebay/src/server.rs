@@ -1,0 +1,262 @@
+//! What the nginx-style options do: start, test, dump, signal.
+
+use crate::cli::{self, NGINX_VERSION, Options, Signal as Wish};
+use crate::listen::{Listeners, Refused};
+use crate::master::{Master, Start};
+use crate::master_log::{Log, errno, failed};
+use crate::signals::{Signals, received_line};
+use crate::state::{self, Before, State};
+use crate::title;
+use forebay_conf::files::Files;
+use forebay_server::process::Worker;
+use forebay_sys::{daemon, limits};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, getppid};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+/// Runs with nginx's options; gives the exit code. `arguments` is the true command line and `titled` whether
+/// the process has its title.
+pub fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
+    let words: Vec<String> =
+        arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let options = match cli::parse(&words) {
+        Ok(options) => options,
+        Err(text) => {
+            eprintln!("nginx: {text}");
+            return 1;
+        }
+    };
+    if options.version {
+        print_version(&options);
+        if !options.test {
+            return 0;
+        }
+    }
+    if options.test {
+        return test(&options);
+    }
+    if let Some(wish) = options.signal {
+        return code(signal(&options, wish));
+    }
+    if !titled {
+        title::set_master(&arguments);
+    }
+    start(&options, arguments)
+}
+
+fn code(result: Result<(), Refused>) -> u8 {
+    u8::from(result.is_err())
+}
+
+fn print_version(options: &Options) {
+    let mut text = cli::version_line();
+    if options.help {
+        text.push_str(&cli::usage());
+    }
+    if options.configure {
+        text.push_str(&cli::build_lines());
+    }
+    eprint!("{text}");
+}
+
+fn early_log(options: &Options) -> Log {
+    let (environment, _) = options.places();
+    let (log, complaint) = Log::early(&environment.error_log.unwrap_or_default());
+    if let Some(complaint) = complaint {
+        log.alert(&complaint);
+    }
+    log
+}
+
+/// `-t` and `-T`.
+fn test(options: &Options) -> u8 {
+    let log = early_log(options);
+    let (environment, paths) = options.places();
+    let name = environment.conf_path.display();
+    let mut files = Files::disk();
+    let mut result = state::read(&environment, &mut files, &log).map(|_| ());
+    if result.is_ok() {
+        if !options.quiet {
+            eprintln!("nginx: the configuration file {name} syntax is ok");
+        }
+        // Read once more, without its warnings: opening is what is new here.
+        let opening = Log::default_console();
+        result = state::open(&environment, &paths, Before { test: true, ..Before::default() }, &opening).map(
+            |state| {
+                // Unix sockets bound for the test are removed again.
+                state.listeners.unlink_except(&Listeners::default());
+            },
+        );
+    }
+    if result.is_err() {
+        eprintln!("nginx: configuration file {name} test failed");
+        return 1;
+    }
+    if !options.quiet {
+        eprintln!("nginx: configuration file {name} test is successful");
+    }
+    if options.dump && dump(&files).is_err() {
+        return 1;
+    }
+    0
+}
+
+fn dump(files: &Files) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for (_, path, bytes) in files.iter() {
+        writeln!(out, "# configuration file {}:", path.display())?;
+        out.write_all(bytes)?;
+        out.write_all(b"\n")?;
+    }
+    out.flush()
+}
+
+/// `-s`.
+fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
+    let log = early_log(options);
+    let (environment, paths) = options.places();
+    let (config, _) = state::read(&environment, &mut Files::disk(), &log)?;
+    let path = state::pid_path(&config, &paths);
+    let refuse = |level, text: String| {
+        log.write(level, &text);
+        Refused
+    };
+    use forebay_conf::error::Level::{Alert, Error};
+    let text = std::fs::read_to_string(&path).map_err(|e| refuse(Error, failed("open()", &path, &e)))?;
+    let text = text.trim_end();
+    let pid = text.parse::<i32>().ok().filter(|pid| *pid > 0);
+    let invalid = || refuse(Error, format!("invalid PID number \"{text}\" in \"{}\"", path.display()));
+    let pid = pid.ok_or_else(invalid)?;
+    let signal = match wish {
+        Wish::Stop => Signal::SIGTERM,
+        Wish::Quit => Signal::SIGQUIT,
+        Wish::Reopen => Signal::SIGUSR1,
+        Wish::Reload => Signal::SIGHUP,
+    };
+    kill(Pid::from_raw(pid), signal)
+        .map_err(|e| refuse(Alert, format!("kill({pid}, {}) failed ({})", signal as i32, errno(&e.into()))))
+}
+
+/// Starts the server and serves until it is told to end; gives the exit code.
+pub fn start(options: &Options, arguments: Vec<OsString>) -> u8 {
+    // What `top` and the journal show; the program was started by way of /proc/self/exe.
+    let _ = rustix::thread::set_name(c"forebay");
+    let log = early_log(options);
+    match prepare(options, arguments, &log) {
+        Ok(run) => match run.serve() {
+            Ok(()) => 0,
+            Err(e) => {
+                log.alert(&e.to_string());
+                1
+            }
+        },
+        Err(Refused) => 1,
+    }
+}
+
+/// Everything is opened, the process is the one that stays.
+struct Run {
+    state: State,
+    signals: Signals,
+    start: Start,
+}
+
+fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run, Refused> {
+    let refuse = |what: &str, e: &io::Error| {
+        log.emerg(&format!("{what} failed ({})", errno(e)));
+        Refused
+    };
+    let parent = getppid();
+    let variable = std::env::var("NGINX").ok().filter(|value| !value.is_empty());
+    let old = variable.as_deref().map(Listeners::inherited).unwrap_or_default();
+    if let Some(variable) = &variable {
+        log.notice(&format!("using inherited sockets from \"{variable}\""));
+    }
+    let (environment, paths) = options.places();
+    let before = Before { listeners: Some(&old), ..Before::default() };
+    let state = state::open(&environment, &paths, before, log)?;
+    let main = &state.config.main;
+    let inherited = variable.is_some();
+    if !inherited && main.daemon != Some(false) {
+        daemon::detach().map_err(|e| refuse("fork()", &e))?;
+    }
+    let signals = Signals::take_over().map_err(|e| refuse("signalfd()", &e))?;
+    state.write_pid(log)?;
+    let daemonized = inherited || main.daemon != Some(false);
+    if daemonized && !inherited {
+        let _ = daemon::silence_stderr();
+    }
+    greet(&state.log());
+    Ok(Run { state, signals, start: Start { arguments, paths, daemonized, inherited, parent } })
+}
+
+fn greet(log: &Log) {
+    log.notice("using the \"epoll\" event method");
+    log.notice(&format!("nginx/{NGINX_VERSION}"));
+    log.notice(&format!("built by {}", env!("FOREBAY_RUSTC")));
+    if let Ok(release) = std::fs::read_to_string("/proc/sys/kernel/osrelease") {
+        log.notice(&format!("OS: Linux {}", release.trim()));
+    }
+    let (soft, hard) = limits::descriptors();
+    log.notice(&format!("getrlimit(RLIMIT_NOFILE): {soft}:{hard}"));
+}
+
+impl Run {
+    fn serve(self) -> io::Result<()> {
+        if self.state.config.main.master_process == Some(false) {
+            return alone(self);
+        }
+        Master::new(self.start, self.signals, self.state).run()
+    }
+}
+
+/// nginx: master_process off. The threads run in this process, for debugging; privilege is kept.
+fn alone(run: Run) -> io::Result<()> {
+    let Run { mut state, signals, start } = run;
+    let mut log = state.log();
+    limits::raise_descriptors();
+    let worker = Worker::start(state.generation(&[])?, &state.plan.threads)?;
+    let threads = state.plan.threads.cpus.len();
+    let mut quitting = false;
+    while !(quitting && worker.finished()) {
+        signals.wait(&[], quitting.then(|| Instant::now() + Duration::from_millis(20)))?;
+        while let Some(received) = signals.next() {
+            log.notice(&received_line(received, ""));
+            match received.signal {
+                Signal::SIGTERM | Signal::SIGINT => {
+                    quitting = true;
+                    worker.stop();
+                }
+                Signal::SIGQUIT if !quitting => {
+                    quitting = true;
+                    worker.quit(state.config.main.worker_shutdown_timeout);
+                }
+                Signal::SIGHUP if !quitting => {
+                    let known = state.addresses();
+                    let environment = state.environment.clone();
+                    let before =
+                        Before { listeners: Some(&state.listeners), threads: Some(threads), test: false };
+                    let opened = state::open(&environment, &start.paths, before, &log);
+                    let Ok(new) = opened else { continue };
+                    worker.reload(new.generation(&known)?);
+                    state.listeners.unlink_except(&new.listeners);
+                    state = new;
+                    log = state.log();
+                }
+                Signal::SIGUSR1 => {
+                    state.reopen_logs();
+                    log = state.log();
+                    worker.reopen(state.log_copies()?);
+                }
+                _ => {}
+            }
+        }
+    }
+    worker.join();
+    state.listeners.unlink_except(&Listeners::default());
+    let _ = std::fs::remove_file(&state.pid);
+    log.notice("exit");
+    Ok(())
+}

@@ -1,0 +1,273 @@
+//! A configuration with everything the master opened for it.
+
+use crate::listen::{self, Listeners, Refused};
+use crate::master_log::{Log, errno, failed, open_log};
+use crate::origin;
+use crate::paths::{self, Paths};
+use crate::plan::Plan;
+use crate::wire::Configure;
+use forebay_conf::error::{Error, Level};
+use forebay_conf::files::Files;
+use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
+use forebay_server::config::{Config, Environment, ListenAddr, load};
+use forebay_server::process::Generation;
+use forebay_sys::identity::{self, Identity};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Open log files by path.
+pub type Logs = Vec<(PathBuf, Arc<OwnedFd>)>;
+
+/// A configuration in use, or about to be.
+#[derive(Debug)]
+pub struct State {
+    /// Where things are.
+    pub environment: Environment,
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// `Files::to_bytes`.
+    pub record: Vec<u8>,
+    /// Threads, connections, descriptors.
+    pub plan: Plan,
+    /// Who the worker becomes; `None` without privilege.
+    pub identity: Option<Identity>,
+    /// Listening sockets.
+    pub listeners: Listeners,
+    /// Log files.
+    pub logs: Logs,
+    /// Where the error log goes, the default filled in.
+    pub error_log: Vec<ErrorLog>,
+    /// Pid file.
+    pub pid: PathBuf,
+}
+
+/// Reads and checks a configuration; warnings and the error go to the log. The second part is who the worker
+/// becomes, `None` without privilege.
+///
+/// # Errors
+/// When the configuration has an error.
+pub fn read(
+    environment: &Environment,
+    files: &mut Files,
+    log: &Log,
+) -> Result<(Config, Option<Identity>), Refused> {
+    let refuse = |error: &Error, files: &Files| {
+        log.emerg(&files.render(error));
+        Refused
+    };
+    let (config, warnings) = load(environment, files).map_err(|error| refuse(&error, files))?;
+    for warning in &warnings {
+        log.write(warning.level, &files.render(warning));
+    }
+    let identity = who(&config).map_err(|text| {
+        let tree = origin::tree(environment, files);
+        match origin::main_directive(&tree, "user") {
+            Some(directive) => refuse(&origin::error_at(directive, text), files),
+            None => {
+                log.emerg(&text);
+                Refused
+            }
+        }
+    })?;
+    Ok((config, identity))
+}
+
+/// The pid file that a configuration names.
+pub fn pid_path(config: &Config, paths: &Paths) -> PathBuf {
+    config.main.pid.clone().unwrap_or_else(|| paths.pid.clone())
+}
+
+/// What [`open`] builds on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Before<'a> {
+    /// Sockets to use again.
+    pub listeners: Option<&'a Listeners>,
+    /// Threads of the worker that runs and stays, which get one socket each; `None`: as many as planned.
+    pub threads: Option<usize>,
+    /// Nothing is kept, and addresses in use are passed over.
+    pub test: bool,
+}
+
+/// Reads a configuration and opens what it needs.
+///
+/// # Errors
+/// When anything cannot be had; the log says what, in nginx's words, and nothing has changed.
+pub fn open(
+    environment: &Environment,
+    paths: &Paths,
+    before: Before<'_>,
+    log: &Log,
+) -> Result<State, Refused> {
+    let mut files = Files::disk();
+    let (config, identity) = read(environment, &mut files, log)?;
+    let refuse = |text: String| {
+        log.emerg(&text);
+        Refused
+    };
+    let plan = Plan::new(&config);
+    if let Some(warning) = plan.warning() {
+        log.warn(&warning);
+    }
+    let pid = pid_path(&config, paths);
+    if before.test {
+        touch(&pid).map_err(|e| refuse(failed("open()", &pid, &e)))?;
+    }
+    for directory in &config.temp_paths {
+        make_directory(directory, identity.as_ref()).map_err(refuse)?;
+    }
+    let error_log = error_targets(&config, environment);
+    let logs = open_logs(&config, &error_log).map_err(refuse)?;
+    let none = Listeners::default();
+    let threads = before.threads.unwrap_or(plan.threads.cpus.len());
+    let old = before.listeners.unwrap_or(&none);
+    let listeners = listen::open(&config.listeners, old, threads, before.test, log)?;
+    Ok(State {
+        environment: environment.clone(),
+        config: Arc::new(config),
+        record: files.to_bytes(),
+        plan,
+        identity,
+        listeners,
+        logs,
+        error_log,
+        pid,
+    })
+}
+
+impl State {
+    /// The error log of this configuration.
+    pub fn log(&self) -> Log {
+        Log::configured(&self.error_log, &self.logs)
+    }
+
+    /// Opens the log files anew (USR1). What cannot be opened keeps its old file, as in nginx.
+    pub fn reopen_logs(&mut self) {
+        let log = self.log();
+        for (path, fd) in &mut self.logs {
+            match open_log(path) {
+                Ok(file) => *fd = Arc::new(file.into()),
+                Err(e) => log.emerg(&failed("open()", path, &e)),
+            }
+        }
+    }
+
+    /// The message for a worker that has the sockets of `known` already, and its descriptors in order.
+    pub fn order(&self, known: &[ListenAddr]) -> (Configure, Vec<BorrowedFd<'_>>) {
+        let new = |open: &&listen::Open| !known.contains(&open.addr);
+        let order = Configure {
+            environment: self.environment.clone(),
+            record: self.record.clone(),
+            cpus: self.plan.threads.cpus.clone(),
+            connections: self.plan.threads.connections,
+            identity: self.identity.clone(),
+            listeners: (self.listeners.open.iter())
+                .map(|open| (open.addr.clone(), if new(&open) { open.sockets.len() } else { 0 }))
+                .collect(),
+            logs: self.logs.iter().map(|(path, _)| path.clone()).collect(),
+        };
+        let sockets = self.listeners.open.iter().filter(new).flat_map(|open| &open.sockets);
+        let fds = sockets.chain(self.logs.iter().map(|(_, fd)| fd)).map(|fd| fd.as_fd()).collect();
+        (order, fds)
+    }
+
+    /// Addresses of this configuration.
+    pub fn addresses(&self) -> Vec<ListenAddr> {
+        self.listeners.open.iter().map(|open| open.addr.clone()).collect()
+    }
+
+    /// The same for threads in this process (nginx: master_process off).
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn generation(&self, known: &[ListenAddr]) -> std::io::Result<Generation> {
+        let copy = |fds: &[Arc<OwnedFd>]| fds.iter().map(|fd| fd.try_clone()).collect::<Result<Vec<_>, _>>();
+        let new = self.listeners.open.iter().filter(|open| !known.contains(&open.addr));
+        let sockets = new.map(|open| Ok((open.addr.clone(), copy(&open.sockets)?)));
+        Ok(Generation {
+            config: self.config.clone(),
+            sockets: sockets.collect::<std::io::Result<_>>()?,
+            logs: self.log_copies()?,
+        })
+    }
+
+    /// Copies of the log descriptors.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn log_copies(&self) -> std::io::Result<Vec<(PathBuf, OwnedFd)>> {
+        self.logs.iter().map(|(path, fd)| Ok((path.clone(), fd.try_clone()?))).collect()
+    }
+
+    /// Writes the pid file.
+    ///
+    /// # Errors
+    /// When it cannot be written; the log says so.
+    pub fn write_pid(&self, log: &Log) -> Result<(), Refused> {
+        let text = format!("{}\n", std::process::id());
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&self.pid);
+        file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|e| {
+            log.emerg(&failed("open()", &self.pid, &e));
+            Refused
+        })
+    }
+}
+
+/// `nginx -t` leaves an empty pid file where there was none, to see whether it can be made.
+fn touch(path: &Path) -> std::io::Result<()> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o644).open(path).map(|_| ())
+}
+
+fn who(config: &Config) -> Result<Option<Identity>, String> {
+    if !identity::is_root() {
+        return Ok(None);
+    }
+    let found = match &config.main.user {
+        Some((user, group)) => identity::lookup(user, group.as_deref()),
+        None => identity::lookup_user(paths::USER),
+    };
+    found.map(Some).map_err(|e| e.to_string())
+}
+
+fn make_directory(path: &Path, owner: Option<&Identity>) -> Result<(), String> {
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed("mkdir()", path, &e)),
+        _ => {}
+    }
+    let Some(owner) = owner else { return Ok(()) };
+    use std::os::unix::fs::MetadataExt;
+    let now = std::fs::metadata(path).map_err(|e| failed("stat()", path, &e))?;
+    if now.uid() != owner.uid {
+        std::os::unix::fs::chown(path, Some(owner.uid), None)
+            .map_err(|e| format!("chown(\"{}\", {}) failed ({})", path.display(), owner.uid, errno(&e)))?;
+    }
+    Ok(())
+}
+
+fn error_targets(config: &Config, environment: &Environment) -> Vec<ErrorLog> {
+    if !config.main.error_log.is_empty() {
+        return config.main.error_log.clone();
+    }
+    let path = environment.error_log.clone().unwrap_or_else(|| paths::ERROR_LOG.into());
+    let stderr = path == Path::new("stderr");
+    let target = if stderr { ErrorLogTarget::Stderr } else { ErrorLogTarget::File(path) };
+    vec![ErrorLog { target, level: Level::Error }]
+}
+
+fn open_logs(config: &Config, error_log: &[ErrorLog]) -> Result<Logs, String> {
+    let of_errors = error_log.iter().filter_map(|log| match &log.target {
+        ErrorLogTarget::File(path) => Some(path),
+        _ => None,
+    });
+    let mut logs: Logs = Vec::new();
+    for path in of_errors.chain(&config.log_files) {
+        if logs.iter().all(|(other, _)| other != path) {
+            let file = open_log(path).map_err(|e| failed("open()", path, &e))?;
+            logs.push((path.clone(), Arc::new(file.into())));
+        }
+    }
+    Ok(logs)
+}

@@ -1,0 +1,62 @@
+//! The process title that `ps` shows, `nginx: master process nginx -c x`.
+//!
+//! A title is argv, and argv is given at exec: the program starts itself once more in place, same process,
+//! same descriptors, with the title as its only argument and the true arguments in the environment.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Carries the true arguments, each in hexadecimal, joined by commas.
+pub const ARGUMENTS: &str = "FOREBAY_ARGV";
+
+/// The true arguments, program name first, and whether the process has its title already.
+pub fn arguments() -> (Vec<OsString>, bool) {
+    let given: Vec<OsString> = std::env::args_os().collect();
+    // Only a process with the title may believe the variable: it could be left over in somebody's environment.
+    let titled = given.len() == 1 && given.iter().all(|arg| arg.as_bytes().starts_with(MASTER.as_bytes()));
+    match std::env::var(ARGUMENTS).ok().filter(|_| titled).and_then(|text| decode(&text)) {
+        Some(args) => (args, true),
+        None => (given, false),
+    }
+}
+
+const MASTER: &str = "nginx: master process ";
+
+/// Gives the process its title. Returns only when that failed, which does no harm.
+pub fn set_master(args: &[OsString]) {
+    let mut title = OsString::from(MASTER);
+    title.push(args.join(" ".as_ref()));
+    let _ = Command::new("/proc/self/exe").arg0(title).env(ARGUMENTS, encode(args)).exec();
+}
+
+fn encode(args: &[OsString]) -> String {
+    let hex = |arg: &OsString| arg.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    args.iter().map(hex).collect::<Vec<_>>().join(",")
+}
+
+fn decode(text: &str) -> Option<Vec<OsString>> {
+    text.split(',').map(|arg| decode_one(arg.as_bytes())).collect()
+}
+
+fn decode_one(hex: &[u8]) -> Option<OsString> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (pairs, rest) = hex.as_chunks::<2>();
+    let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
+    if rest.is_empty() { bytes.collect::<Option<Vec<u8>>>().map(OsString::from_vec) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_survive() {
+        let args: Vec<OsString> =
+            ["nginx", "-g", "daemon off; # ,", ""].map(OsString::from).into_iter().collect();
+        assert_eq!(decode(&encode(&args)), Some(args));
+        assert_eq!(decode("6"), None);
+        assert_eq!(decode("zz"), None);
+    }
+}

@@ -1,0 +1,351 @@
+//! What master and worker say to each other over their socket.
+//!
+//! A message is a head (kind, length of the body, number of descriptors; little-endian), the body, and the
+//! descriptors in batches. Both sides are this program, from the same file: there is no version.
+
+use forebay_server::config::{Environment, ListenAddr};
+use forebay_server::process::ThreadPlan;
+use forebay_sys::{fds, identity::Identity};
+use std::ffi::OsStr;
+use std::io::{self, Read, Write};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+/// A configuration for the worker to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configure {
+    /// Where things are.
+    pub environment: Environment,
+    /// `Files::to_bytes`: everything the configuration was read from.
+    pub record: Vec<u8>,
+    /// CPUs of each thread.
+    pub cpus: Vec<Vec<usize>>,
+    /// Connections of each thread.
+    pub connections: usize,
+    /// Who to become; `None` stays who it is.
+    pub identity: Option<Identity>,
+    /// Addresses with the number of their sockets, which come first among the descriptors; none for those
+    /// that the worker has already.
+    pub listeners: Vec<(ListenAddr, usize)>,
+    /// Log files, one descriptor each, after the sockets.
+    pub logs: Vec<PathBuf>,
+}
+
+impl Configure {
+    /// The thread plan.
+    pub fn plan(&self) -> ThreadPlan {
+        ThreadPlan { cpus: self.cpus.clone(), connections: self.connections }
+    }
+}
+
+/// From the master.
+#[derive(Debug)]
+pub enum Order {
+    /// Start with, or change to, a configuration.
+    Configure(Box<Configure>, Vec<OwnedFd>),
+    /// Write to these files from now on.
+    Reopen(Vec<PathBuf>, Vec<OwnedFd>),
+}
+
+/// From the worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The configuration is in use.
+    Applied,
+    /// It is not, and why.
+    Failed(String),
+    /// Somebody sent USR1 to the worker: it cannot open the files itself.
+    PleaseReopen,
+    /// Somebody sent QUIT to the worker: it accepts no more, and another one should.
+    Leaving,
+}
+
+const CONFIGURE: u8 = 1;
+const REOPEN: u8 = 2;
+const APPLIED: u8 = 3;
+const FAILED: u8 = 4;
+const PLEASE_REOPEN: u8 = 5;
+const LEAVING: u8 = 6;
+
+/// Sends a configuration.
+///
+/// # Errors
+/// Those of the socket.
+pub fn send_configure(socket: &UnixStream, order: &Configure, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut out = Body::default();
+    out.path(&order.environment.prefix);
+    out.path(&order.environment.conf_path);
+    out.bytes(order.environment.globals.as_bytes());
+    out.number(u64::from(order.environment.error_log.is_some()));
+    out.path(order.environment.error_log.as_deref().unwrap_or(Path::new("")));
+    out.bytes(order.environment.access_log.as_bytes());
+    out.bytes(&order.record);
+    out.number(order.cpus.len() as u64);
+    for cpus in &order.cpus {
+        out.number(cpus.len() as u64);
+        cpus.iter().for_each(|&cpu| out.number(cpu as u64));
+    }
+    out.number(order.connections as u64);
+    out.number(u64::from(order.identity.is_some()));
+    if let Some(identity) = &order.identity {
+        out.bytes(identity.name.as_bytes());
+        out.number(u64::from(identity.uid));
+        out.number(u64::from(identity.gid));
+    }
+    out.number(order.listeners.len() as u64);
+    for (addr, sockets) in &order.listeners {
+        match addr {
+            ListenAddr::Inet(addr) => {
+                out.number(0);
+                out.bytes(addr.to_string().as_bytes());
+            }
+            ListenAddr::Unix(path) => {
+                out.number(1);
+                out.path(path);
+            }
+        }
+        out.number(*sockets as u64);
+    }
+    out.number(order.logs.len() as u64);
+    order.logs.iter().for_each(|path| out.path(path));
+    send(socket, CONFIGURE, &out.0, fds)
+}
+
+/// Sends newly opened log files.
+///
+/// # Errors
+/// Those of the socket.
+pub fn send_reopen(socket: &UnixStream, paths: &[PathBuf], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut out = Body::default();
+    out.number(paths.len() as u64);
+    paths.iter().for_each(|path| out.path(path));
+    send(socket, REOPEN, &out.0, fds)
+}
+
+/// Waits for an order. `None` when the master is gone.
+///
+/// # Errors
+/// Those of the socket; `InvalidData` for what no master sends.
+pub fn receive_order(socket: &UnixStream) -> io::Result<Option<Order>> {
+    let Some((kind, body, fds)) = receive(socket)? else { return Ok(None) };
+    let mut rest = Rest(&body);
+    let order = match kind {
+        CONFIGURE => rest.configure().map(|order| Order::Configure(Box::new(order), fds)),
+        REOPEN => rest.paths().map(|paths| Order::Reopen(paths, fds)),
+        _ => None,
+    };
+    order.map(Some).ok_or_else(broken)
+}
+
+/// Sends an answer.
+///
+/// # Errors
+/// Those of the socket.
+pub fn send_answer(socket: &UnixStream, answer: &Answer) -> io::Result<()> {
+    match answer {
+        Answer::Applied => send(socket, APPLIED, b"", &[]),
+        Answer::Failed(text) => send(socket, FAILED, text.as_bytes(), &[]),
+        Answer::PleaseReopen => send(socket, PLEASE_REOPEN, b"", &[]),
+        Answer::Leaving => send(socket, LEAVING, b"", &[]),
+    }
+}
+
+/// Waits for an answer. `None` when the worker is gone.
+///
+/// # Errors
+/// Those of the socket; `InvalidData` for what no worker sends.
+pub fn receive_answer(socket: &UnixStream) -> io::Result<Option<Answer>> {
+    let Some((kind, body, _)) = receive(socket)? else { return Ok(None) };
+    match kind {
+        APPLIED => Ok(Some(Answer::Applied)),
+        FAILED => Ok(Some(Answer::Failed(String::from_utf8_lossy(&body).into_owned()))),
+        PLEASE_REOPEN => Ok(Some(Answer::PleaseReopen)),
+        LEAVING => Ok(Some(Answer::Leaving)),
+        _ => Err(broken()),
+    }
+}
+
+fn broken() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "broken message between master and worker")
+}
+
+fn send(mut socket: &UnixStream, kind: u8, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut head = [0u8; HEAD];
+    head[0] = kind;
+    head[1..9].copy_from_slice(&(body.len() as u64).to_le_bytes());
+    head[9..17].copy_from_slice(&(fds.len() as u64).to_le_bytes());
+    // The standard library's write to a socket may raise SIGPIPE only where it is not ignored; Rust programs
+    // ignore it from the start.
+    socket.write_all(&head)?;
+    socket.write_all(body)?;
+    fds::send(socket, fds)
+}
+
+/// Length of the head in bytes.
+const HEAD: usize = 17;
+/// Longest body and most descriptors that make sense; more is a broken message.
+const LONGEST: u64 = 1 << 32;
+const MOST_FDS: u64 = 1 << 20;
+
+/// Kind, body, descriptors.
+type Message = (u8, Vec<u8>, Vec<OwnedFd>);
+
+fn receive(mut socket: &UnixStream) -> io::Result<Option<Message>> {
+    let mut head = [0u8; HEAD];
+    match socket.read_exact(&mut head) {
+        Err(e) if matches!(e.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
+            return Ok(None);
+        }
+        other => other?,
+    }
+    let mut rest = Rest(&head[1..]);
+    let (length, count) = (rest.number().unwrap_or(u64::MAX), rest.number().unwrap_or(u64::MAX));
+    if length > LONGEST || count > MOST_FDS {
+        return Err(broken());
+    }
+    let mut body = Vec::new();
+    socket.take(length).read_to_end(&mut body)?;
+    if body.len() as u64 != length {
+        return Ok(None);
+    }
+    let fds = fds::receive(socket, usize::try_from(count).map_err(|_| broken())?)?;
+    Ok(Some((head[0], body, fds)))
+}
+
+/// A body being written: numbers as 8 bytes, texts with their length before them.
+#[derive(Default)]
+struct Body(Vec<u8>);
+
+impl Body {
+    fn number(&mut self, number: u64) {
+        self.0.extend(number.to_le_bytes());
+    }
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.extend(bytes);
+    }
+    fn path(&mut self, path: &Path) {
+        self.bytes(path.as_os_str().as_bytes());
+    }
+}
+
+/// A body being read.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn number(&mut self) -> Option<u64> {
+        let (head, tail) = self.0.split_first_chunk::<8>()?;
+        self.0 = tail;
+        Some(u64::from_le_bytes(*head))
+    }
+    fn size(&mut self) -> Option<usize> {
+        usize::try_from(self.number()?).ok()
+    }
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let length = self.size()?;
+        let (head, tail) = self.0.split_at_checked(length)?;
+        self.0 = tail;
+        Some(head)
+    }
+    fn text(&mut self) -> Option<String> {
+        String::from_utf8(self.bytes()?.to_vec()).ok()
+    }
+    fn path(&mut self) -> Option<PathBuf> {
+        Some(OsStr::from_bytes(self.bytes()?).into())
+    }
+    fn paths(&mut self) -> Option<Vec<PathBuf>> {
+        (0..self.number()?).map(|_| self.path()).collect()
+    }
+    fn cpus(&mut self) -> Option<Vec<usize>> {
+        (0..self.number()?).map(|_| self.size()).collect()
+    }
+    fn flag(&mut self) -> Option<bool> {
+        Some(self.number()? != 0)
+    }
+    fn identity(&mut self) -> Option<Identity> {
+        let name = self.text()?;
+        Some(Identity { name, uid: self.number()?.try_into().ok()?, gid: self.number()?.try_into().ok()? })
+    }
+    fn listener(&mut self) -> Option<(ListenAddr, usize)> {
+        let addr = match self.number()? {
+            0 => ListenAddr::Inet(self.text()?.parse().ok()?),
+            _ => ListenAddr::Unix(self.path()?),
+        };
+        Some((addr, self.size()?))
+    }
+    fn configure(&mut self) -> Option<Configure> {
+        let (prefix, conf_path, globals) = (self.path()?, self.path()?, self.text()?);
+        let (has_error_log, error_log) = (self.flag()?, self.path()?);
+        let error_log = has_error_log.then_some(error_log);
+        Some(Configure {
+            environment: Environment { prefix, conf_path, globals, error_log, access_log: self.text()? },
+            record: self.bytes()?.to_vec(),
+            cpus: (0..self.number()?).map(|_| self.cpus()).collect::<Option<_>>()?,
+            connections: self.size()?,
+            identity: if self.flag()? { Some(self.identity()?) } else { None },
+            listeners: (0..self.number()?).map(|_| self.listener()).collect::<Option<_>>()?,
+            logs: self.paths()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    fn example() -> Configure {
+        Configure {
+            environment: Environment {
+                prefix: "/srv/".into(),
+                conf_path: "/srv/x.conf".into(),
+                globals: "daemon off;".into(),
+                error_log: Some("stderr".into()),
+                access_log: "logs/access.log".into(),
+            },
+            record: vec![0, 255, 1],
+            cpus: vec![vec![0, 1], vec![]],
+            connections: 512,
+            identity: Some(Identity { name: "web".into(), uid: 7, gid: 8 }),
+            listeners: vec![
+                (ListenAddr::Inet("[::1]:80".parse().expect("address")), 2),
+                (ListenAddr::Unix("/run/x.sock".into()), 1),
+            ],
+            logs: vec!["/var/log/x".into()],
+        }
+    }
+
+    #[test]
+    fn orders_and_answers_arrive() {
+        let (left, right) = UnixStream::pair().expect("socket pair");
+        let pipe = io::pipe().expect("pipe").0;
+        let fds = vec![pipe.as_fd(); 4];
+        send_configure(&left, &example(), &fds).expect("send");
+        send_reopen(&left, &["/a".into()], &fds[..1]).expect("send");
+        match receive_order(&right).expect("receive").expect("not closed") {
+            Order::Configure(order, fds) => assert_eq!((*order, fds.len()), (example(), 4)),
+            other => panic!("{other:?}"),
+        }
+        match receive_order(&right).expect("receive").expect("not closed") {
+            Order::Reopen(paths, fds) => assert_eq!((paths, fds.len()), (vec![PathBuf::from("/a")], 1)),
+            other => panic!("{other:?}"),
+        }
+        for answer in [Answer::Applied, Answer::Failed("no".into()), Answer::PleaseReopen, Answer::Leaving] {
+            send_answer(&right, &answer).expect("send");
+            assert_eq!(receive_answer(&left).expect("receive"), Some(answer));
+        }
+        drop(left);
+        assert!(receive_order(&right).expect("receive").is_none());
+    }
+
+    #[test]
+    fn broken_messages_are_errors() {
+        let (mut left, right) = UnixStream::pair().expect("socket pair");
+        left.write_all(&[CONFIGURE, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3]).expect("write");
+        assert!(receive_order(&right).is_err());
+        left.write_all(&[255; 17]).expect("write");
+        assert!(receive_order(&right).is_err());
+    }
+}

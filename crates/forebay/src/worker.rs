@@ -1,0 +1,234 @@
+//! The worker process: receives the configuration, drops privilege, runs the threads, obeys signals.
+
+use crate::master_log::{Log, errno};
+use crate::signals::{Received, Signals, received_line};
+use crate::wire::{Answer, Configure, Order, receive_order, send_answer};
+use forebay_conf::error::Level;
+use forebay_conf::files::Files;
+use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
+use forebay_server::config::{Config, load};
+use forebay_server::process::{Generation, Worker};
+use forebay_sys::{daemon, identity, limits};
+use nix::sys::signal::Signal;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Environment variable that tells the program it is a worker; its standard input is the control socket.
+pub const ROLE: &str = "FOREBAY_WORKER";
+/// Title that `ps` shows.
+pub const TITLE: &str = "nginx: worker process";
+
+/// How often a worker that is quitting looks whether its threads have ended.
+const FINISHED_CHECK: Duration = Duration::from_millis(20);
+
+/// Runs the worker; gives the exit code.
+pub fn main() -> u8 {
+    match run() {
+        Ok(()) => 0,
+        Err(e) => {
+            eprintln!("nginx: [emerg] worker process: {e}");
+            1
+        }
+    }
+}
+
+fn run() -> io::Result<()> {
+    let signals = Signals::take_over()?;
+    let _ = rustix::thread::set_name(c"forebay");
+    let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    daemon::silence_stdin()?;
+    let Some(Order::Configure(order, fds)) = receive_order(&control)? else { return Ok(()) };
+    match Process::start(control, &order, fds) {
+        Ok(process) => process.serve(&signals),
+        Err((control, text)) => {
+            let _ = send_answer(&control, &Answer::Failed(text));
+            Err(io::Error::other("could not start"))
+        }
+    }
+}
+
+struct Process {
+    control: Option<UnixStream>,
+    worker: Worker,
+    config: Arc<Config>,
+    log: Log,
+}
+
+/// Received descriptors, by what they are for.
+struct Descriptors {
+    generation: Generation,
+    log: Log,
+}
+
+/// Builds the configuration from the record and sorts the descriptors.
+fn build(order: &Configure, fds: Vec<OwnedFd>) -> Result<Descriptors, String> {
+    let mut files = Files::from_bytes(&order.record).map_err(|e| e.to_string())?;
+    let (config, _) = load(&order.environment, &mut files).map_err(|e| files.render(&e))?;
+    let mut fds = fds.into_iter();
+    let sockets =
+        order.listeners.iter().map(|(addr, count)| (addr.clone(), fds.by_ref().take(*count).collect()));
+    let sockets = sockets.collect();
+    let logs: Vec<(PathBuf, OwnedFd)> = order.logs.iter().cloned().zip(fds).collect();
+    let log = own_log(&config, order.environment.error_log.as_deref(), &logs);
+    Ok(Descriptors { generation: Generation { config: Arc::new(config), sockets, logs }, log })
+}
+
+/// The error log for this thread's few lines, on copies of the descriptors.
+fn own_log(config: &Config, fallback: Option<&Path>, logs: &[(PathBuf, OwnedFd)]) -> Log {
+    let copies: Vec<_> =
+        logs.iter().filter_map(|(path, fd)| Some((path.clone(), Arc::new(fd.try_clone().ok()?)))).collect();
+    if !config.main.error_log.is_empty() {
+        return Log::configured(&config.main.error_log, &copies);
+    }
+    let target = match fallback {
+        Some(path) if path != Path::new("stderr") => ErrorLogTarget::File(path.to_owned()),
+        _ => ErrorLogTarget::Stderr,
+    };
+    Log::configured(&[ErrorLog { target, level: Level::Error }], &copies)
+}
+
+/// Limits, priority, user, directory: in the order in which privilege is still there for each.
+fn become_worker(order: &Configure, config: &Config, log: &Log) -> Result<(), String> {
+    let main = &config.main;
+    let complain = |what: &str, result: io::Result<()>| {
+        if let Err(e) = result {
+            log.alert(&format!("{what} failed ({})", errno(&e)));
+        }
+    };
+    if let Some(nice) = main.worker_priority {
+        complain(&format!("setpriority({nice})"), limits::set_priority(nice));
+    }
+    match main.worker_rlimit_nofile {
+        Some(count) => {
+            complain(&format!("setrlimit(RLIMIT_NOFILE, {count})"), limits::set_descriptors(count))
+        }
+        None => {
+            limits::raise_descriptors();
+        }
+    }
+    if let Some(bytes) = main.worker_rlimit_core {
+        complain(&format!("setrlimit(RLIMIT_CORE, {bytes})"), limits::set_core(bytes));
+    }
+    if let Some(identity) = &order.identity {
+        identity::become_user(identity).map_err(|e| e.to_string())?;
+    }
+    if let Some(directory) = &main.working_directory {
+        let changed = std::env::set_current_dir(directory);
+        changed.map_err(|e| format!("chdir(\"{}\") failed ({})", directory.display(), errno(&e)))?;
+    }
+    Ok(())
+}
+
+impl Process {
+    fn start(
+        control: UnixStream,
+        order: &Configure,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Process, (UnixStream, String)> {
+        let started = build(order, fds).and_then(|built| {
+            become_worker(order, &built.generation.config, &built.log)?;
+            let config = built.generation.config.clone();
+            let worker = Worker::start(built.generation, &order.plan()).map_err(|e| e.to_string())?;
+            Ok((worker, config, built.log))
+        });
+        match started {
+            Ok((worker, config, log)) => Ok(Process { control: Some(control), worker, config, log }),
+            Err(text) => Err((control, text)),
+        }
+    }
+
+    fn serve(mut self, signals: &Signals) -> io::Result<()> {
+        self.answer(&Answer::Applied);
+        loop {
+            let ready = {
+                let others: Vec<_> = self.control.iter().map(AsFd::as_fd).collect();
+                signals.wait(&others, None)?
+            };
+            while let Some(received) = signals.next() {
+                match received.signal {
+                    Signal::SIGTERM | Signal::SIGINT => return self.stop(),
+                    Signal::SIGQUIT => return self.quit(received, signals),
+                    Signal::SIGUSR1 => self.answer(&Answer::PleaseReopen),
+                    _ => {}
+                }
+            }
+            if ready.contains(&true) {
+                self.order();
+            }
+        }
+    }
+
+    fn order(&mut self) {
+        let Some(control) = &self.control else { return };
+        match receive_order(control) {
+            Ok(Some(Order::Configure(order, fds))) => self.reload(&order, fds),
+            Ok(Some(Order::Reopen(paths, fds))) => self.reopen(paths, fds),
+            Ok(None) | Err(_) => {
+                // As in nginx, a killed master does not take the site with it.
+                self.log.alert("the master process is gone, serving goes on without it");
+                self.control = None;
+            }
+        }
+    }
+
+    fn reload(&mut self, order: &Configure, fds: Vec<OwnedFd>) {
+        match build(order, fds) {
+            Ok(built) => {
+                self.config = built.generation.config.clone();
+                self.log = built.log;
+                self.worker.reload(built.generation);
+                self.answer(&Answer::Applied);
+            }
+            Err(text) => self.answer(&Answer::Failed(text)),
+        }
+    }
+
+    fn reopen(&mut self, paths: Vec<PathBuf>, fds: Vec<OwnedFd>) {
+        let logs: Vec<_> = paths.into_iter().zip(fds).collect();
+        self.log.notice("reopening logs");
+        // The path that stands in when the configuration names none is the first one the master opens.
+        let fallback = logs.first().map(|(path, _)| path.clone());
+        self.log = own_log(&self.config, fallback.as_deref(), &logs);
+        self.worker.reopen(logs);
+    }
+
+    fn stop(self) -> io::Result<()> {
+        self.log.notice("exiting");
+        self.worker.stop();
+        self.worker.join();
+        self.log.notice("exit");
+        Ok(())
+    }
+
+    fn quit(self, received: Received, signals: &Signals) -> io::Result<()> {
+        self.log.notice(&received_line(received, ", shutting down"));
+        self.log.notice("gracefully shutting down");
+        self.answer(&Answer::Leaving);
+        self.worker.quit(self.config.main.worker_shutdown_timeout);
+        // Waiting for the last request must not make the process deaf: a fast stop still counts.
+        while !self.worker.finished() {
+            signals.wait(&[], Some(Instant::now() + FINISHED_CHECK))?;
+            while let Some(received) = signals.next() {
+                match received.signal {
+                    Signal::SIGTERM | Signal::SIGINT => self.worker.stop(),
+                    Signal::SIGUSR1 => self.answer(&Answer::PleaseReopen),
+                    _ => {}
+                }
+            }
+        }
+        self.worker.join();
+        self.log.notice("exiting");
+        self.log.notice("exit");
+        Ok(())
+    }
+
+    fn answer(&self, answer: &Answer) {
+        if let Some(control) = &self.control {
+            let _ = send_answer(control, answer);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Options, texts, streams and exit codes, next to nginx's own where it is at hand.
+
+use crate::harness::{PROGRAM, Server, Site, free_port};
+use std::process::{Command, Output};
+
+const CONF: &str = "events {}\nhttp { access_log logs/access.log; server { listen 127.0.0.1:%PORT0%; } }\n";
+
+fn texts(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn bare(args: &[&str]) -> (Option<i32>, String, String) {
+    texts(&Command::new(PROGRAM).args(args).output().expect("runs"))
+}
+
+#[test]
+fn version_and_build() {
+    let (code, out, err) = bare(&["-v"]);
+    assert_eq!((code, out.as_str()), (Some(0), ""));
+    assert!(err.starts_with("nginx version: nginx/1.31.5 (forebay "), "{err}");
+    let (code, _, err) = bare(&["-V"]);
+    assert_eq!(code, Some(0));
+    assert!(err.contains("\nbuilt by rustc 1"), "{err}");
+    let arguments = err.lines().find_map(|line| line.strip_prefix("configure arguments: ")).expect("a line");
+    assert!(arguments.contains("--conf-path=/etc/nginx/nginx.conf"));
+    assert!(!arguments.contains("http_ssl_module"), "not there yet");
+}
+
+#[test]
+fn wrong_options() {
+    assert_eq!(bare(&["-x"]), (Some(1), String::new(), "nginx: invalid option: \"x\"\n".into()));
+    assert_eq!(bare(&["-s", "no"]), (Some(1), String::new(), "nginx: invalid option: \"-s no\"\n".into()));
+}
+
+#[test]
+fn test_and_dump() {
+    let site = Site::new(CONF);
+    let conf = site.dir().join("nginx.conf").display().to_string();
+    let good = format!(
+        "nginx: the configuration file {conf} syntax is ok\nnginx: configuration file {conf} test is successful\n"
+    );
+    assert_eq!(texts(&site.run(&["-t"])), (Some(0), String::new(), good.clone()));
+    assert_eq!(texts(&site.run(&["-tq"])), (Some(0), String::new(), String::new()));
+    let dump = format!("# configuration file {conf}:\n{}\n", site.read("nginx.conf"));
+    assert_eq!(texts(&site.run(&["-T"])), (Some(0), dump, good));
+    assert_eq!(site.read("logs/nginx.pid"), "", "-t makes the pid file, as nginx does");
+
+    site.write("nginx.conf", "events {}\nbogus;\n");
+    let (code, _, err) = texts(&site.run(&["-t"]));
+    assert_eq!(code, Some(1));
+    assert!(err.starts_with(&format!("nginx: [emerg] unknown directive \"bogus\" in {conf}:2\n")), "{err}");
+    assert!(err.ends_with(&format!("nginx: configuration file {conf} test failed\n")), "{err}");
+}
+
+#[test]
+fn signals_without_a_server() {
+    let site = Site::new(CONF);
+    let pid = site.dir().join("logs/nginx.pid").display().to_string();
+    let (code, _, err) = texts(&site.run(&["-s", "stop"]));
+    assert_eq!(code, Some(1));
+    assert_eq!(err, format!("nginx: [error] open() \"{pid}\" failed (2: No such file or directory)\n"));
+    site.write("logs/nginx.pid", "abc\n");
+    let (_, _, err) = texts(&site.run(&["-s", "stop"]));
+    assert_eq!(err, format!("nginx: [error] invalid PID number \"abc\" in \"{pid}\"\n"));
+    site.write("logs/nginx.pid", "99999999\n");
+    let (_, _, err) = texts(&site.run(&["-s", "reload"]));
+    assert_eq!(err, "nginx: [alert] kill(99999999, 1) failed (3: No such process)\n");
+}
+
+#[test]
+fn an_address_in_use() {
+    let server = Server::start(CONF);
+    let site = Site::new(&CONF.replace("%PORT0%", &server.addr(0).port().to_string()));
+    assert_eq!(site.run(&["-t"]).status.code(), Some(0), "-t passes over it");
+    let (code, _, err) = texts(&site.run(&[]));
+    assert_eq!(code, Some(1));
+    let bind = format!("nginx: [emerg] bind() to {} failed (98: Address already in use)\n", server.addr(0));
+    assert_eq!(err, format!("{}nginx: [emerg] still could not bind()\n", bind.repeat(5)));
+}
+
+/// The same calls to nginx and to this program: code and both streams must be equal.
+#[test]
+fn as_nginx_says_it() {
+    let Ok(nginx) = std::env::var("FOREBAY_TEST_NGINX") else {
+        println!("skipped: FOREBAY_TEST_NGINX names no nginx");
+        return;
+    };
+    let port = free_port().to_string();
+    let conf = CONF.replace("%PORT0%", &port);
+    let cases: &[&[&str]] = &[
+        &["-t"],
+        &["-tq"],
+        &["-T"],
+        &["-Tq"],
+        &["-x"],
+        &["extra"],
+        &["-s"],
+        &["-g"],
+        &["-tp"],
+        &["-s", "no"],
+        &["-s", "stop"],
+        &["-sreload"],
+        &["-t", "-g", "bogus on;"],
+        &["-t", "-e", "stderr"],
+        &["-t", "-c", "none.conf"],
+        &["-t", "-g", "pid /nonexistent/x.pid;"],
+        &["-t", "-g", "user no-such-user-here;"],
+        &["-t", "-g", "error_log /nonexistent/x;"],
+        &["-t", "-g", "user root no-such-group-here;"],
+    ];
+    let mut different = Vec::new();
+    for args in cases {
+        // A directory of its own for each run: -t leaves files behind.
+        let [theirs, ours] = [nginx.as_str(), PROGRAM].map(|program| {
+            let site = Site::new(&conf);
+            let (code, out, err) = texts(&site.command(program, args).output().expect("runs"));
+            let dir = site.dir().display().to_string();
+            (code, out.replace(&dir, "DIR"), err.replace(&dir, "DIR"))
+        });
+        if theirs != ours {
+            different.push(format!("{args:?}\n  nginx   {theirs:?}\n  forebay {ours:?}"));
+        }
+    }
+    assert!(different.is_empty(), "{}", different.join("\n"));
+}

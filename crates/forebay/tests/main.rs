@@ -1,0 +1,8 @@
+//! The program as people start it: one test program, a module for each area.
+#![allow(missing_docs)]
+
+mod harness;
+
+mod command_line;
+mod processes;
+mod subcommands;

@@ -1,0 +1,250 @@
+//! Start, stop, reload, logs, upgrade, and a worker that dies.
+
+use crate::harness::{Server, alive, kill, title, wait_for};
+use nix::sys::signal::Signal;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+const CONF: &str = "worker_processes 2;\nerror_log logs/error.log notice;\nevents {}\nhttp { access_log \
+                    logs/access.log; server { listen 127.0.0.1:%PORT0%; listen unix:%DIR%/web.sock; location \
+                    / { return 200 \"one\\n\"; } } }\n";
+
+fn one_worker(server: &Server, master: i32) -> i32 {
+    wait_for("one worker", || match server.workers(master).as_slice() {
+        [pid] => Some(*pid),
+        _ => None,
+    })
+}
+
+#[test]
+fn titles_pid_file_and_graceful_end() {
+    let mut server = Server::start(CONF);
+    let pid = server.pid();
+    assert_eq!(server.site.read("logs/nginx.pid"), format!("{pid}\n"));
+    assert!(title(pid).starts_with("nginx: master process "), "{}", title(pid));
+    assert!(title(pid).ends_with("-c nginx.conf -g daemon off;"), "{}", title(pid));
+    let worker = one_worker(&server, pid);
+    assert_eq!(title(worker), "nginx: worker process");
+    assert!(server.get("/").ends_with("one\n"));
+    assert!(server.site.dir().join("web.sock").exists());
+    server.signal(Signal::SIGQUIT);
+    assert_eq!(server.wait_end(), Some(0));
+    assert!(!alive(worker));
+    assert!(!server.site.dir().join("logs/nginx.pid").exists());
+    assert!(!server.site.dir().join("web.sock").exists());
+    let log = server.error_log();
+    for text in
+        ["using the \"epoll\" event method", "start worker processes", "gracefully shutting down", ": exit\n"]
+    {
+        assert!(log.contains(text), "{text} in {log}");
+    }
+    assert!(log.contains(&format!("worker process {worker} exited with code 0")), "{log}");
+}
+
+#[test]
+fn stop_by_option() {
+    let mut server = Server::start(CONF);
+    let output = server.site.run(&["-s", "stop"]);
+    assert!(output.status.success() && output.stderr.is_empty());
+    assert_eq!(server.wait_end(), Some(0));
+}
+
+#[test]
+fn daemon_leaves_the_terminal() {
+    let server = Server::start_daemon(CONF);
+    let pid = server.pid();
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("alive");
+    let session = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(3)).map(str::to_owned);
+    assert_eq!(session, Some(pid.to_string()), "a session of its own");
+    assert!(server.get("/").ends_with("one\n"));
+}
+
+#[test]
+fn reload_keeps_the_worker_and_a_bad_file_changes_nothing() {
+    let server = Server::start(CONF);
+    let pid = server.pid();
+    let worker = one_worker(&server, pid);
+    server.site.write("nginx.conf", &CONF.replace("one", "two"));
+    let output = server.site.run(&["-s", "reload"]);
+    assert!(output.status.success());
+    wait_for("the new configuration", || server.get("/").ends_with("two\n").then_some(()));
+    server.site.write("nginx.conf", &format!("{CONF}bogus;\n"));
+    server.signal(Signal::SIGHUP);
+    server.wait_for_log("[emerg]", 1);
+    assert!(server.error_log().contains("unknown directive \"bogus\" in "));
+    assert!(server.get("/").ends_with("two\n"));
+    assert_eq!(one_worker(&server, pid), worker, "the process stays");
+}
+
+#[test]
+fn reload_opens_and_closes_addresses() {
+    let conf = CONF.replace("listen 127", "listen 127.0.0.1:%PORT1%; listen 127");
+    let server = Server::start(&conf);
+    wait_for("both addresses", || TcpStream::connect(server.addr(1)).ok());
+    server.site.write("nginx.conf", &conf.replace("listen 127.0.0.1:%PORT1%;", ""));
+    server.signal(Signal::SIGHUP);
+    wait_for("a closed address", || TcpStream::connect(server.addr(1)).is_err().then_some(()));
+    server.site.write("nginx.conf", &conf);
+    server.signal(Signal::SIGHUP);
+    wait_for("the address again", || TcpStream::connect(server.addr(1)).ok());
+}
+
+#[test]
+fn a_dead_worker_is_replaced_and_connections_wait() {
+    let server = Server::start(CONF);
+    let pid = server.pid();
+    let worker = one_worker(&server, pid);
+    kill(worker, Signal::SIGKILL);
+    assert!(server.get("/").ends_with("one\n"), "accepted by the next worker");
+    assert_ne!(one_worker(&server, pid), worker);
+    server.wait_for_log(&format!("[alert] {pid}#{pid}: worker process {worker} exited on signal 9"), 1);
+}
+
+#[test]
+fn logs_are_reopened() {
+    let server = Server::start(CONF);
+    server.get("/");
+    let logs = server.site.dir().join("logs");
+    wait_for("a line", || (!server.site.read("logs/access.log").is_empty()).then_some(()));
+    std::fs::rename(logs.join("access.log"), logs.join("access.log.1")).expect("rename");
+    server.signal(Signal::SIGUSR1);
+    wait_for("a new file", || logs.join("access.log").exists().then_some(()));
+    server.wait_for_log("reopening logs", 3);
+    server.get("/");
+    wait_for("a line in the new file", || (!server.site.read("logs/access.log").is_empty()).then_some(()));
+}
+
+#[test]
+fn the_worker_survives_a_killed_master() {
+    let mut server = Server::start(CONF);
+    let pid = server.pid();
+    let worker = one_worker(&server, pid);
+    kill(pid, Signal::SIGKILL);
+    server.wait_end();
+    server.wait_for_log("the master process is gone", 1);
+    assert!(server.get("/").ends_with("one\n"));
+    kill(worker, Signal::SIGQUIT);
+    wait_for("the end of the worker", || (!alive(worker)).then_some(()));
+}
+
+/// Connects in a loop while `work` runs; gives the number of answers, and panics on a refused connection.
+fn under_load(addr: SocketAddr, work: impl FnOnce()) -> usize {
+    let (done, answers) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::SeqCst) {
+                let answer = crate::harness::raw(addr, b"GET / HTTP/1.0\r\n\r\n");
+                assert!(answer.starts_with(b"HTTP/1.1 200"), "{:?}", String::from_utf8_lossy(&answer));
+                answers.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        work();
+        done.store(true, Ordering::SeqCst);
+    });
+    answers.into_inner()
+}
+
+#[test]
+fn upgrade_and_way_back_refuse_nobody() {
+    let server = Server::start_daemon(CONF);
+    let old = server.pid();
+    let answers = under_load(server.addr(0), || {
+        server.signal(Signal::SIGUSR2);
+        let new = wait_for("a new master", || server.site.pid().filter(|pid| *pid != old));
+        assert_eq!(server.site.read("logs/nginx.pid.oldbin"), format!("{old}\n"));
+        one_worker(&server, new);
+        kill(old, Signal::SIGWINCH);
+        wait_for("the end of the old worker", || server.workers(old).is_empty().then_some(()));
+        // The way back: the old master takes a worker again, the new one goes.
+        kill(old, Signal::SIGHUP);
+        one_worker(&server, old);
+        kill(new, Signal::SIGQUIT);
+        wait_for("the old pid file", || server.site.pid().filter(|pid| *pid == old));
+        assert!(server.site.dir().join("web.sock").exists());
+
+        // And for good.
+        server.signal(Signal::SIGUSR2);
+        let new = wait_for("a new master", || server.site.pid().filter(|pid| *pid != old));
+        one_worker(&server, new);
+        kill(old, Signal::SIGQUIT);
+        wait_for("the end of the old master", || (!alive(old)).then_some(()));
+        assert_eq!(server.site.pid(), Some(new));
+        assert!(!server.site.dir().join("logs/nginx.pid.oldbin").exists());
+        assert!(server.site.dir().join("web.sock").exists());
+    });
+    assert!(answers > 0);
+}
+
+#[test]
+fn reloads_refuse_nobody() {
+    let server = Server::start(CONF);
+    let answers = under_load(server.addr(0), || {
+        for i in 1..=20 {
+            server.signal(Signal::SIGHUP);
+            server.wait_for_log(": reconfiguring", i);
+        }
+    });
+    assert!(answers > 0);
+}
+
+#[test]
+fn one_process_without_a_master() {
+    let mut server = Server::start(&format!("master_process off;\n{CONF}"));
+    let pid = server.pid();
+    assert!(server.workers(pid).is_empty());
+    assert!(server.get("/").ends_with("one\n"));
+    server.site.write("nginx.conf", &format!("master_process off;\n{}", CONF.replace("one", "two")));
+    server.signal(Signal::SIGHUP);
+    wait_for("the new configuration", || server.get("/").ends_with("two\n").then_some(()));
+    server.signal(Signal::SIGQUIT);
+    assert_eq!(server.wait_end(), Some(0));
+}
+
+#[test]
+fn more_threads_come_with_the_next_worker() {
+    let server = Server::start(CONF);
+    let pid = server.pid();
+    let worker = one_worker(&server, pid);
+    server.site.write("nginx.conf", &CONF.replace("worker_processes 2", "worker_processes 4"));
+    server.signal(Signal::SIGHUP);
+    server.wait_for_log("\"worker_processes\" changed from 2 to 4", 1);
+    // No socket is left without a thread: every connection is answered.
+    (0..20).for_each(|_| assert!(server.get("/").ends_with("one\n")));
+    kill(worker, Signal::SIGQUIT);
+    wait_for("the next worker", || (one_worker(&server, pid) != worker).then_some(()));
+    (0..20).for_each(|_| assert!(server.get("/").ends_with("one\n")));
+}
+
+/// The running nginx hands its sockets to this program: the change of server as an upgrade.
+#[test]
+fn takes_over_from_nginx() {
+    let Ok(nginx) = std::env::var("FOREBAY_TEST_NGINX") else {
+        println!("skipped: FOREBAY_TEST_NGINX names no nginx");
+        return;
+    };
+    let site = crate::harness::Site::new(CONF);
+    let program = site.dir().join("nginx");
+    std::fs::copy(&nginx, &program).expect("copy");
+    let started = site.command(&program.to_string_lossy(), &[]).status().expect("starts");
+    assert!(started.success());
+    let old = wait_for("a pid file", || site.pid());
+    wait_for("nginx", || TcpStream::connect(site.addr(0)).ok());
+    let new = {
+        // The program file of a running process is replaced, not written to.
+        let next = site.dir().join("next");
+        std::fs::copy(crate::harness::PROGRAM, &next).expect("copy");
+        std::fs::rename(&next, &program).expect("rename");
+        under_load(site.addr(0), || {
+            kill(old, Signal::SIGUSR2);
+            let new = wait_for("a new master", || site.pid().filter(|pid| *pid != old));
+            wait_for("its worker", || crate::harness::children(new).first().copied());
+            kill(old, Signal::SIGQUIT);
+            wait_for("the end of nginx", || (!alive(old)).then_some(()));
+        });
+        site.pid().expect("a pid file")
+    };
+    let answer = crate::harness::raw(site.addr(0), b"GET / HTTP/1.0\r\n\r\n");
+    assert!(String::from_utf8_lossy(&answer).contains("Server: forebay"));
+    kill(new, Signal::SIGQUIT);
+    wait_for("the end", || (!alive(new)).then_some(()));
+}
