@@ -79,7 +79,7 @@ fn shortcut(name: &[u8]) -> Option<Op> {
             !line.is_empty()
         }),
         b"remote_user" => Op::Client(|r, o| {
-            if r.modules.remote_user.is_none() && r.head.get(Name::Authorization).is_none() {
+            if r.head.get(Name::Authorization).is_none() {
                 return false;
             }
             crate::modules::vars::push_remote_user(r, o)

@@ -3,6 +3,7 @@
 
 use crate::access_log;
 use crate::body;
+use crate::error_log;
 use crate::error_page;
 use crate::head::{self, BodyFraming};
 use crate::phases::{self, MAX_URI_CHANGES};
@@ -11,6 +12,7 @@ use crate::request::{Conn, Partial, Peer, Request};
 use crate::thread::Thread;
 use forebay_conf::error::Level;
 use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
+use forebay_http::proxy_protocol::{self, Broken, Parsed};
 use forebay_http::request::{Framing, Method, Version};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -66,6 +68,8 @@ enum Head {
     Wait,
     /// The client is gone or too slow.
     Gone,
+    /// The client does not begin with the PROXY protocol header that is asked for.
+    Stranger,
 }
 
 async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
@@ -90,6 +94,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
                 gone(req);
                 return;
             }
+            Head::Stranger => return,
             Head::Wait => {
                 let begun = !req.head.buf.is_empty();
                 guard.state(if begun { Some(|c| &c.reading) } else { None });
@@ -115,6 +120,12 @@ fn gone(req: &mut Request) {
     if req.head.buf.is_empty() && req.conn.requests > 0 {
         return;
     }
+    if !req.conn.greeted {
+        if !req.head.buf.is_empty() {
+            req.log_stranger(Broken::Header);
+        }
+        return;
+    }
     if !req.head.buf.is_empty() {
         req.resp.status = 400;
         req.begin_request();
@@ -127,7 +138,10 @@ fn gone(req: &mut Request) {
 
 fn read_head(thread: &Rc<Thread>, req: &mut Request, token: Token, limits: &Limits) -> Head {
     loop {
-        if !req.head.buf.is_empty() {
+        if !req.conn.greeted && !req.take_greeting() {
+            return Head::Stranger;
+        }
+        if req.conn.greeted && !req.head.buf.is_empty() {
             match parser::parse(&mut req.head, limits) {
                 Ok(Status::Complete) => return Head::Complete,
                 Err(reject) => return Head::Refused(reject),
@@ -335,6 +349,47 @@ async fn close(thread: &Rc<Thread>, req: &mut Request, token: Token, unread: boo
 }
 
 impl Request {
+    /// Reads the PROXY protocol header, if the listener asks for one. `false`: what came is none.
+    fn take_greeting(&mut self) -> bool {
+        if !self.address().is_some_and(|a| a.options.proxy_protocol) {
+            self.conn.greeted = true;
+            return true;
+        }
+        if self.head.buf.is_empty() {
+            return true;
+        }
+        match proxy_protocol::parse(&self.head.buf) {
+            Ok(Parsed::Partial) => true,
+            Ok(Parsed::Complete(len, header)) => {
+                self.head.buf.drain(..len);
+                self.conn.proxied = header.map(Box::new);
+                self.conn.greeted = true;
+                true
+            }
+            Err(broken) => {
+                self.log_stranger(broken);
+                false
+            }
+        }
+    }
+
+    fn log_stranger(&mut self, broken: Broken) {
+        let what = match broken {
+            Broken::Header => {
+                let line = self.head.buf.split(|b| matches!(b, b'\r' | b'\n')).next().unwrap_or_default();
+                format!("broken header: \"{}\"", String::from_utf8_lossy(line))
+            }
+            Broken::TooLarge => "header is too large".to_owned(),
+            Broken::Version(v) => format!("unknown PROXY protocol version: {v}"),
+        };
+        let mut client = Vec::new();
+        crate::request::push_peer(self.conn.peer, &mut client);
+        let tail =
+            format!(", client: {}, server: {}", String::from_utf8_lossy(&client), self.listener_text());
+        let what = format!("{what} while reading PROXY protocol");
+        error_log::log_connection(&self.thread, Level::Error, self.conn.number, &what, &tail);
+    }
+
     /// Limits of the default server of the connection's address.
     fn limits(&self) -> Limits {
         let http = self.http();
@@ -385,6 +440,7 @@ impl Request {
             peer: Peer::Unix,
             local: None,
             proxied: None,
+            greeted: false,
             listener: 0,
             requests: 0,
             accepted: self.conn.accepted,
@@ -424,7 +480,7 @@ impl Request {
         self.depth = 0;
         self.refused = 0;
         self.keep_alive = self.head.keep_alive;
-        self.peer = self.conn.client();
+        self.peer = self.conn.peer;
         self.body.begin(self.head.framing, self.head.len);
         self.remote.clear();
         crate::request::push_peer(self.peer, &mut self.remote);

@@ -35,6 +35,7 @@ pub const MAX_URI_CHANGES: u8 = 11;
 
 /// Runs the phases until the response is made.
 pub async fn run(req: &mut Request) {
+    post_read(req);
     let mut start = Start::ServerRewrite;
     loop {
         let outcome = match walk(req, start).await {
@@ -149,6 +150,16 @@ fn find_location(req: &mut Request) -> Option<Outcome> {
     None
 }
 
+/// Once for a request, before the first rewrite. The hooks there are only look at the head.
+fn post_read(req: &mut Request) {
+    let http = req.http();
+    if let Some(l) = http.locations.get(http.server(req).root) {
+        for hook in &l.plan.post_read {
+            let _ = hook(req);
+        }
+    }
+}
+
 async fn preaccess(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
     for hook in &http.location(req).plan.preaccess {
@@ -179,6 +190,7 @@ async fn access(req: &mut Request) -> Option<Outcome> {
             Verdict::Status(s @ (401 | 403)) if any => {
                 refused = Some(if refused == Some(401) { 401 } else { s })
             }
+            Verdict::Status(s) => return Some(delayed(req, s).await),
             v => return Some(outcome(v)),
         }
     }
@@ -194,24 +206,30 @@ async fn delayed(req: &mut Request, status: u16) -> Outcome {
     let http = req.http();
     let delay = http.location(req).settings.core.auth_delay.0;
     if status == 401 && !delay.is_zero() {
+        req.log(Level::Info, "delaying unauthorized request");
         let thread = req.thread.clone();
         thread.reactor.sleep(delay).await;
     }
     Outcome::Status(status)
 }
 
+/// Waits as long as a verdict asks for it.
 async fn settle(req: &mut Request, v: Verdict) -> Verdict {
-    match v {
-        Verdict::Delay(d, then) => {
-            let thread = req.thread.clone();
-            thread.reactor.sleep(d).await;
-            *then
+    let mut v = v;
+    loop {
+        v = match v {
+            Verdict::Delay(d, then) => {
+                let thread = req.thread.clone();
+                thread.reactor.sleep(d).await;
+                *then
+            }
+            Verdict::Offload(o) => match tokio::task::spawn_blocking(o.work).await {
+                Ok(result) => (o.then)(req, result),
+                // It panicked, or the process ends.
+                Err(_) => Verdict::Status(500),
+            },
+            v => return v,
         }
-        Verdict::Status(401) => match delayed(req, 401).await {
-            Outcome::Status(s) => Verdict::Status(s),
-            _ => Verdict::Status(401),
-        },
-        v => v,
     }
 }
 
@@ -221,6 +239,8 @@ fn outcome(v: Verdict) -> Outcome {
         Verdict::Redirect => Outcome::Redirect,
         Verdict::Done | Verdict::Declined | Verdict::Allowed => Outcome::Done,
         Verdict::Delay(_, then) => outcome(*then),
+        // Settled before; nothing may come through unchecked.
+        Verdict::Offload(_) => Outcome::Status(500),
     }
 }
 

@@ -46,8 +46,10 @@ pub struct Conn {
     pub peer: Peer,
     /// Local address, where the listener's is a wildcard; asked for once.
     pub local: Option<SocketAddr>,
-    /// Addresses of a PROXY protocol header: client, server.
-    pub proxied: Option<Box<(SocketAddr, SocketAddr)>>,
+    /// PROXY protocol header.
+    pub proxied: Option<Box<forebay_http::proxy_protocol::Header>>,
+    /// The PROXY protocol header has been read, or there is none.
+    pub greeted: bool,
     /// Listener.
     pub listener: u32,
     /// Requests so far.
@@ -65,13 +67,6 @@ pub struct Partial {
     pub buf: Box<[u8]>,
     /// When the first came.
     pub started: Instant,
-}
-
-impl Conn {
-    /// The client: of the PROXY protocol header if there was one.
-    pub fn client(&self) -> Peer {
-        self.proxied.as_ref().map_or(self.peer, |p| Peer::Inet(p.0))
-    }
 }
 
 /// Appends an address as text.
@@ -230,6 +225,7 @@ impl Request {
             peer: Peer::Unix,
             local: None,
             proxied: None,
+            greeted: false,
             listener: 0,
             requests: 0,
             accepted: now,

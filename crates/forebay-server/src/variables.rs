@@ -176,8 +176,7 @@ fn builtin(name: &[u8]) -> (Source, bool) {
     (Source::Unknown, true)
 }
 
-const LATER_PREFIXES: &[&str] =
-    &["upstream_http_", "upstream_trailer_", "upstream_cookie_", "ssl_", "proxy_protocol_tlv_", "jwt_"];
+const LATER_PREFIXES: &[&str] = &["upstream_http_", "upstream_trailer_", "upstream_cookie_", "ssl_", "jwt_"];
 
 /// Variables of features that are not there yet: a log format may name them, and they print as `-`.
 const LATER: &[&str] = &[

@@ -327,8 +327,8 @@ impl Handler for WorkerThread {
     }
 
     fn accept(self: Rc<Self>, listener: u32) {
-        let fd = match self.listeners.borrow().get(listener as usize) {
-            Some(Some(s)) => s.fd.clone(),
+        let (fd, wildcard) = match self.listeners.borrow().get(listener as usize) {
+            Some(Some(s)) => (s.fd.clone(), s.addr.is_wildcard()),
             _ => return,
         };
         for _ in 0..ACCEPT_BATCH {
@@ -346,11 +346,13 @@ impl Handler for WorkerThread {
                     self.thread.counters.accepted.add(1);
                     self.thread.counters.handled.add(1);
                     self.thread.counters.active.add(1);
+                    let local = if wildcard { rustix::net::getsockname(&sock).ok() } else { None };
                     let conn = Conn {
                         number: SERIAL.fetch_add(1, Ordering::Relaxed) + 1,
                         peer,
-                        local: None,
+                        local: local.and_then(|a| std::net::SocketAddr::try_from(a).ok()),
                         proxied: None,
+                        greeted: false,
                         listener,
                         requests: 0,
                         accepted: self.thread.clock.now(),
@@ -385,8 +387,9 @@ impl Handler for WorkerThread {
         }
         if conn.partial.is_some() || conn.requests == 0 {
             let tail = format!(", client: {}", peer_text(&conn));
-            let what = "client timed out (110: Connection timed out) while waiting for request";
-            error_log::log_connection(&self.thread, Level::Info, conn.number, what, &tail);
+            let doing = if conn.greeted { "waiting for request" } else { "reading PROXY protocol" };
+            let what = format!("client timed out (110: Connection timed out) while {doing}");
+            error_log::log_connection(&self.thread, Level::Info, conn.number, &what, &tail);
         }
     }
 
@@ -424,6 +427,6 @@ impl Handler for WorkerThread {
 
 fn peer_text(conn: &Conn) -> String {
     let mut out = Vec::new();
-    crate::request::push_peer(conn.client(), &mut out);
+    crate::request::push_peer(conn.peer, &mut out);
     String::from_utf8_lossy(&out).into_owned()
 }

@@ -43,6 +43,13 @@ pub enum ListenAddr {
     Unix(PathBuf),
 }
 
+impl ListenAddr {
+    /// Whether connections may come to more than one local address.
+    pub fn is_wildcard(&self) -> bool {
+        matches!(self, ListenAddr::Inet(a) if a.ip().is_unspecified())
+    }
+}
+
 /// Options of a listening socket (nginx: listen).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SocketOptions {

@@ -8,15 +8,22 @@ use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 
+pub mod access;
+pub mod auth_basic;
 pub mod autoindex;
 pub mod core;
 pub mod empty_gif;
+pub mod geo;
 pub mod headers;
 pub mod index;
 pub mod log;
+pub mod map;
+pub mod proxy_protocol;
 pub mod random_index;
+pub mod realip;
 pub mod rewrite;
 pub mod server;
+pub mod split_clients;
 pub mod static_file;
 pub mod stub_status;
 pub mod try_files;
@@ -59,10 +66,13 @@ macro_rules! modules {
     };
 }
 
-modules! { core, log, headers, index, autoindex, random_index, rewrite, }
+modules! {
+    core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip,
+}
 
 /// What a hook decided.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(PartialEq, Eq))]
 pub enum Verdict {
     /// Goes on with the next hook.
     Declined,
@@ -76,7 +86,34 @@ pub enum Verdict {
     Delay(std::time::Duration, Box<Verdict>),
     /// Starts over with the path in `Request::uri`.
     Redirect,
+    /// Computes for a while on another thread, then goes on as the result says.
+    Offload(Offload),
 }
+
+/// Work that would hold up other requests of the thread.
+pub struct Offload {
+    /// What to compute.
+    pub work: Box<dyn FnOnce() -> bool + Send>,
+    /// What follows from the result.
+    pub then: Box<dyn FnOnce(&mut Request, bool) -> Verdict>,
+}
+
+impl std::fmt::Debug for Offload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Offload")
+    }
+}
+
+/// No two are the same.
+#[cfg(test)]
+impl PartialEq for Offload {
+    fn eq(&self, _: &Offload) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+impl Eq for Offload {}
 
 /// A hook looks at the request and decides.
 pub type Hook = fn(&mut Request) -> Verdict;
@@ -87,15 +124,23 @@ pub struct Entry {
     hook: Hook,
 }
 
+/// Runs before anything else, by the settings of the server, in this order (nginx: POST_READ).
+const POST_READ: &[Entry] = &[Entry { enabled: realip::enabled, hook: realip::replace }];
+
 /// Runs before access, in this order (nginx: PREACCESS).
-const PREACCESS: &[Entry] = &[];
+const PREACCESS: &[Entry] = &[Entry { enabled: realip::enabled, hook: realip::replace }];
 
 /// Decides on access, in this order (nginx: ACCESS).
-const ACCESS: &[Entry] = &[];
+const ACCESS: &[Entry] = &[
+    Entry { enabled: access::enabled, hook: access::check },
+    Entry { enabled: auth_basic::enabled, hook: auth_basic::check },
+];
 
 /// Hooks enabled in one location, found once when the configuration is built.
 #[derive(Debug, Default)]
 pub struct Plan {
+    /// POST_READ.
+    pub post_read: Vec<Hook>,
     /// PREACCESS.
     pub preaccess: Vec<Hook>,
     /// ACCESS.
@@ -129,6 +174,7 @@ impl Plan {
     pub fn for_location(s: &LocationSettings, _ops: &[rewrite::Op]) -> Plan {
         let pick = |entries: &[Entry]| entries.iter().filter(|e| (e.enabled)(s)).map(|e| e.hook).collect();
         Plan {
+            post_read: pick(POST_READ),
             preaccess: pick(PREACCESS),
             access: pick(ACCESS),
             plain_head: (HEADER_FILTERS.iter()).all(|e| e.standard || !(e.enabled)(s))
@@ -162,6 +208,9 @@ impl Content {
 pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
     match d.name.text.as_slice() {
         b"log_format" => log::format(d, cx)?,
+        b"map" => map::block(d, cx)?,
+        b"geo" => geo::block(d, cx)?,
+        b"split_clients" => split_clients::block(d, cx)?,
         _ => return Ok(false),
     }
     Ok(true)
@@ -196,23 +245,21 @@ pub fn is_location(kind: &Kind) -> bool {
 
 /// Rows of all built-in variables.
 pub fn variables() -> impl Iterator<Item = &'static Row> {
-    [vars::PLAIN, vars::VARIABLES].into_iter().flatten()
+    [vars::PLAIN, vars::VARIABLES, proxy_protocol::VARIABLES, realip::VARIABLES].into_iter().flatten()
 }
 
 /// What modules keep for one request; reset for each.
 #[derive(Debug, Default)]
 pub struct ModuleState {
-    /// User name of `auth_basic` (`$remote_user`).
-    pub remote_user: Option<Vec<u8>>,
     /// `$request_id`, made when first asked for.
     pub request_id: Option<[u8; 32]>,
+    /// Who connected, when realip put another address in its place.
+    pub replaced_peer: Option<crate::request::Peer>,
 }
 
 impl ModuleState {
     /// Empties it for the next request.
     pub fn clear(&mut self) {
-        if self.remote_user.is_some() || self.request_id.is_some() {
-            *self = ModuleState::default();
-        }
+        *self = ModuleState::default();
     }
 }

@@ -50,13 +50,7 @@ pub const PLAIN: &[Row] = rows! {
     "nginx_version" => |_, o| text(o, b"1.31.5"),
     "pid" => |r, o| number(o, u64::from(r.thread.pid)),
     "pipe" => |r, o| text(o, if r.pipelined { b"p" } else { b"." }),
-    "proxy_protocol_addr" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| o.extend_from_slice(p.0.ip().to_string().as_bytes())).is_some()),
-    "proxy_protocol_port" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| response::number(o, u64::from(p.0.port()))).is_some()),
-    "proxy_protocol_server_addr" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| o.extend_from_slice(p.1.ip().to_string().as_bytes())).is_some()),
-    "proxy_protocol_server_port" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| response::number(o, u64::from(p.1.port()))).is_some()),
     "query_string" => args,
-    "realip_remote_addr" => |r, o| { let p = r.conn.client(); crate::request::push_peer(p, o); Ok(true) },
-    "realip_remote_port" => |r, o| port(r.conn.client(), o),
     "realpath_root" => realpath_root,
     "remote_addr" => |r, o| text(o, &r.remote.clone()),
     "remote_port" => |r, o| port(r.peer, o),
@@ -157,10 +151,11 @@ fn host(r: &mut Request, out: &mut Vec<u8>) -> Got {
     Ok(true)
 }
 
-fn port(p: Peer, out: &mut Vec<u8>) -> Got {
+/// A port; nothing if it is not known.
+pub(super) fn port(p: Peer, out: &mut Vec<u8>) -> Got {
     match p {
-        Peer::Inet(a) => number(out, u64::from(a.port())),
-        Peer::Unix => Ok(true),
+        Peer::Inet(a) if a.port() > 0 => number(out, u64::from(a.port())),
+        Peer::Inet(_) | Peer::Unix => Ok(true),
     }
 }
 
@@ -184,25 +179,8 @@ fn remote_user(r: &mut Request, out: &mut Vec<u8>) -> Got {
 
 /// Appends the user name of Basic authentication; `false` if there is none.
 pub fn push_remote_user(r: &Request, out: &mut Vec<u8>) -> bool {
-    use base64::Engine;
-    if let Some(u) = &r.modules.remote_user {
-        out.extend_from_slice(u);
-        return true;
-    }
-    let Some(v) = r.head.get(Name::Authorization) else { return false };
-    let Some((scheme, rest)) = v.split_at_checked(6) else { return false };
-    if !scheme.eq_ignore_ascii_case(b"basic ") {
-        return false;
-    }
-    let decoded = base64::engine::general_purpose::STANDARD.decode(rest.trim_ascii());
-    let Ok(decoded) = decoded else { return false };
-    match memchr::memchr(b':', &decoded) {
-        Some(at) => {
-            out.extend_from_slice(&decoded[..at]);
-            true
-        }
-        None => false,
-    }
+    let user = crate::modules::auth_basic::credentials(r).map(|(user, _)| user).filter(|u| !u.is_empty());
+    user.map(|u| out.extend_from_slice(&u)).is_some()
 }
 
 fn realpath_root(r: &mut Request, out: &mut Vec<u8>) -> Got {
