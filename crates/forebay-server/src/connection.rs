@@ -261,6 +261,9 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
 /// Sends the response. `false`: the client is gone or too slow.
 async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     let http = req.http();
+    if let Some(status) = req.status_override {
+        req.resp.status = status;
+    }
     for filter in &http.location(req).plan.header_filters {
         if filter(req).is_err() {
             error_page::built_in(req, 500);

@@ -29,6 +29,8 @@ pub struct Http {
     pub addresses: Vec<ListenerAddresses>,
     /// Log formats.
     pub log_formats: Vec<crate::access_log::Format>,
+    /// `charset_map`s.
+    pub charset_maps: modules::charset::Maps,
 }
 
 /// Addresses served by one socket: a wildcard socket may stand for several.
@@ -361,6 +363,9 @@ impl<'s, 'f> Builder<'s, 'f> {
                 }
             }
             let settings = l.written.resolve();
+            if l.parent.is_some() {
+                self.cx.charset_maps.check(&settings).map_err(|m| super::plain(&m))?;
+            }
             inherited.push(l.written);
             let plan = modules::Plan::for_location(&settings, &l.ops);
             locations.push(Location {
@@ -395,6 +400,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             vars: Vec::new(),
             addresses,
             log_formats: std::mem::take(self.cx.log_formats),
+            charset_maps: std::mem::take(self.cx.charset_maps),
         };
         Ok((http, listeners))
     }

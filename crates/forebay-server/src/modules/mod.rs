@@ -9,8 +9,11 @@ use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 
 pub mod autoindex;
+pub mod charset;
 pub mod core;
 pub mod empty_gif;
+pub mod gzip_accept;
+pub mod gzip_static;
 pub mod headers;
 pub mod index;
 pub mod log;
@@ -59,7 +62,7 @@ macro_rules! modules {
     };
 }
 
-modules! { core, log, headers, index, autoindex, random_index, rewrite, }
+modules! { core, log, headers, index, autoindex, random_index, rewrite, charset, gzip_accept, gzip_static, }
 
 /// What a hook decided.
 #[derive(Debug, PartialEq, Eq)]
@@ -117,6 +120,7 @@ pub struct FilterEntry {
 const HEADER_FILTERS: &[FilterEntry] = &[
     FilterEntry { enabled: |_| true, filter: static_file::not_modified },
     FilterEntry { enabled: headers::enabled, filter: headers::filter },
+    FilterEntry { enabled: charset::enabled, filter: charset::filter },
     FilterEntry { enabled: |_| true, filter: static_file::ranges },
 ];
 
@@ -155,6 +159,7 @@ impl Content {
 pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
     match d.name.text.as_slice() {
         b"log_format" => log::format(d, cx)?,
+        b"charset_map" => charset::map(d, cx)?,
         _ => return Ok(false),
     }
     Ok(true)
