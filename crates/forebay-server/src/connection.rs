@@ -275,6 +275,9 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
 
 /// Sends the response. `false`: the client is gone or too slow.
 async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
+    if let Some(status) = req.status_override {
+        req.resp.status = status;
+    }
     let mut out = req.take_buf();
     let framing = if head::write_file(req, &mut out) {
         BodyFraming::Plain

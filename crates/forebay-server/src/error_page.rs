@@ -32,6 +32,8 @@ pub fn special(req: &mut Request, status: u16) -> Next {
         req.resp.status = status;
         return Next::Done;
     }
+    // A failure of an error page has its own status.
+    req.status_override = None;
     let http = req.http();
     let core = &http.location(req).settings.core;
     if req.error_status == 0 || core.recursive_error_pages {

@@ -93,8 +93,8 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         }
         None if status != 304 && status != 204 => {
             if req.head.version >= Version::Http11 && core.chunked_transfer_encoding {
-                chunked = true;
                 if framing == BodyFraming::Plain {
+                    chunked = true;
                     framing = BodyFraming::Chunked;
                 }
             } else if !r.head_only {
@@ -103,7 +103,7 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         }
         _ => {}
     }
-    if let Some(t) = r.last_modified {
+    if let Some(t) = r.last_modified.filter(|_| matches!(status, 200 | 206 | 304)) {
         push(out, b"Last-Modified: ", &forebay_http::date::imf(t));
     }
     if !r.location.is_empty() {
@@ -125,6 +125,9 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         out.extend_from_slice(b"Connection: close\r\n");
     }
     let r = &req.resp;
+    if r.gzip_vary {
+        out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
+    }
     if !r.etag.is_empty() {
         push(out, b"ETag: ", &r.etag);
     }

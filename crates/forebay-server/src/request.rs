@@ -319,9 +319,10 @@ impl Request {
 
     /// Forgets a response that was begun; rates set by variables stay.
     pub fn forget_response(&mut self) {
-        let rate = self.resp.limit_rate;
+        let (rate, vary) = (self.resp.limit_rate, self.resp.gzip_vary);
         self.resp.clear();
         self.resp.limit_rate = rate;
+        self.resp.gzip_vary = vary;
     }
 
     /// The configuration's http block. A clone of the counter keeps it while the request changes.

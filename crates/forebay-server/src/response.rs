@@ -152,6 +152,8 @@ pub struct Response {
     pub close: bool,
     /// The built-in page of a status, not content of a location.
     pub error_page: bool,
+    /// `Vary: Accept-Encoding` is to be sent.
+    pub gzip_vary: bool,
     /// `$limit_rate` at work, bytes/s; 0 = none.
     pub limit_rate: u64,
     /// Status line of an upstream, reason phrase included; empty: the standard one.
@@ -176,6 +178,7 @@ impl Response {
         self.head_only = false;
         self.close = false;
         self.error_page = false;
+        self.gzip_vary = false;
         self.limit_rate = 0;
         self.reason.clear();
     }

@@ -11,9 +11,12 @@ use forebay_conf::tree::Directive;
 pub mod access;
 pub mod auth_basic;
 pub mod autoindex;
+pub mod charset;
 pub mod core;
 pub mod empty_gif;
 pub mod geo;
+pub mod gzip_accept;
+pub mod gzip_static;
 pub mod headers;
 pub mod index;
 pub mod log;
@@ -67,7 +70,8 @@ macro_rules! modules {
 }
 
 modules! {
-    core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip,
+    core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
+    gzip_accept, gzip_static,
 }
 
 /// What a hook decided.
@@ -166,6 +170,7 @@ pub struct FilterEntry {
 const HEADER_FILTERS: &[FilterEntry] = &[
     FilterEntry { enabled: |_| true, filter: static_file::not_modified, standard: true },
     FilterEntry { enabled: headers::enabled, filter: headers::filter, standard: false },
+    FilterEntry { enabled: charset::enabled, filter: charset::filter, standard: false },
     FilterEntry { enabled: |_| true, filter: static_file::ranges, standard: true },
 ];
 
@@ -211,6 +216,7 @@ pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> 
         b"map" => map::block(d, cx)?,
         b"geo" => geo::block(d, cx)?,
         b"split_clients" => split_clients::block(d, cx)?,
+        b"charset_map" => charset::map(d, cx)?,
         _ => return Ok(false),
     }
     Ok(true)
