@@ -273,12 +273,16 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
     true
 }
 
+/// Room for a response head, bytes; longer ones grow.
+const HEAD: usize = 1024;
+
 /// Sends the response. `false`: the client is gone or too slow.
 async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     if let Some(status) = req.status_override {
         req.resp.status = status;
     }
     let mut out = req.take_buf();
+    out.reserve(HEAD);
     let framing = if head::write_file(req, &mut out) {
         BodyFraming::Plain
     } else {

@@ -11,15 +11,15 @@ use forebay_http::request::{Method, Version};
 /// Name and version in `Server` and on built-in pages.
 pub const PRODUCT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
 
-/// What `Server` says here.
-pub fn server_token(req: &mut Request, core: &Settings) -> Vec<u8> {
+/// Appends what `Server` says here.
+pub fn push_server_token(req: &mut Request, core: &Settings, out: &mut Vec<u8>) {
     match &core.server_tokens {
-        ServerTokens::On | ServerTokens::Build => PRODUCT.as_bytes().to_vec(),
-        ServerTokens::Off => b"forebay".to_vec(),
+        ServerTokens::On | ServerTokens::Build => out.extend_from_slice(PRODUCT.as_bytes()),
+        ServerTokens::Off => out.extend_from_slice(b"forebay"),
         ServerTokens::Value(t) => match t.value(req).unwrap_or_default().as_slice() {
-            b"on" | b"build" => PRODUCT.as_bytes().to_vec(),
-            b"" | b"off" => b"forebay".to_vec(),
-            other => other.to_vec(),
+            b"on" | b"build" => out.extend_from_slice(PRODUCT.as_bytes()),
+            b"" | b"off" => out.extend_from_slice(b"forebay"),
+            other => out.extend_from_slice(other),
         },
     }
 }
@@ -65,8 +65,9 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
             ServerTokens::Off => out.extend_from_slice(b"Server: forebay\r\n"),
             ServerTokens::On | ServerTokens::Build => push(out, b"Server: ", PRODUCT.as_bytes()),
             ServerTokens::Value(_) => {
-                let token = server_token(req, core);
-                push(out, b"Server: ", &token);
+                out.extend_from_slice(b"Server: ");
+                push_server_token(req, core, out);
+                out.extend_from_slice(b"\r\n");
             }
         }
     }

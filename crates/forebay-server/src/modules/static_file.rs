@@ -209,18 +209,25 @@ pub fn internal_redirect(req: &mut Request) -> Outcome {
 
 /// Status and log line for a file that cannot be opened.
 fn failed(req: &mut Request, path: &[u8], e: Errno, call: &str) -> Outcome {
-    let text = String::from_utf8_lossy(path).into_owned();
     let (status, level) = match e {
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => (404, Level::Error),
         Errno::ACCESS | Errno::LOOP | Errno::XDEV => (403, Level::Error),
         _ => (500, Level::Crit),
     };
-    let message = format!("{call} \"{text}\" failed {}", errno_text(e));
-    if status == 404 {
-        log_missing(req, &message)
-    } else {
-        req.log(level, &message)
+    let http = req.http();
+    if status == 404 && !http.location(req).settings.core.log_not_found {
+        return Outcome::Status(status);
     }
+    req.log_with(level, |out| {
+        for piece in [call.as_bytes(), b" \"", path, b"\" failed "] {
+            out.extend_from_slice(piece);
+        }
+        match e {
+            // What nearly every such line says.
+            Errno::NOENT => out.extend_from_slice(b"(2: No such file or directory)"),
+            e => out.extend_from_slice(errno_text(e).as_bytes()),
+        }
+    });
     Outcome::Status(status)
 }
 

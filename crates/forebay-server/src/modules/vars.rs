@@ -336,10 +336,12 @@ impl Request {
     }
 
     /// Makes a response from text, its type by the path (nginx: return CODE TEXT).
-    pub fn send_text(&mut self, status: u16, text: Vec<u8>) {
+    pub fn send_text(&mut self, status: u16, text: &[u8]) {
         self.resp.status = status;
         crate::modules::static_file::content_type(self);
-        self.resp.set_body(text);
+        self.resp.text.clear();
+        self.resp.text.extend_from_slice(text);
+        self.resp.body_from_text();
         if self.method == Method::Head {
             self.resp.head_only = true;
         }
