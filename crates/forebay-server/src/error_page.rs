@@ -81,10 +81,8 @@ fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::Err
         };
     }
     // A URL: a redirect, with 302 unless the directive names another redirect status.
-    let status = match page.overwrite {
-        Some(s @ (301..=303 | 307 | 308)) => s,
-        _ => 302,
-    };
+    let redirect = page.overwrite.filter(|s| matches!(s, 301..=303 | 307 | 308));
+    let status = redirect.unwrap_or(302);
     req.status_override = None;
     req.resp.location = target;
     built_in(req, status);
@@ -152,7 +150,13 @@ pub fn built_in(req: &mut Request, status: u16) {
     let mut page = std::mem::take(&mut req.resp.text);
     for piece in [
         b"<html>\r\n<head><title>",
-        title.as_bytes(),
+        match status {
+            494 => b"400 Request Header Or Cookie Too Large",
+            495 => b"400 The SSL certificate error",
+            496 => b"400 No required SSL certificate was sent",
+            497 => b"400 The plain HTTP request was sent to HTTPS port",
+            _ => title.as_bytes(),
+        },
         b"</title></head>\r\n<body>\r\n<center><h1>",
         title.as_bytes(),
         b"</h1></center>\r\n",

@@ -107,8 +107,10 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     if let Some(t) = r.last_modified.filter(|_| matches!(status, 200 | 206 | 304)) {
         push(out, b"Last-Modified: ", &forebay_http::date::imf(t));
     }
-    if !r.location.is_empty() {
-        location(req, &http, core, out);
+    // A path is made absolute here; anything else goes with the other fields, as nginx has it.
+    let local = r.location.first() == Some(&b'/') && core.absolute_redirect;
+    if local {
+        location(req, core, out);
     }
     if chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
@@ -141,30 +143,25 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     framing
 }
 
-/// `Location`: made absolute where the configuration asks for it (nginx: absolute_redirect).
-fn location(req: &Request, _http: &Http, core: &Settings, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"Location: ");
-    let value = &req.resp.location;
-    if value.first() == Some(&b'/') && core.absolute_redirect {
-        out.extend_from_slice(b"http://");
-        let http = req.http();
-        if core.server_name_in_redirect {
-            let name = &http.server(req).name;
-            if name.is_empty() { local_address(req, out) } else { out.extend_from_slice(name) }
-        } else if !req.head.host.is_empty() {
-            out.extend_from_slice(&req.head.host);
-        } else {
-            local_address(req, out);
-        }
-        if core.port_in_redirect
-            && let Some(port) = req.local_address().map(|a| a.port()).filter(|p| *p != 80)
-        {
-            out.push(b':');
-            response::number(out, u64::from(port));
-        }
+/// `Location` of a path, made absolute (nginx: absolute_redirect).
+fn location(req: &Request, core: &Settings, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"Location: http://");
+    let http = req.http();
+    if core.server_name_in_redirect {
+        let name = &http.server(req).name;
+        if name.is_empty() { local_address(req, out) } else { out.extend_from_slice(name) }
+    } else if !req.head.host.is_empty() {
+        out.extend_from_slice(&req.head.host);
+    } else {
+        local_address(req, out);
     }
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
+    if core.port_in_redirect
+        && let Some(port) = req.local_address().map(|a| a.port()).filter(|p| *p != 80)
+    {
+        out.push(b':');
+        response::number(out, u64::from(port));
+    }
+    push(out, b"", &req.resp.location);
 }
 
 fn local_address(req: &Request, out: &mut Vec<u8>) {

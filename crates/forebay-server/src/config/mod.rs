@@ -254,7 +254,7 @@ fn events_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> 
 fn invalid_number(d: &Directive, cx: &Scope<'_>) -> Error {
     match d.args.first() {
         Some(w) => cx.error_at(d, w, format!("invalid number \"{}\"", w.as_str())),
-        None => cx.error(d, "invalid number"),
+        None => cx.directive_error(d, "invalid number"),
     }
 }
 
@@ -284,7 +284,7 @@ fn main_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> Re
                 n => WorkerCount::Count(
                     units::number(n)
                         .filter(|n| *n > 0 && *n < 10_000)
-                        .ok_or_else(|| cx.error(d, "invalid value"))? as usize,
+                        .ok_or_else(|| cx.directive_error(d, "invalid value"))? as usize,
                 ),
             });
         }
@@ -311,12 +311,13 @@ fn main_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> Re
         b"worker_rlimit_core" => {
             value::once(&m.worker_rlimit_core, d, cx)?;
             m.worker_rlimit_core =
-                Some(units::offset(value::first(d)).ok_or_else(|| cx.error(d, "invalid value"))?);
+                Some(units::offset(value::first(d)).ok_or_else(|| cx.directive_error(d, "invalid value"))?);
         }
         b"worker_shutdown_timeout" => {
             value::once(&m.worker_shutdown_timeout, d, cx)?;
-            m.worker_shutdown_timeout =
-                Some(units::duration_ms(value::first(d)).ok_or_else(|| cx.error(d, "invalid value"))?);
+            m.worker_shutdown_timeout = Some(
+                units::duration_ms(value::first(d)).ok_or_else(|| cx.directive_error(d, "invalid value"))?,
+            );
         }
         b"env" => {
             let t = text();

@@ -42,6 +42,11 @@ impl Scope<'_> {
         }
     }
 
+    /// An error that nginx begins with the directive: `"x" directive invalid value`.
+    pub fn directive_error(&self, d: &Directive, what: &str) -> Error {
+        self.error(d, format!("\"{}\" directive {what}", d.name.as_str()))
+    }
+
     /// An error with its caret under one word.
     pub fn error_at(&self, d: &Directive, w: &Word, message: impl Into<String>) -> Error {
         Error { span: Some(w.span), ..self.error(d, message) }

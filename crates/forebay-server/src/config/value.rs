@@ -71,7 +71,7 @@ simple!(Offset, |b| units::offset(b).map(Offset));
 impl Setting for Number {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        units::number(first(d)).map(Number).ok_or_else(|| cx.error(d, "invalid number"))
+        units::number(first(d)).map(Number).ok_or_else(|| cx.directive_error(d, "invalid number"))
     }
 }
 

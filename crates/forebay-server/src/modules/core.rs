@@ -334,7 +334,7 @@ pub struct KeepaliveTimeout {
 impl Setting for KeepaliveTimeout {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        let invalid = || cx.error(d, "invalid value");
+        let invalid = || cx.directive_error(d, "invalid value");
         let timeout = units::duration_ms(first(d)).ok_or_else(invalid)?;
         let header = match d.args.get(1) {
             None => None,
@@ -421,7 +421,9 @@ impl Setting for OffOffset {
         once(&previous, d, cx)?;
         match first(d) {
             b"off" => Ok(OffOffset(None)),
-            v => units::offset(v).map(|o| OffOffset(Some(o))).ok_or_else(|| cx.error(d, "invalid value")),
+            v => units::offset(v)
+                .map(|o| OffOffset(Some(o)))
+                .ok_or_else(|| cx.directive_error(d, "invalid value")),
         }
     }
 }
@@ -436,7 +438,7 @@ impl Setting for Aio {
         match first(d) {
             b"on" | b"off" | b"threads" => Ok(Aio),
             v if v.starts_with(b"threads=") => Ok(Aio),
-            _ => Err(cx.error(d, "invalid value")),
+            _ => Err(cx.directive_error(d, "invalid value")),
         }
     }
 }
