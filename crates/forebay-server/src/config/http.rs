@@ -64,6 +64,8 @@ pub struct Server {
     pub tree: LocationTree,
     /// Named locations.
     pub named: HashMap<Vec<u8>, LocationId>,
+    /// All its names.
+    pub names: Vec<super::names::ServerName>,
     /// Names with regular expressions, whose captures are set when the server is chosen.
     pub has_captures: bool,
 }
@@ -353,6 +355,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 tree,
                 named: std::mem::take(&mut s.named),
                 has_captures: s.names.iter().any(super::names::ServerName::has_captures),
+                names: std::mem::take(&mut s.names),
             });
         }
         let trees: Vec<LocationTree> = (self.locations.iter())
@@ -375,6 +378,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 }
             }
             let settings = l.written.resolve();
+            settings.referer.check().map_err(super::plain)?;
             inherited.push(l.written);
             let plan = modules::Plan::for_location(&settings, &l.ops);
             locations.push(Location {
