@@ -94,12 +94,15 @@ pub enum Verdict {
     Offload(Offload),
 }
 
+/// Goes on when the result of offloaded work is there.
+pub type Continuation = Box<dyn FnOnce(&mut Request, bool) -> Verdict>;
+
 /// Work that would hold up other requests of the thread.
 pub struct Offload {
     /// What to compute.
     pub work: Box<dyn FnOnce() -> bool + Send>,
     /// What follows from the result.
-    pub then: Box<dyn FnOnce(&mut Request, bool) -> Verdict>,
+    pub then: Continuation,
 }
 
 impl std::fmt::Debug for Offload {

@@ -87,7 +87,7 @@ fn invalid_referer(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarErro
 }
 
 /// Longest host that is looked at, bytes.
-const MAX_HOST: usize = 255;
+const MAX_HOST: usize = 256;
 
 /// What stands after the scheme. nginx takes what is shorter than `http://i.ru` for no reference at all.
 fn reference(referer: &[u8]) -> Option<&[u8]> {

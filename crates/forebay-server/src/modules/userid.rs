@@ -291,16 +291,16 @@ fn start_value(pid: u32) -> u32 {
 fn make(req: &Request, s: &Settings) -> Uid {
     let now = req.thread.clock.unix() as u32;
     let start = start_value(req.thread.pid);
-    let (words, bytes): ([u32; 4], fn(u32) -> [u8; 4]) = if s.mode.kind == Kind::V1 {
-        let n = NEXT_V1.fetch_add(0x100, Ordering::Relaxed);
-        ([s.service.unwrap_or(0), now, start, n], u32::to_ne_bytes)
+    let v1 = s.mode.kind == Kind::V1;
+    let words = if v1 {
+        [s.service.unwrap_or(0), now, start, NEXT_V1.fetch_add(0x100, Ordering::Relaxed)]
     } else {
         let n = FIRST.wrapping_add(NEXT.fetch_add(0x100, Ordering::Relaxed) % (u32::MAX - FIRST));
-        ([s.service.unwrap_or_else(|| local(req)), now, start, n], u32::to_be_bytes)
+        [s.service.unwrap_or_else(|| local(req)), now, start, n]
     };
     let mut uid = Uid::default();
     for (to, word) in uid.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-        *to = bytes(word);
+        *to = if v1 { word.to_ne_bytes() } else { word.to_be_bytes() };
     }
     uid
 }
