@@ -273,24 +273,32 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
     true
 }
 
+/// Room for a response head, bytes; longer ones grow.
+const HEAD: usize = 1024;
+
 /// Sends the response. `false`: the client is gone or too slow.
 async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
-    let http = req.http();
-    for filter in &http.location(req).plan.header_filters {
-        if filter(req).is_err() {
-            error_page::built_in(req, 500);
-            break;
-        }
+    if let Some(status) = req.status_override {
+        req.resp.status = status;
     }
     let mut out = req.take_buf();
-    let framing = head::write(req, &mut out);
-    if req.head.version == Version::Http09 {
-        out.clear();
-    }
+    out.reserve(HEAD);
+    let framing = if head::write_file(req, &mut out) {
+        BodyFraming::Plain
+    } else {
+        let http = req.http();
+        for filter in &http.location(req).plan.header_filters {
+            if filter(req).is_err() {
+                error_page::built_in(req, 500);
+                break;
+            }
+        }
+        head::write(req, &mut out)
+    };
     req.sent_head = out.len() as u64;
     let sent = match framing {
         BodyFraming::None => body::write_all(thread, req, token, &out).await,
-        _ => body::send(thread, req, token, &out, framing == BodyFraming::Chunked).await,
+        _ => body::send(thread, req, token, &mut out, framing == BodyFraming::Chunked).await,
     };
     req.give_buf(out);
     req.complete = sent;

@@ -2,7 +2,6 @@
 
 use crate::phases::spend_uri_change;
 use crate::request::Request;
-use crate::response::Part;
 use forebay_conf::error::Level;
 use forebay_http::request::Method;
 
@@ -32,6 +31,8 @@ pub fn special(req: &mut Request, status: u16) -> Next {
         req.resp.status = status;
         return Next::Done;
     }
+    // A failure of an error page has its own status.
+    req.status_override = None;
     let http = req.http();
     let core = &http.location(req).settings.core;
     if req.error_status == 0 || core.recursive_error_pages {
@@ -149,8 +150,9 @@ pub fn built_in(req: &mut Request, status: u16) {
     }
     let http = req.http();
     let core = &http.location(req).settings.core;
-    let tail = crate::head::server_token(req, core);
-    let mut page = Vec::with_capacity(256);
+    let mut tail = req.take_buf();
+    crate::head::push_server_token(req, core, &mut tail);
+    let mut page = std::mem::take(&mut req.resp.text);
     for piece in [
         b"<html>\r\n<head><title>",
         title.as_bytes(),
@@ -169,6 +171,7 @@ pub fn built_in(req: &mut Request, status: u16) {
     });
     page.extend_from_slice(b"<hr><center>");
     page.extend_from_slice(&tail);
+    req.give_buf(tail);
     page.extend_from_slice(b"</center>\r\n</body>\r\n</html>\r\n");
     if core.msie_padding && status >= 400 && is_msie(req) {
         for _ in 0..6 {
@@ -176,9 +179,8 @@ pub fn built_in(req: &mut Request, status: u16) {
         }
     }
     req.resp.content_type.extend_from_slice(b"text/html");
-    let len = page.len() as u64;
-    req.resp.content_length = Some(len);
-    req.resp.body.push(Part::Bytes(page.into()));
+    req.resp.text = page;
+    req.resp.body_from_text();
 }
 
 fn is_msie(req: &Request) -> bool {

@@ -4,7 +4,8 @@ use crate::error_page::{self, Next};
 use crate::location;
 use crate::modules::core::Satisfy;
 use crate::modules::{
-    Content, Verdict, autoindex, empty_gif, random_index, rewrite, static_file, stub_status, try_files,
+    Content, Verdict, autoindex, empty_gif, gzip_static, random_index, rewrite, static_file, stub_status,
+    try_files,
 };
 use crate::request::Request;
 use forebay_conf::error::Level;
@@ -274,6 +275,9 @@ async fn content(req: &mut Request) -> Outcome {
         let path = static_file::path_text(req);
         req.log(Level::Error, &format!("directory index of \"{path}\" is forbidden"));
         return Outcome::Status(403);
+    }
+    if let Some(out) = gzip_static::run(req).await {
+        return out;
     }
     static_file::run(req).await
 }

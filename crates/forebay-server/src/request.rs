@@ -73,17 +73,38 @@ pub struct Partial {
 pub fn push_peer(peer: Peer, out: &mut Vec<u8>) {
     match peer.ip() {
         Some(IpAddr::V4(a)) => {
-            for (i, o) in a.octets().iter().enumerate() {
-                if i > 0 {
-                    out.push(b'.');
-                }
-                forebay_http::h1::response::number(out, u64::from(*o));
+            let mut text = [0u8; 16];
+            let mut len = 0;
+            for o in a.octets() {
+                let (digits, n) = OCTETS[usize::from(o)];
+                text[len..len + 4].copy_from_slice(&digits);
+                len += usize::from(n);
             }
+            // Each piece ends in a dot; the last one is not wanted.
+            out.extend_from_slice(&text[..len - 1]);
         }
         Some(IpAddr::V6(a)) => out.extend_from_slice(a.to_string().as_bytes()),
         None => out.extend_from_slice(b"unix:"),
     }
 }
+
+/// Decimal text of a byte with a dot behind it, and its length.
+static OCTETS: [([u8; 4], u8); 256] = {
+    let mut t = [([b'.'; 4], 0u8); 256];
+    let mut i = 0;
+    while i < 256 {
+        let (h, d, u) = ((i / 100) as u8 + b'0', (i / 10 % 10) as u8 + b'0', (i % 10) as u8 + b'0');
+        t[i] = if i >= 100 {
+            ([h, d, u, b'.'], 4)
+        } else if i >= 10 {
+            ([d, u, b'.', b'.'], 3)
+        } else {
+            ([u, b'.', b'.', b'.'], 2)
+        };
+        i += 1;
+    }
+    t
+};
 
 /// A number that is used once in the life of the process (multipart boundaries).
 pub fn next_serial() -> u64 {
@@ -298,9 +319,10 @@ impl Request {
 
     /// Forgets a response that was begun; rates set by variables stay.
     pub fn forget_response(&mut self) {
-        let rate = self.resp.limit_rate;
+        let (rate, vary) = (self.resp.limit_rate, self.resp.gzip_vary);
         self.resp.clear();
         self.resp.limit_rate = rate;
+        self.resp.gzip_vary = vary;
     }
 
     /// The configuration's http block. A clone of the counter keeps it while the request changes.

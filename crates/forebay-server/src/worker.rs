@@ -71,6 +71,8 @@ pub struct Setup {
     pub counters: Arc<Vec<Arc<Counters>>>,
     /// Commands.
     pub mailbox: Arc<Mailbox>,
+    /// The process's tokio runtime.
+    pub tokio: tokio::runtime::Handle,
     /// Told when the loop is ready.
     pub started: std::sync::mpsc::Sender<io::Result<Remote>>,
 }
@@ -102,18 +104,7 @@ pub fn main(setup: Setup) {
     if !setup.cpus.is_empty() {
         let _ = forebay_sys::affinity::pin_current_thread(&setup.cpus);
     }
-    let runtime =
-        match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build() {
-            Ok(r) => r,
-            Err(e) => {
-                let _ = setup.started.send(Err(e));
-                return;
-            }
-        };
-    runtime.block_on(run(setup));
-}
-
-async fn run(setup: Setup) {
+    let _context = setup.tokio.enter();
     let reactor = match Reactor::new() {
         Ok(r) => r,
         Err(e) => {
@@ -149,7 +140,7 @@ async fn run(setup: Setup) {
     });
     worker.apply(setup.share);
     let _ = setup.started.send(Ok(remote));
-    if let Err(e) = thread.reactor.run(worker).await {
+    if let Err(e) = thread.reactor.run(&worker) {
         error_log::log(&thread, Level::Alert, &format!("event loop failed ({e})"));
     }
     access_log::flush(&thread, true);

@@ -29,6 +29,10 @@ pub struct Http {
     pub addresses: Vec<ListenerAddresses>,
     /// Log formats.
     pub log_formats: Vec<crate::access_log::Format>,
+    /// Some variable shows a field of the response head.
+    pub logs_sent_fields: bool,
+    /// `charset_map`s.
+    pub charset_maps: modules::charset::Maps,
 }
 
 /// Addresses served by one socket: a wildcard socket may stand for several.
@@ -379,6 +383,9 @@ impl<'s, 'f> Builder<'s, 'f> {
             }
             let settings = l.written.resolve();
             settings.referer.check().map_err(super::plain)?;
+            if l.parent.is_some() {
+                self.cx.charset_maps.check(&settings).map_err(|m| super::plain(&m))?;
+            }
             inherited.push(l.written);
             let plan = modules::Plan::for_location(&settings, &l.ops);
             locations.push(Location {
@@ -413,8 +420,10 @@ impl<'s, 'f> Builder<'s, 'f> {
             servers,
             locations,
             vars: Vec::new(),
+            logs_sent_fields: false,
             addresses,
             log_formats: std::mem::take(self.cx.log_formats),
+            charset_maps: std::mem::take(self.cx.charset_maps),
         };
         Ok((http, listeners))
     }

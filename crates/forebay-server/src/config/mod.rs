@@ -3,6 +3,7 @@
 pub mod http;
 pub mod listen;
 pub mod main_settings;
+pub mod mime_types;
 pub mod names;
 pub mod scope;
 pub mod template;
@@ -174,6 +175,7 @@ fn build(
     config.default_root = [config.prefix.as_slice(), b"html"].concat();
     let (mut log_files, mut temp_paths, mut log_formats) = (Vec::new(), Vec::new(), Vec::new());
     log_formats.push(crate::modules::log::combined(&mut vars));
+    let mut charset_maps = crate::modules::charset::Maps::default();
     let mut cx = Scope {
         env,
         files,
@@ -182,6 +184,7 @@ fn build(
         log_files: &mut log_files,
         temp_paths: &mut temp_paths,
         log_formats: &mut log_formats,
+        charset_maps: &mut charset_maps,
     };
     let mut http_seen = false;
     let mut events_seen = false;
@@ -225,6 +228,7 @@ fn build(
     }
     config.log_files = log_files;
     config.temp_paths = temp_paths;
+    config.http.logs_sent_fields = vars.uses_prefix(b"sent_http_");
     config.http.vars = vars.finish().map_err(|m| plain(&m))?;
     Ok(config)
 }

@@ -25,6 +25,8 @@ pub struct Scope<'a> {
     pub temp_paths: &'a mut Vec<PathBuf>,
     /// Log formats by name, in order of definition; index 0 is `combined`.
     pub log_formats: &'a mut Vec<crate::access_log::Format>,
+    /// `charset_map`s so far.
+    pub charset_maps: &'a mut crate::modules::charset::Maps,
 }
 
 impl Scope<'_> {

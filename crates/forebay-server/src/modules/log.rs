@@ -32,7 +32,7 @@ const COMBINED: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $
 /// The built-in format.
 pub fn combined(vars: &mut crate::variables::Registry) -> Format {
     let template = Template::compile(COMBINED.as_bytes(), vars).unwrap_or_default();
-    Format { name: b"combined".to_vec(), escape: Escape::Default, template }
+    Format::new(b"combined", Escape::Default, template, vars)
 }
 
 /// The log that is written when no `access_log` is given.
@@ -181,7 +181,8 @@ pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         text.extend_from_slice(&w.text);
     }
     let template = Template::compile(&text, cx.vars).map_err(|m| cx.error(d, m))?;
-    cx.log_formats.push(Format { name: name.text.clone(), escape, template });
+    let format = Format::new(&name.text, escape, template, cx.vars);
+    cx.log_formats.push(format);
     Ok(())
 }
 

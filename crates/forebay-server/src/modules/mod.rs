@@ -11,9 +11,12 @@ use forebay_conf::tree::Directive;
 pub mod access;
 pub mod auth_basic;
 pub mod autoindex;
+pub mod charset;
 pub mod core;
 pub mod empty_gif;
 pub mod geo;
+pub mod gzip_accept;
+pub mod gzip_static;
 pub mod headers;
 pub mod index;
 pub mod log;
@@ -70,8 +73,8 @@ macro_rules! modules {
 }
 
 modules! {
-    core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, referer, secure_link,
-    userid,
+    core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
+    gzip_accept, gzip_static, referer, secure_link, userid,
 }
 
 /// What a hook decided.
@@ -154,6 +157,8 @@ pub struct Plan {
     pub access: Vec<Hook>,
     /// HEADER_FILTERS.
     pub header_filters: Vec<HeaderFilter>,
+    /// Nothing here changes the head of a plain answer for a file.
+    pub plain_head: bool,
 }
 
 /// Changes the response before its head is written.
@@ -163,14 +168,17 @@ pub type HeaderFilter = fn(&mut Request) -> Result<(), crate::request::VarError>
 pub struct FilterEntry {
     enabled: fn(&LocationSettings) -> bool,
     filter: HeaderFilter,
+    /// Leaves the head of a plain answer as it is (conditions and ranges, which ask for themselves).
+    standard: bool,
 }
 
 /// Header filters in the order in which they run; the response is written after the last.
 const HEADER_FILTERS: &[FilterEntry] = &[
-    FilterEntry { enabled: |_| true, filter: static_file::not_modified },
-    FilterEntry { enabled: headers::enabled, filter: headers::filter },
-    FilterEntry { enabled: userid::enabled, filter: userid::filter },
-    FilterEntry { enabled: |_| true, filter: static_file::ranges },
+    FilterEntry { enabled: |_| true, filter: static_file::not_modified, standard: true },
+    FilterEntry { enabled: headers::enabled, filter: headers::filter, standard: false },
+    FilterEntry { enabled: userid::enabled, filter: userid::filter, standard: false },
+    FilterEntry { enabled: charset::enabled, filter: charset::filter, standard: false },
+    FilterEntry { enabled: |_| true, filter: static_file::ranges, standard: true },
 ];
 
 impl Plan {
@@ -181,6 +189,9 @@ impl Plan {
             post_read: pick(POST_READ),
             preaccess: pick(PREACCESS),
             access: pick(ACCESS),
+            plain_head: (HEADER_FILTERS.iter()).all(|e| e.standard || !(e.enabled)(s))
+                && s.core.keepalive_timeout.header.is_none()
+                && !matches!(s.core.server_tokens, core::ServerTokens::Value(_)),
             header_filters: HEADER_FILTERS.iter().filter(|e| (e.enabled)(s)).map(|e| e.filter).collect(),
         }
     }
@@ -212,6 +223,7 @@ pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> 
         b"map" => map::block(d, cx)?,
         b"geo" => geo::block(d, cx)?,
         b"split_clients" => split_clients::block(d, cx)?,
+        b"charset_map" => charset::map(d, cx)?,
         _ => return Ok(false),
     }
     Ok(true)

@@ -347,7 +347,8 @@ fn answer(req: &mut Request, status: u16, text: Option<&Template>) -> Result<Ran
         req.give_buf(value);
         return Ok(Ran::Status(status));
     }
-    req.send_text(status, value);
+    req.send_text(status, &value);
+    req.give_buf(value);
     Ok(Ran::Done)
 }
 

@@ -155,7 +155,7 @@ pub async fn index(req: &mut Request) -> Option<Outcome> {
             }
             Found::Error(Errno::NOENT | Errno::NOTDIR) | Found::Dir | Found::Other => {
                 if i == 0 && matches!(found, Found::Error(_)) {
-                    missing_dir(req, &path[..dir_len]).await
+                    missing_dir(req, &path, dir_len).await
                 } else {
                     None
                 }
@@ -172,12 +172,13 @@ pub async fn index(req: &mut Request) -> Option<Outcome> {
 }
 
 /// A directory that does not exist is 404 at once, not 403 after all names were tried.
-async fn missing_dir(req: &mut Request, dir: &[u8]) -> Option<Outcome> {
+async fn missing_dir(req: &mut Request, path: &[u8], dir_len: usize) -> Option<Outcome> {
+    let dir = path.get(..dir_len).unwrap_or(path);
     let dir = dir.strip_suffix(b"/").filter(|d| !d.is_empty()).unwrap_or(dir);
     match open(req, dir).await {
         Found::Error(e @ (Errno::NOENT | Errno::NOTDIR)) => {
-            let text = String::from_utf8_lossy(dir).into_owned();
-            log_missing(req, &format!("\"{text}/index.html\" is not found {}", errno_text(e)));
+            let text = String::from_utf8_lossy(path).into_owned();
+            log_missing(req, &format!("\"{text}\" is not found {}", errno_text(e)));
             Some(Outcome::Status(404))
         }
         Found::Error(e) => Some(failed(req, dir, e, "stat()")),
@@ -208,18 +209,25 @@ pub fn internal_redirect(req: &mut Request) -> Outcome {
 
 /// Status and log line for a file that cannot be opened.
 fn failed(req: &mut Request, path: &[u8], e: Errno, call: &str) -> Outcome {
-    let text = String::from_utf8_lossy(path).into_owned();
     let (status, level) = match e {
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => (404, Level::Error),
         Errno::ACCESS | Errno::LOOP | Errno::XDEV => (403, Level::Error),
         _ => (500, Level::Crit),
     };
-    let message = format!("{call} \"{text}\" failed {}", errno_text(e));
-    if status == 404 {
-        log_missing(req, &message)
-    } else {
-        req.log(level, &message)
+    let http = req.http();
+    if status == 404 && !http.location(req).settings.core.log_not_found {
+        return Outcome::Status(status);
     }
+    req.log_with(level, |out| {
+        for piece in [call.as_bytes(), b" \"", path, b"\" failed "] {
+            out.extend_from_slice(piece);
+        }
+        match e {
+            // What nearly every such line says.
+            Errno::NOENT => out.extend_from_slice(b"(2: No such file or directory)"),
+            e => out.extend_from_slice(errno_text(e).as_bytes()),
+        }
+    });
     Outcome::Status(status)
 }
 
@@ -317,7 +325,7 @@ fn extension(uri: &[u8]) -> Option<&[u8]> {
 /// # Errors
 /// Never.
 pub fn not_modified(req: &mut Request) -> Result<(), VarError> {
-    if req.resp.status != 200 || req.error_status != 0 {
+    if req.resp.status != 200 {
         return Ok(());
     }
     let Some(conditions) = Conditions::of(&req.head) else { return Ok(()) };

@@ -174,8 +174,13 @@ fn status(r: &mut Request, out: &mut Vec<u8>) -> Got {
 }
 
 fn remote_user(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    Ok(push_remote_user(r, out))
+}
+
+/// Appends the user name of Basic authentication; `false` if there is none.
+pub fn push_remote_user(r: &Request, out: &mut Vec<u8>) -> bool {
     let user = crate::modules::auth_basic::credentials(r).map(|(user, _)| user).filter(|u| !u.is_empty());
-    Ok(user.map(|u| out.extend_from_slice(&u)).is_some())
+    user.map(|u| out.extend_from_slice(&u)).is_some()
 }
 
 fn realpath_root(r: &mut Request, out: &mut Vec<u8>) -> Got {
@@ -331,10 +336,12 @@ impl Request {
     }
 
     /// Makes a response from text, its type by the path (nginx: return CODE TEXT).
-    pub fn send_text(&mut self, status: u16, text: Vec<u8>) {
+    pub fn send_text(&mut self, status: u16, text: &[u8]) {
         self.resp.status = status;
         crate::modules::static_file::content_type(self);
-        self.resp.set_body(text);
+        self.resp.text.clear();
+        self.resp.text.extend_from_slice(text);
+        self.resp.body_from_text();
         if self.method == Method::Head {
             self.resp.head_only = true;
         }
