@@ -343,8 +343,8 @@ impl Geo {
         if self.proxies.is_empty() {
             return Ok(peer);
         }
-        let lines: Vec<&[u8]> = req.head.all(b"X-Forwarded-For").collect();
-        Ok(cidr::forwarded(peer, &lines, &self.proxies, self.recursive).map_or(peer, Peer::Inet))
+        let lines = cidr::lines(&req.head, b"X-Forwarded-For");
+        Ok(cidr::forwarded(peer, lines, &self.proxies, self.recursive).map_or(peer, Peer::Inet))
     }
 
     fn find(&self, peer: Peer) -> Option<Value> {
