@@ -215,7 +215,7 @@ pub async fn send(
     let mut pace = Pace::new(rate, head.len());
     let parts = std::mem::take(&mut req.resp.body);
     let text = std::mem::take(&mut req.resp.text);
-    let ok = send_parts(thread, req, token, head, &parts, &text, chunked, &mut pace).await;
+    let ok = send_parts(thread, req, token, head, (&parts, &text), chunked, &mut pace).await;
     req.resp.text = text;
     req.resp.body = parts;
     ok
@@ -343,8 +343,7 @@ async fn send_parts(
     req: &mut Request,
     token: Token,
     head: &[u8],
-    parts: &[Part],
-    text: &[u8],
+    (parts, text): (&[Part], &[u8]),
     chunked: bool,
     pace: &mut Pace,
 ) -> bool {

@@ -49,10 +49,7 @@ pub fn special(req: &mut Request, status: u16) -> Next {
 }
 
 fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::ErrorPage) -> Next {
-    let status = match page.overwrite {
-        None => status,
-        Some(s) => s,
-    };
+    let status = page.overwrite.unwrap_or(status);
     let Ok(target) = page.target.value(req) else {
         built_in(req, 500);
         return Next::Done;

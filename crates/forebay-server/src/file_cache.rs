@@ -297,6 +297,7 @@ impl From<Inspected> for Found {
 }
 
 /// What opening without blocking gave.
+#[allow(clippy::large_enum_variant, reason = "lives on the stack for one call")]
 pub enum Opened {
     /// An answer.
     Found(Inspected),

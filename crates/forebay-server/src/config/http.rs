@@ -256,9 +256,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 let level = self.add(Kind::If, b"", Some(at));
                 self.body(d, level, s)?;
                 let ops = std::mem::take(&mut self.locations[level].ops);
-                let has_location = matches!(self.locations[at].kind, Kind::Server) || true;
-                let location = has_location.then_some(level);
-                self.locations[at].ops.push(rewrite::Op::If { cond, location, ops });
+                self.locations[at].ops.push(rewrite::Op::If { cond, location: Some(level), ops });
                 Ok(())
             }
             b"limit_except" => {
@@ -303,11 +301,12 @@ impl<'s, 'f> Builder<'s, 'f> {
         let duplicate = siblings.iter().any(|c| {
             let l = &self.locations[*c];
             l.name == name
-                && match (&l.kind, &kind) {
-                    (Kind::Exact, Kind::Exact) | (Kind::Named, Kind::Named) => true,
-                    (Kind::Prefix | Kind::PrefixOnly, Kind::Prefix | Kind::PrefixOnly) => true,
-                    _ => false,
-                }
+                && matches!(
+                    (&l.kind, &kind),
+                    (Kind::Exact, Kind::Exact)
+                        | (Kind::Named, Kind::Named)
+                        | (Kind::Prefix | Kind::PrefixOnly, Kind::Prefix | Kind::PrefixOnly)
+                )
         });
         if duplicate {
             return Err(self

@@ -150,7 +150,7 @@ crate::settings! {
 }
 
 /// `root` and `alias`: where a path's file is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Root {
     /// Directory, absolute when constant.
     pub path: Template,
@@ -159,12 +159,6 @@ pub struct Root {
     /// For `alias`: how many bytes of the path the location's name takes, or `None` in a regular
     /// expression, where the alias is the whole file name.
     pub alias: Option<Option<usize>>,
-}
-
-impl Default for Root {
-    fn default() -> Self {
-        Root { path: Template::default(), fixed: None, alias: None }
-    }
 }
 
 impl Setting for Root {

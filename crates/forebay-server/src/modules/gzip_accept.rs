@@ -108,7 +108,8 @@ pub fn accepted(req: &Request) -> bool {
         return true;
     }
     let Some(agent) = req.head.get(Name::UserAgent) else { return true };
-    !(s.disable.msie6 && old_msie(agent)) && !s.disable.patterns.iter().any(|p| p.is_match(agent))
+    let disabled = s.disable.msie6 && old_msie(agent) || s.disable.patterns.iter().any(|p| p.is_match(agent));
+    !disabled
 }
 
 /// MSIE 4 to 6, but not 6 with the second service pack.

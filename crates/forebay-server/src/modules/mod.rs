@@ -97,15 +97,15 @@ pub enum Verdict {
     Offload(Offload),
 }
 
-/// Goes on when the result of offloaded work is there.
-pub type Continuation = Box<dyn FnOnce(&mut Request, bool) -> Verdict>;
+/// What follows from the result of an [`Offload`].
+pub type Then = Box<dyn FnOnce(&mut Request, bool) -> Verdict>;
 
 /// Work that would hold up other requests of the thread.
 pub struct Offload {
     /// What to compute.
     pub work: Box<dyn FnOnce() -> bool + Send>,
     /// What follows from the result.
-    pub then: Continuation,
+    pub then: Then,
 }
 
 impl std::fmt::Debug for Offload {
