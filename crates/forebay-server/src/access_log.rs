@@ -6,9 +6,6 @@ use crate::thread::Thread;
 use crate::variables::{Registry, VarId};
 use forebay_http::field::Name;
 use forebay_http::h1::response;
-use std::collections::HashMap;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How variable text is made safe (nginx: log_format, escape=).
@@ -222,8 +219,6 @@ struct Buffer {
 #[derive(Debug, Default)]
 pub struct LogBuffers {
     buffers: Vec<Buffer>,
-    /// `open_log_file_cache`.
-    pub opened: HashMap<PathBuf, (OwnedFd, Instant)>,
     scratch: Vec<u8>,
     /// Earliest time at which a buffer is due.
     pub due: Option<Instant>,

@@ -1,6 +1,7 @@
 //! Networks, and the client address behind trusted proxies (nginx: allow, geo, set_real_ip_from).
 
 use crate::request::Peer;
+use forebay_http::request::RequestHead;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// A network, or all unix sockets.
@@ -93,11 +94,15 @@ pub fn address(text: &[u8]) -> Option<SocketAddr> {
 /// `lines` are the values of the field lines in order. `None`: the peer is not trusted, or what it says is
 /// no address. With `recursive`, addresses that are trusted themselves are skipped as long as there is
 /// another one before them.
-pub fn forwarded(peer: Peer, lines: &[&[u8]], trusted: &[Cidr], recursive: bool) -> Option<SocketAddr> {
+pub fn forwarded<'l>(
+    peer: Peer,
+    lines: impl DoubleEndedIterator<Item = &'l [u8]>,
+    trusted: &[Cidr],
+    recursive: bool,
+) -> Option<SocketAddr> {
     let mut peer = peer;
     let mut found = None;
-    let words =
-        lines.iter().rev().flat_map(|l| l.rsplit(|b| matches!(b, b' ' | b','))).filter(|w| !w.is_empty());
+    let words = lines.rev().flat_map(|l| l.rsplit(|b| matches!(b, b' ' | b','))).filter(|w| !w.is_empty());
     for word in words {
         if !any_contains(trusted, peer) {
             break;
@@ -110,6 +115,12 @@ pub fn forwarded(peer: Peer, lines: &[&[u8]], trusted: &[Cidr], recursive: bool)
         }
     }
     found
+}
+
+/// Values of all lines with a name, from either end.
+pub fn lines<'h>(head: &'h RequestHead, name: &'h [u8]) -> impl DoubleEndedIterator<Item = &'h [u8]> {
+    let named = head.fields.iter().filter(move |f| f.name.of(&head.buf).eq_ignore_ascii_case(name));
+    named.map(|f| f.value.of(&head.buf))
 }
 
 #[cfg(test)]
@@ -170,7 +181,7 @@ mod tests {
     fn forwarded_addresses() {
         let trusted = [Cidr::V4(0x7f00_0001, 32), Cidr::V4(0xc000_0200, 24)];
         let run = |peer: &str, lines: &[&[u8]], recursive| {
-            forwarded(inet(peer), lines, &trusted, recursive).map(|a| a.ip().to_string())
+            forwarded(inet(peer), lines.iter().copied(), &trusted, recursive).map(|a| a.ip().to_string())
         };
         assert_eq!(run("10.0.0.1", &[b"1.1.1.1"], false), None);
         assert_eq!(run("127.0.0.1", &[b"1.1.1.1"], false).as_deref(), Some("1.1.1.1"));

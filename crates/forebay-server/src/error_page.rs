@@ -81,8 +81,7 @@ fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::Err
         };
     }
     // A URL: a redirect, with 302 unless the directive names another redirect status.
-    let redirect = page.overwrite.filter(|s| matches!(s, 301..=303 | 307 | 308));
-    let status = redirect.unwrap_or(302);
+    let status = page.overwrite.filter(|s| matches!(s, 301..=303 | 307 | 308)).unwrap_or(302);
     req.status_override = None;
     req.resp.location = target;
     built_in(req, status);
@@ -126,11 +125,10 @@ pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
 /// Makes the built-in page.
 pub fn built_in(req: &mut Request, status: u16) {
     let location = std::mem::take(&mut req.resp.location);
-    let authenticate = req.resp.fields.get(b"WWW-Authenticate").map(<[u8]>::to_vec);
     req.forget_response();
     req.resp.location = location;
-    if let Some(a) = authenticate.filter(|_| status == 401) {
-        req.resp.fields.push(b"WWW-Authenticate", &a);
+    if status != 401 {
+        req.resp.fields.remove(b"WWW-Authenticate");
     }
     req.resp.status = status;
     req.resp.error_page = true;

@@ -112,8 +112,8 @@ impl<T> HostTable<T> {
             return Some(v);
         }
         if !self.heads.is_empty() {
-            // The part that the star stands for is not empty.
-            let dots = memchr::memchr_iter(b'.', host).filter(|at| *at > 0);
+            // A name that begins with the dot counts too, as in nginx.
+            let dots = memchr::memchr_iter(b'.', host);
             if let Some(v) = dots.filter_map(|at| self.heads.get(host.get(at..)?)).next() {
                 return Some(v);
             }
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(find("c.example.org"), Some(1));
         assert_eq!(find("x.b.example.org"), Some(2));
         assert_eq!(find("example.org"), None);
-        assert_eq!(find(".example.org"), None);
+        assert_eq!(find(".example.org"), Some(1));
         assert_eq!(find("www.example.com"), Some(4));
         assert_eq!(find("www.other"), Some(3));
         assert_eq!(find("www.example.org"), Some(1));

@@ -12,6 +12,7 @@ pub mod file_cache;
 pub mod head;
 pub mod host_table;
 pub mod location;
+pub mod log_files;
 pub mod modules;
 pub mod password;
 pub mod pattern;

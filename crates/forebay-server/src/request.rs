@@ -317,12 +317,17 @@ impl Request {
         self.error_status == 413
     }
 
-    /// Forgets a response that was begun; rates set by variables stay.
+    /// Forgets a response that was begun; rates set by variables stay, and what was asked for with a 401,
+    /// which a page of `error_page` is to carry.
     pub fn forget_response(&mut self) {
         let (rate, vary) = (self.resp.limit_rate, self.resp.gzip_vary);
+        let authenticate = self.resp.fields.get(b"WWW-Authenticate").map(<[u8]>::to_vec);
         self.resp.clear();
         self.resp.limit_rate = rate;
         self.resp.gzip_vary = vary;
+        if let Some(a) = authenticate {
+            self.resp.fields.push(b"WWW-Authenticate", &a);
+        }
     }
 
     /// The configuration's http block. A clone of the counter keeps it while the request changes.

@@ -230,7 +230,7 @@ impl WorkerThread {
             Command::Reopen(logs) => {
                 self.thread.error_lines.borrow_mut().flush(&self.thread);
                 access_log::flush(&self.thread, true);
-                self.thread.log_buffers.borrow_mut().opened.clear();
+                crate::log_files::close();
                 let conf = self.thread.config();
                 let mut current = self.thread.logs.borrow_mut();
                 for (path, fd) in logs.iter() {

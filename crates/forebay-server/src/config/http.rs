@@ -68,6 +68,8 @@ pub struct Server {
     pub tree: LocationTree,
     /// Named locations.
     pub named: HashMap<Vec<u8>, LocationId>,
+    /// All its names.
+    pub names: Vec<super::names::ServerName>,
     /// Names with regular expressions, whose captures are set when the server is chosen.
     pub has_captures: bool,
 }
@@ -356,6 +358,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 tree,
                 named: std::mem::take(&mut s.named),
                 has_captures: s.names.iter().any(super::names::ServerName::has_captures),
+                names: std::mem::take(&mut s.names),
             });
         }
         let trees: Vec<LocationTree> = (self.locations.iter())
@@ -378,6 +381,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 }
             }
             let settings = l.written.resolve();
+            settings.referer.check().map_err(super::plain)?;
             if l.parent.is_some() {
                 self.cx.charset_maps.check(&settings).map_err(|m| super::plain(&m))?;
             }

@@ -27,13 +27,6 @@ crate::settings! {
     "auth_basic_user_file" => user_file: Option<UserFile> = None;
 }
 
-impl Setting for Option<Template> {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        once(&previous, d, cx)?;
-        d.args.first().map(|w| cx.template(d, w)).transpose()
-    }
-}
-
 /// A user file's path, and what stands before it unless it is absolute.
 #[derive(Clone, Debug)]
 pub struct UserFile {

@@ -317,7 +317,8 @@ fn network(name: &[u8], d: &Directive, cx: &mut Scope<'_>) -> Result<Cidr, Error
 /// `FIRST-LAST`.
 fn span(text: &[u8]) -> Option<(u32, u32)> {
     let (a, b) = std::str::from_utf8(text).ok()?.split_once('-')?;
-    let addr = |t: &str| t.parse::<Ipv4Addr>().ok().map(Ipv4Addr::to_bits);
+    // nginx takes 255.255.255.255 for the lack of an address.
+    let addr = |t: &str| t.parse().ok().filter(|a| *a != Ipv4Addr::BROADCAST).map(Ipv4Addr::to_bits);
     let (a, b) = (addr(a)?, addr(b)?);
     (a <= b).then_some((a, b))
 }
@@ -342,8 +343,8 @@ impl Geo {
         if self.proxies.is_empty() {
             return Ok(peer);
         }
-        let lines: Vec<&[u8]> = req.head.all(b"X-Forwarded-For").collect();
-        Ok(cidr::forwarded(peer, &lines, &self.proxies, self.recursive).map_or(peer, Peer::Inet))
+        let lines = cidr::lines(&req.head, b"X-Forwarded-For");
+        Ok(cidr::forwarded(peer, lines, &self.proxies, self.recursive).map_or(peer, Peer::Inet))
     }
 
     fn find(&self, peer: Peer) -> Option<Value> {
@@ -459,6 +460,10 @@ mod tests {
             (
                 "geo $x { default 1; ranges; }",
                 "the \"ranges\" directive must be the first directive inside \"geo\" block",
+            ),
+            (
+                "geo $x { ranges; 255.255.255.0-255.255.255.255 1; }",
+                "invalid range \"255.255.255.0-255.255.255.255\"",
             ),
             ("geo $x { foo; }", "invalid number of the geo parameters"),
         ] {

@@ -5,13 +5,14 @@ use crate::config::main_settings::{ErrorLog, ErrorLogTarget};
 use crate::config::scope::Scope;
 use crate::config::template::Template;
 use crate::config::value::{Setting, once};
+use crate::log_files::{self, Policy};
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 crate::settings! {
     /// `access_log`; empty = off.
@@ -237,7 +238,7 @@ pub fn error_log(d: &Directive, cx: &mut Scope<'_>) -> Result<ErrorLog, Error> {
 
 /// `open_log_file_cache`.
 #[derive(Clone, Copy, Debug)]
-pub struct LogFileCache(pub Option<(u64, Duration, Duration, u64)>);
+pub struct LogFileCache(pub Option<Policy>);
 
 impl Setting for LogFileCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -262,7 +263,7 @@ impl Setting for LogFileCache {
             }
         }
         match max {
-            Some(max) => Ok(LogFileCache(Some((max, inactive, valid, uses)))),
+            Some(max) => Ok(LogFileCache(Some(Policy { max, inactive, valid, min_uses: uses }))),
             None => Err(cx.error(d, "\"open_log_file_cache\" must have \"max\" parameter")),
         }
     }
@@ -283,33 +284,9 @@ pub fn write_variable_path(req: &mut Request, path: &Template, line: &[u8]) {
     use std::os::unix::ffi::OsStrExt;
     let path = PathBuf::from(std::ffi::OsStr::from_bytes(&full));
     let http = req.http();
-    let cache = http.location(req).settings.log.open_log_file_cache.0;
-    let thread = req.thread.clone();
-    let now = Instant::now();
-    let mut logs = thread.log_buffers.borrow_mut();
-    if let Some((max, inactive, valid, _)) = cache {
-        logs.opened.retain(|_, (_, at)| now.duration_since(*at) < inactive.max(valid));
-        if let Some((fd, _)) = logs.opened.get(&path) {
-            let _ = rustix::io::write(fd, line);
-            return;
-        }
-        if logs.opened.len() as u64 >= max {
-            logs.opened.clear();
-        }
-    }
-    use rustix::fs::{Mode, OFlags};
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
-    match rustix::fs::open(&path, flags, Mode::from_raw_mode(0o644)) {
-        Ok(fd) => {
-            let _ = rustix::io::write(&fd, line);
-            if cache.is_some() {
-                logs.opened.insert(path, (fd, now));
-            }
-        }
-        Err(e) => {
-            drop(logs);
-            let text = super::static_file::errno_text(e);
-            req.log(Level::Crit, &format!("open() \"{}\" failed {text}", path.display()));
-        }
+    let policy = http.location(req).settings.log.open_log_file_cache.0;
+    if let Err(e) = log_files::append(&path, line, policy) {
+        let text = super::static_file::errno_text(e);
+        req.log(Level::Crit, &format!("open() \"{}\" failed {text}", path.display()));
     }
 }

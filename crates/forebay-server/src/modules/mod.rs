@@ -24,12 +24,15 @@ pub mod map;
 pub mod proxy_protocol;
 pub mod random_index;
 pub mod realip;
+pub mod referer;
 pub mod rewrite;
+pub mod secure_link;
 pub mod server;
 pub mod split_clients;
 pub mod static_file;
 pub mod stub_status;
 pub mod try_files;
+pub mod userid;
 pub mod vars;
 
 /// Makes the settings of all modules into one set a location.
@@ -71,7 +74,7 @@ macro_rules! modules {
 
 modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
-    gzip_accept, gzip_static,
+    gzip_accept, gzip_static, referer, secure_link, userid,
 }
 
 /// What a hook decided.
@@ -173,6 +176,7 @@ pub struct FilterEntry {
 const HEADER_FILTERS: &[FilterEntry] = &[
     FilterEntry { enabled: |_| true, filter: static_file::not_modified, standard: true },
     FilterEntry { enabled: headers::enabled, filter: headers::filter, standard: false },
+    FilterEntry { enabled: userid::enabled, filter: userid::filter, standard: false },
     FilterEntry { enabled: charset::enabled, filter: charset::filter, standard: false },
     FilterEntry { enabled: |_| true, filter: static_file::ranges, standard: true },
 ];
@@ -254,7 +258,17 @@ pub fn is_location(kind: &Kind) -> bool {
 
 /// Rows of all built-in variables.
 pub fn variables() -> impl Iterator<Item = &'static Row> {
-    [vars::PLAIN, vars::VARIABLES, proxy_protocol::VARIABLES, realip::VARIABLES].into_iter().flatten()
+    [
+        vars::PLAIN,
+        vars::VARIABLES,
+        proxy_protocol::VARIABLES,
+        realip::VARIABLES,
+        referer::VARIABLES,
+        secure_link::VARIABLES,
+        userid::VARIABLES,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// What modules keep for one request; reset for each.
@@ -264,6 +278,10 @@ pub struct ModuleState {
     pub request_id: Option<[u8; 32]>,
     /// Who connected, when realip put another address in its place.
     pub replaced_peer: Option<crate::request::Peer>,
+    /// `$secure_link`.
+    pub secure_link: secure_link::State,
+    /// Identifiers of the client.
+    pub userid: userid::State,
 }
 
 impl ModuleState {

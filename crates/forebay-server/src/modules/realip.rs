@@ -113,12 +113,18 @@ fn real_address(req: &Request, s: &Settings) -> Option<Peer> {
     if !cidr::any_contains(&s.from.0, req.peer) {
         return None;
     }
-    let lines: Vec<&[u8]> = match &s.header {
-        Header::ProxyProtocol => return req.conn.proxied.as_ref().map(|h| Peer::Inet(h.client)),
-        Header::ForwardedFor => req.head.all(b"X-Forwarded-For").collect(),
-        Header::Field(name) => req.head.all(name).take(1).collect(),
+    let (from, recursive) = (&s.from.0, s.recursive);
+    let found = match &s.header {
+        Header::ProxyProtocol => req.conn.proxied.as_ref().map(|h| h.client),
+        Header::ForwardedFor => {
+            cidr::forwarded(req.peer, cidr::lines(&req.head, b"X-Forwarded-For"), from, recursive)
+        }
+        Header::Field(name) => {
+            let first = cidr::lines(&req.head, name).next();
+            cidr::forwarded(req.peer, first.into_iter(), from, recursive)
+        }
     };
-    cidr::forwarded(req.peer, &lines, &s.from.0, s.recursive).map(Peer::Inet)
+    found.map(Peer::Inet)
 }
 
 #[cfg(test)]
