@@ -147,7 +147,7 @@ pub fn built_in(req: &mut Request, status: u16) {
     crate::head::push_server_token(req, core, &mut tail);
     let mut page = std::mem::take(&mut req.resp.text);
     for piece in [
-        b"<html>\r\n<head><title>",
+        b"<html>\r\n<head><title>".as_slice(),
         match status {
             494 => b"400 Request Header Or Cookie Too Large",
             495 => b"400 The SSL certificate error",
