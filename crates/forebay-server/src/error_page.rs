@@ -25,6 +25,13 @@ fn closes(status: u16) -> bool {
 
 /// Answers a status.
 pub fn special(req: &mut Request, status: u16) -> Next {
+    if matches!(status, 408 | 444 | 499) {
+        // Nobody waits for an answer, or is to get one.
+        req.drop_connection = true;
+        req.keep_alive = false;
+        req.resp.status = status;
+        return Next::Done;
+    }
     if closes(status) {
         req.keep_alive = false;
     }
@@ -72,7 +79,7 @@ fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::Err
         req.uri = split.next().unwrap_or_default().to_vec();
         req.args = split.next().unwrap_or_default().to_vec();
         req.internal = true;
-        req.forget_response();
+        forget_all_but_location(req);
         return Next::Redirect;
     }
     if target.first() == Some(&b'@') {
@@ -112,7 +119,7 @@ pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
         Some(id) => {
             req.internal = true;
             req.location = *id;
-            req.forget_response();
+            forget_all_but_location(req);
             req.update_connection_settings();
             Ok(())
         }
@@ -123,8 +130,16 @@ pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
     }
 }
 
+/// A redirect that an error page answers for keeps its `Location`.
+fn forget_all_but_location(req: &mut Request) {
+    let location = std::mem::take(&mut req.resp.location);
+    req.forget_response();
+    req.resp.location = location;
+}
+
 /// Makes the built-in page.
 pub fn built_in(req: &mut Request, status: u16) {
+    req.status_override = None;
     let location = std::mem::take(&mut req.resp.location);
     let authenticate = req.resp.fields.get(b"WWW-Authenticate").map(<[u8]>::to_vec);
     req.forget_response();
@@ -147,7 +162,14 @@ pub fn built_in(req: &mut Request, status: u16) {
     let core = &http.location(req).settings.core;
     let tail = crate::head::server_token(req, core);
     let mut page = Vec::with_capacity(256);
-    for piece in [b"<html>\r\n<head><title>", title.as_bytes(), b"</title></head>\r\n<body>\r\n<center><h1>", title.as_bytes(), b"</h1></center>\r\n"] {
+    let heading = match status {
+        494 => "400 Request Header Or Cookie Too Large",
+        495 => "400 The SSL certificate error",
+        496 => "400 No required SSL certificate was sent",
+        497 => "400 The plain HTTP request was sent to HTTPS port",
+        _ => title,
+    };
+    for piece in [b"<html>\r\n<head><title>", heading.as_bytes(), b"</title></head>\r\n<body>\r\n<center><h1>", title.as_bytes(), b"</h1></center>\r\n"] {
         page.extend_from_slice(piece);
     }
     page.extend_from_slice(match status {
@@ -192,6 +214,7 @@ pub fn title(status: u16) -> &'static str {
         404 => "404 Not Found",
         405 => "405 Not Allowed",
         406 => "406 Not Acceptable",
+        407 => "407 Proxy Authentication Required",
         408 => "408 Request Time-out",
         409 => "409 Conflict",
         410 => "410 Gone",

@@ -69,7 +69,7 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         push(out, b"Date: ", &req.thread.clock.http_date());
     }
     let r = &req.resp;
-    if !r.content_type.is_empty() && status != 304 && status != 204 {
+    if !r.content_type.is_empty() && status != 204 {
         out.extend_from_slice(b"Content-Type: ");
         out.extend_from_slice(&r.content_type);
         if !r.charset.is_empty() {
@@ -81,7 +81,7 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     let mut framing = if r.head_only { BodyFraming::None } else { BodyFraming::Plain };
     let mut chunked = false;
     match r.content_length {
-        Some(n) if status != 304 && status != 204 => {
+        Some(n) if status != 204 => {
             out.extend_from_slice(b"Content-Length: ");
             response::number(out, n);
             out.extend_from_slice(b"\r\n");
@@ -101,7 +101,8 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     if let Some(t) = r.last_modified.filter(|_| matches!(status, 200 | 206 | 304)) {
         push(out, b"Last-Modified: ", &forebay_http::date::imf(t));
     }
-    if !r.location.is_empty() {
+    let made_absolute = r.location.first() == Some(&b'/') && core.absolute_redirect;
+    if made_absolute {
         location(req, &http, core, out);
     }
     if chunked {
@@ -122,6 +123,9 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     let r = &req.resp;
     if r.gzip_vary {
         out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
+    }
+    if !made_absolute && !r.location.is_empty() {
+        push(out, b"Location: ", &r.location);
     }
     if !r.etag.is_empty() {
         push(out, b"ETag: ", &r.etag);

@@ -328,17 +328,19 @@ fn file_test(test: u8, path: &[u8]) -> bool {
 }
 
 fn answer(req: &mut Request, status: u16, text: Option<&Template>) -> Result<Ran, VarError> {
+    let redirect = matches!(status, 301 | 302 | 303 | 307 | 308);
     let Some(t) = text else {
-        return Ok(if status == 444 {
-            req.drop_connection = true;
-            Ran::Status(444)
-        } else {
-            Ran::Status(status)
-        });
+        if status < 400 && !redirect {
+            req.send_text(status, Vec::new());
+            return Ok(Ran::Done);
+        }
+        return Ok(Ran::Status(status));
     };
+    // The text may ask for the status.
+    req.resp.status = status;
     let mut value = req.take_buf();
     t.eval(req, &mut value)?;
-    if matches!(status, 301 | 302 | 303 | 307 | 308) {
+    if redirect {
         req.resp.location.clear();
         req.resp.location.extend_from_slice(&value);
         req.give_buf(value);
