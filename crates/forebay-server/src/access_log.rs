@@ -186,7 +186,7 @@ pub enum Target {
     /// A path with variables, opened by the worker.
     Path(Template),
     /// `syslog:...`.
-    Syslog(String),
+    Syslog(std::sync::Arc<crate::syslog::Syslog>),
 }
 
 /// One `access_log`.

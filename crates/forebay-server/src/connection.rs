@@ -278,20 +278,17 @@ const HEAD: usize = 1024;
 
 /// Sends the response. `false`: the client is gone or too slow.
 async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
-    if let Some(status) = req.status_override {
-        req.resp.status = status;
+    if req.drop_connection {
+        return false;
     }
     let mut out = req.take_buf();
     out.reserve(HEAD);
     let framing = if head::write_file(req, &mut out) {
         BodyFraming::Plain
     } else {
-        let http = req.http();
-        for filter in &http.location(req).plan.header_filters {
-            if filter(req).is_err() {
-                error_page::built_in(req, 500);
-                break;
-            }
+        run_header_filters(req).await;
+        if req.drop_connection {
+            return false;
         }
         head::write(req, &mut out)
     };
@@ -303,6 +300,35 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     req.give_buf(out);
     req.complete = sent;
     sent
+}
+
+/// Runs the header filters. What one of them refuses is answered as any other error, and goes through them
+/// again; an error passes them, so that ends.
+async fn run_header_filters(req: &mut Request) {
+    let mut content_range = Vec::new();
+    loop {
+        let http = req.http();
+        if let Some(status) = req.status_override {
+            req.resp.status = status;
+        }
+        for filter in &http.location(req).plan.header_filters {
+            if filter(req).is_err() {
+                error_page::built_in(req, 500);
+                return;
+            }
+            if req.refusal.is_some() {
+                break;
+            }
+        }
+        let Some(refusal) = req.refusal.take() else { break };
+        if !refusal.content_range.is_empty() {
+            content_range = refusal.content_range;
+        }
+        phases::refuse(req, refusal.status).await;
+    }
+    if !content_range.is_empty() {
+        req.resp.fields.push(b"Content-Range", &content_range);
+    }
 }
 
 /// Log phase, and the end of what belongs to the request.
@@ -478,6 +504,9 @@ impl Request {
         self.uri_changes = MAX_URI_CHANGES;
         self.error_status = 0;
         self.status_override = None;
+        self.add_uri_to_alias = false;
+        self.refusal = None;
+        self.drop_connection = false;
         self.rewritten = false;
         self.sent = 0;
         self.sent_head = 0;

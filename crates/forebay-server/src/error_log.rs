@@ -126,7 +126,7 @@ fn emit(thread: &Thread, logs: &[ErrorLog], level: Level, line: &[u8]) {
                     }
                 }
             }
-            ErrorLogTarget::Syslog(target) => crate::syslog::send(target, level, line),
+            ErrorLogTarget::Syslog(target) => crate::syslog::send(thread, target, level, line),
         }
     }
 }

@@ -24,6 +24,13 @@ fn closes(status: u16) -> bool {
 
 /// Answers a status.
 pub fn special(req: &mut Request, status: u16) -> Next {
+    if matches!(status, 408 | 444 | 499) {
+        // Nobody waits for an answer, or is to get one.
+        req.drop_connection = true;
+        req.keep_alive = false;
+        req.resp.status = status;
+        return Next::Done;
+    }
     if closes(status) {
         req.keep_alive = false;
     }
@@ -68,7 +75,7 @@ fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::Err
         req.uri = split.next().unwrap_or_default().to_vec();
         req.args = split.next().unwrap_or_default().to_vec();
         req.internal = true;
-        req.forget_response();
+        forget_all_but_location(req);
         return Next::Redirect;
     }
     if target.first() == Some(&b'@') {
@@ -108,7 +115,7 @@ pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
         Some(id) => {
             req.internal = true;
             req.location = *id;
-            req.forget_response();
+            forget_all_but_location(req);
             req.update_connection_settings();
             Ok(())
         }
@@ -122,8 +129,16 @@ pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
     }
 }
 
+/// A redirect that an error page answers for keeps its `Location`.
+fn forget_all_but_location(req: &mut Request) {
+    let location = std::mem::take(&mut req.resp.location);
+    req.forget_response();
+    req.resp.location = location;
+}
+
 /// Makes the built-in page.
 pub fn built_in(req: &mut Request, status: u16) {
+    req.status_override = None;
     let location = std::mem::take(&mut req.resp.location);
     req.forget_response();
     req.resp.location = location;
@@ -203,6 +218,7 @@ pub fn title(status: u16) -> &'static str {
         404 => "404 Not Found",
         405 => "405 Not Allowed",
         406 => "406 Not Acceptable",
+        407 => "407 Proxy Authentication Required",
         408 => "408 Request Time-out",
         409 => "409 Conflict",
         410 => "410 Gone",

@@ -75,7 +75,7 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         push(out, b"Date: ", &req.thread.clock.http_date());
     }
     let r = &req.resp;
-    if !r.content_type.is_empty() && status != 304 && status != 204 {
+    if !r.content_type.is_empty() && status != 204 {
         out.extend_from_slice(b"Content-Type: ");
         out.extend_from_slice(&r.content_type);
         if !r.charset.is_empty() {
@@ -87,7 +87,7 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     let mut framing = if r.head_only { BodyFraming::None } else { BodyFraming::Plain };
     let mut chunked = false;
     match r.content_length {
-        Some(n) if status != 304 && status != 204 => {
+        Some(n) if status != 204 => {
             out.extend_from_slice(b"Content-Length: ");
             response::number(out, n);
             out.extend_from_slice(b"\r\n");
@@ -108,8 +108,8 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         push(out, b"Last-Modified: ", &forebay_http::date::imf(t));
     }
     // A path is made absolute here; anything else goes with the other fields, as nginx has it.
-    let local = r.location.first() == Some(&b'/') && core.absolute_redirect;
-    if local {
+    let made_absolute = r.location.first() == Some(&b'/') && core.absolute_redirect;
+    if made_absolute {
         location(req, core, out);
     }
     if chunked {
@@ -130,6 +130,9 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     let r = &req.resp;
     if r.gzip_vary {
         out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
+    }
+    if !made_absolute && !r.location.is_empty() {
+        push(out, b"Location: ", &r.location);
     }
     if !r.etag.is_empty() {
         push(out, b"ETag: ", &r.etag);
@@ -182,7 +185,12 @@ fn local_address(req: &Request, out: &mut Vec<u8>) {
 pub fn write_file(req: &mut Request, out: &mut Vec<u8>) -> bool {
     let r = &req.resp;
     let [Part::File { file, start: 0, end }] = r.body.as_slice() else { return false };
-    if r.status != 200 || *end != file.size || !req.keep_alive || req.head.version != Version::Http11 {
+    if r.status != 200
+        || req.status_override.is_some()
+        || *end != file.size
+        || !req.keep_alive
+        || req.head.version != Version::Http11
+    {
         return false;
     }
     let first = &req.head.first.0;

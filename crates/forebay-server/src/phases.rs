@@ -37,21 +37,29 @@ pub const MAX_URI_CHANGES: u8 = 11;
 /// Runs the phases until the response is made.
 pub async fn run(req: &mut Request) {
     post_read(req);
-    let mut start = Start::ServerRewrite;
+    let outcome = walk(req, Start::ServerRewrite).await;
+    settle_outcome(req, outcome).await;
+}
+
+/// Answers a status that a header filter found, with its error page.
+pub async fn refuse(req: &mut Request, status: u16) {
+    settle_outcome(req, Outcome::Status(status)).await;
+}
+
+async fn settle_outcome(req: &mut Request, first: Outcome) {
+    let mut outcome = first;
     loop {
-        let outcome = match walk(req, start).await {
+        let start = match outcome {
+            Outcome::Done => return,
+            Outcome::Redirect => Start::ServerRewrite,
+            Outcome::Named => Start::Rewrite,
             Outcome::Status(status) => match error_page::special(req, status) {
-                Next::Done => Outcome::Done,
-                Next::Redirect => Outcome::Redirect,
-                Next::Named => Outcome::Named,
+                Next::Done => return,
+                Next::Redirect => Start::ServerRewrite,
+                Next::Named => Start::Rewrite,
             },
-            other => other,
         };
-        match outcome {
-            Outcome::Done | Outcome::Status(_) => return,
-            Outcome::Redirect => start = Start::ServerRewrite,
-            Outcome::Named => start = Start::Rewrite,
-        }
+        outcome = walk(req, start).await;
     }
 }
 

@@ -133,6 +133,15 @@ pub struct Captures {
     pub groups: Vec<(u32, u32)>,
 }
 
+/// What a header filter makes of a response that the client does not want.
+#[derive(Debug)]
+pub struct Refusal {
+    /// Status that is answered instead.
+    pub status: u16,
+    /// `Content-Range` of that answer, if any.
+    pub content_range: Vec<u8>,
+}
+
 /// A request.
 pub struct Request {
     /// Thread that serves it.
@@ -177,6 +186,10 @@ pub struct Request {
     pub error_status: u16,
     /// Status was overridden by `error_page ... =`.
     pub status_override: Option<u16>,
+    /// Set by a header filter.
+    pub refusal: Option<Refusal>,
+    /// `try_files` found a file below the `alias` of a regular expression: the path is appended to it.
+    pub add_uri_to_alias: bool,
     /// A named location or an error page is answering: rewrite and error rules of nginx differ then.
     pub in_error_page: bool,
     /// Path was changed by a rewrite or redirect (`path_changed` of the head no longer tells).
@@ -253,6 +266,8 @@ impl Request {
             uri_changes: 0,
             error_status: 0,
             status_override: None,
+            refusal: None,
+            add_uri_to_alias: false,
             in_error_page: false,
             rewritten: false,
             sent: 0,

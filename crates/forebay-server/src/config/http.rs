@@ -374,6 +374,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         let mut locations = Vec::new();
         for (mut l, tree) in self.locations.into_iter().zip(trees) {
             if let Some(p) = l.parent {
+                l.written.headers.merge_lines(&inherited[p].headers);
                 l.written.inherit(&inherited[p]);
                 // The default log is opened only where nothing else is said.
                 if l.written.log.access_log.is_none() {

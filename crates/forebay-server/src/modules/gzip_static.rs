@@ -71,5 +71,6 @@ fn report(req: &mut Request, path: &[u8], e: Errno) {
         _ => Level::Crit,
     };
     let text = String::from_utf8_lossy(path).into_owned();
-    req.log(level, &format!("open() \"{text}\" failed {}", static_file::errno_text(e)));
+    let call = static_file::open_call(req);
+    req.log(level, &format!("{call} \"{text}\" failed {}", static_file::errno_text(e)));
 }

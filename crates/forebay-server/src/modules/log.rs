@@ -117,8 +117,8 @@ fn is_parameter(t: &[u8]) -> bool {
 fn target(d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Target, Error> {
     if let Some(s) = w.text.strip_prefix(b"syslog:") {
         let text = String::from_utf8_lossy(s).into_owned();
-        crate::syslog::check(&text).map_err(|m| cx.error(d, m))?;
-        return Ok(Target::Syslog(text));
+        let target = crate::syslog::Syslog::parse(&text).map_err(|m| cx.error(d, m))?;
+        return Ok(Target::Syslog(Arc::new(target)));
     }
     let t = cx.template(d, w)?;
     if t.as_const().is_none() {
@@ -209,8 +209,8 @@ pub fn error_log(d: &Directive, cx: &mut Scope<'_>) -> Result<ErrorLog, Error> {
         ErrorLogTarget::Stderr
     } else if let Some(s) = word.strip_prefix(b"syslog:") {
         let text = String::from_utf8_lossy(s).into_owned();
-        crate::syslog::check(&text).map_err(|m| cx.error(d, m))?;
-        ErrorLogTarget::Syslog(text)
+        let target = crate::syslog::Syslog::parse(&text).map_err(|m| cx.error(d, m))?;
+        ErrorLogTarget::Syslog(Arc::new(target))
     } else if let Some(m) = word.strip_prefix(b"memory:") {
         let _ = m;
         return Err(cx.error(d, "nginx was built without debug support"));

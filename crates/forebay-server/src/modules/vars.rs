@@ -329,7 +329,7 @@ impl Request {
 
     /// Status as the log shows it.
     pub fn logged_status(&self) -> u16 {
-        match self.resp.status {
+        match self.status_override.unwrap_or(self.resp.status) {
             0 if self.refused != 0 => self.refused,
             s => s,
         }
