@@ -45,6 +45,10 @@ impl Request {
         if !line.is_empty() {
             put(", request: ", line, true);
         }
+        let upstream = &self.modules.upstream;
+        if !upstream.log_name.is_empty() {
+            put(", upstream: ", &[upstream.log_name.as_slice(), &upstream.log_path].concat(), true);
+        }
         if let Some(host) = self.head.get(forebay_http::field::Name::Host) {
             put(", host: ", host, true);
         }

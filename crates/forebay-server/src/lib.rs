@@ -20,5 +20,6 @@ pub mod response;
 pub mod symlinks;
 pub mod syslog;
 pub mod thread;
+pub mod upstream;
 pub mod variables;
 pub mod worker;

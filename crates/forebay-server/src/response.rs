@@ -142,6 +142,10 @@ pub struct Response {
     pub trailers: FieldList,
     /// Body.
     pub body: Vec<Part>,
+    /// What follows the parts: the rest of an upstream's response.
+    pub source: Option<Box<crate::upstream::stream::Body>>,
+    /// Came from an upstream: conditions and ranges were its business.
+    pub proxied: bool,
     /// Filters of the body, in order.
     pub filters: Vec<Box<dyn BodyFilter>>,
     /// Whether a part of the body may be asked for.
@@ -171,6 +175,8 @@ impl Response {
         self.fields.clear();
         self.trailers.clear();
         self.body.clear();
+        self.source = None;
+        self.proxied = false;
         self.filters.clear();
         self.allow_ranges = false;
         self.head_only = false;

@@ -29,6 +29,10 @@ pub struct Http {
     pub addresses: Vec<ListenerAddresses>,
     /// Log formats.
     pub log_formats: Vec<crate::access_log::Format>,
+    /// Upstream groups.
+    pub upstreams: Vec<crate::upstream::Group>,
+    /// Whether any location has `auto_redirect`.
+    pub has_auto_redirect: bool,
 }
 
 /// Addresses served by one socket: a wildcard socket may stand for several.
@@ -89,6 +93,13 @@ pub enum Kind {
     If,
     /// `limit_except`.
     LimitExcept,
+}
+
+impl Kind {
+    /// `location = /x`.
+    pub fn is_exact(&self) -> bool {
+        matches!(self, Kind::Exact)
+    }
 }
 
 /// A location, or another level with settings.
@@ -377,6 +388,9 @@ impl<'s, 'f> Builder<'s, 'f> {
             let settings = l.written.resolve();
             inherited.push(l.written);
             let plan = modules::Plan::for_location(&settings, &l.ops);
+            let auto_redirect = matches!(l.kind, Kind::Prefix | Kind::PrefixOnly)
+                && l.name.last() == Some(&b'/')
+                && l.content.as_ref().is_some_and(modules::Content::redirects);
             locations.push(Location {
                 name: l.name,
                 kind: l.kind,
@@ -389,7 +403,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 limit_except: l.limit_except,
                 tree,
                 plan,
-                auto_redirect: false,
+                auto_redirect,
             });
         }
         // An `if` or `limit_except` block stands in for its location: what is not inherited by name is
@@ -405,7 +419,10 @@ impl<'s, 'f> Builder<'s, 'f> {
                 }
             }
         }
+        let upstreams = std::mem::take(self.cx.upstreams).finish(self.cx)?;
         let http = Http {
+            upstreams,
+            has_auto_redirect: locations.iter().any(|l| l.auto_redirect),
             servers,
             locations,
             vars: Vec::new(),

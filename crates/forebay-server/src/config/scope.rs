@@ -25,6 +25,10 @@ pub struct Scope<'a> {
     pub temp_paths: &'a mut Vec<PathBuf>,
     /// Log formats by name, in order of definition; index 0 is `combined`.
     pub log_formats: &'a mut Vec<crate::access_log::Format>,
+    /// Upstream groups, named and implied.
+    pub upstreams: &'a mut crate::upstream::config::Groups,
+    /// Shared zones of the limiting modules.
+    pub zones: &'a mut crate::modules::limit_req::Zones,
 }
 
 impl Scope<'_> {

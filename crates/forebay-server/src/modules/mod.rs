@@ -13,7 +13,9 @@ pub mod core;
 pub mod empty_gif;
 pub mod headers;
 pub mod index;
+pub mod limit_req;
 pub mod log;
+pub mod proxy;
 pub mod random_index;
 pub mod rewrite;
 pub mod server;
@@ -59,7 +61,7 @@ macro_rules! modules {
     };
 }
 
-modules! { core, log, headers, index, autoindex, random_index, rewrite, }
+modules! { core, log, headers, index, autoindex, random_index, rewrite, proxy, limit_req, }
 
 /// What a hook decided.
 #[derive(Debug, PartialEq, Eq)]
@@ -88,7 +90,7 @@ pub struct Entry {
 }
 
 /// Runs before access, in this order (nginx: PREACCESS).
-const PREACCESS: &[Entry] = &[];
+const PREACCESS: &[Entry] = &[Entry { enabled: limit_req::enabled, hook: limit_req::check }];
 
 /// Decides on access, in this order (nginx: ACCESS).
 const ACCESS: &[Entry] = &[];
@@ -139,12 +141,19 @@ pub enum Content {
     StubStatus,
     /// `empty_gif`.
     EmptyGif,
+    /// `proxy_pass`.
+    Proxy(std::sync::Arc<proxy::Pass>),
 }
 
 impl Content {
     /// Whether an `if` block inside the location keeps this handler.
     pub fn inherited_by_if(&self) -> bool {
-        false
+        matches!(self, Content::Proxy(_))
+    }
+
+    /// Whether a path that lacks only the final slash of the location is redirected.
+    pub fn redirects(&self) -> bool {
+        matches!(self, Content::Proxy(_))
     }
 }
 
@@ -155,6 +164,8 @@ impl Content {
 pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
     match d.name.text.as_slice() {
         b"log_format" => log::format(d, cx)?,
+        b"upstream" => crate::upstream::config::block(d, cx)?,
+        b"limit_req_zone" => limit_req::zone(d, cx)?,
         _ => return Ok(false),
     }
     Ok(true)
@@ -175,6 +186,7 @@ pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'
             l.internal = true;
         }
         b"root" | b"alias" => core::root(d, l, cx)?,
+        b"proxy_pass" => proxy::pass(d, l, cx)?,
         b"stub_status" => l.content = Some(Content::StubStatus),
         b"empty_gif" => l.content = Some(Content::EmptyGif),
         _ => return Ok(false),
@@ -189,7 +201,9 @@ pub fn is_location(kind: &Kind) -> bool {
 
 /// Rows of all built-in variables.
 pub fn variables() -> impl Iterator<Item = &'static Row> {
-    [vars::PLAIN, vars::VARIABLES].into_iter().flatten()
+    [vars::PLAIN, vars::VARIABLES, crate::upstream::vars::VARIABLES, limit_req::VARIABLES]
+        .into_iter()
+        .flatten()
 }
 
 /// What modules keep for one request; reset for each.
@@ -199,13 +213,18 @@ pub struct ModuleState {
     pub remote_user: Option<Vec<u8>>,
     /// `$request_id`, made when first asked for.
     pub request_id: Option<[u8; 32]>,
+    /// Servers asked on behalf of the request.
+    pub upstream: crate::upstream::exchange::Upstreamed,
+    /// `$limit_req_status`.
+    pub limit_req: Option<limit_req::Outcome>,
 }
 
 impl ModuleState {
     /// Empties it for the next request.
     pub fn clear(&mut self) {
-        if self.remote_user.is_some() || self.request_id.is_some() {
-            *self = ModuleState::default();
-        }
+        self.remote_user = None;
+        self.request_id = None;
+        self.limit_req = None;
+        self.upstream.clear();
     }
 }

@@ -301,7 +301,10 @@ pub fn content_type(req: &mut Request) {
         None => None,
     };
     let r = &mut req.resp.content_type;
-    r.clear();
+    if !r.is_empty() {
+        // Of the upstream whose `X-Accel-Redirect` led here.
+        return;
+    }
     r.extend_from_slice(t.unwrap_or(&core.default_type));
 }
 
@@ -317,7 +320,7 @@ fn extension(uri: &[u8]) -> Option<&[u8]> {
 /// # Errors
 /// Never.
 pub fn not_modified(req: &mut Request) -> Result<(), VarError> {
-    if req.resp.status != 200 || req.error_status != 0 {
+    if req.resp.status != 200 || req.error_status != 0 || req.resp.proxied {
         return Ok(());
     }
     let Some(conditions) = Conditions::of(&req.head) else { return Ok(()) };
