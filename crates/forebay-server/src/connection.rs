@@ -81,6 +81,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
     }
     req.begin_connection(&mut conn);
     req.conn = conn;
+    req.token = token;
     loop {
         let limits = req.limits();
         match read_head(thread, req, token, &limits) {
@@ -240,6 +241,10 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
         req.log(Level::Info, &format!("client sent invalid header line: \"{text}\""));
     }
     phases::run(req).await;
+    if req.drop_connection {
+        finish(req, false);
+        return false;
+    }
     // Bytes of the body that came with the head are taken before the answer, the rest after it.
     let mut sound = body::discard_buffered(req);
     if sound && !req.body.done() && req.head.expect_continue && !req.body.continued && req.refused == 0 {
@@ -294,7 +299,12 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     };
     req.sent_head = out.len() as u64;
     let sent = match framing {
-        BodyFraming::None => body::write_all(thread, req, token, &out).await,
+        BodyFraming::None => {
+            if let Some(mut source) = req.resp.source.take() {
+                source.abandon(req);
+            }
+            body::write_all(thread, req, token, &out).await
+        }
         _ => body::send(thread, req, token, &mut out, framing == BodyFraming::Chunked).await,
     };
     req.give_buf(out);
@@ -333,7 +343,11 @@ async fn run_header_filters(req: &mut Request) {
 
 /// Log phase, and the end of what belongs to the request.
 fn finish(req: &mut Request, _sent: bool) {
+    if let Some(mut source) = req.resp.source.take() {
+        source.abandon(req);
+    }
     access_log::log_request(req);
+    req.body.end();
     req.resp.body.clear();
 }
 
@@ -508,6 +522,7 @@ impl Request {
         self.refusal = None;
         self.drop_connection = false;
         self.rewritten = false;
+        self.drop_connection = false;
         self.sent = 0;
         self.sent_head = 0;
         self.received = self.head.len as u64;

@@ -51,6 +51,10 @@ impl Request {
         if !line.is_empty() {
             quoted(b", request: \"", line);
         }
+        let upstream = &self.modules.upstream;
+        if !upstream.log_name.is_empty() {
+            quoted(b", upstream: \"", &[upstream.log_name.as_slice(), &upstream.log_path].concat());
+        }
         if let Some(host) = self.head.get(Name::Host) {
             quoted(b", host: \"", host);
         }

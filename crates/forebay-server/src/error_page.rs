@@ -75,6 +75,7 @@ fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::Err
         req.uri = split.next().unwrap_or_default().to_vec();
         req.args = split.next().unwrap_or_default().to_vec();
         req.internal = true;
+        req.rewritten = true;
         forget_all_but_location(req);
         return Next::Redirect;
     }
@@ -239,4 +240,12 @@ pub fn title(status: u16) -> &'static str {
         507 => "507 Insufficient Storage",
         _ => "",
     }
+}
+
+/// Whether `error_page` names a page for a status.
+pub fn has_page(req: &Request, status: u16) -> bool {
+    let http = req.http();
+    let core = &http.location(req).settings.core;
+    (req.error_status == 0 || core.recursive_error_pages)
+        && core.error_page.0.iter().any(|p| p.status == status)
 }

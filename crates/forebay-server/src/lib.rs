@@ -26,5 +26,6 @@ pub mod syslog;
 #[cfg(test)]
 mod testing;
 pub mod thread;
+pub mod upstream;
 pub mod variables;
 pub mod worker;

@@ -4,8 +4,8 @@ use crate::error_page::{self, Next};
 use crate::location;
 use crate::modules::core::Satisfy;
 use crate::modules::{
-    Content, Verdict, autoindex, empty_gif, gzip_static, random_index, rewrite, static_file, stub_status,
-    try_files,
+    Content, Verdict, autoindex, empty_gif, gzip_static, proxy, random_index, rewrite, static_file,
+    stub_status, try_files,
 };
 use crate::request::Request;
 use forebay_conf::error::Level;
@@ -136,6 +136,9 @@ pub fn spend_uri_change(req: &mut Request, what: &str) -> bool {
 fn find_location(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
     location::choose(&http, req);
+    if let Some(out) = add_slash(req) {
+        return Some(out);
+    }
     let l = http.location(req);
     if l.internal && !req.internal {
         return Some(Outcome::Status(404));
@@ -167,6 +170,27 @@ fn post_read(req: &mut Request) {
             let _ = hook(req);
         }
     }
+}
+
+/// A path that lacks only the final slash of a location taken by an upstream is redirected to it.
+fn add_slash(req: &mut Request) -> Option<Outcome> {
+    let http = req.http();
+    if !http.has_auto_redirect || http.location(req).kind.is_exact() {
+        return None;
+    }
+    let id = location::with_slash(&http, req)?;
+    if !http.locations.get(id).is_some_and(|l| l.auto_redirect) {
+        return None;
+    }
+    let mut target = Vec::new();
+    forebay_http::uri::escape(&req.uri, forebay_http::uri::Escape::Uri, &mut target);
+    target.push(b'/');
+    if !req.args.is_empty() {
+        target.push(b'?');
+        target.extend_from_slice(&req.args);
+    }
+    req.resp.location = target;
+    Some(Outcome::Status(301))
 }
 
 async fn preaccess(req: &mut Request) -> Option<Outcome> {
@@ -261,6 +285,7 @@ async fn content(req: &mut Request) -> Outcome {
     match &l.content {
         Some(Content::StubStatus) => return outcome(stub_status::handle(req)),
         Some(Content::EmptyGif) => return outcome(empty_gif::handle(req)),
+        Some(Content::Proxy(pass)) => return proxy::run(req, pass).await,
         None => {}
     }
     if !matches!(req.method, Method::Get | Method::Head | Method::Post) {

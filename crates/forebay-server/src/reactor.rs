@@ -32,6 +32,9 @@ pub struct Token {
 }
 
 impl Token {
+    /// The slot of nothing.
+    pub const NONE: Token = Token { index: u32::MAX, age: u32::MAX };
+
     fn pack(self) -> u64 {
         u64::from(self.age) << 32 | u64::from(self.index)
     }
@@ -49,6 +52,9 @@ pub enum Role<C> {
     Idle(C),
     /// A descriptor that a runner works with.
     Busy,
+    /// A connection to an upstream that waits for its next request: anything that arrives closes it, so
+    /// does the deadline.
+    Spare,
 }
 
 struct Slot<C> {
@@ -447,6 +453,48 @@ impl<C: 'static> Reactor<C> {
         Ok(())
     }
 
+    /// Makes a connection wait for [`Reactor::reuse`]; it is closed when anything arrives, and at `deadline`.
+    /// `false`: something has arrived already, or it is gone.
+    pub fn set_aside(&self, token: Token, deadline: Instant) -> bool {
+        let arm = {
+            let mut slots = self.slots.borrow_mut();
+            let Some(s) = slots.get_mut(token.index as usize).filter(|s| s.age == token.age) else {
+                return false;
+            };
+            if s.readable || s.fd.is_none() {
+                return false;
+            }
+            s.role = Role::Spare;
+            s.deadline = deadline;
+            s.read_waker = None;
+            s.write_waker = None;
+            if !s.registered {
+                register(&self.epoll, s, token);
+            }
+            let arm = s.armed.is_none_or(|t| t > deadline);
+            if arm {
+                s.armed = Some(deadline);
+            }
+            arm
+        };
+        if arm {
+            self.timers.borrow_mut().heap.push(Reverse((deadline, Target::Slot(token.pack()))));
+        }
+        true
+    }
+
+    /// Takes a connection back that was set aside. `false`: it is closed.
+    pub fn reuse(&self, token: Token) -> bool {
+        let mut slots = self.slots.borrow_mut();
+        match slots.get_mut(token.index as usize).filter(|s| s.age == token.age && s.fd.is_some()) {
+            Some(s) => {
+                s.role = Role::Busy;
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Ready when a read may give something. `clear` first says that the last read found nothing.
     pub fn poll_readable(&self, token: Token, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
         let mut slots = self.slots.borrow_mut();
@@ -620,6 +668,7 @@ impl<C: 'static> Reactor<C> {
         enum Then<C> {
             Accept(u32),
             Serve(C),
+            Close,
             Wake(Option<Waker>, Option<Waker>),
         }
         if token == WAKE {
@@ -645,6 +694,11 @@ impl<C: 'static> Reactor<C> {
                     Then::Accept(n)
                 }
                 Role::Idle(c) if read => Then::Serve(c),
+                Role::Spare if read => Then::Close,
+                Role::Spare => {
+                    s.role = Role::Spare;
+                    return;
+                }
                 Role::Idle(c) => {
                     s.role = Role::Idle(c);
                     return;
@@ -658,6 +712,7 @@ impl<C: 'static> Reactor<C> {
         match then {
             Then::Accept(n) => handler.clone().accept(n),
             Then::Serve(conn) => self.start(handler, token, conn),
+            Then::Close => drop(self.remove(token)),
             Then::Wake(r, w) => {
                 if let Some(w) = r {
                     w.wake();
@@ -720,26 +775,36 @@ impl<C: 'static> Reactor<C> {
                 s.armed = None;
             }
             match &s.role {
+                Role::Spare if s.deadline <= now => Expired::Close,
                 Role::Idle(_) if s.deadline <= now => match std::mem::replace(&mut s.role, Role::Busy) {
-                    Role::Idle(c) => Some(c),
+                    Role::Idle(c) => Expired::Conn(c),
                     other => {
                         s.role = other;
-                        None
+                        Expired::Nothing
                     }
                 },
-                Role::Idle(_) if s.armed.is_none() => {
+                Role::Idle(_) | Role::Spare if s.armed.is_none() => {
                     s.armed = Some(s.deadline);
                     self.timers.borrow_mut().heap.push(Reverse((s.deadline, Target::Slot(token.pack()))));
-                    None
+                    Expired::Nothing
                 }
-                _ => None,
+                _ => Expired::Nothing,
             }
         };
-        if let Some(conn) = expired {
-            handler.expired(conn);
-            self.remove(token);
+        match expired {
+            Expired::Nothing => return,
+            Expired::Conn(conn) => handler.expired(conn),
+            Expired::Close => {}
         }
+        self.remove(token);
     }
+}
+
+/// What a slot's timer found.
+enum Expired<C> {
+    Nothing,
+    Conn(C),
+    Close,
 }
 
 /// Puts a slot into the epoll set once, for both directions, edge-triggered.

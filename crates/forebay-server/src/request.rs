@@ -150,6 +150,8 @@ pub struct Request {
     pub conf: Rc<ThreadConfig>,
     /// Connection.
     pub conn: Conn,
+    /// Slot of the connection.
+    pub token: crate::reactor::Token,
     /// Client address as text (`$remote_addr`); changed by realip.
     pub remote: Vec<u8>,
     /// Client address in effect; changed by realip.
@@ -248,6 +250,7 @@ impl Request {
             conf: thread.config(),
             thread,
             conn,
+            token: crate::reactor::Token::NONE,
             remote: Vec::new(),
             peer: Peer::Unix,
             head: RequestHead::default(),

@@ -156,6 +156,10 @@ pub struct Response {
     pub body: Vec<Part>,
     /// Bytes made for the body, reused from request to request.
     pub text: Vec<u8>,
+    /// What follows the parts: the rest of an upstream's response.
+    pub source: Option<Box<crate::upstream::stream::Body>>,
+    /// Came from an upstream: conditions and ranges were its business.
+    pub proxied: bool,
     /// Filters of the body, in order.
     pub filters: Vec<Box<dyn BodyFilter>>,
     /// Whether a part of the body may be asked for.
@@ -188,6 +192,8 @@ impl Response {
         self.trailers.clear();
         self.body.clear();
         self.text.clear();
+        self.source = None;
+        self.proxied = false;
         self.filters.clear();
         self.allow_ranges = false;
         self.head_only = false;

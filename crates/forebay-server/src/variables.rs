@@ -176,7 +176,7 @@ fn builtin(name: &[u8]) -> (Source, bool) {
     (Source::Unknown, true)
 }
 
-const LATER_PREFIXES: &[&str] = &["upstream_http_", "upstream_trailer_", "upstream_cookie_", "ssl_", "jwt_"];
+const LATER_PREFIXES: &[&str] = &["ssl_", "jwt_"];
 
 /// Variables of features that are not there yet: a log format may name them, and they print as `-`.
 const LATER: &[&str] = &[
@@ -201,38 +201,22 @@ const LATER: &[&str] = &[
     "http2",
     "http3",
     "limit_conn_status",
-    "limit_req_status",
     "memcached_key",
     "modern_browser",
     "msie",
-    "proxy_add_x_forwarded_for",
-    "proxy_host",
-    "proxy_internal_body_length",
-    "proxy_internal_chunked",
-    "proxy_port",
     "quic_connection",
-    "request_body",
-    "request_body_file",
     "slice_range",
     "spdy",
     "spdy_request_priority",
-    "upstream_addr",
-    "upstream_bytes_received",
-    "upstream_bytes_sent",
     "upstream_cache_age",
     "upstream_cache_last_modified",
     "upstream_cache_etag",
     "upstream_cache_status",
-    "upstream_connect_time",
     "upstream_first_byte_time",
-    "upstream_header_time",
     "upstream_last_addr",
     "upstream_last_server_name",
     "upstream_queue_time",
-    "upstream_response_length",
-    "upstream_response_time",
     "upstream_server_name",
     "upstream_session_time",
-    "upstream_status",
     "zstd_ratio",
 ];

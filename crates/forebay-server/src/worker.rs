@@ -119,6 +119,7 @@ pub fn main(setup: Setup) {
         conf: RefCell::new(Rc::new(ThreadConfig {
             config: setup.share.config.clone(),
             listeners: Vec::new(),
+            groups: RefCell::default(),
         })),
         files: RefCell::default(),
         logs: RefCell::default(),
@@ -218,8 +219,11 @@ impl WorkerThread {
         self.thread.error_lines.borrow_mut().flush(&self.thread);
         *self.thread.logs.borrow_mut() = share.logs;
         self.thread.log_buffers.borrow_mut().forget();
-        *self.thread.conf.borrow_mut() =
-            Rc::new(ThreadConfig { config: share.config, listeners: map.clone() });
+        *self.thread.conf.borrow_mut() = Rc::new(ThreadConfig {
+            config: share.config,
+            listeners: map.clone(),
+            groups: RefCell::default(),
+        });
         // Idle connections of listeners that are gone have nobody to answer them.
         self.close_idle(|c, _| map.get(c.listener as usize).copied().flatten().is_none());
     }

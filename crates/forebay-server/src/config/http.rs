@@ -33,6 +33,10 @@ pub struct Http {
     pub logs_sent_fields: bool,
     /// `charset_map`s.
     pub charset_maps: modules::charset::Maps,
+    /// Upstream groups.
+    pub upstreams: Vec<crate::upstream::Group>,
+    /// Whether any location has `auto_redirect`.
+    pub has_auto_redirect: bool,
 }
 
 /// Addresses served by one socket: a wildcard socket may stand for several.
@@ -95,6 +99,13 @@ pub enum Kind {
     If,
     /// `limit_except`.
     LimitExcept,
+}
+
+impl Kind {
+    /// `location = /x`.
+    pub fn is_exact(&self) -> bool {
+        matches!(self, Kind::Exact)
+    }
 }
 
 /// A location, or another level with settings.
@@ -388,6 +399,9 @@ impl<'s, 'f> Builder<'s, 'f> {
             }
             inherited.push(l.written);
             let plan = modules::Plan::for_location(&settings, &l.ops);
+            let auto_redirect = matches!(l.kind, Kind::Prefix | Kind::PrefixOnly)
+                && l.name.last() == Some(&b'/')
+                && l.content.as_ref().is_some_and(modules::Content::redirects);
             locations.push(Location {
                 name: l.name,
                 kind: l.kind,
@@ -400,7 +414,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 limit_except: l.limit_except,
                 tree,
                 plan,
-                auto_redirect: false,
+                auto_redirect,
             });
         }
         // An `if` or `limit_except` block stands in for its location: what is not inherited by name is
@@ -416,7 +430,10 @@ impl<'s, 'f> Builder<'s, 'f> {
                 }
             }
         }
+        let upstreams = std::mem::take(self.cx.upstreams).finish(self.cx)?;
         let http = Http {
+            upstreams,
+            has_auto_redirect: locations.iter().any(|l| l.auto_redirect),
             servers,
             locations,
             vars: Vec::new(),

@@ -176,6 +176,8 @@ fn build(
     let (mut log_files, mut temp_paths, mut log_formats) = (Vec::new(), Vec::new(), Vec::new());
     log_formats.push(crate::modules::log::combined(&mut vars));
     let mut charset_maps = crate::modules::charset::Maps::default();
+    let mut upstreams = crate::upstream::config::Groups::default();
+    let mut zones = crate::modules::limit_req::Zones::default();
     let mut cx = Scope {
         env,
         files,
@@ -185,6 +187,8 @@ fn build(
         temp_paths: &mut temp_paths,
         log_formats: &mut log_formats,
         charset_maps: &mut charset_maps,
+        upstreams: &mut upstreams,
+        zones: &mut zones,
     };
     let mut http_seen = false;
     let mut events_seen = false;

@@ -19,8 +19,10 @@ pub mod gzip_accept;
 pub mod gzip_static;
 pub mod headers;
 pub mod index;
+pub mod limit_req;
 pub mod log;
 pub mod map;
+pub mod proxy;
 pub mod proxy_protocol;
 pub mod random_index;
 pub mod realip;
@@ -74,7 +76,7 @@ macro_rules! modules {
 
 modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
-    gzip_accept, gzip_static, referer, secure_link, userid,
+    gzip_accept, gzip_static, referer, secure_link, userid, proxy, limit_req,
 }
 
 /// What a hook decided.
@@ -138,7 +140,10 @@ pub struct Entry {
 const POST_READ: &[Entry] = &[Entry { enabled: realip::enabled, hook: realip::replace }];
 
 /// Runs before access, in this order (nginx: PREACCESS).
-const PREACCESS: &[Entry] = &[Entry { enabled: realip::enabled, hook: realip::replace }];
+const PREACCESS: &[Entry] = &[
+    Entry { enabled: realip::enabled, hook: realip::replace },
+    Entry { enabled: limit_req::enabled, hook: limit_req::check },
+];
 
 /// Decides on access, in this order (nginx: ACCESS).
 const ACCESS: &[Entry] = &[
@@ -204,12 +209,19 @@ pub enum Content {
     StubStatus,
     /// `empty_gif`.
     EmptyGif,
+    /// `proxy_pass`.
+    Proxy(std::sync::Arc<proxy::Pass>),
 }
 
 impl Content {
     /// Whether an `if` block inside the location keeps this handler.
     pub fn inherited_by_if(&self) -> bool {
-        false
+        matches!(self, Content::Proxy(_))
+    }
+
+    /// Whether a path that lacks only the final slash of the location is redirected.
+    pub fn redirects(&self) -> bool {
+        matches!(self, Content::Proxy(_))
     }
 }
 
@@ -224,6 +236,8 @@ pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> 
         b"geo" => geo::block(d, cx)?,
         b"split_clients" => split_clients::block(d, cx)?,
         b"charset_map" => charset::map(d, cx)?,
+        b"upstream" => crate::upstream::config::block(d, cx)?,
+        b"limit_req_zone" => limit_req::zone(d, cx)?,
         _ => return Ok(false),
     }
     Ok(true)
@@ -244,6 +258,7 @@ pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'
             l.internal = true;
         }
         b"root" | b"alias" => core::root(d, l, cx)?,
+        b"proxy_pass" => proxy::pass(d, l, cx)?,
         b"stub_status" => l.content = Some(Content::StubStatus),
         b"empty_gif" => l.content = Some(Content::EmptyGif),
         _ => return Ok(false),
@@ -266,6 +281,8 @@ pub fn variables() -> impl Iterator<Item = &'static Row> {
         referer::VARIABLES,
         secure_link::VARIABLES,
         userid::VARIABLES,
+        crate::upstream::vars::VARIABLES,
+        limit_req::VARIABLES,
     ]
     .into_iter()
     .flatten()
@@ -282,11 +299,20 @@ pub struct ModuleState {
     pub secure_link: secure_link::State,
     /// Identifiers of the client.
     pub userid: userid::State,
+    /// Servers asked on behalf of the request.
+    pub upstream: crate::upstream::exchange::Upstreamed,
+    /// `$limit_req_status`.
+    pub limit_req: Option<limit_req::Outcome>,
 }
 
 impl ModuleState {
     /// Empties it for the next request.
     pub fn clear(&mut self) {
-        *self = ModuleState::default();
+        self.request_id = None;
+        self.replaced_peer = None;
+        self.secure_link = secure_link::State::default();
+        self.userid = userid::State::default();
+        self.upstream.clear();
+        self.limit_req = None;
     }
 }

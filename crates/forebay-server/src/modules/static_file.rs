@@ -330,7 +330,10 @@ pub fn content_type(req: &mut Request) {
         None => None,
     };
     let r = &mut req.resp.content_type;
-    r.clear();
+    if !r.is_empty() {
+        // Of the upstream whose `X-Accel-Redirect` led here.
+        return;
+    }
     r.extend_from_slice(t.unwrap_or(&core.default_type));
 }
 
@@ -346,7 +349,7 @@ fn extension(uri: &[u8]) -> Option<&[u8]> {
 /// # Errors
 /// Never.
 pub fn not_modified(req: &mut Request) -> Result<(), VarError> {
-    if req.resp.status != 200 {
+    if req.resp.status != 200 || req.resp.proxied {
         return Ok(());
     }
     let Some(conditions) = Conditions::of(&req.head) else { return Ok(()) };

@@ -56,6 +56,8 @@ pub const PLAIN: &[Row] = rows! {
     "remote_port" => |r, o| port(r.peer, o),
     "remote_user" => remote_user,
     "request" => |r, o| { let l = r.head.request_line; o.extend_from_slice(l.of(&r.head.buf)); Ok(!l.is_empty()) },
+    "request_body" => |r, o| { o.extend_from_slice(&r.body.stored.mem); Ok(!r.body.stored.mem.is_empty()) },
+    "request_body_file" => |r, o| Ok(r.body.stored.path.as_ref().map(|p| o.extend_from_slice(std::os::unix::ffi::OsStrExt::as_bytes(p.as_os_str()))).is_some()),
     "request_completion" => |r, o| text(o, if r.complete { b"OK" } else { b"" }),
     "request_filename" => |r, o| crate::modules::static_file::map_path(r, o).map(|()| true),
     "request_id" => request_id,
@@ -75,7 +77,12 @@ pub const PLAIN: &[Row] = rows! {
         None => sent_http(r, b"last_modified", o),
     },
     "sent_http_link" => |r, o| joined(r, b"Link", o),
-    "sent_http_location" => |r, o| { o.extend_from_slice(&r.resp.location); Ok(!r.resp.location.is_empty()) },
+    "sent_http_location" => |r, o| {
+        if r.resp.location.is_empty() {
+            return sent_http(r, b"location", o);
+        }
+        text(o, &r.resp.location.clone())
+    },
     "sent_http_transfer_encoding" => |r, o| {
         let chunked = r.resp.content_length.is_none() && !matches!(r.resp.status, 204 | 304);
         if chunked { text(o, b"chunked") } else { Ok(false) }
@@ -111,7 +118,7 @@ fn number(out: &mut Vec<u8>, n: u64) -> Got {
 }
 
 /// Seconds with three decimals.
-fn seconds(out: &mut Vec<u8>, d: Duration) -> Got {
+pub(crate) fn seconds(out: &mut Vec<u8>, d: Duration) -> Got {
     response::number(out, d.as_secs());
     let ms = d.subsec_millis();
     out.extend_from_slice(&[
@@ -236,7 +243,7 @@ fn sent_keep_alive(r: &mut Request, out: &mut Vec<u8>) -> Got {
 }
 
 /// Whether a field name is the one that a variable's name stands for: `_` for `-`, no regard to case.
-fn same_name(variable: &[u8], name: &[u8]) -> bool {
+pub(crate) fn same_name(variable: &[u8], name: &[u8]) -> bool {
     variable.len() == name.len()
         && variable.iter().zip(name).all(|(v, n)| match n {
             b'-' => *v == b'_',
@@ -245,7 +252,7 @@ fn same_name(variable: &[u8], name: &[u8]) -> bool {
 }
 
 /// Joins the values of lines with one name; `false` if there is none.
-fn join<'a>(values: impl Iterator<Item = &'a [u8]>, separator: &[u8], out: &mut Vec<u8>) -> bool {
+pub(crate) fn join<'a>(values: impl Iterator<Item = &'a [u8]>, separator: &[u8], out: &mut Vec<u8>) -> bool {
     let mut any = false;
     for v in values {
         if any {
