@@ -522,6 +522,7 @@ impl Request {
         self.refusal = None;
         self.drop_connection = false;
         self.rewritten = false;
+        self.valid_location = true;
         self.drop_connection = false;
         self.sent = 0;
         self.sent_head = 0;

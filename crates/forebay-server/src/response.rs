@@ -150,7 +150,9 @@ pub struct Response {
     pub location: Vec<u8>,
     /// All other fields.
     pub fields: FieldList,
-    /// Trailer fields (nginx: add_trailer).
+    /// Trailers will follow, which takes the chunked coding (nginx: add_trailer).
+    pub expect_trailers: bool,
+    /// Trailer fields.
     pub trailers: FieldList,
     /// Body.
     pub body: Vec<Part>,
@@ -190,6 +192,7 @@ impl Response {
         self.location.clear();
         self.fields.clear();
         self.trailers.clear();
+        self.expect_trailers = false;
         self.body.clear();
         self.text.clear();
         self.source = None;

@@ -161,7 +161,7 @@ fn builtin(name: &[u8]) -> (Source, bool) {
             RowSource::Get(g) if row.name.as_bytes() == name => return (Source::Get(g), row.settable),
             RowSource::Prefix(g) => {
                 let prefix = &row.name[..row.name.len() - 1];
-                if name.len() > prefix.len() && name.starts_with(prefix.as_bytes()) {
+                if name.starts_with(prefix.as_bytes()) {
                     return (Source::Prefix(g, name[prefix.len()..].into()), row.settable);
                 }
             }

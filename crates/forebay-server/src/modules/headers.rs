@@ -182,21 +182,25 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
         add(req, &l.name, &value);
     }
     let has_body = !matches!(req.resp.status, 204 | 304);
-    if has_body && !h.add_trailer.0.is_empty() && req.head.version >= forebay_http::request::Version::Http11 {
-        let mut any = false;
-        for l in h.add_trailer.0.iter().filter(|l| good || l.always) {
-            let value = l.value.value(req)?;
-            if !value.is_empty() {
-                req.resp.trailers.push(&l.name, &value);
-                any = true;
-            }
-        }
-        if any {
-            // Trailers need the chunked coding.
-            req.resp.content_length = None;
-        }
+    if has_body && h.add_trailer.0.iter().any(|l| good || l.always) {
+        req.resp.expect_trailers = true;
     }
     Ok(())
+}
+
+/// Makes the trailers, when the body has gone and all variables have their last values.
+pub fn trailers(req: &mut Request) {
+    if !req.resp.expect_trailers {
+        return;
+    }
+    let http = req.http();
+    let good = good_status(req.resp.status);
+    for l in http.location(req).settings.headers.add_trailer.0.iter().filter(|l| good || l.always) {
+        match l.value.value(req) {
+            Ok(v) if !v.is_empty() => req.resp.trailers.push(&l.name, &v),
+            _ => {}
+        }
+    }
 }
 
 fn add(req: &mut Request, name: &[u8], value: &[u8]) {

@@ -285,7 +285,10 @@ fn set_value(req: &mut Request, t: &Template, quote: bool, out: &mut Vec<u8>) ->
 fn steps(req: &mut Request, ops: &[Op], walk: &mut Walk) -> Result<Step, VarError> {
     for op in ops {
         let step = match op {
-            Op::Break => Step::Stop(Ran::Through),
+            Op::Break => {
+                req.valid_location &= !walk.changed;
+                Step::Stop(Ran::Through)
+            }
             Op::Set(var, t) => {
                 let mut v = req.take_buf();
                 set_value(req, t, walk.quote, &mut v)?;
@@ -492,6 +495,7 @@ fn apply(
         Flag::Last => Step::Stop(Ran::UriChanged),
         Flag::Break => {
             *changed = false;
+            req.valid_location = false;
             Step::Stop(Ran::Through)
         }
         _ => Step::Next,
