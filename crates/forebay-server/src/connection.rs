@@ -304,7 +304,7 @@ async fn run_header_filters(req: &mut Request) {
         if !refusal.content_range.is_empty() {
             content_range = refusal.content_range;
         }
-        crate::phases::refuse(req, refusal.status).await;
+        phases::refuse(req, refusal.status).await;
     }
     if !content_range.is_empty() {
         req.resp.fields.push(b"Content-Range", &content_range);

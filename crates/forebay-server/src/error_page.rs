@@ -92,10 +92,7 @@ fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::Err
         };
     }
     // A URL: a redirect, with 302 unless the directive names another redirect status.
-    let status = match page.overwrite {
-        Some(s @ (301..=303 | 307 | 308)) => s,
-        _ => 302,
-    };
+    let status = page.overwrite.filter(|s| matches!(s, 301..=303 | 307 | 308)).unwrap_or(302);
     req.status_override = None;
     req.resp.location = target;
     built_in(req, status);

@@ -11,8 +11,9 @@ use std::sync::OnceLock;
 
 /// Facilities; the place is the code.
 const FACILITIES: [&str; 24] = [
-    "kern", "user", "mail", "daemon", "auth", "intern", "lpr", "news", "uucp", "clock", "authpriv", "ftp", "ntp", "audit",
-    "alert", "cron", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7",
+    "kern", "user", "mail", "daemon", "auth", "intern", "lpr", "news", "uucp", "clock", "authpriv", "ftp",
+    "ntp", "audit", "alert", "cron", "local0", "local1", "local2", "local3", "local4", "local5", "local6",
+    "local7",
 ];
 
 /// Severities; the place is the code.
@@ -56,10 +57,12 @@ impl Syslog {
                 server = Some((parse_server(v)?, v));
             } else if let Some(v) = p.strip_prefix("facility=") {
                 once(&facility, "facility")?;
-                facility = Some(code(&FACILITIES, v).ok_or_else(|| format!("unknown syslog facility \"{v}\""))?);
+                facility =
+                    Some(code(&FACILITIES, v).ok_or_else(|| format!("unknown syslog facility \"{v}\""))?);
             } else if let Some(v) = p.strip_prefix("severity=") {
                 once(&severity, "severity")?;
-                severity = Some(code(&SEVERITIES, v).ok_or_else(|| format!("unknown syslog severity \"{v}\""))?);
+                severity =
+                    Some(code(&SEVERITIES, v).ok_or_else(|| format!("unknown syslog severity \"{v}\""))?);
             } else if let Some(v) = p.strip_prefix("tag=") {
                 once(&tag, "tag")?;
                 tag = Some(parse_tag(v)?);
@@ -117,7 +120,11 @@ fn parse_tag(v: &str) -> Result<String, String> {
 fn parse_server(text: &str) -> Result<Server, String> {
     let wrong = |what: &str| format!("{what} in syslog server \"{text}\"");
     if let Some(path) = text.strip_prefix("unix:") {
-        return if path.is_empty() { Err(wrong("no path in the unix domain socket")) } else { Ok(Server::Unix(path.into())) };
+        return if path.is_empty() {
+            Err(wrong("no path in the unix domain socket"))
+        } else {
+            Ok(Server::Unix(path.into()))
+        };
     }
     if text.contains('/') {
         return Err(wrong("invalid host"));
@@ -160,7 +167,8 @@ impl Socket {
     fn connect(server: &Server) -> std::io::Result<Socket> {
         match server {
             Server::Inet(a) => {
-                let any: SocketAddr = if a.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+                let any: SocketAddr =
+                    if a.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
                 let s = UdpSocket::bind(any)?;
                 s.connect(a)?;
                 s.set_nonblocking(true)?;
@@ -219,7 +227,10 @@ fn send_line(thread: &Thread, target: &Syslog, severity: u8, line: &[u8]) {
         let why = e.to_string();
         let why = why.split(" (os error").next().unwrap_or_default();
         let number = e.raw_os_error().unwrap_or(0);
-        let message = format!("{call} failed ({number}: {why}) while logging to syslog, server: {}", target.server_text);
+        let message = format!(
+            "{call} failed ({number}: {why}) while logging to syslog, server: {}",
+            target.server_text
+        );
         crate::error_log::log(thread, Level::Error, &message);
         BUSY.set(false);
     }
@@ -268,7 +279,10 @@ mod tests {
     #[test]
     fn datagrams_have_the_form_of_rfc_3164() {
         let s = Syslog::parse("server=127.0.0.1,facility=local3,tag=foo_1,severity=warn,nohostname").unwrap();
-        assert_eq!(s.datagram(s.severity, b"Nov 21 07:29:58", b"line\n"), b"<156>Nov 21 07:29:58 foo_1: line");
+        assert_eq!(
+            s.datagram(s.severity, b"Nov 21 07:29:58", b"line\n"),
+            b"<156>Nov 21 07:29:58 foo_1: line"
+        );
         let s = Syslog::parse("server=[::1]:1514").unwrap();
         assert_eq!(s.server, Server::Inet(([0, 0, 0, 0, 0, 0, 0, 1], 1514).into()));
         let text = [b"<190>Nov 21 07:29:58 ".as_slice(), host_name(), b" nginx: line"].concat();

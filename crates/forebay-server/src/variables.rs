@@ -152,7 +152,8 @@ fn builtin(name: &[u8]) -> (Source, bool) {
             RowSource::Prefix(g) => {
                 let prefix = &row.name[..row.name.len() - 1];
                 if name.len() > prefix.len() && name.starts_with(prefix.as_bytes()) {
-                    return (Source::Prefix(g, name[prefix.len()..].into()), row.settable);
+                    // A member of a family can always be set; where it is not, the family answers.
+                    return (Source::Prefix(g, name[prefix.len()..].into()), true);
                 }
             }
             RowSource::Get(_) => {}

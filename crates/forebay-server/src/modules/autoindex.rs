@@ -113,7 +113,9 @@ fn callback(args: &[u8]) -> Result<Option<&[u8]>, ()> {
     });
     match value {
         None | Some(b"") => Ok(None),
-        Some(v) if v.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'$')) => Ok(Some(v)),
+        Some(v) if v.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'$')) => {
+            Ok(Some(v))
+        }
         Some(_) => Err(()),
     }
 }
@@ -172,10 +174,22 @@ fn respond(req: &mut Request, s: &Settings, entries: &[Entry], callback: Option<
     req.resp.content_length = None;
 }
 
-fn html(uri: &[u8], entries: &[Entry], exact: bool, utf8: bool, offset: impl Fn(i64) -> i64, out: &mut Vec<u8>) {
+fn html(
+    uri: &[u8],
+    entries: &[Entry],
+    exact: bool,
+    utf8: bool,
+    offset: impl Fn(i64) -> i64,
+    out: &mut Vec<u8>,
+) {
     let mut title = Vec::new();
     escape_html(uri, &mut title);
-    for piece in [b"<html>\r\n<head><title>Index of ".as_slice(), &title, b"</title></head>\r\n<body>\r\n<h1>Index of ", &title] {
+    for piece in [
+        b"<html>\r\n<head><title>Index of ".as_slice(),
+        &title,
+        b"</title></head>\r\n<body>\r\n<h1>Index of ",
+        &title,
+    ] {
         out.extend_from_slice(piece);
     }
     out.extend_from_slice(b"</h1><hr><pre><a href=\"../\">../</a>\r\n");
@@ -206,7 +220,8 @@ fn html_line(e: &Entry, exact: bool, utf8: bool, offset: i64, out: &mut Vec<u8>)
         out.resize(out.len() + NAME_WIDTH - used, b' ');
     }
     let date = forebay_http::date::imf(e.mtime + offset);
-    let text = |r: std::ops::Range<usize>| std::str::from_utf8(date.get(r).unwrap_or_default()).unwrap_or_default();
+    let text =
+        |r: std::ops::Range<usize>| std::str::from_utf8(date.get(r).unwrap_or_default()).unwrap_or_default();
     let (day, month, year, time) = (text(5..7), text(8..11), text(12..16), text(17..22));
     let _ = write!(out, " {day}-{month}-{year} {time} ");
     let _ = match (exact, e.kind) {
@@ -220,7 +235,8 @@ fn html_line(e: &Entry, exact: bool, utf8: bool, offset: i64, out: &mut Vec<u8>)
 
 /// A size in seven columns, rounded to a unit once it has more than four digits.
 fn short_size(size: u64, out: &mut Vec<u8>) -> std::io::Result<()> {
-    const UNITS: [(u64, u64, char); 3] = [(1 << 30, (1 << 30) - 1, 'G'), (1 << 20, (1 << 20) - 1, 'M'), (1 << 10, 9999, 'K')];
+    const UNITS: [(u64, u64, char); 3] =
+        [(1 << 30, (1 << 30) - 1, 'G'), (1 << 20, (1 << 20) - 1, 'M'), (1 << 10, 9999, 'K')];
     match UNITS.iter().find(|(_, above, _)| size > *above) {
         Some((unit, _, letter)) => {
             let rounded = size / unit + u64::from(size % unit > unit / 2 - 1);
@@ -347,7 +363,9 @@ mod tests {
         assert!(line(&name, Type::File, 0, true, false).contains("..&gt;</a> 13"));
         assert!(line(&name, Type::File, 0, true, true).contains(&format!(">{name}</a> 13")));
         let long = "é".repeat(51);
-        assert!(line(&long, Type::File, 0, true, true).contains(&format!(">{}..&gt;</a> 13", "é".repeat(47))));
+        assert!(
+            line(&long, Type::File, 0, true, true).contains(&format!(">{}..&gt;</a> 13", "é".repeat(47)))
+        );
     }
 
     #[test]
@@ -357,8 +375,17 @@ mod tests {
             short_size(n, &mut out).unwrap();
             String::from_utf8(out).unwrap().trim().to_string()
         };
-        let cases = [(0, "0"), (9999, "9999"), (10000, "10K"), (1_048_575, "1024K"), (1_048_576, "1M"), (1_572_863, "1M")];
-        for (n, text) in cases.into_iter().chain([(1_572_864, "2M"), ((1 << 30) - 1, "1024M"), (1 << 30, "1G")]) {
+        let cases = [
+            (0, "0"),
+            (9999, "9999"),
+            (10000, "10K"),
+            (1_048_575, "1024K"),
+            (1_048_576, "1M"),
+            (1_572_863, "1M"),
+        ];
+        for (n, text) in
+            cases.into_iter().chain([(1_572_864, "2M"), ((1 << 30) - 1, "1024M"), (1 << 30, "1G")])
+        {
             assert_eq!(short(n), text);
         }
     }
@@ -385,7 +412,8 @@ mod tests {
         for f in ["b", "a", ".hidden"] {
             std::fs::write(dir.join(f), f).unwrap();
         }
-        let names: Vec<_> = read(dir.as_os_str().as_encoded_bytes()).unwrap().into_iter().map(|e| e.name).collect();
+        let names: Vec<_> =
+            read(dir.as_os_str().as_encoded_bytes()).unwrap().into_iter().map(|e| e.name).collect();
         assert_eq!(names, [b"z", b"a", b"b"]);
         std::fs::remove_dir_all(&dir).unwrap();
         assert_eq!(read(dir.as_os_str().as_encoded_bytes()).unwrap_err(), Errno::NOENT);

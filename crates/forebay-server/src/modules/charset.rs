@@ -25,8 +25,14 @@ crate::settings! {
     "charset_types" => types: MimeTypes = MimeTypes::of(DEFAULT_TYPES);
 }
 
-const DEFAULT_TYPES: &[&str] =
-    &["text/html", "text/xml", "text/plain", "text/vnd.wap.wml", "application/javascript", "application/rss+xml"];
+const DEFAULT_TYPES: &[&str] = &[
+    "text/html",
+    "text/xml",
+    "text/plain",
+    "text/vnd.wap.wml",
+    "application/javascript",
+    "application/rss+xml",
+];
 
 const UTF_8: &[u8] = b"utf-8";
 
@@ -92,10 +98,12 @@ impl Maps {
     /// The table from one charset to another.
     fn find(&self, from: &[u8], to: &[u8]) -> Option<&Arc<Table>> {
         let is = |a: &[u8], b: &[u8]| a.eq_ignore_ascii_case(b);
-        self.0.iter().find_map(|m| match (is(&m.left, from) && is(&m.right, to), is(&m.right, from) && is(&m.left, to)) {
-            (true, _) => Some(&m.tables[0]),
-            (_, true) => Some(&m.tables[1]),
-            _ => None,
+        self.0.iter().find_map(|m| {
+            match (is(&m.left, from) && is(&m.right, to), is(&m.right, from) && is(&m.left, to)) {
+                (true, _) => Some(&m.tables[0]),
+                (_, true) => Some(&m.tables[1]),
+                _ => None,
+            }
         })
     }
 
@@ -105,7 +113,9 @@ impl Maps {
     /// `no "charset_map" between the charsets "a" and "b"`.
     pub fn check(&self, s: &LocationSettings) -> Result<(), String> {
         match (&s.charset.source, &s.charset.charset) {
-            (Charset::Name(from), Charset::Name(to)) if !from.eq_ignore_ascii_case(to) && self.find(from, to).is_none() => {
+            (Charset::Name(from), Charset::Name(to))
+                if !from.eq_ignore_ascii_case(to) && self.find(from, to).is_none() =>
+            {
                 Err(no_map(from, to))
             }
             _ => Ok(()),
@@ -125,14 +135,23 @@ fn no_map(from: &[u8], to: &[u8]) -> String {
 pub fn map(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let [left, right] = d.args.as_slice() else { return Err(cx.error(d, "invalid number of arguments")) };
     if left.text.eq_ignore_ascii_case(UTF_8) {
-        return Err(cx.error(d, "\"charset_map\" with \"utf-8\" charset should be given in the second column"));
+        return Err(
+            cx.error(d, "\"charset_map\" with \"utf-8\" charset should be given in the second column")
+        );
     }
     if left.text.eq_ignore_ascii_case(&right.text) {
-        let message = format!("\"charset_map\" between the same charsets \"{}\" and \"{}\"", left.as_str(), right.as_str());
+        let message = format!(
+            "\"charset_map\" between the same charsets \"{}\" and \"{}\"",
+            left.as_str(),
+            right.as_str()
+        );
         return Err(cx.error(d, message));
     }
     if cx.charset_maps.find(&left.text, &right.text).is_some() {
-        return Err(cx.error(d, format!("duplicate \"charset_map\" between \"{}\" and \"{}\"", left.as_str(), right.as_str())));
+        return Err(cx.error(
+            d,
+            format!("duplicate \"charset_map\" between \"{}\" and \"{}\"", left.as_str(), right.as_str()),
+        ));
     }
     let utf8 = right.text.eq_ignore_ascii_case(UTF_8);
     let rows = d.block.iter().flatten();
@@ -303,7 +322,10 @@ pub fn enabled(s: &LocationSettings) -> bool {
 fn plan(req: &mut Request) -> Result<Option<Plan>, VarError> {
     let http = req.http();
     let s = &http.location(req).settings.charset;
-    if s.charset == Charset::Off || req.resp.content_type.is_empty() || !s.types.contains(&req.resp.content_type) {
+    if s.charset == Charset::Off
+        || req.resp.content_type.is_empty()
+        || !s.types.contains(&req.resp.content_type)
+    {
         return Ok(None);
     }
     let own = !req.resp.charset.is_empty();
@@ -312,7 +334,9 @@ fn plan(req: &mut Request) -> Result<Option<Plan>, VarError> {
     }
     let Some(to) = s.charset.name(req)? else { return Ok(None) };
     let from = if own { Some(req.resp.charset.clone()) } else { s.source.name(req)? };
-    let Some(from) = from.filter(|f| !f.eq_ignore_ascii_case(&to)) else { return Ok(Some(Plan { name: to, table: None })) };
+    let Some(from) = from.filter(|f| !f.eq_ignore_ascii_case(&to)) else {
+        return Ok(Some(Plan { name: to, table: None }));
+    };
     if req.resp.fields.get(b"Content-Encoding").is_some() {
         return Ok(None);
     }

@@ -13,7 +13,7 @@ const PIXEL: &[u8; 43] = &[
     0xff, 0xff, 0xff, 0, 0, 0, // white, black
     0x21, 0xf9, 4, 1, 0, 0, 0, 0, // graphic control: colour 0 is transparent
     0x2c, 0, 0, 0, 0, 1, 0, 1, 0, 0, // image of 1 by 1 at the origin
-    2, 2, 0x44, 1, 0, // two bits a code: clear, colour 0, end
+    2, 2, 0x44, 1, 0,    // two bits a code: clear, colour 0, end
     0x3b, // trailer
 ];
 

@@ -108,7 +108,8 @@ pub fn accepted(req: &Request) -> bool {
         return true;
     }
     let Some(agent) = req.head.get(Name::UserAgent) else { return true };
-    !(s.disable.msie6 && old_msie(agent)) && !s.disable.patterns.iter().any(|p| p.is_match(agent))
+    let disabled = s.disable.msie6 && old_msie(agent) || s.disable.patterns.iter().any(|p| p.is_match(agent));
+    !disabled
 }
 
 /// MSIE 4 to 6, but not 6 with the second service pack.
@@ -176,10 +177,32 @@ mod tests {
 
     #[test]
     fn accept_encoding_is_read_as_nginx_does() {
-        for yes in ["gzip", "GZIP", "deflate, gzip", "gzip;q=0.001", "gzip;q=1.", "gzip;", "x gzip", "gzip, gzip;q=0", "foo/gzip, gzip"] {
+        for yes in [
+            "gzip",
+            "GZIP",
+            "deflate, gzip",
+            "gzip;q=0.001",
+            "gzip;q=1.",
+            "gzip;",
+            "x gzip",
+            "gzip, gzip;q=0",
+            "foo/gzip, gzip",
+        ] {
             assert!(names_gzip(yes.as_bytes()), "{yes}");
         }
-        for no in ["", "*", "x-gzip", "gzipx", "gzip;q=0", "gzip;q=0.", "gzip;q=1.001", "gzip;q=2", "gzip;q=.5", "gzip\t", "gzip deflate"] {
+        for no in [
+            "",
+            "*",
+            "x-gzip",
+            "gzipx",
+            "gzip;q=0",
+            "gzip;q=0.",
+            "gzip;q=1.001",
+            "gzip;q=2",
+            "gzip;q=.5",
+            "gzip\t",
+            "gzip deflate",
+        ] {
             assert!(!names_gzip(no.as_bytes()), "{no}");
         }
     }

@@ -23,7 +23,10 @@ keyword! {
 pub async fn run(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
     let s = &http.location(req).settings;
-    if s.gzip_static.mode == Mode::Off || !matches!(req.method, Method::Get | Method::Head) || req.uri.last() == Some(&b'/') {
+    if s.gzip_static.mode == Mode::Off
+        || !matches!(req.method, Method::Get | Method::Head)
+        || req.uri.last() == Some(&b'/')
+    {
         return None;
     }
     let always = s.gzip_static.mode == Mode::Always;

@@ -68,7 +68,9 @@ pub struct Lines(pub Arc<Vec<Line>>);
 impl Setting for Lines {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut lines = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
-        let (Some(name), Some(value)) = (d.args.first(), d.args.get(1)) else { return Ok(Lines(Arc::new(lines))) };
+        let (Some(name), Some(value)) = (d.args.first(), d.args.get(1)) else {
+            return Ok(Lines(Arc::new(lines)));
+        };
         let always = match d.args.get(2) {
             None => false,
             Some(w) if w.text == b"always" => true,
@@ -120,7 +122,11 @@ fn expires_text(words: &[&[u8]]) -> Result<Expires, &'static str> {
         }
         [b'@', t @ ..] => {
             let n = seconds(t)?;
-            if n > 24 * 3600 { Err("daily time value must be less than 24 hours") } else { Ok(Expires::Daily(n)) }
+            if n > 24 * 3600 {
+                Err("daily time value must be less than 24 hours")
+            } else {
+                Ok(Expires::Daily(n))
+            }
         }
         _ => {
             let n = match word {

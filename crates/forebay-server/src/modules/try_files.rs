@@ -1,11 +1,11 @@
 //! `try_files` (nginx: ngx_http_try_files_module).
 
 use crate::config::scope::Scope;
+use crate::config::template::Template;
 use crate::file_cache::Found;
 use crate::modules::static_file;
 use crate::phases::Outcome;
 use crate::request::{Request, VarError};
-use crate::config::template::Template;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
@@ -50,7 +50,9 @@ pub fn parse(d: &Directive, duplicate: bool, cx: &mut Scope<'_>) -> Result<TryFi
     let fallback = match last.text.strip_prefix(b"=") {
         Some(code) => {
             let code = units::number(code).and_then(|n| u16::try_from(n).ok()).filter(|n| *n <= 999);
-            Fallback::Status(code.ok_or_else(|| cx.error_at(d, last, format!("invalid code \"{}\"", last.as_str())))?)
+            Fallback::Status(
+                code.ok_or_else(|| cx.error_at(d, last, format!("invalid code \"{}\"", last.as_str())))?,
+            )
         }
         None => Fallback::Uri(cx.template(d, last)?),
     };

@@ -51,8 +51,14 @@ struct Bridge<'p> {
     at: usize,
     out: Bridged,
     flags: Flags,
-    /// Flags to go back to at the end of each open group.
-    open: Vec<Flags>,
+    /// For each open group: the flags to go back to, and whether it is an assertion, which gets a group around it.
+    open: Vec<(Flags, bool)>,
+    /// Where an assertion has just ended.
+    after_assertion: Option<usize>,
+    /// What is read now follows an assertion.
+    assertion_repeated: bool,
+    /// `\z` occurs.
+    strict_end: bool,
     groups: u32,
     names: Vec<&'p [u8]>,
     /// Referred to: number and offset for a message.
@@ -76,6 +82,9 @@ pub fn bridge(text: &[u8]) -> Result<Bridged, BridgeError> {
         out: Bridged::default(),
         flags: Flags::default(),
         open: Vec::new(),
+        after_assertion: None,
+        assertion_repeated: false,
+        strict_end: false,
         groups: 0,
         names: Vec::new(),
         numbers_used: Vec::new(),
@@ -95,6 +104,8 @@ pub fn bridge(text: &[u8]) -> Result<Bridged, BridgeError> {
     if let Some((_, at)) = b.names_used.iter().find(|(n, _)| !b.names.contains(n)) {
         return Err(BridgeError { message: NO_SUCH_GROUP, at: *at });
     }
+    // Trying the text without its line end would let `\z` match too early.
+    b.out.hard |= b.strict_end && b.out.dollar;
     Ok(b.out)
 }
 
@@ -172,6 +183,7 @@ impl<'p> Bridge<'p> {
         if self.flags.extended && self.skip_extended(c) {
             return Ok(());
         }
+        self.assertion_repeated = self.after_assertion.take() == Some(self.at - 1);
         match c {
             b'\\' => self.escape()?,
             b'[' => self.class()?,
@@ -241,7 +253,8 @@ impl<'p> Bridge<'p> {
             return Ok(None);
         }
         let start = self.at;
-        let count = |t: &[u8]| t.iter().fold(0u32, |n, d| n.saturating_mul(10).saturating_add(u32::from(d - b'0')));
+        let count =
+            |t: &[u8]| t.iter().fold(0u32, |n, d| n.saturating_mul(10).saturating_add(u32::from(d - b'0')));
         let too_big = |t: &[u8]| count(t) > MAX_COUNT;
         if too_big(low) || high.is_some_and(too_big) {
             let at = start + if too_big(low) { low.len() } else { end };
@@ -261,6 +274,16 @@ impl<'p> Bridge<'p> {
         if !self.repeatable {
             return Err(self.fail_back(NOT_REPEATABLE));
         }
+        if self.assertion_repeated {
+            // An assertion holds or it does not: once is enough, and not at all is a branch of its own.
+            if text.starts_with(['*', '?']) || text.starts_with("{0,") {
+                self.out.fancy.pop();
+                self.put("|)");
+            }
+            let _ = self.eat(b"?") || self.eat(b"+");
+            self.repeatable = false;
+            return Ok(());
+        }
         self.put(text);
         if self.eat(b"?") {
             self.put("?");
@@ -272,9 +295,12 @@ impl<'p> Bridge<'p> {
     }
 
     fn close(&mut self) -> Step {
-        let Some(flags) = self.open.pop() else { return Err(self.fail_back("unmatched closing parenthesis")) };
+        let Some((flags, assertion)) = self.open.pop() else {
+            return Err(self.fail_back("unmatched closing parenthesis"));
+        };
         self.flags = flags;
-        self.put(")");
+        self.put(if assertion { "))" } else { ")" });
+        self.after_assertion = assertion.then_some(self.at);
         self.repeatable = true;
         Ok(())
     }
@@ -283,8 +309,13 @@ impl<'p> Bridge<'p> {
         if self.open.len() >= MAX_DEPTH {
             return Err(self.fail("parentheses are too deeply nested"));
         }
-        self.open.push(self.flags);
-        if hard { self.put_hard(text) } else { self.put(text) }
+        let assertion = hard && text != "(?>";
+        self.open.push((self.flags, assertion));
+        match (hard, assertion) {
+            (false, _) => self.put(text),
+            (true, false) => self.put_hard(text),
+            (true, true) => self.put_hard(&format!("(?:{text}")),
+        }
         self.repeatable = false;
         Ok(())
     }
@@ -298,7 +329,9 @@ impl<'p> Bridge<'p> {
             self.groups += 1;
             return self.begin("(", false);
         }
-        for (mark, text) in [(&b"<="[..], "(?<="), (b"<!", "(?<!"), (b"=", "(?="), (b"!", "(?!"), (b">", "(?>")] {
+        for (mark, text) in
+            [(&b"<="[..], "(?<="), (b"<!", "(?<!"), (b"=", "(?="), (b"!", "(?!"), (b">", "(?>")]
+        {
             if self.eat(mark) {
                 return self.begin(text, true);
             }
@@ -440,7 +473,10 @@ impl<'p> Bridge<'p> {
             b'Q' => self.literal = true,
             b'E' => {}
             b'A' | b'G' => self.assertion("\\A"),
-            b'z' => self.assertion("\\z"),
+            b'z' => {
+                self.strict_end = true;
+                self.assertion("\\z");
+            }
             b'Z' => {
                 self.end_of_text();
                 self.repeatable = false;
@@ -470,7 +506,9 @@ impl<'p> Bridge<'p> {
                 Some(b'<') => self.named_reference(b'>')?,
                 Some(b'\'') => self.named_reference(b'\'')?,
                 Some(b'{') => self.named_reference(b'}')?,
-                _ => return Err(self.fail("\\k is not followed by a braced, angle-bracketed, or quoted name")),
+                _ => {
+                    return Err(self.fail("\\k is not followed by a braced, angle-bracketed, or quoted name"));
+                }
             },
             c => match ByteSet::of_escape(c) {
                 Some((set, negated)) => self.put_set(&set, negated),
@@ -521,7 +559,8 @@ impl<'p> Bridge<'p> {
     }
 
     fn g_escape(&mut self) -> Step {
-        const WRONG: &str = "\\g is not followed by a braced, angle-bracketed, or quoted name/number or by a plain number";
+        const WRONG: &str =
+            "\\g is not followed by a braced, angle-bracketed, or quoted name/number or by a plain number";
         let braced = match self.peek() {
             Some(b'<' | b'\'') => return Err(self.fail(RECURSION)),
             Some(b'{') => {
@@ -609,7 +648,9 @@ impl<'p> Bridge<'p> {
         let mut set = ByteSet::default();
         let (mut first, mut quoted) = (true, false);
         loop {
-            let Some(c) = self.next() else { return Err(self.error_at_end("missing terminating ] for character class")) };
+            let Some(c) = self.next() else {
+                return Err(self.error_at_end("missing terminating ] for character class"));
+            };
             if quoted {
                 if c == b'\\' && self.eat(b"E") {
                     quoted = false;
@@ -632,7 +673,10 @@ impl<'p> Bridge<'p> {
             first = false;
             let Some(low) = self.class_item(c, &mut set)? else {
                 // A set cannot begin a range.
-                if self.rest().first() == Some(&b'-') && self.text.get(self.at + 1).is_some_and(|c| *c != b']') && c == b'\\' {
+                if self.rest().first() == Some(&b'-')
+                    && self.text.get(self.at + 1).is_some_and(|c| *c != b']')
+                    && c == b'\\'
+                {
                     return Err(self.fail("invalid range in character class"));
                 }
                 continue;
@@ -665,7 +709,9 @@ impl<'p> Bridge<'p> {
                 None => Err(self.fail("\\ at end of pattern")),
                 Some(b'b') => Ok(Some(0x08)),
                 Some(b'N') => Err(self.fail("\\N is not supported in a class")),
-                Some(b'R' | b'X' | b'B') => Err(self.fail_back("escape sequence is invalid in character class")),
+                Some(b'R' | b'X' | b'B') => {
+                    Err(self.fail_back("escape sequence is invalid in character class"))
+                }
                 Some(b'p' | b'P') => Err(self.fail_back("Unicode properties are not supported")),
                 Some(d @ b'1'..=b'7') => self.octal(u32::from(d - b'0'), 2).map(Some),
                 Some(d @ (b'8' | b'9')) => Ok(Some(d)),
@@ -779,7 +825,11 @@ impl ByteSet {
             }
             if at > first {
                 let last = at - 1;
-                let _ = if first == last { write!(out, "\\x{first:02X}") } else { write!(out, "\\x{first:02X}-\\x{last:02X}") };
+                let _ = if first == last {
+                    write!(out, "\\x{first:02X}")
+                } else {
+                    write!(out, "\\x{first:02X}-\\x{last:02X}")
+                };
             }
             at += 1;
         }

@@ -16,7 +16,10 @@ const BACKTRACK_LIMIT: usize = 100_000;
 #[derive(Debug)]
 enum Engine {
     /// `dollar`: a text that ends in a line end is tried without it too.
-    Plain { re: regex::bytes::Regex, dollar: bool },
+    Plain {
+        re: regex::bytes::Regex,
+        dollar: bool,
+    },
     Fancy(fancy_regex::Regex),
 }
 
@@ -46,7 +49,10 @@ impl Pattern {
     pub fn compile(text: &[u8], caseless: bool, vars: &mut Registry) -> Result<Pattern, String> {
         let source = String::from_utf8_lossy(text);
         let failed = |m: &str, at: usize| match text.get(at..).filter(|r| !r.is_empty()) {
-            Some(rest) => format!("pcre2_compile() failed: {m} in \"{source}\" at \"{}\"", String::from_utf8_lossy(rest)),
+            Some(rest) => format!(
+                "pcre2_compile() failed: {m} in \"{source}\" at \"{}\"",
+                String::from_utf8_lossy(rest)
+            ),
             None => format!("pcre2_compile() failed: {m} in \"{source}\""),
         };
         let bridged = bridge::bridge(text).map_err(|e| failed(e.message, e.at))?;
@@ -110,7 +116,8 @@ impl Pattern {
                 captures.text.clear();
                 captures.text.extend_from_slice(text);
                 captures.groups.clear();
-                let groups = (0..locs.len()).map(|i| locs.get(i).map_or((1, 0), |(a, b)| (a as u32, b as u32)));
+                let groups =
+                    (0..locs.len()).map(|i| locs.get(i).map_or((1, 0), |(a, b)| (a as u32, b as u32)));
                 captures.groups.extend(groups);
                 true
             }),
@@ -119,7 +126,8 @@ impl Pattern {
                 captures.text.clear();
                 captures.text.extend_from_slice(text);
                 captures.groups.clear();
-                let groups = (0..found.len()).map(|i| found.get(i).map_or((1, 0), |m| (m.start() as u32, m.end() as u32)));
+                let groups = (0..found.len())
+                    .map(|i| found.get(i).map_or((1, 0), |m| (m.start() as u32, m.end() as u32)));
                 captures.groups.extend(groups);
                 true
             }
@@ -135,7 +143,8 @@ fn without_line_end(text: &[u8]) -> Option<&[u8]> {
 /// Compiles for the engine that can run it, and finds the names of its groups.
 fn build(b: &bridge::Bridged, caseless: bool) -> Result<(Engine, Vec<Option<String>>), String> {
     // The engines explain at length; the last line says what is wrong.
-    let short = |m: String| m.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_string();
+    let short =
+        |m: String| m.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_string();
     if !b.hard {
         let re = regex::bytes::RegexBuilder::new(&b.plain).case_insensitive(caseless).unicode(false).build();
         let re = re.map_err(|e| short(e.to_string()))?;

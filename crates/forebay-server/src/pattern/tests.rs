@@ -1,7 +1,8 @@
 use super::*;
 
 fn pattern(text: &str) -> Pattern {
-    Pattern::compile(text.as_bytes(), false, &mut Registry::default()).unwrap_or_else(|e| panic!("{text}: {e}"))
+    Pattern::compile(text.as_bytes(), false, &mut Registry::default())
+        .unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
 fn wrong(text: &str) -> String {
@@ -50,6 +51,8 @@ fn patterns_match_as_pcre_does() {
         ("^[\\w.-]+$", &[b"a.-_"], &[b"/"]),
         ("^[a\\-z]+$", &[b"a-z"], &[b"b"]),
         ("^\\.(?:gif|jpe?g)$", &[b".gif", b".jpg", b".jpeg"], &[b"xgif"]),
+        ("^(?=a)*(?!b){2}a$", &[b"a"], &[b"b"]),
+        ("^.*\\z$", &[b"a"], &[b"a\n"]),
         ("", &[b"", b"x"], &[]),
     ];
     for (p, yes, no) in cases {
