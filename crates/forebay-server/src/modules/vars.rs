@@ -310,7 +310,7 @@ fn arg(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
 fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
     let h = &r.head;
     for f in h.fields.iter().filter(|f| f.id == Name::Cookie) {
-        for pair in f.value.of(&h.buf).split(|b| *b == b';' || *b == b',') {
+        for pair in f.value.of(&h.buf).split(|b| *b == b';') {
             let pair = pair.trim_ascii();
             if let Some(at) = memchr::memchr(b'=', pair)
                 && pair[..at].eq_ignore_ascii_case(name)
