@@ -32,7 +32,8 @@ fn main() {
     let mut sockets = Vec::new();
     for l in &config.listeners {
         if let ListenAddr::Inet(a) = &l.addr {
-            let s = socket2::Socket::new(socket2::Domain::for_address(*a), socket2::Type::STREAM, None).expect("socket");
+            let s = socket2::Socket::new(socket2::Domain::for_address(*a), socket2::Type::STREAM, None)
+                .expect("socket");
             s.set_reuse_address(true).expect("reuse");
             s.set_nonblocking(true).expect("nonblocking");
             s.bind(&(*a).into()).expect("bind");
@@ -41,7 +42,9 @@ fn main() {
         }
     }
     let logs = (config.log_files.iter())
-        .map(|p| (p.clone(), std::fs::OpenOptions::new().append(true).create(true).open(p).expect("log").into()))
+        .map(|p| {
+            (p.clone(), std::fs::OpenOptions::new().append(true).create(true).open(p).expect("log").into())
+        })
         .collect();
     let plan = ThreadPlan { cpus: vec![vec![]], connections: config.main.worker_connections.unwrap_or(512) };
     let generation = Generation { config: Arc::new(config), sockets, logs };

@@ -7,7 +7,7 @@ use crate::response::Part;
 use crate::thread::Thread;
 use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
-use forebay_http::request::Framing;
+use forebay_http::request::{Framing, Version};
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::rc::Rc;
@@ -25,6 +25,61 @@ pub struct RequestBody {
     done: bool,
     /// `100 (Continue)` has been sent, or need not be.
     pub continued: bool,
+    /// Bytes of content read so far.
+    pub len: u64,
+    /// The whole body, once [`read_all`] has been called.
+    pub stored: Stored,
+}
+
+/// A body that has been read.
+#[derive(Debug, Default)]
+pub struct Stored {
+    /// Whether it is complete.
+    pub complete: bool,
+    /// The body, as far as it is not in the file.
+    pub mem: Vec<u8>,
+    /// What did not fit into `client_body_buffer_size`.
+    pub file: Option<Rc<std::fs::File>>,
+    /// Name of the file (`$request_body_file`).
+    pub path: Option<std::path::PathBuf>,
+    /// Bytes in the file.
+    pub in_file: u64,
+    /// The file is removed when the request is over.
+    remove: bool,
+}
+
+impl Stored {
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.mem.len() as u64 + self.in_file
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Ready for another request.
+    fn clear(&mut self) {
+        self.complete = false;
+        self.mem.clear();
+        if self.mem.capacity() > 1 << 16 {
+            self.mem = Vec::new();
+        }
+        self.file = None;
+        self.in_file = 0;
+        if let Some(path) = self.path.take()
+            && self.remove
+        {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Drop for Stored {
+    fn drop(&mut self) {
+        self.clear();
+    }
 }
 
 impl RequestBody {
@@ -33,6 +88,8 @@ impl RequestBody {
         self.framing = framing;
         self.at = len;
         self.continued = false;
+        self.len = 0;
+        self.stored.clear();
         (self.left, self.done) = match framing {
             Framing::None => (0, true),
             Framing::Length(n) => (n, n == 0),
@@ -43,6 +100,11 @@ impl RequestBody {
         };
     }
 
+    /// The request is over: files are removed.
+    pub fn end(&mut self) {
+        self.stored.clear();
+    }
+
     /// Whether all of it has been read.
     pub fn done(&self) -> bool {
         self.done
@@ -51,6 +113,33 @@ impl RequestBody {
     /// Bytes of the head's buffer that head and body used.
     pub fn consumed(&self, head: usize) -> usize {
         self.at.max(head)
+    }
+
+    /// Takes bytes and appends what is content to `out`; gives how many belonged to the body.
+    fn take_into(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize, ()> {
+        if self.framing != Framing::Chunked {
+            let n = self.take(input)?;
+            out.extend_from_slice(input.get(..n).unwrap_or_default());
+            self.len += n as u64;
+            return Ok(n);
+        }
+        let mut at = 0;
+        loop {
+            let rest = input.get(at..).unwrap_or_default();
+            match self.chunked.decode(rest) {
+                Ok(Step::Data { start, end }) => {
+                    out.extend_from_slice(rest.get(start..end).unwrap_or_default());
+                    self.len += (end - start) as u64;
+                    at += end;
+                }
+                Ok(Step::More) => return Ok(input.len()),
+                Ok(Step::End { consumed }) => {
+                    self.done = true;
+                    return Ok(at + consumed);
+                }
+                Err(_) => return Err(()),
+            }
+        }
     }
 
     /// Takes bytes; gives how many belonged to the body.
@@ -115,7 +204,9 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
     while !req.body.done && ok {
         scratch.clear();
         scratch.reserve(16384);
-        let got = thread.reactor.with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(&mut scratch)));
+        let got = thread
+            .reactor
+            .with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(&mut scratch)));
         ok = match got {
             Some(Ok(n)) if n > 0 => match req.body.take(&scratch) {
                 Ok(used) => {
@@ -144,6 +235,231 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
     ok && req.body.done
 }
 
+/// Why the client's body could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyError {
+    /// To be answered with this status.
+    Status(u16),
+    /// The client is gone or too slow: there is nobody to answer.
+    Gone,
+}
+
+/// Appends the next piece of the client's body to `out`. `false`: that was the last.
+///
+/// # Errors
+/// A malformed or too large body, a client that is slow (`client_body_timeout`) or gone.
+pub async fn read_piece(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
+    if req.body.done {
+        return Ok(false);
+    }
+    let (thread, token) = (req.thread.clone(), req.token);
+    if req.head.expect_continue && !req.body.continued && req.head.version >= Version::Http11 {
+        if !send_continue(&thread, req, token).await {
+            return Err(BodyError::Gone);
+        }
+        req.sent = 0;
+    }
+    let at = req.body.at;
+    if at < req.head.buf.len() {
+        let buffered = std::mem::take(&mut req.head.buf);
+        let taken = req.body.take_into(buffered.get(at..).unwrap_or_default(), out);
+        req.head.buf = buffered;
+        req.body.at = at + accept(req, taken)?;
+        if !out.is_empty() || req.body.done {
+            return Ok(!req.body.done);
+        }
+    }
+    let mut scratch = req.take_buf();
+    let got = loop {
+        match receive(req, &mut scratch).await {
+            Ok(()) => {}
+            Err(e) => break Err(e),
+        }
+        let taken = req.body.take_into(&scratch, out);
+        let used = match accept(req, taken) {
+            Ok(used) => used,
+            Err(e) => break Err(e),
+        };
+        if used < scratch.len() {
+            // Bytes of the next request stay for it.
+            let len = req.head.len;
+            req.head.buf.truncate(len);
+            req.head.buf.extend_from_slice(scratch.get(used..).unwrap_or_default());
+            req.body.at = len;
+        }
+        if !out.is_empty() || req.body.done {
+            break Ok(!req.body.done);
+        }
+    };
+    req.give_buf(scratch);
+    got
+}
+
+/// Judges what was taken of the body.
+fn accept(req: &mut Request, taken: Result<usize, ()>) -> Result<usize, BodyError> {
+    let Ok(used) = taken else {
+        req.log(Level::Info, "client sent invalid chunked body");
+        req.body.done = true;
+        req.keep_alive = false;
+        return Err(BodyError::Status(400));
+    };
+    req.received += used as u64;
+    let http = req.http();
+    let max = http.location(req).settings.core.client_max_body_size.0;
+    if max != 0 && req.body.framing == Framing::Chunked && req.body.len > max {
+        let text = format!("client intended to send too large chunked body: {} bytes", req.body.len);
+        req.log(Level::Error, &text);
+        req.keep_alive = false;
+        return Err(BodyError::Status(413));
+    }
+    Ok(used)
+}
+
+/// One read of the client's body into an empty buffer.
+async fn receive(req: &mut Request, scratch: &mut Vec<u8>) -> Result<(), BodyError> {
+    let (thread, token) = (req.thread.clone(), req.token);
+    let http = req.http();
+    let timeout = http.location(req).settings.core.client_body_timeout.0;
+    loop {
+        scratch.clear();
+        scratch.reserve(16384);
+        let got =
+            thread.reactor.with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(scratch)));
+        match got {
+            Some(Ok(n)) if n > 0 => return Ok(()),
+            Some(Err(Errno::INTR)) => {}
+            Some(Err(Errno::AGAIN)) => {
+                let until = Instant::now() + timeout;
+                if thread.reactor.deadline(until, thread.reactor.readable(token)).await.is_none() {
+                    let text =
+                        "client timed out (110: Connection timed out) while reading client request body";
+                    req.log(Level::Info, text);
+                    req.timed_out = true;
+                    req.resp.status = 408;
+                    return Err(BodyError::Gone);
+                }
+            }
+            _ => {
+                req.log(Level::Info, "client prematurely closed connection");
+                req.resp.status = 400;
+                return Err(BodyError::Gone);
+            }
+        }
+    }
+}
+
+/// Reads the whole body into `RequestBody::stored`: up to `client_body_buffer_size` in memory, beyond that
+/// into a file.
+///
+/// # Errors
+/// As [`read_piece`]; status 500 when the file cannot be written.
+pub async fn read_all(req: &mut Request) -> Result<(), BodyError> {
+    if req.body.stored.complete {
+        return Ok(());
+    }
+    let http = req.http();
+    let core = &http.location(req).settings.core;
+    let max = core.client_body_buffer_size.0;
+    let only_file = core.client_body_in_file_only != crate::modules::core::BodyInFile::Off;
+    let mut mem = std::mem::take(&mut req.body.stored.mem);
+    let read = loop {
+        match read_piece(req, &mut mem).await {
+            Err(e) => break Err(e),
+            Ok(more) => {
+                let spill = mem.len() as u64 > max || (only_file && !more);
+                if (spill || (!more && req.body.stored.file.is_some()))
+                    && let Err(e) = write_temporary(req, &mut mem).await
+                {
+                    break Err(e);
+                }
+                if !more {
+                    break Ok(());
+                }
+            }
+        }
+    };
+    req.body.stored.mem = mem;
+    req.body.stored.complete = read.is_ok();
+    read
+}
+
+/// Appends to the temporary file of the body and empties `mem`.
+async fn write_temporary(req: &mut Request, mem: &mut Vec<u8>) -> Result<(), BodyError> {
+    if req.body.stored.file.is_none() {
+        open_temporary(req)?;
+    }
+    let Some(file) = req.body.stored.file.clone() else { return Err(BodyError::Status(500)) };
+    let offset = req.body.stored.in_file;
+    let n = mem.len() as u64;
+    let bytes = std::mem::take(mem);
+    let Ok(copy) = file.try_clone() else { return Err(BodyError::Status(500)) };
+    let written = tokio::task::spawn_blocking(move || {
+        use std::os::unix::fs::FileExt;
+        let done = copy.write_all_at(&bytes, offset);
+        (done, bytes)
+    })
+    .await;
+    match written {
+        Ok((Ok(()), mut bytes)) => {
+            bytes.clear();
+            *mem = bytes;
+            req.body.stored.in_file += n;
+            Ok(())
+        }
+        Ok((Err(e), _)) => {
+            let path = req.body.stored.path.clone().unwrap_or_default();
+            req.log(Level::Crit, &format!("pwrite() \"{}\" failed ({e})", path.display()));
+            Err(BodyError::Status(500))
+        }
+        Err(_) => Err(BodyError::Status(500)),
+    }
+}
+
+fn open_temporary(req: &mut Request) -> Result<(), BodyError> {
+    use crate::modules::core::BodyInFile;
+    use std::os::unix::ffi::OsStrExt;
+    let http = req.http();
+    let core = &http.location(req).settings.core;
+    let dir = core.client_body_temp_path.0.clone().unwrap_or_else(|| {
+        let prefix = std::path::Path::new(std::ffi::OsStr::from_bytes(&req.conf.config.prefix));
+        prefix.join("client_body_temp")
+    });
+    let open = |path: &std::path::Path| {
+        std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(path)
+    };
+    let mut opened = None;
+    for _ in 0..16 {
+        let path = dir.join(format!("{:010}", crate::request::next_serial()));
+        match open(&path) {
+            Ok(f) => {
+                opened = Some((f, path));
+                break;
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                let _ = std::fs::create_dir_all(&dir);
+            }
+            Err(e) => {
+                let errno = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+                let text = crate::modules::static_file::errno_text(errno);
+                req.log(Level::Crit, &format!("open() \"{}\" failed {text}", path.display()));
+                return Err(BodyError::Status(500));
+            }
+        }
+    }
+    let Some((file, path)) = opened else { return Err(BodyError::Status(500)) };
+    match core.client_body_in_file_only {
+        BodyInFile::Off => drop(std::fs::remove_file(&path)),
+        BodyInFile::Clean => req.body.stored.remove = true,
+        BodyInFile::On => req.body.stored.remove = false,
+    }
+    let text = format!("a client request body is buffered to a temporary file {}", path.display());
+    req.log(Level::Warn, &text);
+    req.body.stored.file = Some(Rc::new(file));
+    req.body.stored.path = Some(path);
+    Ok(())
+}
+
 /// Answers `Expect: 100-continue`.
 pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     req.body.continued = true;
@@ -154,7 +470,8 @@ pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request, token: Token)
 async fn room(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     let http = req.http();
     let timeout = http.location(req).settings.core.send_timeout.0;
-    let ready = thread.reactor.deadline(Instant::now() + timeout, thread.reactor.writable(token)).await.is_some();
+    let ready =
+        thread.reactor.deadline(Instant::now() + timeout, thread.reactor.writable(token)).await.is_some();
     if !ready {
         req.timed_out = true;
         req.log(Level::Info, "client timed out (110: Connection timed out) while sending response to client");
@@ -187,15 +504,36 @@ pub async fn write_all(thread: &Rc<Thread>, req: &mut Request, token: Token, byt
     true
 }
 
+/// Longest body that is copied behind its head, bytes.
+const COPY: u64 = 4096;
+
 /// Sends head and body.
-pub async fn send(thread: &Rc<Thread>, req: &mut Request, token: Token, head: &[u8], chunked: bool) -> bool {
+pub async fn send(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    token: Token,
+    head: &mut Vec<u8>,
+    chunked: bool,
+) -> bool {
     let rate = limit_rate(req);
+    if let Some(source) = req.resp.source.take() {
+        return send_source(thread, req, token, head, source, chunked, rate).await;
+    }
     if req.resp.filters.is_empty() && rate.is_none() && !chunked && all_in_memory(&req.resp.body) {
+        // Copying a small body costs less than describing two pieces to the kernel.
+        if req.resp.body_len() <= COPY {
+            for p in &req.resp.body {
+                head.extend_from_slice(memory(&req.resp.text, p));
+            }
+            return write_all(thread, req, token, head).await;
+        }
         return send_memory(thread, req, token, head).await;
     }
     let mut pace = Pace::new(rate, head.len());
     let parts = std::mem::take(&mut req.resp.body);
-    let ok = send_parts(thread, req, token, head, &parts, chunked, &mut pace).await;
+    let text = std::mem::take(&mut req.resp.text);
+    let ok = send_parts(thread, req, token, head, (&parts, &text), chunked, &mut pace).await;
+    req.resp.text = text;
     req.resp.body = parts;
     ok
 }
@@ -205,8 +543,9 @@ fn all_in_memory(parts: &[Part]) -> bool {
 }
 
 /// The bytes of a part that is in memory.
-fn memory(p: &Part) -> &[u8] {
+fn memory<'p>(text: &'p [u8], p: &'p Part) -> &'p [u8] {
     match p {
+        Part::Text { start, end } => text.get(*start as usize..*end as usize).unwrap_or_default(),
         Part::Static(b) => b,
         Part::Bytes(b) => b,
         Part::File { file, start, end } => {
@@ -222,7 +561,7 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, token: Token, head:
         let mut slices: [IoSlice<'_>; 7] = [IoSlice::new(&[]); 7];
         let mut skip = done;
         let mut n = 0;
-        for b in std::iter::once(head).chain(req.resp.body.iter().map(memory)) {
+        for b in std::iter::once(head).chain(req.resp.body.iter().map(|p| memory(&req.resp.text, p))) {
             if skip >= b.len() {
                 skip -= b.len();
                 continue;
@@ -235,11 +574,14 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, token: Token, head:
             return true;
         }
         let want: usize = slices[..n].iter().map(|s| s.len()).sum();
-        let got = thread.reactor.with_fd(token, |fd| {
-            match n {
-                1 => rustix::net::send(fd, &slices[0], SendFlags::NOSIGNAL),
-                _ => rustix::net::sendmsg(fd, &slices[..n], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL),
-            }
+        let got = thread.reactor.with_fd(token, |fd| match n {
+            1 => rustix::net::send(fd, &slices[0], SendFlags::NOSIGNAL),
+            _ => rustix::net::sendmsg(
+                fd,
+                &slices[..n],
+                &mut SendAncillaryBuffer::default(),
+                SendFlags::NOSIGNAL,
+            ),
         });
         match got {
             Some(Ok(sent)) => {
@@ -300,7 +642,8 @@ impl Pace {
             return Ok(want);
         }
         let elapsed = self.started.elapsed();
-        let allowed = (elapsed.as_millis() as u64 / 1000 + 1).saturating_mul(self.rate).saturating_add(self.after);
+        let allowed =
+            (elapsed.as_millis() as u64 / 1000 + 1).saturating_mul(self.rate).saturating_add(self.after);
         if self.sent < allowed {
             return Ok(want.min(allowed - self.sent));
         }
@@ -317,7 +660,7 @@ async fn send_parts(
     req: &mut Request,
     token: Token,
     head: &[u8],
-    parts: &[Part],
+    (parts, text): (&[Part], &[u8]),
     chunked: bool,
     pace: &mut Pace,
 ) -> bool {
@@ -338,13 +681,17 @@ async fn send_parts(
                         return false;
                     }
                     if client_gone_within(thread, token, wait).await {
-                        req.log(Level::Info, "client prematurely closed connection while sending response to client");
+                        req.log(
+                            Level::Info,
+                            "client prematurely closed connection while sending response to client",
+                        );
                         return false;
                     }
                     continue;
                 }
             };
-            if !filtered && !chunked
+            if !filtered
+                && !chunked
                 && let Part::File { file, start, .. } = part
                 && file.content.is_none()
             {
@@ -355,7 +702,7 @@ async fn send_parts(
                 }
             } else {
                 let mut piece = req.take_buf();
-                if !load(thread, part, at, n, &mut piece).await {
+                if !load(text, part, at, n, &mut piece).await {
                     return false;
                 }
                 push_piece(req, &piece, last && at + n == len, chunked, &mut pending);
@@ -386,12 +733,121 @@ async fn send_parts(
     ok
 }
 
+/// Sends head, parts and what comes from an upstream. Nothing is read from the upstream before the client has
+/// taken what was read before.
+async fn send_source(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    token: Token,
+    head: &[u8],
+    mut source: Box<crate::upstream::stream::Body>,
+    chunked: bool,
+    rate: Option<(u64, u64)>,
+) -> bool {
+    use crate::upstream::stream::Pulled;
+    let mut pace = Pace::new(rate, head.len());
+    let mut pending = req.take_buf();
+    pending.extend_from_slice(head);
+    let mut piece = req.take_buf();
+    for p in std::mem::take(&mut req.resp.body) {
+        piece.extend_from_slice(memory(&req.resp.text, &p));
+    }
+    let mut ok = true;
+    let mut state = if piece.is_empty() { Pulled::Blocked } else { Pulled::Data };
+    loop {
+        if state == Pulled::Blocked {
+            state = source.pull(req, &mut piece);
+        }
+        if state == Pulled::Failed {
+            flush(thread, req, token, &mut pending).await;
+            ok = false;
+            break;
+        }
+        let last = state == Pulled::End;
+        if !send_piece(thread, req, token, &piece, last, chunked, &mut pace, &mut pending).await {
+            ok = false;
+            break;
+        }
+        piece.clear();
+        if last {
+            break;
+        }
+        if state == Pulled::Blocked {
+            if !flush(thread, req, token, &mut pending).await || !source.wait(req).await {
+                ok = false;
+                break;
+            }
+        }
+        state = Pulled::Blocked;
+    }
+    if ok {
+        if chunked {
+            end_chunks(req, &mut pending);
+        }
+        ok = flush(thread, req, token, &mut pending).await;
+    }
+    source.abandon(req);
+    req.give_buf(piece);
+    req.give_buf(pending);
+    ok
+}
+
+/// Puts a piece through the filters and sends what has gathered, no faster than the rate allows.
+#[allow(clippy::too_many_arguments)]
+async fn send_piece(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    token: Token,
+    piece: &[u8],
+    last: bool,
+    chunked: bool,
+    pace: &mut Pace,
+    pending: &mut Vec<u8>,
+) -> bool {
+    let mut rest = piece;
+    loop {
+        let n = match pace.allowance(rest.len() as u64) {
+            Ok(n) => n as usize,
+            Err(_) if rest.is_empty() => 0,
+            Err(wait) => {
+                if !flush(thread, req, token, pending).await || client_gone_within(thread, token, wait).await
+                {
+                    return false;
+                }
+                continue;
+            }
+        };
+        let (now, later) = rest.split_at(n.min(rest.len()));
+        rest = later;
+        push_piece(req, now, last && rest.is_empty(), chunked, pending);
+        pace.sent += now.len() as u64;
+        if pending.len() >= 16 * 1024 && !flush(thread, req, token, pending).await {
+            return false;
+        }
+        if rest.is_empty() {
+            return true;
+        }
+    }
+}
+
+fn end_chunks(req: &Request, pending: &mut Vec<u8>) {
+    pending.extend_from_slice(b"0\r\n");
+    for (name, value) in req.resp.trailers.iter() {
+        pending.extend_from_slice(name);
+        pending.extend_from_slice(b": ");
+        pending.extend_from_slice(value);
+        pending.extend_from_slice(b"\r\n");
+    }
+    pending.extend_from_slice(b"\r\n");
+}
+
 /// Waits; `true` if the client closes the connection meanwhile.
 async fn client_gone_within(thread: &Rc<Thread>, token: Token, wait: Duration) -> bool {
     let gone = async {
         loop {
             let mut byte = [0u8; 1];
-            let got = thread.reactor.with_fd(token, |fd| rustix::net::recv(fd, &mut byte[..], RecvFlags::PEEK));
+            let got =
+                thread.reactor.with_fd(token, |fd| rustix::net::recv(fd, &mut byte[..], RecvFlags::PEEK));
             match got {
                 Some(Err(Errno::AGAIN)) => thread.reactor.readable(token).await,
                 Some(Err(Errno::INTR)) => {}
@@ -440,7 +896,9 @@ async fn send_head_more(thread: &Rc<Thread>, req: &mut Request, token: Token, pe
     if pending.is_empty() {
         return true;
     }
-    let got = thread.reactor.with_fd(token, |fd| rustix::net::send(fd, pending, SendFlags::MORE | SendFlags::NOSIGNAL));
+    let got = thread
+        .reactor
+        .with_fd(token, |fd| rustix::net::send(fd, pending, SendFlags::MORE | SendFlags::NOSIGNAL));
     if let Some(Ok(n)) = got {
         req.sent += n as u64;
         pending.drain(..n);
@@ -449,14 +907,13 @@ async fn send_head_more(thread: &Rc<Thread>, req: &mut Request, token: Token, pe
 }
 
 /// Brings bytes of a part into memory.
-async fn load(thread: &Rc<Thread>, part: &Part, at: u64, n: u64, out: &mut Vec<u8>) -> bool {
-    let _ = thread;
+async fn load(text: &[u8], part: &Part, at: u64, n: u64, out: &mut Vec<u8>) -> bool {
     let Part::File { file, start, .. } = part else {
-        out.extend_from_slice(memory(part).get(at as usize..(at + n) as usize).unwrap_or_default());
+        out.extend_from_slice(memory(text, part).get(at as usize..(at + n) as usize).unwrap_or_default());
         return true;
     };
     if file.content.is_some() {
-        out.extend_from_slice(memory(part).get(at as usize..(at + n) as usize).unwrap_or_default());
+        out.extend_from_slice(memory(text, part).get(at as usize..(at + n) as usize).unwrap_or_default());
         return true;
     }
     let offset = start + at;
@@ -491,7 +948,14 @@ fn resident(file: &OpenFile, offset: u64, n: u64) -> bool {
 }
 
 /// Sends a stretch of a file without copying it to user space.
-async fn send_file(thread: &Rc<Thread>, req: &mut Request, token: Token, file: &Rc<OpenFile>, start: u64, n: u64) -> bool {
+async fn send_file(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    token: Token,
+    file: &Rc<OpenFile>,
+    start: u64,
+    n: u64,
+) -> bool {
     let mut offset = start;
     let end = start + n;
     let mut checked = start;

@@ -2,7 +2,6 @@
 
 use crate::phases::spend_uri_change;
 use crate::request::Request;
-use crate::response::Part;
 use forebay_conf::error::Level;
 use forebay_http::request::Method;
 
@@ -57,10 +56,7 @@ pub fn special(req: &mut Request, status: u16) -> Next {
 }
 
 fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::ErrorPage) -> Next {
-    let status = match page.overwrite {
-        None => status,
-        Some(s) => s,
-    };
+    let status = page.overwrite.unwrap_or(status);
     let Ok(target) = page.target.value(req) else {
         built_in(req, 500);
         return Next::Done;
@@ -79,6 +75,7 @@ fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::Err
         req.uri = split.next().unwrap_or_default().to_vec();
         req.args = split.next().unwrap_or_default().to_vec();
         req.internal = true;
+        req.rewritten = true;
         forget_all_but_location(req);
         return Next::Redirect;
     }
@@ -108,7 +105,10 @@ pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
         return Err(500);
     }
     if req.uri.is_empty() {
-        req.log(Level::Error, &format!("empty URI in redirect to named location \"{}\"", String::from_utf8_lossy(name)));
+        req.log(
+            Level::Error,
+            &format!("empty URI in redirect to named location \"{}\"", String::from_utf8_lossy(name)),
+        );
         return Err(500);
     }
     let http = req.http();
@@ -121,7 +121,10 @@ pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
             Ok(())
         }
         None => {
-            req.log(Level::Error, &format!("could not find named location \"{}\"", String::from_utf8_lossy(name)));
+            req.log(
+                Level::Error,
+                &format!("could not find named location \"{}\"", String::from_utf8_lossy(name)),
+            );
             Err(500)
         }
     }
@@ -138,11 +141,10 @@ fn forget_all_but_location(req: &mut Request) {
 pub fn built_in(req: &mut Request, status: u16) {
     req.status_override = None;
     let location = std::mem::take(&mut req.resp.location);
-    let authenticate = req.resp.fields.get(b"WWW-Authenticate").map(<[u8]>::to_vec);
     req.forget_response();
     req.resp.location = location;
-    if let Some(a) = authenticate.filter(|_| status == 401) {
-        req.resp.fields.push(b"WWW-Authenticate", &a);
+    if status != 401 {
+        req.resp.fields.remove(b"WWW-Authenticate");
     }
     req.resp.status = status;
     req.resp.error_page = true;
@@ -157,16 +159,22 @@ pub fn built_in(req: &mut Request, status: u16) {
     }
     let http = req.http();
     let core = &http.location(req).settings.core;
-    let tail = crate::head::server_token(req, core);
-    let mut page = Vec::with_capacity(256);
-    let heading = match status {
-        494 => "400 Request Header Or Cookie Too Large",
-        495 => "400 The SSL certificate error",
-        496 => "400 No required SSL certificate was sent",
-        497 => "400 The plain HTTP request was sent to HTTPS port",
-        _ => title,
-    };
-    for piece in [b"<html>\r\n<head><title>", heading.as_bytes(), b"</title></head>\r\n<body>\r\n<center><h1>", title.as_bytes(), b"</h1></center>\r\n"] {
+    let mut tail = req.take_buf();
+    crate::head::push_server_token(req, core, &mut tail);
+    let mut page = std::mem::take(&mut req.resp.text);
+    for piece in [
+        b"<html>\r\n<head><title>".as_slice(),
+        match status {
+            494 => b"400 Request Header Or Cookie Too Large",
+            495 => b"400 The SSL certificate error",
+            496 => b"400 No required SSL certificate was sent",
+            497 => b"400 The plain HTTP request was sent to HTTPS port",
+            _ => title.as_bytes(),
+        },
+        b"</title></head>\r\n<body>\r\n<center><h1>",
+        title.as_bytes(),
+        b"</h1></center>\r\n",
+    ] {
         page.extend_from_slice(piece);
     }
     page.extend_from_slice(match status {
@@ -178,6 +186,7 @@ pub fn built_in(req: &mut Request, status: u16) {
     });
     page.extend_from_slice(b"<hr><center>");
     page.extend_from_slice(&tail);
+    req.give_buf(tail);
     page.extend_from_slice(b"</center>\r\n</body>\r\n</html>\r\n");
     if core.msie_padding && status >= 400 && is_msie(req) {
         for _ in 0..6 {
@@ -185,9 +194,8 @@ pub fn built_in(req: &mut Request, status: u16) {
         }
     }
     req.resp.content_type.extend_from_slice(b"text/html");
-    let len = page.len() as u64;
-    req.resp.content_length = Some(len);
-    req.resp.body.push(Part::Bytes(page.into()));
+    req.resp.text = page;
+    req.resp.body_from_text();
 }
 
 fn is_msie(req: &Request) -> bool {
@@ -232,4 +240,12 @@ pub fn title(status: u16) -> &'static str {
         507 => "507 Insufficient Storage",
         _ => "",
     }
+}
+
+/// Whether `error_page` names a page for a status.
+pub fn has_page(req: &Request, status: u16) -> bool {
+    let http = req.http();
+    let core = &http.location(req).settings.core;
+    (req.error_status == 0 || core.recursive_error_pages)
+        && core.error_page.0.iter().any(|p| p.status == status)
 }

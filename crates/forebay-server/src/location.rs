@@ -94,3 +94,15 @@ pub fn choose(http: &HttpRef, req: &mut Request) {
         Found::Prefix(id) | Found::Final(id) => id,
     };
 }
+
+/// A prefix location, at any depth, that is the request's path plus a slash.
+pub fn with_slash(http: &HttpRef, req: &Request) -> Option<LocationId> {
+    let mut tree = &http.server(req).tree;
+    loop {
+        if let Some(id) = tree.with_slash(&req.uri) {
+            return Some(id);
+        }
+        let inner = tree.prefix(&req.uri)?;
+        tree = &http.locations.get(inner)?.tree;
+    }
+}

@@ -4,7 +4,8 @@ use crate::error_page::{self, Next};
 use crate::location;
 use crate::modules::core::Satisfy;
 use crate::modules::{
-    Content, Verdict, autoindex, empty_gif, gzip_static, random_index, rewrite, static_file, stub_status, try_files,
+    Content, Verdict, autoindex, empty_gif, gzip_static, proxy, random_index, rewrite, static_file,
+    stub_status, try_files,
 };
 use crate::request::Request;
 use forebay_conf::error::Level;
@@ -35,6 +36,7 @@ pub const MAX_URI_CHANGES: u8 = 11;
 
 /// Runs the phases until the response is made.
 pub async fn run(req: &mut Request) {
+    post_read(req);
     let outcome = walk(req, Start::ServerRewrite).await;
     settle_outcome(req, outcome).await;
 }
@@ -134,6 +136,9 @@ pub fn spend_uri_change(req: &mut Request, what: &str) -> bool {
 fn find_location(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
     location::choose(&http, req);
+    if let Some(out) = add_slash(req) {
+        return Some(out);
+    }
     let l = http.location(req);
     if l.internal && !req.internal {
         return Some(Outcome::Status(404));
@@ -155,6 +160,37 @@ fn find_location(req: &mut Request) -> Option<Outcome> {
     }
     req.update_connection_settings();
     None
+}
+
+/// Once for a request, before the first rewrite. The hooks there are only look at the head.
+fn post_read(req: &mut Request) {
+    let http = req.http();
+    if let Some(l) = http.locations.get(http.server(req).root) {
+        for hook in &l.plan.post_read {
+            let _ = hook(req);
+        }
+    }
+}
+
+/// A path that lacks only the final slash of a location taken by an upstream is redirected to it.
+fn add_slash(req: &mut Request) -> Option<Outcome> {
+    let http = req.http();
+    if !http.has_auto_redirect || http.location(req).kind.is_exact() {
+        return None;
+    }
+    let id = location::with_slash(&http, req)?;
+    if !http.locations.get(id).is_some_and(|l| l.auto_redirect) {
+        return None;
+    }
+    let mut target = Vec::new();
+    forebay_http::uri::escape(&req.uri, forebay_http::uri::Escape::Uri, &mut target);
+    target.push(b'/');
+    if !req.args.is_empty() {
+        target.push(b'?');
+        target.extend_from_slice(&req.args);
+    }
+    req.resp.location = target;
+    Some(Outcome::Status(301))
 }
 
 async fn preaccess(req: &mut Request) -> Option<Outcome> {
@@ -184,7 +220,10 @@ async fn access(req: &mut Request) -> Option<Outcome> {
                 return None;
             }
             Verdict::Allowed => {}
-            Verdict::Status(s @ (401 | 403)) if any => refused = Some(if refused == Some(401) { 401 } else { s }),
+            Verdict::Status(s @ (401 | 403)) if any => {
+                refused = Some(if refused == Some(401) { 401 } else { s })
+            }
+            Verdict::Status(s) => return Some(delayed(req, s).await),
             v => return Some(outcome(v)),
         }
     }
@@ -200,24 +239,30 @@ async fn delayed(req: &mut Request, status: u16) -> Outcome {
     let http = req.http();
     let delay = http.location(req).settings.core.auth_delay.0;
     if status == 401 && !delay.is_zero() {
+        req.log(Level::Info, "delaying unauthorized request");
         let thread = req.thread.clone();
         thread.reactor.sleep(delay).await;
     }
     Outcome::Status(status)
 }
 
+/// Waits as long as a verdict asks for it.
 async fn settle(req: &mut Request, v: Verdict) -> Verdict {
-    match v {
-        Verdict::Delay(d, then) => {
-            let thread = req.thread.clone();
-            thread.reactor.sleep(d).await;
-            *then
+    let mut v = v;
+    loop {
+        v = match v {
+            Verdict::Delay(d, then) => {
+                let thread = req.thread.clone();
+                thread.reactor.sleep(d).await;
+                *then
+            }
+            Verdict::Offload(o) => match tokio::task::spawn_blocking(o.work).await {
+                Ok(result) => (o.then)(req, result),
+                // It panicked, or the process ends.
+                Err(_) => Verdict::Status(500),
+            },
+            v => return v,
         }
-        Verdict::Status(401) => match delayed(req, 401).await {
-            Outcome::Status(s) => Verdict::Status(s),
-            _ => Verdict::Status(401),
-        },
-        v => v,
     }
 }
 
@@ -227,6 +272,8 @@ fn outcome(v: Verdict) -> Outcome {
         Verdict::Redirect => Outcome::Redirect,
         Verdict::Done | Verdict::Declined | Verdict::Allowed => Outcome::Done,
         Verdict::Delay(_, then) => outcome(*then),
+        // Settled before; nothing may come through unchecked.
+        Verdict::Offload(_) => Outcome::Status(500),
     }
 }
 
@@ -238,6 +285,7 @@ async fn content(req: &mut Request) -> Outcome {
     match &l.content {
         Some(Content::StubStatus) => return outcome(stub_status::handle(req)),
         Some(Content::EmptyGif) => return outcome(empty_gif::handle(req)),
+        Some(Content::Proxy(pass)) => return proxy::run(req, pass).await,
         None => {}
     }
     if !matches!(req.method, Method::Get | Method::Head | Method::Post) {

@@ -42,6 +42,8 @@ struct Running {
 /// The running threads of the worker process.
 pub struct Worker {
     threads: Vec<Running>,
+    /// Ends the thread that drives tokio.
+    _tokio: tokio::sync::oneshot::Sender<()>,
     /// Sockets of each address by thread, kept so that a reload can hand them on.
     sockets: Mutex<HashMap<ListenAddr, Vec<Arc<OwnedFd>>>>,
 }
@@ -68,8 +70,10 @@ impl Worker {
     /// When a thread or its event loop cannot be made.
     pub fn start(generation: Generation, plan: &ThreadPlan) -> io::Result<Worker> {
         let count = plan.cpus.len().max(1);
-        let all: Arc<Vec<Arc<Counters>>> = Arc::new((0..count).map(|_| Arc::new(Counters::default())).collect());
-        let mut worker = Worker { threads: Vec::new(), sockets: Mutex::default() };
+        let all: Arc<Vec<Arc<Counters>>> =
+            Arc::new((0..count).map(|_| Arc::new(Counters::default())).collect());
+        let (end, tokio) = start_tokio()?;
+        let mut worker = Worker { threads: Vec::new(), _tokio: end, sockets: Mutex::default() };
         let shares = worker.shares(generation, count);
         for (i, share) in shares.into_iter().enumerate() {
             let mailbox = Arc::new(Mailbox::default());
@@ -81,9 +85,11 @@ impl Worker {
                 share,
                 counters: all.clone(),
                 mailbox: mailbox.clone(),
+                tokio: tokio.clone(),
                 started: tx,
             };
-            let thread = std::thread::Builder::new().name(format!("worker {i}")).spawn(move || worker::main(setup))?;
+            let thread =
+                std::thread::Builder::new().name(format!("worker {i}")).spawn(move || worker::main(setup))?;
             let remote = rx.recv().map_err(|_| io::Error::other("worker thread ended at its start"))??;
             worker.threads.push(Running { mailbox, remote, thread });
         }
@@ -130,7 +136,8 @@ impl Worker {
 
     /// Replaces the descriptors of log files (USR1), flushing buffers to the old ones first.
     pub fn reopen(&self, logs: Vec<(PathBuf, OwnedFd)>) {
-        let logs: Arc<Vec<(PathBuf, Arc<OwnedFd>)>> = Arc::new(logs.into_iter().map(|(p, f)| (p, Arc::new(f))).collect());
+        let logs: Arc<Vec<(PathBuf, Arc<OwnedFd>)>> =
+            Arc::new(logs.into_iter().map(|(p, f)| (p, Arc::new(f))).collect());
         self.tell(|_| Command::Reopen(logs.clone()));
     }
 
@@ -157,13 +164,29 @@ impl Worker {
     }
 }
 
+/// Starts the thread that drives tokio's timers and sockets for all worker threads. They do not go through it
+/// for connections, see [`crate::reactor`].
+fn start_tokio() -> io::Result<(tokio::sync::oneshot::Sender<()>, tokio::runtime::Handle)> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build()?;
+    let handle = runtime.handle().clone();
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    std::thread::Builder::new().name("tokio".into()).spawn(move || {
+        let _ = runtime.block_on(ended);
+        runtime.shutdown_background();
+    })?;
+    Ok((end, handle))
+}
+
 /// Descriptors in the order of the configuration's log files. One that is missing writes to nowhere.
 fn ordered_logs(config: &Config, logs: Vec<(PathBuf, OwnedFd)>) -> Vec<Arc<OwnedFd>> {
-    let mut by_path: HashMap<PathBuf, Arc<OwnedFd>> = logs.into_iter().map(|(p, f)| (p, Arc::new(f))).collect();
+    let mut by_path: HashMap<PathBuf, Arc<OwnedFd>> =
+        logs.into_iter().map(|(p, f)| (p, Arc::new(f))).collect();
     (config.log_files.iter())
         .filter_map(|p| {
             by_path.remove(p).or_else(|| {
-                let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::WRONLY, rustix::fs::Mode::empty());
+                let null =
+                    rustix::fs::open("/dev/null", rustix::fs::OFlags::WRONLY, rustix::fs::Mode::empty());
                 null.ok().map(Arc::new)
             })
         })

@@ -23,7 +23,9 @@ impl FieldList {
 
     /// The lines as name and value, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.lines.iter().map(|(a, b, c)| (&self.buf[*a as usize..*b as usize], &self.buf[*b as usize..*c as usize]))
+        self.lines
+            .iter()
+            .map(|(a, b, c)| (&self.buf[*a as usize..*b as usize], &self.buf[*b as usize..*c as usize]))
     }
 
     /// The first value with this name, compared without regard to case.
@@ -67,6 +69,13 @@ pub enum Part {
     Static(&'static [u8]),
     /// Bytes made for this response.
     Bytes(Bytes),
+    /// Bytes `start..end` of [`Response::text`].
+    Text {
+        /// First byte.
+        start: u32,
+        /// After the last byte.
+        end: u32,
+    },
     /// Bytes `start..end` of a file, from memory if the cache holds it.
     File {
         /// The file.
@@ -84,6 +93,7 @@ impl Part {
         match self {
             Part::Static(b) => b.len() as u64,
             Part::Bytes(b) => b.len() as u64,
+            Part::Text { start, end } => u64::from(end - start),
             Part::File { start, end, .. } => end - start,
         }
     }
@@ -101,9 +111,15 @@ impl Part {
                 let len = b.len();
                 Part::Bytes(b.slice((from as usize).min(len)..(to as usize).min(len)))
             }
-            Part::File { file, start, end } => {
-                Part::File { file: file.clone(), start: (start + from).min(*end), end: (start + to).min(*end) }
+            Part::Text { start, end } => {
+                let at = |n: u64| (u64::from(*start) + n).min(u64::from(*end)) as u32;
+                Part::Text { start: at(from), end: at(to) }
             }
+            Part::File { file, start, end } => Part::File {
+                file: file.clone(),
+                start: (start + from).min(*end),
+                end: (start + to).min(*end),
+            },
         }
     }
 }
@@ -138,6 +154,12 @@ pub struct Response {
     pub trailers: FieldList,
     /// Body.
     pub body: Vec<Part>,
+    /// Bytes made for the body, reused from request to request.
+    pub text: Vec<u8>,
+    /// What follows the parts: the rest of an upstream's response.
+    pub source: Option<Box<crate::upstream::stream::Body>>,
+    /// Came from an upstream: conditions and ranges were its business.
+    pub proxied: bool,
     /// Filters of the body, in order.
     pub filters: Vec<Box<dyn BodyFilter>>,
     /// Whether a part of the body may be asked for.
@@ -169,6 +191,9 @@ impl Response {
         self.fields.clear();
         self.trailers.clear();
         self.body.clear();
+        self.text.clear();
+        self.source = None;
+        self.proxied = false;
         self.filters.clear();
         self.allow_ranges = false;
         self.head_only = false;
@@ -186,6 +211,16 @@ impl Response {
         self.content_length = Some(b.len() as u64);
         if !b.is_empty() {
             self.body.push(Part::Bytes(b));
+        }
+    }
+
+    /// Makes what has been written to [`Response::text`] the body, and sets its length.
+    pub fn body_from_text(&mut self) {
+        let end = u32::try_from(self.text.len()).unwrap_or(u32::MAX);
+        self.body.clear();
+        self.content_length = Some(u64::from(end));
+        if end > 0 {
+            self.body.push(Part::Text { start: 0, end });
         }
     }
 

@@ -20,6 +20,8 @@ pub struct ThreadConfig {
     /// Per listener slot of this thread: its number among the configuration's listeners. Numbers of
     /// listeners are for the life of the process; one that is gone maps to `None`.
     pub listeners: Vec<Option<usize>>,
+    /// State of the upstream groups, by their numbers.
+    pub groups: RefCell<Vec<crate::upstream::GroupState>>,
 }
 
 /// A worker thread.

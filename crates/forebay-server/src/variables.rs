@@ -109,6 +109,11 @@ impl Registry {
         id
     }
 
+    /// Name of a variable, if it is a built-in one that cannot be redefined.
+    pub fn name(&self, id: VarId) -> Option<&[u8]> {
+        self.vars.get(id.0 as usize).filter(|v| !v.settable).map(|v| &*v.name)
+    }
+
     /// Defines a variable that is set (`set`, named captures, `auth_request_set`).
     ///
     /// # Errors
@@ -142,6 +147,11 @@ impl Registry {
         Ok(id)
     }
 
+    /// Whether a variable whose name begins so is used.
+    pub fn uses_prefix(&self, prefix: &[u8]) -> bool {
+        self.vars.iter().any(|v| v.name.starts_with(prefix))
+    }
+
     /// Ends the construction.
     ///
     /// # Errors
@@ -168,13 +178,15 @@ fn builtin(name: &[u8]) -> (Source, bool) {
             RowSource::Get(_) => {}
         }
     }
-    if LATER.contains(&&*String::from_utf8_lossy(name)) || LATER_PREFIXES.iter().any(|p| name.starts_with(p.as_bytes())) {
+    if LATER.contains(&&*String::from_utf8_lossy(name))
+        || LATER_PREFIXES.iter().any(|p| name.starts_with(p.as_bytes()))
+    {
         return (Source::Absent, false);
     }
     (Source::Unknown, true)
 }
 
-const LATER_PREFIXES: &[&str] = &["upstream_http_", "upstream_trailer_", "upstream_cookie_", "ssl_", "proxy_protocol_tlv_", "jwt_"];
+const LATER_PREFIXES: &[&str] = &["ssl_", "jwt_"];
 
 /// Variables of features that are not there yet: a log format may name them, and they print as `-`.
 const LATER: &[&str] = &[
@@ -199,38 +211,22 @@ const LATER: &[&str] = &[
     "http2",
     "http3",
     "limit_conn_status",
-    "limit_req_status",
     "memcached_key",
     "modern_browser",
     "msie",
-    "proxy_add_x_forwarded_for",
-    "proxy_host",
-    "proxy_internal_body_length",
-    "proxy_internal_chunked",
-    "proxy_port",
     "quic_connection",
-    "request_body",
-    "request_body_file",
     "slice_range",
     "spdy",
     "spdy_request_priority",
-    "upstream_addr",
-    "upstream_bytes_received",
-    "upstream_bytes_sent",
     "upstream_cache_age",
     "upstream_cache_last_modified",
     "upstream_cache_etag",
     "upstream_cache_status",
-    "upstream_connect_time",
     "upstream_first_byte_time",
-    "upstream_header_time",
     "upstream_last_addr",
     "upstream_last_server_name",
     "upstream_queue_time",
-    "upstream_response_length",
-    "upstream_response_time",
     "upstream_server_name",
     "upstream_session_time",
-    "upstream_status",
     "zstd_ratio",
 ];

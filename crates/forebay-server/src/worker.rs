@@ -71,6 +71,8 @@ pub struct Setup {
     pub counters: Arc<Vec<Arc<Counters>>>,
     /// Commands.
     pub mailbox: Arc<Mailbox>,
+    /// The process's tokio runtime.
+    pub tokio: tokio::runtime::Handle,
     /// Told when the loop is ready.
     pub started: std::sync::mpsc::Sender<io::Result<Remote>>,
 }
@@ -102,17 +104,7 @@ pub fn main(setup: Setup) {
     if !setup.cpus.is_empty() {
         let _ = forebay_sys::affinity::pin_current_thread(&setup.cpus);
     }
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build() {
-        Ok(r) => r,
-        Err(e) => {
-            let _ = setup.started.send(Err(e));
-            return;
-        }
-    };
-    runtime.block_on(run(setup));
-}
-
-async fn run(setup: Setup) {
+    let _context = setup.tokio.enter();
     let reactor = match Reactor::new() {
         Ok(r) => r,
         Err(e) => {
@@ -124,7 +116,11 @@ async fn run(setup: Setup) {
     let thread = Rc::new(Thread {
         reactor,
         clock: Clock::default(),
-        conf: RefCell::new(Rc::new(ThreadConfig { config: setup.share.config.clone(), listeners: Vec::new() })),
+        conf: RefCell::new(Rc::new(ThreadConfig {
+            config: setup.share.config.clone(),
+            listeners: Vec::new(),
+            groups: RefCell::default(),
+        })),
         files: RefCell::default(),
         logs: RefCell::default(),
         log_buffers: RefCell::default(),
@@ -145,7 +141,7 @@ async fn run(setup: Setup) {
     });
     worker.apply(setup.share);
     let _ = setup.started.send(Ok(remote));
-    if let Err(e) = thread.reactor.run(worker).await {
+    if let Err(e) = thread.reactor.run(&worker) {
         error_log::log(&thread, Level::Alert, &format!("event loop failed ({e})"));
     }
     access_log::flush(&thread, true);
@@ -188,11 +184,21 @@ impl WorkerThread {
                         self.thread.reactor.remove(old.token);
                     }
                     let number = known.unwrap_or(slots.len());
-                    let added = fd.try_clone().and_then(|c| self.thread.reactor.listen(c, number as u32, *shared));
+                    let added =
+                        fd.try_clone().and_then(|c| self.thread.reactor.listen(c, number as u32, *shared));
                     let slot = match added {
-                        Ok(token) => Some(ListenSlot { token, fd: fd.clone(), addr: listener.addr.clone(), shared: *shared }),
+                        Ok(token) => Some(ListenSlot {
+                            token,
+                            fd: fd.clone(),
+                            addr: listener.addr.clone(),
+                            shared: *shared,
+                        }),
                         Err(e) => {
-                            error_log::log(&self.thread, Level::Alert, &format!("cannot listen on {} ({e})", listener.text));
+                            error_log::log(
+                                &self.thread,
+                                Level::Alert,
+                                &format!("cannot listen on {} ({e})", listener.text),
+                            );
                             None
                         }
                     };
@@ -213,7 +219,11 @@ impl WorkerThread {
         self.thread.error_lines.borrow_mut().flush(&self.thread);
         *self.thread.logs.borrow_mut() = share.logs;
         self.thread.log_buffers.borrow_mut().forget();
-        *self.thread.conf.borrow_mut() = Rc::new(ThreadConfig { config: share.config, listeners: map.clone() });
+        *self.thread.conf.borrow_mut() = Rc::new(ThreadConfig {
+            config: share.config,
+            listeners: map.clone(),
+            groups: RefCell::default(),
+        });
         // Idle connections of listeners that are gone have nobody to answer them.
         self.close_idle(|c, _| map.get(c.listener as usize).copied().flatten().is_none());
     }
@@ -224,7 +234,7 @@ impl WorkerThread {
             Command::Reopen(logs) => {
                 self.thread.error_lines.borrow_mut().flush(&self.thread);
                 access_log::flush(&self.thread, true);
-                self.thread.log_buffers.borrow_mut().opened.clear();
+                crate::log_files::close();
                 let conf = self.thread.config();
                 let mut current = self.thread.logs.borrow_mut();
                 for (path, fd) in logs.iter() {
@@ -278,7 +288,12 @@ impl WorkerThread {
         let max = self.thread.max_connections;
         let batch = (max / 16).max(1);
         let mut ages: Vec<(bool, Instant)> = Vec::new();
-        self.thread.reactor.each_idle(|c, deadline| ages.push((c.requests == 0 || c.partial.is_some(), if c.partial.is_some() { c.accepted } else { deadline })));
+        self.thread.reactor.each_idle(|c, deadline| {
+            ages.push((
+                c.requests == 0 || c.partial.is_some(),
+                if c.partial.is_some() { c.accepted } else { deadline },
+            ))
+        });
         if ages.is_empty() {
             return false;
         }
@@ -286,7 +301,10 @@ impl WorkerThread {
         let cut = ages[(batch - 1).min(ages.len() - 1)];
         let mut left = batch;
         let closed = self.close_idle(|c, deadline| {
-            let key = (c.requests == 0 || c.partial.is_some(), if c.partial.is_some() { c.accepted } else { deadline });
+            let key = (
+                c.requests == 0 || c.partial.is_some(),
+                if c.partial.is_some() { c.accepted } else { deadline },
+            );
             let close = left > 0 && key <= cut;
             if close {
                 left -= 1;
@@ -313,8 +331,8 @@ impl Handler for WorkerThread {
     }
 
     fn accept(self: Rc<Self>, listener: u32) {
-        let fd = match self.listeners.borrow().get(listener as usize) {
-            Some(Some(s)) => s.fd.clone(),
+        let (fd, wildcard) = match self.listeners.borrow().get(listener as usize) {
+            Some(Some(s)) => (s.fd.clone(), s.addr.is_wildcard()),
             _ => return,
         };
         for _ in 0..ACCEPT_BATCH {
@@ -332,11 +350,13 @@ impl Handler for WorkerThread {
                     self.thread.counters.accepted.add(1);
                     self.thread.counters.handled.add(1);
                     self.thread.counters.active.add(1);
+                    let local = if wildcard { rustix::net::getsockname(&sock).ok() } else { None };
                     let conn = Conn {
                         number: SERIAL.fetch_add(1, Ordering::Relaxed) + 1,
                         peer,
-                        local: None,
+                        local: local.and_then(|a| std::net::SocketAddr::try_from(a).ok()),
                         proxied: None,
+                        greeted: false,
                         listener,
                         requests: 0,
                         accepted: self.thread.clock.now(),
@@ -349,7 +369,11 @@ impl Handler for WorkerThread {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(e @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    error_log::log(&self.thread, Level::Crit, &format!("accept4() failed {}", crate::modules::static_file::errno_text(e)));
+                    error_log::log(
+                        &self.thread,
+                        Level::Crit,
+                        &format!("accept4() failed {}", crate::modules::static_file::errno_text(e)),
+                    );
                     if !self.make_room() {
                         self.pause(true);
                         return;
@@ -367,8 +391,9 @@ impl Handler for WorkerThread {
         }
         if conn.partial.is_some() || conn.requests == 0 {
             let tail = format!(", client: {}", peer_text(&conn));
-            let what = "client timed out (110: Connection timed out) while waiting for request";
-            error_log::log_connection(&self.thread, Level::Info, conn.number, what, &tail);
+            let doing = if conn.greeted { "waiting for request" } else { "reading PROXY protocol" };
+            let what = format!("client timed out (110: Connection timed out) while {doing}");
+            error_log::log_connection(&self.thread, Level::Info, conn.number, &what, &tail);
         }
     }
 
@@ -394,7 +419,8 @@ impl Handler for WorkerThread {
 
     fn finished(&self) -> bool {
         self.thread.stopping.get()
-            || (self.thread.quitting.get() && (self.connections() == 0 || self.quit_deadline.get().is_some_and(|d| Instant::now() >= d)))
+            || (self.thread.quitting.get()
+                && (self.connections() == 0 || self.quit_deadline.get().is_some_and(|d| Instant::now() >= d)))
     }
 
     fn panicked(&self) {
@@ -405,6 +431,6 @@ impl Handler for WorkerThread {
 
 fn peer_text(conn: &Conn) -> String {
     let mut out = Vec::new();
-    crate::request::push_peer(conn.client(), &mut out);
+    crate::request::push_peer(conn.peer, &mut out);
     String::from_utf8_lossy(&out).into_owned()
 }

@@ -112,6 +112,8 @@ fn open_one(wanted: &Listener, old: &Listeners, threads: usize) -> Result<Open, 
             None => sockets.push(Arc::new(open_unix(path, wanted)?)),
         },
         ListenAddr::Inet(addr) => {
+            // A socket that no thread accepts from would keep its share of the connections waiting for ever.
+            sockets.truncate(threads);
             for socket in &sockets {
                 start_listening(socket, wanted)?;
             }
@@ -340,6 +342,7 @@ mod tests {
         let second = open(&list, &first, 3, false, &quiet()).expect("own port");
         assert_eq!(second.open[0].sockets.len(), 3);
         assert!(Arc::ptr_eq(&first.open[0].sockets[1], &second.open[0].sockets[1]));
+        assert_eq!(open(&list, &second, 1, false, &quiet()).expect("own port").open[0].sockets.len(), 1);
         let (text, fds) = second.to_inherit();
         assert_eq!((text.matches(';').count(), fds.len()), (3, 3));
     }

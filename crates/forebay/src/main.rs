@@ -3,19 +3,25 @@
 //! One program in three roles: [`server`] and its [`master`], started by people; [`worker`], started by the
 //! master; and the subcommands `check`, `explain` and `serve`.
 
+mod check;
 mod cli;
+mod explain;
 mod listen;
 mod master;
 mod master_log;
+mod origin;
 mod paths;
 mod plan;
+mod serve;
 mod server;
 mod signals;
 mod state;
+mod subcommands;
 mod title;
 mod wire;
 mod worker;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -23,5 +29,14 @@ fn main() -> ExitCode {
         return worker::main().into();
     }
     let (arguments, titled) = title::arguments();
+    if is_subcommand(&arguments) {
+        return subcommands::main(arguments, titled).into();
+    }
     server::main(arguments, titled).into()
+}
+
+/// nginx's options begin with a dash; what does not, and is a known word, is a subcommand.
+fn is_subcommand(arguments: &[OsString]) -> bool {
+    let word = arguments.get(1).and_then(|word| word.to_str());
+    matches!(word, Some("check" | "explain" | "serve" | "help" | "--help" | "--version"))
 }

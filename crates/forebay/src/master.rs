@@ -1,10 +1,10 @@
 //! The master: one thread that holds privilege, owns sockets and files, supervises the worker, obeys signals.
 
-use crate::listen::Listeners;
+use crate::listen::{self, Listeners};
 use crate::master_log::{Log, errno, failed};
 use crate::paths::Paths;
 use crate::signals::{Received, Signals, received_line};
-use crate::state::{self, State};
+use crate::state::{self, Before, State};
 use crate::wire::{self, Answer};
 use crate::worker;
 use forebay_conf::error::Level;
@@ -54,6 +54,8 @@ struct Child {
     started: Instant,
     /// Told to end.
     leaving: bool,
+    /// Its threads, which do not change while it lives.
+    threads: usize,
     /// Addresses whose sockets it has.
     known: Vec<ListenAddr>,
 }
@@ -128,8 +130,11 @@ impl Master {
 
     /// Waits for something to do; gives the workers that have something to say.
     fn wait(&self) -> io::Result<Vec<Pid>> {
-        let (pids, sockets): (Vec<Pid>, Vec<_>) =
-            self.children.iter().filter_map(|child| Some((child.pid, child.control.as_ref()?.as_fd()))).unzip();
+        let (pids, sockets): (Vec<Pid>, Vec<_>) = self
+            .children
+            .iter()
+            .filter_map(|child| Some((child.pid, child.control.as_ref()?.as_fd())))
+            .unzip();
         let ready = self.signals.wait(&sockets, self.deadline())?;
         Ok(pids.into_iter().zip(ready).filter(|(_, ready)| *ready).map(|(pid, _)| pid).collect())
     }
@@ -226,6 +231,11 @@ impl Master {
     // Workers.
 
     fn spawn(&mut self) {
+        // The last worker may have had another number of threads than the configuration in use now.
+        let (wanted, threads) = (&self.state.config.listeners, self.state.plan.threads.cpus.len());
+        if let Ok(listeners) = listen::open(wanted, &self.state.listeners, threads, false, &self.log) {
+            self.state.listeners = listeners;
+        }
         match self.start_worker() {
             Ok(child) => {
                 self.log.notice(&format!("start worker process {}", child.pid));
@@ -261,7 +271,8 @@ impl Master {
             self.log.alert(&format!("could not configure worker process {pid} ({})", errno(&e)));
         }
         let known = self.state.addresses();
-        Ok(Child { pid, control: Some(control), started: Instant::now(), leaving: false, known })
+        let threads = self.state.plan.threads.cpus.len();
+        Ok(Child { pid, control: Some(control), started: Instant::now(), leaving: false, threads, known })
     }
 
     fn respawn_later(&mut self, lived: Duration) {
@@ -277,12 +288,23 @@ impl Master {
             Ok(Some(Answer::Applied)) => {}
             Ok(Some(Answer::Failed(text))) => self.log.emerg(&format!("worker process {pid}: {text}")),
             Ok(Some(Answer::PleaseReopen)) => self.reopen(),
+            Ok(Some(Answer::Leaving)) => self.replace(pid),
             // The process is at its end: SIGCHLD says the rest.
             Ok(None) | Err(_) => {
                 if let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) {
                     child.control = None;
                 }
             }
+        }
+    }
+
+    /// A worker that somebody else told to quit may be busy for long with its last requests: the next one
+    /// starts beside it.
+    fn replace(&mut self, pid: Pid) {
+        let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) else { return };
+        let told = std::mem::replace(&mut child.leaving, true);
+        if !told && self.ending == Ending::No && !self.no_accept {
+            self.spawn();
         }
     }
 
@@ -298,7 +320,6 @@ impl Master {
             let (level, text) = end_line(&status);
             self.log.write(level, &format!("worker process {pid} {text}"));
             let replaced = self.children.iter().any(|other| !other.leaving);
-            // A worker that somebody told to quit is replaced as well, as in nginx; one that the master told is not.
             if !child.leaving && !replaced && self.ending == Ending::No && !self.no_accept {
                 self.respawn_later(child.started.elapsed());
             }
@@ -322,7 +343,12 @@ impl Master {
         }
         self.log.notice("reconfiguring");
         let environment = self.state.environment.clone();
-        let Ok(new) = state::open(&environment, &self.start.paths, &self.state.listeners, false, &self.log) else {
+        let before = Before {
+            listeners: Some(&self.state.listeners),
+            threads: self.children.iter().find(|child| !child.leaving).map(|child| child.threads),
+            test: false,
+        };
+        let Ok(new) = state::open(&environment, &self.start.paths, before, &self.log) else {
             return;
         };
         if new.pid != self.state.pid {
@@ -353,7 +379,11 @@ impl Master {
             Ok(()) => child.known = self.state.addresses(),
             Err(e) => {
                 // It is replaced when it has ended.
-                self.log.alert(&format!("worker process {} takes no configuration ({})", child.pid, errno(&e)));
+                self.log.alert(&format!(
+                    "worker process {} takes no configuration ({})",
+                    child.pid,
+                    errno(&e)
+                ));
                 let _ = kill(child.pid, Signal::SIGKILL);
             }
         }
@@ -367,8 +397,7 @@ impl Master {
                 "\"{name}\" changed{detail}, which takes effect with the next worker process: upgrade or restart"
             ));
         };
-        let (old_threads, new_threads) =
-            (self.state.plan.threads.cpus.len(), new.plan.threads.cpus.len());
+        let (old_threads, new_threads) = (self.state.plan.threads.cpus.len(), new.plan.threads.cpus.len());
         if old_threads != new_threads {
             stays("worker_processes", format!(" from {old_threads} to {new_threads}"));
         }

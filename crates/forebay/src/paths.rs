@@ -82,9 +82,13 @@ pub fn configure_arguments() -> String {
     ] {
         text.push_str(&format!(" --http-{name}-temp-path={TEMP}/{directory}"));
     }
-    for module in
-        ["realip_module", "gzip_static_module", "random_index_module", "secure_link_module", "stub_status_module"]
-    {
+    for module in [
+        "realip_module",
+        "gzip_static_module",
+        "random_index_module",
+        "secure_link_module",
+        "stub_status_module",
+    ] {
         text.push_str(&format!(" --with-http_{module}"));
     }
     text.push_str(" --with-threads");

@@ -90,7 +90,8 @@ fn cpu_reason(cpus: &CpuBudget) -> String {
 fn derive_connections(config: &Config, threads: usize, descriptors: u64) -> (usize, String) {
     let threads = threads as u64;
     let sockets = (config.listeners.len() as u64).saturating_mul(threads);
-    let reserved = OWN.saturating_add(sockets).saturating_add(config.log_files.len() as u64).saturating_add(FILE_CACHE);
+    let reserved =
+        OWN.saturating_add(sockets).saturating_add(config.log_files.len() as u64).saturating_add(FILE_CACHE);
     let each = descriptors.saturating_sub(reserved) / threads.max(1) / 2;
     let connections = each.clamp(FEWEST_CONNECTIONS, MOST_CONNECTIONS);
     let reason = if each > MOST_CONNECTIONS {
@@ -131,7 +132,9 @@ fn pinning(
             (one_each(allowed), "one thread for each CPU")
         }
         // With a quota or fewer threads than CPUs, fixed CPUs would fight with other programs' fixed CPUs.
-        Affinity::Unset => (vec![Vec::new(); count], "not pinned: threads and CPUs differ in number, or a CPU quota"),
+        Affinity::Unset => {
+            (vec![Vec::new(); count], "not pinned: threads and CPUs differ in number, or a CPU quota")
+        }
     }
 }
 
@@ -141,7 +144,15 @@ mod tests {
 
     fn budget(workers: usize, online: usize, quota: Option<f64>) -> CpuBudget {
         let limiting = if quota.is_some() { "CPU quota" } else { "online CPUs" };
-        CpuBudget { workers, online, affinity: online, quota, limiting, source: None, pinnable: quota.is_none() }
+        CpuBudget {
+            workers,
+            online,
+            affinity: online,
+            quota,
+            limiting,
+            source: None,
+            pinnable: quota.is_none(),
+        }
     }
 
     #[test]

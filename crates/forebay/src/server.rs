@@ -5,7 +5,7 @@ use crate::listen::{Listeners, Refused};
 use crate::master::{Master, Start};
 use crate::master_log::{Log, errno, failed};
 use crate::signals::{Signals, received_line};
-use crate::state::{self, State};
+use crate::state::{self, Before, State};
 use crate::title;
 use forebay_conf::files::Files;
 use forebay_server::process::Worker;
@@ -83,10 +83,12 @@ fn test(options: &Options) -> u8 {
         }
         // Read once more, without its warnings: opening is what is new here.
         let opening = Log::default_console();
-        result = state::open(&environment, &paths, &Listeners::default(), true, &opening).map(|state| {
-            // Unix sockets bound for the test are removed again.
-            state.listeners.unlink_except(&Listeners::default());
-        });
+        result = state::open(&environment, &paths, Before { test: true, ..Before::default() }, &opening).map(
+            |state| {
+                // Unix sockets bound for the test are removed again.
+                state.listeners.unlink_except(&Listeners::default());
+            },
+        );
     }
     if result.is_err() {
         eprintln!("nginx: configuration file {name} test failed");
@@ -115,7 +117,7 @@ fn dump(files: &Files) -> io::Result<()> {
 fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
     let log = early_log(options);
     let (environment, paths) = options.places();
-    let config = state::read(&environment, &mut Files::disk(), &log)?;
+    let (config, _) = state::read(&environment, &mut Files::disk(), &log)?;
     let path = state::pid_path(&config, &paths);
     let refuse = |level, text: String| {
         log.write(level, &text);
@@ -133,13 +135,14 @@ fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
         Wish::Reopen => Signal::SIGUSR1,
         Wish::Reload => Signal::SIGHUP,
     };
-    kill(Pid::from_raw(pid), signal).map_err(|e| {
-        refuse(Alert, format!("kill({pid}, {}) failed ({})", signal as i32, errno(&e.into())))
-    })
+    kill(Pid::from_raw(pid), signal)
+        .map_err(|e| refuse(Alert, format!("kill({pid}, {}) failed ({})", signal as i32, errno(&e.into()))))
 }
 
-/// Starts the server and serves until it is told to end.
-fn start(options: &Options, arguments: Vec<OsString>) -> u8 {
+/// Starts the server and serves until it is told to end; gives the exit code.
+pub fn start(options: &Options, arguments: Vec<OsString>) -> u8 {
+    // What `top` and the journal show; the program was started by way of /proc/self/exe.
+    let _ = rustix::thread::set_name(c"forebay");
     let log = early_log(options);
     match prepare(options, arguments, &log) {
         Ok(run) => match run.serve() {
@@ -172,7 +175,8 @@ fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run
         log.notice(&format!("using inherited sockets from \"{variable}\""));
     }
     let (environment, paths) = options.places();
-    let state = state::open(&environment, &paths, &old, false, log)?;
+    let before = Before { listeners: Some(&old), ..Before::default() };
+    let state = state::open(&environment, &paths, before, log)?;
     let main = &state.config.main;
     let inherited = variable.is_some();
     if !inherited && main.daemon != Some(false) {
@@ -214,6 +218,7 @@ fn alone(run: Run) -> io::Result<()> {
     let mut log = state.log();
     limits::raise_descriptors();
     let worker = Worker::start(state.generation(&[])?, &state.plan.threads)?;
+    let threads = state.plan.threads.cpus.len();
     let mut quitting = false;
     while !(quitting && worker.finished()) {
         signals.wait(&[], quitting.then(|| Instant::now() + Duration::from_millis(20)))?;
@@ -231,7 +236,9 @@ fn alone(run: Run) -> io::Result<()> {
                 Signal::SIGHUP if !quitting => {
                     let known = state.addresses();
                     let environment = state.environment.clone();
-                    let opened = state::open(&environment, &start.paths, &state.listeners, false, &log);
+                    let before =
+                        Before { listeners: Some(&state.listeners), threads: Some(threads), test: false };
+                    let opened = state::open(&environment, &start.paths, before, &log);
                     let Ok(new) = opened else { continue };
                     worker.reload(new.generation(&known)?);
                     state.listeners.unlink_except(&new.listeners);

@@ -88,10 +88,7 @@ mod tests {
     #[test]
     fn words() {
         let hup = Received { signal: Signal::SIGHUP, from: 7 };
-        assert_eq!(
-            received_line(hup, ", reconfiguring"),
-            "signal 1 (SIGHUP) received from 7, reconfiguring"
-        );
+        assert_eq!(received_line(hup, ", reconfiguring"), "signal 1 (SIGHUP) received from 7, reconfiguring");
         assert_eq!(
             received_line(Received { signal: Signal::SIGIO, from: 0 }, ""),
             "signal 29 (SIGIO) received"

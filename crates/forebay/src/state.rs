@@ -2,10 +2,11 @@
 
 use crate::listen::{self, Listeners, Refused};
 use crate::master_log::{Log, errno, failed, open_log};
+use crate::origin;
 use crate::paths::{self, Paths};
 use crate::plan::Plan;
 use crate::wire::Configure;
-use forebay_conf::error::Level;
+use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
 use forebay_server::config::{Config, Environment, ListenAddr, load};
@@ -44,23 +45,35 @@ pub struct State {
     pub pid: PathBuf,
 }
 
-/// Reads and checks a configuration; warnings and the error go to the log.
+/// Reads and checks a configuration; warnings and the error go to the log. The second part is who the worker
+/// becomes, `None` without privilege.
 ///
 /// # Errors
 /// When the configuration has an error.
-pub fn read(environment: &Environment, files: &mut Files, log: &Log) -> Result<Config, Refused> {
-    match load(environment, files) {
-        Ok((config, warnings)) => {
-            for warning in &warnings {
-                log.write(warning.level, &files.render(warning));
-            }
-            Ok(config)
-        }
-        Err(error) => {
-            log.write(error.level.min(Level::Emerg), &files.render(&error));
-            Err(Refused)
-        }
+pub fn read(
+    environment: &Environment,
+    files: &mut Files,
+    log: &Log,
+) -> Result<(Config, Option<Identity>), Refused> {
+    let refuse = |error: &Error, files: &Files| {
+        log.emerg(&files.render(error));
+        Refused
+    };
+    let (config, warnings) = load(environment, files).map_err(|error| refuse(&error, files))?;
+    for warning in &warnings {
+        log.write(warning.level, &files.render(warning));
     }
+    let identity = who(&config).map_err(|text| {
+        let tree = origin::tree(environment, files);
+        match origin::main_directive(&tree, "user") {
+            Some(directive) => refuse(&origin::error_at(directive, text), files),
+            None => {
+                log.emerg(&text);
+                Refused
+            }
+        }
+    })?;
+    Ok((config, identity))
 }
 
 /// The pid file that a configuration names.
@@ -68,31 +81,39 @@ pub fn pid_path(config: &Config, paths: &Paths) -> PathBuf {
     config.main.pid.clone().unwrap_or_else(|| paths.pid.clone())
 }
 
-/// Reads a configuration and opens what it needs. `old` lends its sockets; with `test` nothing is kept and
-/// addresses in use are passed over.
+/// What [`open`] builds on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Before<'a> {
+    /// Sockets to use again.
+    pub listeners: Option<&'a Listeners>,
+    /// Threads of the worker that runs and stays, which get one socket each; `None`: as many as planned.
+    pub threads: Option<usize>,
+    /// Nothing is kept, and addresses in use are passed over.
+    pub test: bool,
+}
+
+/// Reads a configuration and opens what it needs.
 ///
 /// # Errors
 /// When anything cannot be had; the log says what, in nginx's words, and nothing has changed.
 pub fn open(
     environment: &Environment,
     paths: &Paths,
-    old: &Listeners,
-    test: bool,
+    before: Before<'_>,
     log: &Log,
 ) -> Result<State, Refused> {
     let mut files = Files::disk();
-    let config = read(environment, &mut files, log)?;
+    let (config, identity) = read(environment, &mut files, log)?;
     let refuse = |text: String| {
         log.emerg(&text);
         Refused
     };
-    let identity = who(&config).map_err(refuse)?;
     let plan = Plan::new(&config);
     if let Some(warning) = plan.warning() {
         log.warn(&warning);
     }
     let pid = pid_path(&config, paths);
-    if test {
+    if before.test {
         touch(&pid).map_err(|e| refuse(failed("open()", &pid, &e)))?;
     }
     for directory in &config.temp_paths {
@@ -100,7 +121,10 @@ pub fn open(
     }
     let error_log = error_targets(&config, environment);
     let logs = open_logs(&config, &error_log).map_err(refuse)?;
-    let listeners = listen::open(&config.listeners, old, plan.threads.cpus.len(), test, log)?;
+    let none = Listeners::default();
+    let threads = before.threads.unwrap_or(plan.threads.cpus.len());
+    let old = before.listeners.unwrap_or(&none);
+    let listeners = listen::open(&config.listeners, old, threads, before.test, log)?;
     Ok(State {
         environment: environment.clone(),
         config: Arc::new(config),

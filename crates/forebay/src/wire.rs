@@ -58,6 +58,8 @@ pub enum Answer {
     Failed(String),
     /// Somebody sent USR1 to the worker: it cannot open the files itself.
     PleaseReopen,
+    /// Somebody sent QUIT to the worker: it accepts no more, and another one should.
+    Leaving,
 }
 
 const CONFIGURE: u8 = 1;
@@ -65,6 +67,7 @@ const REOPEN: u8 = 2;
 const APPLIED: u8 = 3;
 const FAILED: u8 = 4;
 const PLEASE_REOPEN: u8 = 5;
+const LEAVING: u8 = 6;
 
 /// Sends a configuration.
 ///
@@ -145,6 +148,7 @@ pub fn send_answer(socket: &UnixStream, answer: &Answer) -> io::Result<()> {
         Answer::Applied => send(socket, APPLIED, b"", &[]),
         Answer::Failed(text) => send(socket, FAILED, text.as_bytes(), &[]),
         Answer::PleaseReopen => send(socket, PLEASE_REOPEN, b"", &[]),
+        Answer::Leaving => send(socket, LEAVING, b"", &[]),
     }
 }
 
@@ -158,6 +162,7 @@ pub fn receive_answer(socket: &UnixStream) -> io::Result<Option<Answer>> {
         APPLIED => Ok(Some(Answer::Applied)),
         FAILED => Ok(Some(Answer::Failed(String::from_utf8_lossy(&body).into_owned()))),
         PLEASE_REOPEN => Ok(Some(Answer::PleaseReopen)),
+        LEAVING => Ok(Some(Answer::Leaving)),
         _ => Err(broken()),
     }
 }
@@ -184,7 +189,10 @@ const HEAD: usize = 17;
 const LONGEST: u64 = 1 << 32;
 const MOST_FDS: u64 = 1 << 20;
 
-fn receive(mut socket: &UnixStream) -> io::Result<Option<(u8, Vec<u8>, Vec<OwnedFd>)>> {
+/// Kind, body, descriptors.
+type Message = (u8, Vec<u8>, Vec<OwnedFd>);
+
+fn receive(mut socket: &UnixStream) -> io::Result<Option<Message>> {
     let mut head = [0u8; HEAD];
     match socket.read_exact(&mut head) {
         Err(e) if matches!(e.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
@@ -312,7 +320,7 @@ mod tests {
     #[test]
     fn orders_and_answers_arrive() {
         let (left, right) = UnixStream::pair().expect("socket pair");
-        let pipe = std::io::pipe().expect("pipe").0;
+        let pipe = io::pipe().expect("pipe").0;
         let fds = vec![pipe.as_fd(); 4];
         send_configure(&left, &example(), &fds).expect("send");
         send_reopen(&left, &["/a".into()], &fds[..1]).expect("send");
@@ -324,7 +332,7 @@ mod tests {
             Order::Reopen(paths, fds) => assert_eq!((paths, fds.len()), (vec![PathBuf::from("/a")], 1)),
             other => panic!("{other:?}"),
         }
-        for answer in [Answer::Applied, Answer::Failed("no".into()), Answer::PleaseReopen] {
+        for answer in [Answer::Applied, Answer::Failed("no".into()), Answer::PleaseReopen, Answer::Leaving] {
             send_answer(&right, &answer).expect("send");
             assert_eq!(receive_answer(&left).expect("receive"), Some(answer));
         }

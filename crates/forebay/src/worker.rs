@@ -69,7 +69,8 @@ fn build(order: &Configure, fds: Vec<OwnedFd>) -> Result<Descriptors, String> {
     let mut files = Files::from_bytes(&order.record).map_err(|e| e.to_string())?;
     let (config, _) = load(&order.environment, &mut files).map_err(|e| files.render(&e))?;
     let mut fds = fds.into_iter();
-    let sockets = order.listeners.iter().map(|(addr, count)| (addr.clone(), fds.by_ref().take(*count).collect()));
+    let sockets =
+        order.listeners.iter().map(|(addr, count)| (addr.clone(), fds.by_ref().take(*count).collect()));
     let sockets = sockets.collect();
     let logs: Vec<(PathBuf, OwnedFd)> = order.logs.iter().cloned().zip(fds).collect();
     let log = own_log(&config, order.environment.error_log.as_deref(), &logs);
@@ -78,10 +79,8 @@ fn build(order: &Configure, fds: Vec<OwnedFd>) -> Result<Descriptors, String> {
 
 /// The error log for this thread's few lines, on copies of the descriptors.
 fn own_log(config: &Config, fallback: Option<&Path>, logs: &[(PathBuf, OwnedFd)]) -> Log {
-    let copies: Vec<_> = logs
-        .iter()
-        .filter_map(|(path, fd)| Some((path.clone(), Arc::new(fd.try_clone().ok()?))))
-        .collect();
+    let copies: Vec<_> =
+        logs.iter().filter_map(|(path, fd)| Some((path.clone(), Arc::new(fd.try_clone().ok()?)))).collect();
     if !config.main.error_log.is_empty() {
         return Log::configured(&config.main.error_log, &copies);
     }
@@ -104,7 +103,9 @@ fn become_worker(order: &Configure, config: &Config, log: &Log) -> Result<(), St
         complain(&format!("setpriority({nice})"), limits::set_priority(nice));
     }
     match main.worker_rlimit_nofile {
-        Some(count) => complain(&format!("setrlimit(RLIMIT_NOFILE, {count})"), limits::set_descriptors(count)),
+        Some(count) => {
+            complain(&format!("setrlimit(RLIMIT_NOFILE, {count})"), limits::set_descriptors(count))
+        }
         None => {
             limits::raise_descriptors();
         }
@@ -206,6 +207,7 @@ impl Process {
     fn quit(self, received: Received, signals: &Signals) -> io::Result<()> {
         self.log.notice(&received_line(received, ", shutting down"));
         self.log.notice("gracefully shutting down");
+        self.answer(&Answer::Leaving);
         self.worker.quit(self.config.main.worker_shutdown_timeout);
         // Waiting for the last request must not make the process deaf: a fast stop still counts.
         while !self.worker.finished() {

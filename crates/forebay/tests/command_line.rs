@@ -102,7 +102,6 @@ fn as_nginx_says_it() {
         &["-s", "stop"],
         &["-sreload"],
         &["-t", "-g", "bogus on;"],
-        &["-t", "-e", "/nonexistent/x"],
         &["-t", "-e", "stderr"],
         &["-t", "-c", "none.conf"],
         &["-t", "-g", "pid /nonexistent/x.pid;"],

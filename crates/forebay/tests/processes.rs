@@ -199,3 +199,52 @@ fn one_process_without_a_master() {
     server.signal(Signal::SIGQUIT);
     assert_eq!(server.wait_end(), Some(0));
 }
+
+#[test]
+fn more_threads_come_with_the_next_worker() {
+    let server = Server::start(CONF);
+    let pid = server.pid();
+    let worker = one_worker(&server, pid);
+    server.site.write("nginx.conf", &CONF.replace("worker_processes 2", "worker_processes 4"));
+    server.signal(Signal::SIGHUP);
+    server.wait_for_log("\"worker_processes\" changed from 2 to 4", 1);
+    // No socket is left without a thread: every connection is answered.
+    (0..20).for_each(|_| assert!(server.get("/").ends_with("one\n")));
+    kill(worker, Signal::SIGQUIT);
+    wait_for("the next worker", || (one_worker(&server, pid) != worker).then_some(()));
+    (0..20).for_each(|_| assert!(server.get("/").ends_with("one\n")));
+}
+
+/// The running nginx hands its sockets to this program: the change of server as an upgrade.
+#[test]
+fn takes_over_from_nginx() {
+    let Ok(nginx) = std::env::var("FOREBAY_TEST_NGINX") else {
+        println!("skipped: FOREBAY_TEST_NGINX names no nginx");
+        return;
+    };
+    let site = crate::harness::Site::new(CONF);
+    let program = site.dir().join("nginx");
+    std::fs::copy(&nginx, &program).expect("copy");
+    let started = site.command(&program.to_string_lossy(), &[]).status().expect("starts");
+    assert!(started.success());
+    let old = wait_for("a pid file", || site.pid());
+    wait_for("nginx", || TcpStream::connect(site.addr(0)).ok());
+    let new = {
+        // The program file of a running process is replaced, not written to.
+        let next = site.dir().join("next");
+        std::fs::copy(crate::harness::PROGRAM, &next).expect("copy");
+        std::fs::rename(&next, &program).expect("rename");
+        under_load(site.addr(0), || {
+            kill(old, Signal::SIGUSR2);
+            let new = wait_for("a new master", || site.pid().filter(|pid| *pid != old));
+            wait_for("its worker", || crate::harness::children(new).first().copied());
+            kill(old, Signal::SIGQUIT);
+            wait_for("the end of nginx", || (!alive(old)).then_some(()));
+        });
+        site.pid().expect("a pid file")
+    };
+    let answer = crate::harness::raw(site.addr(0), b"GET / HTTP/1.0\r\n\r\n");
+    assert!(String::from_utf8_lossy(&answer).contains("Server: forebay"));
+    kill(new, Signal::SIGQUIT);
+    wait_for("the end", || (!alive(new)).then_some(()));
+}

@@ -1,1 +1,91 @@
 //! `check`, `explain` and `serve`.
+
+use crate::harness::{PROGRAM, Site, free_port, kill, raw, wait_for};
+use nix::sys::signal::Signal;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+
+#[test]
+fn check_reports_all_errors() {
+    let site = Site::new("bogus;\nevents {}\nhttp { servr {} }\n");
+    let conf = site.dir().join("nginx.conf");
+    let run = |format: &str| {
+        let output =
+            Command::new(PROGRAM).arg("check").arg(&conf).args(["--format", format]).output().expect("runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    for format in ["text", "json"] {
+        let (code, out) = run(format);
+        assert_eq!(code, Some(1));
+        for name in ["bogus", "servr"] {
+            assert!(out.contains("unknown directive") && out.contains(name), "{name}: {out}");
+        }
+    }
+    site.write("nginx.conf", "events {}\n");
+    assert_eq!(run("json").0, Some(0));
+}
+
+#[test]
+fn explain_names_origins() {
+    let site = Site::new("worker_processes 3;\nevents {}\n");
+    let output = Command::new(PROGRAM)
+        .args(["explain", "-p"])
+        .arg(site.dir())
+        .args(["-c", "nginx.conf"])
+        .output()
+        .expect("runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let row = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).expect("a row");
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(row("worker_processes"), format!("worker_processes 3 {}/nginx.conf:1", site.dir().display()));
+    assert!(row("worker_connections").contains("detected:"), "{text}");
+    assert!(row("daemon").ends_with("on default"), "{text}");
+}
+
+#[test]
+fn serve_shows_its_configuration() {
+    let output =
+        Command::new(PROGRAM).args(["serve", "--listen", "8099", "--print-config"]).output().expect("runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success());
+    assert!(text.contains("listen 127.0.0.1:8099;"), "{text}");
+    let output = Command::new(PROGRAM).args(["serve", "/nonexistent"]).output().expect("runs");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn serve_runs_the_demo_and_cleans_up() {
+    let port = free_port();
+    let mut child = Command::new(PROGRAM)
+        .args(["serve", "--listen", &port.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut out = BufReader::new(child.stdout.take().expect("piped"));
+    let mut first = String::new();
+    out.read_line(&mut first).expect("a line");
+    assert_eq!(first, format!("Serving the demo site on http://localhost:{port}/\n"));
+    let addr = ([127, 0, 0, 1], port).into();
+    wait_for("a server that accepts", || std::net::TcpStream::connect(addr).ok());
+    let answer = raw(addr, b"GET / HTTP/1.0\r\n\r\n");
+    assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+    let title = crate::harness::title(child.id() as i32);
+    assert!(title.starts_with("nginx: master process "), "{title}");
+    let conf =
+        std::fs::read_dir(std::env::temp_dir()).expect("temporary directory").flatten().find(|entry| {
+            let conf = std::fs::read_to_string(entry.path().join("nginx.conf")).unwrap_or_default();
+            conf.contains("forebay serve") && conf.contains(&format!(":{port};"))
+        });
+    let directory = conf.expect("its private directory").path();
+    kill(child.id() as i32, Signal::SIGINT);
+    let code = wait_for("the end", || child.try_wait().expect("child")).code();
+    let mut errors = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut errors).expect("read");
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert!(!directory.exists(), "removed at the end");
+}

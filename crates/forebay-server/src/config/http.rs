@@ -29,8 +29,14 @@ pub struct Http {
     pub addresses: Vec<ListenerAddresses>,
     /// Log formats.
     pub log_formats: Vec<crate::access_log::Format>,
+    /// Some variable shows a field of the response head.
+    pub logs_sent_fields: bool,
     /// `charset_map`s.
     pub charset_maps: modules::charset::Maps,
+    /// Upstream groups.
+    pub upstreams: Vec<crate::upstream::Group>,
+    /// Whether any location has `auto_redirect`.
+    pub has_auto_redirect: bool,
 }
 
 /// Addresses served by one socket: a wildcard socket may stand for several.
@@ -66,6 +72,8 @@ pub struct Server {
     pub tree: LocationTree,
     /// Named locations.
     pub named: HashMap<Vec<u8>, LocationId>,
+    /// All its names.
+    pub names: Vec<super::names::ServerName>,
     /// Names with regular expressions, whose captures are set when the server is chosen.
     pub has_captures: bool,
 }
@@ -91,6 +99,13 @@ pub enum Kind {
     If,
     /// `limit_except`.
     LimitExcept,
+}
+
+impl Kind {
+    /// `location = /x`.
+    pub fn is_exact(&self) -> bool {
+        matches!(self, Kind::Exact)
+    }
 }
 
 /// A location, or another level with settings.
@@ -170,7 +185,8 @@ pub struct Builder<'s, 'f> {
 impl<'s, 'f> Builder<'s, 'f> {
     /// Starts with the http level.
     pub fn new(cx: &'s mut Scope<'f>) -> Self {
-        let mut b = Builder { cx, locations: Vec::new(), http_server: Default::default(), servers: Vec::new() };
+        let mut b =
+            Builder { cx, locations: Vec::new(), http_server: Default::default(), servers: Vec::new() };
         b.add(Kind::Http, b"", None);
         b
     }
@@ -238,7 +254,12 @@ impl<'s, 'f> Builder<'s, 'f> {
         Ok(())
     }
 
-    fn server_or_location_directive(&mut self, d: &Directive, at: LocationId, s: &mut ServerBuild) -> Result<(), Error> {
+    fn server_or_location_directive(
+        &mut self,
+        d: &Directive,
+        at: LocationId,
+        s: &mut ServerBuild,
+    ) -> Result<(), Error> {
         match d.name.text.as_slice() {
             b"location" => self.location_block(d, at, s),
             b"if" => {
@@ -246,9 +267,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 let level = self.add(Kind::If, b"", Some(at));
                 self.body(d, level, s)?;
                 let ops = std::mem::take(&mut self.locations[level].ops);
-                let has_location = matches!(self.locations[at].kind, Kind::Server) || true;
-                let location = has_location.then_some(level);
-                self.locations[at].ops.push(rewrite::Op::If { cond, location, ops });
+                self.locations[at].ops.push(rewrite::Op::If { cond, location: Some(level), ops });
                 Ok(())
             }
             b"limit_except" => {
@@ -293,14 +312,17 @@ impl<'s, 'f> Builder<'s, 'f> {
         let duplicate = siblings.iter().any(|c| {
             let l = &self.locations[*c];
             l.name == name
-                && match (&l.kind, &kind) {
-                    (Kind::Exact, Kind::Exact) | (Kind::Named, Kind::Named) => true,
-                    (Kind::Prefix | Kind::PrefixOnly, Kind::Prefix | Kind::PrefixOnly) => true,
-                    _ => false,
-                }
+                && matches!(
+                    (&l.kind, &kind),
+                    (Kind::Exact, Kind::Exact)
+                        | (Kind::Named, Kind::Named)
+                        | (Kind::Prefix | Kind::PrefixOnly, Kind::Prefix | Kind::PrefixOnly)
+                )
         });
         if duplicate {
-            return Err(self.cx.error(d, format!("duplicate location \"{}\"", String::from_utf8_lossy(&name))));
+            return Err(self
+                .cx
+                .error(d, format!("duplicate location \"{}\"", String::from_utf8_lossy(&name))));
         }
         let named = matches!(kind, Kind::Named);
         let level = self.add(kind, &name, Some(at));
@@ -347,10 +369,17 @@ impl<'s, 'f> Builder<'s, 'f> {
                 tree,
                 named: std::mem::take(&mut s.named),
                 has_captures: s.names.iter().any(super::names::ServerName::has_captures),
+                names: std::mem::take(&mut s.names),
             });
         }
         let trees: Vec<LocationTree> = (self.locations.iter())
-            .map(|l| if matches!(l.kind, Kind::Server) { LocationTree::default() } else { LocationTree::build(&l.children, &self.locations) })
+            .map(|l| {
+                if matches!(l.kind, Kind::Server) {
+                    LocationTree::default()
+                } else {
+                    LocationTree::build(&l.children, &self.locations)
+                }
+            })
             .collect();
         let mut inherited: Vec<LocationWritten> = Vec::new();
         let mut locations = Vec::new();
@@ -364,11 +393,15 @@ impl<'s, 'f> Builder<'s, 'f> {
                 }
             }
             let settings = l.written.resolve();
+            settings.referer.check().map_err(super::plain)?;
             if l.parent.is_some() {
                 self.cx.charset_maps.check(&settings).map_err(|m| super::plain(&m))?;
             }
             inherited.push(l.written);
             let plan = modules::Plan::for_location(&settings, &l.ops);
+            let auto_redirect = matches!(l.kind, Kind::Prefix | Kind::PrefixOnly)
+                && l.name.last() == Some(&b'/')
+                && l.content.as_ref().is_some_and(modules::Content::redirects);
             locations.push(Location {
                 name: l.name,
                 kind: l.kind,
@@ -381,7 +414,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 limit_except: l.limit_except,
                 tree,
                 plan,
-                auto_redirect: false,
+                auto_redirect,
             });
         }
         // An `if` or `limit_except` block stands in for its location: what is not inherited by name is
@@ -390,15 +423,21 @@ impl<'s, 'f> Builder<'s, 'f> {
             if let (Kind::LimitExcept | Kind::If, Some(p)) = (&locations[i].kind, locations[i].parent) {
                 let (internal, content) = (locations[p].internal, locations[p].content.clone());
                 locations[i].internal |= internal;
-                if locations[i].content.is_none() && content.as_ref().is_some_and(modules::Content::inherited_by_if) {
+                if locations[i].content.is_none()
+                    && content.as_ref().is_some_and(modules::Content::inherited_by_if)
+                {
                     locations[i].content = content;
                 }
             }
         }
+        let upstreams = std::mem::take(self.cx.upstreams).finish(self.cx)?;
         let http = Http {
+            upstreams,
+            has_auto_redirect: locations.iter().any(|l| l.auto_redirect),
             servers,
             locations,
             vars: Vec::new(),
+            logs_sent_fields: false,
             addresses,
             log_formats: std::mem::take(self.cx.log_formats),
             charset_maps: std::mem::take(self.cx.charset_maps),
@@ -439,7 +478,8 @@ impl<'s, 'f> Builder<'s, 'f> {
         for addr in &order {
             let at = &by_addr[addr];
             let address = self.address(&at.listens)?;
-            let options = at.listens.iter().find(|(_, l)| l.set).map(|(_, l)| l.options.clone()).unwrap_or_default();
+            let options =
+                at.listens.iter().find(|(_, l)| l.set).map(|(_, l)| l.options.clone()).unwrap_or_default();
             let bind = at.listens.iter().any(|(_, l)| l.bind);
             let text = at.listens[0].1.text(addr);
             let listener = Listener { addr: addr.clone(), text, options };
@@ -457,7 +497,9 @@ impl<'s, 'f> Builder<'s, 'f> {
         }
         for (s, l, a) in folded {
             let wildcard = result.iter_mut().find(|(w, _)| match &w.addr {
-                ListenAddr::Inet(w) => w.ip().is_unspecified() && w.port() == s.port() && w.is_ipv4() == s.is_ipv4(),
+                ListenAddr::Inet(w) => {
+                    w.ip().is_unspecified() && w.port() == s.port() && w.is_ipv4() == s.is_ipv4()
+                }
                 ListenAddr::Unix(_) => false,
             });
             match wildcard {
@@ -504,7 +546,11 @@ fn location_kind(d: &Directive, cx: &mut Scope<'_>) -> Result<(Kind, Vec<u8>), E
             b"^~" => Kind::PrefixOnly,
             b"~" => Kind::Regex(cx.pattern(d, &name, false)?),
             b"~*" => Kind::Regex(cx.pattern(d, &name, true)?),
-            m => return Err(cx.error(d, format!("invalid location modifier \"{}\"", String::from_utf8_lossy(m)))),
+            m => {
+                return Err(
+                    cx.error(d, format!("invalid location modifier \"{}\"", String::from_utf8_lossy(m)))
+                );
+            }
         };
         return Ok((kind, name));
     }

@@ -95,8 +95,14 @@ impl std::fmt::Display for ListenAddr {
 /// In nginx's words.
 pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<ListenDirective, Error> {
     let word = super::value::first(d);
-    let addrs = addresses(word).map_err(|m| cx.error(d, format!("{m} in \"{}\" of the \"listen\" directive", String::from_utf8_lossy(word))))?;
-    let mut l = ListenDirective { addrs, at: Some((d.name.span, d.end, d.ordinal)), ..ListenDirective::default_port() };
+    let addrs = addresses(word).map_err(|m| {
+        cx.error(d, format!("{m} in \"{}\" of the \"listen\" directive", String::from_utf8_lossy(word)))
+    })?;
+    let mut l = ListenDirective {
+        addrs,
+        at: Some((d.name.span, d.end, d.ordinal)),
+        ..ListenDirective::default_port()
+    };
     for w in d.args.iter().skip(1) {
         let t = w.text.as_slice();
         let invalid = |cx: &Scope<'_>, what: &str| cx.error_at(d, w, what.to_string());
@@ -108,14 +114,22 @@ pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<ListenDirective, Error
             l.bind = true;
         } else if let Some(v) = t.strip_prefix(b"backlog=") {
             let n = units::number(v).filter(|n| *n > 0 && *n <= i32::MAX as u64);
-            l.options.backlog = Some(n.ok_or_else(|| invalid(cx, &format!("invalid backlog \"{}\"", w.as_str())))? as i32);
+            l.options.backlog =
+                Some(n.ok_or_else(|| invalid(cx, &format!("invalid backlog \"{}\"", w.as_str())))? as i32);
         } else if let Some(v) = t.strip_prefix(b"rcvbuf=") {
-            l.options.rcvbuf = Some(units::size(v).ok_or_else(|| invalid(cx, &format!("invalid rcvbuf \"{}\"", w.as_str())))? as usize);
+            l.options.rcvbuf = Some(
+                units::size(v).ok_or_else(|| invalid(cx, &format!("invalid rcvbuf \"{}\"", w.as_str())))?
+                    as usize,
+            );
         } else if let Some(v) = t.strip_prefix(b"sndbuf=") {
-            l.options.sndbuf = Some(units::size(v).ok_or_else(|| invalid(cx, &format!("invalid sndbuf \"{}\"", w.as_str())))? as usize);
+            l.options.sndbuf = Some(
+                units::size(v).ok_or_else(|| invalid(cx, &format!("invalid sndbuf \"{}\"", w.as_str())))?
+                    as usize,
+            );
         } else if let Some(v) = t.strip_prefix(b"fastopen=") {
             let n = units::number(v).filter(|n| *n <= i32::MAX as u64);
-            l.options.fastopen = Some(n.ok_or_else(|| invalid(cx, &format!("invalid fastopen \"{}\"", w.as_str())))? as i32);
+            l.options.fastopen =
+                Some(n.ok_or_else(|| invalid(cx, &format!("invalid fastopen \"{}\"", w.as_str())))? as i32);
         } else if t == b"deferred" {
             l.options.deferred = true;
         } else if t == b"reuseport" {
@@ -124,13 +138,19 @@ pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<ListenDirective, Error
             l.options.multipath = true;
         } else if t == b"ipv6only=on" || t == b"ipv6only=off" {
             if l.addrs.iter().any(|a| !matches!(a, ListenAddr::Inet(SocketAddr::V6(_)))) {
-                return Err(invalid(cx, &format!("ipv6only is not supported on addr \"{}\", ignored", String::from_utf8_lossy(word))));
+                return Err(invalid(
+                    cx,
+                    &format!(
+                        "ipv6only is not supported on addr \"{}\", ignored",
+                        String::from_utf8_lossy(word)
+                    ),
+                ));
             }
             l.options.ipv6only = Some(t == b"ipv6only=on");
         } else if let Some(v) = t.strip_prefix(b"so_keepalive=") {
-            l.options.so_keepalive = Some(
-                keepalive(v).ok_or_else(|| invalid(cx, &format!("invalid so_keepalive value: \"{}\"", String::from_utf8_lossy(v))))?,
-            );
+            l.options.so_keepalive = Some(keepalive(v).ok_or_else(|| {
+                invalid(cx, &format!("invalid so_keepalive value: \"{}\"", String::from_utf8_lossy(v)))
+            })?);
         } else if t.starts_with(b"setfib=") || t.starts_with(b"accept_filter=") {
             let what = String::from_utf8_lossy(t.split(|b| *b == b'=').next().unwrap_or(t)).into_owned();
             return Err(invalid(cx, &format!("\"{what}\" is not supported on this platform, ignored")));
@@ -138,7 +158,10 @@ pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<ListenDirective, Error
             l.address_options.proxy_protocol = true;
             sets_socket = false;
         } else if t == b"ssl" || t == b"quic" {
-            return Err(invalid(cx, &format!("the \"{}\" parameter of \"listen\" is not supported yet", w.as_str())));
+            return Err(invalid(
+                cx,
+                &format!("the \"{}\" parameter of \"listen\" is not supported yet", w.as_str()),
+            ));
         } else if t == b"http2" {
             return Err(invalid(cx, "the \"http2\" parameter of \"listen\" is not supported yet"));
         } else {
@@ -229,7 +252,9 @@ fn split(text: &str) -> Result<(Option<&str>, (u16, u16)), &'static str> {
     match text.split_once(':') {
         Some((host, p)) if !host.is_empty() => Ok((Some(host), range(p)?)),
         Some(_) => Err("no host"),
-        None if text.bytes().all(|b| b.is_ascii_digit() || b == b'-') && !text.is_empty() => Ok((None, range(text)?)),
+        None if text.bytes().all(|b| b.is_ascii_digit() || b == b'-') && !text.is_empty() => {
+            Ok((None, range(text)?))
+        }
         None if text.is_empty() => Err("no host"),
         None => Ok((Some(text), (80, 80))),
     }

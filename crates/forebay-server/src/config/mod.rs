@@ -44,6 +44,13 @@ pub enum ListenAddr {
     Unix(PathBuf),
 }
 
+impl ListenAddr {
+    /// Whether connections may come to more than one local address.
+    pub fn is_wildcard(&self) -> bool {
+        matches!(self, ListenAddr::Inet(a) if a.ip().is_unspecified())
+    }
+}
+
 /// Options of a listening socket (nginx: listen).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SocketOptions {
@@ -121,7 +128,8 @@ pub fn load(env: &Environment, files: &mut Files) -> Result<(Config, Vec<Error>)
         _ => {
             errors.sort_by_key(|e| e.ordinal);
             let first = errors.iter().position(|e| e.level == Level::Emerg);
-            Err(first.map_or_else(|| plain("the configuration could not be built"), |i| errors.swap_remove(i)))
+            Err(first
+                .map_or_else(|| plain("the configuration could not be built"), |i| errors.swap_remove(i)))
         }
     }
 }
@@ -143,10 +151,22 @@ pub fn load_all(env: &Environment, files: &mut Files) -> (Option<Config>, Vec<Er
 }
 
 fn plain(message: &str) -> Error {
-    Error { level: Level::Emerg, message: message.into(), span: None, at: None, hint: None, ordinal: u32::MAX }
+    Error {
+        level: Level::Emerg,
+        message: message.into(),
+        span: None,
+        at: None,
+        hint: None,
+        ordinal: u32::MAX,
+    }
 }
 
-fn build(env: &Environment, files: &mut Files, tree: &Tree, warnings: &mut Vec<Error>) -> Result<Config, Error> {
+fn build(
+    env: &Environment,
+    files: &mut Files,
+    tree: &Tree,
+    warnings: &mut Vec<Error>,
+) -> Result<Config, Error> {
     let mut vars = crate::variables::Registry::default();
     let mut config = Config { prefix: env.prefix.as_os_str().as_bytes().to_vec(), ..Config::default() };
     if config.prefix.last() != Some(&b'/') {
@@ -156,6 +176,8 @@ fn build(env: &Environment, files: &mut Files, tree: &Tree, warnings: &mut Vec<E
     let (mut log_files, mut temp_paths, mut log_formats) = (Vec::new(), Vec::new(), Vec::new());
     log_formats.push(crate::modules::log::combined(&mut vars));
     let mut charset_maps = crate::modules::charset::Maps::default();
+    let mut upstreams = crate::upstream::config::Groups::default();
+    let mut zones = crate::modules::limit_req::Zones::default();
     let mut cx = Scope {
         env,
         files,
@@ -165,6 +187,8 @@ fn build(env: &Environment, files: &mut Files, tree: &Tree, warnings: &mut Vec<E
         temp_paths: &mut temp_paths,
         log_formats: &mut log_formats,
         charset_maps: &mut charset_maps,
+        upstreams: &mut upstreams,
+        zones: &mut zones,
     };
     let mut http_seen = false;
     let mut events_seen = false;
@@ -208,6 +232,7 @@ fn build(env: &Environment, files: &mut Files, tree: &Tree, warnings: &mut Vec<E
     }
     config.log_files = log_files;
     config.temp_paths = temp_paths;
+    config.http.logs_sent_fields = vars.uses_prefix(b"sent_http_");
     config.http.vars = vars.finish().map_err(|m| plain(&m))?;
     Ok(config)
 }
@@ -233,7 +258,7 @@ fn events_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> 
 fn invalid_number(d: &Directive, cx: &Scope<'_>) -> Error {
     match d.args.first() {
         Some(w) => cx.error_at(d, w, format!("invalid number \"{}\"", w.as_str())),
-        None => cx.error(d, "invalid number"),
+        None => cx.directive_error(d, "invalid number"),
     }
 }
 
@@ -261,7 +286,9 @@ fn main_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> Re
             m.worker_processes = Some(match value::first(d) {
                 b"auto" => WorkerCount::Auto,
                 n => WorkerCount::Count(
-                    units::number(n).filter(|n| *n > 0 && *n < 10_000).ok_or_else(|| cx.error(d, "invalid value"))? as usize,
+                    units::number(n)
+                        .filter(|n| *n > 0 && *n < 10_000)
+                        .ok_or_else(|| cx.directive_error(d, "invalid value"))? as usize,
                 ),
             });
         }
@@ -275,20 +302,26 @@ fn main_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> Re
             value::once(&m.worker_priority, d, cx)?;
             let t = value::first(d);
             let (neg, digits) = t.strip_prefix(b"-").map_or((false, t), |r| (true, r));
-            let n = units::number(digits).and_then(|n| i32::try_from(n).ok()).ok_or_else(|| invalid_number(d, cx))?;
+            let n = units::number(digits)
+                .and_then(|n| i32::try_from(n).ok())
+                .ok_or_else(|| invalid_number(d, cx))?;
             m.worker_priority = Some(if neg { -n } else { n });
         }
         b"worker_rlimit_nofile" => {
             value::once(&m.worker_rlimit_nofile, d, cx)?;
-            m.worker_rlimit_nofile = Some(units::number(value::first(d)).ok_or_else(|| invalid_number(d, cx))?);
+            m.worker_rlimit_nofile =
+                Some(units::number(value::first(d)).ok_or_else(|| invalid_number(d, cx))?);
         }
         b"worker_rlimit_core" => {
             value::once(&m.worker_rlimit_core, d, cx)?;
-            m.worker_rlimit_core = Some(units::offset(value::first(d)).ok_or_else(|| cx.error(d, "invalid value"))?);
+            m.worker_rlimit_core =
+                Some(units::offset(value::first(d)).ok_or_else(|| cx.directive_error(d, "invalid value"))?);
         }
         b"worker_shutdown_timeout" => {
             value::once(&m.worker_shutdown_timeout, d, cx)?;
-            m.worker_shutdown_timeout = Some(units::duration_ms(value::first(d)).ok_or_else(|| cx.error(d, "invalid value"))?);
+            m.worker_shutdown_timeout = Some(
+                units::duration_ms(value::first(d)).ok_or_else(|| cx.directive_error(d, "invalid value"))?,
+            );
         }
         b"env" => {
             let t = text();
@@ -314,7 +347,12 @@ fn affinity(d: &Directive, cx: &Scope<'_>) -> Result<Affinity, Error> {
                 b'0' => bits.push(false),
                 b'1' => bits.push(true),
                 b' ' => {}
-                c => return Err(cx.error(d, format!("invalid character \"{}\" in \"worker_cpu_affinity\"", char::from(*c)))),
+                c => {
+                    return Err(cx.error(
+                        d,
+                        format!("invalid character \"{}\" in \"worker_cpu_affinity\"", char::from(*c)),
+                    ));
+                }
             }
         }
         if bits.len() > 1024 {

@@ -65,9 +65,11 @@ pub fn parse(d: &Directive, cx: &mut Scope<'_>, names: &mut Vec<ServerName>) -> 
                 let host = rustix::system::uname().nodename().to_bytes().to_ascii_lowercase();
                 ServerName::Exact(host)
             }
-            [b'*', b'.', rest @ ..] if !rest.is_empty() && !rest.contains(&b'*') => ServerName::Head([b".", rest].concat()),
+            [b'*', b'.', rest @ ..] if !rest.is_empty() => ServerName::Head([b".", rest].concat()),
             [b'.', rest @ ..] if !rest.is_empty() && !rest.contains(&b'*') => ServerName::Dot(name.clone()),
-            [rest @ .., b'.', b'*'] if !rest.is_empty() && !rest.contains(&b'*') => ServerName::Tail([rest, b"."].concat()),
+            [rest @ .., b'.', b'*'] if !rest.is_empty() && !rest.contains(&b'*') => {
+                ServerName::Tail([rest, b"."].concat())
+            }
             n if n.contains(&b'*') || n.starts_with(b".") || n.windows(2).any(|w| w == b"..") => {
                 return Err(cx.error_at(d, w, invalid()));
             }
@@ -91,7 +93,11 @@ pub struct NameTable {
 impl NameTable {
     /// Adds a name; `false` if another server has it already.
     pub fn add(&mut self, name: &ServerName, server: usize) -> bool {
-        fn insert(m: &mut HashMap<Vec<u8>, usize, foldhash::fast::RandomState>, k: &[u8], server: usize) -> bool {
+        fn insert(
+            m: &mut HashMap<Vec<u8>, usize, foldhash::fast::RandomState>,
+            k: &[u8],
+            server: usize,
+        ) -> bool {
             if m.contains_key(k) {
                 return false;
             }

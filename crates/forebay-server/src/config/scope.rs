@@ -27,6 +27,10 @@ pub struct Scope<'a> {
     pub log_formats: &'a mut Vec<crate::access_log::Format>,
     /// `charset_map`s so far.
     pub charset_maps: &'a mut crate::modules::charset::Maps,
+    /// Upstream groups, named and implied.
+    pub upstreams: &'a mut crate::upstream::config::Groups,
+    /// Shared zones of the limiting modules.
+    pub zones: &'a mut crate::modules::limit_req::Zones,
 }
 
 impl Scope<'_> {
@@ -40,6 +44,11 @@ impl Scope<'_> {
             hint: None,
             ordinal: d.ordinal,
         }
+    }
+
+    /// An error that nginx begins with the directive: `"x" directive invalid value`.
+    pub fn directive_error(&self, d: &Directive, what: &str) -> Error {
+        self.error(d, format!("\"{}\" directive {what}", d.name.as_str()))
     }
 
     /// An error with its caret under one word.
@@ -80,7 +89,12 @@ impl Scope<'_> {
     ///
     /// # Errors
     /// `pcre2_compile() failed: ...` in nginx's form.
-    pub fn pattern(&mut self, d: &Directive, text: &[u8], caseless: bool) -> Result<crate::pattern::Pattern, Error> {
+    pub fn pattern(
+        &mut self,
+        d: &Directive,
+        text: &[u8],
+        caseless: bool,
+    ) -> Result<crate::pattern::Pattern, Error> {
         crate::pattern::Pattern::compile(text, caseless, self.vars).map_err(|m| self.error(d, m))
     }
 

@@ -1,6 +1,7 @@
 //! Typed values of directives, and the `settings!` table that binds directives to fields.
 
 use super::Scope;
+use super::template::Template;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
@@ -18,7 +19,11 @@ pub trait Setting: Sized + Clone {
 
 /// Refuses a second directive at one level in nginx's words.
 pub fn once<T>(previous: &Option<T>, d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
-    if previous.is_some() { Err(cx.error(d, format!("\"{}\" directive is duplicate", d.name.as_str()))) } else { Ok(()) }
+    if previous.is_some() {
+        Err(cx.error(d, format!("\"{}\" directive is duplicate", d.name.as_str())))
+    } else {
+        Ok(())
+    }
 }
 
 /// The first argument. The grammar table has checked the count.
@@ -52,7 +57,8 @@ macro_rules! simple {
             fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
                 once(&previous, d, cx)?;
                 let parse: fn(&[u8]) -> Option<$ty> = $parse;
-                parse(first(d)).ok_or_else(|| cx.error(d, format!("\"{}\" directive invalid value", d.name.as_str())))
+                parse(first(d))
+                    .ok_or_else(|| cx.error(d, format!("\"{}\" directive invalid value", d.name.as_str())))
             }
         }
     };
@@ -66,7 +72,7 @@ simple!(Offset, |b| units::offset(b).map(Offset));
 impl Setting for Number {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        units::number(first(d)).map(Number).ok_or_else(|| cx.error(d, "invalid number"))
+        units::number(first(d)).map(Number).ok_or_else(|| cx.directive_error(d, "invalid number"))
     }
 }
 
@@ -100,6 +106,14 @@ impl Setting for PathBuf {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         Ok(cx.full_path(first(d)))
+    }
+}
+
+/// A value with variables.
+impl Setting for Option<Template> {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        d.args.first().map(|w| cx.template(d, w)).transpose()
     }
 }
 

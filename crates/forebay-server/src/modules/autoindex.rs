@@ -163,7 +163,8 @@ fn respond(req: &mut Request, s: &Settings, entries: &[Entry], callback: Option<
         Format::Html => {
             let utf8 = charset::planned(req).is_some_and(|c| c.eq_ignore_ascii_case(b"utf-8"));
             // As nginx: the offset of now, whatever it was when the file was changed.
-            let offset = if s.localtime { i64::from(req.thread.clock.offset(req.thread.clock.unix())) } else { 0 };
+            let offset =
+                if s.localtime { i64::from(req.thread.clock.offset(req.thread.clock.unix())) } else { 0 };
             html(&req.uri, entries, s.exact_size, utf8, offset, &mut out);
         }
         Format::Xml => xml(entries, &mut out),
@@ -174,14 +175,7 @@ fn respond(req: &mut Request, s: &Settings, entries: &[Entry], callback: Option<
     req.resp.content_length = None;
 }
 
-fn html(
-    uri: &[u8],
-    entries: &[Entry],
-    exact: bool,
-    utf8: bool,
-    offset: i64,
-    out: &mut Vec<u8>,
-) {
+fn html(uri: &[u8], entries: &[Entry], exact: bool, utf8: bool, offset: i64, out: &mut Vec<u8>) {
     let mut title = Vec::new();
     escape_html(uri, &mut title);
     for piece in [

@@ -15,8 +15,20 @@ use std::time::Duration;
 
 /// Methods that `limit_except` and `dav_methods` may name.
 pub const KNOWN_METHODS: &[&[u8]] = &[
-    b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"MKCOL", b"COPY", b"MOVE", b"OPTIONS", b"PROPFIND", b"PROPPATCH",
-    b"LOCK", b"UNLOCK", b"PATCH",
+    b"GET",
+    b"HEAD",
+    b"POST",
+    b"PUT",
+    b"DELETE",
+    b"MKCOL",
+    b"COPY",
+    b"MOVE",
+    b"OPTIONS",
+    b"PROPFIND",
+    b"PROPPATCH",
+    b"LOCK",
+    b"UNLOCK",
+    b"PATCH",
 ];
 
 /// A body size that may be without limit.
@@ -138,7 +150,7 @@ crate::settings! {
 }
 
 /// `root` and `alias`: where a path's file is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Root {
     /// Directory, absolute when constant.
     pub path: Template,
@@ -147,12 +159,6 @@ pub struct Root {
     /// For `alias`: how many bytes of the path the location's name takes, or `None` in a regular
     /// expression, where the alias is the whole file name.
     pub alias: Option<Option<usize>>,
-}
-
-impl Default for Root {
-    fn default() -> Self {
-        Root { path: Template::default(), fixed: None, alias: None }
-    }
 }
 
 impl Setting for Root {
@@ -174,7 +180,11 @@ fn root_value(d: &Directive, cx: &mut Scope<'_>, alias: Option<Option<usize>>) -
     for forbidden in ["$document_root", "${document_root}", "$realpath_root", "${realpath_root}"] {
         if word.as_str().contains(forbidden) {
             let name = forbidden.trim_matches(['$', '{', '}']);
-            return Err(cx.error_at(d, word, format!("the ${name} variable cannot be used in the \"{}\" directive", d.name.as_str())));
+            return Err(cx.error_at(
+                d,
+                word,
+                format!("the ${name} variable cannot be used in the \"{}\" directive", d.name.as_str()),
+            ));
         }
     }
     let path = cx.template(d, word)?;
@@ -200,8 +210,12 @@ pub fn root(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<
     if let Some(p) = &l.written.core.root {
         let message = match (d.name.text == b"alias", p.alias.is_some()) {
             (true, true) | (false, false) => format!("\"{}\" directive is duplicate", d.name.as_str()),
-            (true, false) => "\"alias\" directive is duplicate, \"root\" directive was specified earlier".into(),
-            (false, true) => "\"root\" directive is duplicate, \"alias\" directive was specified earlier".into(),
+            (true, false) => {
+                "\"alias\" directive is duplicate, \"root\" directive was specified earlier".into()
+            }
+            (false, true) => {
+                "\"root\" directive is duplicate, \"alias\" directive was specified earlier".into()
+            }
         };
         return Err(cx.error(d, message));
     }
@@ -256,7 +270,8 @@ impl Setting for ErrorPages {
         let target = cx.template(d, uri)?;
         for w in codes {
             let invalid = |m: String| cx.error_at(d, w, m);
-            let status = units::number(&w.text).ok_or_else(|| invalid(format!("invalid value \"{}\"", w.as_str())))?;
+            let status =
+                units::number(&w.text).ok_or_else(|| invalid(format!("invalid value \"{}\"", w.as_str())))?;
             if status == 499 {
                 return Err(invalid(format!("value \"{}\" must be between 300 and 599", w.as_str())));
             }
@@ -319,7 +334,7 @@ pub struct KeepaliveTimeout {
 impl Setting for KeepaliveTimeout {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        let invalid = || cx.error(d, "invalid value");
+        let invalid = || cx.directive_error(d, "invalid value");
         let timeout = units::duration_ms(first(d)).ok_or_else(invalid)?;
         let header = match d.args.get(1) {
             None => None,
@@ -406,7 +421,9 @@ impl Setting for OffOffset {
         once(&previous, d, cx)?;
         match first(d) {
             b"off" => Ok(OffOffset(None)),
-            v => units::offset(v).map(|o| OffOffset(Some(o))).ok_or_else(|| cx.error(d, "invalid value")),
+            v => units::offset(v)
+                .map(|o| OffOffset(Some(o)))
+                .ok_or_else(|| cx.directive_error(d, "invalid value")),
         }
     }
 }
@@ -421,7 +438,7 @@ impl Setting for Aio {
         match first(d) {
             b"on" | b"off" | b"threads" => Ok(Aio),
             v if v.starts_with(b"threads=") => Ok(Aio),
-            _ => Err(cx.error(d, "invalid value")),
+            _ => Err(cx.directive_error(d, "invalid value")),
         }
     }
 }
@@ -463,7 +480,8 @@ impl Setting for OpenFileCache {
         once(&previous, d, cx)?;
         let (mut max, mut inactive) = (None, Duration::from_secs(60));
         for w in &d.args {
-            let invalid = || cx.error_at(d, w, format!("invalid \"open_file_cache\" parameter \"{}\"", w.as_str()));
+            let invalid =
+                || cx.error_at(d, w, format!("invalid \"open_file_cache\" parameter \"{}\"", w.as_str()));
             if let Some(v) = w.text.strip_prefix(b"max=") {
                 max = Some(units::number(v).filter(|n| *n > 0).ok_or_else(invalid)?);
             } else if let Some(v) = w.text.strip_prefix(b"inactive=") {
@@ -520,7 +538,9 @@ impl Setting for DisableSymlinks {
             }
         }
         let Some(mode) = mode else {
-            return Err(cx.error(d, "\"disable_symlinks\" must have \"off\", \"on\" or \"if_not_owner\" parameter"));
+            return Err(
+                cx.error(d, "\"disable_symlinks\" must have \"off\", \"on\" or \"if_not_owner\" parameter")
+            );
         };
         s.mode = mode;
         Ok(s)

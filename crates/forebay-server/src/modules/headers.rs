@@ -145,14 +145,14 @@ impl Setting for Expires {
         let (modified, word) = match d.args.as_slice() {
             [m, w] if m.text == b"modified" => (true, w),
             [w] => (false, w),
-            [_, w, ..] => return Err(cx.error_at(d, w, "invalid value")),
+            [_, _, ..] => return Err(cx.directive_error(d, "invalid value")),
             [] => return Err(cx.error(d, "no value")),
         };
         if word.text.contains(&b'$') {
             return Ok(Expires::Value(cx.template(d, word)?, modified));
         }
         let words: Vec<&[u8]> = d.args.iter().map(|w| w.text.as_slice()).collect();
-        expires_text(&words).map_err(|m| cx.error(d, m))
+        expires_text(&words).map_err(|m| cx.directive_error(d, m))
     }
 }
 

@@ -5,13 +5,14 @@ use crate::config::main_settings::{ErrorLog, ErrorLogTarget};
 use crate::config::scope::Scope;
 use crate::config::template::Template;
 use crate::config::value::{Setting, once};
+use crate::log_files::{self, Policy};
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 crate::settings! {
     /// `access_log`; empty = off.
@@ -32,14 +33,21 @@ const COMBINED: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $
 /// The built-in format.
 pub fn combined(vars: &mut crate::variables::Registry) -> Format {
     let template = Template::compile(COMBINED.as_bytes(), vars).unwrap_or_default();
-    Format { name: b"combined".to_vec(), escape: Escape::Default, template }
+    Format::new(b"combined", Escape::Default, template, vars)
 }
 
 /// The log that is written when no `access_log` is given.
 pub fn default_log(cx: &mut Scope<'_>) -> AccessLogs {
     let path = cx.full_path(cx.env.access_log.as_bytes());
     let target = Target::File(cx.log_file(path));
-    AccessLogs(Arc::new(vec![AccessLog { target, format: 0, buffer: 0, flush: None, gzip: None, condition: None }]))
+    AccessLogs(Arc::new(vec![AccessLog {
+        target,
+        format: 0,
+        buffer: 0,
+        flush: None,
+        gzip: None,
+        condition: None,
+    }]))
 }
 
 impl Setting for AccessLogs {
@@ -48,17 +56,32 @@ impl Setting for AccessLogs {
         let Some(first) = d.args.first() else { return Ok(AccessLogs::default()) };
         if first.text == b"off" {
             if d.args.len() > 1 {
-                return Err(cx.error_at(d, &d.args[1], format!("invalid parameter \"{}\"", d.args[1].as_str())));
+                return Err(cx.error_at(
+                    d,
+                    &d.args[1],
+                    format!("invalid parameter \"{}\"", d.args[1].as_str()),
+                ));
             }
             return Ok(AccessLogs::default());
         }
-        let mut log = AccessLog { target: target(d, first, cx)?, format: 0, buffer: 0, flush: None, gzip: None, condition: None };
+        let mut log = AccessLog {
+            target: target(d, first, cx)?,
+            format: 0,
+            buffer: 0,
+            flush: None,
+            gzip: None,
+            condition: None,
+        };
         let mut params = d.args.iter().skip(1);
         let mut next = params.next();
         if let Some(w) = next
             && !is_parameter(&w.text)
         {
-            log.format = cx.log_formats.iter().position(|f| f.name == w.text).ok_or_else(|| cx.error_at(d, w, format!("unknown log format \"{}\"", w.as_str())))?;
+            log.format = cx
+                .log_formats
+                .iter()
+                .position(|f| f.name == w.text)
+                .ok_or_else(|| cx.error_at(d, w, format!("unknown log format \"{}\"", w.as_str())))?;
             next = params.next();
         }
         while let Some(w) = next {
@@ -66,10 +89,16 @@ impl Setting for AccessLogs {
             next = params.next();
         }
         if log.flush.is_some() && log.buffer == 0 {
-            return Err(cx.error(d, "no buffer is defined for access_log \"".to_string() + &first.as_str() + "\""));
+            return Err(
+                cx.error(d, "no buffer is defined for access_log \"".to_string() + &first.as_str() + "\"")
+            );
         }
         if log.buffer != 0 && !matches!(log.target, Target::File(_)) {
-            let what = if matches!(log.target, Target::Path(_)) { "buffered logs cannot have variables in name" } else { "logs to syslog cannot be buffered" };
+            let what = if matches!(log.target, Target::Path(_)) {
+                "buffered logs cannot have variables in name"
+            } else {
+                "logs to syslog cannot be buffered"
+            };
             return Err(cx.error(d, what));
         }
         logs.push(log);
@@ -78,7 +107,11 @@ impl Setting for AccessLogs {
 }
 
 fn is_parameter(t: &[u8]) -> bool {
-    t.starts_with(b"buffer=") || t.starts_with(b"flush=") || t.starts_with(b"if=") || t == b"gzip" || t.starts_with(b"gzip=")
+    t.starts_with(b"buffer=")
+        || t.starts_with(b"flush=")
+        || t.starts_with(b"if=")
+        || t == b"gzip"
+        || t.starts_with(b"gzip=")
 }
 
 fn target(d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Target, Error> {
@@ -96,7 +129,8 @@ fn target(d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Target, Error> 
 }
 
 fn parameter(log: &mut AccessLog, d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<(), Error> {
-    let invalid = |cx: &Scope<'_>, what: &str| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str()));
+    let invalid =
+        |cx: &Scope<'_>, what: &str| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str()));
     if let Some(v) = w.text.strip_prefix(b"buffer=") {
         log.buffer = units::size(v).filter(|n| *n > 0).ok_or_else(|| invalid(cx, "buffer size"))? as usize;
     } else if let Some(v) = w.text.strip_prefix(b"flush=") {
@@ -104,7 +138,9 @@ fn parameter(log: &mut AccessLog, d: &Directive, w: &Word, cx: &mut Scope<'_>) -
         log.flush = Some(Duration::from_millis(ms));
     } else if w.text == b"gzip" || w.text.starts_with(b"gzip=") {
         let level = w.text.strip_prefix(b"gzip=").map_or(Some(1), units::number);
-        log.gzip = Some(level.filter(|n| (1..=9).contains(n)).ok_or_else(|| invalid(cx, "compression level"))? as u32);
+        log.gzip = Some(
+            level.filter(|n| (1..=9).contains(n)).ok_or_else(|| invalid(cx, "compression level"))? as u32,
+        );
         if log.buffer == 0 {
             log.buffer = 64 * 1024;
         }
@@ -131,7 +167,13 @@ pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
             b"default" => (Escape::Default, tail),
             b"json" => (Escape::Json, tail),
             b"none" => (Escape::None, tail),
-            v => return Err(cx.error_at(d, w, format!("unknown log format escaping \"{}\"", String::from_utf8_lossy(v)))),
+            v => {
+                return Err(cx.error_at(
+                    d,
+                    w,
+                    format!("unknown log format escaping \"{}\"", String::from_utf8_lossy(v)),
+                ));
+            }
         },
         _ => (Escape::Default, rest),
     };
@@ -140,7 +182,8 @@ pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         text.extend_from_slice(&w.text);
     }
     let template = Template::compile(&text, cx.vars).map_err(|m| cx.error(d, m))?;
-    cx.log_formats.push(Format { name: name.text.clone(), escape, template });
+    let format = Format::new(&name.text, escape, template, cx.vars);
+    cx.log_formats.push(format);
     Ok(())
 }
 
@@ -195,14 +238,16 @@ pub fn error_log(d: &Directive, cx: &mut Scope<'_>) -> Result<ErrorLog, Error> {
 
 /// `open_log_file_cache`.
 #[derive(Clone, Copy, Debug)]
-pub struct LogFileCache(pub Option<(u64, Duration, Duration, u64)>);
+pub struct LogFileCache(pub Option<Policy>);
 
 impl Setting for LogFileCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        let (mut max, mut inactive, mut valid, mut uses) = (None, Duration::from_secs(10), Duration::from_secs(60), 1);
+        let (mut max, mut inactive, mut valid, mut uses) =
+            (None, Duration::from_secs(10), Duration::from_secs(60), 1);
         for w in &d.args {
-            let invalid = || cx.error_at(d, w, format!("invalid \"open_log_file_cache\" parameter \"{}\"", w.as_str()));
+            let invalid =
+                || cx.error_at(d, w, format!("invalid \"open_log_file_cache\" parameter \"{}\"", w.as_str()));
             if w.text == b"off" {
                 return Ok(LogFileCache(None));
             } else if let Some(v) = w.text.strip_prefix(b"max=") {
@@ -218,7 +263,7 @@ impl Setting for LogFileCache {
             }
         }
         match max {
-            Some(max) => Ok(LogFileCache(Some((max, inactive, valid, uses)))),
+            Some(max) => Ok(LogFileCache(Some(Policy { max, inactive, valid, min_uses: uses }))),
             None => Err(cx.error(d, "\"open_log_file_cache\" must have \"max\" parameter")),
         }
     }
@@ -239,33 +284,9 @@ pub fn write_variable_path(req: &mut Request, path: &Template, line: &[u8]) {
     use std::os::unix::ffi::OsStrExt;
     let path = PathBuf::from(std::ffi::OsStr::from_bytes(&full));
     let http = req.http();
-    let cache = http.location(req).settings.log.open_log_file_cache.0;
-    let thread = req.thread.clone();
-    let now = Instant::now();
-    let mut logs = thread.log_buffers.borrow_mut();
-    if let Some((max, inactive, valid, _)) = cache {
-        logs.opened.retain(|_, (_, at)| now.duration_since(*at) < inactive.max(valid));
-        if let Some((fd, _)) = logs.opened.get(&path) {
-            let _ = rustix::io::write(fd, line);
-            return;
-        }
-        if logs.opened.len() as u64 >= max {
-            logs.opened.clear();
-        }
-    }
-    use rustix::fs::{Mode, OFlags};
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
-    match rustix::fs::open(&path, flags, Mode::from_raw_mode(0o644)) {
-        Ok(fd) => {
-            let _ = rustix::io::write(&fd, line);
-            if cache.is_some() {
-                logs.opened.insert(path, (fd, now));
-            }
-        }
-        Err(e) => {
-            drop(logs);
-            let text = super::static_file::errno_text(e);
-            req.log(Level::Crit, &format!("open() \"{}\" failed {text}", path.display()));
-        }
+    let policy = http.location(req).settings.log.open_log_file_cache.0;
+    if let Err(e) = log_files::append(&path, line, policy) {
+        let text = super::static_file::errno_text(e);
+        req.log(Level::Crit, &format!("open() \"{}\" failed {text}", path.display()));
     }
 }

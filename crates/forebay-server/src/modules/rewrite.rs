@@ -123,7 +123,9 @@ fn ret(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
             }
             Err(cx.error_at(d, first, format!("invalid return code \"{}\"", first.as_str())))
         }
-        Some(n) if n > 999 => Err(cx.error_at(d, first, format!("invalid return code \"{}\"", first.as_str()))),
+        Some(n) if n > 999 => {
+            Err(cx.error_at(d, first, format!("invalid return code \"{}\"", first.as_str())))
+        }
         Some(n) => {
             let text = match d.args.get(1) {
                 None => None,
@@ -164,7 +166,8 @@ fn rewrite(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
 /// # Errors
 /// In nginx's words.
 pub fn condition(d: &Directive, cx: &mut Scope<'_>) -> Result<Condition, Error> {
-    let invalid = |cx: &Scope<'_>, w: &Word| cx.error_at(d, w, format!("invalid condition \"{}\"", w.as_str()));
+    let invalid =
+        |cx: &Scope<'_>, w: &Word| cx.error_at(d, w, format!("invalid condition \"{}\"", w.as_str()));
     let mut words: Vec<Word> = d.args.clone();
     let Some(first) = words.first_mut() else { return Err(cx.error(d, "invalid condition")) };
     if first.text.first() != Some(&b'(') {
@@ -374,7 +377,7 @@ fn answer(req: &mut Request, status: u16, text: Option<&Template>) -> Result<Ran
     let redirect = matches!(status, 301 | 302 | 303 | 307 | 308);
     let Some(t) = text else {
         if status < 400 && !redirect {
-            req.send_text(status, Vec::new());
+            req.send_text(status, b"");
             return Ok(Ran::Done);
         }
         return Ok(Ran::Status(status));
@@ -389,7 +392,8 @@ fn answer(req: &mut Request, status: u16, text: Option<&Template>) -> Result<Ran
         req.give_buf(value);
         return Ok(Ran::Status(status));
     }
-    req.send_text(status, value);
+    req.send_text(status, &value);
+    req.give_buf(value);
     Ok(Ran::Done)
 }
 
@@ -430,7 +434,13 @@ fn unescape_redirect(url: &mut Vec<u8>) {
 }
 
 /// Replaces the path.
-fn apply(req: &mut Request, to: &Template, keep_args: bool, flag: Flag, changed: &mut bool) -> Result<Step, VarError> {
+fn apply(
+    req: &mut Request,
+    to: &Template,
+    keep_args: bool,
+    flag: Flag,
+    changed: &mut bool,
+) -> Result<Step, VarError> {
     let redirect = matches!(flag, Flag::Redirect(_));
     // What the client had to encode is encoded again where it goes into a query or a URL.
     let encoded = encoded(req);

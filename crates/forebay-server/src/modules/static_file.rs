@@ -221,15 +221,26 @@ pub fn internal_redirect(req: &mut Request) -> Outcome {
 
 /// Status and log line for a file that cannot be opened.
 fn failed(req: &mut Request, path: &[u8], e: Errno, call: &str) -> Outcome {
-    let text = String::from_utf8_lossy(path).into_owned();
     let (status, level) = match e {
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => (404, Level::Error),
         Errno::ACCESS | Errno::LOOP | Errno::XDEV => (403, Level::Error),
         _ => (500, Level::Crit),
     };
+    let http = req.http();
+    if status == 404 && !http.location(req).settings.core.log_not_found {
+        return Outcome::Status(status);
+    }
     let call = if call == "open()" { open_call(req) } else { call };
-    let message = format!("{call} \"{text}\" failed {}", errno_text(e));
-    if status == 404 { log_missing(req, &message) } else { req.log(level, &message) }
+    req.log_with(level, |out| {
+        for piece in [call.as_bytes(), b" \"", path, b"\" failed "] {
+            out.extend_from_slice(piece);
+        }
+        match e {
+            // What nearly every such line says.
+            Errno::NOENT => out.extend_from_slice(b"(2: No such file or directory)"),
+            e => out.extend_from_slice(errno_text(e).as_bytes()),
+        }
+    });
     Outcome::Status(status)
 }
 
@@ -319,7 +330,10 @@ pub fn content_type(req: &mut Request) {
         None => None,
     };
     let r = &mut req.resp.content_type;
-    r.clear();
+    if !r.is_empty() {
+        // Of the upstream whose `X-Accel-Redirect` led here.
+        return;
+    }
     r.extend_from_slice(t.unwrap_or(&core.default_type));
 }
 
@@ -335,7 +349,7 @@ fn extension(uri: &[u8]) -> Option<&[u8]> {
 /// # Errors
 /// Never.
 pub fn not_modified(req: &mut Request) -> Result<(), VarError> {
-    if req.resp.status != 200 {
+    if req.resp.status != 200 || req.resp.proxied {
         return Ok(());
     }
     let Some(conditions) = Conditions::of(&req.head) else { return Ok(()) };

@@ -7,12 +7,21 @@ use forebay_http::request::Method;
 
 /// Sums of all threads: active, accepted, handled, requests, reading, writing, waiting.
 pub fn totals(req: &Request) -> [u64; 7] {
-    let sum = |f: fn(&Counters) -> u64| req.thread.all_counters.iter().map(|c| f(c)).fold(0u64, u64::wrapping_add);
+    let sum =
+        |f: fn(&Counters) -> u64| req.thread.all_counters.iter().map(|c| f(c)).fold(0u64, u64::wrapping_add);
     let active = sum(|c| c.active.get());
     let reading = sum(|c| c.reading.get());
     let writing = sum(|c| c.writing.get());
     let waiting = active.saturating_sub(reading).saturating_sub(writing);
-    [active, sum(|c| c.accepted.get()), sum(|c| c.handled.get()), sum(|c| c.requests.get()), reading, writing, waiting]
+    [
+        active,
+        sum(|c| c.accepted.get()),
+        sum(|c| c.handled.get()),
+        sum(|c| c.requests.get()),
+        reading,
+        writing,
+        waiting,
+    ]
 }
 
 /// The content handler.

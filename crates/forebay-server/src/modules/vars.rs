@@ -50,18 +50,14 @@ pub const PLAIN: &[Row] = rows! {
     "nginx_version" => |_, o| text(o, b"1.31.5"),
     "pid" => |r, o| number(o, u64::from(r.thread.pid)),
     "pipe" => |r, o| text(o, if r.pipelined { b"p" } else { b"." }),
-    "proxy_protocol_addr" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| o.extend_from_slice(p.0.ip().to_string().as_bytes())).is_some()),
-    "proxy_protocol_port" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| response::number(o, u64::from(p.0.port()))).is_some()),
-    "proxy_protocol_server_addr" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| o.extend_from_slice(p.1.ip().to_string().as_bytes())).is_some()),
-    "proxy_protocol_server_port" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| response::number(o, u64::from(p.1.port()))).is_some()),
     "query_string" => args,
-    "realip_remote_addr" => |r, o| { let p = r.conn.client(); crate::request::push_peer(p, o); Ok(true) },
-    "realip_remote_port" => |r, o| port(r.conn.client(), o),
     "realpath_root" => realpath_root,
     "remote_addr" => |r, o| text(o, &r.remote.clone()),
     "remote_port" => |r, o| port(r.peer, o),
     "remote_user" => remote_user,
     "request" => |r, o| { let l = r.head.request_line; o.extend_from_slice(l.of(&r.head.buf)); Ok(!l.is_empty()) },
+    "request_body" => |r, o| { o.extend_from_slice(&r.body.stored.mem); Ok(!r.body.stored.mem.is_empty()) },
+    "request_body_file" => |r, o| Ok(r.body.stored.path.as_ref().map(|p| o.extend_from_slice(std::os::unix::ffi::OsStrExt::as_bytes(p.as_os_str()))).is_some()),
     "request_completion" => |r, o| text(o, if r.complete { b"OK" } else { b"" }),
     "request_filename" => |r, o| crate::modules::static_file::map_path(r, o).map(|()| true),
     "request_id" => request_id,
@@ -81,7 +77,12 @@ pub const PLAIN: &[Row] = rows! {
         None => sent_http(r, b"last_modified", o),
     },
     "sent_http_link" => |r, o| joined(r, b"Link", o),
-    "sent_http_location" => |r, o| { o.extend_from_slice(&r.resp.location); Ok(!r.resp.location.is_empty()) },
+    "sent_http_location" => |r, o| {
+        if r.resp.location.is_empty() {
+            return sent_http(r, b"location", o);
+        }
+        text(o, &r.resp.location.clone())
+    },
     "sent_http_transfer_encoding" => |r, o| {
         let chunked = r.resp.content_length.is_none() && !matches!(r.resp.status, 204 | 304);
         if chunked { text(o, b"chunked") } else { Ok(false) }
@@ -117,10 +118,15 @@ fn number(out: &mut Vec<u8>, n: u64) -> Got {
 }
 
 /// Seconds with three decimals.
-fn seconds(out: &mut Vec<u8>, d: Duration) -> Got {
+pub(crate) fn seconds(out: &mut Vec<u8>, d: Duration) -> Got {
     response::number(out, d.as_secs());
     let ms = d.subsec_millis();
-    out.extend_from_slice(&[b'.', b'0' + (ms / 100) as u8, b'0' + (ms / 10 % 10) as u8, b'0' + (ms % 10) as u8]);
+    out.extend_from_slice(&[
+        b'.',
+        b'0' + (ms / 100) as u8,
+        b'0' + (ms / 10 % 10) as u8,
+        b'0' + (ms % 10) as u8,
+    ]);
     Ok(true)
 }
 
@@ -152,10 +158,11 @@ fn host(r: &mut Request, out: &mut Vec<u8>) -> Got {
     Ok(true)
 }
 
-fn port(p: Peer, out: &mut Vec<u8>) -> Got {
+/// A port; nothing if it is not known.
+pub(super) fn port(p: Peer, out: &mut Vec<u8>) -> Got {
     match p {
-        Peer::Inet(a) => number(out, u64::from(a.port())),
-        Peer::Unix => Ok(true),
+        Peer::Inet(a) if a.port() > 0 => number(out, u64::from(a.port())),
+        Peer::Inet(_) | Peer::Unix => Ok(true),
     }
 }
 
@@ -174,25 +181,13 @@ fn status(r: &mut Request, out: &mut Vec<u8>) -> Got {
 }
 
 fn remote_user(r: &mut Request, out: &mut Vec<u8>) -> Got {
-    use base64::Engine;
-    if let Some(u) = &r.modules.remote_user {
-        out.extend_from_slice(u);
-        return Ok(true);
-    }
-    let Some(v) = r.head.get(Name::Authorization) else { return Ok(false) };
-    let Some((scheme, rest)) = v.split_at_checked(6) else { return Ok(false) };
-    if !scheme.eq_ignore_ascii_case(b"basic ") {
-        return Ok(false);
-    }
-    let decoded = base64::engine::general_purpose::STANDARD.decode(rest.trim_ascii());
-    let Ok(decoded) = decoded else { return Ok(false) };
-    match memchr::memchr(b':', &decoded) {
-        Some(at) => {
-            out.extend_from_slice(&decoded[..at]);
-            Ok(true)
-        }
-        None => Ok(false),
-    }
+    Ok(push_remote_user(r, out))
+}
+
+/// Appends the user name of Basic authentication; `false` if there is none.
+pub fn push_remote_user(r: &Request, out: &mut Vec<u8>) -> bool {
+    let user = crate::modules::auth_basic::credentials(r).map(|(user, _)| user).filter(|u| !u.is_empty());
+    user.map(|u| out.extend_from_slice(&u)).is_some()
 }
 
 fn realpath_root(r: &mut Request, out: &mut Vec<u8>) -> Got {
@@ -248,7 +243,7 @@ fn sent_keep_alive(r: &mut Request, out: &mut Vec<u8>) -> Got {
 }
 
 /// Whether a field name is the one that a variable's name stands for: `_` for `-`, no regard to case.
-fn same_name(variable: &[u8], name: &[u8]) -> bool {
+pub(crate) fn same_name(variable: &[u8], name: &[u8]) -> bool {
     variable.len() == name.len()
         && variable.iter().zip(name).all(|(v, n)| match n {
             b'-' => *v == b'_',
@@ -257,7 +252,7 @@ fn same_name(variable: &[u8], name: &[u8]) -> bool {
 }
 
 /// Joins the values of lines with one name; `false` if there is none.
-fn join<'a>(values: impl Iterator<Item = &'a [u8]>, separator: &[u8], out: &mut Vec<u8>) -> bool {
+pub(crate) fn join<'a>(values: impl Iterator<Item = &'a [u8]>, separator: &[u8], out: &mut Vec<u8>) -> bool {
     let mut any = false;
     for v in values {
         if any {
@@ -348,10 +343,12 @@ impl Request {
     }
 
     /// Makes a response from text, its type by the path (nginx: return CODE TEXT).
-    pub fn send_text(&mut self, status: u16, text: Vec<u8>) {
+    pub fn send_text(&mut self, status: u16, text: &[u8]) {
         self.resp.status = status;
         crate::modules::static_file::content_type(self);
-        self.resp.set_body(text);
+        self.resp.text.clear();
+        self.resp.text.extend_from_slice(text);
+        self.resp.body_from_text();
         if self.method == Method::Head {
             self.resp.head_only = true;
         }

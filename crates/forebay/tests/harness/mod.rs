@@ -158,7 +158,8 @@ impl Server {
         let site = Site::new(conf);
         let stderr = std::fs::File::create(site.dir().join("stderr")).expect("file");
         let mut command = site.command(PROGRAM, &[]);
-        let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).status().expect("starts");
+        let status =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).status().expect("starts");
         assert!(status.success(), "{}", site.read("stderr"));
         let mut server = Server { site, child: None };
         server.wait_until_ready();

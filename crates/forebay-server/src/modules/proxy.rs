@@ -1,0 +1,449 @@
+//! `proxy_pass`: the request as it goes to an upstream, and the response as it comes back (nginx:
+//! ngx_http_proxy_module). The conversation itself is in `upstream/`. Hot path.
+
+mod respond;
+mod url;
+
+use crate::body::{self, BodyError};
+use crate::config::http::{Kind, LocationBuild};
+use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::config::value::{Buffers, Msec, Number, Setting, Size, first, once};
+use crate::keyword;
+use crate::modules::Content;
+use crate::phases::Outcome;
+use crate::request::{Request, VarError};
+use crate::upstream::exchange::{self, Outgoing};
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_http::field::Name;
+use forebay_http::request::{Framing, Method};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use url::Pass;
+
+crate::settings! {
+    /// `proxy_set_header`.
+    "proxy_set_header" => set_header: SetHeaders = SetHeaders::default();
+    /// `proxy_set_body`.
+    "proxy_set_body" => set_body: Value = Value(None);
+    /// `proxy_method`.
+    "proxy_method" => method: Value = Value(None);
+    /// `proxy_http_version`.
+    "proxy_http_version" => http_version: HttpVersion = HttpVersion::V11;
+    /// `proxy_pass_header`.
+    "proxy_pass_header" => pass_header: Names = Names::default();
+    /// `proxy_hide_header`.
+    "proxy_hide_header" => hide_header: Names = Names::default();
+    /// `proxy_ignore_headers`.
+    "proxy_ignore_headers" => ignore_headers: Names = Names::default();
+    /// `proxy_pass_request_headers`.
+    "proxy_pass_request_headers" => pass_request_headers: bool = true;
+    /// `proxy_pass_request_body`.
+    "proxy_pass_request_body" => pass_request_body: bool = true;
+    /// `proxy_redirect`.
+    "proxy_redirect" => redirect: Redirects = Redirects(Arc::new(vec![Redirect::Default]));
+    /// `proxy_intercept_errors`.
+    "proxy_intercept_errors" => intercept_errors: bool = false;
+    /// `proxy_next_upstream`.
+    "proxy_next_upstream" => next_upstream: NextMask = NextMask::DEFAULT;
+    /// `proxy_next_upstream_tries`; 0 = no limit.
+    "proxy_next_upstream_tries" => next_upstream_tries: Number = Number(0);
+    /// `proxy_next_upstream_timeout`; 0 = no limit.
+    "proxy_next_upstream_timeout" => next_upstream_timeout: Msec = Msec(Duration::ZERO);
+    /// `proxy_connect_timeout`.
+    "proxy_connect_timeout" => connect_timeout: Msec = Msec(Duration::from_secs(60));
+    /// `proxy_send_timeout`.
+    "proxy_send_timeout" => send_timeout: Msec = Msec(Duration::from_secs(60));
+    /// `proxy_read_timeout`.
+    "proxy_read_timeout" => read_timeout: Msec = Msec(Duration::from_secs(60));
+    /// `proxy_request_buffering`.
+    "proxy_request_buffering" => request_buffering: bool = true;
+    /// `proxy_buffering`: pieces are passed on as they come either way, and never gathered without limit.
+    "proxy_buffering" => buffering: bool = true;
+    /// `proxy_buffer_size`: longest head of a response, bytes.
+    "proxy_buffer_size" => buffer_size: Size = Size(4096);
+    /// `proxy_buffers`.
+    "proxy_buffers" => buffers: Buffers = Buffers { count: 8, size: 4096 };
+    /// `proxy_ignore_client_abort`.
+    "proxy_ignore_client_abort" => ignore_client_abort: bool = false;
+    /// `proxy_pass_trailers`.
+    "proxy_pass_trailers" => pass_trailers: bool = false;
+    /// `proxy_socket_keepalive`.
+    "proxy_socket_keepalive" => socket_keepalive: bool = false;
+    /// `proxy_force_ranges`.
+    "proxy_force_ranges" => force_ranges: bool = false;
+}
+
+impl Settings {
+    /// Most servers to be asked for one request.
+    pub fn tries(&self) -> usize {
+        match self.next_upstream_tries.0 {
+            0 => usize::MAX,
+            n => usize::try_from(n).unwrap_or(usize::MAX),
+        }
+    }
+}
+
+keyword! {
+    /// `proxy_http_version`.
+    pub enum HttpVersion { V10 = "1.0", V11 = "1.1", }
+}
+
+/// A value that may be given once.
+#[derive(Clone, Debug)]
+pub struct Value(pub Option<Template>);
+
+impl Setting for Value {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        match d.args.first() {
+            Some(w) => Ok(Value(Some(cx.template(d, w)?))),
+            None => Ok(Value(None)),
+        }
+    }
+}
+
+/// Lines of `proxy_set_header`.
+#[derive(Clone, Debug, Default)]
+pub struct SetHeaders(pub Arc<Vec<(Vec<u8>, Template)>>);
+
+impl Setting for SetHeaders {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut lines = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        if let Some(value) = d.args.get(1) {
+            lines.push((first(d).to_vec(), cx.template(d, value)?));
+        }
+        Ok(SetHeaders(Arc::new(lines)))
+    }
+}
+
+/// Field names.
+#[derive(Clone, Debug, Default)]
+pub struct Names(pub Arc<Vec<Vec<u8>>>);
+
+impl Names {
+    /// Whether a name is among them.
+    pub fn has(&self, name: &[u8]) -> bool {
+        self.0.iter().any(|n| n.eq_ignore_ascii_case(name))
+    }
+}
+
+impl Setting for Names {
+    fn take(previous: Option<Self>, d: &Directive, _cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut names = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        names.extend(d.args.iter().map(|w| w.text.clone()));
+        Ok(Names(Arc::new(names)))
+    }
+}
+
+/// One `proxy_redirect`.
+#[derive(Clone, Debug)]
+pub enum Redirect {
+    /// `default`: the location in place of the `proxy_pass`.
+    Default,
+    /// A prefix and what replaces it.
+    Prefix(Template, Template),
+    /// A pattern and what replaces the whole.
+    Pattern(crate::pattern::Pattern, Template),
+}
+
+/// All `proxy_redirect` of a level; empty: off.
+#[derive(Clone, Debug)]
+pub struct Redirects(pub Arc<Vec<Redirect>>);
+
+impl Setting for Redirects {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        match d.args.as_slice() {
+            [w] if w.text == b"off" => all.clear(),
+            [w] if w.text == b"default" => all.push(Redirect::Default),
+            [w] => {
+                return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
+            }
+            [from, to, ..] => {
+                let to = cx.template(d, to)?;
+                all.push(match from.text.as_slice() {
+                    [b'~', b'*', p @ ..] => Redirect::Pattern(cx.pattern(d, p, true)?, to),
+                    [b'~', p @ ..] => Redirect::Pattern(cx.pattern(d, p, false)?, to),
+                    _ => Redirect::Prefix(cx.template(d, from)?, to),
+                });
+            }
+            [] => {}
+        }
+        Ok(Redirects(Arc::new(all)))
+    }
+}
+
+/// What may send a request to the next server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum NextUpstream {
+    Error,
+    Timeout,
+    InvalidHeader,
+    NonIdempotent,
+    Http403,
+    Http404,
+    Http429,
+    Http500,
+    Http502,
+    Http503,
+    Http504,
+}
+
+impl NextUpstream {
+    /// The kind of a status.
+    pub fn of_status(status: u16) -> Option<NextUpstream> {
+        Some(match status {
+            403 => NextUpstream::Http403,
+            404 => NextUpstream::Http404,
+            429 => NextUpstream::Http429,
+            500 => NextUpstream::Http500,
+            502 => NextUpstream::Http502,
+            503 => NextUpstream::Http503,
+            504 => NextUpstream::Http504,
+            _ => return None,
+        })
+    }
+}
+
+/// `proxy_next_upstream`: a set.
+#[derive(Clone, Copy, Debug)]
+pub struct NextMask(u32);
+
+impl NextMask {
+    const DEFAULT: NextMask = NextMask(1 << NextUpstream::Error as u32 | 1 << NextUpstream::Timeout as u32);
+
+    /// Whether a kind is in it.
+    pub fn has(self, kind: NextUpstream) -> bool {
+        self.0 & (1 << kind as u32) != 0
+    }
+}
+
+impl Setting for NextMask {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        use NextUpstream as N;
+        once(&previous, d, cx)?;
+        let mut mask = 0;
+        for w in &d.args {
+            mask |= match w.text.as_slice() {
+                b"error" => 1 << N::Error as u32,
+                b"timeout" => 1 << N::Timeout as u32,
+                b"invalid_header" => 1 << N::InvalidHeader as u32,
+                b"non_idempotent" => 1 << N::NonIdempotent as u32,
+                b"http_403" => 1 << N::Http403 as u32,
+                b"http_404" => 1 << N::Http404 as u32,
+                b"http_429" => 1 << N::Http429 as u32,
+                b"http_500" => 1 << N::Http500 as u32,
+                b"http_502" => 1 << N::Http502 as u32,
+                b"http_503" => 1 << N::Http503 as u32,
+                b"http_504" => 1 << N::Http504 as u32,
+                b"updating" => 0,
+                b"off" => return Ok(NextMask(0)),
+                _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
+            };
+        }
+        Ok(NextMask(mask))
+    }
+}
+
+/// `proxy_pass`.
+///
+/// # Errors
+/// In nginx's words.
+pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+    if matches!(l.content, Some(Content::Proxy(_))) {
+        return Err(cx.error(d, "\"proxy_pass\" directive is duplicate"));
+    }
+    let prefix = match l.kind {
+        Kind::Exact | Kind::Prefix | Kind::PrefixOnly => Some(l.name.clone()),
+        _ => None,
+    };
+    let pass = Pass::parse(d, prefix, cx)?;
+    l.content = Some(Content::Proxy(Arc::new(pass)));
+    Ok(())
+}
+
+/// The content handler.
+pub async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
+    let http = req.http();
+    let s = &http.location(req).settings.proxy;
+    match handle(req, pass, s).await {
+        Ok(out) => out,
+        Err(Stop::Status(499)) => {
+            req.resp.status = 499;
+            req.drop_connection = true;
+            Outcome::Done
+        }
+        Err(Stop::Status(status)) => Outcome::Status(status),
+        Err(Stop::Gone) => {
+            req.drop_connection = true;
+            Outcome::Done
+        }
+    }
+}
+
+/// Why a request is not answered by an upstream.
+enum Stop {
+    Status(u16),
+    /// There is nobody to answer.
+    Gone,
+}
+
+impl From<BodyError> for Stop {
+    fn from(e: BodyError) -> Stop {
+        match e {
+            BodyError::Status(s) => Stop::Status(s),
+            BodyError::Gone => Stop::Gone,
+        }
+    }
+}
+
+impl From<VarError> for Stop {
+    fn from(_: VarError) -> Stop {
+        Stop::Status(500)
+    }
+}
+
+async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Outcome, Stop> {
+    let streamed = !s.request_buffering
+        && s.set_body.0.is_none()
+        && !req.body.stored.complete
+        && s.pass_request_body
+        && !(req.head.framing == Framing::Chunked && s.http_version == HttpVersion::V10);
+    if !streamed {
+        body::read_all(req).await?;
+    }
+    let (target, uri) = pass.resolve(req).await.map_err(Stop::Status)?;
+    let body = outgoing(req, s, streamed)?;
+    let mut head = req.take_buf();
+    write_head(req, &uri, &body, s, &mut head)?;
+    let upstream = &mut req.modules.upstream;
+    upstream.log_path.clear();
+    upstream.log_path.extend_from_slice(&uri);
+    let got = exchange::run(req, &target, &head, &body, s).await;
+    let to_head = head.starts_with(b"HEAD ");
+    req.give_buf(head);
+    match got {
+        Ok(lease) => {
+            let out = respond::take(req, lease, to_head, pass, s)?;
+            req.modules.upstream.log_name.clear();
+            Ok(out)
+        }
+        Err(status) => {
+            req.modules.upstream.log_name.clear();
+            Err(Stop::Status(status))
+        }
+    }
+}
+
+fn outgoing(req: &mut Request, s: &Settings, streamed: bool) -> Result<Outgoing, Stop> {
+    if let Some(t) = &s.set_body.0 {
+        return Ok(Outgoing::Bytes(t.value(req)?));
+    }
+    if !s.pass_request_body {
+        return Ok(Outgoing::None);
+    }
+    Ok(match req.head.framing {
+        Framing::None => Outgoing::None,
+        framing if streamed => {
+            Outgoing::Streamed(framing != Framing::Length(0) && !matches!(framing, Framing::Length(_)))
+        }
+        _ => Outgoing::Stored,
+    })
+}
+
+/// Fields of the client that are made anew for the next connection, or end with this one (RFC 9110,
+/// section 7.6.1).
+fn hop_by_hop(name: Name) -> bool {
+    matches!(
+        name,
+        Name::Connection
+            | Name::KeepAlive
+            | Name::ProxyConnection
+            | Name::TransferEncoding
+            | Name::ContentLength
+            | Name::Te
+            | Name::Expect
+            | Name::Upgrade
+            | Name::Http2Settings
+            | Name::Host
+    )
+}
+
+fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the head of the request. Whatever the client wrote, this is the one form it is passed on in.
+fn write_head(
+    req: &mut Request,
+    uri: &[u8],
+    body: &Outgoing,
+    s: &Settings,
+    out: &mut Vec<u8>,
+) -> Result<(), VarError> {
+    match &s.method.0 {
+        Some(t) => {
+            t.eval(req, out)?;
+            out.make_ascii_uppercase();
+        }
+        None if req.method != req.head.method && req.method == Method::Get => out.extend_from_slice(b"GET"),
+        None => out.extend_from_slice(req.head.method_text.of(&req.head.buf)),
+    }
+    out.push(b' ');
+    out.extend_from_slice(uri);
+    out.extend_from_slice(match s.http_version {
+        HttpVersion::V10 => b" HTTP/1.0\r\n",
+        HttpVersion::V11 => b" HTTP/1.1\r\n",
+    });
+    let set = &s.set_header.0;
+    if !set.iter().any(|(n, _)| n.eq_ignore_ascii_case(b"Host")) {
+        line(out, b"Host", &req.modules.upstream.host);
+    }
+    let mut value = req.take_buf();
+    for (name, template) in set.iter() {
+        value.clear();
+        template.eval(req, &mut value)?;
+        // The framing of the body is not for the configuration to say: two of them are an attack.
+        if value.is_empty() || matches!(Name::of(name), Name::ContentLength | Name::TransferEncoding) {
+            continue;
+        }
+        value.retain(|b| !matches!(b, b'\r' | b'\n' | 0));
+        line(out, name, &value);
+    }
+    req.give_buf(value);
+    match body {
+        Outgoing::None => {}
+        Outgoing::Bytes(b) => length(out, b.len() as u64),
+        Outgoing::Stored => length(out, req.body.stored.len()),
+        Outgoing::Streamed(true) => line(out, b"Transfer-Encoding", b"chunked"),
+        Outgoing::Streamed(false) => {
+            if let Framing::Length(n) = req.head.framing {
+                length(out, n);
+            }
+        }
+    }
+    if s.pass_request_headers {
+        let h = &req.head;
+        for f in &h.fields {
+            let name = f.name.of(&h.buf);
+            if !hop_by_hop(f.id) && !set.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)) {
+                line(out, name, f.value.of(&h.buf));
+            }
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+    Ok(())
+}
+
+fn length(out: &mut Vec<u8>, n: u64) {
+    out.extend_from_slice(b"Content-Length: ");
+    forebay_http::h1::response::number(out, n);
+    out.extend_from_slice(b"\r\n");
+}

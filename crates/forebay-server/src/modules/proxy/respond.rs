@@ -1,0 +1,290 @@
+//! The response of an upstream on its way to the client. Hot path.
+
+use super::url::{Pass, To};
+use super::{Redirect, Settings, Stop};
+use crate::error_page;
+use crate::phases::{Outcome, spend_uri_change};
+use crate::request::Request;
+use crate::response::Part;
+use crate::upstream::exchange::Lease;
+use crate::upstream::stream::{Body, Pulled};
+use forebay_http::field::{FieldLine, Name};
+use forebay_http::h1::client::framing_of_response;
+use forebay_http::request::Method;
+use std::sync::Arc;
+
+/// Fields that are not passed on unless `proxy_pass_header` names them.
+fn hidden(name: Name, text: &[u8]) -> bool {
+    matches!(
+        name,
+        Name::Date
+            | Name::Server
+            | Name::XAccelRedirect
+            | Name::XAccelExpires
+            | Name::XAccelLimitRate
+            | Name::XAccelBuffering
+            | Name::XAccelCharset
+    ) || text.eq_ignore_ascii_case(b"X-Pad")
+}
+
+/// Makes the response from the head that has been read; the body follows from the connection.
+pub fn take(
+    req: &mut Request,
+    lease: Lease,
+    to_head: bool,
+    pass: &Arc<Pass>,
+    s: &Settings,
+) -> Result<Outcome, Stop> {
+    let status = req.modules.upstream.head.status;
+    if let Some(out) = accel_redirect(req, s) {
+        return Ok(out);
+    }
+    if s.intercept_errors && status >= 300 && error_page::has_page(req, status) {
+        if status == 401 {
+            copy_authenticate(req);
+        }
+        return Ok(Outcome::Status(status));
+    }
+    req.resp.proxied = true;
+    req.resp.status = status;
+    fields(req, pass, s)?;
+    let head = &req.modules.upstream.head;
+    let framing = framing_of_response(head, to_head);
+    let reusable = head.keep_alive && lease.conn.is_some();
+    req.resp.content_length = head.content_length;
+    if !s.ignore_headers.has(b"X-Accel-Limit-Rate")
+        && let Some(n) = head.get(Name::XAccelLimitRate).and_then(forebay_conf::units::number)
+    {
+        req.resp.limit_rate = n;
+    }
+    let mut body = Body::new(lease, framing, reusable, s.read_timeout.0);
+    body.set(s.ignore_client_abort, s.pass_trailers);
+    let mut content = Vec::new();
+    let buf = std::mem::take(&mut req.modules.upstream.head.buf);
+    let len = req.modules.upstream.head.len;
+    let pulled = body.feed(req, buf.get(len..).unwrap_or_default(), &mut content);
+    req.modules.upstream.head.buf = buf;
+    if pulled == Pulled::Failed {
+        return Err(Stop::Status(502));
+    }
+    if !content.is_empty() {
+        req.resp.body.push(Part::Bytes(content.into()));
+    }
+    if pulled != Pulled::End {
+        req.resp.source = Some(Box::new(body));
+    }
+    if req.method == Method::Head {
+        req.resp.head_only = true;
+    }
+    Ok(Outcome::Done)
+}
+
+fn copy_authenticate(req: &mut Request) {
+    let h = &req.modules.upstream.head;
+    for f in h.fields.iter().filter(|f| f.id == Name::WwwAuthenticate) {
+        req.resp.fields.push(f.name.of(&h.buf), f.value.of(&h.buf));
+    }
+}
+
+/// Copies the fields that the client gets.
+fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop> {
+    let lines = std::mem::take(&mut req.modules.upstream.head.fields);
+    let buf = std::mem::take(&mut req.modules.upstream.head.buf);
+    let mut done = Ok(());
+    for f in &lines {
+        done = field(req, f, &buf, pass, s);
+        if done.is_err() {
+            break;
+        }
+    }
+    let head = &mut req.modules.upstream.head;
+    head.fields = lines;
+    head.buf = buf;
+    let text = head.status_text.of(&head.buf);
+    req.resp.reason.clear();
+    req.resp.reason.extend_from_slice(text);
+    done
+}
+
+fn field(req: &mut Request, f: &FieldLine, buf: &[u8], pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop> {
+    let (name, value) = (f.name.of(buf), f.value.of(buf));
+    match f.id {
+        Name::Connection | Name::KeepAlive | Name::TransferEncoding | Name::ContentLength => return Ok(()),
+        _ => {}
+    }
+    if s.hide_header.has(name) || (hidden(f.id, name) && !s.pass_header.has(name)) {
+        return Ok(());
+    }
+    match f.id {
+        Name::ContentType => content_type(req, value),
+        Name::Location | Name::Refresh => {
+            let mut out = Vec::new();
+            if f.id == Name::Location {
+                redirect(req, value, pass, s, &mut out)?;
+            } else {
+                refresh(req, value, pass, s, &mut out)?;
+            }
+            req.resp.fields.push(name, &out);
+        }
+        Name::AcceptRanges if s.force_ranges => {}
+        _ => req.resp.fields.push(name, value),
+    }
+    Ok(())
+}
+
+/// Splits a charset off the type, so that the charset filter sees it.
+fn content_type(req: &mut Request, value: &[u8]) {
+    let (mut kind, mut charset) = (value, &b""[..]);
+    if let Some(at) = memchr::memchr(b';', value) {
+        let rest = value[at + 1..].trim_ascii_start();
+        if let Some((key, v)) = rest.split_at_checked(8)
+            && key.eq_ignore_ascii_case(b"charset=")
+            && !v.iter().any(|b| matches!(b, b';' | b'"'))
+            && value[at + 1..].strip_prefix(b" ").is_some_and(|r| r.len() == rest.len())
+            && key == b"charset="
+        {
+            (kind, charset) = (&value[..at], v);
+        }
+    }
+    let r = &mut req.resp;
+    r.content_type.clear();
+    r.content_type.extend_from_slice(kind);
+    r.charset.clear();
+    r.charset.extend_from_slice(charset);
+}
+
+/// `Location` as the client shall see it (nginx: proxy_redirect).
+fn redirect(
+    req: &mut Request,
+    value: &[u8],
+    pass: &Arc<Pass>,
+    s: &Settings,
+    out: &mut Vec<u8>,
+) -> Result<(), Stop> {
+    for r in s.redirect.0.iter() {
+        match r {
+            Redirect::Default => {
+                if let Some((from, to)) = default_redirect(pass)
+                    && let Some(rest) = value.strip_prefix(from.as_slice())
+                {
+                    out.extend_from_slice(&to);
+                    out.extend_from_slice(rest);
+                    return Ok(());
+                }
+            }
+            Redirect::Prefix(from, to) => {
+                let from = from.value(req)?;
+                if let Some(rest) = value.strip_prefix(from.as_slice()) {
+                    to.eval(req, out)?;
+                    out.extend_from_slice(rest);
+                    return Ok(());
+                }
+            }
+            Redirect::Pattern(p, to) => {
+                if p.exec(req, value) {
+                    to.eval(req, out)?;
+                    return Ok(());
+                }
+            }
+        }
+    }
+    out.extend_from_slice(value);
+    Ok(())
+}
+
+/// What `proxy_redirect default` replaces, and by what.
+fn default_redirect(pass: &Pass) -> Option<(Vec<u8>, Vec<u8>)> {
+    let To::Fixed { uri, url, .. } = &pass.to else { return None };
+    match (uri, &pass.location) {
+        (Some(_), Some(location)) => Some((url.clone(), location.clone())),
+        (Some(_), None) => None,
+        (None, _) => Some(([url.as_slice(), b"/"].concat(), b"/".to_vec())),
+    }
+}
+
+/// `Refresh: 5; url=...`.
+fn refresh(
+    req: &mut Request,
+    value: &[u8],
+    pass: &Arc<Pass>,
+    s: &Settings,
+    out: &mut Vec<u8>,
+) -> Result<(), Stop> {
+    let at = value.windows(4).position(|w| w.eq_ignore_ascii_case(b"url="));
+    match at {
+        Some(at) => {
+            out.extend_from_slice(&value[..at + 4]);
+            redirect(req, &value[at + 4..], pass, s, out)
+        }
+        None => {
+            out.extend_from_slice(value);
+            Ok(())
+        }
+    }
+}
+
+/// Fields that stay when `X-Accel-Redirect` hands the request on.
+fn survives(name: Name) -> bool {
+    matches!(
+        name,
+        Name::SetCookie
+            | Name::ContentDisposition
+            | Name::CacheControl
+            | Name::Expires
+            | Name::AcceptRanges
+            | Name::Refresh
+            | Name::Location
+    )
+}
+
+/// `X-Accel-Redirect`: another location answers.
+fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
+    let target = req.modules.upstream.head.get(Name::XAccelRedirect)?.to_vec();
+    if s.ignore_headers.has(b"X-Accel-Redirect") {
+        return None;
+    }
+    req.forget_response();
+    let lines = std::mem::take(&mut req.modules.upstream.head.fields);
+    let buf = std::mem::take(&mut req.modules.upstream.head.buf);
+    let named = target.first() == Some(&b'@');
+    if named {
+        if let Err(status) = error_page::named(req, &target) {
+            return Some(Outcome::Status(status));
+        }
+    } else {
+        let mut split = target.splitn(2, |b| *b == b'?');
+        let path = split.next().unwrap_or_default();
+        let mut uri = Vec::new();
+        if path.first() != Some(&b'/') || forebay_http::uri::normalise(path, true, &mut uri).is_err() {
+            return Some(Outcome::Status(404));
+        }
+        req.uri = uri;
+        req.args = split.next().unwrap_or_default().to_vec();
+        req.internal = true;
+        req.rewritten = true;
+        if req.method != Method::Head {
+            req.method = Method::Get;
+        }
+    }
+    for f in lines.iter() {
+        let value = f.value.of(&buf);
+        match f.id {
+            Name::ContentType => content_type(req, value),
+            Name::XAccelLimitRate if !s.ignore_headers.has(b"X-Accel-Limit-Rate") => {
+                req.resp.limit_rate = forebay_conf::units::number(value).unwrap_or(0);
+            }
+            id if survives(id) => req.resp.fields.push(f.name.of(&buf), value),
+            _ => {}
+        }
+    }
+    let head = &mut req.modules.upstream.head;
+    head.fields = lines;
+    head.buf = buf;
+    if named {
+        return Some(Outcome::Named);
+    }
+    if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
+        return Some(Outcome::Status(500));
+    }
+    Some(Outcome::Redirect)
+}

@@ -1,0 +1,220 @@
+//! The URL of `proxy_pass`: where a request goes and with which URI. Hot path.
+
+use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::request::Request;
+use crate::upstream::config::{Place, address_text};
+use crate::upstream::exchange::Target;
+use crate::upstream::{Peer, PeerAddr};
+use forebay_conf::error::{Error, Level};
+use forebay_conf::tree::Directive;
+use forebay_http::uri::{Escape, escape};
+use std::time::Duration;
+
+/// A `proxy_pass`.
+#[derive(Clone, Debug)]
+pub struct Pass {
+    /// Name of the prefix or exact location that it stands in.
+    pub location: Option<Vec<u8>>,
+    /// What it names.
+    pub to: To,
+}
+
+/// What a `proxy_pass` names.
+#[derive(Clone, Debug)]
+pub enum To {
+    /// A constant URL.
+    Fixed {
+        /// Group.
+        group: usize,
+        /// `$proxy_host`.
+        host: Vec<u8>,
+        /// `$proxy_port`.
+        port: Vec<u8>,
+        /// What replaces the location's name; `None`: the request's own URI is passed on.
+        uri: Option<Vec<u8>>,
+        /// The URL as written.
+        url: Vec<u8>,
+    },
+    /// With variables.
+    Template(Template),
+}
+
+/// The pieces of a URL.
+struct Parts<'t> {
+    place: Place,
+    /// Host and port as written.
+    authority: &'t [u8],
+    uri: Option<&'t [u8]>,
+}
+
+fn split(url: &[u8]) -> Result<Parts<'_>, String> {
+    let show = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    let lower = url.get(..8).unwrap_or(url).to_ascii_lowercase();
+    if lower.starts_with(b"https://") {
+        return Err("https protocol requires SSL support".into());
+    }
+    if !lower.starts_with(b"http://") {
+        return Err("invalid URL prefix".into());
+    }
+    let rest = &url[7..];
+    let (authority, uri) = if rest.starts_with(b"unix:") {
+        match memchr::memchr(b':', &rest[5..]) {
+            Some(at) => (&rest[..5 + at], Some(&rest[6 + at..]).filter(|u| !u.is_empty())),
+            None => (rest, None),
+        }
+    } else {
+        match rest.iter().position(|b| matches!(b, b'/' | b'?')) {
+            Some(at) => (&rest[..at], Some(&rest[at..])),
+            None => (rest, None),
+        }
+    };
+    let place = Place::parse(authority).map_err(|m| format!("{m} in upstream \"{}\"", show(rest)))?;
+    Ok(Parts { place, authority, uri })
+}
+
+impl Pass {
+    /// Reads the directive. `location`: the name of a prefix or exact location.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    pub fn parse(d: &Directive, location: Option<Vec<u8>>, cx: &mut Scope<'_>) -> Result<Pass, Error> {
+        let Some(word) = d.args.first() else { return Err(cx.error(d, "no URL")) };
+        let template = cx.template(d, word)?;
+        let Some(url) = template.as_const() else {
+            return Ok(Pass { location, to: To::Template(template) });
+        };
+        let parts = split(url).map_err(|m| cx.error_at(d, word, m))?;
+        if parts.uri.is_some() && location.is_none() {
+            return Err(cx.error(
+                d,
+                "\"proxy_pass\" cannot have URI part in location given by regular expression, or inside named \
+                 location, or inside \"if\" statement, or inside \"limit_except\" block",
+            ));
+        }
+        let at = cx.error_at(d, word, "");
+        let group = cx.upstreams.reference(&parts.place, 80, at);
+        let (host, port) = host_and_port(&parts);
+        let to = To::Fixed { group, host, port, uri: parts.uri.map(<[u8]>::to_vec), url: url.to_vec() };
+        Ok(Pass { location, to })
+    }
+
+    /// Where this request goes and with which URI. Sets `$proxy_host` and `$proxy_port`.
+    ///
+    /// # Errors
+    /// The status to answer with.
+    pub async fn resolve(&self, req: &mut Request) -> Result<(Target, Vec<u8>), u16> {
+        match &self.to {
+            To::Fixed { group, host, port, uri, .. } => {
+                set_host(req, host, port);
+                let mut out = Vec::new();
+                self.uri(req, uri.as_deref(), &mut out);
+                Ok((Target::Group(*group), out))
+            }
+            To::Template(t) => {
+                let url = t.value(req).map_err(|_| 500u16)?;
+                self.resolve_url(req, &url).await
+            }
+        }
+    }
+
+    async fn resolve_url(&self, req: &mut Request, url: &[u8]) -> Result<(Target, Vec<u8>), u16> {
+        let parts = match split(url) {
+            Ok(p) => p,
+            Err(m) => {
+                let text = if m == "invalid URL prefix" {
+                    format!("{m} in \"{}\"", String::from_utf8_lossy(url))
+                } else {
+                    m
+                };
+                req.log(Level::Error, &text);
+                return Err(500);
+            }
+        };
+        let (host, port) = host_and_port(&parts);
+        set_host(req, &host, &port);
+        let mut uri = Vec::new();
+        match parts.uri {
+            // With variables the URI is passed as it is.
+            Some(u) => {
+                if u.first() == Some(&b'?') {
+                    uri.push(b'/');
+                }
+                uri.extend_from_slice(u);
+            }
+            None => self.uri(req, None, &mut uri),
+        }
+        let http = req.http();
+        let name = parts.place.host();
+        let group = http.upstreams.iter().position(|g| {
+            g.name == name
+                && match &parts.place {
+                    Place::Host(_, None) => true,
+                    Place::Host(_, Some(p)) => {
+                        !g.explicit
+                            && g.peers.iter().any(|x| matches!(x.addr, PeerAddr::Inet(a) if a.port() == *p))
+                    }
+                    Place::Unix(_) => true,
+                }
+        });
+        if let Some(g) = group {
+            return Ok((Target::Group(g), uri));
+        }
+        if let Some(addr) = parts.place.literal(80) {
+            return Ok((Target::Direct(vec![peer(addr)]), uri));
+        }
+        let text = String::from_utf8_lossy(&name).into_owned();
+        req.log(Level::Error, &format!("no resolver defined to resolve {text}"));
+        Err(502)
+    }
+
+    /// The URI for the upstream (nginx: proxy_pass, "if the directive is specified with a URI").
+    fn uri(&self, req: &Request, replacement: Option<&[u8]>, out: &mut Vec<u8>) {
+        let changed = req.rewritten;
+        if replacement.is_none() && !changed {
+            out.extend_from_slice(req.head.target.of(&req.head.buf));
+            return;
+        }
+        let mut path = req.uri.as_slice();
+        if let (Some(r), Some(l)) = (replacement, &self.location) {
+            if r.first() == Some(&b'?') {
+                out.push(b'/');
+            }
+            out.extend_from_slice(r);
+            path = path.get(l.len()..).unwrap_or_default();
+        }
+        escape(path, Escape::Uri, out);
+        if !req.args.is_empty() {
+            out.push(b'?');
+            out.extend_from_slice(&req.args);
+        }
+    }
+}
+
+fn peer(addr: PeerAddr) -> Peer {
+    Peer {
+        name: address_text(&addr),
+        addr,
+        weight: 1,
+        max_fails: 1,
+        fail_timeout: Duration::from_secs(10),
+        max_conns: 0,
+        backup: false,
+        down: false,
+    }
+}
+
+fn host_and_port(parts: &Parts<'_>) -> (Vec<u8>, Vec<u8>) {
+    match &parts.place {
+        Place::Unix(_) => (b"localhost".to_vec(), Vec::new()),
+        Place::Host(_, port) => (parts.authority.to_vec(), port.unwrap_or(80).to_string().into_bytes()),
+    }
+}
+
+fn set_host(req: &mut Request, host: &[u8], port: &[u8]) {
+    let u = &mut req.modules.upstream;
+    u.host.clear();
+    u.host.extend_from_slice(host);
+    u.port.clear();
+    u.port.extend_from_slice(port);
+}

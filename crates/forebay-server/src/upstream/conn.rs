@@ -1,0 +1,271 @@
+//! A connection to an upstream: opened or taken from the idle ones, waited on together with the client.
+//! Hot path.
+
+use super::PeerAddr;
+use crate::reactor::Token;
+use crate::thread::Thread;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+/// An open connection; closed when dropped.
+pub struct Conn {
+    thread: Rc<Thread>,
+    token: Token,
+    kept: bool,
+    /// Requests served before this one.
+    pub requests: u64,
+    /// When it was opened.
+    pub opened: Instant,
+    /// It was idle before this request.
+    pub reused: bool,
+}
+
+impl std::fmt::Debug for Conn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conn").field("token", &self.token).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.thread.reactor.remove(self.token);
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// `connect()` or `socket()` failed.
+    Connect(Errno),
+    /// No descriptor or no memory for one: not the server's fault.
+    Local(Errno),
+    /// Not in time.
+    Timeout,
+    /// The client left meanwhile.
+    ClientGone,
+}
+
+/// What a wait came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// The descriptor is ready.
+    Ready,
+    /// The time is over.
+    Timeout,
+    /// The client closed its connection.
+    ClientGone,
+}
+
+/// What to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum For {
+    /// A read may give something.
+    Read,
+    /// A write may take something.
+    Write,
+    /// Either.
+    Both,
+}
+
+/// Looks at the client's connection while an upstream is waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch(Option<Token>);
+
+impl Watch {
+    /// Watches this connection; `None` watches nothing (nginx: proxy_ignore_client_abort).
+    pub fn new(client: Option<Token>) -> Watch {
+        Watch(client)
+    }
+
+    fn poll_gone(&mut self, thread: &Thread, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(client) = self.0 else { return Poll::Pending };
+        let mut clear = false;
+        loop {
+            if thread.reactor.poll_readable(client, clear, cx).is_pending() {
+                return Poll::Pending;
+            }
+            clear = false;
+            let mut byte = [0u8; 1];
+            let got =
+                thread.reactor.with_fd(client, |fd| rustix::net::recv(fd, &mut byte[..], RecvFlags::PEEK));
+            match got {
+                Some(Err(Errno::AGAIN)) => clear = true,
+                Some(Err(Errno::INTR)) => {}
+                // The next request is here: the client is alive. Its bytes keep the slot readable.
+                Some(Ok((n, _))) if n > 0 => {
+                    self.0 = None;
+                    return Poll::Pending;
+                }
+                _ => return Poll::Ready(()),
+            }
+        }
+    }
+}
+
+impl Conn {
+    /// A connection that was idle.
+    pub fn reuse(thread: &Rc<Thread>, idle: &super::Idle) -> Option<Conn> {
+        thread.reactor.reuse(idle.token).then(|| Conn {
+            thread: thread.clone(),
+            token: idle.token,
+            kept: false,
+            requests: idle.requests,
+            opened: idle.opened,
+            reused: true,
+        })
+    }
+
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub async fn open(
+        thread: &Rc<Thread>,
+        addr: &PeerAddr,
+        bind: Option<std::net::SocketAddr>,
+        deadline: Instant,
+        watch: &mut Watch,
+    ) -> Result<Conn, Failure> {
+        let family = match addr {
+            PeerAddr::Inet(a) if a.is_ipv4() => AddressFamily::INET,
+            PeerAddr::Inet(_) => AddressFamily::INET6,
+            PeerAddr::Unix(_) => AddressFamily::UNIX,
+        };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(Failure::Local)?;
+        if let Some(local) = bind {
+            rustix::net::bind(&fd, &local).map_err(Failure::Local)?;
+        }
+        let begun = match addr {
+            PeerAddr::Inet(a) => {
+                let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
+                rustix::net::connect(&fd, a)
+            }
+            PeerAddr::Unix(p) => match rustix::net::SocketAddrUnix::new(p.as_path()) {
+                Ok(a) => rustix::net::connect(&fd, &a),
+                Err(e) => Err(e),
+            },
+        };
+        let conn = Conn {
+            thread: thread.clone(),
+            token: thread.reactor.insert(fd),
+            kept: false,
+            requests: 0,
+            opened: thread.reactor.now(),
+            reused: false,
+        };
+        match begun {
+            Ok(()) => return Ok(conn),
+            Err(Errno::INPROGRESS) => {}
+            Err(e) => return Err(Failure::Connect(e)),
+        }
+        match conn.wait(For::Write, deadline, watch).await {
+            Waited::Ready => {}
+            Waited::Timeout => return Err(Failure::Timeout),
+            Waited::ClientGone => return Err(Failure::ClientGone),
+        }
+        match thread.reactor.with_fd(conn.token, |fd| rustix::net::sockopt::socket_error(fd)) {
+            Some(Ok(Ok(()))) => Ok(conn),
+            Some(Ok(Err(e)) | Err(e)) => Err(Failure::Connect(e)),
+            None => Err(Failure::Connect(Errno::BADF)),
+        }
+    }
+
+    /// Waits after a call that would have blocked.
+    pub async fn wait(&self, what: For, deadline: Instant, watch: &mut Watch) -> Waited {
+        let r = &self.thread.reactor;
+        let mut clear = true;
+        std::future::poll_fn(|cx| {
+            let clear = std::mem::take(&mut clear);
+            let read = what != For::Write && r.poll_readable(self.token, clear, cx).is_ready();
+            let write = what != For::Read && r.poll_writable(self.token, clear, cx).is_ready();
+            if read || write {
+                return Poll::Ready(Waited::Ready);
+            }
+            if watch.poll_gone(&self.thread, cx).is_ready() {
+                return Poll::Ready(Waited::ClientGone);
+            }
+            r.poll_deadline(deadline).map(|()| Waited::Timeout)
+        })
+        .await
+    }
+
+    /// Whether a read may give something, as far as is known.
+    pub fn readable(&self) -> bool {
+        self.thread.reactor.is_readable(self.token)
+    }
+
+    /// Reads into the spare capacity of `buf`, made at least `room` bytes; 0 is the end.
+    ///
+    /// # Errors
+    /// `AGAIN` when there is nothing; other errors end the connection.
+    pub fn read(&self, buf: &mut Vec<u8>, room: usize) -> Result<usize, Errno> {
+        buf.reserve(room);
+        let want = buf.capacity() - buf.len();
+        loop {
+            let got = self.thread.reactor.with_fd(self.token, |fd| {
+                rustix::net::recv(fd, rustix::buffer::spare_capacity(buf), RecvFlags::empty())
+            });
+            match got {
+                None => return Err(Errno::BADF),
+                Some(Err(Errno::INTR)) => {}
+                Some(Err(e)) => {
+                    if e == Errno::AGAIN {
+                        self.thread.reactor.drained(self.token);
+                    }
+                    return Err(e);
+                }
+                Some(Ok((n, _))) => {
+                    if n > 0 && n < want {
+                        self.thread.reactor.drained(self.token);
+                    }
+                    return Ok(n);
+                }
+            }
+        }
+    }
+
+    /// Calls `f` with the descriptor.
+    ///
+    /// # Errors
+    /// Those of `f`.
+    pub fn with_fd<R>(&self, f: impl FnOnce(&std::os::fd::OwnedFd) -> Result<R, Errno>) -> Result<R, Errno> {
+        self.thread.reactor.with_fd(self.token, f).unwrap_or(Err(Errno::BADF))
+    }
+
+    /// Puts it among the idle ones of its group.
+    pub fn keep(
+        mut self,
+        state: &mut super::GroupState,
+        keepalive: &super::Keepalive,
+        peer: usize,
+        location: usize,
+    ) {
+        let now = self.thread.reactor.now();
+        let old = now.saturating_duration_since(self.opened) > keepalive.time;
+        if keepalive.connections == 0 || self.requests + 1 >= keepalive.requests || old {
+            return;
+        }
+        if !self.thread.reactor.set_aside(self.token, now + keepalive.timeout) {
+            return;
+        }
+        self.kept = true;
+        while state.idle.len() >= keepalive.connections {
+            if let Some(oldest) = state.idle.pop_front() {
+                self.thread.reactor.remove(oldest.token);
+            }
+        }
+        state.idle.push_back(super::Idle {
+            token: self.token,
+            peer,
+            location,
+            requests: self.requests + 1,
+            opened: self.opened,
+        });
+    }
+}

@@ -1,0 +1,664 @@
+//! One request to an upstream: a server is chosen, the request sent, the head of the response read; on a
+//! failure the next server has its turn (nginx: proxy_next_upstream). Comes from `modules/proxy.rs`; the body
+//! of the response is read in `stream.rs`. Hot path.
+
+use super::conn::{Conn, Failure, For, Waited, Watch};
+use super::{Group, GroupState, Peer, PeerAddr};
+use crate::body::{self, BodyError};
+use crate::modules::proxy::{NextUpstream, Settings};
+use crate::modules::static_file::errno_text;
+use crate::request::Request;
+use crate::response::FieldList;
+use crate::thread::ThreadConfig;
+use forebay_conf::error::Level;
+use forebay_http::h1::client::{self, ResponseHead};
+use forebay_http::h1::request::Status;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Where a request goes.
+#[derive(Debug)]
+pub enum Target {
+    /// A group of the configuration.
+    Group(usize),
+    /// Addresses found while the request is served.
+    Direct(Vec<Peer>),
+}
+
+/// The body that goes with a request.
+#[derive(Debug)]
+pub enum Outgoing {
+    /// None.
+    None,
+    /// Made by `proxy_set_body`.
+    Bytes(Vec<u8>),
+    /// The client's, read before.
+    Stored,
+    /// The client's, read while it is sent (nginx: proxy_request_buffering off); `true`: in chunks.
+    Streamed(bool),
+}
+
+/// One server that was asked.
+#[derive(Debug)]
+pub struct Attempt {
+    /// `$upstream_addr`.
+    pub name: Vec<u8>,
+    /// `$upstream_status`; 0 = none.
+    pub status: u16,
+    /// When it began.
+    pub started: Instant,
+    /// `$upstream_connect_time`.
+    pub connect: Option<Duration>,
+    /// `$upstream_header_time`.
+    pub header: Option<Duration>,
+    /// `$upstream_response_time`.
+    pub response: Option<Duration>,
+    /// `$upstream_bytes_sent`.
+    pub sent: u64,
+    /// `$upstream_bytes_received`.
+    pub received: u64,
+    /// `$upstream_response_length`.
+    pub length: u64,
+    /// First of another location, reached by an internal redirect.
+    pub redirected: bool,
+}
+
+/// What a request keeps about its upstreams.
+#[derive(Debug, Default)]
+pub struct Upstreamed {
+    /// Servers asked, in order.
+    pub attempts: Vec<Attempt>,
+    /// The last head received.
+    pub head: ResponseHead,
+    /// Trailers of the last response.
+    pub trailers: FieldList,
+    /// `$proxy_host`.
+    pub host: Vec<u8>,
+    /// `$proxy_port`.
+    pub port: Vec<u8>,
+    /// What the error log calls the upstream; empty when none is involved.
+    pub log_name: Vec<u8>,
+    /// Path and query that stand behind it.
+    pub log_path: Vec<u8>,
+}
+
+impl Upstreamed {
+    /// Forgets everything; memory is kept.
+    pub fn clear(&mut self) {
+        if self.attempts.is_empty() && self.host.is_empty() {
+            return;
+        }
+        self.attempts.clear();
+        self.head.advance(usize::MAX);
+        self.trailers.clear();
+        self.host.clear();
+        self.port.clear();
+        self.log_name.clear();
+        self.log_path.clear();
+    }
+
+    /// The server that is being asked.
+    pub fn current(&mut self) -> Option<&mut Attempt> {
+        self.attempts.last_mut()
+    }
+}
+
+/// A connection with its place in a group.
+#[derive(Debug)]
+pub struct Lease {
+    /// The connection.
+    pub conn: Option<Conn>,
+    conf: Rc<ThreadConfig>,
+    group: Option<usize>,
+    peer: usize,
+    location: usize,
+}
+
+impl Lease {
+    /// The connection is sound and free: others may use it.
+    pub fn keep(mut self) {
+        let Some(g) = self.group else { return };
+        let conf = self.conf.clone();
+        let Some(group) = conf.config.http.upstreams.get(g) else { return };
+        if let (Some(conn), Some(state)) = (self.conn.take(), conf.groups.borrow_mut().get_mut(g)) {
+            conn.keep(state, &group.keepalive, self.peer, self.location);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(g) = self.group
+            && let Some(state) = self.conf.groups.borrow_mut().get_mut(g)
+        {
+            state.end(self.peer);
+        }
+    }
+}
+
+/// What went wrong with one server.
+struct Fault {
+    kind: NextUpstream,
+    status: u16,
+    /// Nothing of the request can have been acted upon.
+    unsent: bool,
+    /// Another server would not help.
+    last: bool,
+}
+
+impl Fault {
+    fn new(kind: NextUpstream, status: u16) -> Fault {
+        Fault { kind, status, unsent: false, last: false }
+    }
+
+    /// The client is to blame or gone.
+    fn client(status: u16) -> Fault {
+        Fault { kind: NextUpstream::Error, status, unsent: false, last: true }
+    }
+}
+
+fn with_state<R>(conf: &ThreadConfig, g: usize, f: impl FnOnce(&Group, &mut GroupState) -> R) -> Option<R> {
+    let group = conf.config.http.upstreams.get(g)?;
+    let mut states = conf.groups.borrow_mut();
+    if states.is_empty() {
+        states.extend(conf.config.http.upstreams.iter().map(GroupState::new));
+    }
+    states.get_mut(g).map(|s| f(group, s))
+}
+
+/// Asks servers until one has sent the head of a response, which is then in `Upstreamed::head`.
+///
+/// # Errors
+/// The status to answer with; 499 if the client is gone.
+pub async fn run(
+    req: &mut Request,
+    target: &Target,
+    head: &[u8],
+    body: &Outgoing,
+    s: &Settings,
+) -> Result<Lease, u16> {
+    let conf = req.conf.clone();
+    let begun = Instant::now();
+    let mut tried: Vec<usize> = Vec::new();
+    let mut redirected = !req.modules.upstream.attempts.is_empty();
+    loop {
+        let now = req.thread.reactor.now();
+        let Some((peer, addr, name, total)) = choose(&conf, target, &tried, now) else {
+            return Err(no_live(req, &conf, target, redirected));
+        };
+        req.modules.upstream.attempts.push(Attempt {
+            name,
+            status: 0,
+            started: Instant::now(),
+            connect: None,
+            header: None,
+            response: None,
+            sent: 0,
+            received: 0,
+            length: 0,
+            redirected: std::mem::take(&mut redirected),
+        });
+        rename(req, &addr);
+        let group = match target {
+            Target::Group(g) => Some(*g),
+            Target::Direct(_) => None,
+        };
+        let mut lease = Lease { conn: None, conf: conf.clone(), group, peer, location: req.location };
+        if let Some(g) = group {
+            with_state(&conf, g, |_, state| state.begin(peer));
+        }
+        let fault = match attempt(req, &mut lease, &addr, head, body, s).await {
+            Ok(()) => {
+                let status = req.modules.upstream.head.status;
+                let kind = NextUpstream::of_status(status);
+                let tries_left = tried.len() + 1 < total.min(s.tries());
+                match kind {
+                    Some(kind)
+                        if s.next_upstream.has(kind) && tries_left && may_retry(req, s, kind, false) =>
+                    {
+                        Fault::new(kind, status)
+                    }
+                    _ => {
+                        if let Some(g) = group {
+                            with_state(&conf, g, |_, state| state.succeed(peer));
+                        }
+                        return Ok(lease);
+                    }
+                }
+            }
+            Err(fault) => fault,
+        };
+        let reused = lease.conn.as_ref().is_some_and(|c| c.reused);
+        drop(lease);
+        let received = {
+            let Some(a) = req.modules.upstream.current() else { return Err(502) };
+            a.status = fault.status;
+            a.response = Some(a.started.elapsed());
+            a.received
+        };
+        if fault.last {
+            if let Some(a) = req.modules.upstream.current() {
+                a.status = 0;
+            }
+            return Err(fault.status);
+        }
+        // An idle connection may have been closed while the request was on its way: that says nothing
+        // about the server.
+        if reused && received == 0 && fault.kind == NextUpstream::Error {
+            if may_retry(req, s, fault.kind, fault.unsent) && !matches!(body, Outgoing::Streamed(_)) {
+                continue;
+            }
+            return Err(fault.status);
+        }
+        if let Some(g) = group
+            && !matches!(fault.kind, NextUpstream::Http403 | NextUpstream::Http404)
+        {
+            let dead = with_state(&conf, g, |group, state| state.fail(group, peer, now));
+            if dead == Some(true) {
+                req.log(Level::Warn, "upstream server temporarily disabled while connecting to upstream");
+            }
+        }
+        tried.push(peer);
+        let in_time = s.next_upstream_timeout.0.is_zero() || begun.elapsed() < s.next_upstream_timeout.0;
+        let again = s.next_upstream.has(fault.kind)
+            && tried.len() < total.min(s.tries())
+            && in_time
+            && !matches!(body, Outgoing::Streamed(_) if !fault.unsent)
+            && may_retry(req, s, fault.kind, fault.unsent);
+        if !again {
+            return Err(fault.status);
+        }
+    }
+}
+
+/// Whether a request may be sent again: one that changes something only if it was never sent, or if the
+/// configuration allows it (nginx: non_idempotent).
+fn may_retry(req: &Request, s: &Settings, _kind: NextUpstream, unsent: bool) -> bool {
+    let changes = matches!(req.head.method_text.of(&req.head.buf), b"POST" | b"LOCK" | b"PATCH");
+    unsent || !changes || s.next_upstream.has(NextUpstream::NonIdempotent)
+}
+
+type Chosen = (usize, PeerAddr, Vec<u8>, usize);
+
+fn choose(conf: &ThreadConfig, target: &Target, tried: &[usize], now: Instant) -> Option<Chosen> {
+    match target {
+        Target::Group(g) => with_state(conf, *g, |group, state| {
+            let i = state.choose(group, tried, now)?;
+            let p = group.peers.get(i)?;
+            Some((i, p.addr.clone(), p.name.clone(), group.peers.len()))
+        })?,
+        Target::Direct(peers) => {
+            let (i, p) = peers.iter().enumerate().find(|(i, _)| !tried.contains(i))?;
+            Some((i, p.addr.clone(), p.name.clone(), peers.len()))
+        }
+    }
+}
+
+fn no_live(req: &mut Request, conf: &ThreadConfig, target: &Target, redirected: bool) -> u16 {
+    let name = match target {
+        Target::Group(g) => conf.config.http.upstreams.get(*g).map(|g| g.name.clone()),
+        Target::Direct(_) => None,
+    };
+    if let Some(name) = name {
+        rename_to(req, &name);
+        req.modules.upstream.attempts.push(Attempt {
+            name,
+            status: 502,
+            started: Instant::now(),
+            connect: None,
+            header: None,
+            response: Some(Duration::ZERO),
+            sent: 0,
+            received: 0,
+            length: 0,
+            redirected,
+        });
+    }
+    req.log(Level::Error, "no live upstreams while connecting to upstream");
+    502
+}
+
+/// Tells the error log the address that is being asked.
+fn rename(req: &mut Request, addr: &PeerAddr) {
+    let mut name = super::config::address_text(addr);
+    if matches!(addr, PeerAddr::Unix(_)) {
+        name.push(b':');
+    }
+    rename_to(req, &name);
+}
+
+fn rename_to(req: &mut Request, name: &[u8]) {
+    let log = &mut req.modules.upstream.log_name;
+    log.clear();
+    log.extend_from_slice(b"http://");
+    log.extend_from_slice(name);
+}
+
+async fn attempt(
+    req: &mut Request,
+    lease: &mut Lease,
+    addr: &PeerAddr,
+    head: &[u8],
+    body: &Outgoing,
+    s: &Settings,
+) -> Result<(), Fault> {
+    let mut watch = Watch::new((!s.ignore_client_abort).then_some(req.token));
+    req.modules.upstream.head.advance(usize::MAX);
+    let idle = match lease.group {
+        Some(g) => take_idle(req, &lease.conf, g, lease.peer, lease.location),
+        None => None,
+    };
+    let conn = match idle {
+        Some(c) => c,
+        None => connect(req, addr, s, &mut watch).await?,
+    };
+    if let Some(a) = req.modules.upstream.current() {
+        a.connect = Some(a.started.elapsed());
+    }
+    let conn = lease.conn.insert(conn);
+    send(req, conn, head, body, s, &mut watch).await?;
+    read_head(req, conn, s, &mut watch).await
+}
+
+fn take_idle(req: &Request, conf: &ThreadConfig, g: usize, peer: usize, location: usize) -> Option<Conn> {
+    with_state(conf, g, |group, state| {
+        loop {
+            let fits = |i: &super::Idle| i.peer == peer && (!group.keepalive.local || i.location == location);
+            let at = state.idle.iter().rposition(fits)?;
+            let idle = state.idle.remove(at)?;
+            if let Some(c) = Conn::reuse(&req.thread, &idle) {
+                return Some(c);
+            }
+        }
+    })?
+}
+
+async fn connect(req: &mut Request, addr: &PeerAddr, s: &Settings, watch: &mut Watch) -> Result<Conn, Fault> {
+    let thread = req.thread.clone();
+    let deadline = Instant::now() + s.connect_timeout.0;
+    match Conn::open(&thread, addr, None, deadline, watch).await {
+        Ok(c) => {
+            if s.socket_keepalive {
+                let _ = c.with_fd(|fd| rustix::net::sockopt::set_socket_keepalive(fd, true));
+            }
+            Ok(c)
+        }
+        Err(Failure::Connect(e)) => {
+            let (level, to) = match addr {
+                PeerAddr::Unix(p) if e == Errno::NOENT => (Level::Crit, format!("to unix:{} ", p.display())),
+                PeerAddr::Unix(p) => (Level::Error, format!("to unix:{} ", p.display())),
+                PeerAddr::Inet(_) => (Level::Error, String::new()),
+            };
+            req.log(level, &format!("connect() {to}failed {} while connecting to upstream", errno_text(e)));
+            Err(Fault { unsent: true, ..Fault::new(NextUpstream::Error, 502) })
+        }
+        Err(Failure::Local(e)) => {
+            req.log(Level::Alert, &format!("socket() failed {} while connecting to upstream", errno_text(e)));
+            Err(Fault { unsent: true, last: true, ..Fault::new(NextUpstream::Error, 500) })
+        }
+        Err(Failure::Timeout) => {
+            req.log(
+                Level::Error,
+                "upstream timed out (110: Connection timed out) while connecting to upstream",
+            );
+            Err(Fault { unsent: true, ..Fault::new(NextUpstream::Timeout, 504) })
+        }
+        Err(Failure::ClientGone) => Err(client_gone(req, "connecting to upstream")),
+    }
+}
+
+fn client_gone(req: &mut Request, doing: &str) -> Fault {
+    req.log(
+        Level::Info,
+        &format!(
+            "epoll_wait() reported that client prematurely closed connection, so upstream connection is \
+             closed too while {doing}"
+        ),
+    );
+    Fault::client(499)
+}
+
+/// How a write ended.
+enum Wrote {
+    All,
+    /// The server answers already or does not read any more.
+    Early,
+}
+
+async fn send(
+    req: &mut Request,
+    conn: &Conn,
+    head: &[u8],
+    body: &Outgoing,
+    s: &Settings,
+    watch: &mut Watch,
+) -> Result<(), Fault> {
+    let stored = match body {
+        Outgoing::Bytes(b) => Some(b.as_slice()),
+        Outgoing::Stored if !req.body.stored.mem.is_empty() => None,
+        _ => Some(&[][..]),
+    };
+    let wrote = match stored {
+        Some([]) => write(req, conn, head, s, watch).await?,
+        Some(b) => write(req, conn, &[head, b].concat(), s, watch).await?,
+        None => {
+            let both = [head, req.body.stored.mem.as_slice()].concat();
+            write(req, conn, &both, s, watch).await?
+        }
+    };
+    match (wrote, body) {
+        (Wrote::Early, _) => Ok(()),
+        (Wrote::All, Outgoing::Stored) => send_file(req, conn, s, watch).await,
+        (Wrote::All, Outgoing::Streamed(chunked)) => send_streamed(req, conn, *chunked, s, watch).await,
+        _ => Ok(()),
+    }
+}
+
+/// Writes all bytes unless the server answers before it has read them.
+async fn write(
+    req: &mut Request,
+    conn: &Conn,
+    bytes: &[u8],
+    s: &Settings,
+    watch: &mut Watch,
+) -> Result<Wrote, Fault> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        match conn.with_fd(|fd| rustix::net::send(fd, rest, SendFlags::NOSIGNAL)) {
+            Ok(n) => {
+                rest = rest.get(n..).unwrap_or_default();
+                if let Some(a) = req.modules.upstream.current() {
+                    a.sent += n as u64;
+                }
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                if !room(req, conn, s, watch).await? {
+                    return Ok(Wrote::Early);
+                }
+            }
+            // What it said before it stopped reading is still worth having.
+            Err(Errno::PIPE | Errno::CONNRESET) if conn.readable() && !conn.reused => {
+                return Ok(Wrote::Early);
+            }
+            Err(e) => {
+                req.log(
+                    Level::Error,
+                    &format!("send() failed {} while sending request to upstream", errno_text(e)),
+                );
+                return Err(Fault::new(NextUpstream::Error, 502));
+            }
+        }
+    }
+    Ok(Wrote::All)
+}
+
+/// Waits until the server reads on. `false`: it answers instead.
+async fn room(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -> Result<bool, Fault> {
+    let deadline = Instant::now() + s.send_timeout.0;
+    match conn.wait(For::Both, deadline, watch).await {
+        Waited::Ready => {
+            let mut byte = [0u8; 1];
+            let peeked =
+                conn.with_fd(|fd| rustix::net::recv(fd, &mut byte[..], rustix::net::RecvFlags::PEEK));
+            Ok(matches!(peeked, Err(Errno::AGAIN | Errno::INTR)))
+        }
+        Waited::Timeout => {
+            req.log(
+                Level::Error,
+                "upstream timed out (110: Connection timed out) while sending request to upstream",
+            );
+            Err(Fault::new(NextUpstream::Timeout, 504))
+        }
+        Waited::ClientGone => Err(client_gone(req, "sending request to upstream")),
+    }
+}
+
+/// Sends the part of the client's body that is in a file.
+async fn send_file(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -> Result<(), Fault> {
+    let Some(file) = req.body.stored.file.clone() else { return Ok(()) };
+    let end = req.body.stored.in_file;
+    let mut offset = 0;
+    while offset < end {
+        let count = (end - offset).min(1 << 20) as usize;
+        match conn.with_fd(|fd| rustix::fs::sendfile(fd, &*file, Some(&mut offset), count)) {
+            Ok(0) => return Err(Fault::new(NextUpstream::Error, 500)),
+            Ok(n) => {
+                if let Some(a) = req.modules.upstream.current() {
+                    a.sent += n as u64;
+                }
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                if !room(req, conn, s, watch).await? {
+                    return Ok(());
+                }
+            }
+            Err(Errno::PIPE | Errno::CONNRESET) if conn.readable() => return Ok(()),
+            Err(e) => {
+                req.log(
+                    Level::Error,
+                    &format!("sendfile() failed {} while sending request to upstream", errno_text(e)),
+                );
+                return Err(Fault::new(NextUpstream::Error, 502));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Passes the client's body on as it comes.
+async fn send_streamed(
+    req: &mut Request,
+    conn: &Conn,
+    chunked: bool,
+    s: &Settings,
+    watch: &mut Watch,
+) -> Result<(), Fault> {
+    let mut piece = Vec::new();
+    let mut framed = Vec::new();
+    loop {
+        piece.clear();
+        let more = match body::read_piece(req, &mut piece).await {
+            Ok(more) => more,
+            Err(BodyError::Status(status)) => return Err(Fault::client(status)),
+            Err(BodyError::Gone) => return Err(Fault::client(400)),
+        };
+        framed.clear();
+        if chunked {
+            if !piece.is_empty() {
+                framed.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
+                framed.extend_from_slice(&piece);
+                framed.extend_from_slice(b"\r\n");
+            }
+            if !more {
+                framed.extend_from_slice(b"0\r\n\r\n");
+            }
+        } else {
+            std::mem::swap(&mut framed, &mut piece);
+        }
+        if let Wrote::Early = write(req, conn, &framed, s, watch).await? {
+            return Ok(());
+        }
+        if !more {
+            return Ok(());
+        }
+    }
+}
+
+/// Most interim responses (RFC 9110, section 15.2) before the final one.
+const MAX_INTERIM: u32 = 100;
+
+/// Room for reading a head and what of the body comes with it, bytes.
+const READ: usize = 16 * 1024;
+
+async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -> Result<(), Fault> {
+    let limit = s.buffer_size.0 as usize;
+    let mut interim = 0;
+    let mut deadline = Instant::now() + s.read_timeout.0;
+    loop {
+        let head = &mut req.modules.upstream.head;
+        if !head.buf.is_empty() {
+            match client::parse(head, limit) {
+                Ok(Status::Complete) if head.is_interim() && interim < MAX_INTERIM => {
+                    interim += 1;
+                    let len = head.len;
+                    head.advance(len);
+                    continue;
+                }
+                Ok(Status::Complete) => {
+                    let status = head.status;
+                    if let Some(a) = req.modules.upstream.current() {
+                        a.header = Some(a.started.elapsed());
+                        a.status = status;
+                    }
+                    return Ok(());
+                }
+                Ok(Status::Partial) => {}
+                Err(bad) => {
+                    let mut message = Vec::new();
+                    bad.message(head, &mut message);
+                    message.extend_from_slice(b" while reading response header from upstream");
+                    req.log(Level::Error, &String::from_utf8_lossy(&message));
+                    return Err(Fault::new(NextUpstream::InvalidHeader, 502));
+                }
+            }
+        }
+        match conn.read(&mut req.modules.upstream.head.buf, READ) {
+            Ok(0) => {
+                req.log(
+                    Level::Error,
+                    "upstream prematurely closed connection while reading response header from upstream",
+                );
+                return Err(Fault::new(NextUpstream::Error, 502));
+            }
+            Ok(n) => {
+                if let Some(a) = req.modules.upstream.current() {
+                    a.received += n as u64;
+                }
+                deadline = Instant::now() + s.read_timeout.0;
+            }
+            Err(Errno::AGAIN) => match conn.wait(For::Read, deadline, watch).await {
+                Waited::Ready => {}
+                Waited::Timeout => {
+                    req.log(
+                        Level::Error,
+                        "upstream timed out (110: Connection timed out) while reading response header from \
+                         upstream",
+                    );
+                    return Err(Fault::new(NextUpstream::Timeout, 504));
+                }
+                Waited::ClientGone => return Err(client_gone(req, "sending request to upstream")),
+            },
+            Err(e) => {
+                req.log(
+                    Level::Error,
+                    &format!("recv() failed {} while reading response header from upstream", errno_text(e)),
+                );
+                return Err(Fault::new(NextUpstream::Error, 502));
+            }
+        }
+    }
+}

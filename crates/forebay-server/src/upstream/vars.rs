@@ -1,0 +1,96 @@
+//! `$upstream_*` and `$proxy_*` (nginx: ngx_http_upstream_module, ngx_http_proxy_module).
+
+use super::exchange::Attempt;
+use crate::modules::vars::{join, same_name, seconds};
+use crate::request::{Request, VarError};
+use crate::variables::{Row, RowSource};
+use forebay_http::h1::response;
+use std::time::Duration;
+
+type Got = Result<bool, VarError>;
+
+macro_rules! rows {
+    ($($name:literal => $get:expr,)*) => { &[
+        $(Row { name: $name, get: RowSource::Get($get), settable: false },)*
+        Row { name: "upstream_http_*", get: RowSource::Prefix(field), settable: false },
+        Row { name: "upstream_cookie_*", get: RowSource::Prefix(cookie), settable: false },
+        Row { name: "upstream_trailer_*", get: RowSource::Prefix(trailer), settable: false },
+    ] };
+}
+
+/// The rows.
+pub const VARIABLES: &[Row] = rows! {
+    "proxy_host" => |r, o| { o.extend_from_slice(&r.modules.upstream.host); Ok(!r.modules.upstream.host.is_empty()) },
+    "proxy_port" => |r, o| { o.extend_from_slice(&r.modules.upstream.port); Ok(!r.modules.upstream.port.is_empty()) },
+    "proxy_add_x_forwarded_for" => add_forwarded,
+    "proxy_internal_body_length" => |_, _| Ok(false),
+    "proxy_internal_chunked" => |_, _| Ok(false),
+    "upstream_addr" => |r, o| list(r, o, |a, o| o.extend_from_slice(&a.name)),
+    "upstream_status" => |r, o| list(r, o, |a, o| match a.status {
+        0 => o.push(b'-'),
+        s => o.extend_from_slice(&response::three_digits(s)),
+    }),
+    "upstream_connect_time" => |r, o| list(r, o, |a, o| time(a.connect, o)),
+    "upstream_header_time" => |r, o| list(r, o, |a, o| time(a.header, o)),
+    "upstream_response_time" => |r, o| list(r, o, |a, o| {
+        time(Some(a.response.unwrap_or_else(|| a.started.elapsed())), o);
+    }),
+    "upstream_response_length" => |r, o| list(r, o, |a, o| response::number(o, a.length)),
+    "upstream_bytes_sent" => |r, o| list(r, o, |a, o| response::number(o, a.sent)),
+    "upstream_bytes_received" => |r, o| list(r, o, |a, o| response::number(o, a.received)),
+};
+
+/// One value a server: `, ` between servers, ` : ` where an internal redirect led to others.
+fn list(r: &mut Request, out: &mut Vec<u8>, value: fn(&Attempt, &mut Vec<u8>)) -> Got {
+    let attempts = &r.modules.upstream.attempts;
+    for (i, a) in attempts.iter().enumerate() {
+        if i > 0 {
+            out.extend_from_slice(if a.redirected { b" : " } else { b", " });
+        }
+        value(a, out);
+    }
+    Ok(!attempts.is_empty())
+}
+
+fn time(d: Option<Duration>, out: &mut Vec<u8>) {
+    match d {
+        Some(d) => drop(seconds(out, d)),
+        None => out.push(b'-'),
+    }
+}
+
+fn add_forwarded(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    let h = &r.head;
+    if join(h.all(b"x-forwarded-for"), b", ", out) {
+        out.extend_from_slice(b", ");
+    }
+    out.extend_from_slice(&r.remote);
+    Ok(true)
+}
+
+fn field(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+    let h = &r.modules.upstream.head;
+    let values = h.fields.iter().filter(|f| same_name(name, f.name.of(&h.buf))).map(|f| f.value.of(&h.buf));
+    Ok(join(values, b", ", out))
+}
+
+fn trailer(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+    let values = r.modules.upstream.trailers.iter().filter(|(n, _)| same_name(name, n)).map(|(_, v)| v);
+    Ok(join(values, b", ", out))
+}
+
+fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+    let h = &r.modules.upstream.head;
+    let lines = h.fields.iter().filter(|f| f.id == forebay_http::field::Name::SetCookie);
+    for value in lines.map(|f| f.value.of(&h.buf)) {
+        if let Some(at) = memchr::memchr(b'=', value)
+            && value[..at].trim_ascii().eq_ignore_ascii_case(name)
+        {
+            let rest = &value[at + 1..];
+            let end = memchr::memchr(b';', rest).unwrap_or(rest.len());
+            out.extend_from_slice(rest[..end].trim_ascii());
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

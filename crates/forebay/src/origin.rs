@@ -1,0 +1,40 @@
+//! Where in the configuration a setting stands.
+
+use forebay_conf::error::{Error, Level};
+use forebay_conf::files::Files;
+use forebay_conf::parse::parse;
+use forebay_conf::tree::{Block, Directive, Tree};
+use forebay_server::config::Environment;
+
+/// The configuration as a tree, for looking up places. `files` has everything that was read before.
+pub fn tree(environment: &Environment, files: &mut Files) -> Tree {
+    let directory = environment.conf_path.parent().unwrap_or(&environment.prefix).to_owned();
+    parse(&environment.conf_path, &environment.globals, &directory, files).tree
+}
+
+/// The last directive of a name at the top level or in `events`.
+pub fn main_directive<'a>(tree: &'a Tree, name: &str) -> Option<&'a Directive> {
+    fn last<'a>(block: &'a Block, name: &str) -> Option<&'a Directive> {
+        block.iter().filter(|directive| directive.name.text == name.as_bytes()).last()
+    }
+    let events = || last(&tree.root, "events").and_then(|events| last(events.block.as_ref()?, name));
+    last(&tree.root, name).or_else(events)
+}
+
+/// `/etc/nginx/nginx.conf:3`, or `command line`.
+pub fn place(directive: &Directive, files: &Files) -> String {
+    let line = files.render(&error_at(directive, String::new()));
+    line.strip_prefix(" in ").unwrap_or(&line).to_owned()
+}
+
+/// An error about a directive.
+pub fn error_at(directive: &Directive, message: String) -> Error {
+    Error {
+        level: Level::Emerg,
+        message,
+        span: Some(directive.name.span),
+        at: Some(directive.end),
+        hint: None,
+        ordinal: directive.ordinal,
+    }
+}

@@ -1,0 +1,256 @@
+//! `forebay serve`: writes an nginx.conf for a folder, or for the demo site, and runs it in the foreground.
+
+use crate::cli::Options;
+use crate::master_log::errno;
+use crate::plan::Plan;
+use crate::subcommands::ServeArgs;
+use crate::{server, title};
+use forebay_conf::files::Files;
+use forebay_server::config::load;
+use forebay_sys::identity;
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// The port that is tried first; when it is taken, the next ones are.
+const PORT: u16 = 8080;
+/// How many ports are tried.
+const PORTS: u16 = 100;
+
+/// The demo site, by path below its root.
+const DEMO: [(&str, &[u8]); 11] = [
+    ("index.html", include_bytes!("../demo/index.html")),
+    ("about.html", include_bytes!("../demo/about.html")),
+    ("404.html", include_bytes!("../demo/404.html")),
+    ("docs/index.html", include_bytes!("../demo/docs/index.html")),
+    ("docs/configuration.html", include_bytes!("../demo/docs/configuration.html")),
+    ("docs/operation.html", include_bytes!("../demo/docs/operation.html")),
+    ("assets/style.css", include_bytes!("../demo/assets/style.css")),
+    ("assets/site.js", include_bytes!("../demo/assets/site.js")),
+    ("assets/weir.svg", include_bytes!("../demo/assets/weir.svg")),
+    ("assets/flow.png", include_bytes!("../demo/assets/flow.png")),
+    ("favicon.svg", include_bytes!("../demo/favicon.svg")),
+];
+
+/// Types that a site needs; the rest is served as a download.
+const TYPES: &str = "    types {
+        text/html html htm;
+        text/css css;
+        text/xml xml;
+        text/plain txt md log;
+        text/javascript js mjs;
+        application/json json map;
+        application/wasm wasm;
+        application/pdf pdf;
+        application/zip zip;
+        image/svg+xml svg svgz;
+        image/png png;
+        image/jpeg jpg jpeg;
+        image/gif gif;
+        image/webp webp;
+        image/avif avif;
+        image/x-icon ico;
+        font/woff woff;
+        font/woff2 woff2;
+        video/mp4 mp4;
+        video/webm webm;
+        audio/mpeg mp3;
+    }
+    default_type application/octet-stream;
+";
+
+/// What is served, and where.
+struct Site {
+    root: PathBuf,
+    demo: bool,
+    listen: SocketAddr,
+    user: Option<String>,
+}
+
+/// Runs `serve`; gives the exit code.
+pub fn main(args: &ServeArgs, arguments: Vec<OsString>, titled: bool) -> u8 {
+    if !titled && !args.print_config {
+        title::set_master(&arguments);
+    }
+    match run(args, arguments) {
+        Ok(code) => code,
+        Err(text) => {
+            eprintln!("forebay: {text}");
+            1
+        }
+    }
+}
+
+fn run(args: &ServeArgs, arguments: Vec<OsString>) -> Result<u8, String> {
+    let listen = choose_address(args.listen.as_deref())?;
+    let private = tempfile::Builder::new().prefix("forebay-").tempdir().map_err(|e| errno(&e))?;
+    let directory = private.path();
+    let what = match &args.dir {
+        Some(dir) => folder(dir, listen)?,
+        None => Site { root: directory.join("site"), demo: true, listen, user: None },
+    };
+    let text = configuration(&what, directory);
+    if args.print_config {
+        print!("{text}");
+        return Ok(0);
+    }
+    prepare(&what, directory, &text).map_err(|e| format!("{}: {}", directory.display(), errno(&e)))?;
+    let options = Options {
+        prefix: Some(directory.to_string_lossy().into_owned()),
+        conf: Some("nginx.conf".to_owned()),
+        error_log: Some("stderr".to_owned()),
+        ..Options::default()
+    };
+    announce(&what, &options, args.listen.is_some())?;
+    // The directory is removed when `private` goes out of scope, after the server has ended.
+    Ok(server::start(&options, arguments))
+}
+
+/// The wanted address, or port 8080 of this machine only, or the next one that is free.
+fn choose_address(wanted: Option<&str>) -> Result<SocketAddr, String> {
+    let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let Some(text) = wanted else {
+        return (PORT..PORT + PORTS)
+            .map(|port| SocketAddr::new(local, port))
+            .find(|addr| is_free(*addr))
+            .ok_or_else(|| format!("ports {PORT} to {} are all taken", PORT + PORTS - 1));
+    };
+    let port = |text: &str| text.parse::<u16>().ok().map(|port| SocketAddr::new(local, port));
+    let all = |text: &str| {
+        let port = text.strip_prefix("*:")?.parse().ok()?;
+        Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port))
+    };
+    let addr = text.parse().ok().or_else(|| port(text)).or_else(|| all(text));
+    let addr: SocketAddr = addr.ok_or_else(|| format!("--listen {text}: not an address or a port"))?;
+    match addr.port() {
+        0 => TcpListener::bind(addr).and_then(|listener| listener.local_addr()).map_err(|e| errno(&e)),
+        _ => Ok(addr),
+    }
+}
+
+fn is_free(addr: SocketAddr) -> bool {
+    TcpListener::bind(addr).is_ok()
+}
+
+fn folder(dir: &Path, listen: SocketAddr) -> Result<Site, String> {
+    let root = dir.canonicalize().map_err(|e| format!("{}: {}", dir.display(), errno(&e)))?;
+    let about = std::fs::metadata(&root).map_err(|e| format!("{}: {}", dir.display(), errno(&e)))?;
+    if !about.is_dir() {
+        return Err(format!("{}: not a folder", dir.display()));
+    }
+    // Started by root, the worker becomes the folder's owner; root only when nobody else may look into it.
+    let user = if !identity::is_root() {
+        None
+    } else if about.uid() != 0 {
+        identity::user_name(about.uid())
+    } else if root
+        .ancestors()
+        .all(|dir| std::fs::metadata(dir).is_ok_and(|d| d.permissions().mode() & 0o5 == 0o5))
+    {
+        None
+    } else {
+        eprintln!("forebay: only root can read {}: the worker keeps root's rights", root.display());
+        Some("root root".to_owned())
+    };
+    Ok(Site { root, demo: false, listen, user })
+}
+
+/// A word of the configuration, quoted.
+fn quoted(path: &Path) -> String {
+    // A dollar sign starts a variable in `root` and cannot be escaped; such folders are rare and fail visibly.
+    let text = path.to_string_lossy().replace('\\', "\\\\").replace('"', "\\\"");
+    format!("\"{text}\"")
+}
+
+fn configuration(what: &Site, directory: &Path) -> String {
+    let mut text = String::from("# Written by `forebay serve`; a start for a configuration of your own.\n");
+    let user = what.user.as_ref().map(|user| format!("user {user};\n")).unwrap_or_default();
+    let _ = write!(
+        text,
+        "daemon off;\n{user}worker_processes auto;\npid {};\nerror_log stderr warn;\n\nevents {{\n}}\n\nhttp \
+         {{\n{TYPES}    sendfile on;\n    access_log off;\n",
+        quoted(&directory.join("nginx.pid"))
+    );
+    let rest = if what.demo {
+        "        index index.html;\n        error_page 404 /404.html;\n\n        location /assets/ {\n            \
+         expires 1h;\n        }\n"
+    } else {
+        "        index index.html index.htm;\n        autoindex on;\n"
+    };
+    let _ = write!(
+        text,
+        "\n    server {{\n        listen {};\n        server_name localhost;\n        root {};\n        charset \
+         utf-8;\n{rest}    }}\n}}\n",
+        what.listen,
+        quoted(&what.root)
+    );
+    text
+}
+
+/// Fills the private directory. The worker may be another user: it may look in, not write.
+fn prepare(what: &Site, directory: &Path, text: &str) -> io::Result<()> {
+    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?;
+    std::fs::create_dir(directory.join("logs"))?;
+    std::fs::write(directory.join("nginx.conf"), text)?;
+    if what.demo {
+        for (name, bytes) in DEMO {
+            let path = what.root.join(name);
+            if let Some(parent) = path.parent() {
+                std::fs::create_dir_all(parent)?;
+            }
+            std::fs::write(path, bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// Says what was decided and how to go on. `asked`: the address is the user's.
+fn announce(what: &Site, options: &Options, asked: bool) -> Result<(), String> {
+    let (environment, _) = options.places();
+    let mut files = Files::disk();
+    let (config, _) = load(&environment, &mut files).map_err(|e| files.render(&e))?;
+    let plan = Plan::new(&config);
+    let served = if what.demo { "the demo site".to_owned() } else { what.root.display().to_string() };
+    let host = match what.listen.ip() {
+        ip if ip.is_loopback() || ip.is_unspecified() => "localhost".to_owned(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+        ip => ip.to_string(),
+    };
+    println!("Serving {served} on http://{host}:{}/", what.listen.port());
+    if !asked && what.listen.port() != PORT {
+        println!("  (port {PORT} is taken)");
+    }
+    println!();
+    println!("  workers      {:<8} {}", plan.threads.cpus.len(), plan.threads_reason);
+    println!("  connections  {:<8} a worker: {}", plan.threads.connections, plan.connections_reason);
+    println!("  descriptors  {:<8} {}", plan.descriptors, plan.descriptors_reason);
+    println!();
+    println!("Go on:  forebay serve DIR             your own folder");
+    println!("        forebay serve --print-config  the nginx.conf behind this");
+    println!("        forebay -c /path/nginx.conf   a configuration that you have");
+    println!("        forebay explain               each setting and where it comes from");
+    println!("End it with Ctrl-C.");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        assert_eq!(choose_address(Some("127.0.0.1:9")), Ok("127.0.0.1:9".parse().expect("address")));
+        assert_eq!(choose_address(Some("81")), Ok("127.0.0.1:81".parse().expect("address")));
+        assert_eq!(choose_address(Some("*:81")), Ok("0.0.0.0:81".parse().expect("address")));
+        assert!(choose_address(Some("x")).is_err());
+        assert_ne!(choose_address(Some("0")).expect("free").port(), 0);
+    }
+
+    #[test]
+    fn quoting() {
+        assert_eq!(quoted(Path::new("/a \"b\"\\")), "\"/a \\\"b\\\"\\\\\"");
+    }
+}

@@ -1,0 +1,129 @@
+//! What is this program's own: `check`, `explain`, `serve`.
+
+use crate::cli::Options;
+use crate::{check, explain, serve};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use forebay_conf::error::Level;
+use forebay_conf::files::Files;
+use forebay_server::config::load_all;
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+#[derive(Parser)]
+#[command(
+    name = "forebay",
+    version,
+    about = "A web server that runs nginx.conf. Without a subcommand: nginx's options, see -h."
+)]
+struct Line {
+    #[command(subcommand)]
+    command: Wish,
+}
+
+#[derive(Subcommand)]
+enum Wish {
+    /// Report all errors of a configuration at once
+    Check(CheckArgs),
+    /// Show each effective setting and where it comes from
+    Explain(Where),
+    /// Serve a folder, or the demo site, without a configuration
+    Serve(ServeArgs),
+}
+
+/// Which configuration.
+#[derive(Args)]
+struct Where {
+    /// Configuration file
+    #[arg(short = 'c', value_name = "FILE")]
+    conf: Option<PathBuf>,
+    /// Prefix of relative paths
+    #[arg(short = 'p', value_name = "DIR")]
+    prefix: Option<String>,
+    /// Directives before those of the file
+    #[arg(short = 'g', value_name = "DIRECTIVES")]
+    globals: Option<String>,
+}
+
+/// `forebay check`.
+#[derive(Args)]
+struct CheckArgs {
+    /// Configuration file
+    file: Option<PathBuf>,
+    /// Prefix of relative paths
+    #[arg(short = 'p', value_name = "DIR")]
+    prefix: Option<String>,
+    /// Directives before those of the file
+    #[arg(short = 'g', value_name = "DIRECTIVES")]
+    globals: Option<String>,
+    /// For people, or for programs
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// `forebay serve`.
+#[derive(Args, Clone, Debug)]
+pub struct ServeArgs {
+    /// Folder to serve; the built-in demo site when left out
+    pub dir: Option<PathBuf>,
+    /// Address or port
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Print the nginx.conf that would be run, and end
+    #[arg(long)]
+    pub print_config: bool,
+}
+
+/// Runs a subcommand; gives the exit code.
+pub fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
+    let line = match Line::try_parse_from(&arguments) {
+        Ok(line) => line,
+        Err(e) => {
+            let _ = e.print();
+            return u8::from(e.use_stderr());
+        }
+    };
+    match line.command {
+        Wish::Check(args) => check(args),
+        Wish::Explain(place) => explain::main(&place.options()),
+        Wish::Serve(args) => serve::main(&args, arguments, titled),
+    }
+}
+
+/// Exit code 1 when there is an error, 0 when there are warnings at most.
+fn check(args: CheckArgs) -> u8 {
+    let place = Where { conf: args.file, prefix: args.prefix, globals: args.globals };
+    let (environment, _) = place.options().places();
+    let mut files = Files::disk();
+    let (_, mut errors) = load_all(&environment, &mut files);
+    errors.sort_by_key(|error| error.ordinal);
+    let text = match args.format {
+        Format::Json => check::render_json(&errors, &files),
+        Format::Text => check::render_text(&errors, &files, std::io::stdout().is_terminal()),
+    };
+    // A reader that has gone away, as `head` does, is no reason to complain.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    u8::from(errors.iter().any(|error| error.level == Level::Emerg))
+}
+
+impl Where {
+    fn options(self) -> Options {
+        // People name files from where they are; only -p makes a name relative to the prefix.
+        let conf = self.conf.map(|path| match self.prefix {
+            None => std::path::absolute(&path).unwrap_or(path),
+            Some(_) => path,
+        });
+        Options {
+            conf: conf.map(|path| path.to_string_lossy().into_owned()),
+            prefix: self.prefix,
+            globals: self.globals,
+            ..Options::default()
+        }
+    }
+}
