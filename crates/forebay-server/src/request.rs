@@ -389,6 +389,17 @@ impl Request {
         match &var.source {
             Source::Get(f) => f(self, out),
             Source::Prefix(f, rest) => f(self, rest, out),
+            Source::Stored if var.by_set => {
+                if http.location(self).settings.rewrite.uninitialized_variable_warn {
+                    let name = String::from_utf8_lossy(&var.name);
+                    self.log(
+                        forebay_conf::error::Level::Warn,
+                        &format!("using uninitialized \"{name}\" variable"),
+                    );
+                }
+                self.store(id, Some(b""));
+                Ok(true)
+            }
             Source::Stored | Source::Absent | Source::Unknown => Ok(false),
             Source::Computed(c) => {
                 if self.depth >= MAX_DEPTH {

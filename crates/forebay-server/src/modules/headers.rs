@@ -267,3 +267,32 @@ fn from_now(_now: i64, at: i64, age: i64) -> (Vec<u8>, Vec<u8>) {
     let cache = if age < 0 { b"no-cache".to_vec() } else { format!("max-age={age}").into_bytes() };
     (forebay_http::date::imf(at).to_vec(), cache)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(names: &[&str]) -> Option<Lines> {
+        let line = |n: &&str| Line { name: n.as_bytes().to_vec(), value: Template::default(), always: false };
+        Some(Lines(Arc::new(names.iter().map(line).collect())))
+    }
+
+    fn names(l: &Option<Lines>) -> Option<Vec<String>> {
+        l.as_ref().map(|l| l.0.iter().map(|l| String::from_utf8_lossy(&l.name).into_owned()).collect())
+    }
+
+    #[test]
+    fn lines_are_joined_or_dropped() {
+        let parent = lines(&["P"]);
+        let merged = |own: Option<Lines>, mode| {
+            let mut own = own;
+            merge(&mut own, &parent, mode);
+            names(&own)
+        };
+        assert_eq!(merged(lines(&["O"]), Inherit::Merge), Some(vec!["O".into(), "P".into()]));
+        assert_eq!(merged(lines(&["O"]), Inherit::On), Some(vec!["O".into()]));
+        // What is unset is taken over afterwards; an empty list is not.
+        assert_eq!(merged(None, Inherit::Merge), None);
+        assert_eq!(merged(None, Inherit::Off), Some(vec![]));
+    }
+}
