@@ -218,6 +218,9 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, token: Token, reject: &p
     req.choose_server();
     req.keep_alive = false;
     req.refused = reject.status;
+    if reject.stage == Stage::Line {
+        req.uri.clear();
+    }
     let mut message = Vec::new();
     reject.message(&req.head, &mut message);
     req.log(Level::Info, &String::from_utf8_lossy(&message));
