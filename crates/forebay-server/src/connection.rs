@@ -266,6 +266,12 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
 
 /// Sends the response. `false`: the client is gone or too slow.
 async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
+    if let Some(status) = req.status_override.take() {
+        if req.resp.status != status {
+            req.resp.reason.clear();
+        }
+        req.resp.status = status;
+    }
     let http = req.http();
     for filter in &http.location(req).plan.header_filters {
         if filter(req).is_err() {

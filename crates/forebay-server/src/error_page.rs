@@ -71,7 +71,14 @@ fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::Err
         req.args = split.next().unwrap_or_default().to_vec();
         req.internal = true;
         req.rewritten = true;
+        let challenges: Vec<Vec<u8>> = match status {
+            401 => req.resp.fields.all(b"WWW-Authenticate").map(<[u8]>::to_vec).collect(),
+            _ => Vec::new(),
+        };
         req.forget_response();
+        for c in &challenges {
+            req.resp.fields.push(b"WWW-Authenticate", c);
+        }
         return Next::Redirect;
     }
     if target.first() == Some(&b'@') {
