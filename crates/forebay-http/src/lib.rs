@@ -6,6 +6,7 @@ pub mod field;
 pub mod h1;
 pub mod host;
 pub mod params;
+pub mod proxy_protocol;
 pub mod range;
 pub mod request;
 pub mod uri;

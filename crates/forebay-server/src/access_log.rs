@@ -3,9 +3,9 @@
 use crate::config::template::{Part, Template};
 use crate::request::{Request, VarError};
 use crate::thread::Thread;
-use std::collections::HashMap;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use crate::variables::{Registry, VarId};
+use forebay_http::field::Name;
+use forebay_http::h1::response;
 use std::time::{Duration, Instant};
 
 /// How variable text is made safe (nginx: log_format, escape=).
@@ -29,38 +29,118 @@ pub struct Format {
     pub escape: Escape,
     /// Text with variables.
     pub template: Template,
+    /// The same, with shortcuts for what nearly every format has.
+    ops: Vec<Op>,
+}
+
+/// Appends a value that needs no table of variables; `false`: there is none.
+type Shortcut = fn(&Request, &mut Vec<u8>) -> bool;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Text(Box<[u8]>),
+    Capture(u8),
+    Var(VarId),
+    /// A shortcut whose value never needs escaping.
+    Plain(Shortcut),
+    /// A shortcut for text that the client chose.
+    Client(Shortcut),
+}
+
+fn field(req: &Request, name: Name, out: &mut Vec<u8>) -> bool {
+    req.head.get(name).map(|v| out.extend_from_slice(v)).is_some()
+}
+
+/// Shortcuts by the variable's name.
+fn shortcut(name: &[u8]) -> Option<Op> {
+    Some(match name {
+        b"remote_addr" => Op::Plain(|r, o| {
+            o.extend_from_slice(&r.remote);
+            true
+        }),
+        b"time_local" => Op::Plain(|r, o| {
+            o.extend_from_slice(&r.thread.clock.log_time());
+            true
+        }),
+        b"status" => Op::Plain(|r, o| {
+            o.extend_from_slice(&response::three_digits(r.logged_status()));
+            true
+        }),
+        b"body_bytes_sent" => Op::Plain(|r, o| {
+            response::number(o, r.sent.saturating_sub(r.sent_head));
+            true
+        }),
+        b"request" => Op::Client(|r, o| {
+            let line = r.head.request_line;
+            o.extend_from_slice(line.of(&r.head.buf));
+            !line.is_empty()
+        }),
+        b"remote_user" => Op::Client(|r, o| {
+            if r.head.get(Name::Authorization).is_none() {
+                return false;
+            }
+            crate::modules::vars::push_remote_user(r, o)
+        }),
+        b"http_referer" => Op::Client(|r, o| field(r, Name::Referer, o)),
+        b"http_user_agent" => Op::Client(|r, o| field(r, Name::UserAgent, o)),
+        b"http_host" => Op::Client(|r, o| field(r, Name::Host, o)),
+        _ => return None,
+    })
 }
 
 impl Format {
+    /// A format from its text.
+    pub fn new(name: &[u8], escape: Escape, template: Template, vars: &Registry) -> Format {
+        let ops = template.parts().iter().map(|p| match p {
+            Part::Text(t) => Op::Text(t.clone()),
+            Part::Capture(n) => Op::Capture(*n),
+            Part::Var(v) => vars.name(*v).and_then(shortcut).unwrap_or(Op::Var(*v)),
+        });
+        Format { name: name.to_vec(), escape, ops: ops.collect(), template }
+    }
+
     /// Appends a line for a request, its newline not included.
     ///
     /// # Errors
     /// As [`Request::var`].
     pub fn write(&self, req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
-        for p in self.template.parts() {
-            match p {
-                Part::Text(t) => out.extend_from_slice(t),
-                Part::Capture(n) => req.capture(*n, out),
-                Part::Var(v) => {
-                    let start = out.len();
-                    let found = req.var(*v, out)?;
-                    match self.escape {
-                        Escape::Default if !found || out.len() == start && !found => out.push(b'-'),
-                        Escape::Default => escape_from(
-                            out,
-                            start,
-                            |b| b < 32 || b > 126 || b == b'"' || b == b'\\',
-                            push_hex,
-                        ),
-                        Escape::Json => {
-                            escape_from(out, start, |b| b < 32 || b == b'"' || b == b'\\', push_json)
-                        }
-                        Escape::None => {}
-                    }
+        for op in &self.ops {
+            let start = out.len();
+            let (found, plain) = match op {
+                Op::Text(t) => {
+                    out.extend_from_slice(t);
+                    continue;
                 }
+                Op::Capture(n) => {
+                    req.capture(*n, out);
+                    (true, false)
+                }
+                Op::Var(v) => (req.var(*v, out)?, false),
+                Op::Plain(get) => (get(req, out), true),
+                Op::Client(get) => (get(req, out), false),
+            };
+            match self.escape {
+                Escape::Default if !found => out.push(b'-'),
+                Escape::Default if !plain => escape_default(out, start),
+                Escape::Json if !plain => {
+                    escape_from(out, start, |b| b < 32 || b == b'"' || b == b'\\', push_json)
+                }
+                _ => {}
             }
         }
         Ok(())
+    }
+}
+
+/// Escapes for the default format. The test runs over whole registers: nearly all text is clean.
+#[inline]
+fn escape_default(out: &mut Vec<u8>, start: usize) {
+    fn bad(b: u8) -> bool {
+        b.wrapping_sub(32) > 94 || b == b'"' || b == b'\\'
+    }
+    let dirty = out.get(start..).unwrap_or_default().iter().fold(false, |any, b| any | bad(*b));
+    if dirty {
+        escape_from(out, start, bad, push_hex);
     }
 }
 
@@ -106,7 +186,7 @@ pub enum Target {
     /// A path with variables, opened by the worker.
     Path(Template),
     /// `syslog:...`.
-    Syslog(String),
+    Syslog(std::sync::Arc<crate::syslog::Syslog>),
 }
 
 /// One `access_log`.
@@ -139,8 +219,6 @@ struct Buffer {
 #[derive(Debug, Default)]
 pub struct LogBuffers {
     buffers: Vec<Buffer>,
-    /// `open_log_file_cache`.
-    pub opened: HashMap<PathBuf, (OwnedFd, Instant)>,
     scratch: Vec<u8>,
     /// Earliest time at which a buffer is due.
     pub due: Option<Instant>,
@@ -165,6 +243,13 @@ pub fn log_request(req: &mut Request) {
     let thread = req.thread.clone();
     let mut scratch = std::mem::take(&mut thread.log_buffers.borrow_mut().scratch);
     for l in logs.0.iter() {
+        if l.condition.is_none()
+            && let Target::File(n) = &l.target
+            && let Some(f) = http.log_formats.get(l.format)
+            && write_buffered(req, &thread, *n, l, f)
+        {
+            continue;
+        }
         scratch.clear();
         if let Some(c) = &l.condition {
             let ok = c.eval(req, &mut scratch).is_ok();
@@ -182,6 +267,43 @@ pub fn log_request(req: &mut Request) {
     scratch.clear();
     thread.log_buffers.borrow_mut().scratch = scratch;
 }
+
+/// Writes a line straight into its buffer, if there is one that has been used before.
+fn write_buffered(req: &mut Request, thread: &Thread, n: usize, l: &AccessLog, f: &Format) -> bool {
+    if l.buffer == 0 {
+        return false;
+    }
+    let mut bytes = {
+        let mut all = thread.log_buffers.borrow_mut();
+        match all.buffers.get_mut(n) {
+            Some(b) if !b.bytes.is_empty() && b.bytes.len() + LONG_LINE <= b.limit => {
+                std::mem::take(&mut b.bytes)
+            }
+            _ => return false,
+        }
+    };
+    let start = bytes.len();
+    let ok = f.write(req, &mut bytes).is_ok();
+    if ok {
+        bytes.push(b'\n');
+    } else {
+        bytes.truncate(start);
+    }
+    let mut all = thread.log_buffers.borrow_mut();
+    if let Some(b) = all.buffers.get_mut(n) {
+        b.bytes = bytes;
+        // A line longer than thought: what stood before it leaves first.
+        if b.bytes.len() > b.limit {
+            let line = b.bytes.split_off(start);
+            flush_buffer(thread, n, b);
+            b.bytes.extend_from_slice(&line);
+        }
+    }
+    true
+}
+
+/// Room that must be left in a buffer for a line to be written straight into it.
+const LONG_LINE: usize = 1024;
 
 fn deliver(req: &mut Request, thread: &Thread, l: &AccessLog, line: &mut Vec<u8>) {
     match &l.target {

@@ -504,18 +504,36 @@ pub async fn write_all(thread: &Rc<Thread>, req: &mut Request, token: Token, byt
     true
 }
 
+/// Longest body that is copied behind its head, bytes.
+const COPY: u64 = 4096;
+
 /// Sends head and body.
-pub async fn send(thread: &Rc<Thread>, req: &mut Request, token: Token, head: &[u8], chunked: bool) -> bool {
+pub async fn send(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    token: Token,
+    head: &mut Vec<u8>,
+    chunked: bool,
+) -> bool {
     let rate = limit_rate(req);
     if let Some(source) = req.resp.source.take() {
         return send_source(thread, req, token, head, source, chunked, rate).await;
     }
     if req.resp.filters.is_empty() && rate.is_none() && !chunked && all_in_memory(&req.resp.body) {
+        // Copying a small body costs less than describing two pieces to the kernel.
+        if req.resp.body_len() <= COPY {
+            for p in &req.resp.body {
+                head.extend_from_slice(memory(&req.resp.text, p));
+            }
+            return write_all(thread, req, token, head).await;
+        }
         return send_memory(thread, req, token, head).await;
     }
     let mut pace = Pace::new(rate, head.len());
     let parts = std::mem::take(&mut req.resp.body);
-    let ok = send_parts(thread, req, token, head, &parts, chunked, &mut pace).await;
+    let text = std::mem::take(&mut req.resp.text);
+    let ok = send_parts(thread, req, token, head, (&parts, &text), chunked, &mut pace).await;
+    req.resp.text = text;
     req.resp.body = parts;
     ok
 }
@@ -525,8 +543,9 @@ fn all_in_memory(parts: &[Part]) -> bool {
 }
 
 /// The bytes of a part that is in memory.
-fn memory(p: &Part) -> &[u8] {
+fn memory<'p>(text: &'p [u8], p: &'p Part) -> &'p [u8] {
     match p {
+        Part::Text { start, end } => text.get(*start as usize..*end as usize).unwrap_or_default(),
         Part::Static(b) => b,
         Part::Bytes(b) => b,
         Part::File { file, start, end } => {
@@ -542,7 +561,7 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, token: Token, head:
         let mut slices: [IoSlice<'_>; 7] = [IoSlice::new(&[]); 7];
         let mut skip = done;
         let mut n = 0;
-        for b in std::iter::once(head).chain(req.resp.body.iter().map(memory)) {
+        for b in std::iter::once(head).chain(req.resp.body.iter().map(|p| memory(&req.resp.text, p))) {
             if skip >= b.len() {
                 skip -= b.len();
                 continue;
@@ -641,7 +660,7 @@ async fn send_parts(
     req: &mut Request,
     token: Token,
     head: &[u8],
-    parts: &[Part],
+    (parts, text): (&[Part], &[u8]),
     chunked: bool,
     pace: &mut Pace,
 ) -> bool {
@@ -683,7 +702,7 @@ async fn send_parts(
                 }
             } else {
                 let mut piece = req.take_buf();
-                if !load(thread, part, at, n, &mut piece).await {
+                if !load(text, part, at, n, &mut piece).await {
                     return false;
                 }
                 push_piece(req, &piece, last && at + n == len, chunked, &mut pending);
@@ -731,7 +750,7 @@ async fn send_source(
     pending.extend_from_slice(head);
     let mut piece = req.take_buf();
     for p in std::mem::take(&mut req.resp.body) {
-        piece.extend_from_slice(memory(&p));
+        piece.extend_from_slice(memory(&req.resp.text, &p));
     }
     let mut ok = true;
     let mut state = if piece.is_empty() { Pulled::Blocked } else { Pulled::Data };
@@ -888,14 +907,13 @@ async fn send_head_more(thread: &Rc<Thread>, req: &mut Request, token: Token, pe
 }
 
 /// Brings bytes of a part into memory.
-async fn load(thread: &Rc<Thread>, part: &Part, at: u64, n: u64, out: &mut Vec<u8>) -> bool {
-    let _ = thread;
+async fn load(text: &[u8], part: &Part, at: u64, n: u64, out: &mut Vec<u8>) -> bool {
     let Part::File { file, start, .. } = part else {
-        out.extend_from_slice(memory(part).get(at as usize..(at + n) as usize).unwrap_or_default());
+        out.extend_from_slice(memory(text, part).get(at as usize..(at + n) as usize).unwrap_or_default());
         return true;
     };
     if file.content.is_some() {
-        out.extend_from_slice(memory(part).get(at as usize..(at + n) as usize).unwrap_or_default());
+        out.extend_from_slice(memory(text, part).get(at as usize..(at + n) as usize).unwrap_or_default());
         return true;
     }
     let offset = start + at;

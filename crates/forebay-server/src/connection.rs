@@ -3,6 +3,7 @@
 
 use crate::access_log;
 use crate::body;
+use crate::error_log;
 use crate::error_page;
 use crate::head::{self, BodyFraming};
 use crate::phases::{self, MAX_URI_CHANGES};
@@ -11,6 +12,7 @@ use crate::request::{Conn, Partial, Peer, Request};
 use crate::thread::Thread;
 use forebay_conf::error::Level;
 use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
+use forebay_http::proxy_protocol::{self, Broken, Parsed};
 use forebay_http::request::{Framing, Method, Version};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -66,6 +68,8 @@ enum Head {
     Wait,
     /// The client is gone or too slow.
     Gone,
+    /// The client does not begin with the PROXY protocol header that is asked for.
+    Stranger,
 }
 
 async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
@@ -91,6 +95,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
                 gone(req);
                 return;
             }
+            Head::Stranger => return,
             Head::Wait => {
                 let begun = !req.head.buf.is_empty();
                 guard.state(if begun { Some(|c| &c.reading) } else { None });
@@ -116,6 +121,12 @@ fn gone(req: &mut Request) {
     if req.head.buf.is_empty() && req.conn.requests > 0 {
         return;
     }
+    if !req.conn.greeted {
+        if !req.head.buf.is_empty() {
+            req.log_stranger(Broken::Header);
+        }
+        return;
+    }
     if !req.head.buf.is_empty() {
         req.resp.status = 400;
         req.begin_request();
@@ -128,7 +139,10 @@ fn gone(req: &mut Request) {
 
 fn read_head(thread: &Rc<Thread>, req: &mut Request, token: Token, limits: &Limits) -> Head {
     loop {
-        if !req.head.buf.is_empty() {
+        if !req.conn.greeted && !req.take_greeting() {
+            return Head::Stranger;
+        }
+        if req.conn.greeted && !req.head.buf.is_empty() {
             match parser::parse(&mut req.head, limits) {
                 Ok(Status::Complete) => return Head::Complete,
                 Err(reject) => return Head::Refused(reject),
@@ -264,26 +278,25 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
     true
 }
 
+/// Room for a response head, bytes; longer ones grow.
+const HEAD: usize = 1024;
+
 /// Sends the response. `false`: the client is gone or too slow.
 async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
-    if let Some(status) = req.status_override.take() {
-        if req.resp.status != status {
-            req.resp.reason.clear();
-        }
-        req.resp.status = status;
-    }
-    let http = req.http();
-    for filter in &http.location(req).plan.header_filters {
-        if filter(req).is_err() {
-            error_page::built_in(req, 500);
-            break;
-        }
+    if req.drop_connection {
+        return false;
     }
     let mut out = req.take_buf();
-    let framing = head::write(req, &mut out);
-    if req.head.version == Version::Http09 {
-        out.clear();
-    }
+    out.reserve(HEAD);
+    let framing = if head::write_file(req, &mut out) {
+        BodyFraming::Plain
+    } else {
+        run_header_filters(req).await;
+        if req.drop_connection {
+            return false;
+        }
+        head::write(req, &mut out)
+    };
     req.sent_head = out.len() as u64;
     let sent = match framing {
         BodyFraming::None => {
@@ -292,11 +305,43 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
             }
             body::write_all(thread, req, token, &out).await
         }
-        _ => body::send(thread, req, token, &out, framing == BodyFraming::Chunked).await,
+        _ => body::send(thread, req, token, &mut out, framing == BodyFraming::Chunked).await,
     };
     req.give_buf(out);
     req.complete = sent;
     sent
+}
+
+/// Runs the header filters. What one of them refuses is answered as any other error, and goes through them
+/// again; an error passes them, so that ends.
+async fn run_header_filters(req: &mut Request) {
+    let mut content_range = Vec::new();
+    loop {
+        let http = req.http();
+        if let Some(status) = req.status_override {
+            if req.resp.status != status {
+                req.resp.reason.clear();
+            }
+            req.resp.status = status;
+        }
+        for filter in &http.location(req).plan.header_filters {
+            if filter(req).is_err() {
+                error_page::built_in(req, 500);
+                return;
+            }
+            if req.refusal.is_some() {
+                break;
+            }
+        }
+        let Some(refusal) = req.refusal.take() else { break };
+        if !refusal.content_range.is_empty() {
+            content_range = refusal.content_range;
+        }
+        phases::refuse(req, refusal.status).await;
+    }
+    if !content_range.is_empty() {
+        req.resp.fields.push(b"Content-Range", &content_range);
+    }
 }
 
 /// Log phase, and the end of what belongs to the request.
@@ -354,6 +399,47 @@ async fn close(thread: &Rc<Thread>, req: &mut Request, token: Token, unread: boo
 }
 
 impl Request {
+    /// Reads the PROXY protocol header, if the listener asks for one. `false`: what came is none.
+    fn take_greeting(&mut self) -> bool {
+        if !self.address().is_some_and(|a| a.options.proxy_protocol) {
+            self.conn.greeted = true;
+            return true;
+        }
+        if self.head.buf.is_empty() {
+            return true;
+        }
+        match proxy_protocol::parse(&self.head.buf) {
+            Ok(Parsed::Partial) => true,
+            Ok(Parsed::Complete(len, header)) => {
+                self.head.buf.drain(..len);
+                self.conn.proxied = header.map(Box::new);
+                self.conn.greeted = true;
+                true
+            }
+            Err(broken) => {
+                self.log_stranger(broken);
+                false
+            }
+        }
+    }
+
+    fn log_stranger(&mut self, broken: Broken) {
+        let what = match broken {
+            Broken::Header => {
+                let line = self.head.buf.split(|b| matches!(b, b'\r' | b'\n')).next().unwrap_or_default();
+                format!("broken header: \"{}\"", String::from_utf8_lossy(line))
+            }
+            Broken::TooLarge => "header is too large".to_owned(),
+            Broken::Version(v) => format!("unknown PROXY protocol version: {v}"),
+        };
+        let mut client = Vec::new();
+        crate::request::push_peer(self.conn.peer, &mut client);
+        let tail =
+            format!(", client: {}, server: {}", String::from_utf8_lossy(&client), self.listener_text());
+        let what = format!("{what} while reading PROXY protocol");
+        error_log::log_connection(&self.thread, Level::Error, self.conn.number, &what, &tail);
+    }
+
     /// Limits of the default server of the connection's address.
     fn limits(&self) -> Limits {
         let http = self.http();
@@ -404,6 +490,7 @@ impl Request {
             peer: Peer::Unix,
             local: None,
             proxied: None,
+            greeted: false,
             listener: 0,
             requests: 0,
             accepted: self.conn.accepted,
@@ -434,8 +521,10 @@ impl Request {
         self.uri_changes = MAX_URI_CHANGES;
         self.error_status = 0;
         self.status_override = None;
-        self.rewritten = false;
+        self.add_uri_to_alias = false;
+        self.refusal = None;
         self.drop_connection = false;
+        self.rewritten = false;
         self.sent = 0;
         self.sent_head = 0;
         self.received = self.head.len as u64;
@@ -444,7 +533,7 @@ impl Request {
         self.depth = 0;
         self.refused = 0;
         self.keep_alive = self.head.keep_alive;
-        self.peer = self.conn.client();
+        self.peer = self.conn.peer;
         self.body.begin(self.head.framing, self.head.len);
         self.remote.clear();
         crate::request::push_peer(self.peer, &mut self.remote);

@@ -4,7 +4,8 @@ use crate::config::main_settings::{ErrorLog, ErrorLogTarget};
 use crate::request::Request;
 use crate::thread::Thread;
 use forebay_conf::error::Level;
-use std::io::Write;
+use forebay_http::field::Name;
+use forebay_http::h1::response::number;
 
 /// Longest line, bytes (nginx cuts there too).
 const MAX_LINE: usize = 2048;
@@ -12,6 +13,11 @@ const MAX_LINE: usize = 2048;
 impl Request {
     /// Writes a line about this request.
     pub fn log(&mut self, level: Level, message: &str) {
+        self.log_with(level, |out| out.extend_from_slice(message.as_bytes()));
+    }
+
+    /// Writes a line about this request whose message is made only if somebody wants it.
+    pub fn log_with(&mut self, level: Level, message: impl FnOnce(&mut Vec<u8>)) {
         let http = self.http();
         let own = http.locations.get(self.location).and_then(|l| l.settings.log.error_log.as_ref());
         let conf = self.conf.clone();
@@ -19,57 +25,75 @@ impl Request {
         if !logs.iter().any(|l| level <= l.level) {
             return;
         }
-        let mut tail = Vec::new();
-        self.describe(&mut tail);
-        let line = line(&self.thread, level, Some(self.conn.number), message, &tail);
+        let mut line = self.take_buf();
+        push_prefix(&self.thread, level, Some(self.conn.number), &mut line);
+        message(&mut line);
+        self.describe(&mut line);
+        end_line(&mut line);
         emit(&self.thread, logs, level, &line);
+        self.give_buf(line);
     }
 
     fn describe(&self, out: &mut Vec<u8>) {
         let http = self.http();
-        let mut put = |label: &str, value: &[u8], quoted: bool| {
-            out.extend_from_slice(label.as_bytes());
-            if quoted {
-                out.push(b'"');
-            }
-            out.extend_from_slice(value);
-            if quoted {
-                out.push(b'"');
-            }
-        };
-        put(", client: ", &self.remote, false);
+        out.extend_from_slice(b", client: ");
+        out.extend_from_slice(&self.remote);
         if let Some(s) = http.servers.get(self.server) {
-            put(", server: ", &s.name, false);
+            out.extend_from_slice(b", server: ");
+            out.extend_from_slice(&s.name);
         }
+        let mut quoted = |label: &[u8], value: &[u8]| {
+            out.extend_from_slice(label);
+            out.extend_from_slice(value);
+            out.push(b'"');
+        };
         let line = self.head.request_line.of(&self.head.buf);
         if !line.is_empty() {
-            put(", request: ", line, true);
+            quoted(b", request: \"", line);
         }
         let upstream = &self.modules.upstream;
         if !upstream.log_name.is_empty() {
-            put(", upstream: ", &[upstream.log_name.as_slice(), &upstream.log_path].concat(), true);
+            quoted(b", upstream: \"", &[upstream.log_name.as_slice(), &upstream.log_path].concat());
         }
-        if let Some(host) = self.head.get(forebay_http::field::Name::Host) {
-            put(", host: ", host, true);
+        if let Some(host) = self.head.get(Name::Host) {
+            quoted(b", host: \"", host);
         }
-        if let Some(referer) = self.head.get(forebay_http::field::Name::Referer) {
-            put(", referrer: ", referer, true);
+        if let Some(referer) = self.head.get(Name::Referer) {
+            quoted(b", referrer: \"", referer);
         }
     }
 }
 
-/// One line; `tail` says whom it concerns.
-fn line(thread: &Thread, level: Level, connection: Option<u64>, message: &str, tail: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(256);
+fn push_prefix(thread: &Thread, level: Level, connection: Option<u64>, out: &mut Vec<u8>) {
+    let pid = u64::from(thread.pid);
+    out.reserve(256);
     out.extend_from_slice(&thread.clock.error_time());
-    let _ = write!(out, " [{}] {pid}#{tid}: ", level.as_str(), pid = thread.pid, tid = thread.pid);
+    out.extend_from_slice(b" [");
+    out.extend_from_slice(level.as_str().as_bytes());
+    out.extend_from_slice(b"] ");
+    number(out, pid);
+    out.push(b'#');
+    number(out, pid);
+    out.extend_from_slice(b": ");
     if let Some(n) = connection {
-        let _ = write!(out, "*{n} ");
+        out.push(b'*');
+        number(out, n);
+        out.push(b' ');
     }
-    out.extend_from_slice(message.as_bytes());
-    out.extend_from_slice(tail);
+}
+
+fn end_line(out: &mut Vec<u8>) {
     out.truncate(MAX_LINE - 1);
     out.push(b'\n');
+}
+
+/// One line; `tail` says whom it concerns.
+fn line(thread: &Thread, level: Level, connection: Option<u64>, message: &str, tail: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    push_prefix(thread, level, connection, &mut out);
+    out.extend_from_slice(message.as_bytes());
+    out.extend_from_slice(tail);
+    end_line(&mut out);
     out
 }
 
@@ -106,7 +130,7 @@ fn emit(thread: &Thread, logs: &[ErrorLog], level: Level, line: &[u8]) {
                     }
                 }
             }
-            ErrorLogTarget::Syslog(target) => crate::syslog::send(target, level, line),
+            ErrorLogTarget::Syslog(target) => crate::syslog::send(thread, target, level, line),
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::phases::spend_uri_change;
 use crate::request::Request;
-use crate::response::Part;
 use forebay_conf::error::Level;
 use forebay_http::request::Method;
 
@@ -25,6 +24,13 @@ fn closes(status: u16) -> bool {
 
 /// Answers a status.
 pub fn special(req: &mut Request, status: u16) -> Next {
+    if matches!(status, 408 | 444 | 499) {
+        // Nobody waits for an answer, or is to get one.
+        req.drop_connection = true;
+        req.keep_alive = false;
+        req.resp.status = status;
+        return Next::Done;
+    }
     if closes(status) {
         req.keep_alive = false;
     }
@@ -32,6 +38,8 @@ pub fn special(req: &mut Request, status: u16) -> Next {
         req.resp.status = status;
         return Next::Done;
     }
+    // A failure of an error page has its own status.
+    req.status_override = None;
     let http = req.http();
     let core = &http.location(req).settings.core;
     if req.error_status == 0 || core.recursive_error_pages {
@@ -48,10 +56,7 @@ pub fn special(req: &mut Request, status: u16) -> Next {
 }
 
 fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::ErrorPage) -> Next {
-    let status = match page.overwrite {
-        None => status,
-        Some(s) => s,
-    };
+    let status = page.overwrite.unwrap_or(status);
     let Ok(target) = page.target.value(req) else {
         built_in(req, 500);
         return Next::Done;
@@ -71,14 +76,7 @@ fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::Err
         req.args = split.next().unwrap_or_default().to_vec();
         req.internal = true;
         req.rewritten = true;
-        let challenges: Vec<Vec<u8>> = match status {
-            401 => req.resp.fields.all(b"WWW-Authenticate").map(<[u8]>::to_vec).collect(),
-            _ => Vec::new(),
-        };
-        req.forget_response();
-        for c in &challenges {
-            req.resp.fields.push(b"WWW-Authenticate", c);
-        }
+        forget_all_but_location(req);
         return Next::Redirect;
     }
     if target.first() == Some(&b'@') {
@@ -91,10 +89,7 @@ fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::Err
         };
     }
     // A URL: a redirect, with 302 unless the directive names another redirect status.
-    let status = match page.overwrite {
-        Some(s @ (301..=303 | 307 | 308)) => s,
-        _ => 302,
-    };
+    let status = page.overwrite.filter(|s| matches!(s, 301..=303 | 307 | 308)).unwrap_or(302);
     req.status_override = None;
     req.resp.location = target;
     built_in(req, status);
@@ -121,7 +116,7 @@ pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
         Some(id) => {
             req.internal = true;
             req.location = *id;
-            req.forget_response();
+            forget_all_but_location(req);
             req.update_connection_settings();
             Ok(())
         }
@@ -135,14 +130,21 @@ pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
     }
 }
 
-/// Makes the built-in page.
-pub fn built_in(req: &mut Request, status: u16) {
+/// A redirect that an error page answers for keeps its `Location`.
+fn forget_all_but_location(req: &mut Request) {
     let location = std::mem::take(&mut req.resp.location);
-    let authenticate = req.resp.fields.get(b"WWW-Authenticate").map(<[u8]>::to_vec);
     req.forget_response();
     req.resp.location = location;
-    if let Some(a) = authenticate.filter(|_| status == 401) {
-        req.resp.fields.push(b"WWW-Authenticate", &a);
+}
+
+/// Makes the built-in page.
+pub fn built_in(req: &mut Request, status: u16) {
+    req.status_override = None;
+    let location = std::mem::take(&mut req.resp.location);
+    req.forget_response();
+    req.resp.location = location;
+    if status != 401 {
+        req.resp.fields.remove(b"WWW-Authenticate");
     }
     req.resp.status = status;
     req.resp.error_page = true;
@@ -157,11 +159,18 @@ pub fn built_in(req: &mut Request, status: u16) {
     }
     let http = req.http();
     let core = &http.location(req).settings.core;
-    let tail = crate::head::server_token(req, core);
-    let mut page = Vec::with_capacity(256);
+    let mut tail = req.take_buf();
+    crate::head::push_server_token(req, core, &mut tail);
+    let mut page = std::mem::take(&mut req.resp.text);
     for piece in [
-        b"<html>\r\n<head><title>",
-        title.as_bytes(),
+        b"<html>\r\n<head><title>".as_slice(),
+        match status {
+            494 => b"400 Request Header Or Cookie Too Large",
+            495 => b"400 The SSL certificate error",
+            496 => b"400 No required SSL certificate was sent",
+            497 => b"400 The plain HTTP request was sent to HTTPS port",
+            _ => title.as_bytes(),
+        },
         b"</title></head>\r\n<body>\r\n<center><h1>",
         title.as_bytes(),
         b"</h1></center>\r\n",
@@ -177,6 +186,7 @@ pub fn built_in(req: &mut Request, status: u16) {
     });
     page.extend_from_slice(b"<hr><center>");
     page.extend_from_slice(&tail);
+    req.give_buf(tail);
     page.extend_from_slice(b"</center>\r\n</body>\r\n</html>\r\n");
     if core.msie_padding && status >= 400 && is_msie(req) {
         for _ in 0..6 {
@@ -184,9 +194,8 @@ pub fn built_in(req: &mut Request, status: u16) {
         }
     }
     req.resp.content_type.extend_from_slice(b"text/html");
-    let len = page.len() as u64;
-    req.resp.content_length = Some(len);
-    req.resp.body.push(Part::Bytes(page.into()));
+    req.resp.text = page;
+    req.resp.body_from_text();
 }
 
 fn is_msie(req: &Request) -> bool {
@@ -210,6 +219,7 @@ pub fn title(status: u16) -> &'static str {
         404 => "404 Not Found",
         405 => "405 Not Allowed",
         406 => "406 Not Acceptable",
+        407 => "407 Proxy Authentication Required",
         408 => "408 Request Time-out",
         409 => "409 Conflict",
         410 => "410 Gone",

@@ -7,6 +7,7 @@
 use bytes::Bytes;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -59,7 +60,18 @@ pub struct OpenFile {
     pub etag: Box<[u8]>,
     /// `Last-Modified`.
     pub last_modified: [u8; 29],
+    /// The rest of the response head as it was sent last, see [`crate::head::write_file`].
+    pub tail: RefCell<Option<Tail>>,
     identity: Identity,
+}
+
+/// The fields of a plain 200 answer for a file, from `Content-Type` to the empty line.
+#[derive(Debug)]
+pub struct Tail {
+    /// Location that it was made for, and the address of its configuration.
+    pub made_for: (usize, usize),
+    /// The bytes.
+    pub bytes: Box<[u8]>,
 }
 
 /// What is at a path.
@@ -285,6 +297,7 @@ impl From<Inspected> for Found {
 }
 
 /// What opening without blocking gave.
+#[allow(clippy::large_enum_variant, reason = "lives on the stack for one call")]
 pub enum Opened {
     /// An answer.
     Found(Inspected),
@@ -334,6 +347,7 @@ pub fn inspect(fd: OwnedFd) -> Inspected {
         content,
         etag: etag.into(),
         last_modified: forebay_http::date::imf(identity.mtime.0),
+        tail: RefCell::new(None),
         identity,
     })
 }

@@ -3,21 +3,23 @@
 use crate::config::http::Http;
 use crate::modules::core::{ServerTokens, Settings};
 use crate::request::{Peer, Request};
+use crate::response::Part;
+use forebay_http::field::Name;
 use forebay_http::h1::response;
 use forebay_http::request::{Method, Version};
 
 /// Name and version in `Server` and on built-in pages.
 pub const PRODUCT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
 
-/// What `Server` says here.
-pub fn server_token(req: &mut Request, core: &Settings) -> Vec<u8> {
+/// Appends what `Server` says here.
+pub fn push_server_token(req: &mut Request, core: &Settings, out: &mut Vec<u8>) {
     match &core.server_tokens {
-        ServerTokens::On | ServerTokens::Build => PRODUCT.as_bytes().to_vec(),
-        ServerTokens::Off => b"forebay".to_vec(),
+        ServerTokens::On | ServerTokens::Build => out.extend_from_slice(PRODUCT.as_bytes()),
+        ServerTokens::Off => out.extend_from_slice(b"forebay"),
         ServerTokens::Value(t) => match t.value(req).unwrap_or_default().as_slice() {
-            b"on" | b"build" => PRODUCT.as_bytes().to_vec(),
-            b"" | b"off" => b"forebay".to_vec(),
-            other => other.to_vec(),
+            b"on" | b"build" => out.extend_from_slice(PRODUCT.as_bytes()),
+            b"" | b"off" => out.extend_from_slice(b"forebay"),
+            other => out.extend_from_slice(other),
         },
     }
 }
@@ -63,8 +65,9 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
             ServerTokens::Off => out.extend_from_slice(b"Server: forebay\r\n"),
             ServerTokens::On | ServerTokens::Build => push(out, b"Server: ", PRODUCT.as_bytes()),
             ServerTokens::Value(_) => {
-                let token = server_token(req, core);
-                push(out, b"Server: ", &token);
+                out.extend_from_slice(b"Server: ");
+                push_server_token(req, core, out);
+                out.extend_from_slice(b"\r\n");
             }
         }
     }
@@ -72,7 +75,7 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         push(out, b"Date: ", &req.thread.clock.http_date());
     }
     let r = &req.resp;
-    if !r.content_type.is_empty() && status != 304 && status != 204 {
+    if !r.content_type.is_empty() && status != 204 {
         out.extend_from_slice(b"Content-Type: ");
         out.extend_from_slice(&r.content_type);
         if !r.charset.is_empty() {
@@ -84,15 +87,15 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     let mut framing = if r.head_only { BodyFraming::None } else { BodyFraming::Plain };
     let mut chunked = false;
     match r.content_length {
-        Some(n) if status != 304 && status != 204 => {
+        Some(n) if status != 204 => {
             out.extend_from_slice(b"Content-Length: ");
             response::number(out, n);
             out.extend_from_slice(b"\r\n");
         }
         None if status != 304 && status != 204 => {
             if req.head.version >= Version::Http11 && core.chunked_transfer_encoding {
-                chunked = true;
                 if framing == BodyFraming::Plain {
+                    chunked = true;
                     framing = BodyFraming::Chunked;
                 }
             } else if !r.head_only {
@@ -101,11 +104,13 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         }
         _ => {}
     }
-    if let Some(t) = r.last_modified {
+    if let Some(t) = r.last_modified.filter(|_| matches!(status, 200 | 206 | 304)) {
         push(out, b"Last-Modified: ", &forebay_http::date::imf(t));
     }
-    if !r.location.is_empty() {
-        location(req, &http, core, out);
+    // A path is made absolute here; anything else goes with the other fields, as nginx has it.
+    let made_absolute = r.location.first() == Some(&b'/') && core.absolute_redirect;
+    if made_absolute {
+        location(req, core, out);
     }
     if chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
@@ -123,6 +128,12 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         out.extend_from_slice(b"Connection: close\r\n");
     }
     let r = &req.resp;
+    if r.gzip_vary {
+        out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
+    }
+    if !made_absolute && !r.location.is_empty() {
+        push(out, b"Location: ", &r.location);
+    }
     if !r.etag.is_empty() {
         push(out, b"ETag: ", &r.etag);
     }
@@ -135,30 +146,25 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     framing
 }
 
-/// `Location`: made absolute where the configuration asks for it (nginx: absolute_redirect).
-fn location(req: &Request, _http: &Http, core: &Settings, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"Location: ");
-    let value = &req.resp.location;
-    if value.first() == Some(&b'/') && core.absolute_redirect {
-        out.extend_from_slice(b"http://");
-        let http = req.http();
-        if core.server_name_in_redirect {
-            let name = &http.server(req).name;
-            if name.is_empty() { local_address(req, out) } else { out.extend_from_slice(name) }
-        } else if !req.head.host.is_empty() {
-            out.extend_from_slice(&req.head.host);
-        } else {
-            local_address(req, out);
-        }
-        if core.port_in_redirect
-            && let Some(port) = req.local_address().map(|a| a.port()).filter(|p| *p != 80)
-        {
-            out.push(b':');
-            response::number(out, u64::from(port));
-        }
+/// `Location` of a path, made absolute (nginx: absolute_redirect).
+fn location(req: &Request, core: &Settings, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"Location: http://");
+    let http = req.http();
+    if core.server_name_in_redirect {
+        let name = &http.server(req).name;
+        if name.is_empty() { local_address(req, out) } else { out.extend_from_slice(name) }
+    } else if !req.head.host.is_empty() {
+        out.extend_from_slice(&req.head.host);
+    } else {
+        local_address(req, out);
     }
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
+    if core.port_in_redirect
+        && let Some(port) = req.local_address().map(|a| a.port()).filter(|p| *p != 80)
+    {
+        out.push(b':');
+        response::number(out, u64::from(port));
+    }
+    push(out, b"", &req.resp.location);
 }
 
 fn local_address(req: &Request, out: &mut Vec<u8>) {
@@ -171,4 +177,65 @@ fn local_address(req: &Request, out: &mut Vec<u8>) {
             }
         }
     }
+}
+
+/// Appends the head of a plain 200 answer for a whole file, if that is what the response is and nothing of
+/// the request or the location asks for more. All but the date is the same from one request to the next,
+/// so it is kept with the file. `false`: nothing was written.
+pub fn write_file(req: &mut Request, out: &mut Vec<u8>) -> bool {
+    let r = &req.resp;
+    let [Part::File { file, start: 0, end }] = r.body.as_slice() else { return false };
+    if r.status != 200
+        || req.status_override.is_some()
+        || *end != file.size
+        || !req.keep_alive
+        || req.head.version != Version::Http11
+    {
+        return false;
+    }
+    let first = &req.head.first.0;
+    let asks =
+        [Name::Range, Name::IfModifiedSince, Name::IfUnmodifiedSince, Name::IfMatch, Name::IfNoneMatch];
+    if asks.iter().any(|n| first[*n as usize] != 0)
+        || !matches!(req.method, Method::Get)
+        || !r.location.is_empty()
+    {
+        return false;
+    }
+    let http = req.http();
+    let l = http.location(req);
+    if !l.plan.plain_head || http.logs_sent_fields || req.error_status != 0 || !r.fields.is_empty() {
+        return false;
+    }
+    let made_for = (req.location, std::ptr::from_ref::<Http>(&http) as usize);
+    out.extend_from_slice(match l.settings.core.server_tokens {
+        ServerTokens::Off => b"HTTP/1.1 200 OK\r\nServer: forebay\r\nDate: ".as_slice(),
+        _ => {
+            concat!("HTTP/1.1 200 OK\r\nServer: forebay/", env!("CARGO_PKG_VERSION"), "\r\nDate: ").as_bytes()
+        }
+    });
+    out.extend_from_slice(&req.thread.clock.http_date());
+    let mut tail = file.tail.borrow_mut();
+    let bytes = match &*tail {
+        Some(t) if t.made_for == made_for => &t.bytes,
+        _ => {
+            let mut b = Vec::with_capacity(256);
+            b.extend_from_slice(b"\r\nContent-Type: ");
+            push(&mut b, b"", &r.content_type);
+            b.extend_from_slice(b"Content-Length: ");
+            response::number(&mut b, file.size);
+            push(&mut b, b"\r\nLast-Modified: ", &file.last_modified);
+            b.extend_from_slice(b"Connection: keep-alive\r\n");
+            if !r.etag.is_empty() {
+                push(&mut b, b"ETag: ", &r.etag);
+            }
+            if l.settings.core.max_ranges.0 != Some(0) {
+                b.extend_from_slice(b"Accept-Ranges: bytes\r\n");
+            }
+            b.extend_from_slice(b"\r\n");
+            &tail.insert(crate::file_cache::Tail { made_for, bytes: b.into() }).bytes
+        }
+    };
+    out.extend_from_slice(bytes);
+    true
 }

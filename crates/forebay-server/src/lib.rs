@@ -2,6 +2,7 @@
 
 pub mod access_log;
 pub mod body;
+pub mod cidr;
 pub mod config;
 pub mod connection;
 pub mod counters;
@@ -9,8 +10,11 @@ pub mod error_log;
 pub mod error_page;
 pub mod file_cache;
 pub mod head;
+pub mod host_table;
 pub mod location;
+pub mod log_files;
 pub mod modules;
+pub mod password;
 pub mod pattern;
 pub mod phases;
 pub mod process;
@@ -19,6 +23,8 @@ pub mod request;
 pub mod response;
 pub mod symlinks;
 pub mod syslog;
+#[cfg(test)]
+mod testing;
 pub mod thread;
 pub mod upstream;
 pub mod variables;

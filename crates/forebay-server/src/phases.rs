@@ -4,7 +4,8 @@ use crate::error_page::{self, Next};
 use crate::location;
 use crate::modules::core::Satisfy;
 use crate::modules::{
-    Content, Verdict, autoindex, empty_gif, proxy, random_index, rewrite, static_file, stub_status, try_files,
+    Content, Verdict, autoindex, empty_gif, gzip_static, proxy, random_index, rewrite, static_file,
+    stub_status, try_files,
 };
 use crate::request::Request;
 use forebay_conf::error::Level;
@@ -35,21 +36,30 @@ pub const MAX_URI_CHANGES: u8 = 11;
 
 /// Runs the phases until the response is made.
 pub async fn run(req: &mut Request) {
-    let mut start = Start::ServerRewrite;
+    post_read(req);
+    let outcome = walk(req, Start::ServerRewrite).await;
+    settle_outcome(req, outcome).await;
+}
+
+/// Answers a status that a header filter found, with its error page.
+pub async fn refuse(req: &mut Request, status: u16) {
+    settle_outcome(req, Outcome::Status(status)).await;
+}
+
+async fn settle_outcome(req: &mut Request, first: Outcome) {
+    let mut outcome = first;
     loop {
-        let outcome = match walk(req, start).await {
+        let start = match outcome {
+            Outcome::Done => return,
+            Outcome::Redirect => Start::ServerRewrite,
+            Outcome::Named => Start::Rewrite,
             Outcome::Status(status) => match error_page::special(req, status) {
-                Next::Done => Outcome::Done,
-                Next::Redirect => Outcome::Redirect,
-                Next::Named => Outcome::Named,
+                Next::Done => return,
+                Next::Redirect => Start::ServerRewrite,
+                Next::Named => Start::Rewrite,
             },
-            other => other,
         };
-        match outcome {
-            Outcome::Done | Outcome::Status(_) => return,
-            Outcome::Redirect => start = Start::ServerRewrite,
-            Outcome::Named => start = Start::Rewrite,
-        }
+        outcome = walk(req, start).await;
     }
 }
 
@@ -173,6 +183,16 @@ fn add_slash(req: &mut Request) -> Option<Outcome> {
     Some(Outcome::Status(301))
 }
 
+/// Once for a request, before the first rewrite. The hooks there are only look at the head.
+fn post_read(req: &mut Request) {
+    let http = req.http();
+    if let Some(l) = http.locations.get(http.server(req).root) {
+        for hook in &l.plan.post_read {
+            let _ = hook(req);
+        }
+    }
+}
+
 async fn preaccess(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
     for hook in &http.location(req).plan.preaccess {
@@ -203,6 +223,7 @@ async fn access(req: &mut Request) -> Option<Outcome> {
             Verdict::Status(s @ (401 | 403)) if any => {
                 refused = Some(if refused == Some(401) { 401 } else { s })
             }
+            Verdict::Status(s) => return Some(delayed(req, s).await),
             v => return Some(outcome(v)),
         }
     }
@@ -218,24 +239,30 @@ async fn delayed(req: &mut Request, status: u16) -> Outcome {
     let http = req.http();
     let delay = http.location(req).settings.core.auth_delay.0;
     if status == 401 && !delay.is_zero() {
+        req.log(Level::Info, "delaying unauthorized request");
         let thread = req.thread.clone();
         thread.reactor.sleep(delay).await;
     }
     Outcome::Status(status)
 }
 
+/// Waits as long as a verdict asks for it.
 async fn settle(req: &mut Request, v: Verdict) -> Verdict {
-    match v {
-        Verdict::Delay(d, then) => {
-            let thread = req.thread.clone();
-            thread.reactor.sleep(d).await;
-            *then
+    let mut v = v;
+    loop {
+        v = match v {
+            Verdict::Delay(d, then) => {
+                let thread = req.thread.clone();
+                thread.reactor.sleep(d).await;
+                *then
+            }
+            Verdict::Offload(o) => match tokio::task::spawn_blocking(o.work).await {
+                Ok(result) => (o.then)(req, result),
+                // It panicked, or the process ends.
+                Err(_) => Verdict::Status(500),
+            },
+            v => return v,
         }
-        Verdict::Status(401) => match delayed(req, 401).await {
-            Outcome::Status(s) => Verdict::Status(s),
-            _ => Verdict::Status(401),
-        },
-        v => v,
     }
 }
 
@@ -245,6 +272,8 @@ fn outcome(v: Verdict) -> Outcome {
         Verdict::Redirect => Outcome::Redirect,
         Verdict::Done | Verdict::Declined | Verdict::Allowed => Outcome::Done,
         Verdict::Delay(_, then) => outcome(*then),
+        // Settled before; nothing may come through unchecked.
+        Verdict::Offload(_) => Outcome::Status(500),
     }
 }
 
@@ -279,6 +308,9 @@ async fn content(req: &mut Request) -> Outcome {
         let path = static_file::path_text(req);
         req.log(Level::Error, &format!("directory index of \"{path}\" is forbidden"));
         return Outcome::Status(403);
+    }
+    if let Some(out) = gzip_static::run(req).await {
+        return out;
     }
     static_file::run(req).await
 }

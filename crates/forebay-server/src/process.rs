@@ -42,6 +42,8 @@ struct Running {
 /// The running threads of the worker process.
 pub struct Worker {
     threads: Vec<Running>,
+    /// Ends the thread that drives tokio.
+    _tokio: tokio::sync::oneshot::Sender<()>,
     /// Sockets of each address by thread, kept so that a reload can hand them on.
     sockets: Mutex<HashMap<ListenAddr, Vec<Arc<OwnedFd>>>>,
 }
@@ -70,7 +72,8 @@ impl Worker {
         let count = plan.cpus.len().max(1);
         let all: Arc<Vec<Arc<Counters>>> =
             Arc::new((0..count).map(|_| Arc::new(Counters::default())).collect());
-        let mut worker = Worker { threads: Vec::new(), sockets: Mutex::default() };
+        let (end, tokio) = start_tokio()?;
+        let mut worker = Worker { threads: Vec::new(), _tokio: end, sockets: Mutex::default() };
         let shares = worker.shares(generation, count);
         for (i, share) in shares.into_iter().enumerate() {
             let mailbox = Arc::new(Mailbox::default());
@@ -82,6 +85,7 @@ impl Worker {
                 share,
                 counters: all.clone(),
                 mailbox: mailbox.clone(),
+                tokio: tokio.clone(),
                 started: tx,
             };
             let thread =
@@ -158,6 +162,20 @@ impl Worker {
             let _ = t.thread.join();
         }
     }
+}
+
+/// Starts the thread that drives tokio's timers and sockets for all worker threads. They do not go through it
+/// for connections, see [`crate::reactor`].
+fn start_tokio() -> io::Result<(tokio::sync::oneshot::Sender<()>, tokio::runtime::Handle)> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build()?;
+    let handle = runtime.handle().clone();
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    std::thread::Builder::new().name("tokio".into()).spawn(move || {
+        let _ = runtime.block_on(ended);
+        runtime.shutdown_background();
+    })?;
+    Ok((end, handle))
 }
 
 /// Descriptors in the order of the configuration's log files. One that is missing writes to nowhere.

@@ -46,8 +46,10 @@ pub struct Conn {
     pub peer: Peer,
     /// Local address, where the listener's is a wildcard; asked for once.
     pub local: Option<SocketAddr>,
-    /// Addresses of a PROXY protocol header: client, server.
-    pub proxied: Option<Box<(SocketAddr, SocketAddr)>>,
+    /// PROXY protocol header.
+    pub proxied: Option<Box<forebay_http::proxy_protocol::Header>>,
+    /// The PROXY protocol header has been read, or there is none.
+    pub greeted: bool,
     /// Listener.
     pub listener: u32,
     /// Requests so far.
@@ -67,28 +69,42 @@ pub struct Partial {
     pub started: Instant,
 }
 
-impl Conn {
-    /// The client: of the PROXY protocol header if there was one.
-    pub fn client(&self) -> Peer {
-        self.proxied.as_ref().map_or(self.peer, |p| Peer::Inet(p.0))
-    }
-}
-
 /// Appends an address as text.
 pub fn push_peer(peer: Peer, out: &mut Vec<u8>) {
     match peer.ip() {
         Some(IpAddr::V4(a)) => {
-            for (i, o) in a.octets().iter().enumerate() {
-                if i > 0 {
-                    out.push(b'.');
-                }
-                forebay_http::h1::response::number(out, u64::from(*o));
+            let mut text = [0u8; 16];
+            let mut len = 0;
+            for o in a.octets() {
+                let (digits, n) = OCTETS[usize::from(o)];
+                text[len..len + 4].copy_from_slice(&digits);
+                len += usize::from(n);
             }
+            // Each piece ends in a dot; the last one is not wanted.
+            out.extend_from_slice(&text[..len - 1]);
         }
         Some(IpAddr::V6(a)) => out.extend_from_slice(a.to_string().as_bytes()),
         None => out.extend_from_slice(b"unix:"),
     }
 }
+
+/// Decimal text of a byte with a dot behind it, and its length.
+static OCTETS: [([u8; 4], u8); 256] = {
+    let mut t = [([b'.'; 4], 0u8); 256];
+    let mut i = 0;
+    while i < 256 {
+        let (h, d, u) = ((i / 100) as u8 + b'0', (i / 10 % 10) as u8 + b'0', (i % 10) as u8 + b'0');
+        t[i] = if i >= 100 {
+            ([h, d, u, b'.'], 4)
+        } else if i >= 10 {
+            ([d, u, b'.', b'.'], 3)
+        } else {
+            ([u, b'.', b'.', b'.'], 2)
+        };
+        i += 1;
+    }
+    t
+};
 
 /// A number that is used once in the life of the process (multipart boundaries).
 pub fn next_serial() -> u64 {
@@ -115,6 +131,15 @@ pub struct Captures {
     pub text: Vec<u8>,
     /// Groups as offsets into `text`; (1, 0) = not part of the match.
     pub groups: Vec<(u32, u32)>,
+}
+
+/// What a header filter makes of a response that the client does not want.
+#[derive(Debug)]
+pub struct Refusal {
+    /// Status that is answered instead.
+    pub status: u16,
+    /// `Content-Range` of that answer, if any.
+    pub content_range: Vec<u8>,
 }
 
 /// A request.
@@ -163,6 +188,10 @@ pub struct Request {
     pub error_status: u16,
     /// Status was overridden by `error_page ... =`.
     pub status_override: Option<u16>,
+    /// Set by a header filter.
+    pub refusal: Option<Refusal>,
+    /// `try_files` found a file below the `alias` of a regular expression: the path is appended to it.
+    pub add_uri_to_alias: bool,
     /// A named location or an error page is answering: rewrite and error rules of nginx differ then.
     pub in_error_page: bool,
     /// Path was changed by a rewrite or redirect (`path_changed` of the head no longer tells).
@@ -211,6 +240,7 @@ impl Request {
             peer: Peer::Unix,
             local: None,
             proxied: None,
+            greeted: false,
             listener: 0,
             requests: 0,
             accepted: now,
@@ -239,6 +269,8 @@ impl Request {
             uri_changes: 0,
             error_status: 0,
             status_override: None,
+            refusal: None,
+            add_uri_to_alias: false,
             in_error_page: false,
             rewritten: false,
             sent: 0,
@@ -303,11 +335,17 @@ impl Request {
         self.error_status == 413
     }
 
-    /// Forgets a response that was begun; rates set by variables stay.
+    /// Forgets a response that was begun; rates set by variables stay, and what was asked for with a 401,
+    /// which a page of `error_page` is to carry.
     pub fn forget_response(&mut self) {
-        let rate = self.resp.limit_rate;
+        let (rate, vary) = (self.resp.limit_rate, self.resp.gzip_vary);
+        let authenticate = self.resp.fields.get(b"WWW-Authenticate").map(<[u8]>::to_vec);
         self.resp.clear();
         self.resp.limit_rate = rate;
+        self.resp.gzip_vary = vary;
+        if let Some(a) = authenticate {
+            self.resp.fields.push(b"WWW-Authenticate", &a);
+        }
     }
 
     /// The configuration's http block. A clone of the counter keeps it while the request changes.

@@ -69,6 +69,13 @@ pub enum Part {
     Static(&'static [u8]),
     /// Bytes made for this response.
     Bytes(Bytes),
+    /// Bytes `start..end` of [`Response::text`].
+    Text {
+        /// First byte.
+        start: u32,
+        /// After the last byte.
+        end: u32,
+    },
     /// Bytes `start..end` of a file, from memory if the cache holds it.
     File {
         /// The file.
@@ -86,6 +93,7 @@ impl Part {
         match self {
             Part::Static(b) => b.len() as u64,
             Part::Bytes(b) => b.len() as u64,
+            Part::Text { start, end } => u64::from(end - start),
             Part::File { start, end, .. } => end - start,
         }
     }
@@ -102,6 +110,10 @@ impl Part {
             Part::Bytes(b) => {
                 let len = b.len();
                 Part::Bytes(b.slice((from as usize).min(len)..(to as usize).min(len)))
+            }
+            Part::Text { start, end } => {
+                let at = |n: u64| (u64::from(*start) + n).min(u64::from(*end)) as u32;
+                Part::Text { start: at(from), end: at(to) }
             }
             Part::File { file, start, end } => Part::File {
                 file: file.clone(),
@@ -146,6 +158,8 @@ pub struct Response {
     pub source: Option<Box<crate::upstream::stream::Body>>,
     /// Came from an upstream: conditions and ranges were its business.
     pub proxied: bool,
+    /// Bytes made for the body, reused from request to request.
+    pub text: Vec<u8>,
     /// Filters of the body, in order.
     pub filters: Vec<Box<dyn BodyFilter>>,
     /// Whether a part of the body may be asked for.
@@ -156,6 +170,8 @@ pub struct Response {
     pub close: bool,
     /// The built-in page of a status, not content of a location.
     pub error_page: bool,
+    /// `Vary: Accept-Encoding` is to be sent.
+    pub gzip_vary: bool,
     /// `$limit_rate` at work, bytes/s; 0 = none.
     pub limit_rate: u64,
     /// Status line of an upstream, reason phrase included; empty: the standard one.
@@ -177,11 +193,13 @@ impl Response {
         self.body.clear();
         self.source = None;
         self.proxied = false;
+        self.text.clear();
         self.filters.clear();
         self.allow_ranges = false;
         self.head_only = false;
         self.close = false;
         self.error_page = false;
+        self.gzip_vary = false;
         self.limit_rate = 0;
         self.reason.clear();
     }
@@ -193,6 +211,16 @@ impl Response {
         self.content_length = Some(b.len() as u64);
         if !b.is_empty() {
             self.body.push(Part::Bytes(b));
+        }
+    }
+
+    /// Makes what has been written to [`Response::text`] the body, and sets its length.
+    pub fn body_from_text(&mut self) {
+        let end = u32::try_from(self.text.len()).unwrap_or(u32::MAX);
+        self.body.clear();
+        self.content_length = Some(u64::from(end));
+        if end > 0 {
+            self.body.push(Part::Text { start: 0, end });
         }
     }
 

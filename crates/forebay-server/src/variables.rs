@@ -107,6 +107,11 @@ impl Registry {
         id
     }
 
+    /// Name of a variable, if it is a built-in one that cannot be redefined.
+    pub fn name(&self, id: VarId) -> Option<&[u8]> {
+        self.vars.get(id.0 as usize).filter(|v| !v.settable).map(|v| &*v.name)
+    }
+
     /// Defines a variable that is set (`set`, named captures, `auth_request_set`).
     ///
     /// # Errors
@@ -131,6 +136,11 @@ impl Registry {
         let id = self.define_stored(name)?;
         self.vars[id.0 as usize].source = Source::Computed(c);
         Ok(id)
+    }
+
+    /// Whether a variable whose name begins so is used.
+    pub fn uses_prefix(&self, prefix: &[u8]) -> bool {
+        self.vars.iter().any(|v| v.name.starts_with(prefix))
     }
 
     /// Ends the construction.
@@ -166,7 +176,7 @@ fn builtin(name: &[u8]) -> (Source, bool) {
     (Source::Unknown, true)
 }
 
-const LATER_PREFIXES: &[&str] = &["ssl_", "proxy_protocol_tlv_", "jwt_"];
+const LATER_PREFIXES: &[&str] = &["ssl_", "jwt_"];
 
 /// Variables of features that are not there yet: a log format may name them, and they print as `-`.
 const LATER: &[&str] = &[

@@ -71,6 +71,8 @@ pub struct Setup {
     pub counters: Arc<Vec<Arc<Counters>>>,
     /// Commands.
     pub mailbox: Arc<Mailbox>,
+    /// The process's tokio runtime.
+    pub tokio: tokio::runtime::Handle,
     /// Told when the loop is ready.
     pub started: std::sync::mpsc::Sender<io::Result<Remote>>,
 }
@@ -102,18 +104,7 @@ pub fn main(setup: Setup) {
     if !setup.cpus.is_empty() {
         let _ = forebay_sys::affinity::pin_current_thread(&setup.cpus);
     }
-    let runtime =
-        match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build() {
-            Ok(r) => r,
-            Err(e) => {
-                let _ = setup.started.send(Err(e));
-                return;
-            }
-        };
-    runtime.block_on(run(setup));
-}
-
-async fn run(setup: Setup) {
+    let _context = setup.tokio.enter();
     let reactor = match Reactor::new() {
         Ok(r) => r,
         Err(e) => {
@@ -150,7 +141,7 @@ async fn run(setup: Setup) {
     });
     worker.apply(setup.share);
     let _ = setup.started.send(Ok(remote));
-    if let Err(e) = thread.reactor.run(worker).await {
+    if let Err(e) = thread.reactor.run(&worker) {
         error_log::log(&thread, Level::Alert, &format!("event loop failed ({e})"));
     }
     access_log::flush(&thread, true);
@@ -243,7 +234,7 @@ impl WorkerThread {
             Command::Reopen(logs) => {
                 self.thread.error_lines.borrow_mut().flush(&self.thread);
                 access_log::flush(&self.thread, true);
-                self.thread.log_buffers.borrow_mut().opened.clear();
+                crate::log_files::close();
                 let conf = self.thread.config();
                 let mut current = self.thread.logs.borrow_mut();
                 for (path, fd) in logs.iter() {
@@ -340,8 +331,8 @@ impl Handler for WorkerThread {
     }
 
     fn accept(self: Rc<Self>, listener: u32) {
-        let fd = match self.listeners.borrow().get(listener as usize) {
-            Some(Some(s)) => s.fd.clone(),
+        let (fd, wildcard) = match self.listeners.borrow().get(listener as usize) {
+            Some(Some(s)) => (s.fd.clone(), s.addr.is_wildcard()),
             _ => return,
         };
         for _ in 0..ACCEPT_BATCH {
@@ -359,11 +350,13 @@ impl Handler for WorkerThread {
                     self.thread.counters.accepted.add(1);
                     self.thread.counters.handled.add(1);
                     self.thread.counters.active.add(1);
+                    let local = if wildcard { rustix::net::getsockname(&sock).ok() } else { None };
                     let conn = Conn {
                         number: SERIAL.fetch_add(1, Ordering::Relaxed) + 1,
                         peer,
-                        local: None,
+                        local: local.and_then(|a| std::net::SocketAddr::try_from(a).ok()),
                         proxied: None,
+                        greeted: false,
                         listener,
                         requests: 0,
                         accepted: self.thread.clock.now(),
@@ -398,8 +391,9 @@ impl Handler for WorkerThread {
         }
         if conn.partial.is_some() || conn.requests == 0 {
             let tail = format!(", client: {}", peer_text(&conn));
-            let what = "client timed out (110: Connection timed out) while waiting for request";
-            error_log::log_connection(&self.thread, Level::Info, conn.number, what, &tail);
+            let doing = if conn.greeted { "waiting for request" } else { "reading PROXY protocol" };
+            let what = format!("client timed out (110: Connection timed out) while {doing}");
+            error_log::log_connection(&self.thread, Level::Info, conn.number, &what, &tail);
         }
     }
 
@@ -437,6 +431,6 @@ impl Handler for WorkerThread {
 
 fn peer_text(conn: &Conn) -> String {
     let mut out = Vec::new();
-    crate::request::push_peer(conn.client(), &mut out);
+    crate::request::push_peer(conn.peer, &mut out);
     String::from_utf8_lossy(&out).into_owned()
 }

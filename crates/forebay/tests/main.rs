@@ -4,5 +4,7 @@
 mod harness;
 
 mod command_line;
+mod differential;
+mod load;
 mod processes;
 mod subcommands;

@@ -33,6 +33,10 @@ pub struct Http {
     pub upstreams: Vec<crate::upstream::Group>,
     /// Whether any location has `auto_redirect`.
     pub has_auto_redirect: bool,
+    /// Some variable shows a field of the response head.
+    pub logs_sent_fields: bool,
+    /// `charset_map`s.
+    pub charset_maps: modules::charset::Maps,
 }
 
 /// Addresses served by one socket: a wildcard socket may stand for several.
@@ -68,6 +72,8 @@ pub struct Server {
     pub tree: LocationTree,
     /// Named locations.
     pub named: HashMap<Vec<u8>, LocationId>,
+    /// All its names.
+    pub names: Vec<super::names::ServerName>,
     /// Names with regular expressions, whose captures are set when the server is chosen.
     pub has_captures: bool,
 }
@@ -261,9 +267,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 let level = self.add(Kind::If, b"", Some(at));
                 self.body(d, level, s)?;
                 let ops = std::mem::take(&mut self.locations[level].ops);
-                let has_location = matches!(self.locations[at].kind, Kind::Server) || true;
-                let location = has_location.then_some(level);
-                self.locations[at].ops.push(rewrite::Op::If { cond, location, ops });
+                self.locations[at].ops.push(rewrite::Op::If { cond, location: Some(level), ops });
                 Ok(())
             }
             b"limit_except" => {
@@ -308,11 +312,12 @@ impl<'s, 'f> Builder<'s, 'f> {
         let duplicate = siblings.iter().any(|c| {
             let l = &self.locations[*c];
             l.name == name
-                && match (&l.kind, &kind) {
-                    (Kind::Exact, Kind::Exact) | (Kind::Named, Kind::Named) => true,
-                    (Kind::Prefix | Kind::PrefixOnly, Kind::Prefix | Kind::PrefixOnly) => true,
-                    _ => false,
-                }
+                && matches!(
+                    (&l.kind, &kind),
+                    (Kind::Exact, Kind::Exact)
+                        | (Kind::Named, Kind::Named)
+                        | (Kind::Prefix | Kind::PrefixOnly, Kind::Prefix | Kind::PrefixOnly)
+                )
         });
         if duplicate {
             return Err(self
@@ -364,6 +369,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 tree,
                 named: std::mem::take(&mut s.named),
                 has_captures: s.names.iter().any(super::names::ServerName::has_captures),
+                names: std::mem::take(&mut s.names),
             });
         }
         let trees: Vec<LocationTree> = (self.locations.iter())
@@ -379,6 +385,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         let mut locations = Vec::new();
         for (mut l, tree) in self.locations.into_iter().zip(trees) {
             if let Some(p) = l.parent {
+                l.written.headers.merge_lines(&inherited[p].headers);
                 l.written.inherit(&inherited[p]);
                 // The default log is opened only where nothing else is said.
                 if l.written.log.access_log.is_none() {
@@ -386,6 +393,10 @@ impl<'s, 'f> Builder<'s, 'f> {
                 }
             }
             let settings = l.written.resolve();
+            settings.referer.check().map_err(super::plain)?;
+            if l.parent.is_some() {
+                self.cx.charset_maps.check(&settings).map_err(|m| super::plain(&m))?;
+            }
             inherited.push(l.written);
             let plan = modules::Plan::for_location(&settings, &l.ops);
             let auto_redirect = matches!(l.kind, Kind::Prefix | Kind::PrefixOnly)
@@ -426,8 +437,10 @@ impl<'s, 'f> Builder<'s, 'f> {
             servers,
             locations,
             vars: Vec::new(),
+            logs_sent_fields: false,
             addresses,
             log_formats: std::mem::take(self.cx.log_formats),
+            charset_maps: std::mem::take(self.cx.charset_maps),
         };
         Ok((http, listeners))
     }

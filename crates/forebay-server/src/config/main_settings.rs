@@ -33,8 +33,8 @@ pub enum ErrorLogTarget {
     File(PathBuf),
     /// `stderr`.
     Stderr,
-    /// `syslog:...`, the text after the colon.
-    Syslog(String),
+    /// `syslog:...`.
+    Syslog(std::sync::Arc<crate::syslog::Syslog>),
 }
 
 /// One `error_log` directive.

@@ -3,6 +3,7 @@
 pub mod http;
 pub mod listen;
 pub mod main_settings;
+pub mod mime_types;
 pub mod names;
 pub mod scope;
 pub mod template;
@@ -41,6 +42,13 @@ pub enum ListenAddr {
     Inet(SocketAddr),
     /// `unix:PATH`.
     Unix(PathBuf),
+}
+
+impl ListenAddr {
+    /// Whether connections may come to more than one local address.
+    pub fn is_wildcard(&self) -> bool {
+        matches!(self, ListenAddr::Inet(a) if a.ip().is_unspecified())
+    }
 }
 
 /// Options of a listening socket (nginx: listen).
@@ -169,6 +177,7 @@ fn build(
     log_formats.push(crate::modules::log::combined(&mut vars));
     let mut upstreams = crate::upstream::config::Groups::default();
     let mut zones = crate::modules::limit_req::Zones::default();
+    let mut charset_maps = crate::modules::charset::Maps::default();
     let mut cx = Scope {
         env,
         files,
@@ -179,6 +188,7 @@ fn build(
         log_formats: &mut log_formats,
         upstreams: &mut upstreams,
         zones: &mut zones,
+        charset_maps: &mut charset_maps,
     };
     let mut http_seen = false;
     let mut events_seen = false;
@@ -222,6 +232,7 @@ fn build(
     }
     config.log_files = log_files;
     config.temp_paths = temp_paths;
+    config.http.logs_sent_fields = vars.uses_prefix(b"sent_http_");
     config.http.vars = vars.finish().map_err(|m| plain(&m))?;
     Ok(config)
 }
@@ -247,7 +258,7 @@ fn events_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> 
 fn invalid_number(d: &Directive, cx: &Scope<'_>) -> Error {
     match d.args.first() {
         Some(w) => cx.error_at(d, w, format!("invalid number \"{}\"", w.as_str())),
-        None => cx.error(d, "invalid number"),
+        None => cx.directive_error(d, "invalid number"),
     }
 }
 
@@ -277,7 +288,7 @@ fn main_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> Re
                 n => WorkerCount::Count(
                     units::number(n)
                         .filter(|n| *n > 0 && *n < 10_000)
-                        .ok_or_else(|| cx.error(d, "invalid value"))? as usize,
+                        .ok_or_else(|| cx.directive_error(d, "invalid value"))? as usize,
                 ),
             });
         }
@@ -304,12 +315,13 @@ fn main_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> Re
         b"worker_rlimit_core" => {
             value::once(&m.worker_rlimit_core, d, cx)?;
             m.worker_rlimit_core =
-                Some(units::offset(value::first(d)).ok_or_else(|| cx.error(d, "invalid value"))?);
+                Some(units::offset(value::first(d)).ok_or_else(|| cx.directive_error(d, "invalid value"))?);
         }
         b"worker_shutdown_timeout" => {
             value::once(&m.worker_shutdown_timeout, d, cx)?;
-            m.worker_shutdown_timeout =
-                Some(units::duration_ms(value::first(d)).ok_or_else(|| cx.error(d, "invalid value"))?);
+            m.worker_shutdown_timeout = Some(
+                units::duration_ms(value::first(d)).ok_or_else(|| cx.directive_error(d, "invalid value"))?,
+            );
         }
         b"env" => {
             let t = text();

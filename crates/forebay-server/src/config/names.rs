@@ -65,9 +65,7 @@ pub fn parse(d: &Directive, cx: &mut Scope<'_>, names: &mut Vec<ServerName>) -> 
                 let host = rustix::system::uname().nodename().to_bytes().to_ascii_lowercase();
                 ServerName::Exact(host)
             }
-            [b'*', b'.', rest @ ..] if !rest.is_empty() && !rest.contains(&b'*') => {
-                ServerName::Head([b".", rest].concat())
-            }
+            [b'*', b'.', rest @ ..] if !rest.is_empty() => ServerName::Head([b".", rest].concat()),
             [b'.', rest @ ..] if !rest.is_empty() && !rest.contains(&b'*') => ServerName::Dot(name.clone()),
             [rest @ .., b'.', b'*'] if !rest.is_empty() && !rest.contains(&b'*') => {
                 ServerName::Tail([rest, b"."].concat())

@@ -29,6 +29,8 @@ pub struct Scope<'a> {
     pub upstreams: &'a mut crate::upstream::config::Groups,
     /// Shared zones of the limiting modules.
     pub zones: &'a mut crate::modules::limit_req::Zones,
+    /// `charset_map`s so far.
+    pub charset_maps: &'a mut crate::modules::charset::Maps,
 }
 
 impl Scope<'_> {
@@ -42,6 +44,11 @@ impl Scope<'_> {
             hint: None,
             ordinal: d.ordinal,
         }
+    }
+
+    /// An error that nginx begins with the directive: `"x" directive invalid value`.
+    pub fn directive_error(&self, d: &Directive, what: &str) -> Error {
+        self.error(d, format!("\"{}\" directive {what}", d.name.as_str()))
     }
 
     /// An error with its caret under one word.

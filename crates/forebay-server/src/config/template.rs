@@ -51,6 +51,9 @@ impl Template {
             let name = if c == b'{' {
                 let end = text[i..].iter().position(|b| *b == b'}').map(|p| p + i);
                 let Some(end) = end else {
+                    if i + 1 == text.len() {
+                        return Err("invalid variable name".into());
+                    }
                     return Err(format!(
                         "the closing bracket in \"{}\" variable is missing",
                         String::from_utf8_lossy(&text[i + 1..])

@@ -1,6 +1,7 @@
 //! Typed values of directives, and the `settings!` table that binds directives to fields.
 
 use super::Scope;
+use super::template::Template;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
@@ -71,7 +72,7 @@ simple!(Offset, |b| units::offset(b).map(Offset));
 impl Setting for Number {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        units::number(first(d)).map(Number).ok_or_else(|| cx.error(d, "invalid number"))
+        units::number(first(d)).map(Number).ok_or_else(|| cx.directive_error(d, "invalid number"))
     }
 }
 
@@ -105,6 +106,14 @@ impl Setting for PathBuf {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         Ok(cx.full_path(first(d)))
+    }
+}
+
+/// A value with variables.
+impl Setting for Option<Template> {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        d.args.first().map(|w| cx.template(d, w)).transpose()
     }
 }
 

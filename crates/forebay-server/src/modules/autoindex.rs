@@ -1,15 +1,421 @@
 //! `autoindex` (nginx: ngx_http_autoindex_module).
 
+use crate::keyword;
+use crate::modules::{charset, static_file};
 use crate::phases::Outcome;
 use crate::request::Request;
+use forebay_conf::error::Level;
+use forebay_http::request::Method;
+use forebay_http::uri::escape_html;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use std::io::Write;
 
 crate::settings! {
     /// `autoindex`.
     "autoindex" => enabled: bool = false;
+    /// `autoindex_format`.
+    "autoindex_format" => format: Format = Format::Html;
+    /// `autoindex_localtime`: times of the HTML listing in the local zone.
+    "autoindex_localtime" => localtime: bool = false;
+    /// `autoindex_exact_size`: sizes of the HTML listing to the byte.
+    "autoindex_exact_size" => exact_size: bool = true;
+}
+
+keyword! {
+    /// Form of a listing.
+    pub enum Format { Html = "html", Json = "json", Jsonp = "jsonp", Xml = "xml", }
+}
+
+/// Columns that a name takes in the HTML listing; longer ones are cut.
+const NAME_WIDTH: usize = 50;
+/// Columns left of a name that was cut; `..>` takes the rest.
+const NAME_CUT: usize = NAME_WIDTH - 3;
+
+/// What an entry of a directory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Type {
+    Directory,
+    File,
+    Other,
+}
+
+#[derive(Debug)]
+struct Entry {
+    name: Vec<u8>,
+    kind: Type,
+    size: u64,
+    mtime: i64,
+}
+
+impl Entry {
+    fn new(name: &[u8], s: &Stat) -> Entry {
+        let kind = match FileType::from_raw_mode(s.st_mode) {
+            FileType::Directory => Type::Directory,
+            FileType::RegularFile => Type::File,
+            _ => Type::Other,
+        };
+        Entry { name: name.to_vec(), kind, size: u64::try_from(s.st_size).unwrap_or(0), mtime: s.st_mtime }
+    }
 }
 
 /// The content handler. `None`: not for this request.
 pub async fn run(req: &mut Request) -> Option<Outcome> {
-    let _ = req;
-    None
+    if !matches!(req.method, Method::Get | Method::Head) {
+        return None;
+    }
+    let http = req.http();
+    let s = &http.location(req).settings.autoindex;
+    let callback = match s.format {
+        Format::Jsonp => match callback(&req.args) {
+            Ok(c) => c.map(<[u8]>::to_vec),
+            Err(()) => {
+                req.log(Level::Info, "client sent invalid \"callback\" argument");
+                return Some(Outcome::Status(400));
+            }
+        },
+        _ => None,
+    };
+    let mut path = Vec::new();
+    if static_file::map_path(req, &mut path).is_err() {
+        return Some(Outcome::Status(500));
+    }
+    while path.len() > 1 && path.last() == Some(&b'/') {
+        path.pop();
+    }
+    let dir = path.clone();
+    let entries = match tokio::task::spawn_blocking(move || read(&dir)).await {
+        Ok(Ok(entries)) => entries,
+        Ok(Err(e)) => return Some(failed(req, &path, e)),
+        Err(_) => return Some(Outcome::Status(500)),
+    };
+    respond(req, s, &entries, callback.as_deref());
+    Some(Outcome::Done)
+}
+
+/// Status and log line for a directory that cannot be read.
+pub fn failed(req: &mut Request, path: &[u8], e: Errno) -> Outcome {
+    let (status, level) = match e {
+        Errno::ACCESS => (403, Level::Error),
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => (404, Level::Error),
+        _ => (500, Level::Crit),
+    };
+    let text = String::from_utf8_lossy(path).into_owned();
+    req.log(level, &format!("opendir() \"{text}\" failed {}", static_file::errno_text(e)));
+    Outcome::Status(status)
+}
+
+/// The `callback` argument; refused if it could be more than the name of a function.
+fn callback(args: &[u8]) -> Result<Option<&[u8]>, ()> {
+    let value = args.split(|b| *b == b'&').find_map(|a| {
+        let (name, value) = a.split_at_checked(9)?;
+        name.eq_ignore_ascii_case(b"callback=").then_some(value)
+    });
+    match value {
+        None | Some(b"") => Ok(None),
+        Some(v) if v.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'$')) => {
+            Ok(Some(v))
+        }
+        Some(_) => Err(()),
+    }
+}
+
+/// Entries of a directory, hidden ones left out, sorted. Blocks.
+fn read(path: &[u8]) -> Result<Vec<Entry>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let fd = rustix::fs::open(path, flags, Mode::empty())?;
+    let mut entries = Vec::new();
+    for item in rustix::fs::Dir::read_from(&fd)? {
+        let item = item?;
+        let name = item.file_name().to_bytes();
+        if name.first() == Some(&b'.') {
+            continue;
+        }
+        let stat = match rustix::fs::statat(&fd, name, AtFlags::empty()) {
+            // A link that leads nowhere is listed as what it is.
+            Err(Errno::NOENT | Errno::LOOP) => rustix::fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW),
+            other => other,
+        };
+        match stat {
+            Ok(s) => entries.push(Entry::new(name, &s)),
+            // Gone meanwhile, or not for us to see.
+            Err(Errno::NOENT | Errno::ACCESS) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    entries.sort_by(|a, b| (a.kind != Type::Directory, &a.name).cmp(&(b.kind != Type::Directory, &b.name)));
+    Ok(entries)
+}
+
+fn respond(req: &mut Request, s: &Settings, entries: &[Entry], callback: Option<&[u8]>) {
+    let (content_type, charset): (&[u8], &[u8]) = match s.format {
+        Format::Html => (b"text/html", b""),
+        Format::Xml => (b"text/xml", b"utf-8"),
+        Format::Json => (b"application/json", b""),
+        Format::Jsonp if callback.is_some() => (b"application/javascript", b""),
+        Format::Jsonp => (b"application/json", b""),
+    };
+    req.resp.status = 200;
+    req.resp.content_type = content_type.to_vec();
+    req.resp.charset = charset.to_vec();
+    let mut out = Vec::with_capacity(1024 + entries.len() * 200);
+    match s.format {
+        Format::Html => {
+            let utf8 = charset::planned(req).is_some_and(|c| c.eq_ignore_ascii_case(b"utf-8"));
+            let zone = if s.localtime { Some(req.thread.clone()) } else { None };
+            let offset = |t: i64| zone.as_ref().map_or(0, |z| i64::from(z.clock.offset(t)));
+            html(&req.uri, entries, s.exact_size, utf8, offset, &mut out);
+        }
+        Format::Xml => xml(entries, &mut out),
+        Format::Json | Format::Jsonp => json(entries, callback, &mut out),
+    }
+    req.resp.set_body(out);
+    // nginx makes the listing after the head: without a length.
+    req.resp.content_length = None;
+}
+
+fn html(
+    uri: &[u8],
+    entries: &[Entry],
+    exact: bool,
+    utf8: bool,
+    offset: impl Fn(i64) -> i64,
+    out: &mut Vec<u8>,
+) {
+    let mut title = Vec::new();
+    escape_html(uri, &mut title);
+    for piece in [
+        b"<html>\r\n<head><title>Index of ".as_slice(),
+        &title,
+        b"</title></head>\r\n<body>\r\n<h1>Index of ",
+        &title,
+    ] {
+        out.extend_from_slice(piece);
+    }
+    out.extend_from_slice(b"</h1><hr><pre><a href=\"../\">../</a>\r\n");
+    for e in entries {
+        html_line(e, exact, utf8, offset(e.mtime), out);
+    }
+    out.extend_from_slice(b"</pre><hr></body>\r\n</html>\r\n");
+}
+
+fn html_line(e: &Entry, exact: bool, utf8: bool, offset: i64, out: &mut Vec<u8>) {
+    let slash: &[u8] = if e.kind == Type::Directory { b"/" } else { b"" };
+    out.extend_from_slice(b"<a href=\"");
+    escape_name(&e.name, out);
+    out.extend_from_slice(slash);
+    out.extend_from_slice(b"\">");
+    let width = if utf8 { chars(&e.name) } else { e.name.len() };
+    if width > NAME_WIDTH {
+        let end = if utf8 { offset_of_char(&e.name, NAME_CUT) } else { NAME_CUT };
+        escape_html(e.name.get(..end).unwrap_or(&e.name), out);
+        out.extend_from_slice(b"..&gt;</a>");
+    } else {
+        escape_html(&e.name, out);
+        if width < NAME_WIDTH {
+            out.extend_from_slice(slash);
+        }
+        out.extend_from_slice(b"</a>");
+        let used = width + if width < NAME_WIDTH { slash.len() } else { 0 };
+        out.resize(out.len() + NAME_WIDTH - used, b' ');
+    }
+    let date = forebay_http::date::imf(e.mtime + offset);
+    let text =
+        |r: std::ops::Range<usize>| std::str::from_utf8(date.get(r).unwrap_or_default()).unwrap_or_default();
+    let (day, month, year, time) = (text(5..7), text(8..11), text(12..16), text(17..22));
+    let _ = write!(out, " {day}-{month}-{year} {time} ");
+    let _ = match (exact, e.kind) {
+        (true, Type::Directory) => write!(out, "{:>19}", "-"),
+        (true, _) => write!(out, "{:>19}", e.size),
+        (false, Type::Directory) => write!(out, "{:>7}", "-"),
+        (false, _) => short_size(e.size, out),
+    };
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A size in seven columns, rounded to a unit once it has more than four digits.
+fn short_size(size: u64, out: &mut Vec<u8>) -> std::io::Result<()> {
+    const UNITS: [(u64, u64, char); 3] =
+        [(1 << 30, (1 << 30) - 1, 'G'), (1 << 20, (1 << 20) - 1, 'M'), (1 << 10, 9999, 'K')];
+    match UNITS.iter().find(|(_, above, _)| size > *above) {
+        Some((unit, _, letter)) => {
+            let rounded = size / unit + u64::from(size % unit > unit / 2 - 1);
+            write!(out, "{rounded:>6}{letter}")
+        }
+        None => write!(out, "{size:>7}"),
+    }
+}
+
+/// Escapes a name as one segment of a URI.
+fn escape_name(name: &[u8], out: &mut Vec<u8>) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for b in name {
+        if b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~') {
+            out.push(*b);
+        } else {
+            out.extend_from_slice(&[b'%', HEX[usize::from(b >> 4)], HEX[usize::from(b & 15)]]);
+        }
+    }
+}
+
+/// Number of characters of a UTF-8 text; what is not UTF-8 counts by bytes as a whole.
+fn chars(name: &[u8]) -> usize {
+    ends_of_chars(name).map_or(name.len(), |ends| ends.len())
+}
+
+/// Offset behind the n-th character.
+fn offset_of_char(name: &[u8], n: usize) -> usize {
+    ends_of_chars(name).map_or(n, |ends| ends.get(n.wrapping_sub(1)).copied().unwrap_or(name.len()))
+}
+
+/// Offset behind each character; `None`: not UTF-8, by nginx's lax reading.
+fn ends_of_chars(name: &[u8]) -> Option<Vec<usize>> {
+    let (mut ends, mut at) = (Vec::new(), 0);
+    while at < name.len() {
+        match charset::decode(name.get(at..)?)? {
+            charset::Decoded::Character(_, n) => at += n,
+            charset::Decoded::Invalid(_) => return None,
+        }
+        ends.push(at);
+    }
+    Some(ends)
+}
+
+fn xml(entries: &[Entry], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"<?xml version=\"1.0\"?>\r\n<list>\r\n");
+    for e in entries {
+        let (tag, size) = match e.kind {
+            Type::Directory => ("directory", String::new()),
+            Type::File => ("file", format!(" size=\"{}\"", e.size)),
+            Type::Other => ("other", String::new()),
+        };
+        let date = forebay_http::date::iso8601(e.mtime, 0);
+        let date = String::from_utf8_lossy(date.get(..19).unwrap_or_default()).into_owned();
+        let _ = write!(out, "<{tag} mtime=\"{date}Z\"{size}>");
+        escape_html(&e.name, out);
+        let _ = write!(out, "</{tag}>\r\n");
+    }
+    out.extend_from_slice(b"</list>\r\n");
+}
+
+fn json(entries: &[Entry], callback: Option<&[u8]>, out: &mut Vec<u8>) {
+    if let Some(c) = callback {
+        out.extend_from_slice(b"/* callback */\r\n");
+        out.extend_from_slice(c);
+        out.push(b'(');
+    }
+    out.push(b'[');
+    for (i, e) in entries.iter().enumerate() {
+        out.extend_from_slice(if i == 0 { b"\r\n{ \"name\":\"".as_slice() } else { b",\r\n{ \"name\":\"" });
+        escape_json(&e.name, out);
+        let (kind, size) = match e.kind {
+            Type::Directory => ("directory", String::new()),
+            Type::File => ("file", format!(", \"size\":{}", e.size)),
+            Type::Other => ("other", String::new()),
+        };
+        let date = forebay_http::date::imf(e.mtime);
+        let date = String::from_utf8_lossy(&date);
+        let _ = write!(out, "\", \"type\":\"{kind}\", \"mtime\":\"{date}\"{size} }}");
+    }
+    out.extend_from_slice(b"\r\n]");
+    if callback.is_some() {
+        out.extend_from_slice(b");");
+    }
+}
+
+/// Escapes text for a JSON string as nginx does.
+fn escape_json(text: &[u8], out: &mut Vec<u8>) {
+    for b in text {
+        match b {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', *b]),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            0x08 => out.extend_from_slice(b"\\b"),
+            0x0c => out.extend_from_slice(b"\\f"),
+            0..=0x1f => drop(write!(out, "\\u{b:04X}")),
+            _ => out.push(*b),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(name: &str, kind: Type, size: u64, exact: bool, utf8: bool) -> String {
+        let mut out = Vec::new();
+        html_line(&Entry { name: name.into(), kind, size, mtime: 1_600_000_000 }, exact, utf8, 0, &mut out);
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
+    #[test]
+    fn lines_have_columns() {
+        let file = format!("<a href=\"a\">a</a>{} 13-Sep-2020 12:26                   7\r\n", " ".repeat(49));
+        assert_eq!(line("a", Type::File, 7, true, false), file);
+        let dir = format!("<a href=\"d/\">d/</a>{} 13-Sep-2020 12:26       -\r\n", " ".repeat(48));
+        assert_eq!(line("d", Type::Directory, 7, false, false), dir);
+    }
+
+    #[test]
+    fn long_names_are_cut_by_characters_where_the_charset_is_known() {
+        let name = "é".repeat(50);
+        assert!(line(&name, Type::File, 0, true, false).contains("..&gt;</a> 13"));
+        assert!(line(&name, Type::File, 0, true, true).contains(&format!(">{name}</a> 13")));
+        let long = "é".repeat(51);
+        assert!(
+            line(&long, Type::File, 0, true, true).contains(&format!(">{}..&gt;</a> 13", "é".repeat(47)))
+        );
+    }
+
+    #[test]
+    fn sizes_are_rounded() {
+        let short = |n| {
+            let mut out = Vec::new();
+            short_size(n, &mut out).unwrap();
+            String::from_utf8(out).unwrap().trim().to_string()
+        };
+        let cases = [
+            (0, "0"),
+            (9999, "9999"),
+            (10000, "10K"),
+            (1_048_575, "1024K"),
+            (1_048_576, "1M"),
+            (1_572_863, "1M"),
+        ];
+        for (n, text) in
+            cases.into_iter().chain([(1_572_864, "2M"), ((1 << 30) - 1, "1024M"), (1 << 30, "1G")])
+        {
+            assert_eq!(short(n), text);
+        }
+    }
+
+    #[test]
+    fn callbacks_are_names() {
+        assert_eq!(callback(b"x=1&callback=foo"), Ok(Some(b"foo".as_slice())));
+        assert_eq!(callback(b"callback="), Ok(None));
+        assert_eq!(callback(b"x"), Ok(None));
+        assert_eq!(callback(b"callback=a(b)"), Err(()));
+    }
+
+    #[test]
+    fn json_is_escaped() {
+        let mut out = Vec::new();
+        escape_json(b"a\"\\\n\x01\xff", &mut out);
+        assert_eq!(out, b"a\\\"\\\\\\n\\u0001\xff");
+    }
+
+    #[test]
+    fn directories_come_first() {
+        let dir = std::env::temp_dir().join(format!("forebay-autoindex-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("z")).unwrap();
+        for f in ["b", "a", ".hidden"] {
+            std::fs::write(dir.join(f), f).unwrap();
+        }
+        let names: Vec<_> =
+            read(dir.as_os_str().as_encoded_bytes()).unwrap().into_iter().map(|e| e.name).collect();
+        assert_eq!(names, [b"z", b"a", b"b"]);
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(read(dir.as_os_str().as_encoded_bytes()).unwrap_err(), Errno::NOENT);
+    }
 }

@@ -150,7 +150,7 @@ crate::settings! {
 }
 
 /// `root` and `alias`: where a path's file is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Root {
     /// Directory, absolute when constant.
     pub path: Template,
@@ -159,12 +159,6 @@ pub struct Root {
     /// For `alias`: how many bytes of the path the location's name takes, or `None` in a regular
     /// expression, where the alias is the whole file name.
     pub alias: Option<Option<usize>>,
-}
-
-impl Default for Root {
-    fn default() -> Self {
-        Root { path: Template::default(), fixed: None, alias: None }
-    }
 }
 
 impl Setting for Root {
@@ -340,7 +334,7 @@ pub struct KeepaliveTimeout {
 impl Setting for KeepaliveTimeout {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        let invalid = || cx.error(d, "invalid value");
+        let invalid = || cx.directive_error(d, "invalid value");
         let timeout = units::duration_ms(first(d)).ok_or_else(invalid)?;
         let header = match d.args.get(1) {
             None => None,
@@ -427,7 +421,9 @@ impl Setting for OffOffset {
         once(&previous, d, cx)?;
         match first(d) {
             b"off" => Ok(OffOffset(None)),
-            v => units::offset(v).map(|o| OffOffset(Some(o))).ok_or_else(|| cx.error(d, "invalid value")),
+            v => units::offset(v)
+                .map(|o| OffOffset(Some(o)))
+                .ok_or_else(|| cx.directive_error(d, "invalid value")),
         }
     }
 }
@@ -442,7 +438,7 @@ impl Setting for Aio {
         match first(d) {
             b"on" | b"off" | b"threads" => Ok(Aio),
             v if v.starts_with(b"threads=") => Ok(Aio),
-            _ => Err(cx.error(d, "invalid value")),
+            _ => Err(cx.directive_error(d, "invalid value")),
         }
     }
 }

@@ -29,6 +29,30 @@ keyword! {
     pub enum Inherit { On = "on", Off = "off", Merge = "merge", }
 }
 
+impl Written {
+    /// Joins or drops the lines of the level above as `add_header_inherit` and `add_trailer_inherit` say.
+    /// To be called before what is left unset is taken over.
+    pub fn merge_lines(&mut self, parent: &Written) {
+        let mode = |own: Option<Inherit>, above: Option<Inherit>| own.or(above).unwrap_or(Inherit::On);
+        let headers = mode(self.add_header_inherit, parent.add_header_inherit);
+        merge(&mut self.add_header, &parent.add_header, headers);
+        let trailers = mode(self.add_trailer_inherit, parent.add_trailer_inherit);
+        merge(&mut self.add_trailer, &parent.add_trailer, trailers);
+    }
+}
+
+fn merge(own: &mut Option<Lines>, parent: &Option<Lines>, mode: Inherit) {
+    match (mode, &own, parent) {
+        (Inherit::On, ..) => {}
+        // An empty list of its own keeps the parent's away.
+        (Inherit::Off, ..) => *own = Some(own.take().unwrap_or_default()),
+        (Inherit::Merge, Some(lines), Some(above)) => {
+            *own = Some(Lines(Arc::new(lines.0.iter().chain(above.0.iter()).cloned().collect())));
+        }
+        (Inherit::Merge, ..) => {}
+    }
+}
+
 /// One field line to be added.
 #[derive(Clone, Debug)]
 pub struct Line {
@@ -121,14 +145,14 @@ impl Setting for Expires {
         let (modified, word) = match d.args.as_slice() {
             [m, w] if m.text == b"modified" => (true, w),
             [w] => (false, w),
-            [_, w, ..] => return Err(cx.error_at(d, w, "invalid value")),
+            [_, _, ..] => return Err(cx.directive_error(d, "invalid value")),
             [] => return Err(cx.error(d, "no value")),
         };
         if word.text.contains(&b'$') {
             return Ok(Expires::Value(cx.template(d, word)?, modified));
         }
         let words: Vec<&[u8]> = d.args.iter().map(|w| w.text.as_slice()).collect();
-        expires_text(&words).map_err(|m| cx.error(d, m))
+        expires_text(&words).map_err(|m| cx.directive_error(d, m))
     }
 }
 

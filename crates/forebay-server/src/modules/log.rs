@@ -5,13 +5,14 @@ use crate::config::main_settings::{ErrorLog, ErrorLogTarget};
 use crate::config::scope::Scope;
 use crate::config::template::Template;
 use crate::config::value::{Setting, once};
+use crate::log_files::{self, Policy};
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 crate::settings! {
     /// `access_log`; empty = off.
@@ -32,7 +33,7 @@ const COMBINED: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $
 /// The built-in format.
 pub fn combined(vars: &mut crate::variables::Registry) -> Format {
     let template = Template::compile(COMBINED.as_bytes(), vars).unwrap_or_default();
-    Format { name: b"combined".to_vec(), escape: Escape::Default, template }
+    Format::new(b"combined", Escape::Default, template, vars)
 }
 
 /// The log that is written when no `access_log` is given.
@@ -116,8 +117,8 @@ fn is_parameter(t: &[u8]) -> bool {
 fn target(d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Target, Error> {
     if let Some(s) = w.text.strip_prefix(b"syslog:") {
         let text = String::from_utf8_lossy(s).into_owned();
-        crate::syslog::check(&text).map_err(|m| cx.error(d, m))?;
-        return Ok(Target::Syslog(text));
+        let target = crate::syslog::Syslog::parse(&text).map_err(|m| cx.error(d, m))?;
+        return Ok(Target::Syslog(Arc::new(target)));
     }
     let t = cx.template(d, w)?;
     if t.as_const().is_none() {
@@ -181,7 +182,8 @@ pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         text.extend_from_slice(&w.text);
     }
     let template = Template::compile(&text, cx.vars).map_err(|m| cx.error(d, m))?;
-    cx.log_formats.push(Format { name: name.text.clone(), escape, template });
+    let format = Format::new(&name.text, escape, template, cx.vars);
+    cx.log_formats.push(format);
     Ok(())
 }
 
@@ -207,8 +209,8 @@ pub fn error_log(d: &Directive, cx: &mut Scope<'_>) -> Result<ErrorLog, Error> {
         ErrorLogTarget::Stderr
     } else if let Some(s) = word.strip_prefix(b"syslog:") {
         let text = String::from_utf8_lossy(s).into_owned();
-        crate::syslog::check(&text).map_err(|m| cx.error(d, m))?;
-        ErrorLogTarget::Syslog(text)
+        let target = crate::syslog::Syslog::parse(&text).map_err(|m| cx.error(d, m))?;
+        ErrorLogTarget::Syslog(Arc::new(target))
     } else if let Some(m) = word.strip_prefix(b"memory:") {
         let _ = m;
         return Err(cx.error(d, "nginx was built without debug support"));
@@ -236,7 +238,7 @@ pub fn error_log(d: &Directive, cx: &mut Scope<'_>) -> Result<ErrorLog, Error> {
 
 /// `open_log_file_cache`.
 #[derive(Clone, Copy, Debug)]
-pub struct LogFileCache(pub Option<(u64, Duration, Duration, u64)>);
+pub struct LogFileCache(pub Option<Policy>);
 
 impl Setting for LogFileCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -261,7 +263,7 @@ impl Setting for LogFileCache {
             }
         }
         match max {
-            Some(max) => Ok(LogFileCache(Some((max, inactive, valid, uses)))),
+            Some(max) => Ok(LogFileCache(Some(Policy { max, inactive, valid, min_uses: uses }))),
             None => Err(cx.error(d, "\"open_log_file_cache\" must have \"max\" parameter")),
         }
     }
@@ -282,33 +284,9 @@ pub fn write_variable_path(req: &mut Request, path: &Template, line: &[u8]) {
     use std::os::unix::ffi::OsStrExt;
     let path = PathBuf::from(std::ffi::OsStr::from_bytes(&full));
     let http = req.http();
-    let cache = http.location(req).settings.log.open_log_file_cache.0;
-    let thread = req.thread.clone();
-    let now = Instant::now();
-    let mut logs = thread.log_buffers.borrow_mut();
-    if let Some((max, inactive, valid, _)) = cache {
-        logs.opened.retain(|_, (_, at)| now.duration_since(*at) < inactive.max(valid));
-        if let Some((fd, _)) = logs.opened.get(&path) {
-            let _ = rustix::io::write(fd, line);
-            return;
-        }
-        if logs.opened.len() as u64 >= max {
-            logs.opened.clear();
-        }
-    }
-    use rustix::fs::{Mode, OFlags};
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
-    match rustix::fs::open(&path, flags, Mode::from_raw_mode(0o644)) {
-        Ok(fd) => {
-            let _ = rustix::io::write(&fd, line);
-            if cache.is_some() {
-                logs.opened.insert(path, (fd, now));
-            }
-        }
-        Err(e) => {
-            drop(logs);
-            let text = super::static_file::errno_text(e);
-            req.log(Level::Crit, &format!("open() \"{}\" failed {text}", path.display()));
-        }
+    let policy = http.location(req).settings.log.open_log_file_cache.0;
+    if let Err(e) = log_files::append(&path, line, policy) {
+        let text = super::static_file::errno_text(e);
+        req.log(Level::Crit, &format!("open() \"{}\" failed {text}", path.display()));
     }
 }

@@ -8,20 +8,33 @@ use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 
+pub mod access;
+pub mod auth_basic;
 pub mod autoindex;
+pub mod charset;
 pub mod core;
 pub mod empty_gif;
+pub mod geo;
+pub mod gzip_accept;
+pub mod gzip_static;
 pub mod headers;
 pub mod index;
 pub mod limit_req;
 pub mod log;
+pub mod map;
 pub mod proxy;
+pub mod proxy_protocol;
 pub mod random_index;
+pub mod realip;
+pub mod referer;
 pub mod rewrite;
+pub mod secure_link;
 pub mod server;
+pub mod split_clients;
 pub mod static_file;
 pub mod stub_status;
 pub mod try_files;
+pub mod userid;
 pub mod vars;
 
 /// Makes the settings of all modules into one set a location.
@@ -61,10 +74,14 @@ macro_rules! modules {
     };
 }
 
-modules! { core, log, headers, index, autoindex, random_index, rewrite, proxy, limit_req, }
+modules! {
+    core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
+    gzip_accept, gzip_static, referer, secure_link, userid, proxy, limit_req,
+}
 
 /// What a hook decided.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(PartialEq, Eq))]
 pub enum Verdict {
     /// Goes on with the next hook.
     Declined,
@@ -78,7 +95,37 @@ pub enum Verdict {
     Delay(std::time::Duration, Box<Verdict>),
     /// Starts over with the path in `Request::uri`.
     Redirect,
+    /// Computes for a while on another thread, then goes on as the result says.
+    Offload(Offload),
 }
+
+/// What follows from the result of an [`Offload`].
+pub type Then = Box<dyn FnOnce(&mut Request, bool) -> Verdict>;
+
+/// Work that would hold up other requests of the thread.
+pub struct Offload {
+    /// What to compute.
+    pub work: Box<dyn FnOnce() -> bool + Send>,
+    /// What follows from the result.
+    pub then: Then,
+}
+
+impl std::fmt::Debug for Offload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Offload")
+    }
+}
+
+/// No two are the same.
+#[cfg(test)]
+impl PartialEq for Offload {
+    fn eq(&self, _: &Offload) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+impl Eq for Offload {}
 
 /// A hook looks at the request and decides.
 pub type Hook = fn(&mut Request) -> Verdict;
@@ -89,21 +136,34 @@ pub struct Entry {
     hook: Hook,
 }
 
+/// Runs before anything else, by the settings of the server, in this order (nginx: POST_READ).
+const POST_READ: &[Entry] = &[Entry { enabled: realip::enabled, hook: realip::replace }];
+
 /// Runs before access, in this order (nginx: PREACCESS).
-const PREACCESS: &[Entry] = &[Entry { enabled: limit_req::enabled, hook: limit_req::check }];
+const PREACCESS: &[Entry] = &[
+    Entry { enabled: realip::enabled, hook: realip::replace },
+    Entry { enabled: limit_req::enabled, hook: limit_req::check },
+];
 
 /// Decides on access, in this order (nginx: ACCESS).
-const ACCESS: &[Entry] = &[];
+const ACCESS: &[Entry] = &[
+    Entry { enabled: access::enabled, hook: access::check },
+    Entry { enabled: auth_basic::enabled, hook: auth_basic::check },
+];
 
 /// Hooks enabled in one location, found once when the configuration is built.
 #[derive(Debug, Default)]
 pub struct Plan {
+    /// POST_READ.
+    pub post_read: Vec<Hook>,
     /// PREACCESS.
     pub preaccess: Vec<Hook>,
     /// ACCESS.
     pub access: Vec<Hook>,
     /// HEADER_FILTERS.
     pub header_filters: Vec<HeaderFilter>,
+    /// Nothing here changes the head of a plain answer for a file.
+    pub plain_head: bool,
 }
 
 /// Changes the response before its head is written.
@@ -113,13 +173,17 @@ pub type HeaderFilter = fn(&mut Request) -> Result<(), crate::request::VarError>
 pub struct FilterEntry {
     enabled: fn(&LocationSettings) -> bool,
     filter: HeaderFilter,
+    /// Leaves the head of a plain answer as it is (conditions and ranges, which ask for themselves).
+    standard: bool,
 }
 
 /// Header filters in the order in which they run; the response is written after the last.
 const HEADER_FILTERS: &[FilterEntry] = &[
-    FilterEntry { enabled: |_| true, filter: static_file::not_modified },
-    FilterEntry { enabled: headers::enabled, filter: headers::filter },
-    FilterEntry { enabled: |_| true, filter: static_file::ranges },
+    FilterEntry { enabled: |_| true, filter: static_file::not_modified, standard: true },
+    FilterEntry { enabled: headers::enabled, filter: headers::filter, standard: false },
+    FilterEntry { enabled: userid::enabled, filter: userid::filter, standard: false },
+    FilterEntry { enabled: charset::enabled, filter: charset::filter, standard: false },
+    FilterEntry { enabled: |_| true, filter: static_file::ranges, standard: true },
 ];
 
 impl Plan {
@@ -127,8 +191,12 @@ impl Plan {
     pub fn for_location(s: &LocationSettings, _ops: &[rewrite::Op]) -> Plan {
         let pick = |entries: &[Entry]| entries.iter().filter(|e| (e.enabled)(s)).map(|e| e.hook).collect();
         Plan {
+            post_read: pick(POST_READ),
             preaccess: pick(PREACCESS),
             access: pick(ACCESS),
+            plain_head: (HEADER_FILTERS.iter()).all(|e| e.standard || !(e.enabled)(s))
+                && s.core.keepalive_timeout.header.is_none()
+                && !matches!(s.core.server_tokens, core::ServerTokens::Value(_)),
             header_filters: HEADER_FILTERS.iter().filter(|e| (e.enabled)(s)).map(|e| e.filter).collect(),
         }
     }
@@ -166,6 +234,10 @@ pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> 
         b"log_format" => log::format(d, cx)?,
         b"upstream" => crate::upstream::config::block(d, cx)?,
         b"limit_req_zone" => limit_req::zone(d, cx)?,
+        b"map" => map::block(d, cx)?,
+        b"geo" => geo::block(d, cx)?,
+        b"split_clients" => split_clients::block(d, cx)?,
+        b"charset_map" => charset::map(d, cx)?,
         _ => return Ok(false),
     }
     Ok(true)
@@ -201,30 +273,43 @@ pub fn is_location(kind: &Kind) -> bool {
 
 /// Rows of all built-in variables.
 pub fn variables() -> impl Iterator<Item = &'static Row> {
-    [vars::PLAIN, vars::VARIABLES, crate::upstream::vars::VARIABLES, limit_req::VARIABLES]
-        .into_iter()
-        .flatten()
+    [
+        vars::PLAIN,
+        vars::VARIABLES,
+        proxy_protocol::VARIABLES,
+        realip::VARIABLES,
+        referer::VARIABLES,
+        secure_link::VARIABLES,
+        userid::VARIABLES,
+        crate::upstream::vars::VARIABLES,
+        limit_req::VARIABLES,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// What modules keep for one request; reset for each.
 #[derive(Debug, Default)]
 pub struct ModuleState {
-    /// User name of `auth_basic` (`$remote_user`).
-    pub remote_user: Option<Vec<u8>>,
     /// `$request_id`, made when first asked for.
     pub request_id: Option<[u8; 32]>,
     /// Servers asked on behalf of the request.
     pub upstream: crate::upstream::exchange::Upstreamed,
     /// `$limit_req_status`.
     pub limit_req: Option<limit_req::Outcome>,
+    /// Who connected, when realip put another address in its place.
+    pub replaced_peer: Option<crate::request::Peer>,
+    /// `$secure_link`.
+    pub secure_link: secure_link::State,
+    /// Identifiers of the client.
+    pub userid: userid::State,
 }
 
 impl ModuleState {
     /// Empties it for the next request.
     pub fn clear(&mut self) {
-        self.remote_user = None;
-        self.request_id = None;
-        self.limit_req = None;
-        self.upstream.clear();
+        let mut upstream = std::mem::take(&mut self.upstream);
+        upstream.clear();
+        *self = ModuleState { upstream, ..ModuleState::default() };
     }
 }

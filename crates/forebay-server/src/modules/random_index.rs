@@ -1,7 +1,11 @@
 //! `random_index` (nginx: ngx_http_random_index_module).
 
+use crate::modules::{autoindex, static_file};
 use crate::phases::Outcome;
 use crate::request::Request;
+use forebay_http::request::Method;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
 
 crate::settings! {
     /// `random_index`.
@@ -10,6 +14,78 @@ crate::settings! {
 
 /// The content handler. `None`: not for this request.
 pub async fn run(req: &mut Request) -> Option<Outcome> {
-    let _ = req;
-    None
+    if !matches!(req.method, Method::Get | Method::Head | Method::Post) {
+        return None;
+    }
+    let mut path = Vec::new();
+    if static_file::map_path(req, &mut path).is_err() {
+        return Some(Outcome::Status(500));
+    }
+    while path.len() > 1 && path.last() == Some(&b'/') {
+        path.pop();
+    }
+    let dir = path.clone();
+    let mut names = match tokio::task::spawn_blocking(move || files(&dir)).await {
+        Ok(Ok(names)) => names,
+        Ok(Err(e)) => return Some(autoindex::failed(req, &path, e)),
+        Err(_) => return Some(Outcome::Status(500)),
+    };
+    if names.is_empty() {
+        return None;
+    }
+    let name = names.swap_remove(random_below(names.len()));
+    req.uri.extend_from_slice(&name);
+    Some(static_file::internal_redirect(req))
+}
+
+/// Names of the files in a directory, hidden ones left out. Blocks.
+fn files(path: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let fd = rustix::fs::open(path, flags, Mode::empty())?;
+    let mut names = Vec::new();
+    for item in rustix::fs::Dir::read_from(&fd)? {
+        let item = item?;
+        let name = item.file_name().to_bytes();
+        if name.first() == Some(&b'.') {
+            continue;
+        }
+        let file = match item.file_type() {
+            FileType::RegularFile => true,
+            // What a link leads to, and what the file system does not tell with the name.
+            FileType::Symlink | FileType::Unknown => rustix::fs::statat(&fd, name, AtFlags::empty())
+                .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile),
+            _ => false,
+        };
+        if file {
+            names.push(name.to_vec());
+        }
+    }
+    Ok(names)
+}
+
+/// A random number below `n`; 0 if the kernel gives no randomness.
+fn random_below(n: usize) -> usize {
+    let mut bytes = [0u8; 8];
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
+    (u64::from_ne_bytes(bytes) % n.max(1) as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_are_chosen() {
+        let dir = std::env::temp_dir().join(format!("forebay-random-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("sub")).unwrap();
+        std::fs::write(dir.join("a"), "a").unwrap();
+        std::fs::write(dir.join(".b"), "b").unwrap();
+        std::os::unix::fs::symlink("a", dir.join("link")).unwrap();
+        std::os::unix::fs::symlink("sub", dir.join("dirlink")).unwrap();
+        let mut names = files(dir.as_os_str().as_encoded_bytes()).unwrap();
+        names.sort();
+        assert_eq!(names, [b"a".to_vec(), b"link".to_vec()]);
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert!((0..100).all(|_| random_below(3) < 3));
+    }
 }

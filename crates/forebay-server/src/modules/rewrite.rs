@@ -234,10 +234,10 @@ enum Step {
 
 /// Runs the directives of a level.
 pub fn run(req: &mut Request, ops: &[Op]) -> Ran {
-    let mut changed = false;
-    match steps(req, ops, &mut changed) {
+    let mut walk = Walk { changed: false, quote: true };
+    match steps(req, ops, &mut walk) {
         Ok(Step::Stop(ran)) => ran,
-        Ok(Step::Next) if changed => Ran::UriChanged,
+        Ok(Step::Next) if walk.changed => Ran::UriChanged,
         Ok(Step::Next) => Ran::Through,
         Err(VarError(m)) => {
             req.log(Level::Error, &m);
@@ -246,13 +246,49 @@ pub fn run(req: &mut Request, ops: &[Op]) -> Ran {
     }
 }
 
-fn steps(req: &mut Request, ops: &[Op], changed: &mut bool) -> Result<Step, VarError> {
+/// State of one walk through the directives.
+struct Walk {
+    /// The path changed.
+    changed: bool,
+    /// `set` encodes what captures hold, until a `rewrite` has matched.
+    quote: bool,
+}
+
+/// Whether the client had to encode something in its target.
+fn encoded(req: &Request) -> bool {
+    memchr::memchr2(b'%', b'+', req.head.target.of(&req.head.buf)).is_some()
+}
+
+/// Appends a capture, encoded as in a query.
+fn push_escaped(req: &mut Request, n: u8, out: &mut Vec<u8>) {
+    let mut raw = req.take_buf();
+    req.capture(n, &mut raw);
+    uri::escape(&raw, Escape::Args, out);
+    req.give_buf(raw);
+}
+
+/// Value of a `set`.
+fn set_value(req: &mut Request, t: &Template, quote: bool, out: &mut Vec<u8>) -> Result<(), VarError> {
+    if !quote || !encoded(req) {
+        return t.eval(req, out);
+    }
+    for part in t.parts() {
+        match part {
+            Part::Text(text) => out.extend_from_slice(text),
+            Part::Var(v) => drop(req.var(*v, out)?),
+            Part::Capture(n) => push_escaped(req, *n, out),
+        }
+    }
+    Ok(())
+}
+
+fn steps(req: &mut Request, ops: &[Op], walk: &mut Walk) -> Result<Step, VarError> {
     for op in ops {
         let step = match op {
             Op::Break => Step::Stop(Ran::Through),
             Op::Set(var, t) => {
                 let mut v = req.take_buf();
-                t.eval(req, &mut v)?;
+                set_value(req, t, walk.quote, &mut v)?;
                 if req.set_special(*var, &v) {
                     // A variable that stands for a property of the request.
                 } else {
@@ -266,7 +302,7 @@ fn steps(req: &mut Request, ops: &[Op], changed: &mut bool) -> Result<Step, VarE
                     if let Some(l) = location {
                         req.location = *l;
                     }
-                    steps(req, ops, changed)?
+                    steps(req, ops, walk)?
                 } else {
                     Step::Next
                 }
@@ -276,7 +312,12 @@ fn steps(req: &mut Request, ops: &[Op], changed: &mut bool) -> Result<Step, VarE
                 let uri = std::mem::take(&mut req.uri);
                 let hit = pattern.exec(req, &uri);
                 req.uri = uri;
-                if hit { apply(req, replacement, *keep_args, *flag, changed)? } else { Step::Next }
+                if hit {
+                    walk.quote = false;
+                    apply(req, replacement, *keep_args, *flag, &mut walk.changed)?
+                } else {
+                    Step::Next
+                }
             }
         };
         if let Step::Stop(_) = step {
@@ -331,23 +372,26 @@ fn file_test(test: u8, path: &[u8]) -> bool {
 }
 
 fn answer(req: &mut Request, status: u16, text: Option<&Template>) -> Result<Ran, VarError> {
+    let redirect = matches!(status, 301 | 302 | 303 | 307 | 308);
     let Some(t) = text else {
-        return Ok(if status == 444 {
-            req.drop_connection = true;
-            Ran::Status(444)
-        } else {
-            Ran::Status(status)
-        });
+        if status < 400 && !redirect {
+            req.send_text(status, b"");
+            return Ok(Ran::Done);
+        }
+        return Ok(Ran::Status(status));
     };
+    // The text may ask for the status.
+    req.resp.status = status;
     let mut value = req.take_buf();
     t.eval(req, &mut value)?;
-    if matches!(status, 301 | 302 | 303 | 307 | 308) {
+    if redirect {
         req.resp.location.clear();
         req.resp.location.extend_from_slice(&value);
         req.give_buf(value);
         return Ok(Ran::Status(status));
     }
-    req.send_text(status, value);
+    req.send_text(status, &value);
+    req.give_buf(value);
     Ok(Ran::Done)
 }
 
@@ -397,7 +441,7 @@ fn apply(
 ) -> Result<Step, VarError> {
     let redirect = matches!(flag, Flag::Redirect(_));
     // What the client had to encode is encoded again where it goes into a query or a URL.
-    let encoded = memchr::memchr2(b'%', b'+', req.head.target.of(&req.head.buf)).is_some();
+    let encoded = encoded(req);
     let mut out = req.take_buf();
     let mut in_args = false;
     for part in to.parts() {
@@ -409,12 +453,7 @@ fn apply(
             Part::Var(v) => {
                 req.var(*v, &mut out)?;
             }
-            Part::Capture(n) if encoded && (in_args || redirect) => {
-                let mut raw = req.take_buf();
-                req.capture(*n, &mut raw);
-                uri::escape(&raw, Escape::Args, &mut out);
-                req.give_buf(raw);
-            }
+            Part::Capture(n) if encoded && (in_args || redirect) => push_escaped(req, *n, &mut out),
             Part::Capture(n) => req.capture(*n, &mut out),
         }
     }

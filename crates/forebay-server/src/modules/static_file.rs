@@ -2,9 +2,9 @@
 //! ngx_http_index_module, the not-modified and range filters). Hot path.
 
 use crate::file_cache::{self, Cached, Found, Opened, Policy};
-use crate::modules::core::{IfModifiedSince, Settings as Core};
+use crate::modules::core::{IfModifiedSince, Settings as Core, SymlinkMode};
 use crate::phases::{Outcome, spend_uri_change};
-use crate::request::{Request, VarError};
+use crate::request::{Refusal, Request, VarError};
 use crate::response::Part;
 use forebay_conf::error::Level;
 use forebay_http::conditional::{self, Conditions, Validators, Verdict};
@@ -50,7 +50,8 @@ pub fn map_uri(req: &mut Request, uri: &[u8], out: &mut Vec<u8>) -> Result<(), V
     match root.alias {
         None => out.extend_from_slice(uri),
         // In a regular expression the alias is the whole name.
-        Some(None) => {}
+        Some(None) if !req.add_uri_to_alias => {}
+        Some(None) => out.extend_from_slice(uri),
         Some(Some(n)) => out.extend_from_slice(uri.get(n..).unwrap_or_default()),
     }
     Ok(())
@@ -97,7 +98,7 @@ pub async fn open(req: &mut Request, path: &[u8]) -> Found {
     let policy = core.policy();
     let thread = req.thread.clone();
     let now = thread.clock.now();
-    if core.disable_symlinks.mode != crate::modules::core::SymlinkMode::Off {
+    if core.disable_symlinks.mode != SymlinkMode::Off {
         return crate::symlinks::open(req, path).await;
     }
     if path.contains(&0) {
@@ -149,18 +150,14 @@ pub async fn index(req: &mut Request) -> Option<Outcome> {
         path.extend_from_slice(&name_text);
         let found = open(req, &path).await;
         let out = match found {
-            Found::File(_) => {
+            // Whatever it is: the content handler says what becomes of it.
+            Found::File(_) | Found::Dir | Found::Other => {
                 req.uri.extend_from_slice(&name_text);
                 Some(internal_redirect(req))
             }
-            Found::Error(Errno::NOENT | Errno::NOTDIR) | Found::Dir | Found::Other => {
-                if i == 0 && matches!(found, Found::Error(_)) {
-                    missing_dir(req, &path[..dir_len]).await
-                } else {
-                    None
-                }
-            }
-            Found::Error(e) => Some(failed(req, &path, e, "open()")),
+            Found::Error(Errno::NOENT) if i > 0 => None,
+            Found::Error(Errno::NOENT) => missing_dir(req, &path, dir_len).await,
+            Found::Error(e) => Some(index_error(req, &path, e)),
         };
         req.give_buf(path);
         req.give_buf(name_text);
@@ -172,21 +169,37 @@ pub async fn index(req: &mut Request) -> Option<Outcome> {
 }
 
 /// A directory that does not exist is 404 at once, not 403 after all names were tried.
-async fn missing_dir(req: &mut Request, dir: &[u8]) -> Option<Outcome> {
+async fn missing_dir(req: &mut Request, path: &[u8], dir_len: usize) -> Option<Outcome> {
+    let dir = path.get(..dir_len).unwrap_or(path);
     let dir = dir.strip_suffix(b"/").filter(|d| !d.is_empty()).unwrap_or(dir);
     match open(req, dir).await {
-        Found::Error(e @ (Errno::NOENT | Errno::NOTDIR)) => {
-            let text = String::from_utf8_lossy(dir).into_owned();
-            log_missing(req, &format!("\"{text}/index.html\" is not found {}", errno_text(e)));
-            Some(Outcome::Status(404))
-        }
+        Found::Error(Errno::NOENT) => Some(index_error(req, path, Errno::NOENT)),
+        Found::Error(Errno::ACCESS) => Some(index_error(req, path, Errno::ACCESS)),
         Found::Error(e) => Some(failed(req, dir, e, "stat()")),
         Found::File(_) | Found::Other => {
-            let text = String::from_utf8_lossy(dir).into_owned();
-            req.log(Level::Error, &format!("\"{text}\" is not a directory"));
-            Some(Outcome::Status(404))
+            let text = String::from_utf8_lossy(path).into_owned();
+            req.log(Level::Alert, &format!("\"{text}\" is not a directory"));
+            Some(Outcome::Status(500))
         }
         Found::Dir => None,
+    }
+}
+
+/// Status and log line for an index file that cannot be looked at.
+fn index_error(req: &mut Request, path: &[u8], e: Errno) -> Outcome {
+    let text = String::from_utf8_lossy(path).into_owned();
+    match e {
+        Errno::ACCESS => {
+            req.log(Level::Error, &format!("\"{text}\" is forbidden {}", errno_text(e)));
+            Outcome::Status(403)
+        }
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => {
+            log_missing(req, &format!("\"{text}\" is not found {}", errno_text(e)));
+            Outcome::Status(404)
+        }
+        // A link that may not be followed.
+        Errno::LOOP => Outcome::Status(403),
+        _ => failed(req, path, e, "open()"),
     }
 }
 
@@ -208,19 +221,35 @@ pub fn internal_redirect(req: &mut Request) -> Outcome {
 
 /// Status and log line for a file that cannot be opened.
 fn failed(req: &mut Request, path: &[u8], e: Errno, call: &str) -> Outcome {
-    let text = String::from_utf8_lossy(path).into_owned();
     let (status, level) = match e {
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => (404, Level::Error),
         Errno::ACCESS | Errno::LOOP | Errno::XDEV => (403, Level::Error),
         _ => (500, Level::Crit),
     };
-    let message = format!("{call} \"{text}\" failed {}", errno_text(e));
-    if status == 404 {
-        log_missing(req, &message)
-    } else {
-        req.log(level, &message)
+    let http = req.http();
+    if status == 404 && !http.location(req).settings.core.log_not_found {
+        return Outcome::Status(status);
     }
+    let call = if call == "open()" { open_call(req) } else { call };
+    req.log_with(level, |out| {
+        for piece in [call.as_bytes(), b" \"", path, b"\" failed "] {
+            out.extend_from_slice(piece);
+        }
+        match e {
+            // What nearly every such line says.
+            Errno::NOENT => out.extend_from_slice(b"(2: No such file or directory)"),
+            e => out.extend_from_slice(errno_text(e).as_bytes()),
+        }
+    });
     Outcome::Status(status)
+}
+
+/// Name of the call that opens files here, for messages.
+pub fn open_call(req: &Request) -> &'static str {
+    match req.http().location(req).settings.core.disable_symlinks.mode {
+        SymlinkMode::Off => "open()",
+        _ => "openat()",
+    }
 }
 
 /// The static content handler.
@@ -320,7 +349,7 @@ fn extension(uri: &[u8]) -> Option<&[u8]> {
 /// # Errors
 /// Never.
 pub fn not_modified(req: &mut Request) -> Result<(), VarError> {
-    if req.resp.status != 200 || req.error_status != 0 || req.resp.proxied {
+    if req.resp.status != 200 || req.resp.proxied {
         return Ok(());
     }
     let Some(conditions) = Conditions::of(&req.head) else { return Ok(()) };
@@ -342,7 +371,7 @@ pub fn not_modified(req: &mut Request) -> Result<(), VarError> {
             r.allow_ranges = false;
             r.fields.remove(b"Content-Encoding");
         }
-        Verdict::PreconditionFailed => crate::error_page::built_in(req, 412),
+        Verdict::PreconditionFailed => req.refusal = Some(Refusal { status: 412, content_range: Vec::new() }),
     }
     Ok(())
 }
@@ -373,10 +402,9 @@ pub fn ranges(req: &mut Request) -> Result<(), VarError> {
     match asked {
         Ranges::Whole => req.resp.fields.push(b"Accept-Ranges", b"bytes"),
         Ranges::Unsatisfiable => {
-            crate::error_page::built_in(req, 416);
-            let mut value = Vec::new();
-            range::content_range_unsatisfied(&mut value, len);
-            req.resp.fields.push(b"Content-Range", &value);
+            let mut content_range = Vec::new();
+            range::content_range_unsatisfied(&mut content_range, len);
+            req.refusal = Some(Refusal { status: 416, content_range });
         }
         Ranges::Partial => partial(req, &list, len),
     }

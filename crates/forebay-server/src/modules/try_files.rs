@@ -5,10 +5,11 @@ use crate::config::template::Template;
 use crate::file_cache::Found;
 use crate::modules::static_file;
 use crate::phases::Outcome;
-use crate::request::Request;
-use forebay_conf::error::Error;
+use crate::request::{Request, VarError};
+use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use rustix::io::Errno;
 
 /// What follows when no file was found.
 #[derive(Clone, Debug)]
@@ -40,7 +41,7 @@ pub fn parse(d: &Directive, duplicate: bool, cx: &mut Scope<'_>) -> Result<TryFi
     let mut tried = Vec::new();
     for w in names {
         let (text, dir) = match w.text.split_last() {
-            Some((b'/', rest)) if !rest.is_empty() => (rest.to_vec(), true),
+            Some((b'/', rest)) => (rest.to_vec(), true),
             _ => (w.text.clone(), false),
         };
         let word = forebay_conf::tree::Word { text, ..w.clone() };
@@ -60,49 +61,29 @@ pub fn parse(d: &Directive, duplicate: bool, cx: &mut Scope<'_>) -> Result<TryFi
 
 /// Runs it. `None`: the file is there, the content handler goes on with the path found.
 pub async fn run(req: &mut Request, t: &TryFiles) -> Option<Outcome> {
-    let http = req.http();
-    let root = &http.location(req).settings.core.root;
     for (name, dir) in &t.names {
-        let mut uri = req.take_buf();
-        if name.eval(req, &mut uri).is_err() {
-            return Some(Outcome::Status(500));
-        }
+        let mut name_text = req.take_buf();
         let mut path = req.take_buf();
-        let mapped = match root.alias {
-            // Below an alias the name is taken as it stands behind the location's own.
-            Some(_) => static_file::document_root(req, &mut path).map(|()| {
-                let n = root.alias.flatten().unwrap_or(0);
-                let rest = if uri.starts_with(http.location(req).name.as_slice()) {
-                    uri.get(n..)
-                } else {
-                    Some(uri.as_slice())
-                };
-                path.extend_from_slice(rest.unwrap_or_default());
-            }),
-            None => static_file::map_uri(req, &uri, &mut path),
-        };
-        if mapped.is_err() {
+        if name.eval(req, &mut name_text).is_err() || map(req, &name_text, &mut path).is_err() {
             return Some(Outcome::Status(500));
         }
-        if *dir && path.last() == Some(&b'/') {
+        if *dir && path.len() > 1 && path.last() == Some(&b'/') {
             path.pop();
         }
-        let found = static_file::open(req, &path).await;
-        let hit = match found {
+        let hit = match static_file::open(req, &path).await {
             Found::Dir => *dir,
             Found::File(_) | Found::Other => !*dir,
-            Found::Error(_) => false,
+            Found::Error(e) => {
+                report(req, &path, e);
+                false
+            }
         };
         req.give_buf(path);
         if hit {
-            if *dir && uri.last() != Some(&b'/') {
-                uri.push(b'/');
-            }
-            req.uri = uri;
-            req.rewritten = true;
+            accept(req, name_text, *dir);
             return None;
         }
-        req.give_buf(uri);
+        req.give_buf(name_text);
     }
     match &t.fallback {
         Fallback::Status(s) => Some(Outcome::Status(*s)),
@@ -116,11 +97,58 @@ pub async fn run(req: &mut Request, t: &TryFiles) -> Option<Outcome> {
             }
             let mut split = target.splitn(2, |b| *b == b'?');
             req.uri = split.next().unwrap_or_default().to_vec();
-            if let Some(args) = split.next() {
-                req.args = args.to_vec();
-            }
+            req.args = split.next().unwrap_or_default().to_vec();
             req.rewritten = true;
             Some(static_file::internal_redirect(req))
         }
     }
+}
+
+/// A file that is there but cannot be looked at is worth a line.
+fn report(req: &mut Request, path: &[u8], e: Errno) {
+    if matches!(e, Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::NAMETOOLONG) {
+        return;
+    }
+    let (call, text) = (static_file::open_call(req), String::from_utf8_lossy(path).into_owned());
+    req.log(Level::Crit, &format!("{call} \"{text}\" failed {}", static_file::errno_text(e)));
+}
+
+/// What of a name stands behind the name of a location with `alias`.
+fn below_alias<'n>(req: &Request, name: &'n [u8], taken: usize) -> &'n [u8] {
+    match (name.get(taken..), req.uri.get(..taken)) {
+        (Some(rest), Some(location)) if name.starts_with(location) => rest,
+        _ => name,
+    }
+}
+
+/// Appends the file name for a name: below an alias it stands behind the location's own.
+fn map(req: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Result<(), VarError> {
+    let http = req.http();
+    match http.location(req).settings.core.root.alias {
+        None => static_file::map_uri(req, name, out),
+        Some(taken) => {
+            static_file::document_root(req, out)?;
+            out.extend_from_slice(below_alias(req, name, taken.unwrap_or(0)));
+            Ok(())
+        }
+    }
+}
+
+/// Makes a name the path of the request.
+fn accept(req: &mut Request, name: Vec<u8>, dir: bool) {
+    let http = req.http();
+    match http.location(req).settings.core.root.alias {
+        None => req.uri = name,
+        Some(None) if dir => return,
+        Some(None) => {
+            req.uri = name;
+            req.add_uri_to_alias = true;
+        }
+        Some(Some(taken)) => {
+            let rest = below_alias(req, &name, taken).to_vec();
+            req.uri.truncate(taken);
+            req.uri.extend_from_slice(&rest);
+        }
+    }
+    req.rewritten = true;
 }

@@ -50,13 +50,7 @@ pub const PLAIN: &[Row] = rows! {
     "nginx_version" => |_, o| text(o, b"1.31.5"),
     "pid" => |r, o| number(o, u64::from(r.thread.pid)),
     "pipe" => |r, o| text(o, if r.pipelined { b"p" } else { b"." }),
-    "proxy_protocol_addr" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| o.extend_from_slice(p.0.ip().to_string().as_bytes())).is_some()),
-    "proxy_protocol_port" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| response::number(o, u64::from(p.0.port()))).is_some()),
-    "proxy_protocol_server_addr" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| o.extend_from_slice(p.1.ip().to_string().as_bytes())).is_some()),
-    "proxy_protocol_server_port" => |r, o| Ok(r.conn.proxied.as_ref().map(|p| response::number(o, u64::from(p.1.port()))).is_some()),
     "query_string" => args,
-    "realip_remote_addr" => |r, o| { let p = r.conn.client(); crate::request::push_peer(p, o); Ok(true) },
-    "realip_remote_port" => |r, o| port(r.conn.client(), o),
     "realpath_root" => realpath_root,
     "remote_addr" => |r, o| text(o, &r.remote.clone()),
     "remote_port" => |r, o| port(r.peer, o),
@@ -164,10 +158,11 @@ fn host(r: &mut Request, out: &mut Vec<u8>) -> Got {
     Ok(true)
 }
 
-fn port(p: Peer, out: &mut Vec<u8>) -> Got {
+/// A port; nothing if it is not known.
+pub(super) fn port(p: Peer, out: &mut Vec<u8>) -> Got {
     match p {
-        Peer::Inet(a) => number(out, u64::from(a.port())),
-        Peer::Unix => Ok(true),
+        Peer::Inet(a) if a.port() > 0 => number(out, u64::from(a.port())),
+        Peer::Inet(_) | Peer::Unix => Ok(true),
     }
 }
 
@@ -186,25 +181,13 @@ fn status(r: &mut Request, out: &mut Vec<u8>) -> Got {
 }
 
 fn remote_user(r: &mut Request, out: &mut Vec<u8>) -> Got {
-    use base64::Engine;
-    if let Some(u) = &r.modules.remote_user {
-        out.extend_from_slice(u);
-        return Ok(true);
-    }
-    let Some(v) = r.head.get(Name::Authorization) else { return Ok(false) };
-    let Some((scheme, rest)) = v.split_at_checked(6) else { return Ok(false) };
-    if !scheme.eq_ignore_ascii_case(b"basic ") {
-        return Ok(false);
-    }
-    let decoded = base64::engine::general_purpose::STANDARD.decode(rest.trim_ascii());
-    let Ok(decoded) = decoded else { return Ok(false) };
-    match memchr::memchr(b':', &decoded) {
-        Some(at) => {
-            out.extend_from_slice(&decoded[..at]);
-            Ok(true)
-        }
-        None => Ok(false),
-    }
+    Ok(push_remote_user(r, out))
+}
+
+/// Appends the user name of Basic authentication; `false` if there is none.
+pub fn push_remote_user(r: &Request, out: &mut Vec<u8>) -> bool {
+    let user = crate::modules::auth_basic::credentials(r).map(|(user, _)| user).filter(|u| !u.is_empty());
+    user.map(|u| out.extend_from_slice(&u)).is_some()
 }
 
 fn realpath_root(r: &mut Request, out: &mut Vec<u8>) -> Got {
@@ -353,17 +336,19 @@ impl Request {
 
     /// Status as the log shows it.
     pub fn logged_status(&self) -> u16 {
-        match self.resp.status {
+        match self.status_override.unwrap_or(self.resp.status) {
             0 if self.refused != 0 => self.refused,
             s => s,
         }
     }
 
     /// Makes a response from text, its type by the path (nginx: return CODE TEXT).
-    pub fn send_text(&mut self, status: u16, text: Vec<u8>) {
+    pub fn send_text(&mut self, status: u16, text: &[u8]) {
         self.resp.status = status;
         crate::modules::static_file::content_type(self);
-        self.resp.set_body(text);
+        self.resp.text.clear();
+        self.resp.text.extend_from_slice(text);
+        self.resp.body_from_text();
         if self.method == Method::Head {
             self.resp.head_only = true;
         }

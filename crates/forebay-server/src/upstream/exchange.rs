@@ -238,6 +238,7 @@ pub async fn run(
         if fault.last {
             if let Some(a) = req.modules.upstream.current() {
                 a.status = 0;
+                a.response = None;
             }
             return Err(fault.status);
         }
@@ -285,7 +286,8 @@ fn choose(conf: &ThreadConfig, target: &Target, tried: &[usize], now: Instant) -
             let group = conf.config.http.upstreams.get(*g)?;
             let i = group.choose(tried, now)?;
             let p = group.peers.get(i)?;
-            Some((i, p.addr.clone(), p.name.clone(), group.peers.len()))
+            let total = group.peers.iter().filter(|p| !p.down).count();
+            Some((i, p.addr.clone(), p.name.clone(), total))
         }
         Target::Direct(peers) => {
             let (i, p) = peers.iter().enumerate().find(|(i, _)| !tried.contains(i))?;

@@ -266,7 +266,10 @@ fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
         let mut split = target.splitn(2, |b| *b == b'?');
         let path = split.next().unwrap_or_default();
         let mut uri = Vec::new();
-        if path.first() != Some(&b'/') || unsafe_path(path) || forebay_http::uri::normalise(path, true, &mut uri).is_err() {
+        if path.first() != Some(&b'/')
+            || unsafe_path(path)
+            || forebay_http::uri::normalise(path, true, &mut uri).is_err()
+        {
             return Some(Outcome::Status(404));
         }
         req.uri = uri;

@@ -8,9 +8,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+pub mod bridge;
+
+/// Steps that a backtracking pattern may take before it counts as not matching.
+const BACKTRACK_LIMIT: usize = 100_000;
+
 #[derive(Debug)]
 enum Engine {
-    Plain(regex::bytes::Regex),
+    /// `dollar`: a text that ends in a line end is tried without it too.
+    Plain {
+        re: regex::bytes::Regex,
+        dollar: bool,
+    },
     Fancy(fancy_regex::Regex),
 }
 
@@ -39,29 +48,15 @@ impl Pattern {
     /// `pcre2_compile() failed: ... in "PATTERN"`.
     pub fn compile(text: &[u8], caseless: bool, vars: &mut Registry) -> Result<Pattern, String> {
         let source = String::from_utf8_lossy(text);
-        let failed = |m: String| {
-            let m = m.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_string();
-            format!("pcre2_compile() failed: {m} in \"{source}\"")
+        let failed = |m: &str, at: usize| match text.get(at..).filter(|r| !r.is_empty()) {
+            Some(rest) => format!(
+                "pcre2_compile() failed: {m} in \"{source}\" at \"{}\"",
+                String::from_utf8_lossy(rest)
+            ),
+            None => format!("pcre2_compile() failed: {m} in \"{source}\""),
         };
-        let bridged = bridge(&source);
-        let plain =
-            regex::bytes::RegexBuilder::new(&bridged).case_insensitive(caseless).unicode(false).build();
-        let (engine, names): (Engine, Vec<Option<String>>) = match plain {
-            Ok(re) => {
-                let names = re.capture_names().map(|n| n.map(str::to_owned)).collect();
-                (Engine::Plain(re), names)
-            }
-            Err(first) => {
-                let text = if caseless { format!("(?i){bridged}") } else { bridged.clone() };
-                match fancy_regex::RegexBuilder::new(&text).backtrack_limit(100_000).build() {
-                    Ok(re) => {
-                        let names = re.capture_names().map(|n| n.map(str::to_owned)).collect();
-                        (Engine::Fancy(re), names)
-                    }
-                    Err(_) => return Err(failed(first.to_string())),
-                }
-            }
-        };
+        let bridged = bridge::bridge(text).map_err(|e| failed(e.message, e.at))?;
+        let (engine, names) = build(&bridged, caseless).map_err(|m| failed(&m, text.len()))?;
         let groups = names.len();
         let mut bound = Vec::new();
         for (i, n) in names.iter().enumerate() {
@@ -86,7 +81,9 @@ impl Pattern {
     /// Whether it matches; nothing is captured.
     pub fn is_match(&self, text: &[u8]) -> bool {
         match &self.0.engine {
-            Engine::Plain(re) => re.is_match(text),
+            Engine::Plain { re, dollar } => {
+                re.is_match(text) || *dollar && without_line_end(text).is_some_and(|t| re.is_match(t))
+            }
             Engine::Fancy(re) => re.is_match(text).unwrap_or(false),
         }
     }
@@ -109,9 +106,11 @@ impl Pattern {
     /// Matches and fills `captures`; leaves it alone without a match.
     pub fn captures(&self, text: &[u8], captures: &mut crate::request::Captures) -> bool {
         match &self.0.engine {
-            Engine::Plain(re) => LOCATIONS.with_borrow_mut(|cache| {
+            Engine::Plain { re, dollar } => LOCATIONS.with_borrow_mut(|cache| {
                 let locs = cache.entry(self.0.id).or_insert_with(|| re.capture_locations());
-                if re.captures_read(locs, text).is_none() {
+                let found = re.captures_read(locs, text).is_some()
+                    || *dollar && without_line_end(text).is_some_and(|t| re.captures_read(locs, t).is_some());
+                if !found {
                     return false;
                 }
                 captures.text.clear();
@@ -136,7 +135,32 @@ impl Pattern {
     }
 }
 
-/// Rewrites what PCRE writes otherwise than the `regex` crate.
-fn bridge(source: &str) -> String {
-    source.replace("(?'", "(?<")
+/// A text without the line end at its end, if it has one.
+fn without_line_end(text: &[u8]) -> Option<&[u8]> {
+    text.strip_suffix(b"\n")
 }
+
+/// Compiles for the engine that can run it, and finds the names of its groups.
+fn build(b: &bridge::Bridged, caseless: bool) -> Result<(Engine, Vec<Option<String>>), String> {
+    // The engines explain at length; the last line says what is wrong.
+    let short =
+        |m: String| m.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_string();
+    if !b.hard {
+        let re = regex::bytes::RegexBuilder::new(&b.plain).case_insensitive(caseless).unicode(false).build();
+        let re = re.map_err(|e| short(e.to_string()))?;
+        let names = re.capture_names().map(|n| n.map(str::to_owned)).collect();
+        return Ok((Engine::Plain { re, dollar: b.dollar }, names));
+    }
+    let re = fancy_regex::RegexBuilder::new(&b.fancy)
+        .case_insensitive(caseless)
+        .unicode_mode(false)
+        .bytes_mode(fancy_regex::BytesMode::Ascii)
+        .backtrack_limit(BACKTRACK_LIMIT)
+        .build();
+    let re = re.map_err(|e| short(e.to_string()))?;
+    let names = re.capture_names().map(|n| n.map(str::to_owned)).collect();
+    Ok((Engine::Fancy(re), names))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,226 @@
+//! The PROXY protocol, versions 1 and 2, as HAProxy's `proxy-protocol.txt` describes it: what a proxy
+//! sends before anything else to tell for whom it connects.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Longest header, bytes.
+pub const MAX: usize = 4096;
+
+/// Begins version 2.
+const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// Addresses and extensions of a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Who connected to the proxy.
+    pub client: SocketAddr,
+    /// What it connected to.
+    pub server: SocketAddr,
+    /// Extensions of version 2 as they came; see [`tlv`].
+    pub tlvs: Box<[u8]>,
+}
+
+/// What the first bytes of a connection are.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Parsed {
+    /// The beginning of a header.
+    Partial,
+    /// A header of so many bytes. Without addresses when the proxy speaks for itself or does not say.
+    Complete(usize, Option<Header>),
+}
+
+/// Why the bytes are no header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// Neither version, or a field of version 1 that is wrong, or addresses that are cut short.
+    Header,
+    /// More than [`MAX`].
+    TooLarge,
+    /// Version 2 in form, but of another version.
+    Version(u8),
+}
+
+/// Reads a header from the first bytes of a connection.
+///
+/// # Errors
+/// When no header can come of them.
+pub fn parse(buf: &[u8]) -> Result<Parsed, Broken> {
+    if starts(buf, SIGNATURE) {
+        return version2(buf);
+    }
+    if !starts(buf, b"PROXY ") {
+        return Err(Broken::Header);
+    }
+    let Some(lf) = buf.iter().take(MAX).position(|b| *b == b'\n') else {
+        return if buf.len() < MAX { Ok(Parsed::Partial) } else { Err(Broken::TooLarge) };
+    };
+    let line = buf.get(..lf).unwrap_or_default();
+    if line.starts_with(b"PROXY UNKNOWN") {
+        return Ok(Parsed::Complete(lf + 1, None));
+    }
+    let header = version1(line).ok_or(Broken::Header)?;
+    Ok(Parsed::Complete(lf + 1, Some(header)))
+}
+
+/// Whether the bytes begin with `what`, or may yet.
+fn starts(buf: &[u8], what: &[u8]) -> bool {
+    let n = buf.len().min(what.len());
+    buf.get(..n) == what.get(..n)
+}
+
+/// `PROXY TCP4 CLIENT SERVER PORT PORT` and CR.
+fn version1(line: &[u8]) -> Option<Header> {
+    let text = std::str::from_utf8(line.strip_suffix(b"\r")?).ok()?;
+    let mut words = text.split(' ').skip(1);
+    if !matches!(words.next()?, "TCP4" | "TCP6") {
+        return None;
+    }
+    let client: IpAddr = words.next()?.parse().ok()?;
+    let server: IpAddr = words.next()?.parse().ok()?;
+    let mut port = || words.next().filter(|p| p.bytes().all(|b| b.is_ascii_digit()))?.parse::<u16>().ok();
+    let (client_port, server_port) = (port()?, port()?);
+    words.next().is_none().then(|| Header {
+        client: SocketAddr::new(client, client_port),
+        server: SocketAddr::new(server, server_port),
+        tlvs: Box::default(),
+    })
+}
+
+fn version2(buf: &[u8]) -> Result<Parsed, Broken> {
+    let Some(&[version, family, hi, lo]) = buf.get(12..16) else { return Ok(Parsed::Partial) };
+    if version >> 4 != 2 {
+        return Err(Broken::Version(version >> 4));
+    }
+    let end = 16 + usize::from(u16::from_be_bytes([hi, lo]));
+    if end > MAX {
+        return Err(Broken::TooLarge);
+    }
+    let Some(rest) = buf.get(16..end) else { return Ok(Parsed::Partial) };
+    // LOCAL: the proxy's own connection. Of the rest only streams between IP addresses tell us anything.
+    let header = match (version & 15, family) {
+        (1, 0x11) => Some(addresses::<4>(rest, |a| Ipv4Addr::from(a).into())?),
+        (1, 0x21) => Some(addresses::<16>(rest, |a| Ipv6Addr::from(a).into())?),
+        _ => None,
+    };
+    Ok(Parsed::Complete(end, header))
+}
+
+/// Two addresses, two ports, extensions.
+fn addresses<const N: usize>(rest: &[u8], ip: fn([u8; N]) -> IpAddr) -> Result<Header, Broken> {
+    let (client, rest) = rest.split_first_chunk::<N>().ok_or(Broken::Header)?;
+    let (server, rest) = rest.split_first_chunk::<N>().ok_or(Broken::Header)?;
+    let (&[a, b, c, d], tlvs) = rest.split_first_chunk::<4>().ok_or(Broken::Header)?;
+    Ok(Header {
+        client: SocketAddr::new(ip(*client), u16::from_be_bytes([a, b])),
+        server: SocketAddr::new(ip(*server), u16::from_be_bytes([c, d])),
+        tlvs: tlvs.into(),
+    })
+}
+
+/// Type of the extension that holds what the proxy knows of TLS. Its value: a byte, the result of the
+/// verification in four, and extensions of its own.
+pub const TLV_SSL: u8 = 0x20;
+
+/// The first extension of a type.
+///
+/// # Errors
+/// When the extensions before it are cut short.
+pub fn tlv(tlvs: &[u8], wanted: u8) -> Result<Option<&[u8]>, Broken> {
+    let mut rest = tlvs;
+    while !rest.is_empty() {
+        let (&[kind, hi, lo], after) = rest.split_first_chunk::<3>().ok_or(Broken::Header)?;
+        let len = usize::from(u16::from_be_bytes([hi, lo]));
+        let (value, next) = after.split_at_checked(len).ok_or(Broken::Header)?;
+        if kind == wanted {
+            return Ok(Some(value));
+        }
+        rest = next;
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complete(buf: &[u8]) -> (usize, Option<String>) {
+        match parse(buf) {
+            Ok(Parsed::Complete(n, h)) => (n, h.map(|h| format!("{} {}", h.client, h.server))),
+            other => panic!("{other:?} for {}", buf.escape_ascii()),
+        }
+    }
+
+    fn v2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(body.len()).expect("short").to_be_bytes();
+        [SIGNATURE.as_slice(), &[command, family], &len, body].concat()
+    }
+
+    const V4: &[u8] = b"\x01\x02\x03\x04\x05\x06\x07\x08\x00\x50\x01\xbb";
+
+    #[test]
+    fn version_1() {
+        for (text, want) in [
+            ("PROXY TCP4 1.2.3.4 5.6.7.8 1111 2222\r\n", Some("1.2.3.4:1111 5.6.7.8:2222")),
+            ("PROXY TCP6 2001:db8::1 ::1 1 65535\r\n", Some("[2001:db8::1]:1 [::1]:65535")),
+            ("PROXY TCP4 1.2.3.4 5.6.7.8 0 02\r\n", Some("1.2.3.4:0 5.6.7.8:2")),
+            ("PROXY UNKNOWN\r\n", None),
+            ("PROXY UNKNOWN foo bar\r\n", None),
+        ] {
+            let (n, got) = complete(&[text.as_bytes(), b"GET /"].concat());
+            assert_eq!((n, got.as_deref()), (text.len(), want));
+            for cut in 0..text.len() {
+                assert_eq!(parse(&text.as_bytes()[..cut]), Ok(Parsed::Partial), "{cut} of {text}");
+            }
+        }
+        for bad in [
+            "GET / HTTP/1.0\r\n",
+            "PROXY\r\n",
+            "proxy TCP4 1.2.3.4 5.6.7.8 1 2\r\n",
+            "PROXY TCP5 1.2.3.4 5.6.7.8 1 2\r\n",
+            "PROXY TCP4 1.2.3.4 5.6.7.8 1111\r\n",
+            "PROXY TCP4 1.2.3.4 5.6.7.8 1111 99999\r\n",
+            "PROXY TCP4 1.2.3.4 5.6.7.8 +1 2\r\n",
+            "PROXY TCP4 x 5.6.7.8 1 2\r\n",
+            "PROXY TCP4  1.2.3.4 5.6.7.8 1 2\r\n",
+            "PROXY TCP4 1.2.3.4 5.6.7.8 1 2 3\r\n",
+            "PROXY TCP4 1.2.3.4 5.6.7.8 1 2\n",
+        ] {
+            assert_eq!(parse(bad.as_bytes()), Err(Broken::Header), "{bad}");
+        }
+        let long = [b"PROXY TCP4 ".as_slice(), &[b'1'; MAX]].concat();
+        assert_eq!(parse(&long), Err(Broken::TooLarge));
+    }
+
+    #[test]
+    fn version_2() {
+        let whole = v2(0x21, 0x11, V4);
+        assert_eq!(complete(&whole), (28, Some("1.2.3.4:80 5.6.7.8:443".into())));
+        for cut in 0..whole.len() {
+            assert_eq!(parse(&whole[..cut]), Ok(Parsed::Partial), "{cut}");
+        }
+        let v6 = [[0u8; 15].as_slice(), &[1], &[0; 15], &[2], &[0, 1, 0, 2]].concat();
+        assert_eq!(complete(&v2(0x21, 0x21, &v6)).1.as_deref(), Some("[::1]:1 [::2]:2"));
+        for (command, family) in
+            [(0x20, 0x11), (0x20, 0), (0x21, 0), (0x21, 0x12), (0x21, 0x31), (0x22, 0x11)]
+        {
+            assert_eq!(complete(&v2(command, family, V4)), (28, None), "{command:x} {family:x}");
+        }
+        assert_eq!(parse(&v2(0x11, 0x11, V4)), Err(Broken::Version(1)));
+        assert_eq!(parse(&v2(0x21, 0x11, &V4[..11])), Err(Broken::Header));
+        assert_eq!(parse(&v2(0x21, 0x11, &[0; 5000])), Err(Broken::TooLarge));
+    }
+
+    #[test]
+    fn extensions() {
+        let tlvs = b"\x01\x00\x02h2\x02\x00\x04host\xae\x00\x00";
+        assert_eq!(tlv(tlvs, 1), Ok(Some(b"h2".as_slice())));
+        assert_eq!(tlv(tlvs, 2), Ok(Some(b"host".as_slice())));
+        assert_eq!(tlv(tlvs, 0xae), Ok(Some(b"".as_slice())));
+        assert_eq!(tlv(tlvs, 3), Ok(None));
+        assert_eq!(tlv(b"\x01\x00\x05ab", 1), Err(Broken::Header));
+        assert_eq!(tlv(b"\x01\x00", 1), Err(Broken::Header));
+        let whole = v2(0x21, 0x11, &[V4, tlvs].concat());
+        let Ok(Parsed::Complete(_, Some(h))) = parse(&whole) else { panic!("complete") };
+        assert_eq!(&*h.tlvs, tlvs);
+    }
+}

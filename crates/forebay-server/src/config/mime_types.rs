@@ -1,0 +1,52 @@
+//! Lists of content types, as `charset_types` and its kin have them.
+
+use super::scope::Scope;
+use super::value::Setting;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use std::sync::Arc;
+
+/// Content types that a filter works on.
+#[derive(Clone, Debug)]
+pub enum MimeTypes {
+    /// `*`.
+    All,
+    /// These, in lower case; `text/html` is always among them.
+    These(Arc<Vec<Vec<u8>>>),
+}
+
+impl MimeTypes {
+    /// The list that holds where the directive is not given.
+    pub fn of(types: &[&str]) -> MimeTypes {
+        MimeTypes::These(Arc::new(types.iter().map(|t| t.as_bytes().to_vec()).collect()))
+    }
+
+    /// Whether a content type, without its parameters, is in the list. Case does not count.
+    pub fn contains(&self, content_type: &[u8]) -> bool {
+        match self {
+            MimeTypes::All => true,
+            MimeTypes::These(list) => list.iter().any(|t| t.eq_ignore_ascii_case(content_type)),
+        }
+    }
+}
+
+impl Setting for MimeTypes {
+    fn take(previous: Option<Self>, d: &Directive, _: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut list = match previous {
+            Some(MimeTypes::All) => return Ok(MimeTypes::All),
+            Some(MimeTypes::These(list)) => list.as_ref().clone(),
+            None => vec![b"text/html".to_vec()],
+        };
+        for w in &d.args {
+            if w.text == b"*" {
+                return Ok(MimeTypes::All);
+            }
+            let text = w.text.to_ascii_lowercase();
+            // Duplicates have been warned about when the file was checked.
+            if !list.contains(&text) {
+                list.push(text);
+            }
+        }
+        Ok(MimeTypes::These(Arc::new(list)))
+    }
+}

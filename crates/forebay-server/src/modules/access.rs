@@ -1,0 +1,162 @@
+//! `allow`, `deny` (nginx: ngx_http_access_module).
+
+use crate::cidr::Cidr;
+use crate::config::scope::Scope;
+use crate::config::value::first;
+use crate::modules::core::Satisfy;
+use crate::modules::{LocationSettings, Verdict};
+use crate::request::{Peer, Request};
+use forebay_conf::error::{Error, Level};
+use forebay_conf::tree::Directive;
+use std::sync::Arc;
+
+/// One rule: whom it concerns (`None` = all), and whether they may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    network: Option<Cidr>,
+    allow: bool,
+}
+
+/// Rules of a level. Two directives fill one list, so it is not made by `settings!`.
+#[derive(Clone, Debug, Default)]
+pub struct Written {
+    rules: Option<Arc<Vec<Rule>>>,
+}
+
+/// Rules in effect; the first that concerns the client decides.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    rules: Arc<Vec<Rule>>,
+    /// Whether an IPv4 address that came as IPv6 is judged by rules for IPv4.
+    has_v4: bool,
+}
+
+impl Written {
+    /// Names of the directives bound here.
+    pub const DIRECTIVES: &'static [&'static str] = &["allow", "deny"];
+
+    /// Takes a directive; `Ok(false)` if it is not one of this module's.
+    ///
+    /// # Errors
+    /// `invalid parameter "x"`.
+    pub fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
+        let allow = match d.name.text.as_slice() {
+            b"allow" => true,
+            b"deny" => false,
+            _ => return Ok(false),
+        };
+        let network = match first(d) {
+            b"all" => None,
+            b"unix:" => Some(Cidr::Unix),
+            word => {
+                let text = String::from_utf8_lossy(word);
+                let Some((network, low_bits)) = Cidr::parse(word) else {
+                    return Err(cx.error(d, format!("invalid parameter \"{text}\"")));
+                };
+                if low_bits {
+                    cx.warn(d, format!("low address bits of {text} are meaningless"));
+                }
+                Some(network)
+            }
+        };
+        Arc::make_mut(self.rules.get_or_insert_default()).push(Rule { network, allow });
+        Ok(true)
+    }
+
+    /// Takes over what this level left unset.
+    pub fn inherit(&mut self, parent: &Written) {
+        if self.rules.is_none() {
+            self.rules.clone_from(&parent.rules);
+        }
+    }
+
+    /// Applies the defaults.
+    pub fn resolve(&self) -> Settings {
+        let rules = self.rules.clone().unwrap_or_default();
+        let has_v4 = rules.iter().any(|r| matches!(r.network, None | Some(Cidr::V4(..))));
+        Settings { rules, has_v4 }
+    }
+}
+
+impl Settings {
+    /// What the first rule that concerns the client says.
+    fn judge(&self, peer: Peer) -> Option<bool> {
+        let rule = self.rules.iter().find(|r| match r.network {
+            None => true,
+            Some(Cidr::V6(net, bits)) if !self.has_v4 => mapped(peer, net, bits),
+            Some(n) => n.contains(peer),
+        });
+        rule.map(|r| r.allow)
+    }
+}
+
+/// As [`Cidr::contains`] for IPv6 networks, mapped IPv4 addresses taken as IPv6.
+fn mapped(peer: Peer, net: u128, bits: u8) -> bool {
+    let shift = 128 - u32::from(bits.min(128));
+    match peer.ip() {
+        Some(std::net::IpAddr::V6(a)) => (a.to_bits() ^ net).checked_shr(shift).unwrap_or(0) == 0,
+        _ => false,
+    }
+}
+
+/// Whether there are rules.
+pub fn enabled(s: &LocationSettings) -> bool {
+    !s.access.rules.is_empty()
+}
+
+/// The access hook.
+pub fn check(req: &mut Request) -> Verdict {
+    let http = req.http();
+    let settings = &http.location(req).settings;
+    match settings.access.judge(req.peer) {
+        None => Verdict::Declined,
+        Some(true) => Verdict::Allowed,
+        Some(false) => {
+            if settings.core.satisfy == Satisfy::All {
+                req.log(Level::Error, "access forbidden by rule");
+            }
+            Verdict::Status(403)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn judge(rules: &str, peer: Peer) -> Verdict {
+        let mut req = testing::request(&format!("server {{ {rules} }}"), "");
+        req.peer = peer;
+        check(&mut req)
+    }
+
+    fn inet(ip: &str) -> Peer {
+        Peer::Inet((ip.parse::<std::net::IpAddr>().expect("an address"), 1).into())
+    }
+
+    #[test]
+    fn first_rule_decides() {
+        let rules = "deny 10.0.0.1; allow 10.0.0.0/8; allow 2001:db8::/32; allow unix:; deny all;";
+        let (yes, no) = (Verdict::Allowed, Verdict::Status(403));
+        assert_eq!(judge(rules, inet("10.0.0.1")), no);
+        assert_eq!(judge(rules, inet("10.0.0.2")), yes);
+        assert_eq!(judge(rules, inet("::ffff:10.0.0.2")), yes);
+        assert_eq!(judge(rules, inet("11.0.0.2")), no);
+        assert_eq!(judge(rules, inet("2001:db8::1")), yes);
+        assert_eq!(judge(rules, inet("::1")), no);
+        assert_eq!(judge(rules, Peer::Unix), yes);
+        assert_eq!(judge("deny unix:;", inet("::1")), Verdict::Declined);
+        assert_eq!(judge("deny ::/0;", inet("::ffff:1.1.1.1")), Verdict::Status(403));
+        assert_eq!(judge("deny ::/0; allow 9.9.9.9;", inet("::ffff:1.1.1.1")), Verdict::Declined);
+    }
+
+    #[test]
+    fn a_level_with_rules_inherits_none() {
+        let mut req = testing::request("deny all; server { allow ::1; }", "");
+        req.peer = inet("10.0.0.1");
+        assert_eq!(check(&mut req), Verdict::Declined);
+        assert_eq!(testing::error("deny ALL;").as_deref(), Some("invalid parameter \"ALL\""));
+        assert_eq!(testing::warnings("deny 10.0.0.1/8;"), ["low address bits of 10.0.0.1/8 are meaningless"]);
+    }
+}

@@ -1,0 +1,253 @@
+//! `auth_basic` (nginx: ngx_http_auth_basic_module; RFC 7617).
+
+use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::config::value::{Setting, once};
+use crate::modules::static_file::errno_text;
+use crate::modules::{LocationSettings, Offload, Verdict};
+use crate::password;
+use crate::request::Request;
+use base64::Engine;
+use forebay_conf::error::{Error, Level};
+use forebay_conf::tree::Directive;
+use forebay_http::field::Name;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+crate::settings! {
+    /// `auth_basic`: the realm; the value `off` turns it off.
+    "auth_basic" => realm: Option<Template> = None;
+    /// `auth_basic_user_file`.
+    "auth_basic_user_file" => user_file: Option<UserFile> = None;
+}
+
+/// A user file's path, and what stands before it unless it is absolute.
+#[derive(Clone, Debug)]
+pub struct UserFile {
+    path: Template,
+    /// Directory of the configuration file, with its slash.
+    dir: Arc<[u8]>,
+}
+
+impl Setting for Option<UserFile> {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let Some(w) = d.args.first() else { return Ok(None) };
+        let path = cx.template(d, w)?;
+        let dir = cx.conf_path(b"").into_os_string();
+        let dir = dir.as_bytes();
+        let dir = if dir.ends_with(b"/") { dir.into() } else { [dir, b"/"].concat().into() };
+        Ok(Some(UserFile { path, dir }))
+    }
+}
+
+/// Whether a location asks for a password.
+pub fn enabled(s: &LocationSettings) -> bool {
+    let a = &s.auth_basic;
+    a.realm.as_ref().is_some_and(|r| r.as_const() != Some(b"off")) && a.user_file.is_some()
+}
+
+/// User and password of `Authorization: Basic ...`.
+pub fn credentials(req: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
+    let (scheme, rest) = req.head.get(Name::Authorization)?.split_at_checked(6)?;
+    if !scheme.eq_ignore_ascii_case(b"basic ") {
+        return None;
+    }
+    // What follows the padding is of no account.
+    let text = rest.trim_ascii().split(|b| *b == b'=').next()?;
+    let mut user = password::LENIENT.decode(text).ok()?;
+    let colon = memchr::memchr(b':', &user)?;
+    let pass = user.split_off(colon + 1);
+    user.pop();
+    Some((user, pass))
+}
+
+/// The access hook.
+pub fn check(req: &mut Request) -> Verdict {
+    let http = req.http();
+    let settings = &http.location(req).settings.auth_basic;
+    let (Some(realm), Some(file)) = (&settings.realm, &settings.user_file) else { return Verdict::Declined };
+    let Ok(realm) = realm.value(req) else { return Verdict::Status(500) };
+    if realm == b"off" {
+        return Verdict::Declined;
+    }
+    let Some((user, pass)) = credentials(req).filter(|(user, _)| !user.is_empty()) else {
+        req.log(Level::Info, "no user/password was provided for basic authentication");
+        return ask(req, &realm);
+    };
+    let Ok(name) = file.path.value(req) else { return Verdict::Status(500) };
+    let path = if name.first() == Some(&b'/') { name } else { [&file.dir, name.as_slice()].concat() };
+    let shown = String::from_utf8_lossy(&path).into_owned();
+    let users = match load(&path) {
+        Ok(users) => users,
+        Err((call, e)) => {
+            let (level, status) = if e == Errno::NOENT { (Level::Error, 403) } else { (Level::Crit, 500) };
+            req.log(level, &format!("{call}() \"{shown}\" failed {}", errno_text(e)));
+            return Verdict::Status(status);
+        }
+    };
+    let Some(hash) = users.get(user.as_slice()) else {
+        req.log(
+            Level::Error,
+            &format!("user \"{}\" was not found in \"{shown}\"", String::from_utf8_lossy(&user)),
+        );
+        return ask(req, &realm);
+    };
+    let hash = hash.clone();
+    if !password::is_slow(&hash) {
+        return settle(req, password::verify(&pass, &hash), &user, &realm);
+    }
+    Verdict::Offload(Offload {
+        work: Box::new(move || password::verify(&pass, &hash)),
+        then: Box::new(move |req, right| settle(req, right, &user, &realm)),
+    })
+}
+
+fn settle(req: &mut Request, right: bool, user: &[u8], realm: &[u8]) -> Verdict {
+    if right {
+        return Verdict::Allowed;
+    }
+    req.log(Level::Error, &format!("user \"{}\": password mismatch", String::from_utf8_lossy(user)));
+    ask(req, realm)
+}
+
+fn ask(req: &mut Request, realm: &[u8]) -> Verdict {
+    let value = [b"Basic realm=\"", realm, b"\""].concat();
+    req.resp.fields.set(b"WWW-Authenticate", &value);
+    Verdict::Status(401)
+}
+
+/// Hashes by user.
+type Users = HashMap<Box<[u8]>, Box<[u8]>>;
+
+/// What tells one state of a file from another: device, inode, size, times of change.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct State(u64, u64, i64, (i64, i64), (i64, i64));
+
+struct Loaded {
+    state: State,
+    /// The last change was long enough before the reading, so that a later one shows in the times.
+    settled: bool,
+    users: Rc<Users>,
+}
+
+/// User files kept in memory; paths may be made by clients, so there is an end to it.
+const MAX_FILES: usize = 64;
+
+thread_local! {
+    static FILES: RefCell<HashMap<Box<[u8]>, Loaded>> = RefCell::default();
+}
+
+/// The users of a file: of memory, if the file is as it was.
+fn load(path: &[u8]) -> Result<Rc<Users>, (&'static str, Errno)> {
+    let open = |e| ("open", e);
+    let stat = rustix::fs::stat(path).map_err(open)?;
+    let state = state(&stat);
+    let kept = FILES.with_borrow(|files| {
+        let f = files.get(path)?;
+        (f.settled && f.state == state).then(|| f.users.clone())
+    });
+    if let Some(users) = kept {
+        return Ok(users);
+    }
+    let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(open)?;
+    let mut text = Vec::new();
+    let mut at = 0;
+    loop {
+        text.reserve(8192);
+        match rustix::io::pread(&fd, rustix::buffer::spare_capacity(&mut text), at) {
+            Ok(0) => break,
+            Ok(n) => at += n as u64,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(("pread", e)),
+        }
+    }
+    let users = Rc::new(parse(&text));
+    let changed = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
+    let settled = SystemTime::now().duration_since(changed).is_ok_and(|d| d > Duration::from_secs(2));
+    FILES.with_borrow_mut(|files| {
+        if files.len() >= MAX_FILES {
+            files.clear();
+        }
+        files.insert(path.into(), Loaded { state, settled, users: users.clone() });
+    });
+    Ok(users)
+}
+
+fn state(s: &rustix::fs::Stat) -> State {
+    State(
+        s.st_dev,
+        s.st_ino,
+        s.st_size,
+        (s.st_mtime, s.st_mtime_nsec as i64),
+        (s.st_ctime, s.st_ctime_nsec as i64),
+    )
+}
+
+/// `user:hash` or `user:hash:comment` a line; of two lines for one user the first counts.
+fn parse(text: &[u8]) -> Users {
+    let mut users = Users::new();
+    for line in text.split(|b| *b == b'\n') {
+        if matches!(line.first(), None | Some(b'#' | b'\r')) {
+            continue;
+        }
+        let Some(colon) = memchr::memchr(b':', line) else { continue };
+        let (user, rest) = line.split_at(colon);
+        let hash =
+            rest.get(1..).unwrap_or_default().split(|b| matches!(b, b':' | b'\r')).next().unwrap_or_default();
+        users.entry(user.into()).or_insert_with(|| hash.into());
+    }
+    users
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn user_files() {
+        let users = parse(b"# x:y\n\r\nno colon\na:1\r\nb:2:comment\na:3\n:4\nlast:5");
+        let of = |u: &str| users.get(u.as_bytes()).map(|h| String::from_utf8_lossy(h).into_owned());
+        assert_eq!(of("a").as_deref(), Some("1"));
+        assert_eq!(of("b").as_deref(), Some("2"));
+        assert_eq!(of("last").as_deref(), Some("5"));
+        assert_eq!(of("# x"), None);
+    }
+
+    #[test]
+    fn fields() {
+        let mut req = testing::request("server {}", "");
+        let mut of = |value: &str| {
+            testing::head(&mut req, &format!("Authorization: {value}\n"));
+            credentials(&req).map(|(u, p)| {
+                (String::from_utf8_lossy(&u).into_owned(), String::from_utf8_lossy(&p).into_owned())
+            })
+        };
+        let want = Some(("plain".to_owned(), "pass".to_owned()));
+        assert_eq!(of("Basic cGxhaW46cGFzcw=="), want);
+        assert_eq!(of("basic   cGxhaW46cGFzcw"), want);
+        assert_eq!(of("Basic cGxhaW4="), None);
+        assert_eq!(of("Basic"), None);
+        assert_eq!(of("Basic !!!"), None);
+        assert_eq!(of("Bearer cGxhaW46cGFzcw=="), None);
+    }
+
+    #[test]
+    fn a_changed_file_is_read_again() {
+        let path = std::env::temp_dir().join(format!("forebay-users-{}", std::process::id()));
+        let bytes = path.as_os_str().as_bytes();
+        std::fs::write(&path, "a:{PLAIN}1").expect("write");
+        assert_eq!(load(bytes).expect("there").len(), 1);
+        std::fs::write(&path, "b:{PLAIN}1").expect("write");
+        assert!(load(bytes).expect("there").contains_key(b"b".as_slice()));
+        std::fs::remove_file(&path).expect("remove");
+        assert!(matches!(load(bytes), Err(("open", Errno::NOENT))));
+    }
+}

@@ -1,0 +1,449 @@
+//! `charset`, `charset_map`, `source_charset`, `override_charset`, `charset_types`
+//! (nginx: ngx_http_charset_module).
+
+use crate::config::mime_types::MimeTypes;
+use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::config::value::{Setting, once};
+use crate::modules::LocationSettings;
+use crate::request::{Request, VarError};
+use crate::response::BodyFilter;
+use forebay_conf::error::{Error, Level};
+use forebay_conf::tree::{Directive, Word};
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::Arc;
+
+crate::settings! {
+    /// `charset`.
+    "charset" => charset: Charset = Charset::Off;
+    /// `source_charset`.
+    "source_charset" => source: Charset = Charset::Off;
+    /// `override_charset`: whether an answer that names its charset is converted too.
+    "override_charset" => override_charset: bool = false;
+    /// `charset_types`.
+    "charset_types" => types: MimeTypes = MimeTypes::of(DEFAULT_TYPES);
+}
+
+const DEFAULT_TYPES: &[&str] = &[
+    "text/html",
+    "text/xml",
+    "text/plain",
+    "text/vnd.wap.wml",
+    "application/javascript",
+    "application/rss+xml",
+];
+
+const UTF_8: &[u8] = b"utf-8";
+
+/// A charset as the configuration names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Charset {
+    /// None.
+    Off,
+    /// This one.
+    Name(Vec<u8>),
+    /// As a variable says.
+    Value(Template),
+}
+
+impl Setting for Charset {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let Some(w) = d.args.first() else { return Ok(Charset::Off) };
+        Ok(match w.text.as_slice() {
+            b"off" => Charset::Off,
+            [b'$', ..] => Charset::Value(cx.template(d, w)?),
+            name => Charset::Name(name.to_vec()),
+        })
+    }
+}
+
+impl Charset {
+    fn name(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
+        match self {
+            Charset::Off => Ok(None),
+            Charset::Name(n) => Ok(Some(n.clone())),
+            // Where the variable has no value, nginx drops the connection; here that is a charset without name.
+            Charset::Value(t) => t.value(req).map(Some),
+        }
+    }
+}
+
+/// One `charset_map`, both directions.
+#[derive(Debug)]
+pub struct Map {
+    left: Vec<u8>,
+    right: Vec<u8>,
+    /// From left to right, and the way back.
+    tables: [Arc<Table>; 2],
+}
+
+/// How the bytes of one charset become those of another.
+#[derive(Debug)]
+pub enum Table {
+    /// A byte for a byte.
+    Bytes(Box<[u8; 256]>),
+    /// UTF-8 for a byte.
+    ToUtf8(Vec<Vec<u8>>),
+    /// A byte for a character above U+007F.
+    FromUtf8(HashMap<u32, u8>),
+}
+
+/// All maps of a configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Maps(Vec<Arc<Map>>);
+
+impl Maps {
+    /// The table from one charset to another.
+    fn find(&self, from: &[u8], to: &[u8]) -> Option<&Arc<Table>> {
+        let is = |a: &[u8], b: &[u8]| a.eq_ignore_ascii_case(b);
+        self.0.iter().find_map(|m| {
+            match (is(&m.left, from) && is(&m.right, to), is(&m.right, from) && is(&m.left, to)) {
+                (true, _) => Some(&m.tables[0]),
+                (_, true) => Some(&m.tables[1]),
+                _ => None,
+            }
+        })
+    }
+
+    /// Checks that a location's charsets can be converted.
+    ///
+    /// # Errors
+    /// `no "charset_map" between the charsets "a" and "b"`.
+    pub fn check(&self, s: &LocationSettings) -> Result<(), String> {
+        match (&s.charset.source, &s.charset.charset) {
+            (Charset::Name(from), Charset::Name(to))
+                if !from.eq_ignore_ascii_case(to) && self.find(from, to).is_none() =>
+            {
+                Err(no_map(from, to))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn no_map(from: &[u8], to: &[u8]) -> String {
+    let (from, to) = (String::from_utf8_lossy(from), String::from_utf8_lossy(to));
+    format!("no \"charset_map\" between the charsets \"{from}\" and \"{to}\"")
+}
+
+/// `charset_map`.
+///
+/// # Errors
+/// In nginx's words.
+pub fn map(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+    let [left, right] = d.args.as_slice() else { return Err(cx.error(d, "invalid number of arguments")) };
+    if left.text.eq_ignore_ascii_case(UTF_8) {
+        return Err(
+            cx.error(d, "\"charset_map\" with \"utf-8\" charset should be given in the second column")
+        );
+    }
+    if left.text.eq_ignore_ascii_case(&right.text) {
+        let message = format!(
+            "\"charset_map\" between the same charsets \"{}\" and \"{}\"",
+            left.as_str(),
+            right.as_str()
+        );
+        return Err(cx.error(d, message));
+    }
+    if cx.charset_maps.find(&left.text, &right.text).is_some() {
+        return Err(cx.error(
+            d,
+            format!("duplicate \"charset_map\" between \"{}\" and \"{}\"", left.as_str(), right.as_str()),
+        ));
+    }
+    let utf8 = right.text.eq_ignore_ascii_case(UTF_8);
+    let rows = d.block.iter().flatten();
+    let tables = if utf8 { utf8_tables(rows, cx)? } else { byte_tables(rows, cx)? };
+    cx.charset_maps.0.push(Arc::new(Map {
+        left: left.text.clone(),
+        right: right.text.clone(),
+        tables: tables.map(Arc::new),
+    }));
+    Ok(())
+}
+
+fn row<'d>(r: &'d Directive, cx: &Scope<'_>) -> Result<(u8, &'d Word), Error> {
+    let [value] = r.args.as_slice() else { return Err(cx.error(r, "invalid parameters number")) };
+    Ok((byte(r, &r.name, cx)?, value))
+}
+
+fn invalid(r: &Directive, w: &Word, cx: &Scope<'_>) -> Error {
+    cx.error_at(r, w, format!("invalid value \"{}\"", w.as_str()))
+}
+
+/// A byte in hexadecimal.
+fn byte(r: &Directive, w: &Word, cx: &Scope<'_>) -> Result<u8, Error> {
+    match hex(&w.text).as_deref() {
+        Some([b]) => Ok(*b),
+        _ => Err(invalid(r, w, cx)),
+    }
+}
+
+/// Bytes in hexadecimal; the first digit of an odd number of them stands alone.
+fn hex(text: &[u8]) -> Option<Vec<u8>> {
+    let digit = |b: &u8| char::from(*b).to_digit(16).map(|d| d as u8);
+    let (first, rest) = text.split_at(text.len() % 2);
+    let mut out = Vec::new();
+    if let Some(d) = first.first() {
+        out.push(digit(d)?);
+    }
+    for pair in rest.chunks_exact(2) {
+        out.push(digit(&pair[0])? << 4 | digit(&pair[1])?);
+    }
+    (!out.is_empty()).then_some(out)
+}
+
+/// A table that leaves ASCII alone and makes `?` of the rest.
+fn plain_bytes() -> Box<[u8; 256]> {
+    Box::new(std::array::from_fn(|i| if i < 128 { i as u8 } else { b'?' }))
+}
+
+fn byte_tables<'d>(rows: impl Iterator<Item = &'d Directive>, cx: &Scope<'_>) -> Result<[Table; 2], Error> {
+    let (mut there, mut back) = (plain_bytes(), plain_bytes());
+    for r in rows {
+        let (from, value) = row(r, cx)?;
+        let to = byte(r, value, cx)?;
+        there[usize::from(from)] = to;
+        back[usize::from(to)] = from;
+    }
+    Ok([Table::Bytes(there), Table::Bytes(back)])
+}
+
+fn utf8_tables<'d>(rows: impl Iterator<Item = &'d Directive>, cx: &Scope<'_>) -> Result<[Table; 2], Error> {
+    let mut there: Vec<Vec<u8>> = plain_bytes().iter().map(|b| vec![*b]).collect();
+    let mut back = HashMap::new();
+    for r in rows {
+        let (from, value) = row(r, cx)?;
+        let bytes = hex(&value.text).filter(|b| value.text.len() % 2 == 0 && b.len() <= 3);
+        let bytes = bytes.ok_or_else(|| invalid(r, value, cx))?;
+        let Some(Decoded::Character(c, n)) = decode(&bytes) else { return Err(invalid(r, value, cx)) };
+        if n != bytes.len() || c < 0x80 {
+            return Err(invalid(r, value, cx));
+        }
+        back.insert(c, from);
+        if let Some(t) = there.get_mut(usize::from(from)) {
+            *t = bytes;
+        }
+    }
+    Ok([Table::ToUtf8(there), Table::FromUtf8(back)])
+}
+
+/// What stands at the beginning of a text, and how many bytes it takes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Decoded {
+    /// A code point.
+    Character(u32, usize),
+    /// Nothing that is UTF-8.
+    Invalid(usize),
+}
+
+/// Decodes one character as nginx does: a continuation may be any byte above U+007F, surrogates pass, and
+/// what is wrong goes up to the byte that shows it. `None`: more bytes are needed.
+pub fn decode(text: &[u8]) -> Option<Decoded> {
+    let first = *text.first()?;
+    let (len, bits, least) = match first {
+        0..=0x7f => return Some(Decoded::Character(u32::from(first), 1)),
+        0xc2..=0xdf => (2, first & 0x1f, 0x80),
+        0xe0..=0xef => (3, first & 0x0f, 0x800),
+        0xf0..=0xf7 => (4, first & 0x07, 0x1_0000),
+        _ => return Some(Decoded::Invalid(1)),
+    };
+    let mut c = u32::from(bits);
+    for (i, b) in text.get(1..len)?.iter().enumerate() {
+        if *b < 0x80 {
+            return Some(Decoded::Invalid(i + 2));
+        }
+        c = c << 6 | u32::from(b & 0x3f);
+    }
+    Some(if (least..=0x10_ffff).contains(&c) { Decoded::Character(c, len) } else { Decoded::Invalid(len) })
+}
+
+/// Converts a body.
+struct Recode {
+    table: Arc<Table>,
+    /// The beginning of a character whose rest comes with the next piece.
+    pending: Vec<u8>,
+}
+
+impl BodyFilter for Recode {
+    fn feed(&mut self, input: &[u8], _last: bool, out: &mut Vec<u8>) {
+        match self.table.as_ref() {
+            Table::Bytes(t) => out.extend(input.iter().map(|b| t[usize::from(*b)])),
+            Table::ToUtf8(t) => {
+                for b in input {
+                    out.extend_from_slice(t.get(usize::from(*b)).map_or(b"?", Vec::as_slice));
+                }
+            }
+            Table::FromUtf8(t) if self.pending.is_empty() => from_utf8(t, input, &mut self.pending, out),
+            Table::FromUtf8(t) => {
+                let mut text = std::mem::take(&mut self.pending);
+                text.extend_from_slice(input);
+                from_utf8(t, &text, &mut self.pending, out);
+            }
+        }
+    }
+}
+
+fn from_utf8(t: &HashMap<u32, u8>, text: &[u8], pending: &mut Vec<u8>, out: &mut Vec<u8>) {
+    let mut rest = text;
+    while !rest.is_empty() {
+        let used = match decode(rest) {
+            None => return pending.extend_from_slice(rest),
+            Some(Decoded::Invalid(n)) => {
+                out.push(b'?');
+                n
+            }
+            Some(Decoded::Character(c, n)) => {
+                match (u8::try_from(c), t.get(&c)) {
+                    (Ok(b @ 0..=0x7f), _) => out.push(b),
+                    (_, Some(b)) => out.push(*b),
+                    _ => drop(write!(out, "&#{c};")),
+                }
+                n
+            }
+        };
+        rest = rest.get(used..).unwrap_or_default();
+    }
+}
+
+/// What is to be done with a response.
+struct Plan {
+    name: Vec<u8>,
+    table: Option<Arc<Table>>,
+}
+
+/// Whether there is anything to do in a location.
+pub fn enabled(s: &LocationSettings) -> bool {
+    s.charset.charset != Charset::Off
+}
+
+fn plan(req: &mut Request) -> Result<Option<Plan>, VarError> {
+    let http = req.http();
+    let s = &http.location(req).settings.charset;
+    if s.charset == Charset::Off
+        || req.resp.content_type.is_empty()
+        || !s.types.contains(&req.resp.content_type)
+    {
+        return Ok(None);
+    }
+    let own = !req.resp.charset.is_empty();
+    if own && !s.override_charset {
+        return Ok(None);
+    }
+    let Some(to) = s.charset.name(req)? else { return Ok(None) };
+    let from = if own { Some(req.resp.charset.clone()) } else { s.source.name(req)? };
+    let Some(from) = from.filter(|f| !f.eq_ignore_ascii_case(&to)) else {
+        return Ok(Some(Plan { name: to, table: None }));
+    };
+    if req.resp.fields.get(b"Content-Encoding").is_some() {
+        return Ok(None);
+    }
+    match http.charset_maps.find(&from, &to) {
+        Some(table) => Ok(Some(Plan { name: to, table: Some(table.clone()) })),
+        None if own => Ok(None),
+        None => {
+            req.log(Level::Error, &format!("{} while sending response to client", no_map(&from, &to)));
+            Ok(None)
+        }
+    }
+}
+
+/// The charset that the response will name, before its head is made.
+pub fn planned(req: &mut Request) -> Option<Vec<u8>> {
+    let http = req.http();
+    if !enabled(&http.location(req).settings) {
+        return None;
+    }
+    plan(req).ok().flatten().map(|p| p.name)
+}
+
+/// The header filter.
+///
+/// # Errors
+/// When a variable cannot be evaluated.
+pub fn filter(req: &mut Request) -> Result<(), VarError> {
+    let Some(Plan { name, table }) = plan(req)? else { return Ok(()) };
+    let r = &mut req.resp;
+    // Old browsers took the charset of a redirect for that of the next page.
+    if !matches!(r.status, 301 | 302) {
+        r.charset = name;
+    }
+    let Some(table) = table else { return Ok(()) };
+    if !matches!(*table, Table::Bytes(_)) {
+        r.content_length = None;
+        r.allow_ranges = false;
+    }
+    r.filters.push(Box::new(Recode { table, pending: Vec::new() }));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recode(table: Table, pieces: &[&[u8]]) -> Vec<u8> {
+        let mut f = Recode { table: Arc::new(table), pending: Vec::new() };
+        let mut out = Vec::new();
+        for (i, p) in pieces.iter().enumerate() {
+            f.feed(p, i + 1 == pieces.len(), &mut out);
+        }
+        out
+    }
+
+    fn cyrillic() -> Table {
+        Table::FromUtf8(HashMap::from([(0x430, 0xc1), (0x44f, 0xd1), (0x20ac, 0xff)]))
+    }
+
+    #[test]
+    fn characters_without_a_byte_become_references() {
+        assert_eq!(recode(cyrillic(), &["aа€é😀".as_bytes()]), b"a\xc1\xff&#233;&#128512;");
+    }
+
+    #[test]
+    fn characters_may_be_cut_between_pieces() {
+        let text = "aа€é😀z".as_bytes();
+        let whole = recode(cyrillic(), &[text]);
+        for i in 0..text.len() {
+            for j in i..text.len() {
+                assert_eq!(recode(cyrillic(), &[&text[..i], &text[i..j], &text[j..]]), whole);
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_sequences_become_question_marks_as_in_nginx() {
+        let cases: [(&[u8], &[u8]); 12] = [
+            (b"\xf8B", b"?B"),
+            (b"\xe2\x82zB", b"?B"),
+            (b"\xe2BCD", b"?CD"),
+            (b"\xc0\x80B", b"??B"),
+            (b"\xc0zB", b"?zB"),
+            (b"\xed\xbf\xbf", b"&#57343;"),
+            (b"\xf0\x80\x80\x80B", b"?B"),
+            (b"\xf4\x90\x80\x80B", b"?B"),
+            (b"\xc3\xc3B", b"&#195;B"),
+            (b"\xe2\x82\xc3\xa9B", b"&#8323;?B"),
+            (b"A\xe2z", b"A"),
+            (b"A\xc2", b"A"),
+        ];
+        for (input, output) in cases {
+            assert_eq!(recode(cyrillic(), &[input]), output, "{input:x?}");
+        }
+    }
+
+    #[test]
+    fn bytes_become_utf_8() {
+        let mut t: Vec<Vec<u8>> = plain_bytes().iter().map(|b| vec![*b]).collect();
+        t[0xc1] = "а".into();
+        assert_eq!(recode(Table::ToUtf8(t), &[b"a\xc1\xc2"]), "aа?".as_bytes());
+    }
+
+    #[test]
+    fn hexadecimal_is_read() {
+        assert_eq!(hex(b"c1"), Some(vec![0xc1]));
+        assert_eq!(hex(b"D0B0"), Some(vec![0xd0, 0xb0]));
+        assert_eq!((hex(b"G0"), hex(b"")), (None, None));
+    }
+}

@@ -1,0 +1,217 @@
+//! Whether a client takes compressed responses (nginx: the `gzip_*` directives that `gzip`, `gzip_static`
+//! and `gunzip` share).
+
+use crate::config::scope::Scope;
+use crate::config::value::Setting;
+use crate::keyword;
+use crate::pattern::Pattern;
+use crate::request::Request;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_http::field::Name;
+use forebay_http::request::Version;
+use std::sync::Arc;
+
+crate::settings! {
+    /// `gzip_http_version`: oldest version that gets compressed responses.
+    "gzip_http_version" => http_version: HttpVersion = HttpVersion::V11;
+    /// `gzip_proxied`.
+    "gzip_proxied" => proxied: Proxied = Proxied::default();
+    /// `gzip_disable`.
+    "gzip_disable" => disable: Disable = Disable::default();
+    /// `gzip_vary`.
+    "gzip_vary" => vary: bool = false;
+}
+
+keyword! {
+    /// A version of HTTP.
+    pub enum HttpVersion { V10 = "1.0", V11 = "1.1", }
+}
+
+/// Which requests that came through a proxy get compressed responses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Proxied {
+    pub any: bool,
+    pub expired: bool,
+    pub no_cache: bool,
+    pub no_store: bool,
+    pub private: bool,
+    pub no_last_modified: bool,
+    pub no_etag: bool,
+    pub auth: bool,
+}
+
+impl Setting for Proxied {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut p = previous.unwrap_or_default();
+        for w in &d.args {
+            match w.text.to_ascii_lowercase().as_slice() {
+                b"off" => p = Proxied::default(),
+                b"expired" => p.expired = true,
+                b"no-cache" => p.no_cache = true,
+                b"no-store" => p.no_store = true,
+                b"private" => p.private = true,
+                b"no_last_modified" => p.no_last_modified = true,
+                b"no_etag" => p.no_etag = true,
+                b"auth" => p.auth = true,
+                b"any" => p.any = true,
+                _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
+            }
+        }
+        Ok(p)
+    }
+}
+
+/// Clients that are not to get compressed responses, by `User-Agent`.
+#[derive(Clone, Debug, Default)]
+pub struct Disable {
+    patterns: Arc<Vec<Pattern>>,
+    msie6: bool,
+}
+
+impl Setting for Disable {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut s = previous.unwrap_or_default();
+        let mut patterns = s.patterns.as_ref().clone();
+        for w in &d.args {
+            match w.text.as_slice() {
+                b"msie6" => s.msie6 = true,
+                // A word that switches off what another level said; nothing is kept.
+                b"degradation" => {}
+                text => patterns.push(cx.pattern(d, text, true)?),
+            }
+        }
+        s.patterns = Arc::new(patterns);
+        Ok(s)
+    }
+}
+
+/// Whether this client takes gzip, as far as its request says (nginx decides on `Accept-Encoding` by rules
+/// of its own, which are kept).
+pub fn accepted(req: &Request) -> bool {
+    let http = req.http();
+    let s = &http.location(req).settings.gzip_accept;
+    let Some(accept) = req.head.get(Name::AcceptEncoding) else { return false };
+    if !names_gzip(accept) {
+        return false;
+    }
+    let oldest = if s.http_version == HttpVersion::V10 { Version::Http10 } else { Version::Http11 };
+    if req.head.version < oldest {
+        return false;
+    }
+    // At this time the response has no fields yet that `expired` and the like could look at.
+    if req.head.get(Name::Via).is_some() && s.proxied == Proxied::default() {
+        return false;
+    }
+    if s.disable.patterns.is_empty() && !s.disable.msie6 {
+        return true;
+    }
+    let Some(agent) = req.head.get(Name::UserAgent) else { return true };
+    let disabled = s.disable.msie6 && old_msie(agent) || s.disable.patterns.iter().any(|p| p.is_match(agent));
+    !disabled
+}
+
+/// MSIE 4 to 6, but not 6 with the second service pack.
+fn old_msie(agent: &[u8]) -> bool {
+    let Some(at) = memchr::memmem::find(agent, b"MSIE ") else { return false };
+    let Some([version, b'.']) = agent.get(at + 5..at + 7) else { return false };
+    if memchr::memmem::find(agent, b"Opera").is_some() {
+        return false;
+    }
+    match version {
+        b'4' | b'5' => true,
+        b'6' => memchr::memmem::find(agent, b"SV1").is_none(),
+        _ => false,
+    }
+}
+
+/// Whether `Accept-Encoding` has `gzip` with a weight above zero. The first element of that name decides.
+fn names_gzip(accept: &[u8]) -> bool {
+    let mut at = 0;
+    while let Some(rest) = accept.get(at..)
+        && let Some(found) = rest.windows(4).position(|w| w.eq_ignore_ascii_case(b"gzip"))
+    {
+        let start = at + found;
+        at = start + 4;
+        if start > 0 && !matches!(accept.get(start - 1), Some(b',' | b' ')) {
+            continue;
+        }
+        let tail = accept.get(at..).unwrap_or_default();
+        let tail = trim_spaces(tail);
+        return match tail.first() {
+            None | Some(b',') => true,
+            Some(b';') => weighs(trim_spaces(&tail[1..])),
+            Some(_) => false,
+        };
+    }
+    false
+}
+
+fn trim_spaces(text: &[u8]) -> &[u8] {
+    let n = text.iter().take_while(|b| **b == b' ').count();
+    text.get(n..).unwrap_or_default()
+}
+
+/// Whether what follows `gzip;` is a weight above zero.
+fn weighs(text: &[u8]) -> bool {
+    let weight = match text {
+        [] => return true,
+        [b'q' | b'Q', b'=', rest @ ..] => rest,
+        _ => return false,
+    };
+    let end = weight.iter().position(|b| matches!(b, b',' | b' ')).unwrap_or(weight.len());
+    match weight.get(..end).unwrap_or_default() {
+        [b'1'] => true,
+        [b'1', b'.', digits @ ..] => digits.len() <= 3 && digits.iter().all(|b| *b == b'0'),
+        [b'0', b'.', digits @ ..] => {
+            digits.len() <= 3 && digits.iter().all(u8::is_ascii_digit) && digits.iter().any(|b| *b != b'0')
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accept_encoding_is_read_as_nginx_does() {
+        for yes in [
+            "gzip",
+            "GZIP",
+            "deflate, gzip",
+            "gzip;q=0.001",
+            "gzip;q=1.",
+            "gzip;",
+            "x gzip",
+            "gzip, gzip;q=0",
+            "foo/gzip, gzip",
+        ] {
+            assert!(names_gzip(yes.as_bytes()), "{yes}");
+        }
+        for no in [
+            "",
+            "*",
+            "x-gzip",
+            "gzipx",
+            "gzip;q=0",
+            "gzip;q=0.",
+            "gzip;q=1.001",
+            "gzip;q=2",
+            "gzip;q=.5",
+            "gzip\t",
+            "gzip deflate",
+        ] {
+            assert!(!names_gzip(no.as_bytes()), "{no}");
+        }
+    }
+
+    #[test]
+    fn old_browsers_are_known() {
+        assert!(old_msie(b"Mozilla/4.0 (compatible; MSIE 6.0; Windows)"));
+        assert!(!old_msie(b"Mozilla/4.0 (compatible; MSIE 6.0; Windows; SV1)"));
+        assert!(!old_msie(b"Mozilla/4.0 (compatible; MSIE 7.0)"));
+        assert!(!old_msie(b"MSIE "));
+    }
+}

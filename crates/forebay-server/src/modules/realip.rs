@@ -1,0 +1,161 @@
+//! `set_real_ip_from` and its kin (nginx: ngx_http_realip_module).
+
+use crate::cidr::{self, Cidr};
+use crate::config::scope::Scope;
+use crate::config::value::{Setting, first, once};
+use crate::modules::vars::port;
+use crate::modules::{LocationSettings, Verdict};
+use crate::request::{Peer, Request, push_peer};
+use crate::variables::{Row, RowSource};
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use std::net::ToSocketAddrs;
+use std::sync::Arc;
+
+crate::settings! {
+    /// `set_real_ip_from`: proxies that are believed.
+    "set_real_ip_from" => from: Networks = Networks::default();
+    /// `real_ip_header`.
+    "real_ip_header" => header: Header = Header::Field(b"X-Real-IP".as_slice().into());
+    /// `real_ip_recursive`.
+    "real_ip_recursive" => recursive: bool = false;
+}
+
+/// Trusted networks.
+#[derive(Clone, Debug, Default)]
+pub struct Networks(Arc<Vec<Cidr>>);
+
+impl Setting for Networks {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut networks = previous.unwrap_or_default();
+        let list = Arc::make_mut(&mut networks.0);
+        let word = first(d);
+        let text = String::from_utf8_lossy(word);
+        if word == b"unix:" {
+            list.push(Cidr::Unix);
+        } else if let Some((network, low_bits)) = Cidr::parse(word) {
+            if low_bits {
+                cx.warn(d, format!("low address bits of {text} are meaningless"));
+            }
+            list.push(network);
+        } else {
+            let not_found = || cx.error(d, format!("host not found in set_real_ip_from \"{text}\""));
+            let host = std::str::from_utf8(word).map_err(|_| not_found())?;
+            let addrs = (host, 0).to_socket_addrs().map_err(|_| not_found())?;
+            list.extend(addrs.map(|a| Cidr::host(a.ip())));
+        }
+        Ok(networks)
+    }
+}
+
+/// Where the address stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// `X-Forwarded-For`, all lines.
+    ForwardedFor,
+    /// The first line of another field.
+    Field(Box<[u8]>),
+    /// `proxy_protocol`.
+    ProxyProtocol,
+}
+
+impl Setting for Header {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        Ok(match first(d) {
+            b"proxy_protocol" => Header::ProxyProtocol,
+            name if name.eq_ignore_ascii_case(b"X-Forwarded-For") => Header::ForwardedFor,
+            name => Header::Field(name.into()),
+        })
+    }
+}
+
+/// The rows.
+pub const VARIABLES: &[Row] = &[
+    Row {
+        name: "realip_remote_addr",
+        get: RowSource::Get(|r, o| {
+            push_peer(original(r), o);
+            Ok(true)
+        }),
+        settable: false,
+    },
+    Row { name: "realip_remote_port", get: RowSource::Get(|r, o| port(original(r), o)), settable: false },
+];
+
+/// Who connected.
+fn original(req: &Request) -> Peer {
+    req.modules.replaced_peer.unwrap_or(req.peer)
+}
+
+/// Whether there are trusted proxies.
+pub fn enabled(s: &LocationSettings) -> bool {
+    !s.realip.from.0.is_empty()
+}
+
+/// Replaces the client address by what a trusted proxy says, once for a request.
+pub fn replace(req: &mut Request) -> Verdict {
+    if req.modules.replaced_peer.is_some() {
+        return Verdict::Declined;
+    }
+    let http = req.http();
+    let s = &http.location(req).settings.realip;
+    if let Some(found) = real_address(req, s) {
+        req.modules.replaced_peer = Some(req.peer);
+        req.peer = found;
+        req.remote.clear();
+        push_peer(found, &mut req.remote);
+    }
+    Verdict::Declined
+}
+
+fn real_address(req: &Request, s: &Settings) -> Option<Peer> {
+    if !cidr::any_contains(&s.from.0, req.peer) {
+        return None;
+    }
+    let (from, recursive) = (&s.from.0, s.recursive);
+    let found = match &s.header {
+        Header::ProxyProtocol => req.conn.proxied.as_ref().map(|h| h.client),
+        Header::ForwardedFor => {
+            cidr::forwarded(req.peer, cidr::lines(&req.head, b"X-Forwarded-For"), from, recursive)
+        }
+        Header::Field(name) => {
+            let first = cidr::lines(&req.head, name).next();
+            cidr::forwarded(req.peer, first.into_iter(), from, recursive)
+        }
+    };
+    found.map(Peer::Inet)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn replaced(conf: &str, lines: &str) -> (String, String) {
+        let conf = format!(
+            "server {{ set_real_ip_from 127.0.0.1; {conf} }} map $realip_remote_addr$remote_addr $x {{ default 1; }}"
+        );
+        let mut req = testing::request(&conf, "");
+        req.peer = Peer::Inet(([127, 0, 0, 1], 5).into());
+        testing::head(&mut req, lines);
+        replace(&mut req);
+        replace(&mut req);
+        let value = testing::value(&mut req, "realip_remote_addr").unwrap_or_default();
+        (value, String::from_utf8_lossy(&req.remote).into_owned())
+    }
+
+    #[test]
+    fn fields() {
+        let was = "127.0.0.1".to_owned();
+        assert_eq!(replaced("", "X-Real-IP: 1.2.3.4\n"), (was.clone(), "1.2.3.4".into()));
+        assert_eq!(replaced("", "X-Forwarded-For: 1.2.3.4\n").1, "");
+        let xff = "real_ip_header x-forwarded-for; set_real_ip_from 192.0.2.0/24;";
+        let lines = "X-Forwarded-For: 1.1.1.1\nX-Forwarded-For: 192.0.2.1\n";
+        assert_eq!(replaced(xff, lines), (was.clone(), "192.0.2.1".into()));
+        assert_eq!(replaced(&format!("{xff} real_ip_recursive on;"), lines), (was, "1.1.1.1".into()));
+        let any = "real_ip_header X-Any;";
+        assert_eq!(replaced(any, "X-Any: 1.1.1.1\nX-Any: 2.2.2.2\n").1, "1.1.1.1");
+        assert_eq!(replaced("real_ip_header proxy_protocol;", "X-Real-IP: 1.2.3.4\n").1, "");
+    }
+}

@@ -1,0 +1,182 @@
+//! `valid_referers` (nginx: ngx_http_referer_module).
+
+use crate::config::names::ServerName;
+use crate::config::scope::Scope;
+use crate::config::value::Setting;
+use crate::host_table::HostTable;
+use crate::pattern::Pattern;
+use crate::request::{Request, VarError};
+use crate::variables::{Row, RowSource};
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_http::field::Name;
+use std::sync::Arc;
+
+crate::settings! {
+    /// `valid_referers`.
+    "valid_referers" => valid: Option<Arc<Referers>> = None;
+}
+
+/// Who may refer to a location.
+#[derive(Clone, Debug, Default)]
+pub struct Referers {
+    none: bool,
+    blocked: bool,
+    server_names: bool,
+    /// Beginning of the path by host; empty = any.
+    hosts: HostTable<Box<[u8]>>,
+    regexes: Vec<Pattern>,
+}
+
+impl Setting for Option<Arc<Referers>> {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut all = previous.flatten().unwrap_or_default();
+        let list = Arc::make_mut(&mut all);
+        for w in &d.args {
+            match w.text.as_slice() {
+                b"" => return Err(cx.error_at(d, w, "invalid referer \"\"")),
+                b"none" => list.none = true,
+                b"blocked" => list.blocked = true,
+                b"server_names" => list.server_names = true,
+                b"~" => return Err(cx.error_at(d, w, "empty regex in \"~\"")),
+                [b'~', re @ ..] => list.regexes.push(cx.pattern(d, re, true)?),
+                word => {
+                    let slash = memchr::memchr(b'/', word).unwrap_or(word.len());
+                    let (host, path) = word.split_at(slash);
+                    let host = host.to_ascii_lowercase();
+                    let added = list.hosts.add_host(&host, path.into());
+                    added.map_err(|refused| cx.error_at(d, w, refused.message(&host)))?;
+                }
+            }
+        }
+        Ok(Some(all))
+    }
+}
+
+impl Settings {
+    /// What only shows when all directives of a level are known.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let lonely = |r: &Referers| {
+            (r.none || r.blocked) && !r.server_names && r.hosts.is_empty() && r.regexes.is_empty()
+        };
+        if self.valid.as_deref().is_some_and(lonely) {
+            return Err(
+                "the \"none\" or \"blocked\" referers are specified in the \"valid_referers\" directive \
+                        without any valid referer",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The rows.
+pub const VARIABLES: &[Row] =
+    &[Row { name: "invalid_referer", get: RowSource::Get(invalid_referer), settable: true }];
+
+fn invalid_referer(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
+    let http = req.http();
+    let Some(valid) = &http.location(req).settings.referer.valid else { return Ok(true) };
+    let names = &http.server(req).names;
+    if !valid.accepts(req.head.get(Name::Referer), names) {
+        out.push(b'1');
+    }
+    Ok(true)
+}
+
+/// Longest host that is looked at, bytes.
+const MAX_HOST: usize = 256;
+
+/// What stands after the scheme. nginx takes what is shorter than `http://i.ru` for no reference at all.
+fn reference(referer: &[u8]) -> Option<&[u8]> {
+    let after = |scheme: &[u8]| {
+        let (head, rest) = referer.split_at_checked(scheme.len())?;
+        head.eq_ignore_ascii_case(scheme).then_some(rest)
+    };
+    if referer.len() < b"http://i.ru".len() {
+        return None;
+    }
+    after(b"http://").or_else(|| after(b"https://"))
+}
+
+impl Referers {
+    fn accepts(&self, referer: Option<&[u8]>, names: &[ServerName]) -> bool {
+        let Some(referer) = referer else { return self.none };
+        let Some(rest) = reference(referer) else { return self.blocked };
+        let end = memchr::memchr2(b'/', b':', rest).unwrap_or(rest.len());
+        let (host, after) = rest.split_at(end);
+        if host.is_empty() || host.len() > MAX_HOST {
+            return false;
+        }
+        let host = host.to_ascii_lowercase();
+        let path = memchr::memchr(b'/', after).and_then(|at| after.get(at..)).unwrap_or_default();
+        (self.server_names && names.iter().any(|n| names_host(n, &host)))
+            || self.hosts.find(&host).is_some_and(|prefix| path.starts_with(prefix))
+            || self.regexes.iter().any(|p| p.is_match(rest))
+    }
+}
+
+/// Whether a name of the server is the host's.
+fn names_host(name: &ServerName, host: &[u8]) -> bool {
+    match name {
+        ServerName::Exact(n) => n == host,
+        ServerName::Head(n) => host.len() > n.len() && host.ends_with(n),
+        ServerName::Dot(n) => n.get(1..) == Some(host) || (host.len() > n.len() && host.ends_with(n)),
+        ServerName::Tail(n) => host.len() > n.len() && host.starts_with(n),
+        ServerName::Regex(p, _) => p.is_match(host),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing;
+
+    #[test]
+    fn referers() {
+        let conf = "server { server_name foo.bar *.wild.org ~^re\\.x; valid_referers none blocked server_names
+            example.com .dot.com path.com/p ~^x\\.y ~org/a; } map $invalid_referer $x { default $invalid_referer; }";
+        let mut req = testing::request(conf, "");
+        for (referer, valid) in [
+            (None, true),
+            (Some("-"), true),
+            (Some("http://x.y"), true),
+            (Some("ftp://example.com"), true),
+            (Some("http://example.com"), true),
+            (Some("HTTPS://EXAMPLE.com:80/x"), true),
+            (Some("http://example.com?x"), false),
+            (Some("http://a.dot.com/"), true),
+            (Some("http://path.com:8/pq"), true),
+            (Some("http://path.com/"), false),
+            (Some("http://foo.bar/x"), true),
+            (Some("http://a.wild.org"), true),
+            (Some("http://wild.org"), false),
+            (Some("http://re.x/aaa"), true),
+            (Some("http://X.Y.z/"), true),
+            (Some("http://some.org/a"), true),
+            (Some("http://other.net/"), false),
+            (Some("http:///aaaaaaaaaa"), false),
+        ] {
+            testing::again(&mut req, "");
+            testing::head(&mut req, &referer.map(|r| format!("Referer: {r}\n")).unwrap_or_default());
+            let want = if valid { "" } else { "1" };
+            assert_eq!(testing::value(&mut req, "invalid_referer").as_deref(), Some(want), "{referer:?}");
+        }
+    }
+
+    #[test]
+    fn errors() {
+        let lonely = "the \"none\" or \"blocked\" referers are specified in the \"valid_referers\" directive \
+            without any valid referer";
+        for (conf, want) in [
+            ("valid_referers \"\";", "invalid referer \"\""),
+            ("valid_referers a.*.b;", "invalid hostname or wildcard \"a.*.b\""),
+            ("valid_referers a.com a.com;", "conflicting parameter \"a.com\""),
+            ("valid_referers ~;", "empty regex in \"~\""),
+            ("valid_referers none blocked;", lonely),
+        ] {
+            assert_eq!(testing::error(&format!("server {{ {conf} }}")).as_deref(), Some(want), "{conf}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! `secure_link` (nginx: ngx_http_secure_link_module).
+
+use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::request::{Request, VarError};
+use crate::variables::{Row, RowSource};
+use base64::Engine;
+use base64::alphabet::URL_SAFE;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_conf::units;
+use md5::{Digest, Md5};
+
+mod table {
+    use crate::config::template::Template;
+
+    crate::settings! {
+        /// `secure_link`: checksum and, after a comma, the time of expiry.
+        "secure_link" => link: Option<Template> = None;
+        /// `secure_link_md5`.
+        "secure_link_md5" => md5: Option<Template> = None;
+        /// `secure_link_secret`.
+        "secure_link_secret" => secret: Vec<u8> = Vec::new();
+    }
+}
+
+pub use table::Settings;
+
+/// What one level says; the two ways to use the module exclude each other.
+#[derive(Clone, Debug, Default)]
+pub struct Written(table::Written);
+
+impl Written {
+    /// Names of the directives bound here.
+    pub const DIRECTIVES: &'static [&'static str] = table::Written::DIRECTIVES;
+
+    /// Takes a directive; `Ok(false)` if it is not one of this module's.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    pub fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
+        let taken = self.0.set(d, cx)?;
+        if taken && self.0.secret.is_some() && self.by_md5() {
+            let message =
+                "\"secure_link_secret\" cannot be mixed with \"secure_link\" and \"secure_link_md5\"";
+            return Err(cx.error(d, message));
+        }
+        Ok(taken)
+    }
+
+    fn by_md5(&self) -> bool {
+        self.0.link.is_some() || self.0.md5.is_some()
+    }
+
+    /// Takes over what this level left unset, unless it is for the other way.
+    pub fn inherit(&mut self, parent: &Written) {
+        let (secret, md5) = (self.0.secret.is_some(), self.by_md5());
+        self.0.inherit(&parent.0);
+        if secret {
+            self.0.link = None;
+            self.0.md5 = None;
+        }
+        if md5 {
+            self.0.secret = None;
+        }
+    }
+
+    /// Applies the defaults.
+    pub fn resolve(&self) -> Settings {
+        self.0.resolve()
+    }
+}
+
+/// What was found for a request.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// `$secure_link`, once it was asked for.
+    link: Option<Option<Vec<u8>>>,
+    /// `$secure_link_expires`.
+    expires: Option<Vec<u8>>,
+}
+
+/// The rows.
+pub const VARIABLES: &[Row] = &[
+    Row { name: "secure_link", get: RowSource::Get(link), settable: false },
+    Row { name: "secure_link_expires", get: RowSource::Get(expires), settable: false },
+];
+
+fn link(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
+    if req.modules.secure_link.link.is_none() {
+        let found = judge(req)?;
+        req.modules.secure_link.link = Some(found);
+    }
+    let found = req.modules.secure_link.link.as_ref().and_then(Option::as_ref);
+    Ok(found.map(|v| out.extend_from_slice(v)).is_some())
+}
+
+/// As nginx has it, this is known only when `$secure_link` has been asked for.
+fn expires(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
+    Ok(req.modules.secure_link.expires.as_ref().map(|v| out.extend_from_slice(v)).is_some())
+}
+
+fn judge(req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
+    let http = req.http();
+    let s = &http.location(req).settings.secure_link;
+    if !s.secret.is_empty() {
+        return Ok(by_secret(req.head.target.of(&req.head.buf), &s.secret));
+    }
+    match (&s.link, &s.md5) {
+        (Some(link), Some(md5)) => by_md5(req, link, md5),
+        _ => Ok(None),
+    }
+}
+
+/// `/prefix/hash/link` where the hash is that of link and secret.
+fn by_secret(target: &[u8], secret: &[u8]) -> Option<Vec<u8>> {
+    let mut parts = target.strip_prefix(b"/")?.splitn(3, |b| *b == b'/');
+    let (_, hash, link) = (parts.next()?, parts.next()?, parts.next()?);
+    if link.is_empty() || hash.len() != 32 {
+        return None;
+    }
+    let mut want = [0; 16];
+    for (byte, pair) in want.iter_mut().zip(hash.chunks(2)) {
+        *byte =
+            u8::from_str_radix(std::str::from_utf8(pair).ok().filter(|p| !p.starts_with('+'))?, 16).ok()?;
+    }
+    let got: [u8; 16] = Md5::new().chain_update(link).chain_update(secret).finalize().into();
+    (want == got).then(|| link.to_vec())
+}
+
+/// The URL-safe alphabet, padding or not.
+const URL: GeneralPurpose = GeneralPurpose::new(
+    &URL_SAFE,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
+
+fn by_md5(req: &mut Request, link: &Template, md5: &Template) -> Result<Option<Vec<u8>>, VarError> {
+    let value = link.value(req)?;
+    let mut parts = value.splitn(2, |b| *b == b',');
+    let (sum, expiry) = (parts.next().unwrap_or_default(), parts.next());
+    let mut until = None;
+    if let Some(text) = expiry {
+        let Some(t) = units::number(text).and_then(|n| i64::try_from(n).ok()).filter(|n| *n > 0) else {
+            return Ok(None);
+        };
+        until = Some(t);
+        req.modules.secure_link.expires = Some(text.to_vec());
+    }
+    let sum = sum.split(|b| *b == b'=').next().unwrap_or_default();
+    let Ok(want) = URL.decode(sum) else { return Ok(None) };
+    let text = md5.value(req)?;
+    if want != Md5::digest(&text).as_slice() {
+        return Ok(None);
+    }
+    let expired = until.is_some_and(|t| t < req.thread.clock.unix());
+    Ok(Some(if expired { b"0".to_vec() } else { b"1".to_vec() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn secrets() {
+        let of = |target: &str| {
+            by_secret(target.as_bytes(), b"word").map(|v| String::from_utf8_lossy(&v).into_owned())
+        };
+        assert_eq!(of("/ss/45c7b1dabbdd441a161852d6e82f9784/a/b").as_deref(), Some("a/b"));
+        assert_eq!(of("/ss/45C7B1DABBDD441A161852D6E82F9784/a/b").as_deref(), Some("a/b"));
+        for bad in [
+            "/ss/45c7b1dabbdd441a161852d6e82f9784/a/c",
+            "/ss/45c7b1dabbdd441a161852d6e82f9784",
+            "/ss/c47d187067c6cf953245f128b5fde62a/",
+            "/ss/x/a",
+            "/ss//a",
+            "/",
+            "",
+            "/ss/+5c7b1dabbdd441a161852d6e82f9784/a/b",
+        ] {
+            assert_eq!(of(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn checksums() {
+        let conf = "server { secure_link $arg_s,$arg_e; secure_link_md5 k/sl$secure_link_expires; }
+            map $secure_link$secure_link_expires $x { default $secure_link; }";
+        let mut req = testing::request(conf, "");
+        for (args, link, until) in [
+            ("s=k97qB35ems-gG8cUsLjOeA&e=2147483647", Some("1"), Some("2147483647")),
+            ("s=k97qB35ems-gG8cUsLjOeA==&e=2147483647", Some("1"), Some("2147483647")),
+            ("s=PaCSIQsFVBhuymUKiym4kg&e=1", Some("0"), Some("1")),
+            ("s=bad&e=2147483647", None, Some("2147483647")),
+            ("s=hOYC6OlWWyM6iCWOA-nFaA&e=0", None, None),
+            ("s=k97qB35ems+gG8cUsLjOeA&e=2147483647", None, Some("2147483647")),
+            ("", None, None),
+        ] {
+            testing::again(&mut req, args);
+            assert_eq!(testing::value(&mut req, "secure_link_expires"), None);
+            assert_eq!(testing::value(&mut req, "secure_link").as_deref(), link, "{args}");
+            assert_eq!(testing::value(&mut req, "secure_link_expires").as_deref(), until, "{args}");
+        }
+    }
+
+    #[test]
+    fn not_mixed() {
+        let want = "\"secure_link_secret\" cannot be mixed with \"secure_link\" and \"secure_link_md5\"";
+        for conf in ["secure_link_secret a; secure_link b;", "secure_link_md5 a; secure_link_secret b;"] {
+            assert_eq!(testing::error(conf).as_deref(), Some(want), "{conf}");
+        }
+        assert_eq!(
+            testing::error("secure_link_secret a; server { secure_link b; secure_link_md5 c; }"),
+            None
+        );
+    }
+}

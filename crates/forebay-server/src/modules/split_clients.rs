@@ -1,0 +1,155 @@
+//! `split_clients` (nginx: ngx_http_split_clients_module). Hot path.
+
+use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::modules::map::variable_name;
+use crate::request::{Request, VarError};
+use crate::variables::Compute;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use std::sync::Arc;
+
+/// One part: hashes below the bound get the value; no bound = the rest.
+#[derive(Debug)]
+struct Part {
+    below: Option<u32>,
+    value: Box<[u8]>,
+}
+
+#[derive(Debug)]
+struct Split {
+    source: Template,
+    parts: Vec<Part>,
+}
+
+/// Reads a block.
+///
+/// # Errors
+/// In nginx's words.
+pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+    let [source, name] = d.args.as_slice() else {
+        return Err(cx.error(d, "invalid number of arguments in \"split_clients\" directive"));
+    };
+    let source = cx.template(d, source)?;
+    let name = variable_name(d, name, cx)?;
+    cx.vars.define_stored(name).map_err(|m| cx.error(d, m))?;
+    let mut parts = Vec::new();
+    // In hundredths of a percent. `*` counts as all of the rest, so nothing may follow it.
+    let mut total = 0u32;
+    let mut rest = false;
+    for entry in d.block.iter().flatten() {
+        let value: Box<[u8]> = entry.args.first().map_or(b"".as_slice(), |w| &w.text).into();
+        if entry.name.text == b"*" {
+            rest = true;
+            parts.push(Part { below: None, value });
+            continue;
+        }
+        let Some(share) = percent(&entry.name.text).filter(|n| *n > 0) else {
+            let message = format!("invalid percent value \"{}\"", entry.name.as_str());
+            return Err(cx.error(entry, message));
+        };
+        total = total.saturating_add(share);
+        if rest || total > 10_000 {
+            return Err(cx.error(entry, "percent total is greater than 100%"));
+        }
+        let below = u64::from(total) * u64::from(u32::MAX) / 10_000;
+        parts.push(Part { below: Some(u32::try_from(below).unwrap_or(u32::MAX)), value });
+    }
+    cx.vars.define_computed(name, Arc::new(Split { source, parts })).map_err(|m| cx.error(d, m))?;
+    Ok(())
+}
+
+/// `12.5%` in hundredths.
+fn percent(text: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(text.strip_suffix(b"%")?).ok()?;
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |t: &str| t.bytes().all(|b| b.is_ascii_digit());
+    if (whole.is_empty() && part.is_empty()) || part.len() > 2 || !digits(whole) || !digits(part) {
+        return None;
+    }
+    let whole: u32 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let part: u32 = format!("{part:0<2}").parse().ok()?;
+    whole.checked_mul(100)?.checked_add(part)
+}
+
+impl Compute for Split {
+    fn compute(&self, req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
+        let mut text = req.take_buf();
+        self.source.eval(req, &mut text)?;
+        let hash = murmur2(&text);
+        req.give_buf(text);
+        let part = self.parts.iter().find(|p| p.below.is_none_or(|b| hash < b));
+        Ok(part.map(|p| out.extend_from_slice(&p.value)).is_some())
+    }
+}
+
+/// MurmurHash2, 32 bits, seed 0 (as its author published it).
+pub fn murmur2(data: &[u8]) -> u32 {
+    const M: u32 = 0x5bd1_e995;
+    let mut h = data.len() as u32;
+    let (words, tail) = data.as_chunks::<4>();
+    for w in words {
+        let mut k = u32::from_le_bytes(*w).wrapping_mul(M);
+        k ^= k >> 24;
+        h = h.wrapping_mul(M) ^ k.wrapping_mul(M);
+    }
+    if !tail.is_empty() {
+        let mut last = [0; 4];
+        last.iter_mut().zip(tail).for_each(|(l, t)| *l = *t);
+        h = (h ^ u32::from_le_bytes(last)).wrapping_mul(M);
+    }
+    h = (h ^ (h >> 13)).wrapping_mul(M);
+    h ^ (h >> 15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn percents() {
+        for (text, want) in [
+            ("50%", Some(5000)),
+            ("0.5%", Some(50)),
+            (".5%", Some(50)),
+            ("33.33%", Some(3333)),
+            ("60.123%", None),
+            ("60", None),
+            ("%", None),
+            (".%", None),
+            ("a%", None),
+            ("99999999999%", None),
+        ] {
+            assert_eq!(percent(text.as_bytes()), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn parts() {
+        let mut req = testing::request(
+            "split_clients $arg_a $x { 30% one; 20.5% two; * rest; } split_clients $arg_a $y { 0.01% y; }",
+            "",
+        );
+        let mut counts = std::collections::BTreeMap::new();
+        for i in 0..10_000 {
+            testing::again(&mut req, &format!("a={i}"));
+            *counts.entry(testing::value(&mut req, "x").expect("always one")).or_insert(0) += 1;
+        }
+        let near = |name: &str, want: i32| (counts.get(name).copied().unwrap_or(0) - want).abs() < 300;
+        assert!(near("one", 3000) && near("two", 2050) && near("rest", 4950), "{counts:?}");
+        assert_eq!(testing::value(&mut req, "y"), None);
+    }
+
+    #[test]
+    fn errors() {
+        for (conf, want) in [
+            ("split_clients $uri x { * 1; }", "invalid variable name \"x\""),
+            ("split_clients $uri $x { 60% 1; 50% 2; }", "percent total is greater than 100%"),
+            ("split_clients $uri $x { * 1; 50% 2; }", "percent total is greater than 100%"),
+            ("split_clients $uri $x { 0% 1; }", "invalid percent value \"0%\""),
+        ] {
+            assert_eq!(testing::error(conf).as_deref(), Some(want), "{conf}");
+        }
+    }
+}

@@ -1,0 +1,456 @@
+//! `userid` (nginx: ngx_http_userid_filter_module): cookies that tell one client from another.
+
+use crate::config::scope::Scope;
+use crate::config::value::{Setting, first, once};
+use crate::modules::LocationSettings;
+use crate::password::LENIENT;
+use crate::request::{Request, VarError};
+use crate::variables::{Row, RowSource, VarId};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use forebay_conf::error::{Error, Level};
+use forebay_conf::tree::Directive;
+use forebay_conf::units;
+use forebay_http::field::Name;
+use std::net::IpAddr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+crate::settings! {
+    /// `userid`.
+    "userid" => mode: Mode = Mode { kind: Kind::Off, reset: None };
+    /// `userid_domain`: as it goes into the cookie; empty if none.
+    "userid_domain" => domain: OrNone = OrNone(Vec::new());
+    /// `userid_expires`.
+    "userid_expires" => expires: Expires = Expires::Session;
+    /// `userid_flags`: as they go into the cookie.
+    "userid_flags" => flags: Flags = Flags(Vec::new());
+    /// `userid_mark`.
+    "userid_mark" => mark: Mark = Mark(None);
+    /// `userid_name`.
+    "userid_name" => name: Vec<u8> = b"uid".to_vec();
+    /// `userid_p3p`.
+    "userid_p3p" => p3p: OrNone = OrNone(Vec::new());
+    /// `userid_path`.
+    "userid_path" => path: Vec<u8> = b"/".to_vec();
+    /// `userid_service`.
+    "userid_service" => service: Option<u32> = None;
+}
+
+/// What is done about cookies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing.
+    Off,
+    /// They are taken, none are made.
+    Log,
+    /// Version 1 is made.
+    V1,
+    /// Version 2 is made.
+    On,
+}
+
+/// `userid`.
+#[derive(Clone, Copy, Debug)]
+pub struct Mode {
+    kind: Kind,
+    /// `$uid_reset`, which a configuration may set.
+    reset: Option<VarId>,
+}
+
+impl Setting for Mode {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let kind = match first(d) {
+            b"off" => Kind::Off,
+            b"log" => Kind::Log,
+            b"v1" => Kind::V1,
+            b"on" => Kind::On,
+            word => return Err(cx.error(d, format!("invalid value \"{}\"", String::from_utf8_lossy(word)))),
+        };
+        Ok(Mode { kind, reset: Some(cx.vars.reference(b"uid_reset")) })
+    }
+}
+
+/// A text; `none` is the empty one.
+#[derive(Clone, Debug)]
+pub struct OrNone(Vec<u8>);
+
+impl Setting for OrNone {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let word = first(d);
+        Ok(OrNone(if word == b"none" { Vec::new() } else { word.to_vec() }))
+    }
+}
+
+/// How long a client keeps the cookie.
+#[derive(Clone, Copy, Debug)]
+pub enum Expires {
+    /// Until it ends.
+    Session,
+    /// For ever.
+    Max,
+    /// Seconds.
+    After(u64),
+}
+
+impl Setting for Expires {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        Ok(match first(d) {
+            b"max" => Expires::Max,
+            b"off" => Expires::Session,
+            word => {
+                let seconds = units::time_secs(word);
+                Expires::After(
+                    seconds.ok_or_else(|| cx.error(d, "\"userid_expires\" directive invalid value"))?,
+                )
+            }
+        })
+    }
+}
+
+/// Attributes of the cookie.
+#[derive(Clone, Debug)]
+pub struct Flags(Vec<u8>);
+
+impl Setting for Flags {
+    fn take(_: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let (mut secure, mut httponly, mut samesite) = (false, false, b"".as_slice());
+        for w in &d.args {
+            match w.text.as_slice() {
+                b"off" => {}
+                b"secure" => secure = true,
+                b"httponly" => httponly = true,
+                b"samesite=strict" => samesite = b"; samesite=strict",
+                b"samesite=lax" => samesite = b"; samesite=lax",
+                b"samesite=none" => samesite = b"; samesite=none",
+                _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
+            }
+        }
+        let secure = if secure { b"; secure".as_slice() } else { b"" };
+        let httponly = if httponly { b"; httponly".as_slice() } else { b"" };
+        Ok(Flags([secure, httponly, samesite].concat()))
+    }
+}
+
+/// A letter at the end of the cookie that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark(Option<u8>);
+
+impl Setting for Mark {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        match first(d) {
+            b"off" => Ok(Mark(None)),
+            [b] if b.is_ascii_alphanumeric() || *b == b'=' => Ok(Mark(Some(*b))),
+            _ => Err(cx.error(
+                d,
+                "\"userid_mark\" directive value must be \"off\" or a single letter, digit or \"=\"",
+            )),
+        }
+    }
+}
+
+impl Setting for Option<u32> {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let n = units::number(first(d));
+        // nginx keeps the low bits of what is too large.
+        n.map(|n| Some(n as u32))
+            .ok_or_else(|| cx.error(d, format!("\"{}\" directive invalid number", d.name.as_str())))
+    }
+}
+
+/// An identifier as it stands in the cookie.
+type Uid = [u8; 16];
+
+/// What was found and made for a request.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    known: Option<Known>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    got: Option<Uid>,
+    /// To be sent.
+    set: Option<Uid>,
+}
+
+/// The rows.
+pub const VARIABLES: &[Row] = &[
+    Row { name: "uid_got", get: RowSource::Get(|r, o| text(r, o, |k| k.got)), settable: false },
+    Row { name: "uid_set", get: RowSource::Get(|r, o| text(r, o, |k| k.set)), settable: false },
+    Row { name: "uid_reset", get: RowSource::Get(|_, _| Ok(false)), settable: true },
+];
+
+/// `name=` and four words in the machine's order of bytes, as nginx logs them.
+fn text(req: &mut Request, out: &mut Vec<u8>, which: fn(&Known) -> Option<Uid>) -> Result<bool, VarError> {
+    let known = known(req)?;
+    Ok(which(&known).map(|uid| describe(req, &uid, out)).is_some())
+}
+
+fn describe(req: &Request, uid: &Uid, out: &mut Vec<u8>) {
+    let http = req.http();
+    out.extend_from_slice(&http.location(req).settings.userid.name);
+    out.push(b'=');
+    for word in uid.as_chunks::<4>().0 {
+        out.extend_from_slice(format!("{:08X}", u32::from_ne_bytes(*word)).as_bytes());
+    }
+}
+
+/// What there is about this request; found out once.
+fn known(req: &mut Request) -> Result<Known, VarError> {
+    let http = req.http();
+    let s = &http.location(req).settings.userid;
+    if s.mode.kind == Kind::Off {
+        return Ok(Known::default());
+    }
+    if let Some(k) = req.modules.userid.known {
+        return Ok(k);
+    }
+    let (got, marked) = match received(req, s) {
+        Some((uid, marked)) => (Some(uid), marked),
+        None => (None, false),
+    };
+    let mut known = Known { got, set: None };
+    if s.mode.kind != Kind::Log {
+        known.set = match got {
+            Some(uid) if !reset(req, s, &uid)? => (!marked).then_some(uid),
+            _ => Some(make(req, s)),
+        };
+    }
+    req.modules.userid.known = Some(known);
+    Ok(known)
+}
+
+/// The client's identifier, and whether its cookie is as it should be.
+fn received(req: &mut Request, s: &Settings) -> Option<(Uid, bool)> {
+    let value = cookie(req, &s.name)?.to_vec();
+    let complain = |req: &mut Request, what: &str| {
+        let (name, value) = (String::from_utf8_lossy(&s.name), String::from_utf8_lossy(&value));
+        req.log(Level::Error, &format!("client sent {what} userid cookie \"{name}={value}\""));
+    };
+    let Some((id, rest)) = value.split_at_checked(22) else {
+        complain(req, "too short");
+        return None;
+    };
+    let Some(uid) = LENIENT.decode(id).ok().and_then(|raw| Uid::try_from(raw).ok()) else {
+        complain(req, "invalid");
+        return None;
+    };
+    let marked = match s.mark.0 {
+        None => true,
+        Some(mark) => rest.starts_with(&[mark, b'=']),
+    };
+    Some((uid, marked))
+}
+
+/// Value of the first cookie with this name, compared without regard to case.
+fn cookie<'r>(req: &'r Request, name: &[u8]) -> Option<&'r [u8]> {
+    let h = &req.head;
+    let lines = h.fields.iter().filter(|f| f.id == Name::Cookie).map(|f| f.value.of(&h.buf));
+    let mut pairs = lines.flat_map(|l| l.split(|b| *b == b';')).map(<[u8]>::trim_ascii_start);
+    pairs.find_map(|p| {
+        let (n, rest) = p.split_at_checked(name.len())?;
+        n.eq_ignore_ascii_case(name).then_some(rest)?.trim_ascii_start().strip_prefix(b"=")
+    })
+}
+
+/// Whether `$uid_reset` asks for a new identifier.
+fn reset(req: &mut Request, s: &Settings, uid: &Uid) -> Result<bool, VarError> {
+    let Some(id) = s.mode.reset else { return Ok(false) };
+    let value = req.var_value(id)?.unwrap_or_default();
+    if value == b"log" {
+        let mut shown = Vec::new();
+        describe(req, uid, &mut shown);
+        req.log(Level::Notice, &format!("userid cookie \"{}\" was reset", String::from_utf8_lossy(&shown)));
+    }
+    Ok(!matches!(value.as_slice(), b"" | b"0"))
+}
+
+/// Numbers of the identifiers made by this process, of either version.
+static NEXT_V1: AtomicU32 = AtomicU32::new(1);
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Begins the numbers of version 2.
+const FIRST: u32 = 0x0303_0302;
+
+/// What tells this process from others on the host.
+fn start_value(pid: u32) -> u32 {
+    static START: OnceLock<u32> = OnceLock::new();
+    *START.get_or_init(|| {
+        let mut low = [0; 2];
+        let _ = rustix::rand::getrandom(&mut low, rustix::rand::GetRandomFlags::empty());
+        pid << 16 | u32::from(u16::from_ne_bytes(low))
+    })
+}
+
+fn make(req: &Request, s: &Settings) -> Uid {
+    let now = req.thread.clock.unix() as u32;
+    let start = start_value(req.thread.pid);
+    let v1 = s.mode.kind == Kind::V1;
+    let words = if v1 {
+        [s.service.unwrap_or(0), now, start, NEXT_V1.fetch_add(0x100, Ordering::Relaxed)]
+    } else {
+        let n = FIRST.wrapping_add(NEXT.fetch_add(0x100, Ordering::Relaxed) % (u32::MAX - FIRST));
+        [s.service.unwrap_or_else(|| local(req)), now, start, n]
+    };
+    let mut uid = Uid::default();
+    for (to, word) in uid.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *to = if v1 { word.to_ne_bytes() } else { word.to_be_bytes() };
+    }
+    uid
+}
+
+/// The server's address, or as much of it as there is room for.
+fn local(req: &Request) -> u32 {
+    match req.local_address().map(|a| a.ip()) {
+        Some(IpAddr::V4(a)) => a.to_bits(),
+        Some(IpAddr::V6(a)) => a.to_bits() as u32,
+        None => 0,
+    }
+}
+
+/// Whether the filter has anything to do.
+pub fn enabled(s: &LocationSettings) -> bool {
+    !matches!(s.userid.mode.kind, Kind::Off | Kind::Log)
+}
+
+/// The header filter.
+///
+/// # Errors
+/// When `$uid_reset` cannot be evaluated.
+pub fn filter(req: &mut Request) -> Result<(), VarError> {
+    let Some(uid) = known(req)?.set else { return Ok(()) };
+    let http = req.http();
+    let s = &http.location(req).settings.userid;
+    let mut value = [s.name.as_slice(), b"="].concat();
+    let mut id = STANDARD.encode(uid).into_bytes();
+    if let (Some(mark), Some(at)) = (s.mark.0, id.get_mut(22)) {
+        *at = mark;
+    }
+    value.extend_from_slice(&id);
+    match s.expires {
+        Expires::Session => {}
+        Expires::Max => value.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT"),
+        Expires::After(seconds) => {
+            let at = req.thread.clock.unix().saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX));
+            value.extend_from_slice(b"; expires=");
+            cookie_date(at, &mut value);
+        }
+    }
+    if !s.domain.0.is_empty() {
+        value.extend_from_slice(b"; domain=");
+        value.extend_from_slice(&s.domain.0);
+    }
+    value.extend_from_slice(b"; path=");
+    value.extend_from_slice(&s.path);
+    value.extend_from_slice(&s.flags.0);
+    req.resp.fields.push(b"Set-Cookie", &value);
+    if !s.p3p.0.is_empty() {
+        req.resp.fields.push(b"P3P", &s.p3p.0);
+    }
+    Ok(())
+}
+
+/// `Sat, 21-Nov-26 07:22:38 GMT`; the year in full after 2037, as old clients take 38 for 1938.
+fn cookie_date(at: i64, out: &mut Vec<u8>) {
+    // Of `Sat, 21 Nov 2026 07:22:38 GMT`.
+    let date = forebay_http::date::imf(at);
+    let Some(([day @ .., b' '], rest)) = date.split_at_checked(8) else { return };
+    let (Some(month), Some(year), Some(time)) = (rest.get(..3), rest.get(4..8), rest.get(8..)) else {
+        return;
+    };
+    let year = if year > b"2037".as_slice() { year } else { year.get(2..).unwrap_or(year) };
+    for part in [day, b"-", month, b"-", year, time] {
+        out.extend_from_slice(part);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    const COOKIE: &str = "AAAAB2AAAAASNFZ4AwMDAw==";
+    const TEXT: &str = "uid=07000000000000607856341203030303";
+
+    fn run(settings: &str, lines: &str) -> (Option<String>, Option<String>, Option<String>) {
+        let conf =
+            format!("server {{ userid_service 7; {settings} }} map $uid_got$uid_set $x {{ default 1; }}");
+        let mut req = testing::request(&conf, "");
+        testing::head(&mut req, lines);
+        if enabled(&req.http().location(&req).settings) {
+            filter(&mut req).expect("no circle");
+        }
+        let sent = req.resp.fields.get(b"Set-Cookie").map(|v| String::from_utf8_lossy(v).into_owned());
+        (testing::value(&mut req, "uid_got"), testing::value(&mut req, "uid_set"), sent)
+    }
+
+    #[test]
+    fn cookies() {
+        let with = format!("Cookie: a=b; UID={COOKIE}\n");
+        assert_eq!(run("", &with), (None, None, None));
+        assert_eq!(run("userid log;", &with), (Some(TEXT.into()), None, None));
+        assert_eq!(run("userid log;", ""), (None, None, None));
+        assert_eq!(run("userid on;", &with), (Some(TEXT.into()), None, None));
+        let (got, set, sent) = run("userid on; userid_mark t;", &with);
+        assert_eq!((got.as_deref(), set.as_deref()), (Some(TEXT), Some(TEXT)));
+        assert_eq!(sent.as_deref(), Some("uid=AAAAB2AAAAASNFZ4AwMDAwt=; path=/"));
+        let (_, set, sent) = run("userid on; userid_mark t;", &format!("Cookie: uid={}t=\n", &COOKIE[..22]));
+        assert_eq!((set, sent), (None, None));
+        for bad in [
+            "",
+            "Cookie: uid=\n",
+            "Cookie: uid=short\n",
+            "Cookie: uid=!!!!!!!!!!!!!!!!!!!!!!\n",
+            "Cookie: xuid=1\n",
+        ] {
+            let (got, set, sent) = run("userid on;", bad);
+            assert_eq!(got, None, "{bad}");
+            assert!(set.is_some_and(|s| s.starts_with("uid=07000000") && s.len() == 36), "{bad}");
+            assert!(sent.is_some_and(|s| s.starts_with("uid=AAAAB") && s.ends_with("; path=/")), "{bad}");
+        }
+        let (_, set, _) = run("userid v1;", "");
+        assert!(set.is_some_and(|s| s.starts_with("uid=00000007")));
+    }
+
+    #[test]
+    fn attributes() {
+        let all = "userid on; userid_name n; userid_domain d.com; userid_path /p; userid_expires max; userid_flags \
+            secure httponly samesite=lax;";
+        let sent = run(all, "").2.expect("a cookie");
+        let want =
+            "; expires=Thu, 31-Dec-37 23:55:55 GMT; domain=d.com; path=/p; secure; httponly; samesite=lax";
+        assert!(sent.starts_with("n=") && sent.ends_with(want), "{sent}");
+        let mut out = Vec::new();
+        cookie_date(1_795_245_758, &mut out);
+        out.push(b' ');
+        cookie_date(2_524_608_000, &mut out);
+        assert_eq!(
+            String::from_utf8_lossy(&out),
+            "Sat, 21-Nov-26 07:22:38 GMT Sat, 01-Jan-2050 00:00:00 GMT"
+        );
+    }
+
+    #[test]
+    fn errors() {
+        for (conf, want) in [
+            ("userid foo;", "invalid value \"foo\""),
+            ("userid_expires x;", "\"userid_expires\" directive invalid value"),
+            ("userid_flags secure foo;", "invalid value \"foo\""),
+            (
+                "userid_mark ab;",
+                "\"userid_mark\" directive value must be \"off\" or a single letter, digit or \"=\"",
+            ),
+            ("userid_service -1;", "\"userid_service\" directive invalid number"),
+            ("server { set $uid_set 1; }", "the duplicate \"uid_set\" variable"),
+        ] {
+            assert_eq!(testing::error(conf).as_deref(), Some(want), "{conf}");
+        }
+        assert_eq!(testing::error("server { set $uid_reset 1; }"), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! Password hashes of user files (nginx: auth_basic_user_file; crypt(3); RFC 2307, section 5.3).
+
+use base64::Engine;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use md5::{Digest, Md5};
+use sha1::Sha1;
+
+/// Base64 as people write it: with or without padding, whatever the unused bits are.
+pub const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
+
+/// Whether a check of this hash takes so long that it must not run on a thread that serves others.
+pub fn is_slow(hash: &[u8]) -> bool {
+    !hash.starts_with(b"{")
+}
+
+/// Whether `password` belongs to `hash`. Forms that are not known match nothing.
+pub fn verify(password: &[u8], hash: &[u8]) -> bool {
+    if let Some(plain) = hash.strip_prefix(b"{PLAIN}") {
+        return same(plain, password);
+    }
+    if let Some(text) = hash.strip_prefix(b"{SSHA}") {
+        return salted_sha1(password, text);
+    }
+    if let Some(text) = hash.strip_prefix(b"{SHA}") {
+        let digest = Sha1::digest(password);
+        return LENIENT.decode(text).is_ok_and(|want| same(&want, &digest));
+    }
+    for magic in [b"$apr1$".as_slice(), b"$1$"] {
+        if let Some(rest) = hash.strip_prefix(magic) {
+            return md5_crypt(password, magic, rest).is_some_and(|made| same(&made, hash));
+        }
+    }
+    let Ok(text) = std::str::from_utf8(hash) else { return false };
+    match hash {
+        [b'$', b'5', b'$', ..] => pwhash::sha256_crypt::verify(password, text),
+        [b'$', b'6', b'$', ..] => pwhash::sha512_crypt::verify(password, text),
+        [b'$', b'2', ..] => bcrypt::verify(password, text).unwrap_or(false),
+        _ if hash.len() == 13 && hash.iter().all(crypt_letter) => pwhash::unix_crypt::verify(password, text),
+        _ => false,
+    }
+}
+
+/// Whether a byte belongs to the alphabet of crypt(3).
+fn crypt_letter(b: &u8) -> bool {
+    b.is_ascii_alphanumeric() || matches!(b, b'.' | b'/')
+}
+
+/// Compares without telling by its duration how much is right.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
+}
+
+/// `{SSHA}`: the digest of password and salt, then the salt.
+fn salted_sha1(password: &[u8], text: &[u8]) -> bool {
+    let Ok(raw) = LENIENT.decode(text) else { return false };
+    let Some((want, salt)) = raw.split_at_checked(20) else { return false };
+    let digest = Sha1::new().chain_update(password).chain_update(salt).finalize();
+    same(want, &digest)
+}
+
+/// Alphabet of crypt(3), six bits a letter, low bits first.
+const LETTERS: &[u8; 64] = b"./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// MD5-crypt, whose two variants differ in the magic. `rest` is what follows it: salt, `$`, checksum.
+/// Gives the whole text.
+fn md5_crypt(password: &[u8], magic: &[u8], rest: &[u8]) -> Option<Vec<u8>> {
+    let salt = rest.split(|b| *b == b'$').next()?;
+    let salt = salt.get(..8).unwrap_or(salt);
+    let inner = Md5::new().chain_update(password).chain_update(salt).chain_update(password).finalize();
+    let mut first = Md5::new().chain_update(password).chain_update(magic).chain_update(salt);
+    for piece in password.chunks(inner.len()) {
+        first.update(inner.get(..piece.len())?);
+    }
+    // One byte for each bit of the length, lowest first: NUL for ones, the password's first for zeros.
+    let mut bits = password.len();
+    while bits > 0 {
+        if bits & 1 == 1 {
+            first.update([0])
+        } else {
+            first.update(password.get(..1)?)
+        }
+        bits >>= 1;
+    }
+    let mut digest = first.finalize();
+    for round in 0..1000 {
+        let mut next = Md5::new();
+        let odd = round % 2 == 1;
+        if odd {
+            next.update(password)
+        } else {
+            next.update(digest)
+        }
+        if round % 3 != 0 {
+            next.update(salt);
+        }
+        if round % 7 != 0 {
+            next.update(password);
+        }
+        if odd {
+            next.update(digest)
+        } else {
+            next.update(password)
+        }
+        digest = next.finalize();
+    }
+    let mut out = [magic, salt, b"$"].concat();
+    let d: [u8; 16] = digest.into();
+    for (a, b, c) in [(0, 6, 12), (1, 7, 13), (2, 8, 14), (3, 9, 15), (4, 10, 5)] {
+        letters(u32::from_be_bytes([0, d[a], d[b], d[c]]), 4, &mut out);
+    }
+    letters(u32::from(d[11]), 2, &mut out);
+    Some(out)
+}
+
+fn letters(mut bits: u32, count: usize, out: &mut Vec<u8>) {
+    for _ in 0..count {
+        out.push(LETTERS[(bits & 63) as usize]);
+        bits >>= 6;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form() {
+        // Made by `openssl passwd` and crypt(3).
+        for hash in [
+            "$apr1$saltsalt$xx013OFx2cRtDjpNeiZXf.",
+            "$1$saltsalt$hZR.9zfJXcVTsa9iTxnQR1",
+            "$5$saltsalt$9k0iflfLhuazVMAUTm0egnVlpP5ays5xBLqSJuoPfB9",
+            "$5$rounds=2000$salts$7zo.LOvnldXNEW5amxT.r.pAVdjX5X.ys2xGVWQ07X5",
+            "$6$saltsalt$KN.twvCyfwE67paW76hS2/bacYkY9PxIhxqYG9vL5bZmIwWBGDJ6mu4HlCosKUBfQwVXKXxXVXPcqdwd1Ip0X/",
+            "abccBcrPOxnLU",
+            "$2y$05$abcdefghijklmnopqrstuuZFBUbfXoM8LFiPx8LYlO/sXZB/Cwk3K",
+            "{PLAIN}pass",
+            "{SHA}nU4eI71bcnBGqeO0t9tXvY1u5oQ=",
+            "{SSHA}EfVjnyJSUVXLC0NXPuQhKDjHjYdzYWx0",
+        ] {
+            assert!(verify(b"pass", hash.as_bytes()), "{hash}");
+            assert!(!verify(b"wrong", hash.as_bytes()), "{hash}");
+            assert!(!verify(b"", hash.as_bytes()), "{hash}");
+        }
+        assert!(verify(b"passpasspasspasspass", b"$apr1$saltsalt$QU3liZF6qB3st/bAaKEU3."));
+    }
+
+    #[test]
+    fn junk_matches_nothing() {
+        for hash in [
+            "",
+            "*",
+            "!!",
+            "pass",
+            "{FOO}pass",
+            "{SHA}!!!",
+            "{SSHA}aaaa",
+            "{SSHA}",
+            "$apr1$",
+            "$1$",
+            "$5$",
+            "$6$",
+            "$6$rounds=$",
+            "$2",
+            "$2y$",
+            "$2y$05$",
+            "$2y$99$abcdefghijklmnopqrstuuZFBUbfXoM8LFiPx8LYlO/sXZB/Cwk3K",
+            "$y$j9T$abcdefgh$x",
+            "$",
+            "$5$a",
+            "ab",
+            "$6$rounds=99999999999999999999$a$b",
+            "\u{e9}\u{e9}ccBcrPOxnLU",
+        ] {
+            assert!(!verify(b"pass", hash.as_bytes()), "{hash}");
+            assert!(!verify(b"\0\xff", hash.as_bytes()), "{hash}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! A request without a connection, for unit tests of modules.
+
+use crate::config::{self, Environment};
+use crate::counters::Counters;
+use crate::request::{Request, Slot};
+use crate::thread::{Clock, Thread, ThreadConfig};
+use crate::variables::VarId;
+use forebay_conf::files::Files;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+fn load(http: &str) -> Result<(config::Config, Vec<forebay_conf::error::Error>), forebay_conf::error::Error> {
+    let text = format!("error_log stderr emerg;\nevents {{}}\nhttp {{\naccess_log off;\n{http}\n}}\n");
+    let env = Environment {
+        prefix: "/test/".into(),
+        conf_path: "/test/nginx.conf".into(),
+        globals: String::new(),
+        error_log: None,
+        access_log: "access.log".into(),
+    };
+    config::load(&env, &mut Files::recorded([("/test/nginx.conf", text)]))
+}
+
+/// The error that a configuration of the http level gives.
+pub fn error(http: &str) -> Option<String> {
+    load(http).err().map(|e| e.message)
+}
+
+/// Warnings that a configuration of the http level gives.
+pub fn warnings(http: &str) -> Vec<String> {
+    load(http).map(|(_, w)| w.into_iter().map(|e| e.message).collect()).unwrap_or_default()
+}
+
+/// A request with the given query at the first server, or at the http level if there is none.
+pub fn request(http: &str, args: &str) -> Request {
+    let (config, _) = load(http).unwrap_or_else(|e| panic!("{}", e.message));
+    let conf = Rc::new(ThreadConfig { config: Arc::new(config), listeners: vec![Some(0)] });
+    let counters = Arc::new(Counters::default());
+    let thread = Rc::new(Thread {
+        reactor: crate::reactor::Reactor::new().expect("epoll"),
+        clock: Clock::default(),
+        conf: RefCell::new(conf),
+        files: RefCell::default(),
+        logs: RefCell::default(),
+        log_buffers: RefCell::default(),
+        error_lines: RefCell::default(),
+        counters: counters.clone(),
+        all_counters: Arc::new(vec![counters]),
+        pid: 1,
+        quitting: Cell::new(false),
+        stopping: Cell::new(false),
+        max_connections: 1,
+    });
+    let mut req = Request::new(thread);
+    again(&mut req, args);
+    req
+}
+
+/// Forgets what the request knows and gives it another query.
+pub fn again(req: &mut Request, args: &str) {
+    req.args = args.as_bytes().to_vec();
+    req.slots.fill(Slot::Empty);
+    req.modules.clear();
+    req.resp.clear();
+    let http = req.http();
+    req.location = http.servers.first().map_or(0, |s| s.root);
+}
+
+/// Gives the request these header lines, each ending in LF.
+pub fn head(req: &mut Request, lines: &str) {
+    let text = format!("GET / HTTP/1.1\r\n{}Host: test\r\n\r\n", lines.replace('\n', "\r\n"));
+    req.head.clear();
+    req.head.buf.extend_from_slice(text.as_bytes());
+    let limits = forebay_http::h1::request::Limits::default();
+    let done = forebay_http::h1::request::parse(&mut req.head, &limits);
+    assert!(done.is_ok(), "a good head");
+}
+
+/// Number of a variable.
+pub fn id(req: &Request, name: &str) -> VarId {
+    let at = req
+        .http()
+        .vars
+        .iter()
+        .position(|v| &*v.name == name.as_bytes())
+        .expect("a variable of the configuration");
+    VarId(u16::try_from(at).expect("few variables"))
+}
+
+/// Value of a variable; `None` if it has none.
+pub fn value(req: &mut Request, name: &str) -> Option<String> {
+    let id = id(req, name);
+    let value = req.var_value(id).expect("no circle");
+    value.map(|v| String::from_utf8_lossy(&v).into_owned())
+}

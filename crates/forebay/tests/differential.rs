@@ -1,0 +1,397 @@
+//! The same configuration and the same bytes go to nginx and to Forebay: status line, fields and body
+//! must agree. Known differences are listed in docs/differences.md and are not asked for here.
+
+use crate::harness::{PROGRAM, Server, Site, kill, raw, wait_for};
+use nix::sys::signal::Signal;
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+/// A running nginx, ended by pid.
+struct Oracle {
+    child: Child,
+    site: Site,
+}
+
+impl Drop for Oracle {
+    fn drop(&mut self) {
+        kill(self.child.id() as i32, Signal::SIGTERM);
+        let _ = self.child.wait();
+    }
+}
+
+impl Oracle {
+    fn start(nginx: &str, site: Site) -> Oracle {
+        let mut child = (site.command(nginx, &["-e", "logs/error.log", "-g", "daemon off;"]))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("nginx starts");
+        let addr = site.addr(0);
+        wait_for("nginx", || {
+            if let Some(status) = child.try_wait().expect("child") {
+                panic!("nginx ended with {status}: {}", site.read("logs/error.log"));
+            }
+            TcpStream::connect(addr).ok()
+        });
+        Oracle { child, site }
+    }
+}
+
+/// The nginx to compare with. In CI there has to be one.
+fn oracle() -> Option<String> {
+    let nginx = std::env::var("FOREBAY_TEST_NGINX").ok().filter(|n| !n.is_empty());
+    if nginx.is_none() {
+        assert!(std::env::var_os("CI").is_none(), "FOREBAY_TEST_NGINX names no nginx");
+        println!("skipped: FOREBAY_TEST_NGINX names no nginx");
+    }
+    nginx
+}
+
+/// What the two may say differently: the product, the date, the ports of the test, its directory.
+fn normalise(answer: &[u8], site: &Site, ports: usize) -> String {
+    let mut text = String::from_utf8_lossy(answer).into_owned();
+    for i in 0..ports {
+        text = text.replace(&format!(":{}", site.addr(i).port()), &format!(":PORT{i}"));
+    }
+    text = text.replace(&site.dir().display().to_string(), "DIR");
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let mut page = false;
+    let body = body.replace("<center>nginx</center>", "<center>forebay</center>");
+    // The answer to a HEAD request has the length of the page it leaves out.
+    page |= body.contains("<center>forebay</center>") || body.is_empty() && head.starts_with("HTTP/1.1 4");
+    let head: Vec<String> = head
+        .lines()
+        .filter(|l| !l.starts_with("Date: ") && !l.starts_with("Server: "))
+        // The product's name makes built-in pages longer.
+        .filter(|l| !(page && l.starts_with("Content-Length: ")))
+        .map(str::to_owned)
+        .collect();
+    format!("{}\n\n{body}", head.join("\n"))
+}
+
+const FILES: &[(&str, &str)] = &[
+    ("html/index.html", "<html>index</html>\n"),
+    ("html/page.html", "a page\n"),
+    ("html/style.css", "body {}\n"),
+    ("html/dir/index.html", "dir index\n"),
+    ("html/empty.txt", ""),
+    ("html/noext", "no extension\n"),
+    ("html/a b.html", "a blank in the name\n"),
+    ("html/50x.html", "error page\n"),
+    ("html/alias/one.txt", "one\n"),
+    ("html/digits.txt", "0123456789abcdefghijklmnopqrstuvwxyz"),
+];
+
+fn files(site: &Site) {
+    for (name, text) in FILES {
+        site.write(name, text);
+    }
+    for dir in ["html/nodir", "html/listing"] {
+        std::fs::create_dir_all(site.dir().join(dir)).expect("directory");
+    }
+    site.write("html/listing/b.txt", "bb");
+    site.write("html/listing/a.txt", "a");
+    // Both sites were written at slightly different times: validators must agree.
+    let stamp = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
+    for dir in ["html", "html/dir", "html/alias", "html/listing"] {
+        for entry in std::fs::read_dir(site.dir().join(dir)).expect("directory") {
+            let path = entry.expect("entry").path();
+            let file = std::fs::File::open(path).expect("open");
+            file.set_modified(stamp).expect("time");
+        }
+    }
+}
+
+fn wrap(server: &str) -> String {
+    format!(
+        "worker_processes 1;\nerror_log logs/error.log info;\npid logs/nginx.pid;\nevents {{ }}\n\
+         http {{ server_tokens off; access_log off; types {{ text/html html; text/css css; text/plain txt; }}\n\
+         client_body_temp_path %DIR%/body; root %DIR%/html; default_type application/octet-stream;\n{server}\n}}\n"
+    )
+}
+
+fn get(uri: &str) -> String {
+    format!("GET {uri} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+}
+
+fn with(uri: &str, fields: &str) -> String {
+    format!("GET {uri} HTTP/1.1\r\nHost: localhost\r\n{fields}Connection: close\r\n\r\n")
+}
+
+/// Asks both, and fails with every difference.
+fn compare(server: &str, requests: &[String]) {
+    let Some(nginx) = oracle() else { return };
+    let conf = wrap(server);
+    let ports = (0..10).take_while(|i| conf.contains(&format!("%PORT{i}%"))).count();
+    let (ours, theirs) = (Site::new(&conf), Site::new(&conf));
+    files(&ours);
+    files(&theirs);
+    let ours = Server::start_on(ours);
+    let theirs = Oracle::start(&nginx, theirs);
+    let mut differences = String::new();
+    for request in requests {
+        let bytes = request.as_bytes();
+        let a = normalise(&raw(theirs.site.addr(0), bytes), &theirs.site, ports);
+        let b = normalise(&ours.raw(bytes), &ours.site, ports);
+        if a != b {
+            differences.push_str(&format!("== {request:?}\n-- nginx\n{a}\n-- forebay\n{b}\n"));
+        }
+    }
+    assert!(differences.is_empty(), "{differences}");
+}
+
+#[test]
+fn static_files() {
+    compare(
+        "server { listen 127.0.0.1:%PORT0%; location /alias/ { alias %DIR%/html/alias/; } location /x/ { alias %DIR%/html/; } \
+         location = /exact { return 204; } location /listing/ { autoindex on; } }",
+        &[
+            get("/"),
+            get("/page.html"),
+            get("/style.css"),
+            get("/none"),
+            get("/dir"),
+            get("/dir?x=1"),
+            get("/dir/"),
+            get("/nodir/"),
+            get("/empty.txt"),
+            get("/noext"),
+            get("/a%20b.html"),
+            get("/%61lias/one.txt"),
+            get("/x/page.html"),
+            get("/x/dir"),
+            get("/exact"),
+            get("/listing/"),
+            get("//page.html"),
+            get("/dir/../page.html"),
+            get("/../page.html"),
+            get("/page.html/"),
+            get("/page.html?a=b"),
+            "HEAD /page.html HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".into(),
+            "HEAD /none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".into(),
+            "GET /page.html HTTP/1.0\r\n\r\n".into(),
+            "GET /page.html HTTP/1.0\r\nConnection: keep-alive\r\n\r\n".into(),
+            "GET /page.html\r\n".into(),
+            "POST /page.html HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc".into(),
+            "PUT /page.html HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc".into(),
+            "OPTIONS / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".into(),
+        ],
+    );
+}
+
+#[test]
+fn ranges_and_conditions() {
+    let stamp = "Tue, 14 Nov 2023 22:13:20 GMT";
+    let etag = "\"6553f100-24\"";
+    compare(
+        "server { listen 127.0.0.1:%PORT0%; location /one/ { alias %DIR%/html/; max_ranges 1; } location /no/ { alias %DIR%/html/; max_ranges 0; etag off; } }",
+        &[
+            with("/digits.txt", "Range: bytes=0-4\r\n"),
+            with("/digits.txt", "Range: bytes=5-\r\n"),
+            with("/digits.txt", "Range: bytes=-5\r\n"),
+            with("/digits.txt", "Range: bytes=100-\r\n"),
+            with("/digits.txt", "Range: bytes=0-99\r\n"),
+            with("/digits.txt", "Range: bytes=x\r\n"),
+            with("/digits.txt", "Range: lines=1-2\r\n"),
+            with("/digits.txt", "Range: bytes=5-2\r\n"),
+            with("/one/digits.txt", "Range: bytes=0-1,3-4\r\n"),
+            with("/no/digits.txt", "Range: bytes=0-1\r\n"),
+            with("/digits.txt", &format!("If-Modified-Since: {stamp}\r\n")),
+            with("/digits.txt", "If-Modified-Since: Tue, 14 Nov 2024 22:13:20 GMT\r\n"),
+            with("/digits.txt", &format!("If-None-Match: {etag}\r\n")),
+            with("/digits.txt", "If-None-Match: \"x\", W/\"y\"\r\n"),
+            with("/digits.txt", "If-None-Match: *\r\n"),
+            with("/digits.txt", "If-Match: \"x\"\r\n"),
+            with("/digits.txt", &format!("If-Match: {etag}\r\n")),
+            with("/digits.txt", "If-Unmodified-Since: Tue, 14 Nov 2022 22:13:20 GMT\r\n"),
+            with("/digits.txt", &format!("Range: bytes=0-1\r\nIf-Range: {etag}\r\n")),
+            with("/digits.txt", "Range: bytes=0-1\r\nIf-Range: \"other\"\r\n"),
+            with("/digits.txt", &format!("Range: bytes=0-1\r\nIf-Range: {stamp}\r\n")),
+        ],
+    );
+}
+
+#[test]
+fn rewriting() {
+    compare(
+        r#"
+        map $arg_m $mapped { default none; a one; ~^b(?<rest>.*) "two-$rest"; }
+        server {
+            listen 127.0.0.1:%PORT0%;
+            set $v "server";
+            location /set { set $w "$v-$request_uri"; return 200 "$w"; }
+            location /r/ { rewrite ^/r/(.*)$ /page.html?x=$1 last; }
+            location /rb/ { rewrite ^/rb/(.*)$ /$1 break; }
+            location /red/ { rewrite ^/red/(.*)$ /to/$1 redirect; }
+            location /perm/ { rewrite ^/perm/(.*)$ https://example.org/$1? permanent; }
+            location /ret301 { return 301 /else?$args; }
+            location /ret302 { return 302 http://example.org/; }
+            location /ret { return 403; }
+            location /text { default_type text/plain; return 200 "m=$mapped u=$uri a=$args q=$query_string i=$is_args h=$host"; }
+            location /if { if ($arg_a = 1) { return 200 "one"; } if ($arg_a ~ ^x(\d+)) { return 200 "x$1"; } if ($request_method = POST) { return 405; } return 200 "none"; }
+            location /file { if (-f $document_root/page.html) { return 200 "there"; } return 200 "missing"; }
+            location /nofile { if (!-e $document_root/nothing) { return 200 "missing"; } }
+            location /try { try_files $uri $uri/ /page.html; }
+            location /try4 { try_files $uri =404; }
+            location /tryn { try_files /nothing @named; }
+            location @named { return 200 "named $uri"; }
+            location ~ ^/re/(?<name>[a-z]+)/(\d+)$ { return 200 "$name $1 $2"; }
+            location ~* \.PHP$ { return 200 "php $uri"; }
+            location ^~ /noregex/ { return 200 "prefix"; }
+            location ~ ^/noregex/ { return 200 "regex"; }
+            location /loop { rewrite ^ /loop; }
+            location /internal { internal; return 200 "never"; }
+            error_page 404 /50x.html;
+            location /ep/ { error_page 404 =200 /page.html; }
+            location /epn/ { error_page 404 = @named; }
+            location /epr/ { error_page 404 http://example.org/missing; }
+            location /epc/ { error_page 403 =402 /page.html; return 403; }
+        }"#,
+        &[
+            get("/set?a=1"),
+            get("/r/one"),
+            get("/r/one?b=2"),
+            get("/rb/page.html"),
+            get("/red/a/b"),
+            get("/red/a%20b?c=d"),
+            get("/perm/a?b=c"),
+            get("/ret301?q=1"),
+            get("/ret302"),
+            get("/ret"),
+            get("/text?m=a&x=y"),
+            get("/text?m=bcd"),
+            get("/text"),
+            get("/if?a=1"),
+            get("/if?a=x42"),
+            get("/if"),
+            get("/file"),
+            get("/nofile"),
+            get("/try/none"),
+            get("/try"),
+            get("/try4/none"),
+            get("/tryn"),
+            get("/re/abc/12"),
+            get("/x.php"),
+            get("/noregex/x"),
+            get("/loop"),
+            get("/internal"),
+            get("/none"),
+            get("/ep/none"),
+            get("/epn/none"),
+            get("/epr/none"),
+            get("/epc/"),
+        ],
+    );
+}
+
+#[test]
+fn headers_and_hosts() {
+    compare(
+        r#"
+        server { listen 127.0.0.1:%PORT0%; server_name default; location / { return 200 "default $server_name $host"; }
+            location /h/ { alias %DIR%/html/; add_header X-A one; add_header X-B $arg_b always; expires 1h; }
+            location /max/ { alias %DIR%/html/; expires max; } location /ep/ { alias %DIR%/html/; expires epoch; } location /neg/ { alias %DIR%/html/; expires -1; }
+            location /cs/ { alias %DIR%/html/; charset utf-8; }
+            location /ka/ { alias %DIR%/html/; keepalive_timeout 10s 20s; } location /nochunk { chunked_transfer_encoding off; return 200 x; }
+            location /small { client_max_body_size 2; return 200 x; } location /deny { limit_except GET { deny all; } return 200 x; } }
+        server { listen 127.0.0.1:%PORT0%; server_name www.example.org *.wild.org tail.* .dot.net ~^(?<sub>\w+)\.re\.org$; location / { return 200 "second $server_name $host $sub"; } }
+        "#,
+        &[
+            "www.example.org",
+            "WWW.Example.ORG:80",
+            "a.wild.org",
+            "wild.org",
+            "tail.x",
+            "dot.net",
+            "a.b.dot.net",
+            "abc.re.org",
+            "nobody",
+            "www.example.org.",
+            "bad..host",
+            "a b",
+        ]
+        .iter()
+        .map(|h| format!("GET / HTTP/1.1\r\nHost: {h}\r\nConnection: close\r\n\r\n"))
+        .chain([
+            get("/h/none?b=1"),
+            get("/cs/page.html"),
+            get("/cs/style.css"),
+            get("/max/page.html"),
+            get("/ep/page.html"),
+            get("/ka/page.html"),
+            get("/nochunk"),
+            "GET http://www.example.org/ HTTP/1.1\r\nHost: other\r\nConnection: close\r\n\r\n".into(),
+            "GET / HTTP/1.1\r\nConnection: close\r\n\r\n".into(),
+            "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".into(),
+            "GET / HTTP/3.0\r\nHost: a\r\n\r\n".into(),
+            "get / HTTP/1.1\r\nHost: a\r\n\r\n".into(),
+            "GET / HTTP/1.1\r\nHost: a\r\nBad Name: x\r\nConnection: close\r\n\r\n".into(),
+            "GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n".into(),
+            "GET /%00 HTTP/1.1\r\nHost: a\r\n\r\n".into(),
+            "TRACE / HTTP/1.1\r\nHost: a\r\n\r\n".into(),
+            "POST /small HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\nConnection: close\r\n\r\n0123456789"
+                .into(),
+            "POST /deny HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".into(),
+            get("/deny"),
+            format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(9000)),
+            format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(9000)),
+        ])
+        .collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn configurations_are_judged_alike() {
+    let Some(nginx) = oracle() else { return };
+    let cases = [
+        "listen 127.0.0.1:%PORT0%; location / { root html; alias x; }",
+        "listen 127.0.0.1:%PORT0%; location /a {} location /a {}",
+        "listen 127.0.0.1:%PORT0%; location = / { location /x {} }",
+        "listen 127.0.0.1:%PORT0%; return abc;",
+        "listen 127.0.0.1:%PORT0%; set x 1;",
+        "listen 127.0.0.1:%PORT0%; if (x) { }",
+        "listen 127.0.0.1:%PORT0%; access_log logs/a.log nosuchformat;",
+        "listen 127.0.0.1:%PORT0%; keepalive_timeout x;",
+        "listen 127.0.0.1:%PORT0%; client_max_body_size 1x;",
+        "listen 127.0.0.1:%PORT0%; error_page 200 /x;",
+        "listen 127.0.0.1:%PORT0%; expires @25h;",
+        "listen 127.0.0.1:%PORT0% nosuch;",
+        "listen 127.0.0.1:99999;",
+        "listen 127.0.0.1:%PORT0%; server_name *.*.org;",
+        "listen 127.0.0.1:%PORT0%; return 200 $nosuchvariable;",
+        "listen 127.0.0.1:%PORT0%; open_file_cache inactive=5s;",
+        "listen 127.0.0.1:%PORT0%; sendfile maybe;",
+        "listen 127.0.0.1:%PORT0%; root a; root b;",
+    ];
+    let mut differences = String::new();
+    for case in cases {
+        let conf = wrap(&format!("server {{ {case} }}"));
+        let site = Site::new(&conf);
+        let said = |program: &str| {
+            let out = (site.command(program, &["-e", "logs/error.log", "-t"]))
+                .stdin(Stdio::null())
+                .output()
+                .expect("runs");
+            let text = String::from_utf8_lossy(&out.stderr).into_owned();
+            let lines: Vec<&str> = text.lines().filter(|l| l.contains("[emerg]")).collect();
+            (out.status.code(), lines.join("\n"))
+        };
+        let (theirs, ours) = (said(&nginx), said(PROGRAM));
+        if theirs != ours {
+            differences.push_str(&format!("== {case}\n-- nginx\n{theirs:?}\n-- forebay\n{ours:?}\n"));
+        }
+    }
+    assert!(differences.is_empty(), "{differences}");
+}
+
+/// Used by the other modules to find a program, in CI without an excuse.
+pub fn tool(name: &str) -> bool {
+    let found = Command::new("sh").args(["-c", &format!("command -v {name}")]).stdout(Stdio::null()).status();
+    let found = found.is_ok_and(|s| s.success());
+    if !found {
+        assert!(std::env::var_os("CI").is_none(), "{name} is not installed");
+        println!("skipped: {name} is not installed");
+    }
+    found
+}
