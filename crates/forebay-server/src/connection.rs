@@ -300,10 +300,14 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     req.sent_head = out.len() as u64;
     let sent = match framing {
         BodyFraming::None => {
+            let sent = body::write_all(thread, req, token, &out).await;
             if let Some(mut source) = req.resp.source.take() {
+                if sent && source.relay(req).await {
+                    req.keep_alive = false;
+                }
                 source.abandon(req);
             }
-            body::write_all(thread, req, token, &out).await
+            sent
         }
         _ => body::send(thread, req, token, &mut out, framing == BodyFraming::Chunked).await,
     };

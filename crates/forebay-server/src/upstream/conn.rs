@@ -232,6 +232,11 @@ impl Conn {
         }
     }
 
+    /// Its slot.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
     /// Calls `f` with the descriptor.
     ///
     /// # Errors

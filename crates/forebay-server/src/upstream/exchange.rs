@@ -238,7 +238,6 @@ pub async fn run(
         if fault.last {
             if let Some(a) = req.modules.upstream.current() {
                 a.status = 0;
-                a.response = None;
             }
             return Err(fault.status);
         }

@@ -5,6 +5,7 @@ pub mod config;
 pub mod conn;
 pub mod exchange;
 pub mod stream;
+pub mod tunnel;
 pub mod vars;
 
 use crate::reactor::Token;

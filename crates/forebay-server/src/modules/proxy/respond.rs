@@ -8,6 +8,7 @@ use crate::request::Request;
 use crate::response::Part;
 use crate::upstream::exchange::Lease;
 use crate::upstream::stream::{Body, Pulled};
+use forebay_conf::error::Level;
 use forebay_http::field::{FieldLine, Name};
 use forebay_http::h1::client::framing_of_response;
 use forebay_http::request::Method;
@@ -31,11 +32,27 @@ fn hidden(name: Name, text: &[u8]) -> bool {
 pub fn take(
     req: &mut Request,
     lease: Lease,
-    to_head: bool,
+    (to_head, upgrade): (bool, bool),
     pass: &Arc<Pass>,
     s: &Settings,
 ) -> Result<Outcome, Stop> {
     let status = req.modules.upstream.head.status;
+    if status == 101 {
+        if !upgrade {
+            req.log(
+                Level::Error,
+                "upstream switched protocols unasked while reading response header from upstream",
+            );
+            return Err(Stop::Status(502));
+        }
+        req.resp.proxied = true;
+        req.resp.status = status;
+        fields(req, pass, s)?;
+        let head = &req.modules.upstream.head;
+        let early = head.buf.get(head.len..).unwrap_or_default().to_vec();
+        req.resp.source = Some(Box::new(Body::switched(lease, early, s.read_timeout.0)));
+        return Ok(Outcome::Done);
+    }
     if let Some(out) = accel_redirect(req, s) {
         return Ok(out);
     }
@@ -118,6 +135,10 @@ fn field(req: &mut Request, f: &FieldLine, buf: &[u8], pass: &Arc<Pass>, s: &Set
     match f.id {
         // One of these speaks for the response: further ones would contradict it.
         Name::Expires | Name::LastModified | Name::Etag if req.resp.fields.get(name).is_some() => {}
+        Name::LastModified => match forebay_http::date::parse(value) {
+            Some(t) if forebay_http::date::imf(t) == value => req.resp.last_modified = Some(t),
+            _ => req.resp.fields.push(name, value),
+        },
         Name::ContentType => content_type(req, value),
         Name::Location | Name::Refresh => {
             let mut out = Vec::new();
