@@ -303,10 +303,14 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     req.sent_head = out.len() as u64;
     let sent = match framing {
         BodyFraming::None => {
+            let sent = body::write_all(thread, req, token, &out).await;
             if let Some(mut source) = req.resp.source.take() {
+                if sent && source.relay(req).await {
+                    req.keep_alive = false;
+                }
                 source.abandon(req);
             }
-            body::write_all(thread, req, token, &out).await
+            sent
         }
         _ => body::send(thread, req, token, &mut out, framing == BodyFraming::Chunked).await,
     };
@@ -322,6 +326,9 @@ async fn run_header_filters(req: &mut Request) {
     loop {
         let http = req.http();
         if let Some(status) = req.status_override {
+            if req.resp.status != status {
+                req.resp.reason.clear();
+            }
             req.resp.status = status;
         }
         for filter in &http.location(req).plan.header_filters {

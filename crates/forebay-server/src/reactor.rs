@@ -63,6 +63,9 @@ struct Slot<C> {
     registered: bool,
     readable: bool,
     writable: bool,
+    /// The other end has sent its last: no further event will come for reading, so that what the flag says
+    /// holds until the end has been read.
+    ended: bool,
     /// When the earliest timer of this slot fires.
     armed: Option<Instant>,
     deadline: Instant,
@@ -246,6 +249,7 @@ impl<C: 'static> Reactor<C> {
             s.registered = false;
             s.readable = true;
             s.writable = true;
+            s.ended = false;
             s.deadline = deadline;
             s.role = role;
             return Token { index, age: s.age };
@@ -256,6 +260,7 @@ impl<C: 'static> Reactor<C> {
             registered: false,
             readable: true,
             writable: true,
+            ended: false,
             armed: None,
             deadline,
             role,
@@ -412,7 +417,7 @@ impl<C: 'static> Reactor<C> {
     pub fn drained(&self, token: Token) {
         if let Some(s) = self.slots.borrow_mut().get_mut(token.index as usize).filter(|s| s.age == token.age)
         {
-            s.readable = false;
+            s.readable = s.ended;
         }
     }
 
@@ -504,7 +509,7 @@ impl<C: 'static> Reactor<C> {
             return Poll::Ready(());
         };
         if clear {
-            s.readable = false;
+            s.readable = s.ended;
         }
         if s.readable {
             return Poll::Ready(());
@@ -691,6 +696,7 @@ impl<C: 'static> Reactor<C> {
             let read = failed || flags.intersects(F::IN | F::RDHUP);
             let write = failed || flags.contains(F::OUT);
             s.readable |= read;
+            s.ended |= flags.intersects(F::ERR | F::HUP | F::RDHUP);
             s.writable |= write;
             match std::mem::replace(&mut s.role, Role::Busy) {
                 Role::Listener(n) => {

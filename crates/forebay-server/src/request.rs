@@ -343,12 +343,13 @@ impl Request {
     /// which a page of `error_page` is to carry.
     pub fn forget_response(&mut self) {
         let (rate, vary) = (self.resp.limit_rate, self.resp.gzip_vary);
-        let authenticate = self.resp.fields.get(b"WWW-Authenticate").map(<[u8]>::to_vec);
+        let authenticate: Vec<Vec<u8>> =
+            self.resp.fields.all(b"WWW-Authenticate").map(<[u8]>::to_vec).collect();
         self.resp.clear();
         self.resp.limit_rate = rate;
         self.resp.gzip_vary = vary;
-        if let Some(a) = authenticate {
-            self.resp.fields.push(b"WWW-Authenticate", &a);
+        for a in &authenticate {
+            self.resp.fields.push(b"WWW-Authenticate", a);
         }
     }
 

@@ -430,6 +430,9 @@ impl<'s, 'f> Builder<'s, 'f> {
                 }
             }
         }
+        if let Some(message) = self.cx.zones.undefined() {
+            return Err(super::plain(&message));
+        }
         let upstreams = std::mem::take(self.cx.upstreams).finish(self.cx)?;
         let http = Http {
             upstreams,

@@ -1,45 +1,455 @@
-//! `limit_req` (nginx: ngx_http_limit_req_module).
+//! `limit_req`: a leaky bucket per key, in zones that all threads share (nginx: ngx_http_limit_req_module).
 
 use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::config::value::{Setting, once};
+use crate::keyword;
 use crate::modules::{LocationSettings, Verdict};
 use crate::request::Request;
-use crate::variables::Row;
-use forebay_conf::error::Error;
+use crate::variables::{Row, RowSource};
+use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
+use forebay_conf::units;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 crate::settings! {
+    /// `limit_req`.
+    "limit_req" => limits: Limits = Limits::default();
     /// `limit_req_dry_run`.
     "limit_req_dry_run" => dry_run: bool = false;
+    /// `limit_req_log_level`.
+    "limit_req_log_level" => log_level: LogLevel = LogLevel::Error;
+    /// `limit_req_status`.
+    "limit_req_status" => status: Status = Status(503);
+}
+
+keyword! {
+    /// `limit_req_log_level`, for refused requests; delayed ones are logged a level lower.
+    pub enum LogLevel { Info = "info", Notice = "notice", Warn = "warn", Error = "error", }
+}
+
+/// `limit_req_status`.
+#[derive(Clone, Copy, Debug)]
+pub struct Status(u16);
+
+impl Setting for Status {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let n = units::number(crate::config::value::first(d)).ok_or_else(|| cx.error(d, "invalid number"))?;
+        match u16::try_from(n) {
+            Ok(n @ 400..=599) => Ok(Status(n)),
+            Ok(n) if n < 400 => Err(cx.error(d, "value must be between 400 and 599")),
+            _ => Err(cx.error(d, "value must be between 400 and 599")),
+        }
+    }
+}
+
+/// One `limit_req`.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    zone: Arc<Zone>,
+    /// Thousandths of requests.
+    burst: u64,
+    /// Excess up to which nothing is delayed, thousandths.
+    delay: u64,
+}
+
+/// All `limit_req` of a level.
+#[derive(Clone, Debug, Default)]
+pub struct Limits(pub Arc<Vec<Limit>>);
+
+impl Setting for Limits {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let (mut name, mut burst, mut delay) = (None, 0u64, 0u64);
+        for w in &d.args {
+            let t = w.text.as_slice();
+            let value = |prefix: &[u8]| units::number(&t[prefix.len()..]);
+            let invalid = |what: &str| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str()));
+            if let Some(n) = t.strip_prefix(b"zone=") {
+                name = Some(n.to_vec());
+            } else if t.starts_with(b"burst=") {
+                burst = value(b"burst=").filter(|n| *n > 0).ok_or_else(|| invalid("burst value"))?;
+            } else if t.starts_with(b"delay=") {
+                delay = value(b"delay=").filter(|n| *n > 0).ok_or_else(|| invalid("delay value"))?;
+            } else if t == b"nodelay" {
+                delay = u64::MAX / 1000;
+            } else {
+                return Err(invalid("parameter"));
+            }
+        }
+        let Some(name) = name else {
+            return Err(cx.error(d, "\"limit_req\" must have \"zone\" parameter"));
+        };
+        let zone = cx.zones.find_or_promise(&name, d.ordinal);
+        if all.iter().any(|l| Arc::ptr_eq(&l.zone, &zone)) {
+            return Err(cx.error(d, "\"limit_req\" directive is duplicate"));
+        }
+        all.push(Limit { zone, burst: burst.saturating_mul(1000), delay: delay.saturating_mul(1000) });
+        Ok(Limits(Arc::new(all)))
+    }
+}
+
+/// A `limit_req_zone`. A limit may name it before it is defined.
+#[derive(Debug)]
+pub struct Zone {
+    name: Vec<u8>,
+    defined: OnceLock<Defined>,
+}
+
+#[derive(Debug)]
+struct Defined {
+    key: Template,
+    /// Requests per second in thousandths.
+    rate: u64,
+    buckets: Arc<Mutex<Buckets>>,
 }
 
 /// Zones of a configuration under construction.
 #[derive(Debug, Default)]
-pub struct Zones {}
-
-/// What became of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Passed.
-    Passed,
+pub struct Zones {
+    zones: Vec<(Arc<Zone>, u32)>,
 }
 
-/// The rows.
-pub const VARIABLES: &[Row] = &[];
+impl Zones {
+    fn find_or_promise(&mut self, name: &[u8], ordinal: u32) -> Arc<Zone> {
+        if let Some((z, _)) = self.zones.iter().find(|(z, _)| z.name == name) {
+            return z.clone();
+        }
+        let z = Arc::new(Zone { name: name.to_vec(), defined: OnceLock::new() });
+        self.zones.push((z.clone(), ordinal));
+        z
+    }
+
+    /// The first zone that nothing defines.
+    pub fn undefined(&self) -> Option<String> {
+        let (z, _) = self.zones.iter().find(|(z, _)| z.defined.get().is_none())?;
+        Some(format!("zero size shared memory zone \"{}\"", String::from_utf8_lossy(&z.name)))
+    }
+}
+
+/// Bytes that one key takes beside its text: so many keys fit into a zone as in nginx, about.
+const KEY_COST: usize = 64;
+
+/// The keys of a zone.
+#[derive(Debug)]
+struct Buckets {
+    map: HashMap<Box<[u8]>, Bucket, foldhash::fast::RandomState>,
+    /// Keys by last use; entries that have been used since are skipped.
+    order: std::collections::VecDeque<(u64, Box<[u8]>)>,
+    uses: u64,
+    room: usize,
+    used: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    excess: u64,
+    last: Instant,
+    use_number: u64,
+}
+
+impl Buckets {
+    fn new(room: usize) -> Buckets {
+        Buckets { map: HashMap::default(), order: Default::default(), uses: 0, room, used: 0 }
+    }
+
+    /// Excess of a key after one more request, in thousandths; `Err` above `burst`, and then the request
+    /// does not count.
+    fn account(&mut self, key: &[u8], rate: u64, burst: u64, now: Instant, count: bool) -> Result<u64, u64> {
+        self.uses += 1;
+        let use_number = self.uses;
+        if let Some(b) = self.map.get_mut(key) {
+            let ms = u64::try_from(now.saturating_duration_since(b.last).as_millis()).unwrap_or(u64::MAX);
+            let leaked = rate.saturating_mul(ms) / 1000;
+            let excess = (b.excess + 1000).saturating_sub(leaked);
+            b.use_number = use_number;
+            self.order.push_back((use_number, key.into()));
+            if excess > burst {
+                self.trim();
+                return Err(excess);
+            }
+            if count {
+                b.excess = excess;
+                b.last = now;
+            }
+            self.trim();
+            return Ok(excess);
+        }
+        if count {
+            let cost = KEY_COST + key.len();
+            while self.used + cost > self.room && self.evict() {}
+            self.used += cost;
+            self.map.insert(key.into(), Bucket { excess: 0, last: now, use_number });
+            self.order.push_back((use_number, key.into()));
+        }
+        Ok(0)
+    }
+
+    /// Takes the key that was used least recently away.
+    fn evict(&mut self) -> bool {
+        while let Some((n, key)) = self.order.pop_front() {
+            if self.map.get(&key).is_some_and(|b| b.use_number == n) {
+                self.map.remove(&key);
+                self.used = self.used.saturating_sub(KEY_COST + key.len());
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Drops outdated entries of the order, so that it does not outgrow the keys.
+    fn trim(&mut self) {
+        if self.order.len() > 2 * self.map.len() + 64 {
+            let map = &self.map;
+            self.order.retain(|(n, k)| map.get(k).is_some_and(|b| b.use_number == *n));
+        }
+    }
+}
+
+type Registered = (Vec<u8>, Vec<u8>, usize, Weak<Mutex<Buckets>>);
+
+/// Zones of this process by name, key and size: what has been counted survives a reload.
+static ZONES: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
+
+fn buckets(name: &[u8], key: &[u8], size: usize) -> Arc<Mutex<Buckets>> {
+    let mut zones = ZONES.lock().unwrap_or_else(PoisonError::into_inner);
+    zones.retain(|z| z.3.strong_count() > 0);
+    let known = zones.iter().find(|z| z.0 == name && z.1 == key && z.2 == size);
+    if let Some(b) = known.and_then(|z| z.3.upgrade()) {
+        return b;
+    }
+    let b = Arc::new(Mutex::new(Buckets::new(size)));
+    zones.push((name.to_vec(), key.to_vec(), size, Arc::downgrade(&b)));
+    b
+}
 
 /// `limit_req_zone`.
 ///
 /// # Errors
 /// In nginx's words.
-pub fn zone(_d: &Directive, _cx: &mut Scope<'_>) -> Result<(), Error> {
+pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+    let Some((key_word, options)) = d.args.split_first() else { return Err(cx.error(d, "no key")) };
+    let key = cx.template(d, key_word)?;
+    let (mut name, mut size, mut rate) = (Vec::new(), 0, 1000);
+    for w in options {
+        let t = w.text.as_slice();
+        if let Some(z) = t.strip_prefix(b"zone=") {
+            let at = memchr::memchr(b':', z)
+                .ok_or_else(|| cx.error_at(d, w, format!("invalid zone size \"{}\"", w.as_str())))?;
+            name = z[..at].to_vec();
+            size = units::size(&z[at + 1..])
+                .ok_or_else(|| cx.error_at(d, w, format!("invalid zone size \"{}\"", w.as_str())))?;
+            if size < 8 * 4096 {
+                let text = String::from_utf8_lossy(&name).into_owned();
+                return Err(cx.error_at(d, w, format!("zone \"{text}\" is too small")));
+            }
+        } else if let Some(r) = t.strip_prefix(b"rate=") {
+            let (digits, per) = match (r.strip_suffix(b"r/s"), r.strip_suffix(b"r/m")) {
+                (Some(n), _) => (n, 1),
+                (_, Some(n)) => (n, 60),
+                _ => (r, 1),
+            };
+            rate = units::number(digits)
+                .filter(|n| *n > 0)
+                .map(|n| n.saturating_mul(1000) / per)
+                .ok_or_else(|| cx.error_at(d, w, format!("invalid rate \"{}\"", w.as_str())))?;
+        } else {
+            return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
+        }
+    }
+    if name.is_empty() {
+        return Err(cx.error(d, "\"limit_req_zone\" must have \"zone\" parameter"));
+    }
+    let z = cx.zones.find_or_promise(&name, d.ordinal);
+    let buckets = buckets(&name, &key_word.text, usize::try_from(size).unwrap_or(usize::MAX));
+    if z.defined.set(Defined { key, rate, buckets }).is_err() {
+        let text = String::from_utf8_lossy(&name).into_owned();
+        let key = key_word.as_str();
+        return Err(cx.error(d, format!("limit_req_zone \"{text}\" is already bound to key \"{key}\"")));
+    }
     Ok(())
 }
 
-/// Whether a location limits.
-pub fn enabled(_s: &LocationSettings) -> bool {
-    false
+/// What became of a request (`$limit_req_status`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Outcome {
+    Passed,
+    Delayed,
+    Rejected,
+    DelayedDryRun,
+    RejectedDryRun,
 }
 
-/// The hook.
-pub fn check(_req: &mut Request) -> Verdict {
-    Verdict::Declined
+/// The rows.
+pub const VARIABLES: &[Row] =
+    &[Row { name: "limit_req_status", get: RowSource::Get(status), settable: false }];
+
+fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, crate::request::VarError> {
+    let Some(o) = r.modules.limit_req else { return Ok(false) };
+    out.extend_from_slice(match o {
+        Outcome::Passed => b"PASSED",
+        Outcome::Delayed => b"DELAYED",
+        Outcome::Rejected => b"REJECTED",
+        Outcome::DelayedDryRun => b"DELAYED_DRY_RUN",
+        Outcome::RejectedDryRun => b"REJECTED_DRY_RUN",
+    });
+    Ok(true)
+}
+
+/// Whether a location limits.
+pub fn enabled(s: &LocationSettings) -> bool {
+    !s.limit_req.limits.0.is_empty()
+}
+
+/// The hook: once for a request.
+pub fn check(req: &mut Request) -> Verdict {
+    if req.modules.limit_req.is_some() {
+        return Verdict::Declined;
+    }
+    let http = req.http();
+    let s = &http.location(req).settings.limit_req;
+    let now = Instant::now();
+    let mut key = req.take_buf();
+    let mut delay = Delayed::default();
+    // A request counts in no zone unless all let it pass: the last one counts at once, the others after it.
+    let mut counted_later = Vec::new();
+    for (i, limit) in s.limits.0.iter().enumerate() {
+        let last = i + 1 == s.limits.0.len();
+        let Some(z) = limit.zone.defined.get() else { continue };
+        key.clear();
+        if z.key.eval(req, &mut key).is_err() {
+            return Verdict::Status(500);
+        }
+        if key.is_empty() {
+            continue;
+        }
+        if key.len() > 65535 {
+            let text = format!("the value of the key is more than 65535 bytes: \"{} bytes\"", key.len());
+            req.log(Level::Error, &text);
+            continue;
+        }
+        let accounted = {
+            let mut b = z.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+            b.account(&key, z.rate, limit.burst, now, last)
+        };
+        if !last {
+            counted_later.push((z, key.clone(), limit.burst));
+        }
+        let name = &limit.zone.name;
+        match accounted {
+            Err(excess) => {
+                req.give_buf(key);
+                return refuse(req, s, excess, name);
+            }
+            Ok(excess) if excess > limit.delay => {
+                let ms = (excess - limit.delay).saturating_mul(1000) / z.rate.max(1);
+                delay.take(ms, excess, name);
+            }
+            Ok(_) => {}
+        }
+        req.modules.limit_req = Some(Outcome::Passed);
+    }
+    for (z, key, burst) in counted_later {
+        let mut b = z.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = b.account(&key, z.rate, burst, now, true);
+    }
+    req.give_buf(key);
+    if delay.ms == 0 {
+        return Verdict::Declined;
+    }
+    wait(req, s, &delay)
+}
+
+/// The longest delay among the zones.
+#[derive(Default)]
+struct Delayed {
+    ms: u64,
+    excess: u64,
+    zone: Vec<u8>,
+}
+
+impl Delayed {
+    fn take(&mut self, ms: u64, excess: u64, zone: &[u8]) {
+        if ms > self.ms {
+            *self = Delayed { ms, excess, zone: zone.to_vec() };
+        }
+    }
+}
+
+fn line(what: &str, excess: u64, zone: &[u8], dry: bool) -> String {
+    format!(
+        "{what} requests{}, excess: {}.{:03} by zone \"{}\"",
+        if dry { ", dry run" } else { "" },
+        excess / 1000,
+        excess % 1000,
+        String::from_utf8_lossy(zone)
+    )
+}
+
+fn refuse(req: &mut Request, s: &Settings, excess: u64, zone: &[u8]) -> Verdict {
+    let level = match s.log_level {
+        LogLevel::Info => Level::Info,
+        LogLevel::Notice => Level::Notice,
+        LogLevel::Warn => Level::Warn,
+        LogLevel::Error => Level::Error,
+    };
+    req.log(level, &line("limiting", excess, zone, s.dry_run));
+    if s.dry_run {
+        req.modules.limit_req = Some(Outcome::RejectedDryRun);
+        return Verdict::Declined;
+    }
+    req.modules.limit_req = Some(Outcome::Rejected);
+    Verdict::Status(s.status.0)
+}
+
+fn wait(req: &mut Request, s: &Settings, d: &Delayed) -> Verdict {
+    let level = match s.log_level {
+        LogLevel::Info | LogLevel::Notice => Level::Info,
+        LogLevel::Warn => Level::Notice,
+        LogLevel::Error => Level::Warn,
+    };
+    let text = line("delaying", d.excess, &d.zone, s.dry_run).replacen("requests", "request", 1);
+    req.log(level, &text);
+    if s.dry_run {
+        req.modules.limit_req = Some(Outcome::DelayedDryRun);
+        return Verdict::Declined;
+    }
+    req.modules.limit_req = Some(Outcome::Delayed);
+    Verdict::Delay(Duration::from_millis(d.ms), Box::new(Verdict::Declined))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bucket_leaks() {
+        let mut b = Buckets::new(1 << 20);
+        let t = Instant::now();
+        assert_eq!(b.account(b"a", 2000, 1000, t, true), Ok(0));
+        assert_eq!(b.account(b"a", 2000, 1000, t, true), Ok(1000));
+        assert_eq!(b.account(b"a", 2000, 1000, t, true), Err(2000));
+        let later = t + Duration::from_millis(500);
+        assert_eq!(b.account(b"a", 2000, 1000, later, true), Ok(1000));
+        assert_eq!(b.account(b"b", 2000, 1000, later, true), Ok(0));
+    }
+
+    #[test]
+    fn the_least_recently_used_key_gives_way() {
+        let mut b = Buckets::new(3 * (KEY_COST + 1));
+        let t = Instant::now();
+        for k in [b"a", b"b", b"c", b"a", b"d"] {
+            let _ = b.account(k, 1000, 5000, t, true);
+        }
+        assert_eq!(b.map.len(), 3);
+        assert!(b.map.contains_key(&b"a"[..]) && !b.map.contains_key(&b"b"[..]));
+        for _ in 0..1000 {
+            let _ = b.account(b"a", 1000, 0, t, true);
+        }
+        assert!(b.order.len() < 200);
+    }
 }

@@ -325,10 +325,11 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
     upstream.log_path.extend_from_slice(&uri);
     let got = exchange::run(req, &target, &head, &body, s).await;
     let to_head = head.starts_with(b"HEAD ");
+    let upgrade = memchr::memmem::find(&head, b"\r\nUpgrade: ").is_some();
     req.give_buf(head);
     match got {
         Ok(lease) => {
-            let out = respond::take(req, lease, to_head, pass, s)?;
+            let out = respond::take(req, lease, (to_head, upgrade), pass, s)?;
             req.modules.upstream.log_name.clear();
             Ok(out)
         }

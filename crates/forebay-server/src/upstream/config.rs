@@ -146,7 +146,7 @@ impl Groups {
                 }
         });
         known.unwrap_or_else(|| {
-            let group = Group { name, explicit: false, peers: Vec::new(), keepalive: Keepalive::new(0) };
+            let group = Group::new(name, false, Vec::new(), Keepalive::new(0));
             self.entries.push(Entry { group, place: place.clone(), default_port, at });
             self.entries.len() - 1
         })
@@ -168,9 +168,7 @@ impl Groups {
                     let message = format!("upstream \"{text}\" may not have port {port}");
                     return Err(Error { message, ..e.at });
                 }
-                for addr in e.place.addresses(e.default_port) {
-                    e.group.peers.push(peer(addr));
-                }
+                e.group.set_peers(e.place.addresses(e.default_port).into_iter().map(peer).collect());
                 if e.group.peers.is_empty() {
                     let message = format!("host not found in upstream \"{text}\"");
                     return Err(Error { message, ..e.at });
@@ -212,7 +210,7 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     }
     let at = cx.error(d, "");
     let no_port = |e: &Entry| matches!(e.place, Place::Host(_, None));
-    let group = Group { name: name.clone(), explicit: true, peers, keepalive };
+    let group = Group::new(name.clone(), true, peers, keepalive);
     match cx.upstreams.entries.iter_mut().find(|e| e.group.name == name && no_port(e)) {
         Some(e) if e.group.explicit => return Err(cx.error(d, format!("duplicate upstream \"{text}\""))),
         Some(e) => e.group = group,

@@ -86,6 +86,7 @@ impl Watch {
         let Some(client) = self.0 else { return Poll::Pending };
         let mut clear = false;
         loop {
+            let again = clear;
             if thread.reactor.poll_readable(client, clear, cx).is_pending() {
                 return Poll::Pending;
             }
@@ -94,6 +95,7 @@ impl Watch {
             let got =
                 thread.reactor.with_fd(client, |fd| rustix::net::recv(fd, &mut byte[..], RecvFlags::PEEK));
             match got {
+                Some(Err(Errno::AGAIN)) if again => return Poll::Pending,
                 Some(Err(Errno::AGAIN)) => clear = true,
                 Some(Err(Errno::INTR)) => {}
                 // The next request is here: the client is alive. Its bytes keep the slot readable.
@@ -176,13 +178,13 @@ impl Conn {
         }
     }
 
-    /// Waits after a call that would have blocked.
+    /// Waits after a call that would have blocked. Reads say themselves when nothing is left.
     pub async fn wait(&self, what: For, deadline: Instant, watch: &mut Watch) -> Waited {
         let r = &self.thread.reactor;
         let mut clear = true;
         std::future::poll_fn(|cx| {
             let clear = std::mem::take(&mut clear);
-            let read = what != For::Write && r.poll_readable(self.token, clear, cx).is_ready();
+            let read = what != For::Write && r.poll_readable(self.token, false, cx).is_ready();
             let write = what != For::Read && r.poll_writable(self.token, clear, cx).is_ready();
             if read || write {
                 return Poll::Ready(Waited::Ready);
@@ -228,6 +230,11 @@ impl Conn {
                 }
             }
         }
+    }
+
+    /// Its slot.
+    pub fn token(&self) -> Token {
+        self.token
     }
 
     /// Calls `f` with the descriptor.

@@ -131,9 +131,9 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(g) = self.group
-            && let Some(state) = self.conf.groups.borrow_mut().get_mut(g)
+            && let Some(group) = self.conf.config.http.upstreams.get(g)
         {
-            state.end(self.peer);
+            group.end(self.peer);
         }
     }
 }
@@ -163,7 +163,7 @@ fn with_state<R>(conf: &ThreadConfig, g: usize, f: impl FnOnce(&Group, &mut Grou
     let group = conf.config.http.upstreams.get(g)?;
     let mut states = conf.groups.borrow_mut();
     if states.is_empty() {
-        states.extend(conf.config.http.upstreams.iter().map(GroupState::new));
+        states.resize_with(conf.config.http.upstreams.len(), GroupState::default);
     }
     states.get_mut(g).map(|s| f(group, s))
 }
@@ -206,9 +206,6 @@ pub async fn run(
             Target::Direct(_) => None,
         };
         let mut lease = Lease { conn: None, conf: conf.clone(), group, peer, location: req.location };
-        if let Some(g) = group {
-            with_state(&conf, g, |_, state| state.begin(peer));
-        }
         let fault = match attempt(req, &mut lease, &addr, head, body, s).await {
             Ok(()) => {
                 let status = req.modules.upstream.head.status;
@@ -222,7 +219,7 @@ pub async fn run(
                     }
                     _ => {
                         if let Some(g) = group {
-                            with_state(&conf, g, |_, state| state.succeed(peer));
+                            with_state(&conf, g, |group, _| group.succeed(peer));
                         }
                         return Ok(lease);
                     }
@@ -255,7 +252,7 @@ pub async fn run(
         if let Some(g) = group
             && !matches!(fault.kind, NextUpstream::Http403 | NextUpstream::Http404)
         {
-            let dead = with_state(&conf, g, |group, state| state.fail(group, peer, now));
+            let dead = with_state(&conf, g, |group, _| group.fail(peer, now));
             if dead == Some(true) {
                 req.log(Level::Warn, "upstream server temporarily disabled while connecting to upstream");
             }
@@ -284,11 +281,13 @@ type Chosen = (usize, PeerAddr, Vec<u8>, usize);
 
 fn choose(conf: &ThreadConfig, target: &Target, tried: &[usize], now: Instant) -> Option<Chosen> {
     match target {
-        Target::Group(g) => with_state(conf, *g, |group, state| {
-            let i = state.choose(group, tried, now)?;
+        Target::Group(g) => {
+            let group = conf.config.http.upstreams.get(*g)?;
+            let i = group.choose(tried, now)?;
             let p = group.peers.get(i)?;
-            Some((i, p.addr.clone(), p.name.clone(), group.peers.len()))
-        })?,
+            let total = group.peers.iter().filter(|p| !p.down).count();
+            Some((i, p.addr.clone(), p.name.clone(), total))
+        }
         Target::Direct(peers) => {
             let (i, p) = peers.iter().enumerate().find(|(i, _)| !tried.contains(i))?;
             Some((i, p.addr.clone(), p.name.clone(), peers.len()))
@@ -437,7 +436,7 @@ async fn send(
 ) -> Result<(), Fault> {
     let stored = match body {
         Outgoing::Bytes(b) => Some(b.as_slice()),
-        Outgoing::Stored if !req.body.stored.mem.is_empty() => None,
+        Outgoing::Stored if !req.body.stored.mem.is_empty() && req.body.stored.file.is_none() => None,
         _ => Some(&[][..]),
     };
     let wrote = match stored {
@@ -566,6 +565,16 @@ async fn send_streamed(
             Err(BodyError::Status(status)) => return Err(Fault::client(status)),
             Err(BodyError::Gone) => return Err(Fault::client(400)),
         };
+        let room = {
+            let http = req.http();
+            http.location(req).settings.core.client_body_buffer_size.0
+        };
+        // What fits stays for `$request_body`.
+        if req.body.len <= room {
+            req.body.stored.mem.extend_from_slice(&piece);
+        } else {
+            req.body.stored.mem.clear();
+        }
         framed.clear();
         if chunked {
             if !piece.is_empty() {

@@ -5,12 +5,14 @@ pub mod config;
 pub mod conn;
 pub mod exchange;
 pub mod stream;
+pub mod tunnel;
 pub mod vars;
 
 use crate::reactor::Token;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Address of a server in a group.
@@ -82,11 +84,13 @@ pub struct Group {
     pub peers: Vec<Peer>,
     /// Idle connections.
     pub keepalive: Keepalive,
+    /// What the threads know about the servers together.
+    pub state: Arc<Mutex<Vec<PeerState>>>,
 }
 
-/// State of a server in one thread.
+/// State of a server.
 #[derive(Clone, Debug, Default)]
-struct PeerState {
+pub struct PeerState {
     current: i64,
     effective: i64,
     fails: u32,
@@ -115,33 +119,65 @@ pub struct Idle {
 /// State of a group in one thread.
 #[derive(Debug, Default)]
 pub struct GroupState {
-    peers: Vec<PeerState>,
     /// Idle connections, latest last.
     pub idle: VecDeque<Idle>,
 }
 
-impl GroupState {
-    /// State of a group at its start.
-    pub fn new(group: &Group) -> GroupState {
-        let peers =
-            group.peers.iter().map(|p| PeerState { effective: p.weight, ..PeerState::default() }).collect();
-        GroupState { peers, idle: VecDeque::new() }
+impl Group {
+    /// A group at its start.
+    pub fn new(name: Vec<u8>, explicit: bool, peers: Vec<Peer>, keepalive: Keepalive) -> Group {
+        let mut g = Group { name, explicit, peers: Vec::new(), keepalive, state: Arc::default() };
+        g.set_peers(peers);
+        g
+    }
+
+    /// Gives it its servers.
+    pub fn set_peers(&mut self, peers: Vec<Peer>) {
+        let states = peers.iter().map(|p| PeerState { effective: p.weight, ..PeerState::default() });
+        self.state = Arc::new(Mutex::new(states.collect()));
+        self.peers = peers;
+    }
+
+    fn states(&self) -> MutexGuard<'_, Vec<PeerState>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The only server, where there is nothing to balance and nothing to count: no lock is taken for it.
+    fn lone(&self) -> Option<&Peer> {
+        match self.peers.as_slice() {
+            [p] if p.max_conns == 0 => Some(p),
+            _ => None,
+        }
     }
 
     /// Smooth weighted round robin among the servers not in `tried`; backup servers when no other is left.
-    pub fn choose(&mut self, group: &Group, tried: &[usize], now: Instant) -> Option<usize> {
-        if let ([p], true) = (group.peers.as_slice(), tried.is_empty()) {
-            let busy = p.max_conns != 0 && self.peers.first().is_some_and(|s| s.connections >= p.max_conns);
-            return (!p.down && !busy).then_some(0);
+    pub fn choose(&self, tried: &[usize], now: Instant) -> Option<usize> {
+        if let Some(p) = self.lone() {
+            return (!p.down && tried.is_empty()).then_some(0);
         }
-        self.choose_among(group, tried, now, false).or_else(|| self.choose_among(group, tried, now, true))
+        let mut states = self.states();
+        let chosen = self
+            .choose_among(&mut states, tried, now, false)
+            .or_else(|| self.choose_among(&mut states, tried, now, true))?;
+        if let Some(s) = states.get_mut(chosen) {
+            s.connections += 1;
+        }
+        Some(chosen)
     }
 
-    fn choose_among(&mut self, group: &Group, tried: &[usize], now: Instant, backup: bool) -> Option<usize> {
+    fn choose_among(
+        &self,
+        states: &mut [PeerState],
+        tried: &[usize],
+        now: Instant,
+        backup: bool,
+    ) -> Option<usize> {
         let mut best: Option<(usize, i64)> = None;
         let mut total = 0;
-        for (i, (p, s)) in group.peers.iter().zip(&mut self.peers).enumerate() {
+        let alone = self.peers.len() == 1;
+        for (i, (p, s)) in self.peers.iter().zip(states.iter_mut()).enumerate() {
             let failed = p.max_fails != 0
+                && !alone
                 && s.fails >= p.max_fails
                 && s.checked.is_some_and(|t| now.saturating_duration_since(t) <= p.fail_timeout);
             let full = p.max_conns != 0 && s.connections >= p.max_conns;
@@ -158,7 +194,7 @@ impl GroupState {
             }
         }
         let (i, _) = best?;
-        let (p, s) = (group.peers.get(i)?, self.peers.get_mut(i)?);
+        let (p, s) = (self.peers.get(i)?, states.get_mut(i)?);
         s.current -= total;
         if s.checked.is_none_or(|t| now.saturating_duration_since(t) > p.fail_timeout) {
             s.checked = Some(now);
@@ -166,26 +202,23 @@ impl GroupState {
         Some(i)
     }
 
-    /// A connection to the server begins.
-    pub fn begin(&mut self, peer: usize) {
-        if let Some(s) = self.peers.get_mut(peer) {
-            s.connections += 1;
+    /// A request to a chosen server is over.
+    pub fn end(&self, peer: usize) {
+        if self.lone().is_some() {
+            return;
         }
-    }
-
-    /// A request to the server is over.
-    pub fn end(&mut self, peer: usize) {
-        if let Some(s) = self.peers.get_mut(peer) {
+        if let Some(s) = self.states().get_mut(peer) {
             s.connections = s.connections.saturating_sub(1);
         }
     }
 
     /// A request failed. `true`: the server is now taken for dead.
-    pub fn fail(&mut self, group: &Group, peer: usize, now: Instant) -> bool {
-        let (Some(p), Some(s)) = (group.peers.get(peer), self.peers.get_mut(peer)) else { return false };
-        if group.peers.len() < 2 {
+    pub fn fail(&self, peer: usize, now: Instant) -> bool {
+        if self.peers.len() < 2 {
             return false;
         }
+        let mut states = self.states();
+        let (Some(p), Some(s)) = (self.peers.get(peer), states.get_mut(peer)) else { return false };
         s.fails = s.fails.saturating_add(1);
         s.failed = Some(now);
         s.checked = Some(now);
@@ -197,8 +230,11 @@ impl GroupState {
     }
 
     /// A request went well: failures before the present period are forgotten.
-    pub fn succeed(&mut self, peer: usize) {
-        if let Some(s) = self.peers.get_mut(peer)
+    pub fn succeed(&self, peer: usize) {
+        if self.lone().is_some() {
+            return;
+        }
+        if let Some(s) = self.states().get_mut(peer)
             && s.failed.is_some_and(|f| s.checked.is_none_or(|c| f < c))
         {
             s.fails = 0;
@@ -226,13 +262,12 @@ mod tests {
                 down: false,
             })
             .collect();
-        Group { name: b"u".to_vec(), explicit: true, peers, keepalive: Keepalive::new(32) }
+        Group::new(b"u".to_vec(), true, peers, Keepalive::new(32))
     }
 
     fn order(g: &Group, n: usize) -> String {
-        let mut s = GroupState::new(g);
         let now = Instant::now();
-        (0..n).filter_map(|_| s.choose(g, &[], now)).map(|i| char::from(b'a' + i as u8)).collect()
+        (0..n).filter_map(|_| g.choose(&[], now)).map(|i| char::from(b'a' + i as u8)).collect()
     }
 
     #[test]
@@ -245,15 +280,14 @@ mod tests {
     fn backups_wait_and_failures_count() {
         let mut g = group(&[1, 1, 1]);
         g.peers[2].backup = true;
-        let mut s = GroupState::new(&g);
         let now = Instant::now();
-        assert_eq!(s.choose(&g, &[0, 1], now), Some(2));
-        assert_eq!(s.choose(&g, &[0, 1, 2], now), None);
-        assert!(s.fail(&g, 0, now) && s.fail(&g, 1, now));
-        assert_eq!(s.choose(&g, &[], now), Some(2));
+        assert_eq!(g.choose(&[0, 1], now), Some(2));
+        assert_eq!(g.choose(&[0, 1, 2], now), None);
+        assert!(g.fail(0, now) && g.fail(1, now));
+        assert_eq!(g.choose(&[], now), Some(2));
         let later = now + Duration::from_secs(11);
-        assert_eq!(s.choose(&g, &[], later), Some(0));
-        s.succeed(0);
-        assert_eq!(s.choose(&g, &[2], later), Some(1));
+        assert_eq!(g.choose(&[], later), Some(0));
+        g.succeed(0);
+        assert_eq!(g.choose(&[2], later), Some(1));
     }
 }

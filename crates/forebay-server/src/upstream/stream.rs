@@ -26,6 +26,8 @@ pub struct Body {
     ignore_abort: bool,
     /// `proxy_pass_trailers`.
     pass_trailers: bool,
+    /// The protocol was switched: what came behind the head.
+    switched: Option<Vec<u8>>,
 }
 
 /// What a pull gave.
@@ -61,6 +63,7 @@ impl Body {
             read_timeout,
             ignore_abort: false,
             pass_trailers: false,
+            switched: None,
         }
     }
 
@@ -68,6 +71,21 @@ impl Body {
     pub fn set(&mut self, ignore_abort: bool, pass_trailers: bool) {
         self.ignore_abort = ignore_abort;
         self.pass_trailers = pass_trailers;
+    }
+
+    /// The connection of a protocol that was switched to.
+    pub fn switched(lease: Lease, early: Vec<u8>, read_timeout: Duration) -> Body {
+        Body { switched: Some(early), ..Body::new(lease, Framing::Stream, false, read_timeout) }
+    }
+
+    /// Passes bytes both ways where the protocol was switched. `false`: it was not.
+    pub async fn relay(&mut self, req: &mut Request) -> bool {
+        let Some(early) = self.switched.take() else { return false };
+        let thread = req.thread.clone();
+        if let Some(conn) = self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
+            super::tunnel::relay(&thread, req, conn, early, self.read_timeout).await;
+        }
+        true
     }
 
     /// Takes bytes that have been received; appends what is content.

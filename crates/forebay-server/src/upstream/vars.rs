@@ -32,9 +32,7 @@ pub const VARIABLES: &[Row] = rows! {
     }),
     "upstream_connect_time" => |r, o| list(r, o, |a, o| time(a.connect, o)),
     "upstream_header_time" => |r, o| list(r, o, |a, o| time(a.header, o)),
-    "upstream_response_time" => |r, o| list(r, o, |a, o| {
-        time(Some(a.response.unwrap_or_else(|| a.started.elapsed())), o);
-    }),
+    "upstream_response_time" => |r, o| list(r, o, |a, o| time(a.response, o)),
     "upstream_response_length" => |r, o| list(r, o, |a, o| response::number(o, a.length)),
     "upstream_bytes_sent" => |r, o| list(r, o, |a, o| response::number(o, a.sent)),
     "upstream_bytes_received" => |r, o| list(r, o, |a, o| response::number(o, a.received)),

@@ -8,6 +8,7 @@ use crate::request::Request;
 use crate::response::Part;
 use crate::upstream::exchange::Lease;
 use crate::upstream::stream::{Body, Pulled};
+use forebay_conf::error::Level;
 use forebay_http::field::{FieldLine, Name};
 use forebay_http::h1::client::framing_of_response;
 use forebay_http::request::Method;
@@ -31,11 +32,27 @@ fn hidden(name: Name, text: &[u8]) -> bool {
 pub fn take(
     req: &mut Request,
     lease: Lease,
-    to_head: bool,
+    (to_head, upgrade): (bool, bool),
     pass: &Arc<Pass>,
     s: &Settings,
 ) -> Result<Outcome, Stop> {
     let status = req.modules.upstream.head.status;
+    if status == 101 {
+        if !upgrade {
+            req.log(
+                Level::Error,
+                "upstream switched protocols unasked while reading response header from upstream",
+            );
+            return Err(Stop::Status(502));
+        }
+        req.resp.proxied = true;
+        req.resp.status = status;
+        fields(req, pass, s)?;
+        let head = &req.modules.upstream.head;
+        let early = head.buf.get(head.len..).unwrap_or_default().to_vec();
+        req.resp.source = Some(Box::new(Body::switched(lease, early, s.read_timeout.0)));
+        return Ok(Outcome::Done);
+    }
     if let Some(out) = accel_redirect(req, s) {
         return Ok(out);
     }
@@ -116,13 +133,21 @@ fn field(req: &mut Request, f: &FieldLine, buf: &[u8], pass: &Arc<Pass>, s: &Set
         return Ok(());
     }
     match f.id {
+        // One of these speaks for the response: further ones would contradict it.
+        Name::Expires | Name::LastModified | Name::Etag if req.resp.fields.get(name).is_some() => {}
+        Name::LastModified => match forebay_http::date::parse(value) {
+            Some(t) if forebay_http::date::imf(t) == value => req.resp.last_modified = Some(t),
+            _ => req.resp.fields.push(name, value),
+        },
         Name::ContentType => content_type(req, value),
         Name::Location | Name::Refresh => {
             let mut out = Vec::new();
-            if f.id == Name::Location {
-                redirect(req, value, pass, s, &mut out)?;
-            } else {
+            if f.id == Name::Refresh {
                 refresh(req, value, pass, s, &mut out)?;
+            } else if redirect(req, value, pass, s, &mut out)? {
+                // Rewritten to a path of ours, which is made absolute like any other.
+                req.resp.location = out;
+                return Ok(());
             }
             req.resp.fields.push(name, &out);
         }
@@ -153,14 +178,14 @@ fn content_type(req: &mut Request, value: &[u8]) {
     r.charset.extend_from_slice(charset);
 }
 
-/// `Location` as the client shall see it (nginx: proxy_redirect).
+/// `Location` as the client shall see it (nginx: proxy_redirect). `false`: as it was.
 fn redirect(
     req: &mut Request,
     value: &[u8],
     pass: &Arc<Pass>,
     s: &Settings,
     out: &mut Vec<u8>,
-) -> Result<(), Stop> {
+) -> Result<bool, Stop> {
     for r in s.redirect.0.iter() {
         match r {
             Redirect::Default => {
@@ -169,7 +194,7 @@ fn redirect(
                 {
                     out.extend_from_slice(&to);
                     out.extend_from_slice(rest);
-                    return Ok(());
+                    return Ok(true);
                 }
             }
             Redirect::Prefix(from, to) => {
@@ -177,19 +202,19 @@ fn redirect(
                 if let Some(rest) = value.strip_prefix(from.as_slice()) {
                     to.eval(req, out)?;
                     out.extend_from_slice(rest);
-                    return Ok(());
+                    return Ok(true);
                 }
             }
             Redirect::Pattern(p, to) => {
                 if p.exec(req, value) {
                     to.eval(req, out)?;
-                    return Ok(());
+                    return Ok(true);
                 }
             }
         }
     }
     out.extend_from_slice(value);
-    Ok(())
+    Ok(false)
 }
 
 /// What `proxy_redirect default` replaces, and by what.
@@ -214,7 +239,7 @@ fn refresh(
     match at {
         Some(at) => {
             out.extend_from_slice(&value[..at + 4]);
-            redirect(req, &value[at + 4..], pass, s, out)
+            redirect(req, &value[at + 4..], pass, s, out).map(|_| ())
         }
         None => {
             out.extend_from_slice(value);
@@ -237,6 +262,13 @@ fn survives(name: Name) -> bool {
     )
 }
 
+/// Whether a path leads upwards or is cut short by a NUL, plain or escaped.
+fn unsafe_path(path: &[u8]) -> bool {
+    let mut plain = Vec::new();
+    forebay_http::uri::unescape(path, &mut plain);
+    plain.contains(&0) || plain.split(|b| *b == b'/').any(|segment| segment == b"..")
+}
+
 /// `X-Accel-Redirect`: another location answers.
 fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
     let target = req.modules.upstream.head.get(Name::XAccelRedirect)?.to_vec();
@@ -255,7 +287,10 @@ fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
         let mut split = target.splitn(2, |b| *b == b'?');
         let path = split.next().unwrap_or_default();
         let mut uri = Vec::new();
-        if path.first() != Some(&b'/') || forebay_http::uri::normalise(path, true, &mut uri).is_err() {
+        if path.first() != Some(&b'/')
+            || unsafe_path(path)
+            || forebay_http::uri::normalise(path, true, &mut uri).is_err()
+        {
             return Some(Outcome::Status(404));
         }
         req.uri = uri;
