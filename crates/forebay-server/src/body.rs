@@ -481,9 +481,30 @@ async fn room(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
 
 /// Writes bytes, all of them.
 pub async fn write_all(thread: &Rc<Thread>, req: &mut Request, token: Token, bytes: &[u8]) -> bool {
+    write_with(thread, req, token, bytes, SendFlags::NOSIGNAL).await
+}
+
+/// Writes the last bytes of a response. If the connection is closed behind it, the kernel holds them back for
+/// the few instructions until then, so that data and FIN are one packet instead of two.
+pub async fn write_last(thread: &Rc<Thread>, req: &mut Request, token: Token, bytes: &[u8]) -> bool {
+    let flags = last_flags(req);
+    write_with(thread, req, token, bytes, flags).await
+}
+
+fn last_flags(req: &Request) -> SendFlags {
+    if req.closes_at_once { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL }
+}
+
+async fn write_with(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    token: Token,
+    bytes: &[u8],
+    flags: SendFlags,
+) -> bool {
     let mut rest = bytes;
     while !rest.is_empty() {
-        match thread.reactor.with_fd(token, |fd| rustix::net::send(fd, rest, SendFlags::NOSIGNAL)) {
+        match thread.reactor.with_fd(token, |fd| rustix::net::send(fd, rest, flags)) {
             Some(Ok(n)) => {
                 req.sent += n as u64;
                 rest = rest.get(n..).unwrap_or_default();
@@ -525,7 +546,7 @@ pub async fn send(
             for p in &req.resp.body {
                 head.extend_from_slice(memory(&req.resp.text, p));
             }
-            return write_all(thread, req, token, head).await;
+            return write_last(thread, req, token, head).await;
         }
         return send_memory(thread, req, token, head).await;
     }
@@ -557,6 +578,7 @@ fn memory<'p>(text: &'p [u8], p: &'p Part) -> &'p [u8] {
 /// One vectored write for head and body; more only if the socket is full.
 async fn send_memory(thread: &Rc<Thread>, req: &mut Request, token: Token, head: &[u8]) -> bool {
     let mut done = 0usize;
+    let flags = last_flags(req);
     loop {
         let mut slices: [IoSlice<'_>; 7] = [IoSlice::new(&[]); 7];
         let mut skip = done;
@@ -575,13 +597,8 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, token: Token, head:
         }
         let want: usize = slices[..n].iter().map(|s| s.len()).sum();
         let got = thread.reactor.with_fd(token, |fd| match n {
-            1 => rustix::net::send(fd, &slices[0], SendFlags::NOSIGNAL),
-            _ => rustix::net::sendmsg(
-                fd,
-                &slices[..n],
-                &mut SendAncillaryBuffer::default(),
-                SendFlags::NOSIGNAL,
-            ),
+            1 => rustix::net::send(fd, &slices[0], flags),
+            _ => rustix::net::sendmsg(fd, &slices[..n], &mut SendAncillaryBuffer::default(), flags),
         });
         match got {
             Some(Ok(sent)) => {
@@ -765,11 +782,11 @@ async fn send_source(
         if last {
             break;
         }
-        if state == Pulled::Blocked {
-            if !flush(thread, req, token, &mut pending).await || !source.wait(req).await {
-                ok = false;
-                break;
-            }
+        if state == Pulled::Blocked
+            && (!flush(thread, req, token, &mut pending).await || !source.wait(req).await)
+        {
+            ok = false;
+            break;
         }
         state = Pulled::Blocked;
     }

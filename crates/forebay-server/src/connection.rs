@@ -300,10 +300,11 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
         }
         head::write(req, &mut out)
     };
+    req.closes_at_once = !req.keep_alive && req.resp.source.is_none();
     req.sent_head = out.len() as u64;
     let sent = match framing {
         BodyFraming::None => {
-            let sent = body::write_all(thread, req, token, &out).await;
+            let sent = body::write_last(thread, req, token, &out).await;
             if let Some(mut source) = req.resp.source.take() {
                 if sent && source.relay(req).await {
                     req.keep_alive = false;

@@ -223,6 +223,8 @@ pub struct Request {
     pub body: RequestBody,
     /// How long the connection may be idle after this request.
     pub keepalive_timeout: std::time::Duration,
+    /// The connection is closed right behind the response.
+    pub closes_at_once: bool,
     /// The client did not read or write in time.
     pub timed_out: bool,
     /// `return 444`: closed without an answer.
@@ -289,6 +291,7 @@ impl Request {
             refused: 0,
             body: RequestBody::default(),
             keepalive_timeout: std::time::Duration::ZERO,
+            closes_at_once: false,
             timed_out: false,
             drop_connection: false,
             pipelined: false,
