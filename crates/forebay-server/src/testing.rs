@@ -35,7 +35,11 @@ pub fn warnings(http: &str) -> Vec<String> {
 /// A request with the given query at the first server, or at the http level if there is none.
 pub fn request(http: &str, args: &str) -> Request {
     let (config, _) = load(http).unwrap_or_else(|e| panic!("{}", e.message));
-    let conf = Rc::new(ThreadConfig { config: Arc::new(config), listeners: vec![Some(0)] });
+    let conf = Rc::new(ThreadConfig {
+        config: Arc::new(config),
+        listeners: vec![Some(0)],
+        groups: Default::default(),
+    });
     let counters = Arc::new(Counters::default());
     let thread = Rc::new(Thread {
         reactor: crate::reactor::Reactor::new().expect("epoll"),
