@@ -1,6 +1,7 @@
 //! Access log: compiled formats, per-thread buffers (nginx: access_log, log_format). Hot path.
 
 use crate::config::template::{Part, Template};
+use crate::modules::vars::push_field;
 use crate::request::{Request, VarError};
 use crate::thread::Thread;
 use crate::variables::{Registry, VarId};
@@ -47,10 +48,6 @@ enum Op {
     Client(Shortcut),
 }
 
-fn field(req: &Request, name: Name, out: &mut Vec<u8>) -> bool {
-    req.head.get(name).map(|v| out.extend_from_slice(v)).is_some()
-}
-
 /// Shortcuts by the variable's name.
 fn shortcut(name: &[u8]) -> Option<Op> {
     Some(match name {
@@ -81,9 +78,9 @@ fn shortcut(name: &[u8]) -> Option<Op> {
             }
             crate::modules::vars::push_remote_user(r, o)
         }),
-        b"http_referer" => Op::Client(|r, o| field(r, Name::Referer, o)),
-        b"http_user_agent" => Op::Client(|r, o| field(r, Name::UserAgent, o)),
-        b"http_host" => Op::Client(|r, o| field(r, Name::Host, o)),
+        b"http_referer" => Op::Client(|r, o| push_field(r, Name::Referer, o)),
+        b"http_user_agent" => Op::Client(|r, o| push_field(r, Name::UserAgent, o)),
+        b"http_host" => Op::Client(|r, o| push_field(r, Name::Host, o)),
         _ => return None,
     })
 }

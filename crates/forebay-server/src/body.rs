@@ -719,14 +719,7 @@ async fn send_parts(
         if total == 0 || parts.iter().all(Part::is_empty) {
             push_piece(req, b"", true, true, &mut pending);
         }
-        pending.extend_from_slice(b"0\r\n");
-        for (name, value) in req.resp.trailers.iter() {
-            pending.extend_from_slice(name);
-            pending.extend_from_slice(b": ");
-            pending.extend_from_slice(value);
-            pending.extend_from_slice(b"\r\n");
-        }
-        pending.extend_from_slice(b"\r\n");
+        end_chunks(req, &mut pending);
     }
     let ok = flush(thread, req, token, &mut pending).await;
     req.give_buf(pending);
@@ -830,7 +823,8 @@ async fn send_piece(
     }
 }
 
-fn end_chunks(req: &Request, pending: &mut Vec<u8>) {
+fn end_chunks(req: &mut Request, pending: &mut Vec<u8>) {
+    crate::modules::headers::trailers(req);
     pending.extend_from_slice(b"0\r\n");
     for (name, value) in req.resp.trailers.iter() {
         pending.extend_from_slice(name);

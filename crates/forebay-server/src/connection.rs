@@ -218,6 +218,9 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, token: Token, reject: &p
     req.choose_server();
     req.keep_alive = false;
     req.refused = reject.status;
+    if reject.stage == Stage::Line {
+        req.uri.clear();
+    }
     let mut message = Vec::new();
     reject.message(&req.head, &mut message);
     req.log(Level::Info, &String::from_utf8_lossy(&message));
@@ -529,6 +532,8 @@ impl Request {
         self.refusal = None;
         self.drop_connection = false;
         self.rewritten = false;
+        self.valid_location = true;
+        self.drop_connection = false;
         self.sent = 0;
         self.sent_head = 0;
         self.received = self.head.len as u64;

@@ -86,7 +86,8 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     }
     let mut framing = if r.head_only { BodyFraming::None } else { BodyFraming::Plain };
     let mut chunked = false;
-    match r.content_length {
+    let trailers = r.expect_trailers && req.head.version >= Version::Http11 && core.chunked_transfer_encoding;
+    match r.content_length.filter(|_| !trailers) {
         Some(n) if status != 204 => {
             out.extend_from_slice(b"Content-Length: ");
             response::number(out, n);

@@ -89,6 +89,7 @@ impl LocationTree {
 /// Chooses the location of a request by its path.
 pub fn choose(http: &HttpRef, req: &mut Request) {
     let server = http.server(req);
+    req.valid_location = true;
     req.location = match server.tree.find(&http.locations, req) {
         Found::Nothing => server.root,
         Found::Prefix(id) | Found::Final(id) => id,

@@ -162,6 +162,16 @@ fn find_location(req: &mut Request) -> Option<Outcome> {
     None
 }
 
+/// Once for a request, before the first rewrite. The hooks there are only look at the head.
+fn post_read(req: &mut Request) {
+    let http = req.http();
+    if let Some(l) = http.locations.get(http.server(req).root) {
+        for hook in &l.plan.post_read {
+            let _ = hook(req);
+        }
+    }
+}
+
 /// A path that lacks only the final slash of a location taken by an upstream is redirected to it.
 fn add_slash(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
@@ -181,16 +191,6 @@ fn add_slash(req: &mut Request) -> Option<Outcome> {
     }
     req.resp.location = target;
     Some(Outcome::Status(301))
-}
-
-/// Once for a request, before the first rewrite. The hooks there are only look at the head.
-fn post_read(req: &mut Request) {
-    let http = req.http();
-    if let Some(l) = http.locations.get(http.server(req).root) {
-        for hook in &l.plan.post_read {
-            let _ = hook(req);
-        }
-    }
 }
 
 async fn preaccess(req: &mut Request) -> Option<Outcome> {

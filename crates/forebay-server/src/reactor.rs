@@ -153,7 +153,9 @@ pub trait Handler {
     fn accept(self: Rc<Self>, listener: u32);
     /// An idle connection reached its deadline; the slot is closed after this.
     fn expired(&self, conn: Self::Conn);
-    /// Called once per turn of the loop, before waiting.
+    /// Called first in each turn of the loop.
+    fn tick(&self, now: Instant);
+    /// Called last in each turn of the loop, before waiting.
     fn turn(&self);
     /// When [`Handler::turn`] wants to be called at the latest.
     fn due(&self) -> Option<Instant>;
@@ -630,7 +632,9 @@ impl<C: 'static> Reactor<C> {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
         let mut ids = Vec::new();
         loop {
-            self.now.set(Instant::now());
+            let now = Instant::now();
+            self.now.set(now);
+            handler.tick(now);
             for e in events.drain(..) {
                 self.on_event(handler, Token::unpack(e.data.u64()), e.flags);
             }

@@ -196,6 +196,9 @@ pub struct Request {
     pub in_error_page: bool,
     /// Path was changed by a rewrite or redirect (`path_changed` of the head no longer tells).
     pub rewritten: bool,
+    /// The location is that of the path: not so after a rewrite that stays where it is, which a handler
+    /// that replaces the location's part of the path must know.
+    pub valid_location: bool,
     /// Bytes sent, head included (`$bytes_sent`).
     pub sent: u64,
     /// Bytes of the head sent.
@@ -273,6 +276,7 @@ impl Request {
             add_uri_to_alias: false,
             in_error_page: false,
             rewritten: false,
+            valid_location: true,
             sent: 0,
             sent_head: 0,
             received: 0,
@@ -386,6 +390,17 @@ impl Request {
         match &var.source {
             Source::Get(f) => f(self, out),
             Source::Prefix(f, rest) => f(self, rest, out),
+            Source::Stored if var.by_set => {
+                if http.location(self).settings.rewrite.uninitialized_variable_warn {
+                    let name = String::from_utf8_lossy(&var.name);
+                    self.log(
+                        forebay_conf::error::Level::Warn,
+                        &format!("using uninitialized \"{name}\" variable"),
+                    );
+                }
+                self.store(id, Some(b""));
+                Ok(true)
+            }
             Source::Stored | Source::Absent | Source::Unknown => Ok(false),
             Source::Computed(c) => {
                 if self.depth >= MAX_DEPTH {

@@ -150,16 +150,18 @@ pub struct Response {
     pub location: Vec<u8>,
     /// All other fields.
     pub fields: FieldList,
-    /// Trailer fields (nginx: add_trailer).
+    /// Trailers will follow, which takes the chunked coding (nginx: add_trailer).
+    pub expect_trailers: bool,
+    /// Trailer fields.
     pub trailers: FieldList,
     /// Body.
     pub body: Vec<Part>,
+    /// Bytes made for the body, reused from request to request.
+    pub text: Vec<u8>,
     /// What follows the parts: the rest of an upstream's response.
     pub source: Option<Box<crate::upstream::stream::Body>>,
     /// Came from an upstream: conditions and ranges were its business.
     pub proxied: bool,
-    /// Bytes made for the body, reused from request to request.
-    pub text: Vec<u8>,
     /// Filters of the body, in order.
     pub filters: Vec<Box<dyn BodyFilter>>,
     /// Whether a part of the body may be asked for.
@@ -190,10 +192,11 @@ impl Response {
         self.location.clear();
         self.fields.clear();
         self.trailers.clear();
+        self.expect_trailers = false;
         self.body.clear();
+        self.text.clear();
         self.source = None;
         self.proxied = false;
-        self.text.clear();
         self.filters.clear();
         self.allow_ranges = false;
         self.head_only = false;

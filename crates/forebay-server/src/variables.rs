@@ -84,6 +84,8 @@ pub struct Var {
     pub source: Source,
     /// Whether it may be defined anew.
     pub settable: bool,
+    /// `set` defines it: using it before that is worth a warning.
+    pub by_set: bool,
 }
 
 /// The variables of a configuration under construction.
@@ -103,7 +105,7 @@ impl Registry {
         let (source, settable) = builtin(&name);
         let id = VarId(self.vars.len().min(usize::from(u16::MAX)) as u16);
         self.index.insert(name.clone(), id);
-        self.vars.push(Var { name, source, settable });
+        self.vars.push(Var { name, source, settable, by_set: false });
         id
     }
 
@@ -126,6 +128,13 @@ impl Registry {
             v.source = Source::Stored;
         }
         Ok(id)
+    }
+
+    /// Notes that `set` defines a variable.
+    pub fn note_set(&mut self, id: VarId) {
+        if let Some(v) = self.vars.get_mut(usize::from(id.0)) {
+            v.by_set = true;
+        }
     }
 
     /// Defines a computed variable (`map`, `geo`, ...). A later definition replaces an earlier one.
@@ -161,8 +170,9 @@ fn builtin(name: &[u8]) -> (Source, bool) {
             RowSource::Get(g) if row.name.as_bytes() == name => return (Source::Get(g), row.settable),
             RowSource::Prefix(g) => {
                 let prefix = &row.name[..row.name.len() - 1];
-                if name.len() > prefix.len() && name.starts_with(prefix.as_bytes()) {
-                    return (Source::Prefix(g, name[prefix.len()..].into()), row.settable);
+                if name.starts_with(prefix.as_bytes()) {
+                    // A member of a family can always be set; where it is not, the family answers.
+                    return (Source::Prefix(g, name[prefix.len()..].into()), true);
                 }
             }
             RowSource::Get(_) => {}

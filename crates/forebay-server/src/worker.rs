@@ -397,9 +397,12 @@ impl Handler for WorkerThread {
         }
     }
 
+    fn tick(&self, now: Instant) {
+        self.thread.clock.tick(now);
+    }
+
     fn turn(&self) {
         let now = self.thread.reactor.now();
-        self.thread.clock.tick(now);
         self.thread.error_lines.borrow_mut().flush(&self.thread);
         for c in self.mailbox.take() {
             self.command(c);

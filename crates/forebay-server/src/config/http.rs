@@ -29,14 +29,14 @@ pub struct Http {
     pub addresses: Vec<ListenerAddresses>,
     /// Log formats.
     pub log_formats: Vec<crate::access_log::Format>,
-    /// Upstream groups.
-    pub upstreams: Vec<crate::upstream::Group>,
-    /// Whether any location has `auto_redirect`.
-    pub has_auto_redirect: bool,
     /// Some variable shows a field of the response head.
     pub logs_sent_fields: bool,
     /// `charset_map`s.
     pub charset_maps: modules::charset::Maps,
+    /// Upstream groups.
+    pub upstreams: Vec<crate::upstream::Group>,
+    /// Whether any location has `auto_redirect`.
+    pub has_auto_redirect: bool,
 }
 
 /// Addresses served by one socket: a wildcard socket may stand for several.

@@ -175,9 +175,9 @@ fn build(
     config.default_root = [config.prefix.as_slice(), b"html"].concat();
     let (mut log_files, mut temp_paths, mut log_formats) = (Vec::new(), Vec::new(), Vec::new());
     log_formats.push(crate::modules::log::combined(&mut vars));
+    let mut charset_maps = crate::modules::charset::Maps::default();
     let mut upstreams = crate::upstream::config::Groups::default();
     let mut zones = crate::modules::limit_req::Zones::default();
-    let mut charset_maps = crate::modules::charset::Maps::default();
     let mut cx = Scope {
         env,
         files,
@@ -186,9 +186,9 @@ fn build(
         log_files: &mut log_files,
         temp_paths: &mut temp_paths,
         log_formats: &mut log_formats,
+        charset_maps: &mut charset_maps,
         upstreams: &mut upstreams,
         zones: &mut zones,
-        charset_maps: &mut charset_maps,
     };
     let mut http_seen = false;
     let mut events_seen = false;

@@ -25,12 +25,12 @@ pub struct Scope<'a> {
     pub temp_paths: &'a mut Vec<PathBuf>,
     /// Log formats by name, in order of definition; index 0 is `combined`.
     pub log_formats: &'a mut Vec<crate::access_log::Format>,
+    /// `charset_map`s so far.
+    pub charset_maps: &'a mut crate::modules::charset::Maps,
     /// Upstream groups, named and implied.
     pub upstreams: &'a mut crate::upstream::config::Groups,
     /// Shared zones of the limiting modules.
     pub zones: &'a mut crate::modules::limit_req::Zones,
-    /// `charset_map`s so far.
-    pub charset_maps: &'a mut crate::modules::charset::Maps,
 }
 
 impl Scope<'_> {

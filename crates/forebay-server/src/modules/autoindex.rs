@@ -162,8 +162,9 @@ fn respond(req: &mut Request, s: &Settings, entries: &[Entry], callback: Option<
     match s.format {
         Format::Html => {
             let utf8 = charset::planned(req).is_some_and(|c| c.eq_ignore_ascii_case(b"utf-8"));
-            let zone = if s.localtime { Some(req.thread.clone()) } else { None };
-            let offset = |t: i64| zone.as_ref().map_or(0, |z| i64::from(z.clock.offset(t)));
+            // As nginx: the offset of now, whatever it was when the file was changed.
+            let offset =
+                if s.localtime { i64::from(req.thread.clock.offset(req.thread.clock.unix())) } else { 0 };
             html(&req.uri, entries, s.exact_size, utf8, offset, &mut out);
         }
         Format::Xml => xml(entries, &mut out),
@@ -174,14 +175,7 @@ fn respond(req: &mut Request, s: &Settings, entries: &[Entry], callback: Option<
     req.resp.content_length = None;
 }
 
-fn html(
-    uri: &[u8],
-    entries: &[Entry],
-    exact: bool,
-    utf8: bool,
-    offset: impl Fn(i64) -> i64,
-    out: &mut Vec<u8>,
-) {
+fn html(uri: &[u8], entries: &[Entry], exact: bool, utf8: bool, offset: i64, out: &mut Vec<u8>) {
     let mut title = Vec::new();
     escape_html(uri, &mut title);
     for piece in [
@@ -194,7 +188,7 @@ fn html(
     }
     out.extend_from_slice(b"</h1><hr><pre><a href=\"../\">../</a>\r\n");
     for e in entries {
-        html_line(e, exact, utf8, offset(e.mtime), out);
+        html_line(e, exact, utf8, offset, out);
     }
     out.extend_from_slice(b"</pre><hr></body>\r\n</html>\r\n");
 }

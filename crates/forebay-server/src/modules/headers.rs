@@ -182,21 +182,25 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
         add(req, &l.name, &value);
     }
     let has_body = !matches!(req.resp.status, 204 | 304);
-    if has_body && !h.add_trailer.0.is_empty() && req.head.version >= forebay_http::request::Version::Http11 {
-        let mut any = false;
-        for l in h.add_trailer.0.iter().filter(|l| good || l.always) {
-            let value = l.value.value(req)?;
-            if !value.is_empty() {
-                req.resp.trailers.push(&l.name, &value);
-                any = true;
-            }
-        }
-        if any {
-            // Trailers need the chunked coding.
-            req.resp.content_length = None;
-        }
+    if has_body && h.add_trailer.0.iter().any(|l| good || l.always) {
+        req.resp.expect_trailers = true;
     }
     Ok(())
+}
+
+/// Makes the trailers, when the body has gone and all variables have their last values.
+pub fn trailers(req: &mut Request) {
+    if !req.resp.expect_trailers {
+        return;
+    }
+    let http = req.http();
+    let good = good_status(req.resp.status);
+    for l in http.location(req).settings.headers.add_trailer.0.iter().filter(|l| good || l.always) {
+        match l.value.value(req) {
+            Ok(v) if !v.is_empty() => req.resp.trailers.push(&l.name, &v),
+            _ => {}
+        }
+    }
 }
 
 fn add(req: &mut Request, name: &[u8], value: &[u8]) {
@@ -262,4 +266,33 @@ fn set_expires(req: &mut Request, e: &Expires) -> Result<(), VarError> {
 fn from_now(_now: i64, at: i64, age: i64) -> (Vec<u8>, Vec<u8>) {
     let cache = if age < 0 { b"no-cache".to_vec() } else { format!("max-age={age}").into_bytes() };
     (forebay_http::date::imf(at).to_vec(), cache)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(names: &[&str]) -> Option<Lines> {
+        let line = |n: &&str| Line { name: n.as_bytes().to_vec(), value: Template::default(), always: false };
+        Some(Lines(Arc::new(names.iter().map(line).collect())))
+    }
+
+    fn names(l: &Option<Lines>) -> Option<Vec<String>> {
+        l.as_ref().map(|l| l.0.iter().map(|l| String::from_utf8_lossy(&l.name).into_owned()).collect())
+    }
+
+    #[test]
+    fn lines_are_joined_or_dropped() {
+        let parent = lines(&["P"]);
+        let merged = |own: Option<Lines>, mode| {
+            let mut own = own;
+            merge(&mut own, &parent, mode);
+            names(&own)
+        };
+        assert_eq!(merged(lines(&["O"]), Inherit::Merge), Some(vec!["O".into(), "P".into()]));
+        assert_eq!(merged(lines(&["O"]), Inherit::On), Some(vec!["O".into()]));
+        // What is unset is taken over afterwards; an empty list is not.
+        assert_eq!(merged(None, Inherit::Merge), None);
+        assert_eq!(merged(None, Inherit::Off), Some(vec![]));
+    }
 }

@@ -232,12 +232,12 @@ impl Content {
 pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
     match d.name.text.as_slice() {
         b"log_format" => log::format(d, cx)?,
-        b"upstream" => crate::upstream::config::block(d, cx)?,
-        b"limit_req_zone" => limit_req::zone(d, cx)?,
         b"map" => map::block(d, cx)?,
         b"geo" => geo::block(d, cx)?,
         b"split_clients" => split_clients::block(d, cx)?,
         b"charset_map" => charset::map(d, cx)?,
+        b"upstream" => crate::upstream::config::block(d, cx)?,
+        b"limit_req_zone" => limit_req::zone(d, cx)?,
         _ => return Ok(false),
     }
     Ok(true)
@@ -293,23 +293,26 @@ pub fn variables() -> impl Iterator<Item = &'static Row> {
 pub struct ModuleState {
     /// `$request_id`, made when first asked for.
     pub request_id: Option<[u8; 32]>,
-    /// Servers asked on behalf of the request.
-    pub upstream: crate::upstream::exchange::Upstreamed,
-    /// `$limit_req_status`.
-    pub limit_req: Option<limit_req::Outcome>,
     /// Who connected, when realip put another address in its place.
     pub replaced_peer: Option<crate::request::Peer>,
     /// `$secure_link`.
     pub secure_link: secure_link::State,
     /// Identifiers of the client.
     pub userid: userid::State,
+    /// Servers asked on behalf of the request.
+    pub upstream: crate::upstream::exchange::Upstreamed,
+    /// `$limit_req_status`.
+    pub limit_req: Option<limit_req::Outcome>,
 }
 
 impl ModuleState {
     /// Empties it for the next request.
     pub fn clear(&mut self) {
-        let mut upstream = std::mem::take(&mut self.upstream);
-        upstream.clear();
-        *self = ModuleState { upstream, ..ModuleState::default() };
+        self.request_id = None;
+        self.replaced_peer = None;
+        self.secure_link = secure_link::State::default();
+        self.userid = userid::State::default();
+        self.upstream.clear();
+        self.limit_req = None;
     }
 }

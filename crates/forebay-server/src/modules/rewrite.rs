@@ -99,6 +99,7 @@ fn set(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
     let [name, value] = d.args.as_slice() else { return Err(cx.error(d, "invalid number of arguments")) };
     let var = variable(d, name, cx)?;
     let id = cx.vars.define_stored(var).map_err(|m| cx.error_at(d, name, m))?;
+    cx.vars.note_set(id);
     Ok(Op::Set(id, cx.template(d, value)?))
 }
 
@@ -285,7 +286,10 @@ fn set_value(req: &mut Request, t: &Template, quote: bool, out: &mut Vec<u8>) ->
 fn steps(req: &mut Request, ops: &[Op], walk: &mut Walk) -> Result<Step, VarError> {
     for op in ops {
         let step = match op {
-            Op::Break => Step::Stop(Ran::Through),
+            Op::Break => {
+                req.valid_location &= !walk.changed;
+                Step::Stop(Ran::Through)
+            }
             Op::Set(var, t) => {
                 let mut v = req.take_buf();
                 set_value(req, t, walk.quote, &mut v)?;
@@ -366,8 +370,9 @@ fn file_test(test: u8, path: &[u8]) -> bool {
     match test {
         b'f' => kind == FileType::RegularFile,
         b'd' => kind == FileType::Directory,
-        b'x' => kind == FileType::RegularFile && s.st_mode & 0o100 != 0,
-        _ => true,
+        b'x' => s.st_mode & 0o100 != 0,
+        // Sockets, devices and the like do not count as there.
+        _ => matches!(kind, FileType::RegularFile | FileType::Directory),
     }
 }
 
@@ -443,11 +448,13 @@ fn apply(
     // What the client had to encode is encoded again where it goes into a query or a URL.
     let encoded = encoded(req);
     let mut out = req.take_buf();
-    let mut in_args = false;
+    let (mut in_args, mut split) = (false, None);
     for part in to.parts() {
         match part {
             Part::Text(t) => {
-                in_args |= t.contains(&b'?');
+                // Only a question mark that is written here begins the query, not one in a capture.
+                split = split.or_else(|| memchr::memchr(b'?', t).map(|i| out.len() + i));
+                in_args = split.is_some();
                 out.extend_from_slice(t);
             }
             Part::Var(v) => {
@@ -468,7 +475,6 @@ fn apply(
         req.resp.location = out;
         return Ok(Step::Stop(Ran::Status(status)));
     }
-    let split = memchr::memchr(b'?', &out);
     if let Some(at) = split {
         let mut args = out[at + 1..].to_vec();
         if keep_args && !req.args.is_empty() {
@@ -492,6 +498,7 @@ fn apply(
         Flag::Last => Step::Stop(Ran::UriChanged),
         Flag::Break => {
             *changed = false;
+            req.valid_location = false;
             Step::Stop(Ran::Through)
         }
         _ => Step::Next,

@@ -131,7 +131,16 @@ pub(crate) fn seconds(out: &mut Vec<u8>, d: Duration) -> Got {
 }
 
 fn field(r: &mut Request, name: Name, out: &mut Vec<u8>) -> Got {
-    Ok(r.head.get(name).map(|v| out.extend_from_slice(v)).is_some())
+    Ok(push_field(r, name, out))
+}
+
+/// Appends the values of all lines with a name; `false` if there is none.
+pub fn push_field(r: &Request, name: Name, out: &mut Vec<u8>) -> bool {
+    if r.head.first.0.get(name as usize).is_none_or(|i| *i == 0) {
+        return false;
+    }
+    let lines = r.head.fields.iter().filter(|f| f.id == name);
+    join(lines.map(|f| f.value.of(&r.head.buf)), b", ", out)
 }
 
 fn uri(r: &mut Request, out: &mut Vec<u8>) -> Got {
@@ -305,7 +314,7 @@ fn arg(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
 fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
     let h = &r.head;
     for f in h.fields.iter().filter(|f| f.id == Name::Cookie) {
-        for pair in f.value.of(&h.buf).split(|b| *b == b';' || *b == b',') {
+        for pair in f.value.of(&h.buf).split(|b| *b == b';') {
             let pair = pair.trim_ascii();
             if let Some(at) = memchr::memchr(b'=', pair)
                 && pair[..at].eq_ignore_ascii_case(name)

@@ -51,8 +51,14 @@ struct Bridge<'p> {
     at: usize,
     out: Bridged,
     flags: Flags,
-    /// Flags to go back to at the end of each open group.
-    open: Vec<Flags>,
+    /// For each open group: the flags to go back to, and whether it is an assertion, which gets a group around it.
+    open: Vec<(Flags, bool)>,
+    /// Where an assertion has just ended.
+    after_assertion: Option<usize>,
+    /// What is read now follows an assertion.
+    assertion_repeated: bool,
+    /// `\z` occurs.
+    strict_end: bool,
     groups: u32,
     names: Vec<&'p [u8]>,
     /// Referred to: number and offset for a message.
@@ -76,6 +82,9 @@ pub fn bridge(text: &[u8]) -> Result<Bridged, BridgeError> {
         out: Bridged::default(),
         flags: Flags::default(),
         open: Vec::new(),
+        after_assertion: None,
+        assertion_repeated: false,
+        strict_end: false,
         groups: 0,
         names: Vec::new(),
         numbers_used: Vec::new(),
@@ -95,6 +104,8 @@ pub fn bridge(text: &[u8]) -> Result<Bridged, BridgeError> {
     if let Some((_, at)) = b.names_used.iter().find(|(n, _)| !b.names.contains(n)) {
         return Err(BridgeError { message: NO_SUCH_GROUP, at: *at });
     }
+    // Trying the text without its line end would let `\z` match too early.
+    b.out.hard |= b.strict_end && b.out.dollar;
     Ok(b.out)
 }
 
@@ -172,6 +183,7 @@ impl<'p> Bridge<'p> {
         if self.flags.extended && self.skip_extended(c) {
             return Ok(());
         }
+        self.assertion_repeated = self.after_assertion.take() == Some(self.at - 1);
         match c {
             b'\\' => self.escape()?,
             b'[' => self.class()?,
@@ -262,6 +274,16 @@ impl<'p> Bridge<'p> {
         if !self.repeatable {
             return Err(self.fail_back(NOT_REPEATABLE));
         }
+        if self.assertion_repeated {
+            // An assertion holds or it does not: once is enough, and not at all is a branch of its own.
+            if text.starts_with(['*', '?']) || text.starts_with("{0,") {
+                self.out.fancy.pop();
+                self.put("|)");
+            }
+            let _ = self.eat(b"?") || self.eat(b"+");
+            self.repeatable = false;
+            return Ok(());
+        }
         self.put(text);
         if self.eat(b"?") {
             self.put("?");
@@ -273,11 +295,12 @@ impl<'p> Bridge<'p> {
     }
 
     fn close(&mut self) -> Step {
-        let Some(flags) = self.open.pop() else {
+        let Some((flags, assertion)) = self.open.pop() else {
             return Err(self.fail_back("unmatched closing parenthesis"));
         };
         self.flags = flags;
-        self.put(")");
+        self.put(if assertion { "))" } else { ")" });
+        self.after_assertion = assertion.then_some(self.at);
         self.repeatable = true;
         Ok(())
     }
@@ -286,11 +309,12 @@ impl<'p> Bridge<'p> {
         if self.open.len() >= MAX_DEPTH {
             return Err(self.fail("parentheses are too deeply nested"));
         }
-        self.open.push(self.flags);
-        if hard {
-            self.put_hard(text)
-        } else {
-            self.put(text)
+        let assertion = hard && text != "(?>";
+        self.open.push((self.flags, assertion));
+        match (hard, assertion) {
+            (false, _) => self.put(text),
+            (true, false) => self.put_hard(text),
+            (true, true) => self.put_hard(&format!("(?:{text}")),
         }
         self.repeatable = false;
         Ok(())
@@ -449,7 +473,10 @@ impl<'p> Bridge<'p> {
             b'Q' => self.literal = true,
             b'E' => {}
             b'A' | b'G' => self.assertion("\\A"),
-            b'z' => self.assertion("\\z"),
+            b'z' => {
+                self.strict_end = true;
+                self.assertion("\\z");
+            }
             b'Z' => {
                 self.end_of_text();
                 self.repeatable = false;

@@ -51,6 +51,8 @@ fn patterns_match_as_pcre_does() {
         ("^[\\w.-]+$", &[b"a.-_"], &[b"/"]),
         ("^[a\\-z]+$", &[b"a-z"], &[b"b"]),
         ("^\\.(?:gif|jpe?g)$", &[b".gif", b".jpg", b".jpeg"], &[b"xgif"]),
+        ("^(?=a)*(?!b){2}a$", &[b"a"], &[b"b"]),
+        ("^.*\\z$", &[b"a"], &[b"a\n"]),
         ("", &[b"", b"x"], &[]),
     ];
     for (p, yes, no) in cases {

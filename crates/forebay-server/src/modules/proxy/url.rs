@@ -171,6 +171,7 @@ impl Pass {
     /// The URI for the upstream (nginx: proxy_pass, "if the directive is specified with a URI").
     fn uri(&self, req: &Request, replacement: Option<&[u8]>, out: &mut Vec<u8>) {
         let changed = req.rewritten;
+        let replacement = replacement.filter(|_| req.valid_location);
         if replacement.is_none() && !changed {
             out.extend_from_slice(req.head.target.of(&req.head.buf));
             return;
