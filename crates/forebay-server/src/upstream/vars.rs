@@ -82,7 +82,7 @@ fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
     let lines = h.fields.iter().filter(|f| f.id == forebay_http::field::Name::SetCookie);
     for value in lines.map(|f| f.value.of(&h.buf)) {
         if let Some(at) = memchr::memchr(b'=', value)
-            && value[..at].trim_ascii().eq_ignore_ascii_case(name)
+            && value[..at].trim_ascii_start().eq_ignore_ascii_case(name)
         {
             let rest = &value[at + 1..];
             let end = memchr::memchr(b';', rest).unwrap_or(rest.len());
