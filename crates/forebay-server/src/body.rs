@@ -105,6 +105,11 @@ impl RequestBody {
         self.stored.clear();
     }
 
+    /// Whether some of it came with the head and has not been taken.
+    pub fn is_buffered(&self, head: &[u8]) -> bool {
+        !self.done && self.at < head.len()
+    }
+
     /// Whether all of it has been read.
     pub fn done(&self) -> bool {
         self.done

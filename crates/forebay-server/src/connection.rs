@@ -534,7 +534,6 @@ impl Request {
         self.drop_connection = false;
         self.rewritten = false;
         self.valid_location = true;
-        self.drop_connection = false;
         self.sent = 0;
         self.sent_head = 0;
         self.received = self.head.len as u64;

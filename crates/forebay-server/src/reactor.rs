@@ -764,10 +764,18 @@ impl<C: 'static> Reactor<C> {
             match target {
                 Target::Slot(packed) => self.slot_timer(handler, Token::unpack(packed), now),
                 Target::Runner(id) => {
-                    if let Some(r) = self.runners.borrow_mut().get_mut(id as usize) {
-                        r.timer = None;
+                    let busy = match self.runners.borrow_mut().get_mut(id as usize) {
+                        Some(r) => {
+                            r.timer = None;
+                            r.busy
+                        }
+                        None => false,
+                    };
+                    // A timer may outlive what it was set for. Polling an idle runner would put it among the
+                    // idle ones twice, and then it would be given two connections at once.
+                    if busy {
+                        self.poll_runner(handler, id);
                     }
-                    self.poll_runner(handler, id);
                 }
             }
         }

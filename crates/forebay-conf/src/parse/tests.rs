@@ -88,7 +88,6 @@ stream { server { listen 1; bar; } }";
             "warn: \"gzip\" directive is not supported yet, ignored in /etc/nginx.conf:2",
             "emerg: \"gzip\" directive is duplicate in /etc/nginx.conf:2",
             "emerg: \"ssi\" directive is not supported yet in /etc/nginx.conf:2",
-            "emerg: \"upstream\" directive is not supported yet in /etc/nginx.conf:2",
             "emerg: unknown directive \"foo\" in /etc/nginx.conf:2",
             "emerg: \"perl_modules\" directive is not supported: no Perl interpreter is embedded in /etc/nginx.conf:2",
             "emerg: \"stream\" directive is not supported yet in /etc/nginx.conf:3",

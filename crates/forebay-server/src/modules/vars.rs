@@ -103,8 +103,6 @@ pub const PLAIN: &[Row] = rows! {
     "time_local" => |r, o| text(o, &r.thread.clock.log_time()),
     "uri" => uri,
     "http_host" => |r, o| field(r, Name::Host, o),
-    "http_user_agent" => |r, o| field(r, Name::UserAgent, o),
-    "http_referer" => |r, o| field(r, Name::Referer, o),
 };
 
 fn text(out: &mut Vec<u8>, t: &[u8]) -> Got {

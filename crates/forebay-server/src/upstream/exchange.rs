@@ -434,6 +434,9 @@ async fn send(
     s: &Settings,
     watch: &mut Watch,
 ) -> Result<(), Fault> {
+    if let Outgoing::Streamed(chunked) = body {
+        return send_streamed(req, conn, head, *chunked, s, watch).await;
+    }
     let stored = match body {
         Outgoing::Bytes(b) => Some(b.as_slice()),
         Outgoing::Stored if !req.body.stored.mem.is_empty() && req.body.stored.file.is_none() => None,
@@ -450,7 +453,6 @@ async fn send(
     match (wrote, body) {
         (Wrote::Early, _) => Ok(()),
         (Wrote::All, Outgoing::Stored) => send_file(req, conn, s, watch).await,
-        (Wrote::All, Outgoing::Streamed(chunked)) => send_streamed(req, conn, *chunked, s, watch).await,
         _ => Ok(()),
     }
 }
@@ -548,16 +550,23 @@ async fn send_file(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Wat
     Ok(())
 }
 
-/// Passes the client's body on as it comes.
+/// Passes the client's body on as it comes; what has come already leaves together with the head.
 async fn send_streamed(
     req: &mut Request,
     conn: &Conn,
+    head: &[u8],
     chunked: bool,
     s: &Settings,
     watch: &mut Watch,
 ) -> Result<(), Fault> {
     let mut piece = Vec::new();
-    let mut framed = Vec::new();
+    let mut framed = head.to_vec();
+    if !req.body.is_buffered(&req.head.buf) {
+        if let Wrote::Early = write(req, conn, &framed, s, watch).await? {
+            return Ok(());
+        }
+        framed.clear();
+    }
     loop {
         piece.clear();
         let more = match body::read_piece(req, &mut piece).await {
@@ -575,7 +584,6 @@ async fn send_streamed(
         } else {
             req.body.stored.mem.clear();
         }
-        framed.clear();
         if chunked {
             if !piece.is_empty() {
                 framed.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
@@ -586,11 +594,12 @@ async fn send_streamed(
                 framed.extend_from_slice(b"0\r\n\r\n");
             }
         } else {
-            std::mem::swap(&mut framed, &mut piece);
+            framed.extend_from_slice(&piece);
         }
         if let Wrote::Early = write(req, conn, &framed, s, watch).await? {
             return Ok(());
         }
+        framed.clear();
         if !more {
             return Ok(());
         }

@@ -82,13 +82,21 @@ fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
     let lines = h.fields.iter().filter(|f| f.id == forebay_http::field::Name::SetCookie);
     for value in lines.map(|f| f.value.of(&h.buf)) {
         if let Some(at) = memchr::memchr(b'=', value)
-            && value[..at].trim_ascii().eq_ignore_ascii_case(name)
+            && spaces_off(&value[..at]).eq_ignore_ascii_case(name)
         {
             let rest = &value[at + 1..];
             let end = memchr::memchr(b';', rest).unwrap_or(rest.len());
-            out.extend_from_slice(rest[..end].trim_ascii());
+            out.extend_from_slice(spaces_off(&rest[..end]));
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Without the spaces around it; tabs stay.
+fn spaces_off(mut text: &[u8]) -> &[u8] {
+    while let [b' ', rest @ ..] | [rest @ .., b' '] = text {
+        text = rest;
+    }
+    text
 }

@@ -1,0 +1,119 @@
+//! Requests passed to upstreams: plain sockets on both sides.
+
+use crate::harness::{Server, wait_for};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// An upstream that answers every connection's requests in turn and tells what it was sent, with the number
+/// of the connection.
+fn upstream(answer: &'static [u8]) -> (SocketAddr, Receiver<(usize, String)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("address");
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        for (n, stream) in listener.incoming().enumerate() {
+            let (Ok(stream), tell) = (stream, tell.clone()) else { return };
+            std::thread::spawn(move || serve(stream, n, answer, &tell));
+        }
+    });
+    (addr, told)
+}
+
+fn serve(mut stream: TcpStream, n: usize, answer: &[u8], tell: &std::sync::mpsc::Sender<(usize, String)>) {
+    let mut buf = [0; 65536];
+    while let Ok(len @ 1..) = stream.read(&mut buf) {
+        let _ = tell.send((n, String::from_utf8_lossy(&buf[..len]).into_owned()));
+        if stream.write_all(answer).is_err() {
+            return;
+        }
+    }
+}
+
+fn next(told: &Receiver<(usize, String)>) -> (usize, String) {
+    told.recv_timeout(Duration::from_secs(10)).expect("a request")
+}
+
+fn conf(rest: &str) -> String {
+    format!(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; client_body_temp_path %DIR%/body; {rest} }}"
+    )
+}
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Up: 1\r\n\r\nok";
+
+#[test]
+fn a_request_is_written_anew() {
+    let (up, told) = upstream(OK);
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; location /a/ {{ proxy_pass http://{up}/b/; }} }}"
+    )));
+    let answer = server.raw(
+        b"POST /a/x%20y?q HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nProxy-Connection: x\r\n\
+          Connection: close\r\nX-Own: 1\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    );
+    assert!(String::from_utf8_lossy(&answer).ends_with("X-Up: 1\r\n\r\nok"));
+    let want = format!("POST /b/x%20y?q HTTP/1.1\r\nHost: {up}\r\nContent-Length: 3\r\nX-Own: 1\r\n\r\nabc");
+    assert_eq!(next(&told).1, want);
+    assert!(server.get("/a").contains("301 Moved Permanently"));
+}
+
+#[test]
+fn a_group_keeps_its_connections() {
+    let (up, told) = upstream(OK);
+    let server = Server::start(&conf(&format!(
+        "upstream u {{ server {up}; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }} }}"
+    )));
+    for _ in 0..3 {
+        assert!(server.get("/").ends_with("ok"));
+        assert_eq!(next(&told).0, 0);
+    }
+}
+
+#[test]
+fn a_dead_server_is_passed_over() {
+    let (up, told) = upstream(OK);
+    let server = Server::start(&conf(&format!(
+        "upstream u {{ server 127.0.0.1:%PORT1%; server {up}; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }}\n\
+         location /dead {{ proxy_pass http://127.0.0.1:%PORT1%; }} }}"
+    )));
+    for _ in 0..4 {
+        assert!(server.get("/").ends_with("ok"));
+        next(&told);
+    }
+    assert!(server.get("/dead").starts_with("HTTP/1.1 502 "));
+    server.wait_for_log("connect() failed (111: Connection refused) while connecting to upstream", 2);
+}
+
+#[test]
+fn garbage_and_short_bodies_are_not_passed_off_as_answers() {
+    let (bad, _) = upstream(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok");
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{bad}; }} }}"
+    )));
+    assert!(server.get("/").starts_with("HTTP/1.1 502 "));
+    server.wait_for_log("upstream sent duplicate header line", 1);
+}
+
+#[test]
+fn a_large_body_goes_through_a_file() {
+    let (up, told) = upstream(OK);
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; client_body_buffer_size 1k;\n\
+         location / {{ proxy_pass http://{up}; }} }}"
+    )));
+    let body = "0123456789".repeat(1000);
+    let request =
+        format!("POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 10000\r\n\r\n{body}");
+    server.raw(request.as_bytes());
+    let mut got = String::new();
+    wait_for("the whole body", || {
+        got.push_str(&told.try_recv().map(|m| m.1).unwrap_or_default());
+        got.ends_with(&body).then_some(())
+    });
+    server.wait_for_log("a client request body is buffered to a temporary file", 1);
+}
