@@ -174,6 +174,7 @@ impl WorkerThread {
         let mut map: Vec<Option<usize>> = vec![None; slots.len()];
         for (n, (listener, socket)) in wanted.iter().zip(&share.sockets).enumerate() {
             let Some((fd, shared)) = socket else { continue };
+            set_nodelay(&share.config, n, fd);
             let known = slots.iter().position(|s| s.as_ref().is_some_and(|s| s.addr == listener.addr));
             let number = match known {
                 Some(k) if slots[k].as_ref().is_some_and(|s| Arc::ptr_eq(&s.fd, fd)) => k,
@@ -320,6 +321,18 @@ impl WorkerThread {
                 self.thread.reactor.pause_listener(s.token, paused, s.shared);
             }
         }
+    }
+}
+
+/// Accepted connections inherit TCP_NODELAY from their listener, which spares a system call for each. What stands
+/// in the default server counts (nginx: tcp_nodelay).
+fn set_nodelay(config: &crate::config::Config, listener: usize, fd: &OwnedFd) {
+    let inet =
+        config.listeners.get(listener).is_some_and(|l| matches!(l.addr, crate::config::ListenAddr::Inet(_)));
+    let http = &config.http;
+    let server = http.addresses.get(listener).and_then(|a| http.servers.get(a.default.default_server));
+    if let Some(root) = server.and_then(|s| http.locations.get(s.root)).filter(|_| inet) {
+        let _ = rustix::net::sockopt::set_tcp_nodelay(fd, root.settings.core.tcp_nodelay);
     }
 }
 
