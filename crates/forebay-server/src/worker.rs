@@ -1,6 +1,7 @@
 //! One worker thread: accepts, applies new configurations, ends in good order.
 
 use crate::access_log;
+use crate::config::ListenAddr;
 use crate::connection;
 use crate::counters::Counters;
 use crate::error_log;
@@ -86,7 +87,7 @@ const ACCEPT_BATCH: usize = 64;
 struct ListenSlot {
     token: Token,
     fd: Arc<OwnedFd>,
-    addr: crate::config::ListenAddr,
+    addr: ListenAddr,
     shared: bool,
 }
 
@@ -174,7 +175,7 @@ impl WorkerThread {
         let mut map: Vec<Option<usize>> = vec![None; slots.len()];
         for (n, (listener, socket)) in wanted.iter().zip(&share.sockets).enumerate() {
             let Some((fd, shared)) = socket else { continue };
-            set_nodelay(&share.config, n, fd);
+            prepare_listener(&share.config, n, fd);
             let known = slots.iter().position(|s| s.as_ref().is_some_and(|s| s.addr == listener.addr));
             let number = match known {
                 Some(k) if slots[k].as_ref().is_some_and(|s| Arc::ptr_eq(&s.fd, fd)) => k,
@@ -324,15 +325,15 @@ impl WorkerThread {
     }
 }
 
-/// Accepted connections inherit TCP_NODELAY from their listener, which spares a system call for each. What stands
-/// in the default server counts (nginx: tcp_nodelay).
-fn set_nodelay(config: &crate::config::Config, listener: usize, fd: &OwnedFd) {
-    let inet =
-        config.listeners.get(listener).is_some_and(|l| matches!(l.addr, crate::config::ListenAddr::Inet(_)));
+/// Socket options that accepted connections inherit from their listener, which spares system calls for each.
+fn prepare_listener(config: &crate::config::Config, listener: usize, fd: &OwnedFd) {
+    use rustix::net::sockopt;
+    let Some(ListenAddr::Inet(addr)) = config.listeners.get(listener).map(|l| &l.addr) else { return };
     let http = &config.http;
     let server = http.addresses.get(listener).and_then(|a| http.servers.get(a.default.default_server));
-    if let Some(root) = server.and_then(|s| http.locations.get(s.root)).filter(|_| inet) {
-        let _ = rustix::net::sockopt::set_tcp_nodelay(fd, root.settings.core.tcp_nodelay);
+    // What stands in the default server counts (nginx: tcp_nodelay).
+    if let Some(root) = server.and_then(|s| http.locations.get(s.root)) {
+        let _ = sockopt::set_tcp_nodelay(fd, root.settings.core.tcp_nodelay);
     }
 }
 
