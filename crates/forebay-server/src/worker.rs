@@ -328,7 +328,7 @@ impl WorkerThread {
 /// Socket options that accepted connections inherit from their listener, which spares system calls for each.
 fn prepare_listener(config: &crate::config::Config, listener: usize, fd: &OwnedFd) {
     use rustix::net::sockopt;
-    let Some(ListenAddr::Inet(addr)) = config.listeners.get(listener).map(|l| &l.addr) else { return };
+    let Some(ListenAddr::Inet(_)) = config.listeners.get(listener).map(|l| &l.addr) else { return };
     let http = &config.http;
     let server = http.addresses.get(listener).and_then(|a| http.servers.get(a.default.default_server));
     // What stands in the default server counts (nginx: tcp_nodelay).
