@@ -56,6 +56,8 @@ pub enum Value {
     Buffers,
     /// Each word one of these, `|` between them, in either case.
     OneOf(&'static str),
+    /// One of these, `|` between them, as written; `*` at an end stands for anything, `<offset>` for an offset.
+    Exactly(&'static str),
 }
 
 impl Value {
@@ -74,7 +76,10 @@ impl Value {
                     let (min, max) = range.split_once('-')?;
                     Value::Range(min.parse().ok()?, max.parse().ok()?)
                 }
-                None => Value::OneOf(text.strip_prefix("one-of:")?),
+                None => match text.strip_prefix("exactly:") {
+                    Some(words) => Value::Exactly(words),
+                    None => Value::OneOf(text.strip_prefix("one-of:")?),
+                },
             },
         })
     }

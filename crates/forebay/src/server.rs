@@ -81,7 +81,7 @@ fn test(options: &Options) -> u8 {
         if !options.quiet {
             eprintln!("nginx: the configuration file {name} syntax is ok");
         }
-        // Read once more, without its warnings: opening is what is new here.
+        // Read once more; what it has to say has been said to the log.
         let opening = Log::default_console();
         result = state::open(&environment, &paths, Before { test: true, ..Before::default() }, &opening).map(
             |state| {

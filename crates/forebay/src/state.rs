@@ -55,12 +55,22 @@ pub fn read(
     files: &mut Files,
     log: &Log,
 ) -> Result<(Config, Option<Identity>), Refused> {
+    read_telling(environment, files, log, true)
+}
+
+/// As [`read`]; `warn`: with the warnings.
+fn read_telling(
+    environment: &Environment,
+    files: &mut Files,
+    log: &Log,
+    warn: bool,
+) -> Result<(Config, Option<Identity>), Refused> {
     let refuse = |error: &Error, files: &Files| {
         log.emerg(&files.render(error));
         Refused
     };
     let (config, warnings) = load(environment, files).map_err(|error| refuse(&error, files))?;
-    for warning in &warnings {
+    for warning in warnings.iter().filter(|_| warn) {
         log.write(warning.level, &files.render(warning));
     }
     let identity = who(&config).map_err(|text| {
@@ -103,7 +113,8 @@ pub fn open(
     log: &Log,
 ) -> Result<State, Refused> {
     let mut files = Files::disk();
-    let (config, identity) = read(environment, &mut files, log)?;
+    // A test has read it before, and told its warnings then.
+    let (config, identity) = read_telling(environment, &mut files, log, !before.test)?;
     let refuse = |text: String| {
         log.emerg(&text);
         Refused

@@ -59,6 +59,11 @@ fn fits(value: Value, index: usize, text: &[u8]) -> bool {
         Value::Buffers if index == 0 => units::number(text).is_some_and(|count| count > 0),
         Value::Buffers => units::size(text).is_some_and(|size| size > 0),
         Value::OneOf(words) => words.split('|').any(|word| word.as_bytes().eq_ignore_ascii_case(text)),
+        Value::Exactly(forms) => forms.split('|').any(|form| match form.strip_suffix('*') {
+            Some(beginning) => text.starts_with(beginning.as_bytes()),
+            None if form == "<offset>" => units::offset(text).is_some(),
+            None => form.as_bytes() == text,
+        }),
     }
 }
 
@@ -87,20 +92,30 @@ mod tests {
             ("fastcgi_buffers 8 8s", "\"fastcgi_buffers\" directive invalid value"),
             ("fastcgi_read_timeout 1M", "\"fastcgi_read_timeout\" directive invalid value"),
             ("ssl_session_timeout 1ms", "\"ssl_session_timeout\" directive invalid value"),
-            ("gzip_proxied any most", "invalid value \"most\""),
+            ("fastcgi_ignore_headers Vary most", "invalid value \"most\""),
             ("use kqueue", "invalid event type \"kqueue\""),
             ("gzip x", "invalid value \"x\" in \"gzip\" directive, it must be \"on\" or \"off\""),
             ("gzip_comp_level 5", ""),
             ("fastcgi_buffers 8 8k", ""),
-            ("gzip_proxied ANY expired", ""),
+            ("fastcgi_ignore_headers VARY Expires", ""),
             ("proxy_limit_rate $x", ""),
             ("use epoll", ""),
+            ("aio threads", ""),
+            ("aio threads=$host", ""),
+            ("aio Threads", "\"aio\" directive invalid value"),
+            ("directio 1g", ""),
+            ("directio off", ""),
+            ("directio OFF", "\"directio\" directive invalid value"),
+            ("sendfile_max_chunk 1g", "\"sendfile_max_chunk\" directive invalid value"),
+            ("keepalive_min_timeout 1M", "\"keepalive_min_timeout\" directive invalid value"),
+            ("output_buffers 1 0", "\"output_buffers\" directive invalid value"),
             ("http2_push_preload x", ""),
         ] {
             assert_eq!(wrong(text, false), message, "{text}");
         }
         assert_eq!(wrong("gzip x", true), "\"gzip\" directive is duplicate");
         assert_eq!(wrong("gzip_types x", true), "");
-        assert_eq!(wrong("sendfile x", true), "", "left to who implements it");
+        assert_eq!(wrong("sendfile x", true), "\"sendfile\" directive is duplicate");
+        assert_eq!(wrong("etag x", true), "", "left to who implements it");
     }
 }

@@ -163,6 +163,10 @@ pub struct LocationBuild {
     pub children: Vec<LocationId>,
 }
 
+/// Directives that the builder takes itself.
+#[cfg(test)]
+pub const DIRECTIVES: &[&str] = &["server", "listen", "server_name", "location", "if", "limit_except"];
+
 struct ServerBuild {
     root: LocationId,
     written: modules::server::Written,

@@ -237,6 +237,10 @@ fn build(
     Ok(config)
 }
 
+/// Names that [`events_directive`] takes.
+#[cfg(test)]
+pub const EVENTS_DIRECTIVES: &[&str] = &["worker_connections"];
+
 fn events_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> Result<(), Error> {
     match d.name.text.as_slice() {
         b"worker_connections" => {
@@ -244,12 +248,6 @@ fn events_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> 
             let n = units::number(value::first(d)).ok_or_else(|| invalid_number(d, cx))?;
             m.worker_connections = Some(n as usize);
         }
-        b"use" => match value::first(d) {
-            b"epoll" | b"poll" | b"select" => {}
-            other => {
-                return Err(cx.error(d, format!("invalid event type \"{}\"", String::from_utf8_lossy(other))));
-            }
-        },
         _ => {}
     }
     Ok(())
@@ -261,6 +259,26 @@ fn invalid_number(d: &Directive, cx: &Scope<'_>) -> Error {
         None => cx.directive_error(d, "invalid number"),
     }
 }
+
+/// Names that [`build`] and [`main_directive`] take.
+#[cfg(test)]
+pub const MAIN_DIRECTIVES: &[&str] = &[
+    "http",
+    "events",
+    "daemon",
+    "master_process",
+    "pid",
+    "working_directory",
+    "user",
+    "worker_processes",
+    "worker_cpu_affinity",
+    "worker_priority",
+    "worker_rlimit_nofile",
+    "worker_rlimit_core",
+    "worker_shutdown_timeout",
+    "env",
+    "error_log",
+];
 
 fn main_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> Result<(), Error> {
     use value::Setting;

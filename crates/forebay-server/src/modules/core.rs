@@ -3,7 +3,7 @@
 use crate::config::http::{Kind, LocationBuild};
 use crate::config::scope::Scope;
 use crate::config::template::Template;
-use crate::config::value::{Buffers, Msec, Number, Offset, Sec, Setting, Size, first, once};
+use crate::config::value::{Msec, Number, Offset, Sec, Setting, Size, first, once};
 use crate::keyword;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -45,8 +45,6 @@ crate::settings! {
     "default_type" => default_type: Vec<u8> = b"text/plain".to_vec();
     /// `keepalive_timeout`: how long an idle connection stays, and what `Keep-Alive` says.
     "keepalive_timeout" => keepalive_timeout: KeepaliveTimeout = KeepaliveTimeout { timeout: Duration::from_secs(75), header: None };
-    /// `keepalive_min_timeout`.
-    "keepalive_min_timeout" => keepalive_min_timeout: Msec = Msec(Duration::ZERO);
     /// `keepalive_requests`.
     "keepalive_requests" => keepalive_requests: Number = Number(1000);
     /// `keepalive_time`.
@@ -73,30 +71,8 @@ crate::settings! {
     "client_body_temp_path" => client_body_temp_path: TempPath = TempPath(None);
     /// `client_body_in_file_only`.
     "client_body_in_file_only" => client_body_in_file_only: BodyInFile = BodyInFile::Off;
-    /// `client_body_in_single_buffer`.
-    "client_body_in_single_buffer" => client_body_in_single_buffer: bool = false;
-    /// `sendfile`.
-    "sendfile" => sendfile: bool = false;
-    /// `sendfile_max_chunk`, bytes; 0 = no limit.
-    "sendfile_max_chunk" => sendfile_max_chunk: Size = Size(2 * 1024 * 1024);
-    /// `tcp_nopush`.
-    "tcp_nopush" => tcp_nopush: bool = false;
     /// `tcp_nodelay`.
     "tcp_nodelay" => tcp_nodelay: bool = true;
-    /// `send_lowat`.
-    "send_lowat" => send_lowat: Size = Size(0);
-    /// `postpone_output`.
-    "postpone_output" => postpone_output: Size = Size(1460);
-    /// `output_buffers`.
-    "output_buffers" => output_buffers: Buffers = Buffers { count: 2, size: 32768 };
-    /// `directio`; `None` = off.
-    "directio" => directio: OffOffset = OffOffset(None);
-    /// `directio_alignment`.
-    "directio_alignment" => directio_alignment: Offset = Offset(512);
-    /// `aio`: files are read without blocking the network threads in any case.
-    "aio" => aio: Aio = Aio;
-    /// `aio_write`.
-    "aio_write" => aio_write: bool = false;
     /// `limit_rate`, bytes/s.
     "limit_rate" => limit_rate: RateTemplate = RateTemplate(None);
     /// `limit_rate_after`, bytes.
@@ -115,12 +91,8 @@ crate::settings! {
     "port_in_redirect" => port_in_redirect: bool = true;
     /// `msie_padding`.
     "msie_padding" => msie_padding: bool = true;
-    /// `msie_refresh`.
-    "msie_refresh" => msie_refresh: bool = false;
     /// `log_not_found`.
     "log_not_found" => log_not_found: bool = true;
-    /// `log_subrequest`.
-    "log_subrequest" => log_subrequest: bool = false;
     /// `etag`.
     "etag" => etag: bool = true;
     /// `if_modified_since`.
@@ -139,14 +111,8 @@ crate::settings! {
     "open_file_cache_min_uses" => open_file_cache_min_uses: Number = Number(1);
     /// `open_file_cache_errors`.
     "open_file_cache_errors" => open_file_cache_errors: bool = false;
-    /// `open_file_cache_events` (kqueue only in nginx; not needed here).
-    "open_file_cache_events" => open_file_cache_events: bool = false;
     /// `disable_symlinks`.
     "disable_symlinks" => disable_symlinks: DisableSymlinks = DisableSymlinks::default();
-    /// `subrequest_output_buffer_size`.
-    "subrequest_output_buffer_size" => subrequest_output_buffer_size: Size = Size(4096);
-    /// `early_hints` conditions belong to proxying.
-    "read_ahead" => read_ahead: Size = Size(0);
 }
 
 /// `root` and `alias`: where a path's file is.
@@ -412,37 +378,6 @@ impl Setting for ServerTokens {
     }
 }
 
-/// An offset or `off`.
-#[derive(Clone, Copy, Debug)]
-pub struct OffOffset(pub Option<u64>);
-
-impl Setting for OffOffset {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        once(&previous, d, cx)?;
-        match first(d) {
-            b"off" => Ok(OffOffset(None)),
-            v => units::offset(v)
-                .map(|o| OffOffset(Some(o)))
-                .ok_or_else(|| cx.directive_error(d, "invalid value")),
-        }
-    }
-}
-
-/// `aio`: accepted in all forms.
-#[derive(Clone, Copy, Debug)]
-pub struct Aio;
-
-impl Setting for Aio {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        once(&previous, d, cx)?;
-        match first(d) {
-            b"on" | b"off" | b"threads" => Ok(Aio),
-            v if v.starts_with(b"threads=") => Ok(Aio),
-            _ => Err(cx.directive_error(d, "invalid value")),
-        }
-    }
-}
-
 /// A rate or size that may have variables.
 #[derive(Clone, Debug)]
 pub struct RateTemplate(pub Option<Template>);
@@ -556,8 +491,8 @@ impl Setting for TempPath {
         once(&previous, d, cx)?;
         let path = cx.full_path(first(d));
         for w in d.args.iter().skip(1) {
-            if !matches!(w.text.as_slice(), b"1" | b"2" | b"3") {
-                return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
+            if units::number(&w.text).is_none_or(|n| n == 0) {
+                return Err(cx.directive_error(d, "invalid value"));
             }
         }
         if !cx.temp_paths.contains(&path) {

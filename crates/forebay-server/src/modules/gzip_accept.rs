@@ -46,17 +46,23 @@ impl Setting for Proxied {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut p = previous.unwrap_or_default();
         for w in &d.args {
-            match w.text.to_ascii_lowercase().as_slice() {
-                b"off" => p = Proxied::default(),
-                b"expired" => p.expired = true,
-                b"no-cache" => p.no_cache = true,
-                b"no-store" => p.no_store = true,
-                b"private" => p.private = true,
-                b"no_last_modified" => p.no_last_modified = true,
-                b"no_etag" => p.no_etag = true,
-                b"auth" => p.auth = true,
-                b"any" => p.any = true,
+            let slot = match w.text.to_ascii_lowercase().as_slice() {
+                b"off" => {
+                    p = Proxied::default();
+                    continue;
+                }
+                b"expired" => &mut p.expired,
+                b"no-cache" => &mut p.no_cache,
+                b"no-store" => &mut p.no_store,
+                b"private" => &mut p.private,
+                b"no_last_modified" => &mut p.no_last_modified,
+                b"no_etag" => &mut p.no_etag,
+                b"auth" => &mut p.auth,
+                b"any" => &mut p.any,
                 _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
+            };
+            if std::mem::replace(slot, true) {
+                cx.warn(d, format!("duplicate value \"{}\"", w.as_str()));
             }
         }
         Ok(p)

@@ -225,6 +225,11 @@ impl Content {
     }
 }
 
+/// Names that [`http_directive`] takes.
+#[cfg(test)]
+pub const HTTP_DIRECTIVES: &[&str] =
+    &["log_format", "map", "geo", "split_clients", "charset_map", "upstream", "limit_req_zone"];
+
 /// Directives of the http level that stand for themselves. `Ok(false)`: not one of them.
 ///
 /// # Errors
@@ -242,6 +247,22 @@ pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> 
     }
     Ok(true)
 }
+
+/// Names that [`location_directive`] takes.
+#[cfg(test)]
+pub const LOCATION_DIRECTIVES: &[&str] = &[
+    "rewrite",
+    "return",
+    "set",
+    "break",
+    "try_files",
+    "internal",
+    "root",
+    "alias",
+    "proxy_pass",
+    "stub_status",
+    "empty_gif",
+];
 
 /// Directives of a location that are not inherited. `Ok(false)`: not one of them.
 ///
@@ -316,3 +337,6 @@ impl ModuleState {
         self.limit_req = None;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use crate::body::{self, BodyError};
 use crate::config::http::{Kind, LocationBuild};
 use crate::config::scope::Scope;
 use crate::config::template::Template;
-use crate::config::value::{Buffers, Msec, Number, Setting, Size, first, once};
+use crate::config::value::{Msec, Number, Setting, Size, first, once};
 use crate::keyword;
 use crate::modules::Content;
 use crate::phases::Outcome;
@@ -60,12 +60,8 @@ crate::settings! {
     "proxy_read_timeout" => read_timeout: Msec = Msec(Duration::from_secs(60));
     /// `proxy_request_buffering`.
     "proxy_request_buffering" => request_buffering: bool = true;
-    /// `proxy_buffering`: pieces are passed on as they come either way, and never gathered without limit.
-    "proxy_buffering" => buffering: bool = true;
     /// `proxy_buffer_size`: longest head of a response, bytes.
     "proxy_buffer_size" => buffer_size: Size = Size(4096);
-    /// `proxy_buffers`.
-    "proxy_buffers" => buffers: Buffers = Buffers { count: 8, size: 4096 };
     /// `proxy_ignore_client_abort`.
     "proxy_ignore_client_abort" => ignore_client_abort: bool = false;
     /// `proxy_pass_trailers`.

@@ -314,7 +314,7 @@ fn steps(req: &mut Request, ops: &[Op], walk: &mut Walk) -> Result<Step, VarErro
             Op::Return { status, text } => Step::Stop(answer(req, *status, text.as_ref())?),
             Op::Rewrite { pattern, replacement, keep_args, flag } => {
                 let uri = std::mem::take(&mut req.uri);
-                let hit = pattern.exec(req, &uri);
+                let hit = matches(req, pattern, &uri);
                 req.uri = uri;
                 if hit {
                     walk.quote = false;
@@ -329,6 +329,21 @@ fn steps(req: &mut Request, ops: &[Op], walk: &mut Walk) -> Result<Step, VarErro
         }
     }
     Ok(Step::Next)
+}
+
+/// Runs a pattern and tells of it (nginx: rewrite_log).
+fn matches(req: &mut Request, pattern: &Pattern, text: &[u8]) -> bool {
+    let hit = pattern.exec(req, text);
+    let verb = if hit { "matches" } else { "does not match" };
+    note(req, &[b"\"", pattern.text(), b"\" ", verb.as_bytes(), b" \"", text, b"\""]);
+    hit
+}
+
+/// Writes a line at level notice where `rewrite_log` is on.
+fn note(req: &mut Request, parts: &[&[u8]]) {
+    if req.http().location(req).settings.rewrite.rewrite_log {
+        req.log_with(Level::Notice, |out| parts.iter().for_each(|part| out.extend_from_slice(part)));
+    }
 }
 
 fn holds(req: &mut Request, c: &Condition) -> Result<bool, VarError> {
@@ -348,7 +363,7 @@ fn holds(req: &mut Request, c: &Condition) -> Result<bool, VarError> {
         }
         Condition::Match(id, p, negated) => {
             req.var(*id, &mut v)?;
-            p.exec(req, &v) != *negated
+            matches(req, p, &v) != *negated
         }
         Condition::File(test, t, negated) => {
             t.eval(req, &mut v)?;
@@ -472,6 +487,7 @@ fn apply(
             req.args = args;
         }
         unescape_redirect(&mut out);
+        note(req, &[b"rewritten redirect: \"", &out, b"\""]);
         req.resp.location = out;
         return Ok(Step::Stop(Ran::Status(status)));
     }
@@ -486,6 +502,9 @@ fn apply(
     } else if !keep_args {
         req.args.clear();
     }
+    let args = std::mem::take(&mut req.args);
+    note(req, &[b"rewritten data: \"", &out, b"\", args: \"", &args, b"\""]);
+    req.args = args;
     if out.is_empty() {
         req.log(Level::Error, "the rewritten URI has a zero length");
         return Ok(Step::Stop(Ran::Status(500)));

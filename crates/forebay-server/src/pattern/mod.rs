@@ -29,6 +29,8 @@ struct Inner {
     engine: Engine,
     names: Vec<(usize, VarId)>,
     groups: usize,
+    /// As written.
+    text: Box<[u8]>,
 }
 
 /// A compiled pattern. Clones share it.
@@ -65,7 +67,12 @@ impl Pattern {
             }
         }
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Ok(Pattern(Arc::new(Inner { id, engine, names: bound, groups })))
+        Ok(Pattern(Arc::new(Inner { id, engine, names: bound, groups, text: text.into() })))
+    }
+
+    /// As written in the configuration.
+    pub fn text(&self) -> &[u8] {
+        &self.0.text
     }
 
     /// Number of groups, the whole match not counted.

@@ -3,7 +3,7 @@
 use super::{Group, Keepalive, Peer, PeerAddr};
 use crate::config::scope::Scope;
 use forebay_conf::error::Error;
-use forebay_conf::tree::Directive;
+use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::unix::ffi::OsStrExt;
@@ -222,6 +222,11 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Directives of the block that [`directive`] takes.
+#[cfg(test)]
+pub const DIRECTIVES: &[&str] =
+    &["server", "keepalive", "keepalive_requests", "keepalive_time", "keepalive_timeout"];
+
 fn directive(
     d: &Directive,
     cx: &mut Scope<'_>,
@@ -254,9 +259,14 @@ fn directive(
     Ok(())
 }
 
+fn unsupported(d: &Directive, w: &Word, name: &str, cx: &Scope<'_>) -> Error {
+    cx.error_at(d, w, format!("the \"{name}\" parameter of \"server\" is not supported yet"))
+}
+
 fn server(d: &Directive, cx: &mut Scope<'_>, peers: &mut Vec<Peer>) -> Result<(), Error> {
     let Some((word, options)) = d.args.split_first() else { return Err(cx.error(d, "no host")) };
     let mut p = peer(PeerAddr::Unix(PathBuf::new()));
+    let is_name = Place::parse(&word.text).is_ok_and(|place| place.literal(80).is_none());
     for w in options {
         let invalid = || cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()));
         let number = |t: &[u8]| units::number(t).and_then(|n| u32::try_from(n).ok());
@@ -271,9 +281,16 @@ fn server(d: &Directive, cx: &mut Scope<'_>, peers: &mut Vec<Peer>) -> Result<()
             t if t.starts_with(b"fail_timeout=") => {
                 p.fail_timeout = units::duration_secs(&t[13..]).ok_or_else(invalid)?;
             }
-            // Belong to other ways of balancing and to service discovery.
-            t if [b"slow_start=".as_slice(), b"route=", b"service="].iter().any(|k| t.starts_with(k)) => {}
-            b"resolve" | b"drain" => {}
+            // Who is asked would differ without these.
+            b"drain" => return Err(unsupported(d, w, "drain", cx)),
+            b"resolve" if is_name => return Err(unsupported(d, w, "resolve", cx)),
+            // An address stays what it is.
+            b"resolve" => {}
+            t if t.starts_with(b"route=") => return Err(unsupported(d, w, "route", cx)),
+            t if t.starts_with(b"service=") => return Err(unsupported(d, w, "service", cx)),
+            t if t.starts_with(b"slow_start=") => {
+                cx.warn(d, "the \"slow_start\" parameter of \"server\" is not supported yet, ignored");
+            }
             _ => return Err(invalid()),
         }
     }
@@ -293,6 +310,21 @@ fn server(d: &Directive, cx: &mut Scope<'_>, peers: &mut Vec<Peer>) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parameters_without_behaviour() {
+        let error = |server: &str| crate::testing::error(&format!("upstream u {{ server {server}; }}"));
+        let refused = |name| Some(format!("the \"{name}\" parameter of \"server\" is not supported yet"));
+        assert_eq!(error("localhost resolve"), refused("resolve"));
+        assert_eq!(error("127.0.0.1 drain"), refused("drain"));
+        assert_eq!(error("127.0.0.1 route=a"), refused("route"));
+        assert_eq!(error("127.0.0.1 service=http"), refused("service"));
+        assert_eq!(error("127.0.0.1 resolve"), None);
+        assert_eq!(
+            crate::testing::warnings("upstream u { server 127.0.0.1 slow_start=1s; }"),
+            ["the \"slow_start\" parameter of \"server\" is not supported yet, ignored"]
+        );
+    }
 
     #[test]
     fn places() {
