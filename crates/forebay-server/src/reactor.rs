@@ -79,7 +79,12 @@ enum Target {
 
 struct Timers {
     heap: BinaryHeap<Reverse<(Instant, Target)>>,
+    /// Length at which timers of nothing are swept out.
+    sweep_at: usize,
 }
+
+/// Fewest timers that are swept.
+const SWEEP: usize = 1024;
 
 /// Ids of runners to be polled; other threads (the blocking pool) may add to it.
 struct WakeList {
@@ -169,6 +174,8 @@ pub struct Reactor<C> {
     free: RefCell<Vec<u32>>,
     runners: RefCell<Vec<Runner<C>>>,
     idle_runners: RefCell<Vec<u32>>,
+    /// Places in `runners` without a future.
+    free_runners: RefCell<Vec<u32>>,
     timers: RefCell<Timers>,
     wakes: Arc<WakeList>,
     current: Cell<u32>,
@@ -208,7 +215,8 @@ impl<C: 'static> Reactor<C> {
             free: RefCell::default(),
             runners: RefCell::default(),
             idle_runners: RefCell::default(),
-            timers: RefCell::new(Timers { heap: BinaryHeap::new() }),
+            free_runners: RefCell::default(),
+            timers: RefCell::new(Timers { heap: BinaryHeap::new(), sweep_at: SWEEP }),
             wakes: Arc::new(WakeList { ids: Mutex::default(), event, sleeping: AtomicBool::new(false) }),
             current: Cell::new(u32::MAX),
             now: Cell::new(Instant::now()),
@@ -326,8 +334,7 @@ impl<C: 'static> Reactor<C> {
             Some(id) => id,
             None => {
                 let mut runners = self.runners.borrow_mut();
-                let id = runners.iter().position(|r| r.future.is_none() && !r.busy).unwrap_or(runners.len())
-                    as u32;
+                let id = self.free_runners.borrow_mut().pop().unwrap_or(runners.len() as u32);
                 let waker = Waker::from(Arc::new(RunnerWaker { id, list: self.wakes.clone() }));
                 let future = Some(handler.clone().runner(id));
                 let runner = Runner { future, waker, job: None, timer: None, busy: false };
@@ -367,6 +374,7 @@ impl<C: 'static> Reactor<C> {
                 r.busy = false;
                 r.job = None;
                 r.waker = waker;
+                self.free_runners.borrow_mut().push(id);
             }
             return;
         }
@@ -385,6 +393,7 @@ impl<C: 'static> Reactor<C> {
                 idle.push(id);
                 None
             } else {
+                self.free_runners.borrow_mut().push(id);
                 Some(future)
             }
         };
@@ -435,24 +444,48 @@ impl<C: 'static> Reactor<C> {
             if s.readable {
                 return Err(conn);
             }
-            s.role = Role::Idle(conn);
-            s.deadline = deadline;
-            s.read_waker = None;
-            s.write_waker = None;
-            if !s.registered {
-                register(&self.epoll, s, token);
-            }
-            // A later deadline than the armed one is found out when that fires.
-            let arm = s.armed.is_none_or(|t| t > deadline);
-            if arm {
-                s.armed = Some(deadline);
-            }
-            arm
+            self.put_aside(s, token, Role::Idle(conn), deadline)
         };
         if arm {
-            self.timers.borrow_mut().heap.push(Reverse((deadline, Target::Slot(token.pack()))));
+            self.arm(deadline, Target::Slot(token.pack()));
         }
         Ok(())
+    }
+
+    /// Gives a slot to the epoll set and its deadline. `true`: it needs a timer.
+    fn put_aside(&self, s: &mut Slot<C>, token: Token, role: Role<C>, deadline: Instant) -> bool {
+        s.role = role;
+        s.deadline = deadline;
+        s.read_waker = None;
+        s.write_waker = None;
+        if !s.registered {
+            register(&self.epoll, s, token);
+        }
+        // A later deadline than the armed one is found out when that fires.
+        let arm = s.armed.is_none_or(|t| t > deadline);
+        if arm {
+            s.armed = Some(deadline);
+        }
+        arm
+    }
+
+    /// Adds a timer. Those of connections that ended stay in the heap until they fire; where they are most of
+    /// it (many short connections, long timeouts), they are swept out.
+    fn arm(&self, deadline: Instant, target: Target) {
+        let mut timers = self.timers.borrow_mut();
+        timers.heap.push(Reverse((deadline, target)));
+        if timers.heap.len() < timers.sweep_at {
+            return;
+        }
+        let (slots, runners) = (self.slots.borrow(), self.runners.borrow());
+        timers.heap.retain(|Reverse((t, target))| match *target {
+            Target::Slot(packed) => {
+                let token = Token::unpack(packed);
+                slots.get(token.index as usize).is_some_and(|s| s.age == token.age && s.armed == Some(*t))
+            }
+            Target::Runner(id) => runners.get(id as usize).is_some_and(|r| r.timer == Some(*t)),
+        });
+        timers.sweep_at = SWEEP.max(timers.heap.len() * 2);
     }
 
     /// Makes a connection wait for [`Reactor::reuse`]; it is closed when anything arrives, and at `deadline`.
@@ -466,21 +499,10 @@ impl<C: 'static> Reactor<C> {
             if s.readable || s.fd.is_none() {
                 return false;
             }
-            s.role = Role::Spare;
-            s.deadline = deadline;
-            s.read_waker = None;
-            s.write_waker = None;
-            if !s.registered {
-                register(&self.epoll, s, token);
-            }
-            let arm = s.armed.is_none_or(|t| t > deadline);
-            if arm {
-                s.armed = Some(deadline);
-            }
-            arm
+            self.put_aside(s, token, Role::Spare, deadline)
         };
         if arm {
-            self.timers.borrow_mut().heap.push(Reverse((deadline, Target::Slot(token.pack()))));
+            self.arm(deadline, Target::Slot(token.pack()));
         }
         true
     }
@@ -557,11 +579,15 @@ impl<C: 'static> Reactor<C> {
             return Poll::Ready(());
         }
         let id = self.current.get();
-        let mut runners = self.runners.borrow_mut();
-        let Some(r) = runners.get_mut(id as usize) else { return Poll::Pending };
-        if r.timer.is_none_or(|t| t > deadline) {
-            r.timer = Some(deadline);
-            self.timers.borrow_mut().heap.push(Reverse((deadline, Target::Runner(id))));
+        let arm = match self.runners.borrow_mut().get_mut(id as usize) {
+            Some(r) if r.timer.is_none_or(|t| t > deadline) => {
+                r.timer = Some(deadline);
+                true
+            }
+            _ => false,
+        };
+        if arm {
+            self.arm(deadline, Target::Runner(id));
         }
         Poll::Pending
     }
@@ -733,6 +759,7 @@ impl<C: 'static> Reactor<C> {
         let any = !ids.is_empty();
         ids.dedup();
         for id in ids.drain(..) {
+            // Woken and then finished: see `fire_timers`.
             let busy = self.runners.borrow().get(id as usize).is_some_and(|r| r.busy);
             if busy {
                 self.poll_runner(handler, id);
@@ -758,10 +785,14 @@ impl<C: 'static> Reactor<C> {
             match target {
                 Target::Slot(packed) => self.slot_timer(handler, Token::unpack(packed), now),
                 Target::Runner(id) => {
-                    if let Some(r) = self.runners.borrow_mut().get_mut(id as usize) {
+                    let busy = self.runners.borrow_mut().get_mut(id as usize).is_some_and(|r| {
                         r.timer = None;
+                        r.busy
+                    });
+                    // A timer outlives the wait that set it. Polling an idle runner would list it twice.
+                    if busy {
+                        self.poll_runner(handler, id);
                     }
-                    self.poll_runner(handler, id);
                 }
             }
         }
@@ -822,3 +853,6 @@ fn register<C>(ep: &OwnedFd, s: &mut Slot<C>, token: Token) {
         Err(_) => {}
     }
 }
+
+#[cfg(test)]
+mod tests;
