@@ -181,6 +181,7 @@ pub struct Reactor<C> {
     current: Cell<u32>,
     now: Cell<Instant>,
     in_use: Cell<usize>,
+    idle: Cell<usize>,
 }
 
 /// Wakes a reactor from another thread.
@@ -221,6 +222,7 @@ impl<C: 'static> Reactor<C> {
             current: Cell::new(u32::MAX),
             now: Cell::new(Instant::now()),
             in_use: Cell::new(0),
+            idle: Cell::new(0),
         })
     }
 
@@ -237,6 +239,11 @@ impl<C: 'static> Reactor<C> {
     /// Slots in use, listeners included.
     pub fn in_use(&self) -> usize {
         self.in_use.get()
+    }
+
+    /// Idle connections.
+    pub fn idle(&self) -> usize {
+        self.idle.get()
     }
 
     /// Adds a descriptor. It is put into the epoll set when something first waits for it.
@@ -288,19 +295,25 @@ impl<C: 'static> Reactor<C> {
         if shared {
             flags |= epoll::EventFlags::EXCLUSIVE;
         }
-        let slots = self.slots.borrow();
-        let s = &slots[token.index as usize];
-        let fd = s.fd.as_ref().expect("just inserted");
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), flags)?;
-        Ok(())
+        let data = epoll::EventData::new_u64(token.pack());
+        match self.with_fd(token, |fd| epoll::add(&self.epoll, fd, data, flags)) {
+            Some(Err(e)) if e != Errno::EXIST => Err(e.into()),
+            _ => Ok(()),
+        }
     }
 
-    /// Stops or starts the readiness events of a listener (all slots taken).
-    pub fn pause_listener(&self, token: Token, paused: bool, shared: bool) {
-        let gone = self.with_fd(token, |fd| epoll::delete(&self.epoll, fd).is_err()).is_none();
-        if !gone && !paused {
-            let _ = self.arm_listener(token, shared);
-        }
+    /// Stops the readiness events of a listener: connections wait in its queue.
+    pub fn pause_listener(&self, token: Token) {
+        // One that is paused already is not in the set.
+        let _ = self.with_fd(token, |fd| epoll::delete(&self.epoll, fd));
+    }
+
+    /// Starts the readiness events of a listener again.
+    ///
+    /// # Errors
+    /// When it cannot be put into the epoll set.
+    pub fn resume_listener(&self, token: Token, shared: bool) -> std::io::Result<()> {
+        self.arm_listener(token, shared)
     }
 
     /// Calls `f` with the descriptor of a slot.
@@ -317,7 +330,9 @@ impl<C: 'static> Reactor<C> {
             let s = slots.get_mut(token.index as usize).filter(|s| s.age == token.age)?;
             let fd = s.fd.take();
             s.age = s.age.wrapping_add(1);
-            s.role = Role::Busy;
+            if let Role::Idle(_) = std::mem::replace(&mut s.role, Role::Busy) {
+                self.idle.set(self.idle.get() - 1);
+            }
             // A timer left behind in the heap carries the old age and is dropped when it fires.
             s.armed = None;
             (fd, (s.read_waker.take(), s.write_waker.take()))
@@ -444,6 +459,7 @@ impl<C: 'static> Reactor<C> {
             if s.readable {
                 return Err(conn);
             }
+            self.idle.set(self.idle.get() + 1);
             self.put_aside(s, token, Role::Idle(conn), deadline)
         };
         if arm {
@@ -723,7 +739,10 @@ impl<C: 'static> Reactor<C> {
                     s.role = Role::Listener(n);
                     Then::Accept(n)
                 }
-                Role::Idle(c) if read => Then::Serve(c),
+                Role::Idle(c) if read => {
+                    self.idle.set(self.idle.get() - 1);
+                    Then::Serve(c)
+                }
                 Role::Spare if read => Then::Close,
                 Role::Spare => {
                     s.role = Role::Spare;
@@ -812,7 +831,10 @@ impl<C: 'static> Reactor<C> {
             match &s.role {
                 Role::Spare if s.deadline <= now => Expired::Close,
                 Role::Idle(_) if s.deadline <= now => match std::mem::replace(&mut s.role, Role::Busy) {
-                    Role::Idle(c) => Expired::Conn(c),
+                    Role::Idle(c) => {
+                        self.idle.set(self.idle.get() - 1);
+                        Expired::Conn(c)
+                    }
                     other => {
                         s.role = other;
                         Expired::Nothing

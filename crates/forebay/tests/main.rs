@@ -7,4 +7,5 @@ mod command_line;
 mod differential;
 mod load;
 mod processes;
+mod robustness;
 mod subcommands;

@@ -1,0 +1,140 @@
+//! What must not take the server down: too many clients, too few descriptors, clients that vanish.
+
+use crate::harness::{Server, Site, wait_for};
+use nix::sys::signal::Signal;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+const GET: &[u8] = b"GET /page HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+fn serve(main: &str, connections: u32, server: &str) -> Server {
+    let site = Site::new(&format!(
+        "worker_processes 1;\n{main}\nerror_log logs/error.log info;\nevents {{ worker_connections {connections}; \
+         }}\nhttp {{ access_log off; server {{ listen 127.0.0.1:%PORT0%; {server} }} }}\n"
+    ));
+    site.write("html/page", &"x".repeat(10_000));
+    Server::start_on(site)
+}
+
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.addr(0)).expect("connect");
+    stream.set_read_timeout(Some(Duration::from_secs(15))).expect("timeout");
+    stream
+}
+
+/// Reads an answer with `Content-Length`; its status line, empty if the connection ended.
+fn answer(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 16384];
+    loop {
+        let text = String::from_utf8_lossy(&bytes);
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let len: usize = (head.split("\r\n"))
+                .find_map(|line| line.strip_prefix("Content-Length: "))
+                .and_then(|len| len.parse().ok())
+                .unwrap_or(0);
+            if body.len() >= len {
+                return head.split("\r\n").next().unwrap_or_default().to_owned();
+            }
+        }
+        match stream.read(&mut buffer) {
+            Ok(n) if n > 0 => bytes.extend_from_slice(&buffer[..n]),
+            _ => return String::new(),
+        }
+    }
+}
+
+#[test]
+fn few_descriptors_make_clients_wait() {
+    let server = serve("worker_rlimit_nofile 40;", 1024, "");
+    let mut clients: Vec<TcpStream> = (0..200).map(|_| connect(&server)).collect();
+    for client in &mut clients {
+        client.write_all(GET).expect("open");
+    }
+    for client in &mut clients {
+        assert_eq!(answer(client), "HTTP/1.1 200 OK");
+    }
+    assert!(!server.error_log().contains("Too many open files"), "{}", server.error_log());
+}
+
+#[test]
+fn a_full_table_serves_as_soon_as_a_client_is_idle() {
+    let slow = "location /slow { alias html/; limit_rate 5000; }";
+    let server = serve("", 4, slow);
+    let mut busy: Vec<TcpStream> = (0..4).map(|_| connect(&server)).collect();
+    for client in &mut busy {
+        client.write_all(b"GET /slow/page HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("open");
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let mut late = connect(&server);
+    late.write_all(GET).expect("open");
+    // Nobody is cut off for it, and it need not wait for `keepalive_timeout`.
+    for client in &mut busy {
+        assert_eq!(answer(client), "HTTP/1.1 200 OK");
+    }
+    let start = Instant::now();
+    assert_eq!(answer(&mut late), "HTTP/1.1 200 OK");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    server.wait_for_log("4 worker_connections are not enough, reusing connections", 1);
+}
+
+#[test]
+fn slow_heads_leave_before_clients_between_requests() {
+    let server = serve("", 8, "");
+    let mut good: Vec<TcpStream> = (0..4).map(|_| connect(&server)).collect();
+    for client in &mut good {
+        client.write_all(GET).expect("open");
+        assert_eq!(answer(client), "HTTP/1.1 200 OK");
+    }
+    let mut slow: Vec<TcpStream> = (0..4).map(|_| connect(&server)).collect();
+    for client in &mut slow {
+        client.write_all(b"GET /page HT").expect("open");
+    }
+    std::thread::sleep(Duration::from_millis(2300));
+    for _ in 0..4 {
+        let mut new = connect(&server);
+        new.write_all(b"GET /page HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("open");
+        assert_eq!(answer(&mut new), "HTTP/1.1 200 OK");
+    }
+    for client in &mut good {
+        client.write_all(GET).expect("open");
+        assert_eq!(answer(client), "HTTP/1.1 200 OK");
+    }
+}
+
+#[test]
+fn reloads_do_not_grow_the_worker() {
+    let server = serve("", 512, "listen 127.0.0.1:%PORT1%;");
+    let worker = wait_for("a worker", || server.workers(server.pid()).first().copied());
+    let rss = || {
+        let status = std::fs::read_to_string(format!("/proc/{worker}/status")).expect("alive");
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("its memory");
+        line.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()).expect("kilobytes")
+    };
+    let reload = |n: usize| {
+        for i in 0..n {
+            // Every other one removes a listener, or adds it again.
+            let second = if i % 2 == 0 { "" } else { "listen 127.0.0.1:%PORT1%;" };
+            server.site.write(
+                "nginx.conf",
+                &format!(
+                    "worker_processes 1; error_log logs/error.log notice; events {{ worker_connections 512; }} http {{ \
+                     access_log off; server {{ listen 127.0.0.1:%PORT0%; {second} }} server {{ listen \
+                     127.0.0.1:%PORT0%; server_name n{i}; }} }}"
+                ),
+            );
+            let before = server.error_log().matches("reconfigur").count();
+            server.signal(Signal::SIGHUP);
+            server.wait_for_log("reconfigur", before + 1);
+            let mut client = connect(&server);
+            client.write_all(GET).expect("open");
+            assert_eq!(answer(&mut client), "HTTP/1.1 200 OK");
+        }
+    };
+    reload(10);
+    let before = rss();
+    reload(40);
+    let after = rss();
+    assert!(after < before + 1024, "{before} kB before, {after} kB after 40 reloads");
+}
