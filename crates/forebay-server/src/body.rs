@@ -479,6 +479,21 @@ async fn room(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     ready
 }
 
+/// Logs that a response cannot be sent, which mostly is the client's doing.
+fn failed(req: &mut Request, call: &str, got: Option<Result<usize, Errno>>) -> bool {
+    if let Some(Err(e)) = got {
+        let gone = matches!(e, Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN | Errno::TIMEDOUT);
+        let level = if gone { Level::Info } else { Level::Alert };
+        req.log_with(level, |out| {
+            let text = crate::modules::static_file::errno_text(e);
+            for piece in [call, " failed ", &text, " while sending response to client"] {
+                out.extend_from_slice(piece.as_bytes());
+            }
+        });
+    }
+    false
+}
+
 /// Writes bytes, all of them.
 pub async fn write_all(thread: &Rc<Thread>, req: &mut Request, token: Token, bytes: &[u8]) -> bool {
     let mut rest = bytes;
@@ -498,7 +513,7 @@ pub async fn write_all(thread: &Rc<Thread>, req: &mut Request, token: Token, byt
                     return false;
                 }
             }
-            _ => return false,
+            got => return failed(req, "writev()", got),
         }
     }
     true
@@ -600,7 +615,7 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, token: Token, head:
                     return false;
                 }
             }
-            _ => return false,
+            got => return failed(req, "writev()", got),
         }
     }
 }
@@ -835,7 +850,8 @@ fn end_chunks(req: &mut Request, pending: &mut Vec<u8>) {
     pending.extend_from_slice(b"\r\n");
 }
 
-/// Waits; `true` if the client closes the connection meanwhile.
+/// Waits; `true` if the client resets the connection meanwhile. One that has only said that it will send no
+/// more may still be reading.
 async fn client_gone_within(thread: &Rc<Thread>, token: Token, wait: Duration) -> bool {
     let gone = async {
         loop {
@@ -845,8 +861,8 @@ async fn client_gone_within(thread: &Rc<Thread>, token: Token, wait: Duration) -
             match got {
                 Some(Err(Errno::AGAIN)) => thread.reactor.readable(token).await,
                 Some(Err(Errno::INTR)) => {}
-                // The next request is here already: the client is alive and will be read from later.
-                Some(Ok((n, _))) if n > 0 => std::future::pending().await,
+                // The next request or the end is here already; it will be read later.
+                Some(Ok(_)) => std::future::pending().await,
                 _ => return,
             }
         }
@@ -983,7 +999,7 @@ async fn send_file(
                     return false;
                 }
             }
-            _ => return false,
+            got => return failed(req, "sendfile()", got),
         }
     }
     true

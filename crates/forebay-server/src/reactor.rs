@@ -153,8 +153,8 @@ pub trait Handler {
     fn runner(self: Rc<Self>, id: u32) -> Pin<Box<dyn Future<Output = ()>>>;
     /// A listener has connections to accept.
     fn accept(self: Rc<Self>, listener: u32);
-    /// An idle connection reached its deadline; the slot is closed after this.
-    fn expired(&self, conn: Self::Conn);
+    /// An idle connection reached its deadline and is to be closed, or given to a runner once more.
+    fn expired(self: Rc<Self>, token: Token, conn: Self::Conn);
     /// Called first in each turn of the loop.
     fn tick(&self, now: Instant);
     /// Called last in each turn of the loop, before waiting.
@@ -849,11 +849,10 @@ impl<C: 'static> Reactor<C> {
             }
         };
         match expired {
-            Expired::Nothing => return,
-            Expired::Conn(conn) => handler.expired(conn),
-            Expired::Close => {}
+            Expired::Nothing => {}
+            Expired::Conn(conn) => handler.clone().expired(token, conn),
+            Expired::Close => drop(self.remove(token)),
         }
-        self.remove(token);
     }
 }
 

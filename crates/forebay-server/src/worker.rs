@@ -417,6 +417,7 @@ impl WorkerThread {
             listener,
             requests: 0,
             accepted: self.thread.clock.now(),
+            expired: false,
             partial: None,
         };
         let token = self.thread.reactor.insert(sock);
@@ -482,17 +483,15 @@ impl Handler for WorkerThread {
         }
     }
 
-    fn expired(&self, conn: Conn) {
-        self.thread.counters.active.sub(1);
-        if conn.partial.is_some() {
-            self.thread.counters.reading.sub(1);
+    fn expired(self: Rc<Self>, token: Token, mut conn: Conn) {
+        let between_requests = conn.requests > 0 && conn.partial.is_none();
+        if between_requests {
+            self.thread.close(token);
+            return;
         }
-        if conn.partial.is_some() || conn.requests == 0 {
-            let tail = format!(", client: {}", peer_text(&conn));
-            let doing = if conn.greeted { "waiting for request" } else { "reading PROXY protocol" };
-            let what = format!("client timed out (110: Connection timed out) while {doing}");
-            error_log::log_connection(&self.thread, Level::Info, conn.number, &what, &tail);
-        }
+        conn.expired = true;
+        let thread = self.thread.clone();
+        thread.reactor.start(&self, token, conn);
     }
 
     fn tick(&self, now: Instant) {
@@ -527,10 +526,4 @@ impl Handler for WorkerThread {
         self.thread.counters.panics.add(1);
         error_log::log(&self.thread, Level::Alert, "a request caused a panic; its connection was closed");
     }
-}
-
-fn peer_text(conn: &Conn) -> String {
-    let mut out = Vec::new();
-    crate::request::push_peer(conn.peer, &mut out);
-    String::from_utf8_lossy(&out).into_owned()
 }

@@ -138,3 +138,50 @@ fn reloads_do_not_grow_the_worker() {
     let after = rss();
     assert!(after < before + 1024, "{before} kB before, {after} kB after 40 reloads");
 }
+
+#[test]
+fn slow_and_vanishing_clients_are_logged_as_nginx_does() {
+    let timeouts =
+        "client_header_timeout 1s; server_name localhost; location /slow { alias html/; limit_rate 5000; }";
+    let site = Site::new(&format!(
+        "worker_processes 1; error_log logs/error.log info; events {{}} http {{ log_format t '$status \
+         $request_length \"$request\"'; access_log logs/access.log t; server {{ listen 127.0.0.1:%PORT0%; \
+         {timeouts} }} }}"
+    ));
+    site.write("html/page", &"x".repeat(10_000));
+    let server = Server::start_on(site);
+    let send = |bytes: &[u8]| {
+        let mut stream = connect(&server);
+        stream.write_all(bytes).expect("open");
+        stream
+    };
+    let mut slow = [send(b""), send(b"GET / HT"), send(b"GET / HTTP/1.1\r\nHost: localhost\r\nX:")];
+    let head = send(b"GET / HTTP/1.1\r\nHo");
+    head.shutdown(std::net::Shutdown::Write).expect("open");
+    // One that will send no more still reads.
+    let mut half = send(b"GET /slow/page HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    half.shutdown(std::net::Shutdown::Write).expect("open");
+    let mut kept = send(GET);
+    assert_eq!(answer(&mut kept), "HTTP/1.1 200 OK");
+    drop(kept);
+    assert_eq!(answer(&mut half), "HTTP/1.1 200 OK");
+    for stream in &mut slow {
+        assert_eq!(stream.read(&mut [0; 16]).expect("closed"), 0);
+    }
+    for text in [
+        "client timed out (110: Connection timed out) while waiting for request, client: 127.0.0.1, server: 127.0.0.1:",
+        "client timed out (110: Connection timed out) while reading client request line, client: 127.0.0.1, server: \
+         localhost, request: \"GET / HT\"",
+        "client timed out (110: Connection timed out) while reading client request headers, client: 127.0.0.1, \
+         server: localhost, request: \"GET / HTTP/1.1\", host: \"localhost\"",
+        "client prematurely closed connection while reading client request headers, client: 127.0.0.1, server: \
+         localhost, request: \"GET / HTTP/1.1\"",
+        "client 127.0.0.1 closed keepalive connection",
+    ] {
+        server.wait_for_log(text, 1);
+    }
+    let access = server.site.read("logs/access.log");
+    for line in ["408 0 \"GET / HT\"", "408 33 \"GET / HTTP/1.1\"", "400 16 \"GET / HTTP/1.1\""] {
+        assert!(access.lines().any(|l| l == line), "{line} in {access}");
+    }
+}

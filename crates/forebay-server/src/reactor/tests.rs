@@ -68,8 +68,9 @@ impl Handler for Test {
         })
     }
     fn accept(self: Rc<Self>, _listener: u32) {}
-    fn expired(&self, _conn: Work) {
+    fn expired(self: Rc<Self>, token: Token, _conn: Work) {
         self.expired.set(self.expired.get() + 1);
+        self.reactor.remove(token);
     }
     fn tick(&self, _now: Instant) {}
     fn turn(&self) {}
