@@ -971,6 +971,10 @@ async fn send_file(
     let mut checked = start;
     while offset < end {
         if offset >= checked {
+            if offset > start {
+                // A client that reads as fast as the file is sent must not hold up the thread.
+                thread.reactor.yield_now().await;
+            }
             let stretch = (end - offset).min(PIECE);
             if !resident(file, offset, stretch) {
                 warm(file, offset, stretch).await;

@@ -23,6 +23,10 @@ use std::time::Instant;
 /// First read of a connection, bytes; heads are rarely longer.
 const READ: usize = 4096;
 
+/// Requests of one connection answered before the others get their turn: a client that sends one behind the
+/// other without end must not hold up the thread.
+const TURN: u32 = 32;
+
 /// The life of a runner: one connection after another.
 pub async fn runner(thread: Rc<Thread>) {
     let mut req = Request::new(thread.clone());
@@ -109,6 +113,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
         gone(req, token, End::TimedOut);
         return;
     }
+    let mut in_turn = 0u32;
     loop {
         let limits = req.limits();
         match read_head(thread, req, token, &limits) {
@@ -139,6 +144,10 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
         guard.state(Some(|c| &c.writing));
         if !one_request(thread, req, token).await {
             return;
+        }
+        in_turn += 1;
+        if in_turn % TURN == 0 {
+            thread.reactor.yield_now().await;
         }
     }
 }

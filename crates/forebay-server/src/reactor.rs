@@ -608,6 +608,19 @@ impl<C: 'static> Reactor<C> {
         Poll::Pending
     }
 
+    /// Lets the other connections have their turn.
+    pub async fn yield_now(&self) {
+        let mut yielded = false;
+        std::future::poll_fn(|cx| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await
+    }
+
     /// Waits `d`.
     pub async fn sleep(&self, d: Duration) {
         let deadline = Instant::now() + d;

@@ -527,3 +527,52 @@ impl Handler for WorkerThread {
         error_log::log(&self.thread, Level::Alert, "a request caused a panic; its connection was closed");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conn(requests: u32, accepted: Instant, partial: Option<Instant>) -> Conn {
+        let partial = partial.map(|started| Box::new(crate::request::Partial { buf: [].into(), started }));
+        Conn {
+            number: 1,
+            peer: Peer::Unix,
+            local: None,
+            proxied: None,
+            greeted: true,
+            expired: false,
+            listener: 0,
+            requests,
+            accepted,
+            partial,
+        }
+    }
+
+    #[test]
+    fn the_slowest_leave_first() {
+        let start = Instant::now();
+        let now = start + Duration::from_secs(60);
+        let ago = |ms| now - Duration::from_millis(ms);
+        let later = now + Duration::from_secs(60);
+        let order = [
+            rank(&conn(0, ago(9000), None), later, now),
+            rank(&conn(7, start, Some(ago(3000))), later, now),
+            rank(&conn(1, start, None), now, now),
+            rank(&conn(1, start, None), later, now),
+            rank(&conn(0, ago(1000), None), later, now),
+            rank(&conn(5, start, Some(ago(300))), later, now),
+        ];
+        assert!(order.is_sorted() && order.iter().all(Option::is_some), "{order:?}");
+        assert_eq!(rank(&conn(0, ago(100), None), later, now), None);
+        assert_eq!(rank(&conn(3, start, Some(ago(100))), later, now), None);
+    }
+
+    #[test]
+    fn the_reserve_leaves_most_descriptors_to_connections() {
+        assert_eq!(reserve(40, 1), 31);
+        assert_eq!(reserve(1024, 4), 892);
+        assert_eq!(reserve(1_048_576, 4), 1_048_316);
+        assert_eq!(reserve(u64::MAX, 4), RawFd::MAX);
+        assert_eq!(reserve(4, 1), 0);
+    }
+}

@@ -185,3 +185,33 @@ fn slow_and_vanishing_clients_are_logged_as_nginx_does() {
         assert!(access.lines().any(|l| l == line), "{line} in {access}");
     }
 }
+
+#[test]
+fn pipelined_and_byte_by_byte() {
+    let server = serve("", 64, "location /n { return 200 \"$arg_n,\"; }");
+    let mut stream = connect(&server);
+    let mut writer = stream.try_clone().expect("clone");
+    let write = std::thread::spawn(move || {
+        for n in 0..1000 {
+            let last = if n == 999 { "Connection: close\r\n" } else { "" };
+            let request = format!("GET /n?n={n} HTTP/1.1\r\nHost: localhost\r\n{last}\r\n");
+            writer.write_all(request.as_bytes()).expect("open");
+        }
+    });
+    let mut all = String::new();
+    stream.read_to_string(&mut all).expect("answers");
+    write.join().expect("written");
+    let bodies = all.split("\r\n\r\n").skip(1).map(|s| s.split(',').next().unwrap_or_default());
+    assert!(bodies.eq((0..1000).map(|n| n.to_string())), "in order");
+
+    let mut stream = connect(&server);
+    stream.set_nodelay(true).expect("nodelay");
+    for byte in
+        b"POST /n?n=1 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    {
+        stream.write_all(&[*byte]).expect("open");
+    }
+    assert_eq!(answer(&mut stream), "HTTP/1.1 200 OK");
+    stream.write_all(GET).expect("open");
+    assert_eq!(answer(&mut stream), "HTTP/1.1 200 OK");
+}

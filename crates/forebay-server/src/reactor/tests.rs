@@ -177,3 +177,10 @@ fn timers_of_closed_connections_do_not_pile_up() {
     let timers = test.reactor.timers.borrow().heap.len();
     assert!(timers < 5000, "{timers} timers for no connection");
 }
+
+#[test]
+fn an_idle_connection_is_small() {
+    let slot = size_of::<Slot<crate::request::Conn>>();
+    let timer = size_of::<Reverse<(Instant, Target)>>();
+    assert!(slot + timer <= 256, "{slot} bytes a slot, {timer} a timer");
+}
