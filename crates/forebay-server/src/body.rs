@@ -484,6 +484,21 @@ async fn room(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     ready
 }
 
+/// Logs that a response cannot be sent, which mostly is the client's doing.
+fn failed(req: &mut Request, call: &str, got: Option<Result<usize, Errno>>) -> bool {
+    if let Some(Err(e)) = got {
+        let gone = matches!(e, Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN | Errno::TIMEDOUT);
+        let level = if gone { Level::Info } else { Level::Alert };
+        req.log_with(level, |out| {
+            let text = crate::modules::static_file::errno_text(e);
+            for piece in [call, " failed ", &text, " while sending response to client"] {
+                out.extend_from_slice(piece.as_bytes());
+            }
+        });
+    }
+    false
+}
+
 /// Writes bytes, all of them.
 pub async fn write_all(thread: &Rc<Thread>, req: &mut Request, token: Token, bytes: &[u8]) -> bool {
     write_with(thread, req, token, bytes, SendFlags::NOSIGNAL).await
@@ -524,7 +539,7 @@ async fn write_with(
                     return false;
                 }
             }
-            _ => return false,
+            got => return failed(req, "writev()", got),
         }
     }
     true
@@ -622,7 +637,7 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, token: Token, head:
                     return false;
                 }
             }
-            _ => return false,
+            got => return failed(req, "writev()", got),
         }
     }
 }
@@ -857,7 +872,8 @@ fn end_chunks(req: &mut Request, pending: &mut Vec<u8>) {
     pending.extend_from_slice(b"\r\n");
 }
 
-/// Waits; `true` if the client closes the connection meanwhile.
+/// Waits; `true` if the client resets the connection meanwhile. One that has only said that it will send no
+/// more may still be reading.
 async fn client_gone_within(thread: &Rc<Thread>, token: Token, wait: Duration) -> bool {
     let gone = async {
         loop {
@@ -867,8 +883,8 @@ async fn client_gone_within(thread: &Rc<Thread>, token: Token, wait: Duration) -
             match got {
                 Some(Err(Errno::AGAIN)) => thread.reactor.readable(token).await,
                 Some(Err(Errno::INTR)) => {}
-                // The next request is here already: the client is alive and will be read from later.
-                Some(Ok((n, _))) if n > 0 => std::future::pending().await,
+                // The next request or the end is here already; it will be read later.
+                Some(Ok(_)) => std::future::pending().await,
                 _ => return,
             }
         }
@@ -977,6 +993,10 @@ async fn send_file(
     let mut checked = start;
     while offset < end {
         if offset >= checked {
+            if offset > start {
+                // A client that reads as fast as the file is sent must not hold up the thread.
+                thread.reactor.yield_now().await;
+            }
             let stretch = (end - offset).min(PIECE);
             if !resident(file, offset, stretch) {
                 warm(file, offset, stretch).await;
@@ -1005,7 +1025,7 @@ async fn send_file(
                     return false;
                 }
             }
-            _ => return false,
+            got => return failed(req, "sendfile()", got),
         }
     }
     true

@@ -6,6 +6,7 @@ use crate::body;
 use crate::error_log;
 use crate::error_page;
 use crate::head::{self, BodyFraming};
+use crate::modules::static_file::errno_text;
 use crate::phases::{self, MAX_URI_CHANGES};
 use crate::reactor::{Job, Token};
 use crate::request::{Conn, Partial, Peer, Request};
@@ -21,6 +22,10 @@ use std::time::Instant;
 
 /// First read of a connection, bytes; heads are rarely longer.
 const READ: usize = 4096;
+
+/// Requests of one connection answered before the others get their turn: a client that sends one behind the
+/// other without end must not hold up the thread.
+const TURN: u32 = 32;
 
 /// The life of a runner: one connection after another.
 pub async fn runner(thread: Rc<Thread>) {
@@ -66,10 +71,32 @@ enum Head {
     Refused(parser::Reject),
     /// Nothing more for now: the connection can wait without a runner.
     Wait,
-    /// The client is gone or too slow.
-    Gone,
+    /// It will not be completed.
+    Gone(End),
     /// The client does not begin with the PROXY protocol header that is asked for.
     Stranger,
+}
+
+/// Why a head will not be completed.
+#[derive(Clone, Copy)]
+enum End {
+    /// The client closed the connection.
+    Closed,
+    /// Reading failed.
+    Failed(Errno),
+    /// The client is too slow (`client_header_timeout`).
+    TimedOut,
+}
+
+impl End {
+    /// What nginx's log says of it, as a client that `did` so.
+    fn text(self, did: &str) -> String {
+        match self {
+            End::Closed => format!("client {did} connection"),
+            End::Failed(e) => format!("recv() failed {}", errno_text(e)),
+            End::TimedOut => "client timed out (110: Connection timed out)".to_owned(),
+        }
+    }
 }
 
 async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
@@ -82,6 +109,11 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
     req.begin_connection(&mut conn);
     req.conn = conn;
     req.token = token;
+    if req.conn.expired {
+        gone(req, token, End::TimedOut);
+        return;
+    }
+    let mut in_turn = 0u32;
     loop {
         let limits = req.limits();
         match read_head(thread, req, token, &limits) {
@@ -91,8 +123,8 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
                 refuse(thread, req, token, &reject).await;
                 return;
             }
-            Head::Gone => {
-                gone(req);
+            Head::Gone(end) => {
+                gone(req, token, end);
                 return;
             }
             Head::Stranger => return,
@@ -113,28 +145,63 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
         if !one_request(thread, req, token).await {
             return;
         }
+        in_turn += 1;
+        if in_turn % TURN == 0 {
+            thread.reactor.yield_now().await;
+        }
     }
 }
 
-/// The client closed or reset before a head was complete.
-fn gone(req: &mut Request) {
-    if req.head.buf.is_empty() && req.conn.requests > 0 {
+/// A head will not be completed: says so in the logs.
+fn gone(req: &mut Request, token: Token, end: End) {
+    if !req.head.buf.is_empty() && req.conn.greeted {
+        unfinished(req, end);
+        req.reset_if_timed_out(token);
         return;
     }
-    if !req.conn.greeted {
-        if !req.head.buf.is_empty() {
-            req.log_stranger(Broken::Header);
-        }
+    if !req.head.buf.is_empty() && !matches!(end, End::TimedOut) {
+        req.log_stranger(Broken::Header);
         return;
     }
-    if !req.head.buf.is_empty() {
-        req.resp.status = 400;
-        req.begin_request();
-        req.conn.requests += 1;
-        req.log(Level::Info, "client prematurely closed connection while reading client request line");
-        req.resp.status = 400;
-        finish(req, false);
+    if !error_log::enabled(&req.thread, Level::Info) {
+        return;
     }
+    let mut client = Vec::new();
+    crate::request::push_peer(req.conn.peer, &mut client);
+    let client = String::from_utf8_lossy(&client).into_owned();
+    let (what, tail) = if req.conn.requests == 0 {
+        let doing = if req.conn.greeted { "waiting for request" } else { "reading PROXY protocol" };
+        let tail = format!(", client: {client}, server: {}", req.listener_text());
+        (format!("{} while {doing}", end.text("closed")), tail)
+    } else {
+        let why = if let End::Failed(e) = end { format!(" {}", errno_text(e)) } else { String::new() };
+        (format!("client {client} closed keepalive connection{why}"), String::new())
+    };
+    error_log::log_connection(&req.thread, Level::Info, req.conn.number, &what, &tail);
+}
+
+/// Logs a request whose head has only begun. It gets no answer, only a status.
+fn unfinished(req: &mut Request, end: End) {
+    let line = req.head.buf.iter().position(|b| !matches!(b, b'\r' | b'\n')).unwrap_or(0);
+    let rest = req.head.buf.get(line..).unwrap_or_default();
+    let complete = memchr::memrchr(b'\n', rest).map_or(0, |at| at + 1);
+    // What has come of it so far, for the log.
+    let limits = req.limits();
+    let _ = parser::parse(&mut req.head, &limits);
+    if complete == 0 {
+        let end = req.head.buf.len() as u32;
+        req.head.request_line = forebay_http::field::Slice { start: line as u32, end };
+    }
+    req.begin_request();
+    req.choose_server();
+    req.conn.requests += 1;
+    req.received = complete as u64;
+    let part = if complete > 0 { "headers" } else { "line" };
+    let text = end.text("prematurely closed");
+    req.log(Level::Info, &format!("{text} while reading client request {part}"));
+    req.timed_out = matches!(end, End::TimedOut);
+    req.resp.status = if req.timed_out { 408 } else { 400 };
+    finish(req);
 }
 
 fn read_head(thread: &Rc<Thread>, req: &mut Request, token: Token, limits: &Limits) -> Head {
@@ -160,7 +227,7 @@ fn read_head(thread: &Rc<Thread>, req: &mut Request, token: Token, limits: &Limi
                 .map(|(n, _)| n)
         });
         match got {
-            Some(Ok(0)) | None => return Head::Gone,
+            Some(Ok(0)) | None => return Head::Gone(End::Closed),
             Some(Ok(n)) => {
                 if req.head.buf.len() == n {
                     req.started = thread.clock.now();
@@ -174,7 +241,7 @@ fn read_head(thread: &Rc<Thread>, req: &mut Request, token: Token, limits: &Limi
                 return Head::Wait;
             }
             Some(Err(Errno::INTR)) => {}
-            Some(Err(_)) => return Head::Gone,
+            Some(Err(e)) => return Head::Gone(End::Failed(e)),
         }
     }
 }
@@ -229,7 +296,7 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, token: Token, reject: &p
     }
     phases::answer(req, reject.status).await;
     respond(thread, req, token).await;
-    finish(req, true);
+    finish(req);
     close(thread, req, token, true).await;
 }
 
@@ -245,7 +312,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
     }
     phases::run(req).await;
     if req.drop_connection {
-        finish(req, false);
+        finish(req);
         return false;
     }
     // Bytes of the body that came with the head are taken before the answer, the rest after it.
@@ -262,7 +329,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
     if keep && unread {
         keep = body::discard(thread, req, token).await;
     }
-    finish(req, sent);
+    finish(req);
     if !sent {
         req.reset_if_timed_out(token);
         return false;
@@ -353,7 +420,7 @@ async fn run_header_filters(req: &mut Request) {
 }
 
 /// Log phase, and the end of what belongs to the request.
-fn finish(req: &mut Request, _sent: bool) {
+fn finish(req: &mut Request) {
     if let Some(mut source) = req.resp.source.take() {
         source.abandon(req);
     }
@@ -502,6 +569,7 @@ impl Request {
             listener: 0,
             requests: 0,
             accepted: self.conn.accepted,
+            expired: false,
             partial: None,
         };
         std::mem::replace(&mut self.conn, empty)
@@ -539,6 +607,7 @@ impl Request {
         self.received = self.head.len as u64;
         self.modules.clear();
         self.complete = false;
+        self.timed_out = false;
         self.depth = 0;
         self.refused = 0;
         self.keep_alive = self.head.keep_alive;

@@ -97,6 +97,11 @@ fn line(thread: &Thread, level: Level, connection: Option<u64>, message: &str, t
     out
 }
 
+/// Whether lines of this level that concern no request go anywhere.
+pub fn enabled(thread: &Thread, level: Level) -> bool {
+    thread.conf.borrow().config.main.error_log.iter().any(|l| level <= l.level)
+}
+
 /// Writes a line that concerns no request.
 pub fn log(thread: &Thread, level: Level, message: &str) {
     let conf = thread.config();

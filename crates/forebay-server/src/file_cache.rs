@@ -23,6 +23,9 @@ const CONTENT_BUDGET: u64 = 64 * 1024 * 1024;
 /// Entries kept where `open_file_cache` does not say how many.
 const DEFAULT_ENTRIES: usize = 1024;
 
+/// Entries given up at a time where descriptors are short.
+pub const SHED: usize = 16;
+
 /// What tells one state of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
@@ -220,6 +223,16 @@ impl FileCache {
         };
         self.index.insert(key, i);
         self.link(i);
+    }
+
+    /// Lets go of the entries that were used least recently, at most `n`; gives how many.
+    pub fn shed(&mut self, n: usize) -> usize {
+        let mut shed = 0;
+        while shed < n && self.oldest != NIL {
+            self.remove(self.oldest);
+            shed += 1;
+        }
+        shed
     }
 
     fn remove(&mut self, i: usize) {

@@ -82,7 +82,12 @@ enum Target {
 
 struct Timers {
     heap: BinaryHeap<Reverse<(Instant, Target)>>,
+    /// Length at which timers of nothing are swept out.
+    sweep_at: usize,
 }
+
+/// Fewest timers that are swept.
+const SWEEP: usize = 1024;
 
 /// Ids of runners to be polled; other threads (the blocking pool) may add to it.
 struct WakeList {
@@ -151,8 +156,8 @@ pub trait Handler {
     fn runner(self: Rc<Self>, id: u32) -> Pin<Box<dyn Future<Output = ()>>>;
     /// A listener has connections to accept.
     fn accept(self: Rc<Self>, listener: u32);
-    /// An idle connection reached its deadline; the slot is closed after this.
-    fn expired(&self, conn: Self::Conn);
+    /// An idle connection reached its deadline and is to be closed, or given to a runner once more.
+    fn expired(self: Rc<Self>, token: Token, conn: Self::Conn);
     /// Called first in each turn of the loop.
     fn tick(&self, now: Instant);
     /// Called last in each turn of the loop, before waiting.
@@ -172,11 +177,14 @@ pub struct Reactor<C> {
     free: RefCell<Vec<u32>>,
     runners: RefCell<Vec<Runner<C>>>,
     idle_runners: RefCell<Vec<u32>>,
+    /// Places in `runners` without a future.
+    free_runners: RefCell<Vec<u32>>,
     timers: RefCell<Timers>,
     wakes: Arc<WakeList>,
     current: Cell<u32>,
     now: Cell<Instant>,
     in_use: Cell<usize>,
+    idle: Cell<usize>,
 }
 
 /// Wakes a reactor from another thread.
@@ -211,11 +219,13 @@ impl<C: 'static> Reactor<C> {
             free: RefCell::default(),
             runners: RefCell::default(),
             idle_runners: RefCell::default(),
-            timers: RefCell::new(Timers { heap: BinaryHeap::new() }),
+            free_runners: RefCell::default(),
+            timers: RefCell::new(Timers { heap: BinaryHeap::new(), sweep_at: SWEEP }),
             wakes: Arc::new(WakeList { ids: Mutex::default(), event, sleeping: AtomicBool::new(false) }),
             current: Cell::new(u32::MAX),
             now: Cell::new(Instant::now()),
             in_use: Cell::new(0),
+            idle: Cell::new(0),
         })
     }
 
@@ -232,6 +242,11 @@ impl<C: 'static> Reactor<C> {
     /// Slots in use, listeners included.
     pub fn in_use(&self) -> usize {
         self.in_use.get()
+    }
+
+    /// Idle connections.
+    pub fn idle(&self) -> usize {
+        self.idle.get()
     }
 
     /// Adds a descriptor. It is put into the epoll set when something first waits for it.
@@ -285,19 +300,25 @@ impl<C: 'static> Reactor<C> {
         if shared {
             flags |= epoll::EventFlags::EXCLUSIVE;
         }
-        let slots = self.slots.borrow();
-        let s = &slots[token.index as usize];
-        let fd = s.fd.as_ref().expect("just inserted");
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token.pack()), flags)?;
-        Ok(())
+        let data = epoll::EventData::new_u64(token.pack());
+        match self.with_fd(token, |fd| epoll::add(&self.epoll, fd, data, flags)) {
+            Some(Err(e)) if e != Errno::EXIST => Err(e.into()),
+            _ => Ok(()),
+        }
     }
 
-    /// Stops or starts the readiness events of a listener (all slots taken).
-    pub fn pause_listener(&self, token: Token, paused: bool, shared: bool) {
-        let gone = self.with_fd(token, |fd| epoll::delete(&self.epoll, fd).is_err()).is_none();
-        if !gone && !paused {
-            let _ = self.arm_listener(token, shared);
-        }
+    /// Stops the readiness events of a listener: connections wait in its queue.
+    pub fn pause_listener(&self, token: Token) {
+        // One that is paused already is not in the set.
+        let _ = self.with_fd(token, |fd| epoll::delete(&self.epoll, fd));
+    }
+
+    /// Starts the readiness events of a listener again.
+    ///
+    /// # Errors
+    /// When it cannot be put into the epoll set.
+    pub fn resume_listener(&self, token: Token, shared: bool) -> std::io::Result<()> {
+        self.arm_listener(token, shared)
     }
 
     /// Calls `f` with the descriptor of a slot.
@@ -314,7 +335,9 @@ impl<C: 'static> Reactor<C> {
             let s = slots.get_mut(token.index as usize).filter(|s| s.age == token.age)?;
             let fd = s.fd.take();
             s.age = s.age.wrapping_add(1);
-            s.role = Role::Busy;
+            if let Role::Idle(_) = std::mem::replace(&mut s.role, Role::Busy) {
+                self.idle.set(self.idle.get() - 1);
+            }
             // A timer left behind in the heap carries the old age and is dropped when it fires.
             s.armed = None;
             (fd, (s.read_waker.take(), s.write_waker.take()))
@@ -331,8 +354,7 @@ impl<C: 'static> Reactor<C> {
             Some(id) => id,
             None => {
                 let mut runners = self.runners.borrow_mut();
-                let id = runners.iter().position(|r| r.future.is_none() && !r.busy).unwrap_or(runners.len())
-                    as u32;
+                let id = self.free_runners.borrow_mut().pop().unwrap_or(runners.len() as u32);
                 let waker = Waker::from(Arc::new(RunnerWaker { id, list: self.wakes.clone() }));
                 let future = Some(handler.clone().runner(id));
                 let runner = Runner { future, waker, job: None, timer: None, busy: false };
@@ -372,6 +394,7 @@ impl<C: 'static> Reactor<C> {
                 r.busy = false;
                 r.job = None;
                 r.waker = waker;
+                self.free_runners.borrow_mut().push(id);
             }
             return;
         }
@@ -390,6 +413,7 @@ impl<C: 'static> Reactor<C> {
                 idle.push(id);
                 None
             } else {
+                self.free_runners.borrow_mut().push(id);
                 Some(future)
             }
         };
@@ -440,24 +464,49 @@ impl<C: 'static> Reactor<C> {
             if s.readable {
                 return Err(conn);
             }
-            s.role = Role::Idle(conn);
-            s.deadline = deadline;
-            s.read_waker = None;
-            s.write_waker = None;
-            if !s.registered {
-                register(&self.epoll, s, token);
-            }
-            // A later deadline than the armed one is found out when that fires.
-            let arm = s.armed.is_none_or(|t| t > deadline);
-            if arm {
-                s.armed = Some(deadline);
-            }
-            arm
+            self.idle.set(self.idle.get() + 1);
+            self.put_aside(s, token, Role::Idle(conn), deadline)
         };
         if arm {
-            self.timers.borrow_mut().heap.push(Reverse((deadline, Target::Slot(token.pack()))));
+            self.arm(deadline, Target::Slot(token.pack()));
         }
         Ok(())
+    }
+
+    /// Gives a slot to the epoll set and its deadline. `true`: it needs a timer.
+    fn put_aside(&self, s: &mut Slot<C>, token: Token, role: Role<C>, deadline: Instant) -> bool {
+        s.role = role;
+        s.deadline = deadline;
+        s.read_waker = None;
+        s.write_waker = None;
+        if !s.registered {
+            register(&self.epoll, s, token);
+        }
+        // A later deadline than the armed one is found out when that fires.
+        let arm = s.armed.is_none_or(|t| t > deadline);
+        if arm {
+            s.armed = Some(deadline);
+        }
+        arm
+    }
+
+    /// Adds a timer. Those of connections that ended stay in the heap until they fire; where they are most of
+    /// it (many short connections, long timeouts), they are swept out.
+    fn arm(&self, deadline: Instant, target: Target) {
+        let mut timers = self.timers.borrow_mut();
+        timers.heap.push(Reverse((deadline, target)));
+        if timers.heap.len() < timers.sweep_at {
+            return;
+        }
+        let (slots, runners) = (self.slots.borrow(), self.runners.borrow());
+        timers.heap.retain(|Reverse((t, target))| match *target {
+            Target::Slot(packed) => {
+                let token = Token::unpack(packed);
+                slots.get(token.index as usize).is_some_and(|s| s.age == token.age && s.armed == Some(*t))
+            }
+            Target::Runner(id) => runners.get(id as usize).is_some_and(|r| r.timer == Some(*t)),
+        });
+        timers.sweep_at = SWEEP.max(timers.heap.len() * 2);
     }
 
     /// Makes a connection wait for [`Reactor::reuse`]; it is closed when anything arrives, and at `deadline`.
@@ -471,21 +520,10 @@ impl<C: 'static> Reactor<C> {
             if s.readable || s.fd.is_none() {
                 return false;
             }
-            s.role = Role::Spare;
-            s.deadline = deadline;
-            s.read_waker = None;
-            s.write_waker = None;
-            if !s.registered {
-                register(&self.epoll, s, token);
-            }
-            let arm = s.armed.is_none_or(|t| t > deadline);
-            if arm {
-                s.armed = Some(deadline);
-            }
-            arm
+            self.put_aside(s, token, Role::Spare, deadline)
         };
         if arm {
-            self.timers.borrow_mut().heap.push(Reverse((deadline, Target::Slot(token.pack()))));
+            self.arm(deadline, Target::Slot(token.pack()));
         }
         true
     }
@@ -562,13 +600,30 @@ impl<C: 'static> Reactor<C> {
             return Poll::Ready(());
         }
         let id = self.current.get();
-        let mut runners = self.runners.borrow_mut();
-        let Some(r) = runners.get_mut(id as usize) else { return Poll::Pending };
-        if r.timer.is_none_or(|t| t > deadline) {
-            r.timer = Some(deadline);
-            self.timers.borrow_mut().heap.push(Reverse((deadline, Target::Runner(id))));
+        let arm = match self.runners.borrow_mut().get_mut(id as usize) {
+            Some(r) if r.timer.is_none_or(|t| t > deadline) => {
+                r.timer = Some(deadline);
+                true
+            }
+            _ => false,
+        };
+        if arm {
+            self.arm(deadline, Target::Runner(id));
         }
         Poll::Pending
+    }
+
+    /// Lets the other connections have their turn.
+    pub async fn yield_now(&self) {
+        let mut yielded = false;
+        std::future::poll_fn(|cx| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await
     }
 
     /// Waits `d`.
@@ -703,7 +758,10 @@ impl<C: 'static> Reactor<C> {
                     s.role = Role::Listener(n);
                     Then::Accept(n)
                 }
-                Role::Idle(c) if read => Then::Serve(c),
+                Role::Idle(c) if read => {
+                    self.idle.set(self.idle.get() - 1);
+                    Then::Serve(c)
+                }
                 Role::Spare if read => Then::Close,
                 Role::Spare => {
                     s.role = Role::Spare;
@@ -739,6 +797,7 @@ impl<C: 'static> Reactor<C> {
         let any = !ids.is_empty();
         ids.dedup();
         for id in ids.drain(..) {
+            // Woken and then finished: see `fire_timers`.
             let busy = self.runners.borrow().get(id as usize).is_some_and(|r| r.busy);
             if busy {
                 self.poll_runner(handler, id);
@@ -764,15 +823,11 @@ impl<C: 'static> Reactor<C> {
             match target {
                 Target::Slot(packed) => self.slot_timer(handler, Token::unpack(packed), now),
                 Target::Runner(id) => {
-                    let busy = match self.runners.borrow_mut().get_mut(id as usize) {
-                        Some(r) => {
-                            r.timer = None;
-                            r.busy
-                        }
-                        None => false,
-                    };
-                    // A timer may outlive what it was set for. Polling an idle runner would put it among the
-                    // idle ones twice, and then it would be given two connections at once.
+                    let busy = self.runners.borrow_mut().get_mut(id as usize).is_some_and(|r| {
+                        r.timer = None;
+                        r.busy
+                    });
+                    // A timer outlives the wait that set it. Polling an idle runner would list it twice.
                     if busy {
                         self.poll_runner(handler, id);
                     }
@@ -795,7 +850,10 @@ impl<C: 'static> Reactor<C> {
             match &s.role {
                 Role::Spare if s.deadline <= now => Expired::Close,
                 Role::Idle(_) if s.deadline <= now => match std::mem::replace(&mut s.role, Role::Busy) {
-                    Role::Idle(c) => Expired::Conn(c),
+                    Role::Idle(c) => {
+                        self.idle.set(self.idle.get() - 1);
+                        Expired::Conn(c)
+                    }
                     other => {
                         s.role = other;
                         Expired::Nothing
@@ -810,11 +868,10 @@ impl<C: 'static> Reactor<C> {
             }
         };
         match expired {
-            Expired::Nothing => return,
-            Expired::Conn(conn) => handler.expired(conn),
-            Expired::Close => {}
+            Expired::Nothing => {}
+            Expired::Conn(conn) => handler.clone().expired(token, conn),
+            Expired::Close => drop(self.remove(token)),
         }
-        self.remove(token);
     }
 }
 
@@ -836,3 +893,6 @@ fn register<C>(ep: &OwnedFd, s: &mut Slot<C>, token: Token) {
         Err(_) => {}
     }
 }
+
+#[cfg(test)]
+mod tests;

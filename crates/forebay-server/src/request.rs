@@ -56,6 +56,8 @@ pub struct Conn {
     pub requests: u32,
     /// When it was accepted.
     pub accepted: Instant,
+    /// Its time for a head is over: to be logged and closed.
+    pub expired: bool,
     /// The beginning of a head whose rest has not come.
     pub partial: Option<Box<Partial>>,
 }
@@ -249,6 +251,7 @@ impl Request {
             listener: 0,
             requests: 0,
             accepted: now,
+            expired: false,
             partial: None,
         };
         Request {

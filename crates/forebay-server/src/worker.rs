@@ -5,6 +5,7 @@ use crate::config::ListenAddr;
 use crate::connection;
 use crate::counters::Counters;
 use crate::error_log;
+use crate::file_cache::SHED;
 use crate::process::Share;
 use crate::reactor::{Handler, Reactor, Remote, Token};
 use crate::request::{Conn, Peer};
@@ -15,7 +16,7 @@ use rustix::net::SocketFlags;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -91,12 +92,44 @@ struct ListenSlot {
     shared: bool,
 }
 
+/// Why and how long nothing is accepted.
+#[derive(Clone, Copy)]
+struct Pause {
+    /// Goes on when fewer connections than this are open,
+    below: usize,
+    /// or when more than this are idle: one of them can be closed.
+    idle: usize,
+    /// Goes on then at the latest: something else may have given back what is short.
+    until: Option<Instant>,
+}
+
+/// Time after which a call of `accept4` that failed is tried again (nginx: accept_mutex_delay).
+const RETRY: Duration = Duration::from_millis(500);
+
+/// A new client may send its head for this long before it can be closed for another one.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// A client that takes longer than this for a head is the first to go when room is needed.
+const SLOW_HEAD: Duration = Duration::from_secs(2);
+
+/// The descriptor number at which the reserve for files and upstreams begins: an eighth of the limit.
+fn reserve(limit: u64, threads: usize) -> RawFd {
+    let kept = (limit / 8).clamp(8, 256).saturating_add(threads as u64);
+    RawFd::try_from(limit.saturating_sub(kept)).unwrap_or(RawFd::MAX)
+}
+
 struct WorkerThread {
     thread: Rc<Thread>,
     mailbox: Arc<Mailbox>,
     /// By listener number; numbers are never used again, so idle connections can keep theirs.
     listeners: RefCell<Vec<Option<ListenSlot>>>,
-    paused: Cell<bool>,
+    pause: Cell<Option<Pause>>,
+    /// Connections whose descriptors have this number or a higher one take from the reserve for files.
+    reserve: RawFd,
+    /// Connections at which the reserve is touched, once that has happened.
+    ceiling: Cell<usize>,
+    /// When [`WorkerThread::make_room`] last told about itself.
+    told: Cell<Option<Instant>>,
     quit_deadline: Cell<Option<Instant>>,
 }
 
@@ -137,7 +170,10 @@ pub fn main(setup: Setup) {
         thread: thread.clone(),
         mailbox: setup.mailbox,
         listeners: RefCell::default(),
-        paused: Cell::new(false),
+        pause: Cell::new(None),
+        reserve: reserve(forebay_sys::limits::descriptors().0, setup.counters.len()),
+        ceiling: Cell::new(usize::MAX),
+        told: Cell::new(None),
         quit_deadline: Cell::new(None),
     });
     worker.apply(setup.share);
@@ -285,43 +321,125 @@ impl WorkerThread {
         self.thread.counters.active.get() as usize
     }
 
-    /// Makes room for a new connection: idle ones go first, then those that are slowest with their heads.
+    /// Closes connections that wait, so that others can be accepted: see [`rank`]. `false`: none waits.
     fn make_room(&self) -> bool {
         let max = self.thread.max_connections;
-        let batch = (max / 16).max(1);
-        let mut ages: Vec<(bool, Instant)> = Vec::new();
-        self.thread.reactor.each_idle(|c, deadline| {
-            ages.push((
-                c.requests == 0 || c.partial.is_some(),
-                if c.partial.is_some() { c.accepted } else { deadline },
-            ))
-        });
-        if ages.is_empty() {
+        let now = self.thread.clock.now();
+        let mut ranks = Vec::with_capacity(self.thread.reactor.idle());
+        self.thread.reactor.each_idle(|c, deadline| ranks.extend(rank(c, deadline, now)));
+        if ranks.is_empty() {
             return false;
         }
-        ages.sort_unstable();
-        let cut = ages[(batch - 1).min(ages.len() - 1)];
+        // Some at a time: every connection is looked at, which should not be done for each new one.
+        let batch = (max / 64).min(ranks.len() / 8).max(1);
+        let cut = *ranks.select_nth_unstable(batch - 1).1;
         let mut left = batch;
-        let closed = self.close_idle(|c, deadline| {
-            let key = (
-                c.requests == 0 || c.partial.is_some(),
-                if c.partial.is_some() { c.accepted } else { deadline },
-            );
-            let close = left > 0 && key <= cut;
-            if close {
-                left -= 1;
-            }
+        self.close_idle(|c, deadline| {
+            let close = left > 0 && rank(c, deadline, now).is_some_and(|r| r <= cut);
+            left -= usize::from(close);
             close
         });
-        closed > 0
+        if self.told.get().is_none_or(|t| now >= t + Duration::from_secs(1)) {
+            self.told.set(Some(now));
+            let what = format!("{max} worker_connections are not enough, reusing connections");
+            error_log::log(&self.thread, Level::Warn, &what);
+        }
+        true
     }
 
-    fn pause(&self, paused: bool) {
-        if self.paused.replace(paused) != paused {
-            for s in self.listeners.borrow().iter().flatten() {
-                self.thread.reactor.pause_listener(s.token, paused, s.shared);
+    /// Accepts nothing for now: what waits stays in the kernel's queue.
+    fn pause(&self, until: Option<Instant>) {
+        self.pause.set(Some(Pause { below: self.connections(), idle: self.thread.reactor.idle(), until }));
+        for s in self.listeners.borrow().iter().flatten() {
+            self.thread.reactor.pause_listener(s.token);
+        }
+    }
+
+    /// Accepts again if there may be room.
+    fn resume(&self, now: Instant) {
+        let Some(pause) = self.pause.get() else { return };
+        let room = self.connections() < pause.below || self.thread.reactor.idle() > pause.idle;
+        if !room && pause.until.is_none_or(|t| now < t) {
+            return;
+        }
+        self.pause.set(None);
+        for s in self.listeners.borrow().iter().flatten() {
+            if self.thread.reactor.resume_listener(s.token, s.shared).is_err() {
+                // Tried again with the others.
+                self.pause.set(Some(Pause { below: 0, idle: usize::MAX, until: Some(now + RETRY) }));
             }
         }
+    }
+
+    /// `accept4` failed for lack of something, or for good.
+    fn accept_failed(&self, e: Errno) {
+        let short = matches!(e, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM);
+        let level = if short { Level::Crit } else { Level::Alert };
+        let text = crate::modules::static_file::errno_text(e);
+        error_log::log(&self.thread, level, &format!("accept4() failed {text}"));
+        self.pause(Some(self.thread.clock.now() + RETRY));
+    }
+
+    fn full(&self) -> bool {
+        self.connections() >= self.thread.max_connections.min(self.ceiling.get())
+    }
+
+    /// Whether one more connection may be accepted, after closing some that wait if need be.
+    fn may_accept(&self) -> bool {
+        if !self.full() {
+            return true;
+        }
+        // Near the limit of descriptors the cached files go first.
+        let short = self.connections() < self.thread.max_connections;
+        (short && self.thread.files.borrow_mut().shed(SHED) == SHED) || self.make_room()
+    }
+
+    /// Sets how many connections there may be, from whether the last one took from the reserve. A low number
+    /// alone does not lift the limit: it may be that of a connection that was closed for this one.
+    fn learn_ceiling(&self, crowded: bool) {
+        let (open, ceiling) = (self.connections(), self.ceiling.get());
+        if crowded {
+            self.ceiling.set(open.min(ceiling).max(1));
+        } else if open > ceiling || open < ceiling / 2 {
+            self.ceiling.set(usize::MAX);
+        }
+    }
+
+    fn open(self: &Rc<Self>, sock: OwnedFd, peer: Peer, listener: u32, wildcard: bool) {
+        self.thread.counters.accepted.add(1);
+        self.thread.counters.handled.add(1);
+        self.thread.counters.active.add(1);
+        let local = if wildcard { rustix::net::getsockname(&sock).ok() } else { None };
+        let conn = Conn {
+            number: SERIAL.fetch_add(1, Ordering::Relaxed) + 1,
+            peer,
+            local: local.and_then(|a| std::net::SocketAddr::try_from(a).ok()),
+            proxied: None,
+            greeted: false,
+            listener,
+            requests: 0,
+            accepted: self.thread.clock.now(),
+            expired: false,
+            partial: None,
+        };
+        let token = self.thread.reactor.insert(sock);
+        self.thread.reactor.start(self, token, conn);
+    }
+}
+
+/// Order in which waiting connections are closed for new ones: clients that are slow with their heads first,
+/// those that have been slow longest before others; then those between requests, the nearest to their timeout
+/// first; then those that have not had much time to send a head. `None`: stays.
+fn rank(conn: &Conn, deadline: Instant, now: Instant) -> Option<(u8, Instant)> {
+    let since = match &conn.partial {
+        Some(p) => p.started,
+        None if conn.requests == 0 => conn.accepted,
+        None => return Some((1, deadline)),
+    };
+    match now.saturating_duration_since(since) {
+        age if age >= SLOW_HEAD => Some((0, since)),
+        age if age >= GRACE => Some((2, since)),
+        _ => None,
     }
 }
 
@@ -349,10 +467,14 @@ impl Handler for WorkerThread {
             Some(Some(s)) => (s.fd.clone(), s.addr.is_wildcard()),
             _ => return,
         };
-        for _ in 0..ACCEPT_BATCH {
-            if self.connections() >= self.thread.max_connections && !self.make_room() {
-                // Full: what waits stays in the kernel's queue.
-                self.pause(true);
+        for i in 0..ACCEPT_BATCH {
+            if i > 0 && self.full() {
+                // Nobody is closed before it is known that somebody else waits: there is another event then.
+                return;
+            }
+            if !self.may_accept() {
+                let waiting = self.thread.reactor.idle() > 0;
+                self.pause(waiting.then(|| self.thread.clock.now() + GRACE));
                 return;
             }
             match rustix::net::acceptfrom_with(&*fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
@@ -361,54 +483,29 @@ impl Handler for WorkerThread {
                         Some(a) => Peer::Inet(a),
                         None => Peer::Unix,
                     };
-                    self.thread.counters.accepted.add(1);
-                    self.thread.counters.handled.add(1);
-                    self.thread.counters.active.add(1);
-                    let local = if wildcard { rustix::net::getsockname(&sock).ok() } else { None };
-                    let conn = Conn {
-                        number: SERIAL.fetch_add(1, Ordering::Relaxed) + 1,
-                        peer,
-                        local: local.and_then(|a| std::net::SocketAddr::try_from(a).ok()),
-                        proxied: None,
-                        greeted: false,
-                        listener,
-                        requests: 0,
-                        accepted: self.thread.clock.now(),
-                        partial: None,
-                    };
-                    let token = self.thread.reactor.insert(sock);
-                    let thread = self.thread.clone();
-                    thread.reactor.start(&self, token, conn);
+                    let crowded = sock.as_raw_fd() >= self.reserve;
+                    self.open(sock, peer, listener, wildcard);
+                    self.learn_ceiling(crowded);
                 }
                 Err(Errno::AGAIN) => return,
-                Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(e @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    error_log::log(
-                        &self.thread,
-                        Level::Crit,
-                        &format!("accept4() failed {}", crate::modules::static_file::errno_text(e)),
-                    );
-                    if !self.make_room() {
-                        self.pause(true);
-                        return;
-                    }
+                Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
+                Err(e) => {
+                    self.accept_failed(e);
+                    return;
                 }
-                Err(_) => return,
             }
         }
     }
 
-    fn expired(&self, conn: Conn) {
-        self.thread.counters.active.sub(1);
-        if conn.partial.is_some() {
-            self.thread.counters.reading.sub(1);
+    fn expired(self: Rc<Self>, token: Token, mut conn: Conn) {
+        let between_requests = conn.requests > 0 && conn.partial.is_none();
+        if between_requests {
+            self.thread.close(token);
+            return;
         }
-        if conn.partial.is_some() || conn.requests == 0 {
-            let tail = format!(", client: {}", peer_text(&conn));
-            let doing = if conn.greeted { "waiting for request" } else { "reading PROXY protocol" };
-            let what = format!("client timed out (110: Connection timed out) while {doing}");
-            error_log::log_connection(&self.thread, Level::Info, conn.number, &what, &tail);
-        }
+        conn.expired = true;
+        let thread = self.thread.clone();
+        thread.reactor.start(&self, token, conn);
     }
 
     fn tick(&self, now: Instant) {
@@ -424,14 +521,13 @@ impl Handler for WorkerThread {
         if self.thread.log_buffers.borrow().due.is_some_and(|d| d <= now) {
             access_log::flush(&self.thread, false);
         }
-        if self.paused.get() && self.connections() < self.thread.max_connections {
-            self.pause(false);
-        }
+        self.resume(now);
     }
 
     fn due(&self) -> Option<Instant> {
-        let due = self.thread.log_buffers.borrow().due;
-        [due, self.quit_deadline.get()].into_iter().flatten().min()
+        let logs = self.thread.log_buffers.borrow().due;
+        let accept = self.pause.get().and_then(|p| p.until);
+        [logs, accept, self.quit_deadline.get()].into_iter().flatten().min()
     }
 
     fn finished(&self) -> bool {
@@ -446,8 +542,51 @@ impl Handler for WorkerThread {
     }
 }
 
-fn peer_text(conn: &Conn) -> String {
-    let mut out = Vec::new();
-    crate::request::push_peer(conn.peer, &mut out);
-    String::from_utf8_lossy(&out).into_owned()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conn(requests: u32, accepted: Instant, partial: Option<Instant>) -> Conn {
+        let partial = partial.map(|started| Box::new(crate::request::Partial { buf: [].into(), started }));
+        Conn {
+            number: 1,
+            peer: Peer::Unix,
+            local: None,
+            proxied: None,
+            greeted: true,
+            expired: false,
+            listener: 0,
+            requests,
+            accepted,
+            partial,
+        }
+    }
+
+    #[test]
+    fn the_slowest_leave_first() {
+        let start = Instant::now();
+        let now = start + Duration::from_secs(60);
+        let ago = |ms| now - Duration::from_millis(ms);
+        let later = now + Duration::from_secs(60);
+        let order = [
+            rank(&conn(0, ago(9000), None), later, now),
+            rank(&conn(7, start, Some(ago(3000))), later, now),
+            rank(&conn(1, start, None), now, now),
+            rank(&conn(1, start, None), later, now),
+            rank(&conn(0, ago(1000), None), later, now),
+            rank(&conn(5, start, Some(ago(300))), later, now),
+        ];
+        assert!(order.is_sorted() && order.iter().all(Option::is_some), "{order:?}");
+        assert_eq!(rank(&conn(0, ago(100), None), later, now), None);
+        assert_eq!(rank(&conn(3, start, Some(ago(100))), later, now), None);
+    }
+
+    #[test]
+    fn the_reserve_leaves_most_descriptors_to_connections() {
+        assert_eq!(reserve(40, 1), 31);
+        assert_eq!(reserve(1024, 4), 892);
+        assert_eq!(reserve(1_048_576, 4), 1_048_316);
+        assert_eq!(reserve(u64::MAX, 4), RawFd::MAX);
+        assert_eq!(reserve(4, 1), 0);
+    }
 }

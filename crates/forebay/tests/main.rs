@@ -8,4 +8,5 @@ mod differential;
 mod load;
 mod processes;
 mod proxy;
+mod robustness;
 mod subcommands;

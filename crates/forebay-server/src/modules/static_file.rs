@@ -107,7 +107,16 @@ pub async fn open(req: &mut Request, path: &[u8]) -> Found {
     if let Cached::Hit(found) = thread.files.borrow_mut().get(path, &policy, now) {
         return found;
     }
-    let found: Found = match file_cache::open_cached(path) {
+    let opened = match file_cache::open_cached(path) {
+        // Descriptors of files that nobody reads at present are given up for this one.
+        Opened::Found(file_cache::Inspected::Error(Errno::MFILE | Errno::NFILE))
+            if thread.files.borrow_mut().shed(file_cache::SHED) > 0 =>
+        {
+            Opened::WouldBlock
+        }
+        opened => opened,
+    };
+    let found: Found = match opened {
         Opened::Found(f) => f.into(),
         Opened::WouldBlock => {
             let owned = path.to_vec();

@@ -1,0 +1,186 @@
+use super::*;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+/// What a test's runner does with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// Waits for a byte, ten seconds at most.
+    Wait,
+    /// Panics.
+    Panic,
+}
+
+struct Test {
+    reactor: Reactor<Work>,
+    panics: Cell<u32>,
+    expired: Cell<u32>,
+    served: Cell<u32>,
+}
+
+impl Test {
+    fn new() -> Rc<Test> {
+        let reactor = Reactor::new().expect("epoll");
+        Rc::new(Test { reactor, panics: Cell::new(0), expired: Cell::new(0), served: Cell::new(0) })
+    }
+
+    /// A connection, and its other end.
+    fn connect(&self) -> (Token, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        ours.set_nonblocking(true).expect("nonblocking");
+        theirs.set_read_timeout(Some(Duration::from_secs(5))).expect("timeout");
+        (self.reactor.insert(ours.into()), theirs)
+    }
+
+    /// Lets time pass and fires what is due.
+    fn pass(self: &Rc<Self>, d: Duration) {
+        self.reactor.now.set(self.reactor.now.get() + d);
+        self.reactor.fire_timers(self);
+    }
+
+    /// The descriptor became readable.
+    fn readable(self: &Rc<Self>, token: Token) {
+        self.reactor.on_event(self, token, epoll::EventFlags::IN);
+        self.reactor.poll_woken(self, &mut Vec::new());
+    }
+}
+
+struct Closes<'t>(&'t Test, Token);
+
+impl Drop for Closes<'_> {
+    fn drop(&mut self) {
+        self.0.reactor.remove(self.1);
+    }
+}
+
+impl Handler for Test {
+    type Conn = Work;
+    fn runner(self: Rc<Self>, _id: u32) -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(async move {
+            loop {
+                let job = self.reactor.next_job().await;
+                let _close = Closes(&self, job.token);
+                assert!(job.conn != Work::Panic, "asked for");
+                let end = self.reactor.now() + Duration::from_secs(10);
+                self.reactor.deadline(end, self.reactor.readable(job.token)).await;
+                self.served.set(self.served.get() + 1);
+            }
+        })
+    }
+    fn accept(self: Rc<Self>, _listener: u32) {}
+    fn expired(self: Rc<Self>, token: Token, _conn: Work) {
+        self.expired.set(self.expired.get() + 1);
+        self.reactor.remove(token);
+    }
+    fn tick(&self, _now: Instant) {}
+    fn turn(&self) {}
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+    fn finished(&self) -> bool {
+        true
+    }
+    fn panicked(&self) {
+        self.panics.set(self.panics.get() + 1);
+    }
+}
+
+#[test]
+fn a_timer_left_behind_does_not_list_an_idle_runner_twice() {
+    let test = Test::new();
+    let (first, _peer) = test.connect();
+    test.reactor.start(&test, first, Work::Wait);
+    test.readable(first);
+    assert_eq!(test.served.get(), 1);
+    // The wait is over, its timer is not.
+    test.pass(Duration::from_secs(11));
+    assert_eq!(*test.reactor.idle_runners.borrow(), [0]);
+    // Two connections at a time have a runner each.
+    let (a, _a) = test.connect();
+    let (b, _b) = test.connect();
+    test.reactor.start(&test, a, Work::Wait);
+    test.reactor.start(&test, b, Work::Wait);
+    test.readable(b);
+    assert_eq!(test.served.get(), 2);
+    test.readable(a);
+    assert_eq!(test.served.get(), 3);
+    assert_eq!(test.reactor.in_use(), 0);
+}
+
+#[test]
+fn a_panic_costs_one_connection() {
+    let test = Test::new();
+    let (good, mut good_peer) = test.connect();
+    let (bad, mut bad_peer) = test.connect();
+    test.reactor.start(&test, good, Work::Wait);
+    test.reactor.start(&test, bad, Work::Panic);
+    assert_eq!(test.panics.get(), 1);
+    assert_eq!(bad_peer.read(&mut [0]).expect("closed"), 0);
+    assert_eq!(test.reactor.in_use(), 1);
+    good_peer.write_all(b"x").expect("open");
+    test.readable(good);
+    assert_eq!(test.served.get(), 1);
+    // The place of the runner that is gone is taken by the next.
+    let (a, _a) = test.connect();
+    let (b, _b) = test.connect();
+    test.reactor.start(&test, a, Work::Wait);
+    test.reactor.start(&test, b, Work::Wait);
+    assert_eq!(test.reactor.runners.borrow().len(), 2);
+    test.readable(a);
+    test.readable(b);
+    assert_eq!(test.served.get(), 3);
+}
+
+#[test]
+fn surplus_runners_are_let_go_and_made_again() {
+    let test = Test::new();
+    for _ in 0..2 {
+        let burst: Vec<_> = (0..SPARE_RUNNERS + 10).map(|_| test.connect()).collect();
+        for (token, _) in &burst {
+            test.reactor.start(&test, *token, Work::Wait);
+        }
+        for (token, _) in &burst {
+            test.readable(*token);
+        }
+        assert_eq!(test.reactor.in_use(), 0);
+        assert_eq!(test.reactor.idle_runners.borrow().len(), SPARE_RUNNERS);
+        assert_eq!(test.reactor.runners.borrow().len(), SPARE_RUNNERS + 10);
+    }
+    assert_eq!(test.served.get(), 2 * (SPARE_RUNNERS as u32 + 10));
+}
+
+#[test]
+fn idle_connections_expire() {
+    let test = Test::new();
+    let (token, mut peer) = test.connect();
+    test.reactor.drained(token);
+    let end = test.reactor.now() + Duration::from_secs(5);
+    assert!(test.reactor.park(token, Work::Wait, end).is_ok());
+    test.pass(Duration::from_secs(4));
+    assert_eq!(test.expired.get(), 0);
+    test.pass(Duration::from_secs(1));
+    assert_eq!(test.expired.get(), 1);
+    assert_eq!(peer.read(&mut [0]).expect("closed"), 0);
+}
+
+#[test]
+fn timers_of_closed_connections_do_not_pile_up() {
+    let test = Test::new();
+    for _ in 0..20_000 {
+        let (ours, _theirs) = UnixStream::pair().expect("a pair");
+        let token = test.reactor.insert(ours.into());
+        test.reactor.drained(token);
+        let end = test.reactor.now() + Duration::from_secs(60);
+        assert!(test.reactor.park(token, Work::Wait, end).is_ok());
+        drop(test.reactor.remove(token));
+    }
+    let timers = test.reactor.timers.borrow().heap.len();
+    assert!(timers < 5000, "{timers} timers for no connection");
+}
+
+#[test]
+fn an_idle_connection_is_small() {
+    let slot = size_of::<Slot<crate::request::Conn>>();
+    let timer = size_of::<Reverse<(Instant, Target)>>();
+    assert!(slot + timer <= 256, "{slot} bytes a slot, {timer} a timer");
+}

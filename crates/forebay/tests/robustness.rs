@@ -1,0 +1,217 @@
+//! What must not take the server down: too many clients, too few descriptors, clients that vanish.
+
+use crate::harness::{Server, Site, wait_for};
+use nix::sys::signal::Signal;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+const GET: &[u8] = b"GET /page HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+fn serve(main: &str, connections: u32, server: &str) -> Server {
+    let site = Site::new(&format!(
+        "worker_processes 1;\n{main}\nerror_log logs/error.log info;\nevents {{ worker_connections {connections}; \
+         }}\nhttp {{ access_log off; server {{ listen 127.0.0.1:%PORT0%; {server} }} }}\n"
+    ));
+    site.write("html/page", &"x".repeat(10_000));
+    Server::start_on(site)
+}
+
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.addr(0)).expect("connect");
+    stream.set_read_timeout(Some(Duration::from_secs(15))).expect("timeout");
+    stream
+}
+
+/// Reads an answer with `Content-Length`; its status line, empty if the connection ended.
+fn answer(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 16384];
+    loop {
+        let text = String::from_utf8_lossy(&bytes);
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let len: usize = (head.split("\r\n"))
+                .find_map(|line| line.strip_prefix("Content-Length: "))
+                .and_then(|len| len.parse().ok())
+                .unwrap_or(0);
+            if body.len() >= len {
+                return head.split("\r\n").next().unwrap_or_default().to_owned();
+            }
+        }
+        match stream.read(&mut buffer) {
+            Ok(n) if n > 0 => bytes.extend_from_slice(&buffer[..n]),
+            _ => return String::new(),
+        }
+    }
+}
+
+#[test]
+fn few_descriptors_make_clients_wait() {
+    let server = serve("worker_rlimit_nofile 40;", 1024, "");
+    let mut clients: Vec<TcpStream> = (0..200).map(|_| connect(&server)).collect();
+    for client in &mut clients {
+        client.write_all(GET).expect("open");
+    }
+    for client in &mut clients {
+        assert_eq!(answer(client), "HTTP/1.1 200 OK");
+    }
+    assert!(!server.error_log().contains("Too many open files"), "{}", server.error_log());
+}
+
+#[test]
+fn a_full_table_serves_as_soon_as_a_client_is_idle() {
+    let slow = "location /slow { alias html/; limit_rate 5000; }";
+    let server = serve("", 4, slow);
+    let mut busy: Vec<TcpStream> = (0..4).map(|_| connect(&server)).collect();
+    for client in &mut busy {
+        client.write_all(b"GET /slow/page HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("open");
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let mut late = connect(&server);
+    late.write_all(GET).expect("open");
+    // Nobody is cut off for it, and it need not wait for `keepalive_timeout`.
+    for client in &mut busy {
+        assert_eq!(answer(client), "HTTP/1.1 200 OK");
+    }
+    let start = Instant::now();
+    assert_eq!(answer(&mut late), "HTTP/1.1 200 OK");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    server.wait_for_log("4 worker_connections are not enough, reusing connections", 1);
+}
+
+#[test]
+fn slow_heads_leave_before_clients_between_requests() {
+    let server = serve("", 8, "");
+    let mut good: Vec<TcpStream> = (0..4).map(|_| connect(&server)).collect();
+    for client in &mut good {
+        client.write_all(GET).expect("open");
+        assert_eq!(answer(client), "HTTP/1.1 200 OK");
+    }
+    let mut slow: Vec<TcpStream> = (0..4).map(|_| connect(&server)).collect();
+    for client in &mut slow {
+        client.write_all(b"GET /page HT").expect("open");
+    }
+    std::thread::sleep(Duration::from_millis(2300));
+    for _ in 0..4 {
+        let mut new = connect(&server);
+        new.write_all(b"GET /page HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("open");
+        assert_eq!(answer(&mut new), "HTTP/1.1 200 OK");
+    }
+    for client in &mut good {
+        client.write_all(GET).expect("open");
+        assert_eq!(answer(client), "HTTP/1.1 200 OK");
+    }
+}
+
+#[test]
+fn reloads_do_not_grow_the_worker() {
+    let server = serve("", 512, "listen 127.0.0.1:%PORT1%;");
+    let worker = wait_for("a worker", || server.workers(server.pid()).first().copied());
+    let rss = || {
+        let status = std::fs::read_to_string(format!("/proc/{worker}/status")).expect("alive");
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("its memory");
+        line.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()).expect("kilobytes")
+    };
+    let reload = |n: usize| {
+        for i in 0..n {
+            // Every other one removes a listener, or adds it again.
+            let second = if i % 2 == 0 { "" } else { "listen 127.0.0.1:%PORT1%;" };
+            server.site.write(
+                "nginx.conf",
+                &format!(
+                    "worker_processes 1; error_log logs/error.log notice; events {{ worker_connections 512; }} http {{ \
+                     access_log off; server {{ listen 127.0.0.1:%PORT0%; {second} }} server {{ listen \
+                     127.0.0.1:%PORT0%; server_name n{i}; }} }}"
+                ),
+            );
+            let before = server.error_log().matches("reconfigur").count();
+            server.signal(Signal::SIGHUP);
+            server.wait_for_log("reconfigur", before + 1);
+            let mut client = connect(&server);
+            client.write_all(GET).expect("open");
+            assert_eq!(answer(&mut client), "HTTP/1.1 200 OK");
+        }
+    };
+    reload(10);
+    let before = rss();
+    reload(40);
+    let after = rss();
+    assert!(after < before + 1024, "{before} kB before, {after} kB after 40 reloads");
+}
+
+#[test]
+fn slow_and_vanishing_clients_are_logged_as_nginx_does() {
+    let timeouts =
+        "client_header_timeout 1s; server_name localhost; location /slow { alias html/; limit_rate 5000; }";
+    let site = Site::new(&format!(
+        "worker_processes 1; error_log logs/error.log info; events {{}} http {{ log_format t '$status \
+         $request_length \"$request\"'; access_log logs/access.log t; server {{ listen 127.0.0.1:%PORT0%; \
+         {timeouts} }} }}"
+    ));
+    site.write("html/page", &"x".repeat(10_000));
+    let server = Server::start_on(site);
+    let send = |bytes: &[u8]| {
+        let mut stream = connect(&server);
+        stream.write_all(bytes).expect("open");
+        stream
+    };
+    let mut slow = [send(b""), send(b"GET / HT"), send(b"GET / HTTP/1.1\r\nHost: localhost\r\nX:")];
+    let head = send(b"GET / HTTP/1.1\r\nHo");
+    head.shutdown(std::net::Shutdown::Write).expect("open");
+    // One that will send no more still reads.
+    let mut half = send(b"GET /slow/page HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    half.shutdown(std::net::Shutdown::Write).expect("open");
+    let mut kept = send(GET);
+    assert_eq!(answer(&mut kept), "HTTP/1.1 200 OK");
+    drop(kept);
+    assert_eq!(answer(&mut half), "HTTP/1.1 200 OK");
+    for stream in &mut slow {
+        assert_eq!(stream.read(&mut [0; 16]).expect("closed"), 0);
+    }
+    for text in [
+        "client timed out (110: Connection timed out) while waiting for request, client: 127.0.0.1, server: 127.0.0.1:",
+        "client timed out (110: Connection timed out) while reading client request line, client: 127.0.0.1, server: \
+         localhost, request: \"GET / HT\"",
+        "client timed out (110: Connection timed out) while reading client request headers, client: 127.0.0.1, \
+         server: localhost, request: \"GET / HTTP/1.1\", host: \"localhost\"",
+        "client prematurely closed connection while reading client request headers, client: 127.0.0.1, server: \
+         localhost, request: \"GET / HTTP/1.1\"",
+        "client 127.0.0.1 closed keepalive connection",
+    ] {
+        server.wait_for_log(text, 1);
+    }
+    let access = server.site.read("logs/access.log");
+    for line in ["408 0 \"GET / HT\"", "408 33 \"GET / HTTP/1.1\"", "400 16 \"GET / HTTP/1.1\""] {
+        assert!(access.lines().any(|l| l == line), "{line} in {access}");
+    }
+}
+
+#[test]
+fn pipelined_and_byte_by_byte() {
+    let server = serve("", 64, "location /n { return 200 \"$arg_n,\"; }");
+    let mut stream = connect(&server);
+    let mut writer = stream.try_clone().expect("clone");
+    let write = std::thread::spawn(move || {
+        for n in 0..1000 {
+            let last = if n == 999 { "Connection: close\r\n" } else { "" };
+            let request = format!("GET /n?n={n} HTTP/1.1\r\nHost: localhost\r\n{last}\r\n");
+            writer.write_all(request.as_bytes()).expect("open");
+        }
+    });
+    let mut all = String::new();
+    stream.read_to_string(&mut all).expect("answers");
+    write.join().expect("written");
+    let bodies = all.split("\r\n\r\n").skip(1).map(|s| s.split(',').next().unwrap_or_default());
+    assert!(bodies.eq((0..1000).map(|n| n.to_string())), "in order");
+
+    let mut stream = connect(&server);
+    stream.set_nodelay(true).expect("nodelay");
+    for byte in
+        b"POST /n?n=1 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    {
+        stream.write_all(&[*byte]).expect("open");
+    }
+    assert_eq!(answer(&mut stream), "HTTP/1.1 200 OK");
+    stream.write_all(GET).expect("open");
+    assert_eq!(answer(&mut stream), "HTTP/1.1 200 OK");
+}
