@@ -242,13 +242,10 @@ fn build(
 pub const EVENTS_DIRECTIVES: &[&str] = &["worker_connections"];
 
 fn events_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> Result<(), Error> {
-    match d.name.text.as_slice() {
-        b"worker_connections" => {
-            value::once(&m.worker_connections, d, cx)?;
-            let n = units::number(value::first(d)).ok_or_else(|| invalid_number(d, cx))?;
-            m.worker_connections = Some(n as usize);
-        }
-        _ => {}
+    if d.name.text == b"worker_connections" {
+        value::once(&m.worker_connections, d, cx)?;
+        let n = units::number(value::first(d)).ok_or_else(|| invalid_number(d, cx))?;
+        m.worker_connections = Some(n as usize);
     }
     Ok(())
 }
