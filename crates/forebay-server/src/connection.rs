@@ -146,7 +146,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
             return;
         }
         in_turn += 1;
-        if in_turn % TURN == 0 {
+        if in_turn.is_multiple_of(TURN) {
             thread.reactor.yield_now().await;
         }
     }
