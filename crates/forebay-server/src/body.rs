@@ -780,11 +780,11 @@ async fn send_source(
         if last {
             break;
         }
-        if state == Pulled::Blocked {
-            if !flush(thread, req, token, &mut pending).await || !source.wait(req).await {
-                ok = false;
-                break;
-            }
+        if state == Pulled::Blocked
+            && (!flush(thread, req, token, &mut pending).await || !source.wait(req).await)
+        {
+            ok = false;
+            break;
         }
         state = Pulled::Blocked;
     }

@@ -146,7 +146,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
             return;
         }
         in_turn += 1;
-        if in_turn % TURN == 0 {
+        if in_turn.is_multiple_of(TURN) {
             thread.reactor.yield_now().await;
         }
     }
@@ -599,7 +599,7 @@ impl Request {
         self.timed_out = false;
         self.depth = 0;
         self.refused = 0;
-        self.keep_alive = self.head.keep_alive;
+        self.keep_alive = self.head.keep_alive && !self.thread.quitting.get();
         self.peer = self.conn.peer;
         self.body.begin(self.head.framing, self.head.len);
         self.remote.clear();
