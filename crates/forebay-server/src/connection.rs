@@ -610,7 +610,7 @@ impl Request {
         self.timed_out = false;
         self.depth = 0;
         self.refused = 0;
-        self.keep_alive = self.head.keep_alive;
+        self.keep_alive = self.head.keep_alive && !self.thread.quitting.get();
         self.peer = self.conn.peer;
         self.body.begin(self.head.framing, self.head.len);
         self.remote.clear();

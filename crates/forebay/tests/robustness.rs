@@ -215,3 +215,21 @@ fn pipelined_and_byte_by_byte() {
     stream.write_all(GET).expect("open");
     assert_eq!(answer(&mut stream), "HTTP/1.1 200 OK");
 }
+
+#[test]
+fn a_graceful_end_says_close() {
+    let mut server = serve("", 64, "");
+    let mut begun = connect(&server);
+    begun.write_all(b"GET /page HT").expect("open");
+    let mut idle = connect(&server);
+    idle.write_all(GET).expect("open");
+    assert_eq!(answer(&mut idle), "HTTP/1.1 200 OK");
+    server.signal(Signal::SIGQUIT);
+    assert_eq!(idle.read(&mut [0]).expect("closed"), 0);
+    begun.write_all(b"TP/1.1\r\nHost: localhost\r\n\r\n").expect("open");
+    let mut bytes = Vec::new();
+    begun.read_to_end(&mut bytes).expect("closed after the answer");
+    let text = String::from_utf8_lossy(&bytes);
+    assert!(text.starts_with("HTTP/1.1 200 OK") && text.contains("\r\nConnection: close\r\n"), "{text:.300}");
+    assert_eq!(server.wait_end(), Some(0));
+}
