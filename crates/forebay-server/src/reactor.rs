@@ -7,8 +7,8 @@
 //!
 //! The thread is inside the context of the process's tokio runtime, whose own thread drives its timers and
 //! sockets: everything tokio offers (the blocking pool above all) works inside a runner. The connections
-//! themselves do not go through tokio: nesting this epoll set in tokio's cost two more system calls and
-//! 0.7 microseconds a turn, which is what the smallest requests are made of.
+//! themselves do not go through tokio: nesting this epoll set in tokio's cost two more system calls and a
+//! second wake-up a turn (empty responses: 1.13 times nginx's economy nested, 1.24 like this, medians of one hour).
 
 use rustix::event::epoll;
 use rustix::io::Errno;
