@@ -356,6 +356,8 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     if req.drop_connection {
         return false;
     }
+    // A graceful end may have begun while the request was held up.
+    req.keep_alive &= !thread.quitting.get();
     let mut out = req.take_buf();
     out.reserve(HEAD);
     let framing = if head::write_file(req, &mut out) {
