@@ -24,7 +24,10 @@ fn a_hundred_reloads_lose_nothing() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("wrk starts");
-    let before = server.workers(server.pid());
+    let before = wait_for("a worker", || {
+        let workers = server.workers(server.pid());
+        (!workers.is_empty()).then_some(workers)
+    });
     for i in 1..=100 {
         server.signal(Signal::SIGHUP);
         server.wait_for_log(": reconfiguring", i);

@@ -119,6 +119,8 @@ fn the_worker_survives_a_killed_master() {
     let mut server = Server::start(CONF);
     let pid = server.pid();
     let worker = one_worker(&server, pid);
+    // It serves, so it has its configuration and its sockets.
+    assert!(server.get("/").ends_with("one\n"));
     kill(pid, Signal::SIGKILL);
     server.wait_end();
     server.wait_for_log("the master process is gone", 1);
