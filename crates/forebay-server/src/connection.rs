@@ -9,7 +9,7 @@ use crate::head::{self, BodyFraming};
 use crate::modules::static_file::errno_text;
 use crate::phases::{self, MAX_URI_CHANGES};
 use crate::reactor::{Job, Token};
-use crate::request::{Conn, Partial, Peer, Request};
+use crate::request::{Conn, Partial, Request};
 use crate::thread::Thread;
 use forebay_conf::error::Level;
 use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
@@ -562,18 +562,7 @@ impl Request {
 
     /// Takes the connection out of the request, for the idle slot.
     fn end_connection(&mut self) -> Conn {
-        let empty = Conn {
-            number: 0,
-            peer: Peer::Unix,
-            local: None,
-            proxied: None,
-            greeted: false,
-            listener: 0,
-            requests: 0,
-            accepted: self.conn.accepted,
-            expired: false,
-            partial: None,
-        };
+        let empty = Conn::none(self.conn.accepted);
         std::mem::replace(&mut self.conn, empty)
     }
 
@@ -594,7 +583,6 @@ impl Request {
             self.slots.fill(crate::request::Slot::Empty);
         }
         self.captures.groups.clear();
-        self.started_wall = None;
         self.internal = false;
         self.uri_changes = MAX_URI_CHANGES;
         self.error_status = 0;

@@ -101,9 +101,7 @@ async fn walk(req: &mut Request, start: Start) -> Outcome {
     if let Some(out) = preaccess(req).await {
         return out;
     }
-    if !req.internal_access_granted()
-        && let Some(out) = access(req).await
-    {
+    if let Some(out) = access(req).await {
         return out;
     }
     if let Some(t) = &http.location(req).try_files

@@ -12,7 +12,7 @@ use forebay_http::field::Slice;
 use forebay_http::request::{Method, RequestHead};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 /// Why a variable has no value at all: answered with 500, logged where it happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +69,24 @@ pub struct Partial {
     pub buf: Box<[u8]>,
     /// When the first came.
     pub started: Instant,
+}
+
+impl Conn {
+    /// The place of a connection where there is none.
+    pub fn none(accepted: Instant) -> Conn {
+        Conn {
+            number: 0,
+            peer: Peer::Unix,
+            local: None,
+            proxied: None,
+            greeted: false,
+            listener: 0,
+            requests: 0,
+            accepted,
+            expired: false,
+            partial: None,
+        }
+    }
 }
 
 /// Appends an address as text.
@@ -180,8 +198,6 @@ pub struct Request {
     pub captures: Captures,
     /// When the first byte arrived.
     pub started: Instant,
-    /// Same, as wall clock, taken when asked for.
-    pub started_wall: Option<SystemTime>,
     /// Redirected within the server, so `internal` locations are open.
     pub internal: bool,
     /// Internal redirects left.
@@ -194,8 +210,6 @@ pub struct Request {
     pub refusal: Option<Refusal>,
     /// `try_files` found a file below the `alias` of a regular expression: the path is appended to it.
     pub add_uri_to_alias: bool,
-    /// A named location or an error page is answering: rewrite and error rules of nginx differ then.
-    pub in_error_page: bool,
     /// Path was changed by a rewrite or redirect (`path_changed` of the head no longer tells).
     pub rewritten: bool,
     /// The location is that of the path: not so after a rewrite that stays where it is, which a handler
@@ -207,8 +221,6 @@ pub struct Request {
     pub sent_head: u64,
     /// Bytes of the request received, head and body.
     pub received: u64,
-    /// Number of bytes of the request's body received.
-    pub body_received: u64,
     /// What modules keep for this request.
     pub modules: ModuleState,
     /// `$request_completion`.
@@ -242,18 +254,7 @@ impl Request {
     /// A request that has yet to begin.
     pub fn new(thread: Rc<Thread>) -> Request {
         let now = thread.clock.now();
-        let conn = Conn {
-            number: 0,
-            peer: Peer::Unix,
-            local: None,
-            proxied: None,
-            greeted: false,
-            listener: 0,
-            requests: 0,
-            accepted: now,
-            expired: false,
-            partial: None,
-        };
+        let conn = Conn::none(now);
         Request {
             conf: thread.config(),
             thread,
@@ -272,20 +273,17 @@ impl Request {
             arena: Vec::new(),
             captures: Captures::default(),
             started: now,
-            started_wall: None,
             internal: false,
             uri_changes: 0,
             error_status: 0,
             status_override: None,
             refusal: None,
             add_uri_to_alias: false,
-            in_error_page: false,
             rewritten: false,
             valid_location: true,
             sent: 0,
             sent_head: 0,
             received: 0,
-            body_received: 0,
             modules: ModuleState::default(),
             complete: false,
             depth: 0,
@@ -333,11 +331,6 @@ impl Request {
     pub fn listener_text(&self) -> String {
         let n = self.conf.listeners.get(self.conn.listener as usize).copied().flatten();
         n.and_then(|n| self.conf.config.listeners.get(n)).map(|l| l.text.clone()).unwrap_or_default()
-    }
-
-    /// Whether an internal redirect has passed the access phase already: nginx checks again, so never.
-    pub fn internal_access_granted(&self) -> bool {
-        false
     }
 
     /// Whether the size of the body has been checked for this request.
@@ -450,13 +443,6 @@ impl Request {
         {
             out.extend_from_slice(self.captures.text.get(*a as usize..*b as usize).unwrap_or_default());
         }
-    }
-
-    /// Wall-clock time at which the request began.
-    pub fn started_wall(&mut self) -> SystemTime {
-        let thread = self.thread.clone();
-        let started = self.started;
-        *self.started_wall.get_or_insert_with(|| thread.clock.wall_at(started))
     }
 }
 

@@ -64,7 +64,6 @@ impl Thread {
 
 /// The time, read once a turn of the loop and formatted once a second.
 pub struct Clock {
-    base: (Instant, SystemTime),
     now: Cell<Instant>,
     unix: Cell<i64>,
     http: Cell<[u8; 29]>,
@@ -78,7 +77,6 @@ impl Default for Clock {
     fn default() -> Self {
         let now = Instant::now();
         let c = Clock {
-            base: (now, SystemTime::now()),
             now: Cell::new(now),
             unix: Cell::new(-1),
             http: Cell::new([b' '; 29]),
@@ -108,8 +106,6 @@ impl Clock {
         self.http.set(forebay_http::date::imf(unix));
         self.log.set(forebay_http::date::log(unix, offset));
         self.iso.set(forebay_http::date::iso8601(unix, offset));
-        let local = forebay_http::date::log(unix + i64::from(offset), 0);
-        let _ = local;
         self.error.set(forebay_http::date::error_log(unix, offset));
     }
 
@@ -141,14 +137,6 @@ impl Clock {
     /// Time of an error log line.
     pub fn error_time(&self) -> [u8; 19] {
         self.error.get()
-    }
-    /// Wall clock at an instant.
-    pub fn wall_at(&self, t: Instant) -> SystemTime {
-        let (base, wall) = self.base;
-        // The wall clock may be set while we run; the difference to now is what counts.
-        let _ = (base, wall);
-        let now = Instant::now();
-        SystemTime::now().checked_sub(now.saturating_duration_since(t)).unwrap_or(UNIX_EPOCH)
     }
     /// Seconds and milliseconds since the epoch.
     pub fn msec(&self) -> Duration {

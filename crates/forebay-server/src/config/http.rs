@@ -466,8 +466,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                         order.push(addr.clone());
                     }
                     let at = by_addr.entry(addr.clone()).or_insert(At { listens: Vec::new() });
-                    if let Some((_, other)) = at.listens.iter().find(|(_, o)| o.set && l.set) {
-                        let _ = other;
+                    if l.set && at.listens.iter().any(|(_, o)| o.set) {
                         let message = format!("duplicate listen options for {}", l.text(addr));
                         return Err(l.error(message));
                     }
