@@ -4,6 +4,7 @@ pub mod conditional;
 pub mod date;
 pub mod field;
 pub mod h1;
+pub mod h2;
 pub mod host;
 pub mod params;
 pub mod proxy_protocol;

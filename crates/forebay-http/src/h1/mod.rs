@@ -3,6 +3,6 @@
 pub mod chunked;
 pub mod client;
 pub(crate) mod fields;
-mod line;
+pub(crate) mod line;
 pub mod request;
 pub mod response;

@@ -270,6 +270,7 @@ fn known_field(
         | Name::Expect
         | Name::Authorization
         | Name::ProxyAuthorization
+        | Name::ContentRange
         | Name::IfRange
         | Name::IfMatch
         | Name::IfNoneMatch

@@ -1,0 +1,160 @@
+//! Field compression for what we send (RFC 7541). Without the dynamic table: the peer's table then never matters, heads
+//! of files can be kept ready-made, and nothing that a client chose can be guessed from lengths. Hot path.
+
+use super::hpack::{STATIC, push_int};
+use super::huffman;
+
+/// Appends `:status`.
+#[inline]
+pub fn status(out: &mut Vec<u8>, status: u16) {
+    let index = match status {
+        200 => 8,
+        204 => 9,
+        206 => 10,
+        304 => 11,
+        400 => 12,
+        404 => 13,
+        500 => 14,
+        _ => {
+            // A literal with the name of index 8.
+            let d = [
+                b'0' + (status / 100 % 10) as u8,
+                b'0' + (status / 10 % 10) as u8,
+                b'0' + (status % 10) as u8,
+            ];
+            out.extend_from_slice(&[0x08, 3]);
+            out.extend_from_slice(&d);
+            return;
+        }
+    };
+    out.push(0x80 | index);
+}
+
+/// Names of the static table that a response or a request to an upstream can use, by their index.
+const fn index_of(name: &str) -> usize {
+    let name = name.as_bytes();
+    let mut i = 0;
+    while i < STATIC.len() {
+        let known = STATIC[i].0.as_bytes();
+        let mut same = 0;
+        while same < name.len() && same < known.len() && name[same] == known[same] {
+            same += 1;
+        }
+        if same == name.len() && same == known.len() {
+            return i + 1;
+        }
+        i += 1;
+    }
+    panic!("not in the static table")
+}
+
+macro_rules! indices {
+    ($($id:ident = $name:literal,)*) => { $(
+        #[doc = concat!("Index of `", $name, "`.")]
+        pub const $id: usize = index_of($name);
+    )* };
+}
+
+indices! {
+    ACCEPT_RANGES = "accept-ranges", CONTENT_LENGTH = "content-length", CONTENT_TYPE = "content-type", DATE = "date",
+    ETAG = "etag", LAST_MODIFIED = "last-modified", LOCATION = "location", SERVER = "server", VARY = "vary",
+    AUTHORITY = ":authority", METHOD = ":method", PATH = ":path", SCHEME = ":scheme",
+}
+
+/// Appends a string literal, in Huffman code where that is shorter.
+#[inline]
+fn string(out: &mut Vec<u8>, text: &[u8]) {
+    let coded = huffman::encoded_len(text);
+    if coded < text.len() {
+        push_int(out, 0x80, 7, coded);
+        huffman::encode(text, out);
+    } else {
+        push_int(out, 0, 7, text.len());
+        out.extend_from_slice(text);
+    }
+}
+
+/// Appends a field whose name is in the static table.
+#[inline]
+pub fn indexed(out: &mut Vec<u8>, index: usize, value: &[u8]) {
+    push_int(out, 0, 4, index);
+    string(out, value);
+}
+
+/// As [`indexed`], with the value as it is: for short values that change with each response.
+#[inline]
+pub fn indexed_plain(out: &mut Vec<u8>, index: usize, value: &[u8]) {
+    push_int(out, 0, 4, index);
+    push_int(out, 0, 7, value.len());
+    out.extend_from_slice(value);
+}
+
+/// Appends a field by its name, which is made lower-case.
+pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    let known = STATIC.iter().skip(14).position(|(n, _)| n.as_bytes().eq_ignore_ascii_case(name));
+    if let Some(i) = known {
+        return indexed(out, i + 15, value);
+    }
+    out.push(0);
+    if name.iter().any(u8::is_ascii_uppercase) {
+        string(out, &name.to_ascii_lowercase());
+    } else {
+        string(out, name);
+    }
+    string(out, value);
+}
+
+/// Appends a field that is not to be kept in any table on the way (RFC 7541, section 7.1.3).
+pub fn sensitive(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.push(0x10);
+    string(out, &name.to_ascii_lowercase());
+    string(out, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::hpack::{Decoder, Label, Sink};
+    use super::*;
+
+    struct Fields(Vec<(Vec<u8>, Vec<u8>)>);
+    impl Sink for Fields {
+        fn field(&mut self, _: Label, name: &[u8], value: &[u8]) {
+            self.0.push((name.to_vec(), value.to_vec()));
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let mut out = Vec::new();
+        status(&mut out, 200);
+        status(&mut out, 418);
+        indexed(&mut out, CONTENT_TYPE, b"text/html");
+        indexed_plain(&mut out, CONTENT_LENGTH, b"1234");
+        field(&mut out, b"Cache-Control", b"max-age=3600");
+        field(&mut out, b"X-Some", &[b'{'; 200]);
+        sensitive(&mut out, b"Set-Cookie", b"a=b");
+        let mut got = Fields(Vec::new());
+        Decoder::default().decode(&out, &mut Vec::new(), &mut got).unwrap();
+        let got: Vec<(String, String)> = got
+            .0
+            .iter()
+            .map(|(a, b)| (String::from_utf8_lossy(a).into_owned(), String::from_utf8_lossy(b).into_owned()))
+            .collect();
+        let braces = "{".repeat(200);
+        let want = [
+            (":status", "200"),
+            (":status", "418"),
+            ("content-type", "text/html"),
+            ("content-length", "1234"),
+            ("cache-control", "max-age=3600"),
+            ("x-some", braces.as_str()),
+            ("set-cookie", "a=b"),
+        ];
+        assert_eq!(got, want.map(|(a, b)| (a.to_owned(), b.to_owned())));
+    }
+
+    #[test]
+    fn indices_are_those_of_the_rfc() {
+        assert_eq!((CONTENT_TYPE, DATE, SERVER, LAST_MODIFIED), (31, 33, 54, 44));
+    }
+}

@@ -1,0 +1,445 @@
+//! Field decompression (RFC 7541): integers, strings, the static and the dynamic table, the decoder. Hot path.
+
+use super::huffman;
+use crate::field::Name;
+use std::collections::VecDeque;
+
+/// Size of the dynamic table that we offer to keep for a peer, bytes as RFC 7541 counts them (the default).
+pub const TABLE_SIZE: usize = 4096;
+
+/// What an entry costs beside its bytes (RFC 7541, section 4.1).
+const OVERHEAD: usize = 32;
+
+/// Most size updates at the start of a block (RFC 7541, section 4.2).
+const SIZE_UPDATES: u32 = 2;
+
+/// The static table (RFC 7541, appendix A); index 1 is the first.
+pub const STATIC: [(&str, &str); 61] = [
+    (":authority", ""),
+    (":method", "GET"),
+    (":method", "POST"),
+    (":path", "/"),
+    (":path", "/index.html"),
+    (":scheme", "http"),
+    (":scheme", "https"),
+    (":status", "200"),
+    (":status", "204"),
+    (":status", "206"),
+    (":status", "304"),
+    (":status", "400"),
+    (":status", "404"),
+    (":status", "500"),
+    ("accept-charset", ""),
+    ("accept-encoding", "gzip, deflate"),
+    ("accept-language", ""),
+    ("accept-ranges", ""),
+    ("accept", ""),
+    ("access-control-allow-origin", ""),
+    ("age", ""),
+    ("allow", ""),
+    ("authorization", ""),
+    ("cache-control", ""),
+    ("content-disposition", ""),
+    ("content-encoding", ""),
+    ("content-language", ""),
+    ("content-length", ""),
+    ("content-location", ""),
+    ("content-range", ""),
+    ("content-type", ""),
+    ("cookie", ""),
+    ("date", ""),
+    ("etag", ""),
+    ("expect", ""),
+    ("expires", ""),
+    ("from", ""),
+    ("host", ""),
+    ("if-match", ""),
+    ("if-modified-since", ""),
+    ("if-none-match", ""),
+    ("if-range", ""),
+    ("if-unmodified-since", ""),
+    ("last-modified", ""),
+    ("link", ""),
+    ("location", ""),
+    ("max-forwards", ""),
+    ("proxy-authenticate", ""),
+    ("proxy-authorization", ""),
+    ("range", ""),
+    ("referer", ""),
+    ("refresh", ""),
+    ("retry-after", ""),
+    ("server", ""),
+    ("set-cookie", ""),
+    ("strict-transport-security", ""),
+    ("transfer-encoding", ""),
+    ("user-agent", ""),
+    ("vary", ""),
+    ("via", ""),
+    ("www-authenticate", ""),
+];
+
+/// What kind of name a field has: told once for an entry of a table instead of at each use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Label {
+    /// `:method`
+    Method,
+    /// `:scheme`
+    Scheme,
+    /// `:path`
+    Path,
+    /// `:authority`
+    Authority,
+    /// `:status`
+    Status,
+    /// A name that begins with a colon and is none of these.
+    Unknown,
+    /// An ordinary field.
+    Field(Name),
+}
+
+impl Label {
+    /// The label of a name.
+    #[inline]
+    pub fn of(name: &[u8]) -> Label {
+        match name {
+            [b':', ..] => match name {
+                b":method" => Label::Method,
+                b":scheme" => Label::Scheme,
+                b":path" => Label::Path,
+                b":authority" => Label::Authority,
+                b":status" => Label::Status,
+                _ => Label::Unknown,
+            },
+            _ => Label::Field(Name::of(name)),
+        }
+    }
+}
+
+/// Why a block cannot be decoded; ends the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The block ends within a number (nginx: FRAME_SIZE_ERROR).
+    Truncated,
+    /// COMPRESSION_ERROR.
+    Compression,
+}
+
+/// Appends a number with a prefix of `bits` bits, whose upper bits are `first` (RFC 7541, section 5.1).
+pub fn push_int(out: &mut Vec<u8>, first: u8, bits: u32, value: usize) {
+    let max = (1usize << bits) - 1;
+    if value < max {
+        out.push(first | value as u8);
+        return;
+    }
+    out.push(first | max as u8);
+    let mut rest = value - max;
+    while rest >= 128 {
+        out.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    out.push(rest as u8);
+}
+
+/// Reads a number; the first byte is at `*at`.
+#[inline]
+fn int(block: &[u8], at: &mut usize, bits: u32) -> Result<usize, Error> {
+    let max = (1usize << bits) - 1;
+    let first = usize::from(*block.get(*at).ok_or(Error::Compression)?) & max;
+    *at += 1;
+    if first < max {
+        return Ok(first);
+    }
+    let mut value = max;
+    // Three more bytes are two million: nothing here is longer.
+    for shift in [0, 7, 14] {
+        let b = *block.get(*at).ok_or(Error::Truncated)?;
+        *at += 1;
+        value += usize::from(b & 0x7f) << shift;
+        if b & 0x80 == 0 {
+            return Ok(value);
+        }
+    }
+    Err(Error::Compression)
+}
+
+/// An entry of the dynamic table.
+#[derive(Debug)]
+struct Entry {
+    /// Name and value, one behind the other.
+    bytes: Box<[u8]>,
+    name_len: u32,
+    label: Label,
+}
+
+/// The decoder of a connection.
+#[derive(Debug)]
+pub struct Decoder {
+    entries: VecDeque<Entry>,
+    size: usize,
+    max: usize,
+    /// What we allow the peer to use.
+    allowed: usize,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Decoder { entries: VecDeque::new(), size: 0, max: TABLE_SIZE, allowed: TABLE_SIZE }
+    }
+}
+
+/// Receives decoded fields.
+pub trait Sink {
+    /// A field whose name is `label`. Called for each field of the block, whatever becomes of the request.
+    fn field(&mut self, label: Label, name: &[u8], value: &[u8]);
+}
+
+impl Decoder {
+    /// Decodes a whole block. All of it is decoded, so that the tables of both ends stay the same.
+    ///
+    /// # Errors
+    /// A block that is not HPACK; the connection is of no more use.
+    pub fn decode(&mut self, block: &[u8], scratch: &mut Vec<u8>, sink: &mut impl Sink) -> Result<(), Error> {
+        let mut at = 0;
+        let mut updates = 0;
+        let mut fields = false;
+        while let Some(&b) = block.get(at) {
+            if b & 0x80 != 0 {
+                let index = int(block, &mut at, 7)?;
+                fields = true;
+                if let Some((name, value)) = index.checked_sub(1).and_then(|i| STATIC.get(i)) {
+                    sink.field(STATIC_LABELS[index - 1], name.as_bytes(), value.as_bytes());
+                    continue;
+                }
+                let e = index
+                    .checked_sub(STATIC.len() + 1)
+                    .and_then(|i| self.entries.get(i))
+                    .ok_or(Error::Compression)?;
+                let (name, value) = e.bytes.split_at(e.name_len as usize);
+                sink.field(e.label, name, value);
+                continue;
+            }
+            if b & 0xe0 == 0x20 {
+                let size = int(block, &mut at, 5)?;
+                updates += 1;
+                if fields || updates > SIZE_UPDATES || size > self.allowed {
+                    return Err(Error::Compression);
+                }
+                self.max = size;
+                self.evict(0);
+                continue;
+            }
+            let keep = b & 0x40 != 0;
+            fields = true;
+            self.literal(block, &mut at, if keep { 6 } else { 4 }, keep, scratch, sink)?;
+        }
+        Ok(())
+    }
+
+    fn literal(
+        &mut self,
+        block: &[u8],
+        at: &mut usize,
+        bits: u32,
+        keep: bool,
+        scratch: &mut Vec<u8>,
+        sink: &mut impl Sink,
+    ) -> Result<(), Error> {
+        scratch.clear();
+        let index = int(block, at, bits)?;
+        let label = if index == 0 {
+            string(block, at, scratch)?;
+            Label::of(scratch)
+        } else if let Some((name, _)) = STATIC.get(index - 1) {
+            scratch.extend_from_slice(name.as_bytes());
+            STATIC_LABELS[index - 1]
+        } else {
+            let e = self.entries.get(index - 1 - STATIC.len()).ok_or(Error::Compression)?;
+            scratch.extend_from_slice(e.bytes.get(..e.name_len as usize).unwrap_or_default());
+            e.label
+        };
+        let name_len = scratch.len();
+        string(block, at, scratch)?;
+        let (name, value) = scratch.split_at(name_len);
+        sink.field(label, name, value);
+        if keep {
+            let need = scratch.len() + OVERHEAD;
+            self.evict(need);
+            if need <= self.max {
+                self.size += need;
+                let bytes = scratch.as_slice().into();
+                self.entries.push_front(Entry { bytes, name_len: name_len as u32, label });
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes room for `need` bytes.
+    fn evict(&mut self, need: usize) {
+        while self.size + need > self.max {
+            let Some(e) = self.entries.pop_back() else { break };
+            self.size -= e.bytes.len() + OVERHEAD;
+        }
+    }
+
+    /// Bytes of memory that the table holds, as RFC 7541 counts them.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+}
+
+/// Appends a string literal (RFC 7541, section 5.2).
+fn string(block: &[u8], at: &mut usize, out: &mut Vec<u8>) -> Result<(), Error> {
+    let coded = block.get(*at).is_some_and(|b| b & 0x80 != 0);
+    let len = int(block, at, 7)?;
+    let text = block.get(*at..).and_then(|b| b.get(..len)).ok_or(Error::Compression)?;
+    *at += len;
+    if coded {
+        huffman::decode(text, out).map_err(|_| Error::Compression)
+    } else {
+        out.extend_from_slice(text);
+        Ok(())
+    }
+}
+
+static STATIC_LABELS: [Label; 61] = {
+    let mut labels = [Label::Unknown; 61];
+    let mut i = 0;
+    while i < labels.len() {
+        let name = STATIC[i].0.as_bytes();
+        labels[i] = match i {
+            0 => Label::Authority,
+            1 | 2 => Label::Method,
+            3 | 4 => Label::Path,
+            5 | 6 => Label::Scheme,
+            7..14 => Label::Status,
+            _ => Label::Field(name_of(name)),
+        };
+        i += 1;
+    }
+    labels
+};
+
+/// As [`Name::of`], when the program is compiled.
+const fn name_of(text: &[u8]) -> Name {
+    let mut i = 0;
+    while i < Name::COUNT {
+        let known = Name::TEXT[i].as_bytes();
+        let mut same = 0;
+        while same < text.len() && same < known.len() && text[same] == known[same] {
+            same += 1;
+        }
+        if same == text.len() && same == known.len() {
+            return Name::ALL[i];
+        }
+        i += 1;
+    }
+    Name::Other
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Fields(Vec<(String, String)>);
+    impl Sink for Fields {
+        fn field(&mut self, label: Label, name: &[u8], value: &[u8]) {
+            assert_eq!(label, Label::of(name));
+            let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+            self.0.push((text(name), text(value)));
+        }
+    }
+
+    fn hex(text: &str) -> Vec<u8> {
+        let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+        digits.chunks(2).map(|c| u8::from_str_radix(std::str::from_utf8(c).unwrap(), 16).unwrap()).collect()
+    }
+
+    fn decode(d: &mut Decoder, block: &[u8]) -> Result<Vec<(String, String)>, Error> {
+        let mut f = Fields::default();
+        d.decode(block, &mut Vec::new(), &mut f)?;
+        Ok(f.0)
+    }
+
+    fn pair(a: &str, b: &str) -> (String, String) {
+        (a.to_owned(), b.to_owned())
+    }
+
+    /// RFC 7541, appendix C.4: three requests on one connection.
+    #[test]
+    fn requests_of_the_rfc() {
+        let mut d = Decoder::default();
+        let first = decode(&mut d, &hex("8286 8441 8cf1 e3c2 e5f2 3a6b a0ab 90f4 ff")).unwrap();
+        assert_eq!(
+            first,
+            [
+                pair(":method", "GET"),
+                pair(":scheme", "http"),
+                pair(":path", "/"),
+                pair(":authority", "www.example.com")
+            ]
+        );
+        assert_eq!(d.size(), 57);
+        let second = decode(&mut d, &hex("8286 84be 5886 a8eb 1064 9cbf")).unwrap();
+        assert_eq!(second[4], pair("cache-control", "no-cache"));
+        assert_eq!(d.size(), 110);
+        let third =
+            decode(&mut d, &hex("8287 85bf 4088 25a8 49e9 5ba9 7d7f 8925 a849 e95b b8e8 b4bf")).unwrap();
+        assert_eq!(third[3], pair(":authority", "www.example.com"));
+        assert_eq!(third[4], pair("custom-key", "custom-value"));
+        assert_eq!(d.size(), 164);
+    }
+
+    #[test]
+    fn what_is_too_large_empties_the_table() {
+        let mut d = Decoder::default();
+        let mut block = vec![0x40];
+        push_int(&mut block, 0, 7, 1);
+        block.push(b'a');
+        push_int(&mut block, 0, 7, 1);
+        block.push(b'b');
+        decode(&mut d, &block).unwrap();
+        assert_eq!(d.size(), 34);
+        let mut block = vec![0x40];
+        push_int(&mut block, 0, 7, 5000);
+        block.extend(std::iter::repeat_n(b'n', 5000));
+        push_int(&mut block, 0, 7, 0);
+        decode(&mut d, &block).unwrap();
+        assert_eq!(d.size(), 0);
+    }
+
+    #[test]
+    fn malformed_blocks() {
+        for (block, error) in [
+            ("80", Error::Compression),             // index 0
+            ("be", Error::Compression),             // beyond the tables
+            ("7f ff ff ff 7f", Error::Compression), // far beyond
+            ("ff", Error::Truncated),
+            ("42 ff", Error::Truncated),
+            ("ff ff ff ff ff", Error::Compression),
+            ("42 ff ff ff ff ff", Error::Compression),
+            ("40", Error::Compression),       // no name
+            ("82 3f 01", Error::Compression), // size update behind a field
+            ("3f e2 1f", Error::Compression), // more than was offered
+            ("20 20 20", Error::Compression), // three size updates
+            ("00 01 61", Error::Compression), // no value
+        ] {
+            assert_eq!(decode(&mut Decoder::default(), &hex(block)), Err(error), "{block}");
+        }
+        assert_eq!(
+            decode(&mut Decoder::default(), &hex("20 3f e1 1f 82")).unwrap(),
+            [pair(":method", "GET")]
+        );
+    }
+
+    #[test]
+    fn numbers_of_the_rfc() {
+        let mut out = Vec::new();
+        push_int(&mut out, 0, 5, 10);
+        push_int(&mut out, 0, 5, 1337);
+        assert_eq!(out, [10, 31, 154, 10]);
+        let mut at = 1;
+        assert_eq!(int(&out, &mut at, 5), Ok(1337));
+        assert_eq!(at, 4);
+    }
+}
