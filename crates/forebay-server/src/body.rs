@@ -1,15 +1,14 @@
 //! Bodies: the client's is read or thrown away, the response's is sent by writev or sendfile. Hot path.
 
 use crate::file_cache::OpenFile;
-use crate::reactor::Token;
 use crate::request::Request;
 use crate::response::Part;
 use crate::thread::Thread;
+use crate::wire::{self, Then};
 use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::{Framing, Version};
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -200,7 +199,7 @@ pub fn discard_buffered(req: &mut Request) -> bool {
 }
 
 /// Reads the rest of a body that nobody wants. `false`: the connection is of no more use.
-pub async fn discard(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
+pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let end = Instant::now() + core.lingering_time.0;
@@ -209,11 +208,8 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
     while !req.body.done && ok {
         scratch.clear();
         scratch.reserve(16384);
-        let got = thread
-            .reactor
-            .with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(&mut scratch)));
-        ok = match got {
-            Some(Ok(n)) if n > 0 => match req.body.take(&scratch) {
+        ok = match req.conn.wire.read(thread, &mut scratch) {
+            Ok(n) if n > 0 => match req.body.take(&scratch) {
                 Ok(used) => {
                     req.received += used as u64;
                     // Bytes of the next request stay for it.
@@ -228,10 +224,9 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
                 }
                 Err(()) => false,
             },
-            Some(Err(Errno::INTR)) => true,
-            Some(Err(Errno::AGAIN)) => {
+            Err(Errno::AGAIN) => {
                 let until = (Instant::now() + core.lingering_timeout.0).min(end);
-                thread.reactor.deadline(until, thread.reactor.readable(token)).await.is_some()
+                thread.reactor.deadline(until, req.conn.wire.wait_readable(thread)).await.is_some()
             }
             _ => false,
         };
@@ -257,9 +252,9 @@ pub async fn read_piece(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, Bo
     if req.body.done {
         return Ok(false);
     }
-    let (thread, token) = (req.thread.clone(), req.token);
+    let thread = req.thread.clone();
     if req.head.expect_continue && !req.body.continued && req.head.version >= Version::Http11 {
-        if !send_continue(&thread, req, token).await {
+        if !send_continue(&thread, req).await {
             return Err(BodyError::Gone);
         }
         req.sent = 0;
@@ -322,20 +317,17 @@ fn accept(req: &mut Request, taken: Result<usize, ()>) -> Result<usize, BodyErro
 
 /// One read of the client's body into an empty buffer.
 async fn receive(req: &mut Request, scratch: &mut Vec<u8>) -> Result<(), BodyError> {
-    let (thread, token) = (req.thread.clone(), req.token);
+    let thread = req.thread.clone();
     let http = req.http();
     let timeout = http.location(req).settings.core.client_body_timeout.0;
     loop {
         scratch.clear();
         scratch.reserve(16384);
-        let got =
-            thread.reactor.with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(scratch)));
-        match got {
-            Some(Ok(n)) if n > 0 => return Ok(()),
-            Some(Err(Errno::INTR)) => {}
-            Some(Err(Errno::AGAIN)) => {
+        match req.conn.wire.read(&thread, scratch) {
+            Ok(n) if n > 0 => return Ok(()),
+            Err(Errno::AGAIN) => {
                 let until = Instant::now() + timeout;
-                if thread.reactor.deadline(until, thread.reactor.readable(token)).await.is_none() {
+                if thread.reactor.deadline(until, req.conn.wire.wait_readable(&thread)).await.is_none() {
                     let text =
                         "client timed out (110: Connection timed out) while reading client request body";
                     req.log(Level::Info, text);
@@ -466,17 +458,17 @@ fn open_temporary(req: &mut Request) -> Result<(), BodyError> {
 }
 
 /// Answers `Expect: 100-continue`.
-pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
+pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request) -> bool {
     req.body.continued = true;
-    write_all(thread, req, token, b"HTTP/1.1 100 Continue\r\n\r\n").await
+    write_all(thread, req, b"HTTP/1.1 100 Continue\r\n\r\n").await
 }
 
 /// Waits until the socket takes more. `false`: `send_timeout` is over.
-async fn room(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
+async fn room(thread: &Rc<Thread>, req: &mut Request) -> bool {
     let http = req.http();
     let timeout = http.location(req).settings.core.send_timeout.0;
-    let ready =
-        thread.reactor.deadline(Instant::now() + timeout, thread.reactor.writable(token)).await.is_some();
+    let until = Instant::now() + timeout;
+    let ready = thread.reactor.deadline(until, req.conn.wire.wait_writable(thread)).await.is_some();
     if !ready {
         req.timed_out = true;
         req.log(Level::Info, "client timed out (110: Connection timed out) while sending response to client");
@@ -485,8 +477,8 @@ async fn room(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
 }
 
 /// Logs that a response cannot be sent, which mostly is the client's doing.
-fn failed(req: &mut Request, call: &str, got: Option<Result<usize, Errno>>) -> bool {
-    if let Some(Err(e)) = got {
+fn failed(req: &mut Request, call: &str, e: Errno) -> bool {
+    if e != Errno::BADF {
         let gone = matches!(e, Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN | Errno::TIMEDOUT);
         let level = if gone { Level::Info } else { Level::Alert };
         req.log_with(level, |out| {
@@ -500,46 +492,37 @@ fn failed(req: &mut Request, call: &str, got: Option<Result<usize, Errno>>) -> b
 }
 
 /// Writes bytes, all of them.
-pub async fn write_all(thread: &Rc<Thread>, req: &mut Request, token: Token, bytes: &[u8]) -> bool {
-    write_with(thread, req, token, bytes, SendFlags::NOSIGNAL).await
+pub async fn write_all(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) -> bool {
+    write_with(thread, req, bytes, Then::Nothing).await
 }
 
 /// Writes the last bytes of a response. If the connection is closed behind it, the kernel holds them back for
 /// the few instructions until then, so that data and FIN are one packet instead of two.
-pub async fn write_last(thread: &Rc<Thread>, req: &mut Request, token: Token, bytes: &[u8]) -> bool {
-    let flags = last_flags(req);
-    write_with(thread, req, token, bytes, flags).await
+pub async fn write_last(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) -> bool {
+    let then = after_last(req);
+    write_with(thread, req, bytes, then).await
 }
 
-fn last_flags(req: &Request) -> SendFlags {
-    if req.closes_at_once { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL }
+fn after_last(req: &Request) -> Then {
+    if req.closes_at_once { Then::Close } else { Then::Nothing }
 }
 
-async fn write_with(
-    thread: &Rc<Thread>,
-    req: &mut Request,
-    token: Token,
-    bytes: &[u8],
-    flags: SendFlags,
-) -> bool {
+async fn write_with(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8], then: Then) -> bool {
     let mut rest = bytes;
-    while !rest.is_empty() {
-        match thread.reactor.with_fd(token, |fd| rustix::net::send(fd, rest, flags)) {
-            Some(Ok(n)) => {
-                req.sent += n as u64;
-                rest = rest.get(n..).unwrap_or_default();
-                // A short write means that the socket is full: asking it again would only say so.
-                if !rest.is_empty() && !room(thread, req, token).await {
-                    return false;
-                }
+    let mut full = false;
+    while !rest.is_empty() || full {
+        match req.conn.wire.send(thread, rest, then) {
+            Ok(sent) => {
+                req.sent += sent.bytes as u64;
+                rest = rest.get(sent.bytes..).unwrap_or_default();
+                full = sent.full;
             }
-            Some(Err(Errno::INTR)) => {}
-            Some(Err(Errno::AGAIN)) => {
-                if !room(thread, req, token).await {
-                    return false;
-                }
-            }
-            got => return failed(req, "writev()", got),
+            Err(Errno::AGAIN) => full = true,
+            Err(e) => return failed(req, "writev()", e),
+        }
+        // Asking a full socket again would only say so.
+        if full && !room(thread, req).await {
+            return false;
         }
     }
     true
@@ -549,16 +532,10 @@ async fn write_with(
 const COPY: u64 = 4096;
 
 /// Sends head and body.
-pub async fn send(
-    thread: &Rc<Thread>,
-    req: &mut Request,
-    token: Token,
-    head: &mut Vec<u8>,
-    chunked: bool,
-) -> bool {
+pub async fn send(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>, chunked: bool) -> bool {
     let rate = limit_rate(req);
     if let Some(source) = req.resp.source.take() {
-        return send_source(thread, req, token, head, source, chunked, rate).await;
+        return send_source(thread, req, head, source, chunked, rate).await;
     }
     if req.resp.filters.is_empty() && rate.is_none() && !chunked && all_in_memory(&req.resp.body) {
         // Copying a small body costs less than describing two pieces to the kernel.
@@ -566,14 +543,14 @@ pub async fn send(
             for p in &req.resp.body {
                 head.extend_from_slice(memory(&req.resp.text, p));
             }
-            return write_last(thread, req, token, head).await;
+            return write_last(thread, req, head).await;
         }
-        return send_memory(thread, req, token, head).await;
+        return send_memory(thread, req, head).await;
     }
     let mut pace = Pace::new(rate, head.len());
     let parts = std::mem::take(&mut req.resp.body);
     let text = std::mem::take(&mut req.resp.text);
-    let ok = send_parts(thread, req, token, head, (&parts, &text), chunked, &mut pace).await;
+    let ok = send_parts(thread, req, head, (&parts, &text), chunked, &mut pace).await;
     req.resp.text = text;
     req.resp.body = parts;
     ok
@@ -596,9 +573,10 @@ fn memory<'p>(text: &'p [u8], p: &'p Part) -> &'p [u8] {
 }
 
 /// One vectored write for head and body; more only if the socket is full.
-async fn send_memory(thread: &Rc<Thread>, req: &mut Request, token: Token, head: &[u8]) -> bool {
+async fn send_memory(thread: &Rc<Thread>, req: &mut Request, head: &[u8]) -> bool {
     let mut done = 0usize;
-    let flags = last_flags(req);
+    let then = after_last(req);
+    let mut full = false;
     loop {
         let mut slices: [IoSlice<'_>; 7] = [IoSlice::new(&[]); 7];
         let mut skip = done;
@@ -612,32 +590,20 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, token: Token, head:
             skip = 0;
             n += 1;
         }
-        if n == 0 {
+        if n == 0 && !full {
             return true;
         }
-        let want: usize = slices[..n].iter().map(|s| s.len()).sum();
-        let got = thread.reactor.with_fd(token, |fd| match n {
-            1 => rustix::net::send(fd, &slices[0], flags),
-            _ => rustix::net::sendmsg(fd, &slices[..n], &mut SendAncillaryBuffer::default(), flags),
-        });
-        match got {
-            Some(Ok(sent)) => {
-                req.sent += sent as u64;
-                done += sent;
-                if sent == want {
-                    return true;
-                }
-                if !room(thread, req, token).await {
-                    return false;
-                }
+        match req.conn.wire.send_pieces(thread, &slices[..n], then) {
+            Ok(sent) => {
+                req.sent += sent.bytes as u64;
+                done += sent.bytes;
+                full = sent.full;
             }
-            Some(Err(Errno::INTR)) => {}
-            Some(Err(Errno::AGAIN)) => {
-                if !room(thread, req, token).await {
-                    return false;
-                }
-            }
-            got => return failed(req, "writev()", got),
+            Err(Errno::AGAIN) => full = true,
+            Err(e) => return failed(req, "writev()", e),
+        }
+        if full && !room(thread, req).await {
+            return false;
         }
     }
 }
@@ -695,7 +661,6 @@ const PIECE: u64 = 2 * 1024 * 1024;
 async fn send_parts(
     thread: &Rc<Thread>,
     req: &mut Request,
-    token: Token,
     head: &[u8],
     (parts, text): (&[Part], &[u8]),
     chunked: bool,
@@ -714,10 +679,10 @@ async fn send_parts(
             let n = match pace.allowance(want) {
                 Ok(n) => n,
                 Err(wait) => {
-                    if !flush(thread, req, token, &mut pending).await {
+                    if !flush(thread, req, &mut pending).await {
                         return false;
                     }
-                    if client_gone_within(thread, token, wait).await {
+                    if client_gone_within(thread, req, wait).await {
                         req.log(
                             Level::Info,
                             "client prematurely closed connection while sending response to client",
@@ -732,8 +697,8 @@ async fn send_parts(
                 && let Part::File { file, start, .. } = part
                 && file.content.is_none()
             {
-                if !send_head_more(thread, req, token, &mut pending).await
-                    || !send_file(thread, req, token, file, start + at, n).await
+                if !send_head_more(thread, req, &mut pending).await
+                    || !send_file(thread, req, file, start + at, n).await
                 {
                     return false;
                 }
@@ -744,7 +709,7 @@ async fn send_parts(
                 }
                 push_piece(req, &piece, last && at + n == len, chunked, &mut pending);
                 req.give_buf(piece);
-                if pending.len() >= 64 * 1024 && !flush(thread, req, token, &mut pending).await {
+                if pending.len() >= 64 * 1024 && !flush(thread, req, &mut pending).await {
                     return false;
                 }
             }
@@ -758,7 +723,7 @@ async fn send_parts(
         }
         end_chunks(req, &mut pending);
     }
-    let ok = flush(thread, req, token, &mut pending).await;
+    let ok = flush(thread, req, &mut pending).await;
     req.give_buf(pending);
     ok
 }
@@ -768,7 +733,6 @@ async fn send_parts(
 async fn send_source(
     thread: &Rc<Thread>,
     req: &mut Request,
-    token: Token,
     head: &[u8],
     mut source: Box<crate::upstream::stream::Body>,
     chunked: bool,
@@ -789,12 +753,12 @@ async fn send_source(
             state = source.pull(req, &mut piece);
         }
         if state == Pulled::Failed {
-            flush(thread, req, token, &mut pending).await;
+            flush(thread, req, &mut pending).await;
             ok = false;
             break;
         }
         let last = state == Pulled::End;
-        if !send_piece(thread, req, token, &piece, last, chunked, &mut pace, &mut pending).await {
+        if !send_piece(thread, req, &piece, last, chunked, &mut pace, &mut pending).await {
             ok = false;
             break;
         }
@@ -802,9 +766,7 @@ async fn send_source(
         if last {
             break;
         }
-        if state == Pulled::Blocked
-            && (!flush(thread, req, token, &mut pending).await || !source.wait(req).await)
-        {
+        if state == Pulled::Blocked && (!flush(thread, req, &mut pending).await || !source.wait(req).await) {
             ok = false;
             break;
         }
@@ -814,7 +776,7 @@ async fn send_source(
         if chunked {
             end_chunks(req, &mut pending);
         }
-        ok = flush(thread, req, token, &mut pending).await;
+        ok = flush(thread, req, &mut pending).await;
     }
     source.abandon(req);
     req.give_buf(piece);
@@ -827,7 +789,6 @@ async fn send_source(
 async fn send_piece(
     thread: &Rc<Thread>,
     req: &mut Request,
-    token: Token,
     piece: &[u8],
     last: bool,
     chunked: bool,
@@ -840,8 +801,7 @@ async fn send_piece(
             Ok(n) => n as usize,
             Err(_) if rest.is_empty() => 0,
             Err(wait) => {
-                if !flush(thread, req, token, pending).await || client_gone_within(thread, token, wait).await
-                {
+                if !flush(thread, req, pending).await || client_gone_within(thread, req, wait).await {
                     return false;
                 }
                 continue;
@@ -851,7 +811,7 @@ async fn send_piece(
         rest = later;
         push_piece(req, now, last && rest.is_empty(), chunked, pending);
         pace.sent += now.len() as u64;
-        if pending.len() >= 16 * 1024 && !flush(thread, req, token, pending).await {
+        if pending.len() >= 16 * 1024 && !flush(thread, req, pending).await {
             return false;
         }
         if rest.is_empty() {
@@ -874,18 +834,14 @@ fn end_chunks(req: &mut Request, pending: &mut Vec<u8>) {
 
 /// Waits; `true` if the client resets the connection meanwhile. One that has only said that it will send no
 /// more may still be reading.
-async fn client_gone_within(thread: &Rc<Thread>, token: Token, wait: Duration) -> bool {
+async fn client_gone_within(thread: &Rc<Thread>, req: &Request, wait: Duration) -> bool {
     let gone = async {
         loop {
-            let mut byte = [0u8; 1];
-            let got =
-                thread.reactor.with_fd(token, |fd| rustix::net::recv(fd, &mut byte[..], RecvFlags::PEEK));
-            match got {
-                Some(Err(Errno::AGAIN)) => thread.reactor.readable(token).await,
-                Some(Err(Errno::INTR)) => {}
+            match wire::peek(&thread.reactor, req.conn.wire.token()) {
+                Err(Errno::AGAIN) => req.conn.wire.wait_readable(thread).await,
                 // The next request or the end is here already; it will be read later.
-                Some(Ok(_)) => std::future::pending().await,
-                _ => return,
+                Ok(_) => std::future::pending().await,
+                Err(_) => return,
             }
         }
     };
@@ -914,28 +870,25 @@ fn push_piece(req: &mut Request, piece: &[u8], last: bool, chunked: bool, out: &
     }
 }
 
-async fn flush(thread: &Rc<Thread>, req: &mut Request, token: Token, pending: &mut Vec<u8>) -> bool {
+async fn flush(thread: &Rc<Thread>, req: &mut Request, pending: &mut Vec<u8>) -> bool {
     if pending.is_empty() {
         return true;
     }
-    let ok = write_all(thread, req, token, pending).await;
+    let ok = write_all(thread, req, pending).await;
     pending.clear();
     ok
 }
 
 /// The head before a file: held back by the kernel so that it leaves with the first bytes of the file.
-async fn send_head_more(thread: &Rc<Thread>, req: &mut Request, token: Token, pending: &mut Vec<u8>) -> bool {
+async fn send_head_more(thread: &Rc<Thread>, req: &mut Request, pending: &mut Vec<u8>) -> bool {
     if pending.is_empty() {
         return true;
     }
-    let got = thread
-        .reactor
-        .with_fd(token, |fd| rustix::net::send(fd, pending, SendFlags::MORE | SendFlags::NOSIGNAL));
-    if let Some(Ok(n)) = got {
-        req.sent += n as u64;
-        pending.drain(..n);
+    if let Ok(sent) = req.conn.wire.send(thread, pending, Then::More) {
+        req.sent += sent.bytes as u64;
+        pending.drain(..sent.bytes);
     }
-    flush(thread, req, token, pending).await
+    flush(thread, req, pending).await
 }
 
 /// Brings bytes of a part into memory.
@@ -980,14 +933,7 @@ fn resident(file: &OpenFile, offset: u64, n: u64) -> bool {
 }
 
 /// Sends a stretch of a file without copying it to user space.
-async fn send_file(
-    thread: &Rc<Thread>,
-    req: &mut Request,
-    token: Token,
-    file: &Rc<OpenFile>,
-    start: u64,
-    n: u64,
-) -> bool {
+async fn send_file(thread: &Rc<Thread>, req: &mut Request, file: &Rc<OpenFile>, start: u64, n: u64) -> bool {
     let mut offset = start;
     let end = start + n;
     let mut checked = start;
@@ -1003,29 +949,42 @@ async fn send_file(
             }
             checked = offset + stretch;
         }
-        let got = thread.reactor.with_fd(token, |fd| {
-            let count = (checked - offset) as usize;
-            rustix::fs::sendfile(fd, &file.fd, Some(&mut offset), count)
-        });
-        match got {
+        let count = (checked - offset) as usize;
+        match req.conn.wire.send_file(thread, &file.fd, &mut offset, count) {
             // The file became shorter: what was promised cannot be kept.
-            Some(Ok(0)) => {
+            Ok(sent) if sent.bytes == 0 && !sent.full => {
                 req.log(Level::Alert, &format!("sendfile() reported that file was truncated at {offset}"));
                 return false;
             }
-            Some(Ok(n)) => {
-                req.sent += n as u64;
-                if offset < checked && !room(thread, req, token).await {
+            Ok(sent) => {
+                req.sent += sent.bytes as u64;
+                if sent.full && !room(thread, req).await {
                     return false;
                 }
             }
-            Some(Err(Errno::INTR)) => {}
-            Some(Err(Errno::AGAIN)) => {
-                if !room(thread, req, token).await {
+            Err(Errno::AGAIN) => {
+                if !room(thread, req).await {
                     return false;
                 }
             }
-            got => return failed(req, "sendfile()", got),
+            Err(e) => return failed(req, "sendfile()", e),
+        }
+    }
+    // Over TLS the last bytes may not have left yet.
+    flush_wire(thread, req).await
+}
+
+/// Sends what the connection owes the socket; nothing where it is plain.
+async fn flush_wire(thread: &Rc<Thread>, req: &mut Request) -> bool {
+    while req.conn.wire.owes() {
+        match req.conn.wire.send(thread, b"", Then::Nothing) {
+            Ok(sent) if !sent.full => break,
+            Ok(_) | Err(Errno::AGAIN) => {
+                if !room(thread, req).await {
+                    return false;
+                }
+            }
+            Err(e) => return failed(req, "writev()", e),
         }
     }
     true

@@ -16,7 +16,6 @@ use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
 use forebay_http::proxy_protocol::{self, Broken, Parsed};
 use forebay_http::request::{Framing, Method, Version};
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -110,21 +109,21 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
     req.conn = conn;
     req.token = token;
     if req.conn.expired {
-        gone(req, token, End::TimedOut);
+        gone(req, End::TimedOut);
         return;
     }
     let mut in_turn = 0u32;
     loop {
         let limits = req.limits();
-        match read_head(thread, req, token, &limits) {
+        match read_head(thread, req, &limits) {
             Head::Complete => {}
             Head::Refused(reject) => {
                 guard.state(Some(|c| &c.writing));
-                refuse(thread, req, token, &reject).await;
+                refuse(thread, req, &reject).await;
                 return;
             }
             Head::Gone(end) => {
-                gone(req, token, end);
+                gone(req, end);
                 return;
             }
             Head::Stranger => return,
@@ -142,7 +141,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
             }
         }
         guard.state(Some(|c| &c.writing));
-        if !one_request(thread, req, token).await {
+        if !one_request(thread, req).await {
             return;
         }
         in_turn += 1;
@@ -153,10 +152,10 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
 }
 
 /// A head will not be completed: says so in the logs.
-fn gone(req: &mut Request, token: Token, end: End) {
+fn gone(req: &mut Request, end: End) {
     if !req.head.buf.is_empty() && req.conn.greeted {
         unfinished(req, end);
-        req.reset_if_timed_out(token);
+        req.reset_if_timed_out();
         return;
     }
     if !req.head.buf.is_empty() && !matches!(end, End::TimedOut) {
@@ -204,7 +203,7 @@ fn unfinished(req: &mut Request, end: End) {
     finish(req);
 }
 
-fn read_head(thread: &Rc<Thread>, req: &mut Request, token: Token, limits: &Limits) -> Head {
+fn read_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Head {
     loop {
         if !req.conn.greeted && !req.take_greeting() {
             return Head::Stranger;
@@ -216,32 +215,20 @@ fn read_head(thread: &Rc<Thread>, req: &mut Request, token: Token, limits: &Limi
                 Ok(Status::Partial) => {}
             }
         }
-        if !thread.reactor.is_readable(token) {
+        if !req.conn.wire.is_readable(thread) {
             return Head::Wait;
         }
         let room = READ.max(limits.client_header_buffer_size);
         req.head.buf.reserve(room);
-        let spare = req.head.buf.capacity() - req.head.buf.len();
-        let got = thread.reactor.with_fd(token, |fd| {
-            rustix::net::recv(fd, rustix::buffer::spare_capacity(&mut req.head.buf), RecvFlags::empty())
-                .map(|(n, _)| n)
-        });
-        match got {
-            Some(Ok(0)) | None => return Head::Gone(End::Closed),
-            Some(Ok(n)) => {
+        match req.conn.wire.read(thread, &mut req.head.buf) {
+            Ok(0) | Err(Errno::BADF) => return Head::Gone(End::Closed),
+            Ok(n) => {
                 if req.head.buf.len() == n {
                     req.started = thread.clock.now();
                 }
-                if n < spare {
-                    thread.reactor.drained(token);
-                }
             }
-            Some(Err(Errno::AGAIN)) => {
-                thread.reactor.drained(token);
-                return Head::Wait;
-            }
-            Some(Err(Errno::INTR)) => {}
-            Some(Err(e)) => return Head::Gone(End::Failed(e)),
+            Err(Errno::AGAIN) => return Head::Wait,
+            Err(e) => return Head::Gone(End::Failed(e)),
         }
     }
 }
@@ -278,7 +265,7 @@ fn park(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     }
 }
 
-async fn refuse(thread: &Rc<Thread>, req: &mut Request, token: Token, reject: &parser::Reject) {
+async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject) {
     req.begin_request();
     req.conn.requests += 1;
     thread.counters.requests.add(1);
@@ -295,13 +282,13 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, token: Token, reject: &p
         req.head.version = Version::Http11;
     }
     phases::answer(req, reject.status).await;
-    respond(thread, req, token).await;
+    respond(thread, req).await;
     finish(req);
-    close(thread, req, token, true).await;
+    close(thread, req, true).await;
 }
 
 /// Serves one request whose head is complete. `false`: the connection is over.
-async fn one_request(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
+async fn one_request(thread: &Rc<Thread>, req: &mut Request) -> bool {
     req.begin_request();
     req.conn.requests += 1;
     thread.counters.requests.add(1);
@@ -318,25 +305,25 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
     // Bytes of the body that came with the head are taken before the answer, the rest after it.
     let mut sound = body::discard_buffered(req);
     if sound && !req.body.done() && req.head.expect_continue && !req.body.continued && req.refused == 0 {
-        sound = body::send_continue(thread, req, token).await;
+        sound = body::send_continue(thread, req).await;
     }
     if !sound {
         req.keep_alive = false;
     }
-    let sent = respond(thread, req, token).await;
+    let sent = respond(thread, req).await;
     let unread = !req.body.done();
     let mut keep = sent && req.keep_alive && !thread.quitting.get();
     if keep && unread {
-        keep = body::discard(thread, req, token).await;
+        keep = body::discard(thread, req).await;
     }
     finish(req);
     if !sent {
-        req.reset_if_timed_out(token);
+        req.reset_if_timed_out();
         return false;
     }
     if !keep {
         let linger = unread || req.head.buf.len() > req.consumed();
-        close(thread, req, token, linger).await;
+        close(thread, req, linger).await;
         return false;
     }
     let consumed = req.consumed();
@@ -352,7 +339,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bo
 const HEAD: usize = 1024;
 
 /// Sends the response. `false`: the client is gone or too slow.
-async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
+async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
     if req.drop_connection {
         return false;
     }
@@ -373,7 +360,7 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     req.sent_head = out.len() as u64;
     let sent = match framing {
         BodyFraming::None => {
-            let sent = body::write_last(thread, req, token, &out).await;
+            let sent = body::write_last(thread, req, &out).await;
             if let Some(mut source) = req.resp.source.take() {
                 if sent && source.relay(req).await {
                     req.keep_alive = false;
@@ -382,7 +369,7 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
             }
             sent
         }
-        _ => body::send(thread, req, token, &mut out, framing == BodyFraming::Chunked).await,
+        _ => body::send(thread, req, &mut out, framing == BodyFraming::Chunked).await,
     };
     req.give_buf(out);
     req.complete = sent;
@@ -432,7 +419,7 @@ fn finish(req: &mut Request) {
 }
 
 /// Ends a connection; reads on for a while if the client may still be sending (RFC 9112, section 9.6).
-async fn close(thread: &Rc<Thread>, req: &mut Request, token: Token, unread: bool) {
+async fn close(thread: &Rc<Thread>, req: &mut Request, unread: bool) {
     use crate::modules::core::Lingering;
     let http = req.http();
     let core = &http.location(req).settings.core;
@@ -444,28 +431,23 @@ async fn close(thread: &Rc<Thread>, req: &mut Request, token: Token, unread: boo
     if !linger {
         return;
     }
-    let _ = thread.reactor.with_fd(token, |fd| rustix::net::shutdown(fd, rustix::net::Shutdown::Write));
+    req.conn.wire.shutdown(thread);
     let end = Instant::now() + core.lingering_time.0;
     let mut scratch = req.take_buf();
     loop {
-        scratch.clear();
         scratch.reserve(READ);
-        let got = thread
-            .reactor
-            .with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(&mut scratch)));
-        match got {
-            Some(Ok(n)) if n > 0 => {
+        match req.conn.wire.discard(thread, &mut scratch) {
+            Ok(n) if n > 0 => {
                 if Instant::now() >= end {
                     break;
                 }
             }
-            Some(Err(Errno::INTR)) => {}
-            Some(Err(Errno::AGAIN)) => {
+            Err(Errno::AGAIN) => {
                 let until = (Instant::now() + core.lingering_timeout.0).min(end);
                 if thread.quitting.get() && thread.stopping.get() {
                     break;
                 }
-                if thread.reactor.deadline(until, thread.reactor.readable(token)).await.is_none() {
+                if thread.reactor.deadline(until, req.conn.wire.wait_readable(thread)).await.is_none() {
                     break;
                 }
             }
@@ -637,12 +619,12 @@ impl Request {
     }
 
     /// `reset_timedout_connection`: a client that is not reading gets a reset, which frees the kernel's buffers.
-    fn reset_if_timed_out(&self, token: Token) {
+    fn reset_if_timed_out(&self) {
         let http = self.http();
         if self.timed_out && http.location(self).settings.core.reset_timedout_connection {
             let zero = Some(std::time::Duration::ZERO);
             let _ =
-                self.thread.reactor.with_fd(token, |fd| rustix::net::sockopt::set_socket_linger(fd, zero));
+                self.conn.wire.with_fd(&self.thread, |fd| rustix::net::sockopt::set_socket_linger(fd, zero));
         }
     }
 

@@ -28,4 +28,5 @@ mod testing;
 pub mod thread;
 pub mod upstream;
 pub mod variables;
+pub mod wire;
 pub mod worker;

@@ -8,6 +8,7 @@ use crate::modules::ModuleState;
 use crate::response::Response;
 use crate::thread::{Thread, ThreadConfig};
 use crate::variables::{Source, VarId};
+use crate::wire::Wire;
 use forebay_http::field::Slice;
 use forebay_http::request::{Method, RequestHead};
 use std::net::{IpAddr, SocketAddr};
@@ -40,6 +41,8 @@ impl Peer {
 /// What a connection keeps between requests. Small: idle connections are counted in tens of thousands.
 #[derive(Debug)]
 pub struct Conn {
+    /// What its bytes go through.
+    pub wire: Wire,
     /// Serial number (`$connection`).
     pub number: u64,
     /// Client address.
@@ -75,6 +78,7 @@ impl Conn {
     /// The place of a connection where there is none.
     pub fn none(accepted: Instant) -> Conn {
         Conn {
+            wire: Wire::none(),
             number: 0,
             peer: Peer::Unix,
             local: None,

@@ -410,7 +410,9 @@ impl WorkerThread {
         self.thread.counters.handled.add(1);
         self.thread.counters.active.add(1);
         let local = if wildcard { rustix::net::getsockname(&sock).ok() } else { None };
+        let token = self.thread.reactor.insert(sock);
         let conn = Conn {
+            wire: crate::wire::Wire::plain(token),
             number: SERIAL.fetch_add(1, Ordering::Relaxed) + 1,
             peer,
             local: local.and_then(|a| std::net::SocketAddr::try_from(a).ok()),
@@ -422,7 +424,6 @@ impl WorkerThread {
             expired: false,
             partial: None,
         };
-        let token = self.thread.reactor.insert(sock);
         self.thread.reactor.start(self, token, conn);
     }
 }
@@ -549,6 +550,7 @@ mod tests {
     fn conn(requests: u32, accepted: Instant, partial: Option<Instant>) -> Conn {
         let partial = partial.map(|started| Box::new(crate::request::Partial { buf: [].into(), started }));
         Conn {
+            wire: crate::wire::Wire::none(),
             number: 1,
             peer: Peer::Unix,
             local: None,

@@ -4,8 +4,10 @@
 use super::PeerAddr;
 use crate::reactor::Token;
 use crate::thread::Thread;
+use crate::wire::{self, Sent, Then, Wire};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -14,6 +16,7 @@ use std::time::Instant;
 pub struct Conn {
     thread: Rc<Thread>,
     token: Token,
+    wire: RefCell<Wire>,
     kept: bool,
     /// Requests served before this one.
     pub requests: u64,
@@ -86,20 +89,15 @@ impl Watch {
         let Some(client) = self.0 else { return Poll::Pending };
         let mut clear = false;
         loop {
-            let again = clear;
-            if thread.reactor.poll_readable(client, clear, cx).is_pending() {
+            let again = std::mem::take(&mut clear);
+            if thread.reactor.poll_readable(client, again, cx).is_pending() {
                 return Poll::Pending;
             }
-            clear = false;
-            let mut byte = [0u8; 1];
-            let got =
-                thread.reactor.with_fd(client, |fd| rustix::net::recv(fd, &mut byte[..], RecvFlags::PEEK));
-            match got {
-                Some(Err(Errno::AGAIN)) if again => return Poll::Pending,
-                Some(Err(Errno::AGAIN)) => clear = true,
-                Some(Err(Errno::INTR)) => {}
+            match wire::peek(&thread.reactor, client) {
+                Err(Errno::AGAIN) if again => return Poll::Pending,
+                Err(Errno::AGAIN) => clear = true,
                 // The next request is here: the client is alive. Its bytes keep the slot readable.
-                Some(Ok((n, _))) if n > 0 => {
+                Ok(n) if n > 0 => {
                     self.0 = None;
                     return Poll::Pending;
                 }
@@ -115,6 +113,7 @@ impl Conn {
         thread.reactor.reuse(idle.token).then(|| Conn {
             thread: thread.clone(),
             token: idle.token,
+            wire: RefCell::new(Wire::plain(idle.token)),
             kept: false,
             requests: idle.requests,
             opened: idle.opened,
@@ -153,9 +152,11 @@ impl Conn {
                 Err(e) => Err(e),
             },
         };
+        let token = thread.reactor.insert(fd);
         let conn = Conn {
             thread: thread.clone(),
-            token: thread.reactor.insert(fd),
+            token,
+            wire: RefCell::new(Wire::plain(token)),
             kept: false,
             requests: 0,
             opened: thread.reactor.now(),
@@ -184,8 +185,10 @@ impl Conn {
         let mut clear = true;
         std::future::poll_fn(|cx| {
             let clear = std::mem::take(&mut clear);
-            let read = what != For::Write && r.poll_readable(self.token, false, cx).is_ready();
-            let write = what != For::Read && r.poll_writable(self.token, clear, cx).is_ready();
+            let wire = self.wire.borrow();
+            let read = what != For::Write && wire.poll_readable(&self.thread, false, cx).is_ready();
+            let write = what != For::Read && wire.poll_writable(&self.thread, clear, cx).is_ready();
+            drop(wire);
             if read || write {
                 return Poll::Ready(Waited::Ready);
             }
@@ -199,7 +202,7 @@ impl Conn {
 
     /// Whether a read may give something, as far as is known.
     pub fn readable(&self) -> bool {
-        self.thread.reactor.is_readable(self.token)
+        self.wire.borrow().is_readable(&self.thread)
     }
 
     /// Reads into the spare capacity of `buf`, made at least `room` bytes; 0 is the end.
@@ -208,28 +211,28 @@ impl Conn {
     /// `AGAIN` when there is nothing; other errors end the connection.
     pub fn read(&self, buf: &mut Vec<u8>, room: usize) -> Result<usize, Errno> {
         buf.reserve(room);
-        let want = buf.capacity() - buf.len();
-        loop {
-            let got = self.thread.reactor.with_fd(self.token, |fd| {
-                rustix::net::recv(fd, rustix::buffer::spare_capacity(buf), RecvFlags::empty())
-            });
-            match got {
-                None => return Err(Errno::BADF),
-                Some(Err(Errno::INTR)) => {}
-                Some(Err(e)) => {
-                    if e == Errno::AGAIN {
-                        self.thread.reactor.drained(self.token);
-                    }
-                    return Err(e);
-                }
-                Some(Ok((n, _))) => {
-                    if n > 0 && n < want {
-                        self.thread.reactor.drained(self.token);
-                    }
-                    return Ok(n);
-                }
-            }
-        }
+        self.wire.borrow_mut().read(&self.thread, buf)
+    }
+
+    /// Writes bytes (see [`Wire::send`]).
+    ///
+    /// # Errors
+    /// `AGAIN` when there is no room; other errors end the connection.
+    pub fn send(&self, bytes: &[u8]) -> Result<Sent, Errno> {
+        self.wire.borrow_mut().send(&self.thread, bytes, Then::Nothing)
+    }
+
+    /// Writes a piece of a file (see [`Wire::send_file`]).
+    ///
+    /// # Errors
+    /// As [`Conn::send`].
+    pub fn send_file(&self, file: &std::fs::File, offset: &mut u64, count: usize) -> Result<Sent, Errno> {
+        self.wire.borrow_mut().send_file(&self.thread, file, offset, count)
+    }
+
+    /// What its bytes go through.
+    pub fn wire(&self) -> RefMut<'_, Wire> {
+        self.wire.borrow_mut()
     }
 
     /// Its slot.

@@ -14,7 +14,6 @@ use forebay_conf::error::Level;
 use forebay_http::h1::client::{self, ResponseHead};
 use forebay_http::h1::request::Status;
 use rustix::io::Errno;
-use rustix::net::SendFlags;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -466,15 +465,14 @@ async fn write(
     watch: &mut Watch,
 ) -> Result<Wrote, Fault> {
     let mut rest = bytes;
-    while !rest.is_empty() {
-        match conn.with_fd(|fd| rustix::net::send(fd, rest, SendFlags::NOSIGNAL)) {
-            Ok(n) => {
-                rest = rest.get(n..).unwrap_or_default();
+    while !rest.is_empty() || conn.wire().owes() {
+        match conn.send(rest) {
+            Ok(sent) => {
+                rest = rest.get(sent.bytes..).unwrap_or_default();
                 if let Some(a) = req.modules.upstream.current() {
-                    a.sent += n as u64;
+                    a.sent += sent.bytes as u64;
                 }
             }
-            Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
                 if !room(req, conn, s, watch).await? {
                     return Ok(Wrote::Early);
@@ -501,10 +499,8 @@ async fn room(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -
     let deadline = Instant::now() + s.send_timeout.0;
     match conn.wait(For::Both, deadline, watch).await {
         Waited::Ready => {
-            let mut byte = [0u8; 1];
-            let peeked =
-                conn.with_fd(|fd| rustix::net::recv(fd, &mut byte[..], rustix::net::RecvFlags::PEEK));
-            Ok(matches!(peeked, Err(Errno::AGAIN | Errno::INTR)))
+            let peeked = crate::wire::peek(&req.thread.reactor, conn.token());
+            Ok(matches!(peeked, Err(Errno::AGAIN)))
         }
         Waited::Timeout => {
             req.log(
@@ -524,14 +520,13 @@ async fn send_file(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Wat
     let mut offset = 0;
     while offset < end {
         let count = (end - offset).min(1 << 20) as usize;
-        match conn.with_fd(|fd| rustix::fs::sendfile(fd, &*file, Some(&mut offset), count)) {
-            Ok(0) => return Err(Fault::new(NextUpstream::Error, 500)),
-            Ok(n) => {
+        match conn.send_file(&file, &mut offset, count) {
+            Ok(sent) if sent.bytes == 0 && !sent.full => return Err(Fault::new(NextUpstream::Error, 500)),
+            Ok(sent) => {
                 if let Some(a) = req.modules.upstream.current() {
-                    a.sent += n as u64;
+                    a.sent += sent.bytes as u64;
                 }
             }
-            Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
                 if !room(req, conn, s, watch).await? {
                     return Ok(());
@@ -547,7 +542,8 @@ async fn send_file(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Wat
             }
         }
     }
-    Ok(())
+    // Over TLS the last bytes may not have left yet.
+    write(req, conn, b"", s, watch).await.map(|_| ())
 }
 
 /// Passes the client's body on as it comes; what has come already leaves together with the head.

@@ -2,13 +2,11 @@
 //! One buffer a direction; nothing more is read before it has been written.
 
 use super::conn::Conn;
-use crate::reactor::Token;
 use crate::request::Request;
 use crate::thread::Thread;
+use crate::wire::{Then, Wire};
 use forebay_conf::error::Level;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -16,20 +14,8 @@ use std::time::{Duration, Instant};
 /// Bytes read at once.
 const READ: usize = 16 * 1024;
 
-/// One end of the tunnel.
-#[derive(Clone, Copy)]
-struct End(Token);
-
-impl End {
-    fn call<R>(self, t: &Thread, f: impl FnOnce(&OwnedFd) -> Result<R, Errno>) -> Result<R, Errno> {
-        t.reactor.with_fd(self.0, f).unwrap_or(Err(Errno::BADF))
-    }
-}
-
 /// One direction.
 struct Way {
-    from: End,
-    to: End,
     buf: Vec<u8>,
     /// Written of `buf`.
     at: usize,
@@ -47,46 +33,42 @@ enum Step {
 }
 
 impl Way {
-    fn new(from: Token, to: Token, buf: Vec<u8>) -> Way {
-        Way { from: End(from), to: End(to), buf, at: 0, ended: false, blocked: false, passed: 0 }
+    fn new(buf: Vec<u8>) -> Way {
+        Way { buf, at: 0, ended: false, blocked: false, passed: 0 }
     }
 
-    fn step(&mut self, t: &Thread) -> Step {
-        if self.at >= self.buf.len() {
+    fn step(&mut self, t: &Thread, from: &mut Wire, to: &mut Wire) -> Step {
+        if self.at >= self.buf.len() && !to.owes() {
             self.buf.clear();
             self.at = 0;
             if self.ended {
                 return Step::Over;
             }
-            if !t.reactor.is_readable(self.from.0) {
+            if !from.is_readable(t) {
                 return Step::Idle;
             }
             self.buf.reserve(READ);
-            let buf = &mut self.buf;
-            let got = self
-                .from
-                .call(t, |fd| rustix::net::recv(fd, rustix::buffer::spare_capacity(buf), RecvFlags::empty()));
-            return match got {
-                Ok((0, _)) => {
+            return match from.read(t, &mut self.buf) {
+                Ok(0) => {
                     self.ended = true;
                     Step::Progress
                 }
-                Ok(_) | Err(Errno::INTR) => Step::Progress,
-                Err(Errno::AGAIN) => {
-                    t.reactor.drained(self.from.0);
-                    Step::Idle
-                }
+                Ok(_) => Step::Progress,
+                Err(Errno::AGAIN) => Step::Idle,
                 Err(_) => Step::Over,
             };
         }
         let rest = self.buf.get(self.at..).unwrap_or_default();
-        match self.to.call(t, |fd| rustix::net::send(fd, rest, SendFlags::NOSIGNAL)) {
-            Ok(n) => {
-                self.at += n;
-                self.passed += n as u64;
+        match to.send(t, rest, Then::Nothing) {
+            Ok(sent) if sent.bytes > 0 || !sent.full => {
+                self.at += sent.bytes;
+                self.passed += sent.bytes as u64;
                 Step::Progress
             }
-            Err(Errno::INTR) => Step::Progress,
+            Ok(_) => {
+                self.blocked = true;
+                Step::Idle
+            }
             Err(Errno::AGAIN) => {
                 self.blocked = true;
                 Step::Idle
@@ -95,12 +77,12 @@ impl Way {
         }
     }
 
-    fn ready(&mut self, t: &Thread, cx: &mut std::task::Context<'_>) -> bool {
-        if self.at >= self.buf.len() {
-            return t.reactor.poll_readable(self.from.0, false, cx).is_ready();
+    fn ready(&mut self, t: &Thread, from: &Wire, to: &Wire, cx: &mut std::task::Context<'_>) -> bool {
+        if self.at >= self.buf.len() && !to.owes() {
+            return from.poll_readable(t, false, cx).is_ready();
         }
         let clear = std::mem::take(&mut self.blocked);
-        t.reactor.poll_writable(self.to.0, clear, cx).is_ready()
+        to.poll_writable(t, clear, cx).is_ready()
     }
 }
 
@@ -108,10 +90,13 @@ impl Way {
 /// its head.
 pub async fn relay(thread: &Rc<Thread>, req: &mut Request, conn: &Conn, early: Vec<u8>, timeout: Duration) {
     let from_client = req.head.buf.get(req.head.len..).unwrap_or_default().to_vec();
-    let mut up = Way::new(req.token, conn.token(), from_client);
-    let mut down = Way::new(conn.token(), req.token, early);
+    let mut up = Way::new(from_client);
+    let mut down = Way::new(early);
     loop {
-        let (a, b) = (up.step(thread), down.step(thread));
+        let (a, b) = {
+            let (client, upstream) = (&mut req.conn.wire, &mut *conn.wire());
+            (up.step(thread, client, upstream), down.step(thread, upstream, client))
+        };
         if a == Step::Over || b == Step::Over {
             break;
         }
@@ -120,7 +105,8 @@ pub async fn relay(thread: &Rc<Thread>, req: &mut Request, conn: &Conn, early: V
         }
         let deadline = Instant::now() + timeout;
         let ready = std::future::poll_fn(|cx| {
-            let (a, b) = (up.ready(thread, cx), down.ready(thread, cx));
+            let (client, upstream) = (&req.conn.wire, &*conn.wire());
+            let (a, b) = (up.ready(thread, client, upstream, cx), down.ready(thread, upstream, client, cx));
             if a || b { Poll::Ready(()) } else { Poll::Pending }
         });
         if thread.reactor.deadline(deadline, ready).await.is_none() {

@@ -1,0 +1,207 @@
+//! The one place where the bytes of a connection enter and leave, whatever speaks over it: HTTP/1 heads and
+//! bodies, HTTP/2 frames, tunnels, and connections to upstreams. Nothing here waits: a call that would block
+//! says `AGAIN`, and the caller waits by [`Wire::wait_readable`] or [`Wire::wait_writable`]. Hot path.
+//!
+//! Rules for whoever writes: go on until everything is taken **and** [`Sent::full`] is false. Over TLS the
+//! last bytes may be taken but not have left yet; a call with nothing to send then sends what is owed.
+
+use crate::reactor::{Reactor, Token};
+use crate::request::Conn;
+use crate::thread::Thread;
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use std::os::fd::OwnedFd;
+use std::task::{Context, Poll};
+
+/// What a connection's bytes go through. It moves with the connection, into the idle slot and back.
+#[derive(Debug)]
+pub struct Wire {
+    token: Token,
+}
+
+/// What follows the bytes of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// Nothing, or nobody knows.
+    Nothing,
+    /// More bytes at once: the kernel may hold these back until then.
+    More,
+    /// The end of the connection: bytes and FIN leave as one packet.
+    Close,
+}
+
+/// What a write came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Bytes taken.
+    pub bytes: usize,
+    /// The socket has no room for now: wait before asking again, also when all bytes were taken.
+    pub full: bool,
+}
+
+fn flags(then: Then) -> SendFlags {
+    match then {
+        Then::Nothing => SendFlags::NOSIGNAL,
+        Then::More | Then::Close => SendFlags::NOSIGNAL | SendFlags::MORE,
+    }
+}
+
+fn retry<R>(mut f: impl FnMut() -> Option<Result<R, Errno>>) -> Result<R, Errno> {
+    loop {
+        match f() {
+            Some(Err(Errno::INTR)) => {}
+            Some(r) => return r,
+            // The slot was taken away.
+            None => return Err(Errno::BADF),
+        }
+    }
+}
+
+impl Wire {
+    /// The plain bytes of a socket.
+    pub fn plain(token: Token) -> Wire {
+        Wire { token }
+    }
+
+    /// The wire of nothing.
+    pub fn none() -> Wire {
+        Wire::plain(Token::NONE)
+    }
+
+    /// Slot of the socket.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Whether a read may give something, as far as is known without asking the kernel.
+    #[inline]
+    pub fn is_readable(&self, t: &Thread) -> bool {
+        t.reactor.is_readable(self.token)
+    }
+
+    /// Reads into the spare capacity of `buf`, which must not be empty; 0 is the end.
+    ///
+    /// # Errors
+    /// `AGAIN` when there is nothing; other errors end the connection.
+    #[inline]
+    pub fn read(&mut self, t: &Thread, buf: &mut Vec<u8>) -> Result<usize, Errno> {
+        let room = buf.capacity() - buf.len();
+        let got = retry(|| {
+            t.reactor.with_fd(self.token, |fd| {
+                rustix::net::recv(fd, rustix::buffer::spare_capacity(buf), RecvFlags::empty()).map(|(n, _)| n)
+            })
+        });
+        match got {
+            // All there was: only a new event makes it readable.
+            Ok(n) if n > 0 && n < room => t.reactor.drained(self.token),
+            Err(Errno::AGAIN) => t.reactor.drained(self.token),
+            _ => {}
+        }
+        got
+    }
+
+    /// Whether bytes that were taken have not left yet.
+    #[inline]
+    pub fn owes(&self) -> bool {
+        false
+    }
+
+    /// Writes bytes; over TLS none sends what is owed.
+    ///
+    /// # Errors
+    /// `AGAIN` when there is no room; other errors end the connection.
+    #[inline]
+    pub fn send(&mut self, t: &Thread, bytes: &[u8], then: Then) -> Result<Sent, Errno> {
+        let sent = retry(|| t.reactor.with_fd(self.token, |fd| rustix::net::send(fd, bytes, flags(then))))?;
+        Ok(Sent { bytes: sent, full: sent < bytes.len() })
+    }
+
+    /// Writes several pieces in one call.
+    ///
+    /// # Errors
+    /// As [`Wire::send`].
+    #[inline]
+    pub fn send_pieces(&mut self, t: &Thread, pieces: &[IoSlice<'_>], then: Then) -> Result<Sent, Errno> {
+        if let [one] = pieces {
+            return self.send(t, one, then);
+        }
+        let want: usize = pieces.iter().map(|s| s.len()).sum();
+        let sent = retry(|| {
+            t.reactor.with_fd(self.token, |fd| {
+                rustix::net::sendmsg(fd, pieces, &mut SendAncillaryBuffer::default(), flags(then))
+            })
+        })?;
+        Ok(Sent { bytes: sent, full: sent < want })
+    }
+
+    /// Writes up to `count` bytes of a file and moves `offset` on. No bytes and not full: the file ends there.
+    /// What is not in the page cache blocks the thread.
+    ///
+    /// # Errors
+    /// As [`Wire::send`].
+    pub fn send_file(
+        &mut self,
+        t: &Thread,
+        file: &impl std::os::fd::AsFd,
+        offset: &mut u64,
+        count: usize,
+    ) -> Result<Sent, Errno> {
+        let sent = retry(|| {
+            t.reactor.with_fd(self.token, |fd| rustix::fs::sendfile(fd, file, Some(&mut *offset), count))
+        })?;
+        Ok(Sent { bytes: sent, full: sent > 0 && sent < count })
+    }
+
+    /// Says that nothing more will be sent.
+    pub fn shutdown(&mut self, t: &Thread) {
+        let how = rustix::net::Shutdown::Write;
+        let _ = t.reactor.with_fd(self.token, |fd| rustix::net::shutdown(fd, how));
+    }
+
+    /// Reads what nobody wants to know, as it comes from the socket; 0 is the end.
+    ///
+    /// # Errors
+    /// As [`Wire::read`].
+    pub fn discard(&mut self, t: &Thread, scratch: &mut Vec<u8>) -> Result<usize, Errno> {
+        scratch.clear();
+        retry(|| {
+            t.reactor.with_fd(self.token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(scratch)))
+        })
+    }
+
+    /// Waits until a read may give something; call it after a read that said `AGAIN`.
+    pub async fn wait_readable(&self, t: &Thread) {
+        t.reactor.readable(self.token).await;
+    }
+
+    /// Waits until a write may take something; call it after a write that found no room.
+    pub async fn wait_writable(&self, t: &Thread) {
+        t.reactor.writable(self.token).await;
+    }
+
+    /// As [`Wire::wait_readable`]; `clear` first says that the last read found nothing.
+    pub fn poll_readable(&self, t: &Thread, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
+        t.reactor.poll_readable(self.token, clear, cx)
+    }
+
+    /// As [`Wire::wait_writable`]; `clear` first says that the last write found no room.
+    pub fn poll_writable(&self, t: &Thread, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
+        t.reactor.poll_writable(self.token, clear, cx)
+    }
+
+    /// Calls `f` with the descriptor, for socket options.
+    pub fn with_fd<R>(&self, t: &Thread, f: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
+        t.reactor.with_fd(self.token, f)
+    }
+}
+
+/// Looks at what a socket would give next without taking it: the number of bytes (at most 1), 0 is the end.
+///
+/// # Errors
+/// `AGAIN` when there is nothing; other errors end the connection.
+pub fn peek(reactor: &Reactor<Conn>, token: Token) -> Result<usize, Errno> {
+    let mut byte = [0u8; 1];
+    retry(|| {
+        reactor.with_fd(token, |fd| rustix::net::recv(fd, &mut byte[..], RecvFlags::PEEK).map(|(n, _)| n))
+    })
+}
