@@ -150,7 +150,8 @@ impl RequestBody {
     fn take(&mut self, input: &[u8]) -> Result<usize, ()> {
         match self.framing {
             Framing::None => Ok(0),
-            Framing::Length(_) | Framing::Stream => {
+            Framing::Stream => Ok(input.len()),
+            Framing::Length(_) => {
                 let n = self.left.min(input.len() as u64);
                 self.left -= n;
                 self.done = self.left == 0;
@@ -272,7 +273,11 @@ pub async fn read_piece(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, Bo
     let mut scratch = req.take_buf();
     let got = loop {
         match receive(req, &mut scratch).await {
-            Ok(()) => {}
+            Ok(true) => {}
+            Ok(false) => {
+                req.body.done = true;
+                break Ok(false);
+            }
             Err(e) => break Err(e),
         }
         let taken = req.body.take_into(&scratch, out);
@@ -306,7 +311,7 @@ fn accept(req: &mut Request, taken: Result<usize, ()>) -> Result<usize, BodyErro
     req.received += used as u64;
     let http = req.http();
     let max = http.location(req).settings.core.client_max_body_size.0;
-    if max != 0 && req.body.framing == Framing::Chunked && req.body.len > max {
+    if max != 0 && matches!(req.body.framing, Framing::Chunked | Framing::Stream) && req.body.len > max {
         let text = format!("client intended to send too large chunked body: {} bytes", req.body.len);
         req.log(Level::Error, &text);
         req.keep_alive = false;
@@ -315,8 +320,8 @@ fn accept(req: &mut Request, taken: Result<usize, ()>) -> Result<usize, BodyErro
     Ok(used)
 }
 
-/// One read of the client's body into an empty buffer.
-async fn receive(req: &mut Request, scratch: &mut Vec<u8>) -> Result<(), BodyError> {
+/// One read of the client's body into an empty buffer. `false`: it has ended (without a length, with its stream).
+async fn receive(req: &mut Request, scratch: &mut Vec<u8>) -> Result<bool, BodyError> {
     let thread = req.thread.clone();
     let http = req.http();
     let timeout = http.location(req).settings.core.client_body_timeout.0;
@@ -324,7 +329,8 @@ async fn receive(req: &mut Request, scratch: &mut Vec<u8>) -> Result<(), BodyErr
         scratch.clear();
         scratch.reserve(16384);
         match req.conn.wire.read(&thread, scratch) {
-            Ok(n) if n > 0 => return Ok(()),
+            Ok(n) if n > 0 => return Ok(true),
+            Ok(_) if req.body.framing == Framing::Stream => return Ok(false),
             Err(Errno::AGAIN) => {
                 let until = Instant::now() + timeout;
                 if thread.reactor.deadline(until, req.conn.wire.wait_readable(&thread)).await.is_none() {
@@ -460,6 +466,10 @@ fn open_temporary(req: &mut Request) -> Result<(), BodyError> {
 /// Answers `Expect: 100-continue`.
 pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request) -> bool {
     req.body.continued = true;
+    if let Some(s) = req.conn.wire.as_stream() {
+        s.send_status(100);
+        return true;
+    }
     write_all(thread, req, b"HTTP/1.1 100 Continue\r\n\r\n").await
 }
 
@@ -836,6 +846,9 @@ fn end_chunks(req: &mut Request, pending: &mut Vec<u8>) {
 /// more may still be reading.
 async fn client_gone_within(thread: &Rc<Thread>, req: &Request, wait: Duration) -> bool {
     let gone = async {
+        if let Some(s) = req.conn.wire.as_stream() {
+            return std::future::poll_fn(|cx| s.poll_broken(cx)).await;
+        }
         loop {
             match wire::peek(&thread.reactor, req.conn.wire.token()) {
                 Err(Errno::AGAIN) => req.conn.wire.wait_readable(thread).await,

@@ -5,6 +5,7 @@ use crate::access_log;
 use crate::body;
 use crate::error_log;
 use crate::error_page;
+use crate::h2::{Session, Stream};
 use crate::head::{self, BodyFraming};
 use crate::modules::static_file::errno_text;
 use crate::phases::{self, MAX_URI_CHANGES};
@@ -12,6 +13,7 @@ use crate::reactor::{Job, Token};
 use crate::request::{Conn, Partial, Request};
 use crate::thread::Thread;
 use forebay_conf::error::Level;
+use forebay_http::h2::frame::{Code, PREFACE};
 use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
 use forebay_http::proxy_protocol::{self, Broken, Parsed};
 use forebay_http::request::{Framing, Method, Version};
@@ -74,6 +76,8 @@ enum Head {
     Gone(End),
     /// The client does not begin with the PROXY protocol header that is asked for.
     Stranger,
+    /// The client speaks HTTP/2; the session is in the connection.
+    Http2,
 }
 
 /// Why a head will not be completed.
@@ -100,6 +104,9 @@ impl End {
 
 async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
     let Job { token, mut conn } = job;
+    if let Some(stream) = conn.wire.as_stream().cloned() {
+        return serve_stream(thread, req, conn, stream).await;
+    }
     let mut guard = Guard { thread, token, open: true, state: None };
     if conn.partial.is_some() {
         // It has been counted since its first byte.
@@ -108,6 +115,9 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
     req.begin_connection(&mut conn);
     req.conn = conn;
     req.token = token;
+    if req.conn.session.is_some() {
+        return serve_session(thread, req, &mut guard).await;
+    }
     if req.conn.expired {
         gone(req, End::TimedOut);
         return;
@@ -127,6 +137,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
                 return;
             }
             Head::Stranger => return,
+            Head::Http2 => return serve_session(thread, req, &mut guard).await,
             Head::Wait => {
                 let begun = !req.head.buf.is_empty();
                 guard.state(if begun { Some(|c| &c.reading) } else { None });
@@ -208,6 +219,18 @@ fn read_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Head {
         if !req.conn.greeted && !req.take_greeting() {
             return Head::Stranger;
         }
+        if req.conn.greeted && req.conn.requests == 0 && req.head.buf.first() == Some(&b'P') {
+            match preface(thread, req) {
+                Preface::Http1 => {}
+                Preface::Partial => {
+                    if let Some(head) = receive_head(thread, req, limits) {
+                        return head;
+                    }
+                    continue;
+                }
+                Preface::Http2 => return Head::Http2,
+            }
+        }
         if req.conn.greeted && !req.head.buf.is_empty() {
             match parser::parse(&mut req.head, limits) {
                 Ok(Status::Complete) => return Head::Complete,
@@ -215,22 +238,128 @@ fn read_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Head {
                 Ok(Status::Partial) => {}
             }
         }
-        if !req.conn.wire.is_readable(thread) {
-            return Head::Wait;
-        }
-        let room = READ.max(limits.client_header_buffer_size);
-        req.head.buf.reserve(room);
-        match req.conn.wire.read(thread, &mut req.head.buf) {
-            Ok(0) | Err(Errno::BADF) => return Head::Gone(End::Closed),
-            Ok(n) => {
-                if req.head.buf.len() == n {
-                    req.started = thread.clock.now();
-                }
-            }
-            Err(Errno::AGAIN) => return Head::Wait,
-            Err(e) => return Head::Gone(End::Failed(e)),
+        if let Some(head) = receive_head(thread, req, limits) {
+            return head;
         }
     }
+}
+
+/// Reads more of a head; `Some`: there is no more.
+#[inline]
+fn receive_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Option<Head> {
+    if !req.conn.wire.is_readable(thread) {
+        return Some(Head::Wait);
+    }
+    let room = READ.max(limits.client_header_buffer_size);
+    req.head.buf.reserve(room);
+    match req.conn.wire.read(thread, &mut req.head.buf) {
+        Ok(0) | Err(Errno::BADF) => Some(Head::Gone(End::Closed)),
+        Ok(n) => {
+            if req.head.buf.len() == n {
+                req.started = thread.clock.now();
+            }
+            None
+        }
+        Err(Errno::AGAIN) => Some(Head::Wait),
+        Err(e) => Some(Head::Gone(End::Failed(e))),
+    }
+}
+
+/// What the first bytes of a connection say about its protocol.
+enum Preface {
+    Http1,
+    Partial,
+    Http2,
+}
+
+/// Looks for the preface of HTTP/2 (RFC 9113, section 3.4), where the address speaks it.
+fn preface(thread: &Rc<Thread>, req: &mut Request) -> Preface {
+    let buf = &req.head.buf;
+    let n = buf.len().min(PREFACE.len());
+    if buf.get(..n) != PREFACE.get(..n) {
+        return Preface::Http1;
+    }
+    let Some(settings) = req.http2_settings() else { return Preface::Http1 };
+    if n < PREFACE.len() {
+        return Preface::Partial;
+    }
+    let session = Session::new(settings, thread.h2.is_suspect(req.conn.peer, thread.clock.now()));
+    session.feed(&req.head.buf[n..]);
+    req.head.clear();
+    req.conn.session = Some(session);
+    Preface::Http2
+}
+
+/// What became of a connection that a session had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parked {
+    /// It waits in its slot.
+    Idle,
+    /// It is over.
+    Closed,
+}
+
+/// Drives an HTTP/2 connection until it is idle or over.
+async fn serve_session(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>) {
+    let Some(session) = req.conn.session.clone() else { return };
+    guard.state(Some(|c| &c.writing));
+    if crate::h2::drive::run(thread, req, &session).await == Parked::Idle {
+        guard.open = false;
+    }
+    guard.state(None);
+}
+
+/// Puts an HTTP/2 connection without streams aside.
+pub fn park_session(thread: &Rc<Thread>, req: &mut Request) -> bool {
+    let token = req.token;
+    park(thread, req, token)
+}
+
+/// Resets a stream that its runner has left without an end, also by a panic.
+struct StreamGuard(Rc<Stream>);
+
+impl Drop for StreamGuard {
+    fn drop(&mut self) {
+        self.0.reset(Code::InternalError);
+    }
+}
+
+/// Serves one request of an HTTP/2 connection.
+async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Conn, stream: Rc<Stream>) {
+    let guard = StreamGuard(stream);
+    let stream = &guard.0;
+    req.begin_connection(&mut conn);
+    req.conn = conn;
+    let Some(mut head) = stream.take_head() else { return };
+    std::mem::swap(&mut req.head, &mut head);
+    thread.h2.give(head);
+    req.begin_request();
+    thread.counters.requests.add(1);
+    req.choose_server();
+    for line in std::mem::take(&mut req.head.ignored) {
+        let text = String::from_utf8_lossy(line.of(&req.head.buf)).into_owned();
+        req.log(Level::Info, &format!("client sent invalid header line: \"{text}\""));
+    }
+    if let Some(refusal) = stream.refusal.get() {
+        req.refused = refusal.status;
+        req.log(Level::Info, &format!("{} while reading client request headers", refusal.reason));
+        phases::answer(req, refusal.status).await;
+    } else {
+        phases::run(req).await;
+    }
+    if req.refused == 0 && req.connection_is_old() {
+        stream.session().leave();
+    }
+    let http = req.http();
+    stream.set_chunk(http.location(req).settings.http2.chunk_size.0 as usize);
+    let sent = !req.drop_connection && respond(thread, req).await;
+    finish(req);
+    if sent {
+        stream.finish();
+    } else {
+        stream.reset(Code::Cancel);
+    }
+    req.conn.wire = crate::wire::Wire::none();
 }
 
 /// Puts the connection aside until more comes. What of a head has come is kept with it.
@@ -358,6 +487,11 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
     };
     req.closes_at_once = !req.keep_alive && req.resp.source.is_none();
     req.sent_head = out.len() as u64;
+    if let Some(stream) = req.conn.wire.as_stream() {
+        stream.send_head(&out);
+        req.sent += out.len() as u64;
+        out.clear();
+    }
     let sent = match framing {
         BodyFraming::None => {
             let sent = body::write_last(thread, req, &out).await;
@@ -371,6 +505,17 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
         }
         _ => body::send(thread, req, &mut out, framing == BodyFraming::Chunked).await,
     };
+    if sent
+        && req.resp.expect_trailers
+        && let Some(stream) = req.conn.wire.as_stream().cloned()
+    {
+        out.clear();
+        crate::modules::headers::trailers(req);
+        head::write_trailers(req, &mut out);
+        if !out.is_empty() {
+            stream.send_head(&out);
+        }
+    }
     req.give_buf(out);
     req.complete = sent;
     sent
@@ -419,7 +564,7 @@ fn finish(req: &mut Request) {
 }
 
 /// Ends a connection; reads on for a while if the client may still be sending (RFC 9112, section 9.6).
-async fn close(thread: &Rc<Thread>, req: &mut Request, unread: bool) {
+pub async fn close(thread: &Rc<Thread>, req: &mut Request, unread: bool) {
     use crate::modules::core::Lingering;
     let http = req.http();
     let core = &http.location(req).settings.core;
@@ -500,7 +645,7 @@ impl Request {
     }
 
     /// Limits of the default server of the connection's address.
-    fn limits(&self) -> Limits {
+    pub fn limits(&self) -> Limits {
         let http = self.http();
         let server = self.address().map_or(0, |a| a.default_server);
         match http.servers.get(server) {
@@ -520,7 +665,7 @@ impl Request {
     }
 
     /// Latest time at which the head must be complete.
-    fn head_deadline(&self, now: Instant) -> Instant {
+    pub fn head_deadline(&self, now: Instant) -> Instant {
         let http = self.http();
         let server = self.address().map_or(0, |a| a.default_server);
         let timeout = http.servers.get(server).map(|s| s.settings.client_header_timeout.0);
@@ -633,13 +778,35 @@ impl Request {
         let http = self.http();
         let core = &http.location(self).settings.core;
         self.keepalive_timeout = core.keepalive_timeout.timeout;
-        if self.keep_alive {
-            let too_many = u64::from(self.conn.requests) >= core.keepalive_requests.0;
-            let too_old = self.started.saturating_duration_since(self.conn.accepted) > core.keepalive_time.0;
-            if core.keepalive_timeout.timeout.is_zero() || too_many || too_old || self.disabled_agent() {
-                self.keep_alive = false;
-            }
+        if self.keep_alive && (self.connection_is_old() || self.disabled_agent()) {
+            self.keep_alive = false;
         }
+    }
+
+    /// Whether the connection has served as many requests, or as long, as it may.
+    fn connection_is_old(&self) -> bool {
+        let http = self.http();
+        let core = &http.location(self).settings.core;
+        core.keepalive_timeout.timeout.is_zero()
+            || u64::from(self.conn.requests) >= core.keepalive_requests.0
+            || self.started.saturating_duration_since(self.conn.accepted) > core.keepalive_time.0
+    }
+
+    /// `send_timeout`.
+    pub fn send_timeout(&self) -> std::time::Duration {
+        let http = self.http();
+        http.location(self).settings.core.send_timeout.0
+    }
+
+    /// What HTTP/2 connections to this address are given; `None`: it speaks no HTTP/2.
+    fn http2_settings(&self) -> Option<crate::h2::Settings> {
+        let http = self.http();
+        let address = self.address()?;
+        let server = &http.servers.get(address.default_server)?.settings;
+        (server.http2 || address.options.http2).then_some(crate::h2::Settings {
+            max_streams: server.http2_max_concurrent_streams.0 as usize,
+            window: u32::try_from(server.http2_body_preread_size.0).unwrap_or(0x7fff_ffff).max(1),
+        })
     }
 
     fn disabled_agent(&self) -> bool {

@@ -6,6 +6,7 @@ use crate::request::{Peer, Request};
 use crate::response::Part;
 use forebay_http::field::Name;
 use forebay_http::h1::response;
+use forebay_http::h2::encode;
 use forebay_http::request::{Method, Version};
 
 /// Name and version in `Server` and on built-in pages.
@@ -55,6 +56,9 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         || matches!(status, 204 | 304)
         || status < 200;
     req.resp.head_only |= head_only;
+    if req.head.version == Version::Http2 {
+        return write_h2(req, out);
+    }
     if req.resp.reason.is_empty() {
         response::status_line(out, status);
     } else {
@@ -145,6 +149,69 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     }
     out.extend_from_slice(b"\r\n");
     framing
+}
+
+/// As [`write`], as an HTTP/2 field block.
+fn write_h2(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
+    let http = req.http();
+    let core = &http.location(req).settings.core;
+    let status = req.resp.status;
+    encode::status(out, response::wire_status(status));
+    if req.resp.fields.get(b"Server").is_none() {
+        match &core.server_tokens {
+            ServerTokens::Off => encode::indexed(out, encode::SERVER, b"forebay"),
+            ServerTokens::On | ServerTokens::Build => encode::indexed(out, encode::SERVER, PRODUCT.as_bytes()),
+            ServerTokens::Value(_) => {
+                let mut text = Vec::new();
+                push_server_token(req, core, &mut text);
+                encode::indexed(out, encode::SERVER, &text);
+            }
+        }
+    }
+    if req.resp.fields.get(b"Date").is_none() {
+        encode::indexed_plain(out, encode::DATE, &req.thread.clock.http_date());
+    }
+    let r = &req.resp;
+    if !r.content_type.is_empty() && status != 204 {
+        if r.charset.is_empty() {
+            encode::indexed(out, encode::CONTENT_TYPE, &r.content_type);
+        } else {
+            let text = [&r.content_type[..], b"; charset=", &r.charset].concat();
+            encode::indexed(out, encode::CONTENT_TYPE, &text);
+        }
+    }
+    if let Some(n) = r.content_length.filter(|_| status != 204) {
+        let mut digits = itoa::Buffer::new();
+        encode::indexed_plain(out, encode::CONTENT_LENGTH, digits.format(n).as_bytes());
+    }
+    if let Some(t) = r.last_modified.filter(|_| matches!(status, 200 | 206 | 304)) {
+        encode::indexed(out, encode::LAST_MODIFIED, &forebay_http::date::imf(t));
+    }
+    if r.location.first() == Some(&b'/') && core.absolute_redirect {
+        let mut line = Vec::new();
+        location(req, core, &mut line);
+        let value = line.strip_prefix(b"Location: ").unwrap_or(&line);
+        encode::indexed(out, encode::LOCATION, value.strip_suffix(b"\r\n").unwrap_or(value));
+    } else if !r.location.is_empty() {
+        encode::indexed(out, encode::LOCATION, &r.location);
+    }
+    if r.gzip_vary {
+        encode::indexed(out, encode::VARY, b"Accept-Encoding");
+    }
+    if !r.etag.is_empty() {
+        encode::indexed(out, encode::ETAG, &r.etag);
+    }
+    for (name, value) in r.fields.iter() {
+        encode::field(out, name, value);
+    }
+    if r.head_only { BodyFraming::None } else { BodyFraming::Plain }
+}
+
+/// Appends the trailers as an HTTP/2 field block.
+pub fn write_trailers(req: &Request, out: &mut Vec<u8>) {
+    for (name, value) in req.resp.trailers.iter() {
+        encode::field(out, name, value);
+    }
 }
 
 /// `Location` of a path, made absolute (nginx: absolute_redirect).

@@ -14,7 +14,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::future::Future;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
@@ -181,6 +181,8 @@ pub struct Reactor<C> {
     free_runners: RefCell<Vec<u32>>,
     timers: RefCell<Timers>,
     wakes: Arc<WakeList>,
+    /// Work for runners that other runners have found.
+    queue: RefCell<VecDeque<Job<C>>>,
     current: Cell<u32>,
     now: Cell<Instant>,
     in_use: Cell<usize>,
@@ -222,6 +224,7 @@ impl<C: 'static> Reactor<C> {
             free_runners: RefCell::default(),
             timers: RefCell::new(Timers { heap: BinaryHeap::new(), sweep_at: SWEEP }),
             wakes: Arc::new(WakeList { ids: Mutex::default(), event, sleeping: AtomicBool::new(false) }),
+            queue: RefCell::default(),
             current: Cell::new(u32::MAX),
             now: Cell::new(Instant::now()),
             in_use: Cell::new(0),
@@ -418,6 +421,33 @@ impl<C: 'static> Reactor<C> {
             }
         };
         drop(surplus);
+    }
+
+    /// Adds work for another runner. It begins when the runner that calls this waits.
+    pub fn queue(&self, job: Job<C>) {
+        self.queue.borrow_mut().push_back(job);
+    }
+
+    fn start_queued<H: Handler<Conn = C>>(&self, handler: &Rc<H>) {
+        loop {
+            let Some(job) = self.queue.borrow_mut().pop_front() else { return };
+            self.start(handler, job.token, job.conn);
+        }
+    }
+
+    /// Takes idle connections for which `f` says so out of their slots, as work for a runner.
+    pub fn take_idle(&self, f: impl Fn(&C) -> bool) -> Vec<Job<C>> {
+        let mut taken = Vec::new();
+        for (i, s) in self.slots.borrow_mut().iter_mut().enumerate() {
+            if !matches!(&s.role, Role::Idle(c) if f(c)) {
+                continue;
+            }
+            if let Role::Idle(conn) = std::mem::replace(&mut s.role, Role::Busy) {
+                self.idle.set(self.idle.get() - 1);
+                taken.push(Job { token: Token { index: i as u32, age: s.age }, conn });
+            }
+        }
+        taken
     }
 
     /// The next connection for the runner that calls this. In between the runner is idle.
@@ -692,13 +722,19 @@ impl<C: 'static> Reactor<C> {
             handler.tick(now);
             for e in events.drain(..) {
                 self.on_event(handler, Token::unpack(e.data.u64()), e.flags);
+                self.start_queued(handler);
             }
-            let woken = self.poll_woken(handler, &mut ids);
+            let mut woken = self.poll_woken(handler, &mut ids);
+            if woken {
+                // A connection whose streams have just answered writes before the loop waits again.
+                woken = self.poll_woken(handler, &mut ids);
+            }
             let fired = self.fire_timers(handler);
             handler.turn();
             if handler.finished() {
                 return Ok(());
             }
+            self.start_queued(handler);
             let timeout = if woken || fired { Some(Duration::ZERO) } else { self.patience(handler.due()) };
             self.wait(&mut events, timeout)?;
         }
@@ -801,6 +837,7 @@ impl<C: 'static> Reactor<C> {
             let busy = self.runners.borrow().get(id as usize).is_some_and(|r| r.busy);
             if busy {
                 self.poll_runner(handler, id);
+                self.start_queued(handler);
             }
         }
         any

@@ -63,6 +63,8 @@ pub struct Conn {
     pub expired: bool,
     /// The beginning of a head whose rest has not come.
     pub partial: Option<Box<Partial>>,
+    /// It speaks HTTP/2.
+    pub session: Option<Rc<crate::h2::Session>>,
 }
 
 /// A head that is not complete.
@@ -89,6 +91,7 @@ impl Conn {
             accepted,
             expired: false,
             partial: None,
+            session: None,
         }
     }
 }

@@ -55,6 +55,7 @@ pub fn request(http: &str, args: &str) -> Request {
         quitting: Cell::new(false),
         stopping: Cell::new(false),
         max_connections: 1,
+        h2: crate::h2::drive::Shared::default(),
     });
     let mut req = Request::new(thread);
     again(&mut req, args);

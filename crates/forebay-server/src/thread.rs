@@ -52,6 +52,8 @@ pub struct Thread {
     pub stopping: Cell<bool>,
     /// Most connections at a time.
     pub max_connections: usize,
+    /// Buffers of HTTP/2 connections.
+    pub h2: crate::h2::drive::Shared,
 }
 
 impl Thread {

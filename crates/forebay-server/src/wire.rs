@@ -5,18 +5,22 @@
 //! Rules for whoever writes: go on until everything is taken **and** [`Sent::full`] is false. Over TLS the
 //! last bytes may be taken but not have left yet; a call with nothing to send then sends what is owed.
 
+use crate::h2::Stream;
 use crate::reactor::{Reactor, Token};
 use crate::request::Conn;
 use crate::thread::Thread;
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 /// What a connection's bytes go through. It moves with the connection, into the idle slot and back.
 #[derive(Debug)]
 pub struct Wire {
     token: Token,
+    /// A stream of an HTTP/2 connection instead of a socket.
+    stream: Option<Rc<Stream>>,
 }
 
 /// What follows the bytes of a write.
@@ -60,7 +64,18 @@ fn retry<R>(mut f: impl FnMut() -> Option<Result<R, Errno>>) -> Result<R, Errno>
 impl Wire {
     /// The plain bytes of a socket.
     pub fn plain(token: Token) -> Wire {
-        Wire { token }
+        Wire { token, stream: None }
+    }
+
+    /// A stream of an HTTP/2 connection.
+    pub fn stream(stream: Rc<Stream>) -> Wire {
+        Wire { token: Token::NONE, stream: Some(stream) }
+    }
+
+    /// The stream of an HTTP/2 connection, if it is one.
+    #[inline]
+    pub fn as_stream(&self) -> Option<&Rc<Stream>> {
+        self.stream.as_ref()
     }
 
     /// The wire of nothing.
@@ -76,6 +91,9 @@ impl Wire {
     /// Whether a read may give something, as far as is known without asking the kernel.
     #[inline]
     pub fn is_readable(&self, t: &Thread) -> bool {
+        if self.stream.is_some() {
+            return true;
+        }
         t.reactor.is_readable(self.token)
     }
 
@@ -85,6 +103,9 @@ impl Wire {
     /// `AGAIN` when there is nothing; other errors end the connection.
     #[inline]
     pub fn read(&mut self, t: &Thread, buf: &mut Vec<u8>) -> Result<usize, Errno> {
+        if let Some(s) = &self.stream {
+            return s.read(buf);
+        }
         let room = buf.capacity() - buf.len();
         let got = retry(|| {
             t.reactor.with_fd(self.token, |fd| {
@@ -112,6 +133,9 @@ impl Wire {
     /// `AGAIN` when there is no room; other errors end the connection.
     #[inline]
     pub fn send(&mut self, t: &Thread, bytes: &[u8], then: Then) -> Result<Sent, Errno> {
+        if let Some(s) = &self.stream {
+            return s.send(bytes);
+        }
         let sent = retry(|| t.reactor.with_fd(self.token, |fd| rustix::net::send(fd, bytes, flags(then))))?;
         Ok(Sent { bytes: sent, full: sent < bytes.len() })
     }
@@ -124,6 +148,18 @@ impl Wire {
     pub fn send_pieces(&mut self, t: &Thread, pieces: &[IoSlice<'_>], then: Then) -> Result<Sent, Errno> {
         if let [one] = pieces {
             return self.send(t, one, then);
+        }
+        if let Some(s) = &self.stream {
+            let mut sum = Sent { bytes: 0, full: false };
+            for piece in pieces {
+                let sent = s.send(piece)?;
+                sum.bytes += sent.bytes;
+                sum.full = sent.full;
+                if sent.full {
+                    break;
+                }
+            }
+            return Ok(sum);
         }
         let want: usize = pieces.iter().map(|s| s.len()).sum();
         let sent = retry(|| {
@@ -146,6 +182,17 @@ impl Wire {
         offset: &mut u64,
         count: usize,
     ) -> Result<Sent, Errno> {
+        if let Some(s) = &self.stream {
+            let n = s.room().min(count);
+            if n == 0 {
+                return if s.is_broken() { Err(Errno::CONNRESET) } else { Err(Errno::AGAIN) };
+            }
+            let mut piece = Vec::with_capacity(n);
+            let got = rustix::io::pread(file, rustix::buffer::spare_capacity(&mut piece), *offset)?;
+            let sent = s.send(&piece)?;
+            *offset += sent.bytes as u64;
+            return Ok(Sent { bytes: sent.bytes, full: sent.bytes < got || (got > 0 && n < count) });
+        }
         let sent = retry(|| {
             t.reactor.with_fd(self.token, |fd| rustix::fs::sendfile(fd, file, Some(&mut *offset), count))
         })?;
@@ -171,21 +218,33 @@ impl Wire {
 
     /// Waits until a read may give something; call it after a read that said `AGAIN`.
     pub async fn wait_readable(&self, t: &Thread) {
+        if let Some(s) = &self.stream {
+            return std::future::poll_fn(|cx| s.poll_readable(cx)).await;
+        }
         t.reactor.readable(self.token).await;
     }
 
     /// Waits until a write may take something; call it after a write that found no room.
     pub async fn wait_writable(&self, t: &Thread) {
+        if let Some(s) = &self.stream {
+            return std::future::poll_fn(|cx| s.poll_writable(cx)).await;
+        }
         t.reactor.writable(self.token).await;
     }
 
     /// As [`Wire::wait_readable`]; `clear` first says that the last read found nothing.
     pub fn poll_readable(&self, t: &Thread, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(s) = &self.stream {
+            return s.poll_readable(cx);
+        }
         t.reactor.poll_readable(self.token, clear, cx)
     }
 
     /// As [`Wire::wait_writable`]; `clear` first says that the last write found no room.
     pub fn poll_writable(&self, t: &Thread, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(s) = &self.stream {
+            return s.poll_writable(cx);
+        }
         t.reactor.poll_writable(self.token, clear, cx)
     }
 

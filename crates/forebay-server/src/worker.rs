@@ -165,6 +165,7 @@ pub fn main(setup: Setup) {
         quitting: Cell::new(false),
         stopping: Cell::new(false),
         max_connections: setup.connections,
+        h2: crate::h2::drive::Shared::default(),
     });
     let worker = Rc::new(WorkerThread {
         thread: thread.clone(),
@@ -287,7 +288,11 @@ impl WorkerThread {
                 self.stop_accepting();
                 self.thread.quitting.set(true);
                 self.quit_deadline.set(timeout.map(|t| Instant::now() + t));
-                self.close_idle(|c, _| c.partial.is_none() && c.requests > 0);
+                self.close_idle(|c, _| c.partial.is_none() && c.requests > 0 && c.session.is_none());
+                // HTTP/2 clients are told.
+                for job in self.thread.reactor.take_idle(|c| c.session.is_some()) {
+                    self.thread.reactor.queue(job);
+                }
             }
             Command::Stop => {
                 self.stop_accepting();
@@ -423,6 +428,7 @@ impl WorkerThread {
             accepted: self.thread.clock.now(),
             expired: false,
             partial: None,
+            session: None,
         };
         self.thread.reactor.start(self, token, conn);
     }
@@ -499,7 +505,8 @@ impl Handler for WorkerThread {
     }
 
     fn expired(self: Rc<Self>, token: Token, mut conn: Conn) {
-        let between_requests = conn.requests > 0 && conn.partial.is_none();
+        // An HTTP/2 client is told.
+        let between_requests = conn.requests > 0 && conn.partial.is_none() && conn.session.is_none();
         if between_requests {
             self.thread.close(token);
             return;
@@ -561,6 +568,7 @@ mod tests {
             requests,
             accepted,
             partial,
+            session: None,
         }
     }
 

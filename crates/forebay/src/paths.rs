@@ -83,6 +83,7 @@ pub fn configure_arguments() -> String {
         text.push_str(&format!(" --http-{name}-temp-path={TEMP}/{directory}"));
     }
     for module in [
+        "v2_module",
         "realip_module",
         "gzip_static_module",
         "random_index_module",

@@ -163,7 +163,9 @@ pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<ListenDirective, Error
                 &format!("the \"{}\" parameter of \"listen\" is not supported yet", w.as_str()),
             ));
         } else if t == b"http2" {
-            return Err(invalid(cx, "the \"http2\" parameter of \"listen\" is not supported yet"));
+            cx.warn(d, "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead");
+            l.address_options.http2 = true;
+            sets_socket = false;
         } else {
             return Err(invalid(cx, &format!("invalid parameter \"{}\"", w.as_str())));
         }

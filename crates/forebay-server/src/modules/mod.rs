@@ -18,6 +18,7 @@ pub mod geo;
 pub mod gzip_accept;
 pub mod gzip_static;
 pub mod headers;
+pub mod http2;
 pub mod index;
 pub mod limit_req;
 pub mod log;
@@ -76,7 +77,7 @@ macro_rules! modules {
 
 modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
-    gzip_accept, gzip_static, referer, secure_link, userid, proxy, limit_req,
+    gzip_accept, gzip_static, referer, secure_link, userid, proxy, limit_req, http2,
 }
 
 /// What a hook decided.

@@ -18,4 +18,10 @@ crate::settings! {
     "merge_slashes" => merge_slashes: bool = true;
     /// Largest number of field lines.
     "max_headers" => max_headers: Number = Number(1000);
+    /// Whether HTTP/2 is spoken.
+    "http2" => http2: bool = false;
+    /// Most streams of a connection at a time.
+    "http2_max_concurrent_streams" => http2_max_concurrent_streams: Number = Number(128);
+    /// Window of a stream: bytes of a body that are taken before anybody reads them.
+    "http2_body_preread_size" => http2_body_preread_size: Size = Size(65536);
 }

@@ -76,17 +76,31 @@ pub enum For {
 }
 
 /// Looks at the client's connection while an upstream is waited for.
-#[derive(Clone, Copy, Debug)]
-pub struct Watch(Option<Token>);
+#[derive(Clone, Debug)]
+pub enum Watch {
+    /// Nobody (nginx: proxy_ignore_client_abort).
+    Nobody,
+    /// The socket of an HTTP/1 connection.
+    Socket(Token),
+    /// A stream of an HTTP/2 connection.
+    Stream(Rc<crate::h2::Stream>),
+}
 
 impl Watch {
-    /// Watches this connection; `None` watches nothing (nginx: proxy_ignore_client_abort).
-    pub fn new(client: Option<Token>) -> Watch {
-        Watch(client)
+    /// Watches the client of a wire.
+    pub fn new(client: &Wire) -> Watch {
+        match client.as_stream() {
+            Some(s) => Watch::Stream(s.clone()),
+            None => Watch::Socket(client.token()),
+        }
     }
 
     fn poll_gone(&mut self, thread: &Thread, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(client) = self.0 else { return Poll::Pending };
+        let client = match self {
+            Watch::Nobody => return Poll::Pending,
+            Watch::Stream(s) => return s.poll_broken(cx),
+            Watch::Socket(token) => *token,
+        };
         let mut clear = false;
         loop {
             let again = std::mem::take(&mut clear);
@@ -98,7 +112,7 @@ impl Watch {
                 Err(Errno::AGAIN) => clear = true,
                 // The next request is here: the client is alive. Its bytes keep the slot readable.
                 Ok(n) if n > 0 => {
-                    self.0 = None;
+                    *self = Watch::Nobody;
                     return Poll::Pending;
                 }
                 _ => return Poll::Ready(()),

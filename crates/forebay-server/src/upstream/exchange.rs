@@ -342,7 +342,7 @@ async fn attempt(
     body: &Outgoing,
     s: &Settings,
 ) -> Result<(), Fault> {
-    let mut watch = Watch::new((!s.ignore_client_abort).then_some(req.token));
+    let mut watch = if s.ignore_client_abort { Watch::Nobody } else { Watch::new(&req.conn.wire) };
     req.modules.upstream.head.advance(usize::MAX);
     let idle = match lease.group {
         Some(g) => take_idle(req, &lease.conf, g, lease.peer, lease.location),

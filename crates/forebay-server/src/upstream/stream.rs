@@ -199,7 +199,7 @@ impl Body {
 
     /// Waits until there may be more. `false`: too long, or the client is gone.
     pub async fn wait(&mut self, req: &mut Request) -> bool {
-        let mut watch = Watch::new((!self.ignore_abort).then_some(req.token));
+        let mut watch = if self.ignore_abort { Watch::Nobody } else { Watch::new(&req.conn.wire) };
         let deadline = Instant::now() + self.read_timeout;
         let waited = match self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
             Some(c) => c.wait(For::Read, deadline, &mut watch).await,

@@ -1,0 +1,393 @@
+//! The runner of an HTTP/2 connection: reads, hands requests over, writes, waits. Hot path.
+
+use super::frames::{Context, Fatal};
+use super::{Session, Stream};
+use crate::connection::Parked;
+use crate::reactor::{Job, Token};
+use crate::request::{Conn, Peer, Request};
+use crate::thread::Thread;
+use crate::wire::{Then, Wire};
+use forebay_conf::error::Level;
+use forebay_http::h1::request::Limits;
+use forebay_http::h2::frame::{self, Code};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+/// First read of a turn, bytes.
+const READ: usize = 16 * 1024;
+
+/// Frames waiting to be written at which nothing more is read, bytes: a client that does not read gets no answers to
+/// its PINGs either.
+const STOP_READING: usize = 256 * 1024;
+
+/// Largest buffer that is kept for another connection, bytes.
+const KEPT: usize = 128 * 1024;
+
+/// How long a source that misbehaved has less of everything.
+const PENALTY: Duration = Duration::from_secs(60);
+
+/// Sources remembered.
+const SOURCES: usize = 4096;
+
+/// Heads kept for the next requests of a thread.
+const SPARE: usize = 64;
+
+/// Serves the connection until nothing is left to do for now.
+pub async fn run(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>) -> Parked {
+    let limits = req.limits();
+    let done = serve(thread, req, session, &limits).await;
+    if done == Parked::Closed {
+        session.abandon();
+    }
+    *session.driver.borrow_mut() = None;
+    done
+}
+
+async fn serve(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>, limits: &Limits) -> Parked {
+    session.wake_up(thread);
+    if req.conn.expired {
+        session.state.borrow_mut().leave(Code::NoError);
+    }
+    let mut blocked_since: Option<Instant> = None;
+    // Bytes that came with the preface.
+    let mut more = !session.state.borrow().input.is_empty();
+    let mut timed_out = false;
+    loop {
+        session.dirty.set(false);
+        if thread.quitting.get() {
+            session.state.borrow_mut().leave(Code::NoError);
+        }
+        let reading = {
+            let s = session.state.borrow();
+            !s.failed && s.out.len() < STOP_READING
+        };
+        if reading && !more && req.conn.wire.is_readable(thread) {
+            match read(thread, req, session) {
+                Ok(n) if n > 0 => more = true,
+                Err(Errno::AGAIN) => {}
+                _ => return Parked::Closed,
+            }
+        }
+        if reading && more {
+            match process(thread, req, session, limits) {
+                Ok(again) => more = again,
+                Err(fatal) => {
+                    more = false;
+                    fail(req, session, fatal);
+                }
+            }
+            if more {
+                // Requests that are ready first.
+                thread.reactor.yield_now().await;
+                continue;
+            }
+        }
+        let excess = session.state.borrow_mut().excess.take();
+        if let Some(what) = excess {
+            log(req, Level::Warn, &format!("client sent too many {what}, connection closed"));
+            thread.h2.misbehaved(req.conn.peer, thread.clock.now());
+        }
+        match flush(thread, &mut req.conn.wire, session) {
+            Ok(Flushed::All) => blocked_since = None,
+            Ok(Flushed::Some) => blocked_since = Some(thread.clock.now()),
+            Ok(Flushed::Nothing) => {
+                blocked_since.get_or_insert(thread.clock.now());
+            }
+            Err(_) => return Parked::Closed,
+        }
+        let (over, idle, no_streams) = {
+            let mut s = session.state.borrow_mut();
+            s.grant();
+            let none = s.streams.is_empty();
+            let over = s.failed || (none && (s.leaving || s.client_leaves || timed_out));
+            let idle = none && s.out.is_empty() && s.input.is_empty() && s.pending.is_none() && s.greeted;
+            (over && blocked_since.is_none(), idle && !over, none)
+        };
+        if over {
+            crate::connection::close(thread, req, true).await;
+            return Parked::Closed;
+        }
+        if session.dirty.get() || (reading && req.conn.wire.is_readable(thread)) {
+            continue;
+        }
+        req.conn.requests = session.requests();
+        if idle {
+            session.rest(thread);
+            if crate::connection::park_session(thread, req) {
+                return Parked::Idle;
+            }
+            session.wake_up(thread);
+            continue;
+        }
+        let deadline = match blocked_since {
+            Some(t) => Some(t + req.send_timeout()),
+            None if no_streams => Some(req.head_deadline(thread.clock.now())),
+            None => None,
+        };
+        if !wait(thread, req, session, deadline, reading).await {
+            if blocked_since.is_some() {
+                log(req, Level::Info, "client timed out (110: Connection timed out)");
+                return Parked::Closed;
+            }
+            session.state.borrow_mut().leave(Code::NoError);
+            timed_out = true;
+        }
+    }
+}
+
+/// The client has broken the protocol: says so, and that nothing more is read.
+fn fail(req: &mut Request, session: &Rc<Session>, fatal: Fatal) {
+    let mut s = session.state.borrow_mut();
+    s.failed = true;
+    let last = s.last;
+    frame::push_goaway(&mut s.out, last, fatal.code);
+    if fatal.code == Code::EnhanceYourCalm {
+        s.excess = Some(fatal.reason);
+    } else {
+        drop(s);
+        log(req, Level::Info, fatal.reason);
+    }
+}
+
+fn log(req: &mut Request, level: Level, text: &str) {
+    if crate::error_log::enabled(&req.thread, level) {
+        let mut client = Vec::new();
+        crate::request::push_peer(req.conn.peer, &mut client);
+        let client = String::from_utf8_lossy(&client);
+        let tail = format!(" while processing HTTP/2 connection, client: {client}, server: {}", req.listener_text());
+        crate::error_log::log_connection(&req.thread, level, req.conn.number, text, &tail);
+    }
+}
+
+fn read(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>) -> Result<usize, Errno> {
+    let mut input = std::mem::take(&mut session.state.borrow_mut().input);
+    input.reserve(READ);
+    let got = req.conn.wire.read(thread, &mut input);
+    if input.is_empty() && got.is_err() {
+        input = Vec::new();
+    }
+    session.state.borrow_mut().input = input;
+    got
+}
+
+/// Works off what has come and hands the requests over. `Ok(true)`: there is more.
+fn process(
+    thread: &Rc<Thread>,
+    req: &Request,
+    session: &Rc<Session>,
+    limits: &Limits,
+) -> Result<bool, Fatal> {
+    let mut started = thread.h2.streams.take();
+    let mut spare = thread.h2.heads.take();
+    let mut scratch = thread.h2.scratch.take();
+    let mut cx = Context {
+        now: thread.clock.now(),
+        limits,
+        spare: &mut spare,
+        scratch: &mut scratch,
+        started: &mut started,
+    };
+    let done = session.process(&mut cx);
+    thread.h2.heads.replace(spare);
+    scratch.clear();
+    scratch.shrink_to(64 * 1024);
+    thread.h2.scratch.replace(scratch);
+    let mut number = session.state.borrow().requests - started.len() as u32;
+    for stream in started.drain(..) {
+        number += 1;
+        let conn = req.conn.for_stream(Wire::stream(stream), number);
+        thread.reactor.queue(Job { token: Token::NONE, conn });
+    }
+    thread.h2.streams.replace(started);
+    done
+}
+
+/// What a write came to.
+enum Flushed {
+    All,
+    /// The socket took some and is full.
+    Some,
+    Nothing,
+}
+
+/// Writes what is there.
+fn flush(thread: &Rc<Thread>, wire: &mut Wire, session: &Rc<Session>) -> Result<Flushed, Errno> {
+    let mut s = session.state.borrow_mut();
+    if s.out.is_empty() && !wire.owes() {
+        return Ok(Flushed::All);
+    }
+    let mut done = 0;
+    let full = loop {
+        let rest = s.out.get(done..).unwrap_or_default();
+        if rest.is_empty() && !wire.owes() {
+            break false;
+        }
+        match wire.send(thread, rest, Then::Nothing) {
+            Ok(sent) => {
+                done += sent.bytes;
+                if sent.full {
+                    break true;
+                }
+            }
+            Err(Errno::AGAIN) => break true,
+            Err(e) => return Err(e),
+        }
+    };
+    s.out_start += done as u64;
+    if done == s.out.len() {
+        s.out.clear();
+    } else {
+        s.out.drain(..done);
+    }
+    Ok(match (full, done) {
+        (false, _) => Flushed::All,
+        (true, 0) => Flushed::Nothing,
+        (true, _) => Flushed::Some,
+    })
+}
+
+/// Waits for the client, the socket or the streams. `false`: the deadline has passed.
+async fn wait(
+    thread: &Rc<Thread>,
+    req: &Request,
+    session: &Rc<Session>,
+    deadline: Option<Instant>,
+    reading: bool,
+) -> bool {
+    let wire = &req.conn.wire;
+    let blocked = !session.state.borrow().out.is_empty() || wire.owes();
+    let mut first = true;
+    let ready = std::future::poll_fn(|cx| {
+        // An edge that came since is in the slot's flags.
+        let clear = std::mem::take(&mut first);
+        {
+            let mut driver = session.driver.borrow_mut();
+            if !driver.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+                *driver = Some(cx.waker().clone());
+            }
+        }
+        if session.dirty.get() {
+            return Poll::Ready(());
+        }
+        if blocked && wire.poll_writable(thread, clear, cx).is_ready() {
+            return Poll::Ready(());
+        }
+        if reading && wire.poll_readable(thread, false, cx).is_ready() {
+            return Poll::Ready(());
+        }
+        if thread.quitting.get() && !session.state.borrow().leaving {
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    });
+    match deadline {
+        Some(at) => thread.reactor.deadline(at, ready).await.is_some(),
+        None => {
+            ready.await;
+            true
+        }
+    }
+}
+
+/// What a thread keeps for its HTTP/2 connections, so that idle ones need not.
+#[derive(Debug, Default)]
+pub struct Shared {
+    heads: std::cell::RefCell<Vec<Box<forebay_http::request::RequestHead>>>,
+    streams: std::cell::RefCell<Vec<Rc<Stream>>>,
+    scratch: std::cell::RefCell<Vec<u8>>,
+    out: std::cell::RefCell<Vec<u8>>,
+    input: std::cell::RefCell<Vec<u8>>,
+    /// Networks from which connections were closed for their cost, and until when they are remembered.
+    sources: std::cell::RefCell<HashMap<Vec<u8>, Instant>>,
+}
+
+/// The network of a client: /24 of IPv4, /56 of IPv6.
+fn network(peer: Peer) -> Vec<u8> {
+    match peer.ip() {
+        Some(IpAddr::V4(a)) => a.octets()[..3].to_vec(),
+        Some(IpAddr::V6(a)) => a.octets()[..7].to_vec(),
+        None => Vec::new(),
+    }
+}
+
+impl Shared {
+    /// Takes a head back that a request has left.
+    pub fn give(&self, head: Box<forebay_http::request::RequestHead>) {
+        let mut heads = self.heads.borrow_mut();
+        if heads.len() < SPARE && head.buf.capacity() <= 16 * 1024 {
+            heads.push(head);
+        }
+    }
+
+    /// Remembers that a client cost too much.
+    fn misbehaved(&self, peer: Peer, now: Instant) {
+        let mut sources = self.sources.borrow_mut();
+        if sources.len() >= SOURCES {
+            sources.retain(|_, until| *until > now);
+        }
+        if sources.len() < SOURCES {
+            sources.insert(network(peer), now + PENALTY);
+        }
+    }
+
+    /// Whether a client's network has misbehaved lately.
+    pub fn is_suspect(&self, peer: Peer, now: Instant) -> bool {
+        let sources = self.sources.borrow();
+        !sources.is_empty() && sources.get(&network(peer)).is_some_and(|until| *until > now)
+    }
+}
+
+impl Session {
+    /// Gives back what an idle connection does not need.
+    fn rest(&self, thread: &Thread) {
+        let mut s = self.state.borrow_mut();
+        let s = &mut *s;
+        for (mine, kept) in [(&mut s.input, &thread.h2.input), (&mut s.out, &thread.h2.out)] {
+            let mine = std::mem::take(mine);
+            let mut kept = kept.borrow_mut();
+            if mine.capacity() <= KEPT && mine.capacity() > kept.capacity() {
+                *kept = mine;
+            }
+        }
+        if s.streams.capacity() > 8 {
+            s.streams = Vec::new();
+        }
+        s.waiting = Vec::new();
+    }
+
+    /// Takes buffers to work with.
+    fn wake_up(&self, thread: &Thread) {
+        let mut s = self.state.borrow_mut();
+        let s = &mut *s;
+        for (mine, kept) in [(&mut s.input, &thread.h2.input), (&mut s.out, &thread.h2.out)] {
+            if mine.capacity() == 0 {
+                *mine = kept.take();
+                mine.clear();
+            }
+        }
+    }
+}
+
+impl Conn {
+    /// The connection as a stream of it sees it.
+    fn for_stream(&self, wire: Wire, requests: u32) -> Conn {
+        Conn {
+            wire,
+            number: self.number,
+            peer: self.peer,
+            local: self.local,
+            proxied: self.proxied.clone(),
+            greeted: true,
+            listener: self.listener,
+            requests,
+            accepted: self.accepted,
+            expired: false,
+            partial: None,
+            session: None,
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! HTTP/2 on client connections (RFC 9113): one [`Session`] a connection, one [`Stream`] a request. Hot path.
+//!
+//! The connection's runner ([`drive::run`]) reads frames, hands each complete request to a runner of its own, and writes
+//! what the streams have put into the session's buffer: the frames of all streams that are ready leave in one write.
+//! A stream is a wire like any other ([`crate::wire::Wire`]), so phases, modules and bodies know nothing of frames.
+//! A connection without streams is parked like an idle HTTP/1 connection.
+
+mod budget;
+pub mod drive;
+mod frames;
+mod stream;
+
+pub use stream::Stream;
+
+use budget::Budget;
+use forebay_http::h2::frame::{self, Code};
+use forebay_http::h2::hpack::Decoder;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::Waker;
+
+/// Frames that wait to be written, bytes: beyond this streams wait.
+const OUT: usize = 64 * 1024;
+
+/// What a stream of a client that asks for no order may add at a time, bytes.
+const SHARE: usize = 16 * 1024;
+
+/// Streams whose end is remembered, to tell a closed stream from one that never was.
+const REMEMBERED: usize = 64;
+
+/// What both ends agreed on for new streams, from the server's settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// `http2_max_concurrent_streams`.
+    pub max_streams: usize,
+    /// `http2_body_preread_size`: window of a new stream, bytes.
+    pub window: u32,
+}
+
+/// An HTTP/2 connection.
+#[derive(Debug)]
+pub struct Session {
+    state: RefCell<State>,
+    /// The runner that reads and writes; told when a stream has added something.
+    driver: RefCell<Option<Waker>>,
+    dirty: Cell<bool>,
+    settings: Settings,
+}
+
+/// A stream that has ended.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    id: u32,
+    /// We reset it, so that frames under way are to be ignored.
+    by_us: bool,
+}
+
+/// A field block that is not complete.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    stream: u32,
+    end_stream: bool,
+    continuations: u32,
+    /// The HEADERS frame depended on itself.
+    circular: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Received and not yet understood.
+    input: Vec<u8>,
+    /// To be written.
+    out: Vec<u8>,
+    /// Offset of the first byte of `out` since the beginning of the connection.
+    out_start: u64,
+    decoder: Decoder,
+    block: Vec<u8>,
+    pending: Option<Pending>,
+    /// Open streams, in the order of their ids.
+    streams: Vec<Rc<Stream>>,
+    ended: VecDeque<Ended>,
+    /// Streams that wait for room, in the order in which they came.
+    waiting: Vec<Rc<Stream>>,
+    /// Priorities that came before their streams.
+    early: Vec<(u32, Priority)>,
+    /// Highest stream of the client.
+    last: u32,
+    send_window: i64,
+    recv_window: i64,
+    peer_window: i64,
+    /// The first SETTINGS frame has come.
+    greeted: bool,
+    /// GOAWAY has been sent: no new streams.
+    leaving: bool,
+    /// The client has sent GOAWAY or its end.
+    client_leaves: bool,
+    /// The connection ends when `out` is written.
+    failed: bool,
+    /// What the client did too much of.
+    excess: Option<&'static str>,
+    budget: Budget,
+    requests: u32,
+}
+
+/// RFC 9218, section 4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Priority {
+    /// 0 to 7, 0 is the most urgent.
+    urgency: u8,
+    /// Shares with others of the same urgency.
+    incremental: bool,
+}
+
+impl Priority {
+    /// Of clients that say nothing: they share.
+    const DEFAULT: Priority = Priority { urgency: 3, incremental: true };
+
+    /// Reads `u=1, i` (a structured field, of which the rest is ignored).
+    fn parse(text: &[u8]) -> Priority {
+        let mut p = Priority { urgency: 3, incremental: false };
+        for item in text.split(|b| *b == b',') {
+            match item.trim_ascii() {
+                [b'u', b'=', d @ b'0'..=b'7'] => p.urgency = d - b'0',
+                b"i" | b"i=?1" => p.incremental = true,
+                b"i=?0" => p.incremental = false,
+                _ => {}
+            }
+        }
+        p
+    }
+}
+
+impl Session {
+    /// A session whose preface has been read; SETTINGS is ready to be written. `settings` are those of the server.
+    pub fn new(settings: Settings, strict: bool) -> Rc<Session> {
+        let mut out = Vec::with_capacity(64);
+        let pairs = [
+            (frame::setting::MAX_CONCURRENT_STREAMS, settings.max_streams as u32),
+            (frame::setting::INITIAL_WINDOW_SIZE, settings.window),
+            (frame::setting::NO_RFC7540_PRIORITIES, 1),
+        ];
+        frame::push_settings(&mut out, &pairs);
+        frame::push_window_update(&mut out, 0, (frame::MAX_WINDOW - frame::INITIAL_WINDOW) as u32);
+        Rc::new(Session {
+            state: RefCell::new(State {
+                input: Vec::new(),
+                out,
+                out_start: 0,
+                decoder: Decoder::default(),
+                block: Vec::new(),
+                pending: None,
+                streams: Vec::new(),
+                ended: VecDeque::new(),
+                waiting: Vec::new(),
+                early: Vec::new(),
+                last: 0,
+                send_window: frame::INITIAL_WINDOW,
+                recv_window: frame::MAX_WINDOW,
+                peer_window: frame::INITIAL_WINDOW,
+                greeted: false,
+                leaving: false,
+                client_leaves: false,
+                failed: false,
+                excess: None,
+                budget: Budget::new(strict),
+                requests: 0,
+            }),
+            driver: RefCell::new(None),
+            dirty: Cell::new(false),
+            settings,
+        })
+    }
+
+    /// Adds bytes that came with the preface.
+    pub fn feed(&self, bytes: &[u8]) {
+        self.state.borrow_mut().input.extend_from_slice(bytes);
+    }
+
+    /// Requests so far.
+    pub fn requests(&self) -> u32 {
+        self.state.borrow().requests
+    }
+
+    /// Tells the runner of the connection that there is something to do.
+    fn notify(&self) {
+        if !self.dirty.replace(true)
+            && let Some(w) = self.driver.borrow().as_ref()
+        {
+            w.wake_by_ref();
+        }
+    }
+
+    /// Says that no new streams will be served; those that are open go on.
+    pub fn leave(&self) {
+        let mut s = self.state.borrow_mut();
+        s.leave(Code::NoError);
+        drop(s);
+        self.notify();
+    }
+
+    /// The connection is gone: all streams learn of it.
+    fn abandon(&self) {
+        let mut s = self.state.borrow_mut();
+        s.failed = true;
+        s.out = Vec::new();
+        let streams = std::mem::take(&mut s.streams);
+        s.waiting.clear();
+        drop(s);
+        for stream in streams {
+            stream.break_off(None);
+        }
+    }
+}
+
+impl State {
+    fn leave(&mut self, code: Code) {
+        if !self.leaving {
+            self.leaving = true;
+            frame::push_goaway(&mut self.out, self.last, code);
+        }
+    }
+
+    fn stream(&self, id: u32) -> Option<Rc<Stream>> {
+        let at = self.streams.binary_search_by_key(&id, |s| s.id).ok()?;
+        self.streams.get(at).cloned()
+    }
+
+    /// Takes a stream out, remembering how it ended.
+    fn remove(&mut self, id: u32, by_us: bool) {
+        if let Ok(at) = self.streams.binary_search_by_key(&id, |s| s.id) {
+            self.streams.remove(at);
+            self.remember(id, by_us);
+        }
+        if !self.waiting.is_empty() {
+            self.waiting.retain(|s| s.id != id);
+        }
+    }
+
+    fn remember(&mut self, id: u32, by_us: bool) {
+        if self.ended.len() >= REMEMBERED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(Ended { id, by_us });
+    }
+
+    /// Room that a stream has for content, bytes.
+    fn room(&self, stream: &Stream) -> usize {
+        let window = self.send_window.min(stream.send_window.get());
+        let room = OUT.saturating_sub(self.out.len());
+        usize::try_from(window).unwrap_or(0).min(room)
+    }
+
+    /// Lets streams write that wait for room: the most urgent first, those that share in turns.
+    fn grant(&mut self) {
+        if self.waiting.is_empty() || self.out.len() >= OUT || self.send_window <= 0 {
+            return;
+        }
+        // Sorting is stable: within an urgency whoever has waited longest is first among those that share.
+        self.waiting.sort_by_key(|s| {
+            let p = s.priority.get();
+            (p.urgency, if p.incremental { u32::MAX } else { s.id })
+        });
+        let mut left = (OUT - self.out.len()).min(usize::try_from(self.send_window).unwrap_or(0));
+        let mut still = Vec::new();
+        for s in std::mem::take(&mut self.waiting) {
+            if left == 0 || s.send_window.get() <= 0 {
+                still.push(s);
+                continue;
+            }
+            left = if s.priority.get().incremental { left.saturating_sub(SHARE) } else { 0 };
+            s.granted.set(true);
+            s.wake_writer();
+        }
+        self.waiting = still;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priorities_as_structured_fields() {
+        let p = |urgency, incremental| Priority { urgency, incremental };
+        assert_eq!(Priority::parse(b""), p(3, false));
+        assert_eq!(Priority::parse(b"u=1, i"), p(1, true));
+        assert_eq!(Priority::parse(b"i=?0,u=7;x=1, u=6"), p(6, false));
+        assert_eq!(Priority::parse(b"u=9"), p(3, false));
+    }
+}

@@ -1,0 +1,308 @@
+//! One request and its response on an HTTP/2 connection. Hot path.
+
+use super::{Priority, Session};
+use crate::wire::Sent;
+use forebay_http::h2::encode;
+use forebay_http::h2::frame::{self, Code, flag, kind};
+use forebay_http::h2::request::Refusal;
+use forebay_http::request::RequestHead;
+use rustix::io::Errno;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// A stream.
+#[derive(Debug)]
+pub struct Stream {
+    /// Its number, odd.
+    pub id: u32,
+    session: Rc<Session>,
+    /// The request, until its runner takes it.
+    pub(super) head: RefCell<Option<Box<RequestHead>>>,
+    /// Why the request is refused, if it is.
+    pub refusal: Cell<Option<Refusal>>,
+    pub(super) send_window: Cell<i64>,
+    pub(super) recv_window: Cell<i64>,
+    /// Content received and not read yet.
+    pub(super) received: RefCell<Vec<u8>>,
+    /// Content that was read since the last WINDOW_UPDATE, bytes.
+    read: Cell<u32>,
+    /// The client has sent END_STREAM.
+    pub(super) ended: Cell<bool>,
+    /// Content that `Content-Length` promises and has not come.
+    pub(super) promised: Cell<Option<u64>>,
+    /// The stream or the connection is gone.
+    broken: Cell<bool>,
+    /// All of the response has been handed over.
+    finished: Cell<bool>,
+    pub(super) priority: Cell<Priority>,
+    pub(super) granted: Cell<bool>,
+    /// Where the header of the last frame of this stream stands, counted from the beginning of the connection.
+    frame: Cell<Option<u64>>,
+    /// `http2_chunk_size` of the location.
+    chunk: Cell<usize>,
+    reader: RefCell<Option<Waker>>,
+    writer: RefCell<Option<Waker>>,
+}
+
+impl Stream {
+    pub(super) fn new(session: &Rc<Session>, id: u32, send_window: i64) -> Rc<Stream> {
+        Rc::new(Stream {
+            id,
+            session: session.clone(),
+            head: RefCell::new(None),
+            refusal: Cell::new(None),
+            send_window: Cell::new(send_window),
+            recv_window: Cell::new(i64::from(session.settings.window)),
+            received: RefCell::default(),
+            read: Cell::new(0),
+            ended: Cell::new(false),
+            promised: Cell::new(None),
+            broken: Cell::new(false),
+            finished: Cell::new(false),
+            priority: Cell::new(Priority::DEFAULT),
+            granted: Cell::new(false),
+            frame: Cell::new(None),
+            chunk: Cell::new(8192),
+            reader: RefCell::default(),
+            writer: RefCell::default(),
+        })
+    }
+
+    /// The connection.
+    pub fn session(&self) -> &Rc<Session> {
+        &self.session
+    }
+
+    /// The request, once.
+    pub fn take_head(&self) -> Option<Box<RequestHead>> {
+        self.head.borrow_mut().take()
+    }
+
+    /// Sets the length of DATA frames (nginx: http2_chunk_size).
+    pub fn set_chunk(&self, n: usize) {
+        self.chunk.set(n.clamp(1, frame::MAX_FRAME));
+    }
+
+    /// Whether the client or the connection is gone.
+    pub fn is_broken(&self) -> bool {
+        self.broken.get()
+    }
+
+    /// Whether all of the request's content has been received.
+    pub fn is_complete(&self) -> bool {
+        self.ended.get()
+    }
+
+    /// The stream ends here: readers and writers learn of it. With a code it is reset, too.
+    pub(super) fn break_off(&self, reset: Option<Code>) {
+        self.broken.set(true);
+        self.received.replace(Vec::new());
+        if let Some(code) = reset {
+            let mut s = self.session.state.borrow_mut();
+            frame::push_reset(&mut s.out, self.id, code);
+        }
+        self.wake_reader();
+        self.wake_writer();
+    }
+
+    pub(super) fn wake_reader(&self) {
+        if let Some(w) = self.reader.borrow_mut().take() {
+            w.wake();
+        }
+    }
+
+    pub(super) fn wake_writer(&self) {
+        if let Some(w) = self.writer.borrow_mut().take() {
+            w.wake();
+        }
+    }
+
+    /// Moves received content to the spare capacity of `buf`; 0 is the end.
+    ///
+    /// # Errors
+    /// `AGAIN` when there is none yet, `CONNRESET` when the client is gone.
+    pub fn read(&self, buf: &mut Vec<u8>) -> Result<usize, Errno> {
+        if self.broken.get() {
+            return Err(Errno::CONNRESET);
+        }
+        let mut received = self.received.borrow_mut();
+        let n = received.len().min(buf.capacity() - buf.len());
+        if n == 0 {
+            return if self.ended.get() { Ok(0) } else { Err(Errno::AGAIN) };
+        }
+        buf.extend_from_slice(&received[..n]);
+        received.drain(..n);
+        drop(received);
+        self.open_window(n as u32);
+        Ok(n)
+    }
+
+    /// Content was read: the client may send as much again.
+    fn open_window(&self, n: u32) {
+        let read = self.read.get() + n;
+        if self.ended.get() || (read < self.session.settings.window / 2 && self.recv_window.get() > 0) {
+            self.read.set(read);
+            return;
+        }
+        self.read.set(0);
+        self.recv_window.set(self.recv_window.get() + i64::from(read));
+        frame::push_window_update(&mut self.session.state.borrow_mut().out, self.id, read);
+        self.session.notify();
+    }
+
+    /// Padding counts against the window, but nobody reads it.
+    pub(super) fn skip_padding(&self, n: u32) {
+        if n > 0 {
+            self.open_window(n);
+        }
+    }
+
+    /// Ready when a read may give something.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.broken.get() || self.ended.get() || !self.received.borrow().is_empty() {
+            return Poll::Ready(());
+        }
+        *self.reader.borrow_mut() = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Ready when the client is gone.
+    pub fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.broken.get() {
+            return Poll::Ready(());
+        }
+        *self.reader.borrow_mut() = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Ready when a write may take something.
+    pub fn poll_writable(self: &Rc<Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.broken.get() || self.granted.replace(false) {
+            return Poll::Ready(());
+        }
+        *self.writer.borrow_mut() = Some(cx.waker().clone());
+        let mut s = self.session.state.borrow_mut();
+        if !s.waiting.iter().any(|w| w.id == self.id) {
+            s.waiting.push(self.clone());
+            drop(s);
+            // There may be room already.
+            self.session.notify();
+        }
+        Poll::Pending
+    }
+
+    /// Puts content into DATA frames, as much as there is room for.
+    ///
+    /// # Errors
+    /// `CONNRESET` when the client is gone.
+    pub fn send(&self, bytes: &[u8]) -> Result<Sent, Errno> {
+        if self.broken.get() {
+            return Err(Errno::CONNRESET);
+        }
+        let mut s = self.session.state.borrow_mut();
+        let s = &mut *s;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let n = rest.len().min(s.room(self)).min(self.chunk.get());
+            if n == 0 {
+                break;
+            }
+            self.frame.set(Some(s.out_start + s.out.len() as u64));
+            let (now, later) = rest.split_at(n);
+            frame::push_header(&mut s.out, n, kind::DATA, 0, self.id);
+            s.out.extend_from_slice(now);
+            rest = later;
+            s.send_window -= n as i64;
+            self.send_window.set(self.send_window.get() - n as i64);
+            s.budget.data_sent();
+        }
+        self.session.notify();
+        Ok(Sent { bytes: bytes.len() - rest.len(), full: !rest.is_empty() })
+    }
+
+    /// Bytes that [`Stream::send`] would take now.
+    pub fn room(&self) -> usize {
+        self.session.state.borrow().room(self)
+    }
+
+    /// Sends a field block as HEADERS and CONTINUATION frames.
+    pub fn send_head(&self, block: &[u8]) {
+        if self.broken.get() {
+            return;
+        }
+        let mut s = self.session.state.borrow_mut();
+        self.frame.set(Some(s.out_start + s.out.len() as u64));
+        let mut what = kind::HEADERS;
+        let mut rest = block;
+        loop {
+            let (now, later) = rest.split_at(rest.len().min(frame::MAX_FRAME));
+            rest = later;
+            let flags = if rest.is_empty() { flag::END_HEADERS } else { 0 };
+            frame::push_header(&mut s.out, now.len(), what, flags, self.id);
+            s.out.extend_from_slice(now);
+            what = kind::CONTINUATION;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        drop(s);
+        self.session.notify();
+    }
+
+    /// Sends an informational response (RFC 9110, section 15.2).
+    pub fn send_status(&self, status: u16) {
+        let mut block = Vec::with_capacity(8);
+        encode::status(&mut block, status);
+        self.send_head(&block);
+        // The end of the stream must not be put on this one.
+        self.frame.set(None);
+    }
+
+    /// The response is complete, so is the stream. What of the request has not come is not wanted. A malformed
+    /// request is answered and its stream reset (RFC 9113, section 8.1.1).
+    pub fn finish(&self) {
+        if self.finished.replace(true) || self.broken.get() {
+            return;
+        }
+        let mut s = self.session.state.borrow_mut();
+        let at = self.frame.get().and_then(|f| f.checked_sub(s.out_start));
+        // The last frame is still here: it becomes the end.
+        let flags = at.and_then(|at| s.out.get_mut(usize::try_from(at).ok()? + 4));
+        match flags {
+            Some(flags) => *flags |= flag::END_STREAM,
+            None => frame::push_header(&mut s.out, 0, kind::DATA, flag::END_STREAM, self.id),
+        }
+        let open = !self.ended.get();
+        let malformed = self.refusal.get().is_some_and(|r| r.malformed);
+        if open || malformed {
+            let code = if malformed { Code::ProtocolError } else { Code::NoError };
+            frame::push_reset(&mut s.out, self.id, code);
+        }
+        s.remove(self.id, open || malformed);
+        if !malformed {
+            s.budget.finished();
+        } else if let Err(what) = s.budget.reset() {
+            s.excess(what);
+        }
+        drop(s);
+        self.broken.set(true);
+        self.session.notify();
+    }
+
+    /// Ends the stream with an error, if it has not ended.
+    pub fn reset(&self, code: Code) {
+        if self.finished.replace(true) || self.broken.get() {
+            return;
+        }
+        self.broken.set(true);
+        let mut s = self.session.state.borrow_mut();
+        frame::push_reset(&mut s.out, self.id, code);
+        s.remove(self.id, true);
+        if let Err(what) = s.budget.reset() {
+            s.excess(what);
+        }
+        drop(s);
+        self.session.notify();
+    }
+}
