@@ -331,6 +331,11 @@ async fn receive(req: &mut Request, scratch: &mut Vec<u8>) -> Result<bool, BodyE
         match req.conn.wire.read(&thread, scratch) {
             Ok(n) if n > 0 => return Ok(true),
             Ok(_) if req.body.framing == Framing::Stream => return Ok(false),
+            Err(Errno::PROTO) => {
+                req.log(Level::Info, "client sent a body of another length than \"Content-Length\" says");
+                req.body.done = true;
+                return Err(BodyError::Status(400));
+            }
             Err(Errno::AGAIN) => {
                 let until = Instant::now() + timeout;
                 if thread.reactor.deadline(until, req.conn.wire.wait_readable(&thread)).await.is_none() {

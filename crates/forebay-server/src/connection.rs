@@ -13,8 +13,8 @@ use crate::reactor::{Job, Token};
 use crate::request::{Conn, Partial, Request};
 use crate::thread::Thread;
 use forebay_conf::error::Level;
-use forebay_http::h2::frame::{Code, PREFACE};
 use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
+use forebay_http::h2::frame::{Code, PREFACE};
 use forebay_http::proxy_protocol::{self, Broken, Parsed};
 use forebay_http::request::{Framing, Method, Version};
 use rustix::io::Errno;
@@ -129,6 +129,9 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
             Head::Complete => {}
             Head::Refused(reject) => {
                 guard.state(Some(|c| &c.writing));
+                if reject.stage == Stage::Line && req.is_no_http1() {
+                    return broken_preface(thread, req).await;
+                }
                 refuse(thread, req, &reject).await;
                 return;
             }
@@ -290,6 +293,17 @@ fn preface(thread: &Rc<Thread>, req: &mut Request) -> Preface {
     Preface::Http2
 }
 
+/// Answers a client that speaks neither HTTP/1 nor HTTP/2 to an address of both (RFC 9113, section 3.4).
+async fn broken_preface(thread: &Rc<Thread>, req: &mut Request) {
+    error_log::log_connection(&req.thread, Level::Info, req.conn.number, "invalid connection preface", "");
+    let mut out = Vec::new();
+    forebay_http::h2::frame::push_goaway(&mut out, 0, Code::ProtocolError);
+    req.closes_at_once = true;
+    if body::write_last(thread, req, &out).await {
+        close(thread, req, true).await;
+    }
+}
+
 /// What became of a connection that a session had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parked {
@@ -334,6 +348,7 @@ async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Conn, st
     std::mem::swap(&mut req.head, &mut head);
     thread.h2.give(head);
     req.begin_request();
+    req.received = u64::from(stream.head_len());
     thread.counters.requests.add(1);
     req.choose_server();
     for line in std::mem::take(&mut req.head.ignored) {
@@ -343,7 +358,7 @@ async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Conn, st
     if let Some(refusal) = stream.refusal.get() {
         req.refused = refusal.status;
         req.log(Level::Info, &format!("{} while reading client request headers", refusal.reason));
-        phases::answer(req, refusal.status).await;
+        phases::refuse(req, refusal.status).await;
     } else {
         phases::run(req).await;
     }
@@ -410,7 +425,7 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject)
     if reject.stage == Stage::Line && req.head.version == Version::Http09 {
         req.head.version = Version::Http11;
     }
-    phases::answer(req, reject.status).await;
+    phases::refuse(req, reject.status).await;
     respond(thread, req).await;
     finish(req);
     close(thread, req, true).await;
@@ -796,6 +811,14 @@ impl Request {
     pub fn send_timeout(&self) -> std::time::Duration {
         let http = self.http();
         http.location(self).settings.core.send_timeout.0
+    }
+
+    /// Whether the first line of a connection that may speak HTTP/2 names no version of HTTP at all.
+    fn is_no_http1(&self) -> bool {
+        let line = self.head.buf.split(|b| *b == b'\n').next().unwrap_or_default();
+        self.conn.requests == 0
+            && memchr::memmem::find(line, b"HTTP/").is_none()
+            && self.http2_settings().is_some()
     }
 
     /// What HTTP/2 connections to this address are given; `None`: it speaks no HTTP/2.

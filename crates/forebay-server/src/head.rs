@@ -160,7 +160,9 @@ fn write_h2(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     if req.resp.fields.get(b"Server").is_none() {
         match &core.server_tokens {
             ServerTokens::Off => encode::indexed(out, encode::SERVER, b"forebay"),
-            ServerTokens::On | ServerTokens::Build => encode::indexed(out, encode::SERVER, PRODUCT.as_bytes()),
+            ServerTokens::On | ServerTokens::Build => {
+                encode::indexed(out, encode::SERVER, PRODUCT.as_bytes())
+            }
             ServerTokens::Value(_) => {
                 let mut text = Vec::new();
                 push_server_token(req, core, &mut text);

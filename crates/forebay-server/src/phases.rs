@@ -41,7 +41,8 @@ pub async fn run(req: &mut Request) {
     settle_outcome(req, outcome).await;
 }
 
-/// Answers a status that a header filter found, with its error page.
+/// Answers a status that was found outside of the phases (a head that was refused, a header filter), with its error
+/// page.
 pub async fn refuse(req: &mut Request, status: u16) {
     settle_outcome(req, Outcome::Status(status)).await;
 }
@@ -110,14 +111,6 @@ async fn walk(req: &mut Request, start: Start) -> Outcome {
         return out;
     }
     content(req).await
-}
-
-/// Answers a status without going through the phases: a head that was refused.
-pub async fn answer(req: &mut Request, status: u16) {
-    match error_page::special(req, status) {
-        Next::Done => {}
-        Next::Redirect | Next::Named => error_page::built_in(req, status),
-    }
 }
 
 /// Takes one of the changes of the path that a request may make.

@@ -163,7 +163,10 @@ pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<ListenDirective, Error
                 &format!("the \"{}\" parameter of \"listen\" is not supported yet", w.as_str()),
             ));
         } else if t == b"http2" {
-            cx.warn(d, "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead");
+            cx.warn(
+                d,
+                "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead",
+            );
             l.address_options.http2 = true;
             sets_socket = false;
         } else {

@@ -104,7 +104,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>, li
             s.grant();
             let none = s.streams.is_empty();
             let over = s.failed || (none && (s.leaving || s.client_leaves || timed_out));
-            let idle = none && s.out.is_empty() && s.input.is_empty() && s.pending.is_none() && s.greeted;
+            let idle = none && s.out.is_empty() && s.input.is_empty() && s.pending.is_none();
             (over && blocked_since.is_none(), idle && !over, none)
         };
         if over {
@@ -158,7 +158,8 @@ fn log(req: &mut Request, level: Level, text: &str) {
         let mut client = Vec::new();
         crate::request::push_peer(req.conn.peer, &mut client);
         let client = String::from_utf8_lossy(&client);
-        let tail = format!(" while processing HTTP/2 connection, client: {client}, server: {}", req.listener_text());
+        let tail =
+            format!(" while processing HTTP/2 connection, client: {client}, server: {}", req.listener_text());
         crate::error_log::log_connection(&req.thread, level, req.conn.number, text, &tail);
     }
 }
@@ -296,6 +297,7 @@ async fn wait(
 /// What a thread keeps for its HTTP/2 connections, so that idle ones need not.
 #[derive(Debug, Default)]
 pub struct Shared {
+    #[allow(clippy::vec_box)]
     heads: std::cell::RefCell<Vec<Box<forebay_http::request::RequestHead>>>,
     streams: std::cell::RefCell<Vec<Rc<Stream>>>,
     scratch: std::cell::RefCell<Vec<u8>>,

@@ -1,7 +1,7 @@
 //! What the client's frames mean (RFC 9113, sections 5 and 6). Hot path.
 
 use super::budget::EMPTY_CONTINUATIONS;
-use super::{Pending, Priority, Session, State, Stream};
+use super::{Ended, Pending, Priority, Session, State, Stream};
 use forebay_http::field::Name;
 use forebay_http::h1::request::Limits;
 use forebay_http::h2::frame::{self, Code, Header, flag, kind, setting};
@@ -48,7 +48,8 @@ impl From<hpack::Error> for Fatal {
 pub(super) struct Context<'c> {
     pub now: Instant,
     pub limits: &'c Limits,
-    /// Heads that can be used again.
+    /// Heads that can be used again; in boxes, since they are handed over.
+    #[allow(clippy::vec_box)]
     pub spare: &'c mut Vec<Box<RequestHead>>,
     pub scratch: &'c mut Vec<u8>,
     /// Streams whose request is complete.
@@ -85,7 +86,9 @@ impl Session {
             if let Err(e) = self.judge(&header) {
                 break Err(e);
             }
-            let Some(payload) = rest.get(frame::HEADER_LEN..frame::HEADER_LEN + header.len) else { break Ok(false) };
+            let Some(payload) = rest.get(frame::HEADER_LEN..frame::HEADER_LEN + header.len) else {
+                break Ok(false);
+            };
             if let Err(e) = self.take(&header, payload, cx) {
                 break Err(e);
             }
@@ -108,9 +111,6 @@ impl Session {
         let s = self.state.borrow();
         if h.len > frame::MAX_FRAME {
             return fatal(Code::FrameSizeError, "client sent too large frame");
-        }
-        if !s.greeted && (h.kind != kind::SETTINGS || h.has(flag::ACK)) {
-            return protocol("client sent no SETTINGS frame first");
         }
         if let Some(p) = s.pending
             && (h.kind != kind::CONTINUATION || h.stream != p.stream)
@@ -178,9 +178,19 @@ impl Session {
             if h.stream > s.last || h.stream.is_multiple_of(2) {
                 return protocol("client sent DATA frame for idle stream");
             }
-            let ignored = s.ended.iter().any(|e| e.id == h.stream && e.by_us);
-            drop(s);
-            return if ignored { Ok(()) } else { self.reset(h.stream, Code::StreamClosed) };
+            let Some(e) = s.ended.iter_mut().find(|e| e.id == h.stream && e.by_us) else {
+                drop(s);
+                return self.reset(h.stream, Code::StreamClosed);
+            };
+            // Answered before it was complete: what comes is ignored, but not if it breaks the rules.
+            let n = (end - start) as u64;
+            let Some(left) = e.promised else { return Ok(()) };
+            e.promised = Some(left.saturating_sub(n));
+            if n > left || (end_stream && n < left) {
+                drop(s);
+                return self.reset(h.stream, Code::ProtocolError);
+            }
+            return Ok(());
         };
         drop(s);
         if stream.ended.get() {
@@ -195,7 +205,10 @@ impl Session {
         let n = content.len() as u64;
         if let Some(left) = stream.promised.get() {
             if n > left || (end_stream && n < left) {
-                return self.reset(h.stream, Code::ProtocolError);
+                stream.wrong_length.set(true);
+                stream.ended.set(end_stream);
+                stream.wake_reader();
+                return Ok(());
             }
             stream.promised.set(Some(left - n));
         }
@@ -210,8 +223,10 @@ impl Session {
         if h.stream.is_multiple_of(2) {
             return protocol("client sent HEADERS frame with incorrect identifier");
         }
-        let (mut start, end) = frame::unpad(h, payload)
-            .map_err(|code| Fatal { code, reason: "client sent padded HEADERS frame with incorrect length" })?;
+        let (mut start, end) = frame::unpad(h, payload).map_err(|code| Fatal {
+            code,
+            reason: "client sent padded HEADERS frame with incorrect length",
+        })?;
         let mut circular = false;
         if h.has(flag::PRIORITY) {
             let on = payload.get(start..end).and_then(frame::number);
@@ -273,22 +288,31 @@ impl Session {
             drop(guard);
             return match (open, known) {
                 (Some(stream), _) => self.trailers(&stream, p, trailers),
-                (None, Some(e)) if e.by_us => Ok(()),
+                (None, Some(e)) if e.by_us => {
+                    if trailers.pseudo || !p.end_stream {
+                        return self.reset(p.stream, Code::ProtocolError);
+                    }
+                    Ok(())
+                }
                 (None, Some(_)) => fatal(Code::StreamClosed, "client sent HEADERS frame for closed stream"),
                 (None, None) => protocol("client sent HEADERS frame with incorrect identifier"),
             };
         }
-        s.last = p.stream;
+        let previous = std::mem::replace(&mut s.last, p.stream);
         if s.leaving || s.client_leaves {
             request::skip(&mut s.decoder, block, cx.scratch)?;
-            s.remember(p.stream, true);
+            s.remember(Ended { id: p.stream, by_us: true, promised: None, window: 0 });
             return Ok(());
         }
-        if p.circular || s.streams.len() >= self.settings.max_streams {
+        if p.circular {
+            // nginx ends the connection for it, which RFC 9113 allows.
+            s.last = previous;
+            return protocol("client sent HEADERS frame for stream with incorrect dependency");
+        }
+        if s.streams.len() >= self.settings.max_streams {
             request::skip(&mut s.decoder, block, cx.scratch)?;
-            s.remember(p.stream, true);
-            let code = if p.circular { Code::ProtocolError } else { Code::RefusedStream };
-            frame::push_reset(&mut s.out, p.stream, code);
+            s.remember(Ended { id: p.stream, by_us: true, promised: None, window: 0 });
+            frame::push_reset(&mut s.out, p.stream, Code::RefusedStream);
             return calm(s.budget.reset());
         }
         let mut head = cx.spare.pop().unwrap_or_default();
@@ -309,6 +333,7 @@ impl Session {
             stream.promised.set(Some(n));
         }
         stream.ended.set(p.end_stream);
+        stream.head_len.set(block.len() as u32);
         *stream.head.borrow_mut() = Some(head);
         s.streams.push(stream.clone());
         s.requests += 1;
@@ -339,13 +364,14 @@ impl Session {
             return fatal(Code::FrameSizeError, "client sent PRIORITY frame with incorrect length");
         }
         if frame::number(payload).is_some_and(|on| on & 0x7fff_ffff == h.stream) {
-            return self.reset(h.stream, Code::ProtocolError);
+            return protocol("client sent PRIORITY frame with incorrect dependency");
         }
         Ok(())
     }
 
     fn priority_update(&self, h: &Header, payload: &[u8]) -> Result<()> {
-        let Some((id, text)) = frame::number(payload).map(|id| (id & 0x7fff_ffff, payload.get(4..).unwrap_or_default()))
+        let Some((id, text)) =
+            frame::number(payload).map(|id| (id & 0x7fff_ffff, payload.get(4..).unwrap_or_default()))
         else {
             return fatal(Code::FrameSizeError, "client sent PRIORITY_UPDATE frame with incorrect length");
         };
@@ -374,7 +400,13 @@ impl Session {
         if h.stream == 0 || h.stream > s.last {
             return protocol("client sent RST_STREAM frame with incorrect identifier");
         }
-        let Some(stream) = s.stream(h.stream) else { return Ok(()) };
+        let Some(stream) = s.stream(h.stream) else {
+            // From here on nothing may come for it.
+            if let Some(e) = s.ended.iter_mut().find(|e| e.id == h.stream) {
+                e.by_us = false;
+            }
+            return Ok(());
+        };
         s.remove(h.stream, false);
         let spent = s.budget.reset();
         drop(s);
@@ -390,7 +422,10 @@ impl Session {
         }
         if h.has(flag::ACK) {
             if h.len != 0 {
-                return fatal(Code::FrameSizeError, "client sent SETTINGS frame with the ACK flag and nonzero length");
+                return fatal(
+                    Code::FrameSizeError,
+                    "client sent SETTINGS frame with the ACK flag and nonzero length",
+                );
             }
             return calm(s.budget.control(now));
         }
@@ -401,7 +436,6 @@ impl Session {
         for _ in 0..1 + h.len / 60 {
             calm(s.budget.control(now))?;
         }
-        s.greeted = true;
         for (id, value) in frame::settings(payload) {
             match id {
                 setting::ENABLE_PUSH if value > 1 => {
@@ -418,7 +452,10 @@ impl Session {
                     for stream in &s.streams {
                         let window = stream.send_window.get() + change;
                         if window > frame::MAX_WINDOW {
-                            return fatal(Code::FlowControlError, "client made a flow control window too large");
+                            return fatal(
+                                Code::FlowControlError,
+                                "client made a flow control window too large",
+                            );
                         }
                         stream.send_window.set(window);
                     }
@@ -483,11 +520,19 @@ impl Session {
             return Ok(());
         }
         let Some(stream) = s.stream(h.stream) else {
-            return if h.stream > s.last || h.stream.is_multiple_of(2) {
-                protocol("client sent WINDOW_UPDATE frame for idle stream")
-            } else {
-                Ok(())
-            };
+            if h.stream > s.last || h.stream.is_multiple_of(2) {
+                return protocol("client sent WINDOW_UPDATE frame for idle stream");
+            }
+            if let Some(e) = s.ended.iter_mut().find(|e| e.id == h.stream && e.by_us) {
+                e.window += n;
+                let code = if n == 0 { Code::ProtocolError } else { Code::FlowControlError };
+                if n == 0 || e.window > frame::MAX_WINDOW {
+                    e.window = 0;
+                    drop(s);
+                    return self.reset(h.stream, code);
+                }
+            }
+            return Ok(());
         };
         drop(s);
         if n == 0 {

@@ -27,7 +27,7 @@ const OUT: usize = 64 * 1024;
 const SHARE: usize = 16 * 1024;
 
 /// Streams whose end is remembered, to tell a closed stream from one that never was.
-const REMEMBERED: usize = 64;
+const REMEMBERED: usize = 16;
 
 /// What both ends agreed on for new streams, from the server's settings.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +54,10 @@ struct Ended {
     id: u32,
     /// We reset it, so that frames under way are to be ignored.
     by_us: bool,
+    /// Content that was promised and had not come.
+    promised: Option<u64>,
+    /// What the client let us send.
+    window: i64,
 }
 
 /// A field block that is not complete.
@@ -89,8 +93,6 @@ struct State {
     send_window: i64,
     recv_window: i64,
     peer_window: i64,
-    /// The first SETTINGS frame has come.
-    greeted: bool,
     /// GOAWAY has been sent: no new streams.
     leaving: bool,
     /// The client has sent GOAWAY or its end.
@@ -158,7 +160,6 @@ impl Session {
                 send_window: frame::INITIAL_WINDOW,
                 recv_window: frame::MAX_WINDOW,
                 peer_window: frame::INITIAL_WINDOW,
-                greeted: false,
                 leaving: false,
                 client_leaves: false,
                 failed: false,
@@ -229,19 +230,20 @@ impl State {
     /// Takes a stream out, remembering how it ended.
     fn remove(&mut self, id: u32, by_us: bool) {
         if let Ok(at) = self.streams.binary_search_by_key(&id, |s| s.id) {
-            self.streams.remove(at);
-            self.remember(id, by_us);
+            let stream = self.streams.remove(at);
+            let (promised, window) = (stream.promised.get(), stream.send_window.get());
+            self.remember(Ended { id, by_us, promised, window });
         }
         if !self.waiting.is_empty() {
             self.waiting.retain(|s| s.id != id);
         }
     }
 
-    fn remember(&mut self, id: u32, by_us: bool) {
+    fn remember(&mut self, ended: Ended) {
         if self.ended.len() >= REMEMBERED {
             self.ended.pop_front();
         }
-        self.ended.push_back(Ended { id, by_us });
+        self.ended.push_back(ended);
     }
 
     /// Room that a stream has for content, bytes.

@@ -31,6 +31,12 @@ pub struct Stream {
     pub(super) ended: Cell<bool>,
     /// Content that `Content-Length` promises and has not come.
     pub(super) promised: Cell<Option<u64>>,
+    /// The content does not have the length that was promised.
+    pub(super) wrong_length: Cell<bool>,
+    /// Bytes of the field block as received.
+    pub(super) head_len: Cell<u32>,
+    /// The stream's window has been made larger, since somebody reads.
+    widened: Cell<bool>,
     /// The stream or the connection is gone.
     broken: Cell<bool>,
     /// All of the response has been handed over.
@@ -58,6 +64,9 @@ impl Stream {
             read: Cell::new(0),
             ended: Cell::new(false),
             promised: Cell::new(None),
+            wrong_length: Cell::new(false),
+            head_len: Cell::new(0),
+            widened: Cell::new(false),
             broken: Cell::new(false),
             finished: Cell::new(false),
             priority: Cell::new(Priority::DEFAULT),
@@ -77,6 +86,11 @@ impl Stream {
     /// The request, once.
     pub fn take_head(&self) -> Option<Box<RequestHead>> {
         self.head.borrow_mut().take()
+    }
+
+    /// Bytes of the field block as received (`$request_length`).
+    pub fn head_len(&self) -> u32 {
+        self.head_len.get()
     }
 
     /// Sets the length of DATA frames (nginx: http2_chunk_size).
@@ -121,7 +135,8 @@ impl Stream {
     /// Moves received content to the spare capacity of `buf`; 0 is the end.
     ///
     /// # Errors
-    /// `AGAIN` when there is none yet, `CONNRESET` when the client is gone.
+    /// `AGAIN` when there is none yet, `CONNRESET` when the client is gone, `PROTO` when the content is shorter or
+    /// longer than promised.
     pub fn read(&self, buf: &mut Vec<u8>) -> Result<usize, Errno> {
         if self.broken.get() {
             return Err(Errno::CONNRESET);
@@ -129,12 +144,17 @@ impl Stream {
         let mut received = self.received.borrow_mut();
         let n = received.len().min(buf.capacity() - buf.len());
         if n == 0 {
+            if self.wrong_length.get() {
+                return Err(Errno::PROTO);
+            }
             return if self.ended.get() { Ok(0) } else { Err(Errno::AGAIN) };
         }
         buf.extend_from_slice(&received[..n]);
         received.drain(..n);
         drop(received);
-        self.open_window(n as u32);
+        // Content that somebody reads may come faster than what nobody has asked for yet.
+        let wider = if self.widened.replace(true) { 0 } else { self.session.settings.window };
+        self.open_window(n as u32 + wider);
         Ok(n)
     }
 
@@ -274,7 +294,7 @@ impl Stream {
             None => frame::push_header(&mut s.out, 0, kind::DATA, flag::END_STREAM, self.id),
         }
         let open = !self.ended.get();
-        let malformed = self.refusal.get().is_some_and(|r| r.malformed);
+        let malformed = self.wrong_length.get() || self.refusal.get().is_some_and(|r| r.malformed);
         if open || malformed {
             let code = if malformed { Code::ProtocolError } else { Code::NoError };
             frame::push_reset(&mut s.out, self.id, code);

@@ -6,6 +6,7 @@ use crate::variables::{Row, RowSource};
 use forebay_http::field::Name;
 use forebay_http::h1::response;
 use forebay_http::request::Method;
+use forebay_http::request::Version;
 use std::time::Duration;
 
 type Got = Result<bool, VarError>;
@@ -43,6 +44,7 @@ pub const PLAIN: &[Row] = rows! {
     "document_uri" => uri,
     "host" => host,
     "hostname" => |_, o| text(o, rustix::system::uname().nodename().to_bytes()),
+    "http2" => |r, o| text(o, if r.head.version == Version::Http2 { b"h2c" } else { b"" }),
     "https" => |_, _| Ok(false),
     "is_args" => |r, o| text(o, if r.args.is_empty() { b"" } else { b"?" }),
     "is_request_port" => |r, o| text(o, if r.head.port.is_some() { b":" } else { b"" }),
