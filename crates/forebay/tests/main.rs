@@ -5,6 +5,7 @@ mod harness;
 
 mod command_line;
 mod differential;
+mod http2;
 mod load;
 mod processes;
 mod proxy;

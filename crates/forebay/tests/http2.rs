@@ -1,0 +1,519 @@
+//! HTTP/2 over plain TCP, by frames made here: what is answered, what is refused, and what a client may cost.
+
+use crate::harness::{Server, Site, wait_for};
+use forebay_http::h2::encode;
+use forebay_http::h2::frame::{self, Code, HEADER_LEN, Header, PREFACE, flag, kind};
+use forebay_http::h2::hpack::{Decoder, Label, Sink, push_int};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+fn serve(http: &str, server: &str) -> Server {
+    let site = Site::new(&format!(
+        "worker_processes 1;\nerror_log logs/error.log info;\nevents {{ worker_connections 256; }}\nhttp {{ access_log \
+         logs/access.log; http2 on; {http}\nserver {{ listen 127.0.0.1:%PORT0%; {server} }} }}\n"
+    ));
+    site.write("html/page", &"x".repeat(10_000));
+    site.write("html/large", &"0123456789".repeat(30_000));
+    site.write("html/small", "small");
+    Server::start_on(site)
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Frame {
+    kind: u8,
+    flags: u8,
+    stream: u32,
+    payload: Vec<u8>,
+}
+
+impl Frame {
+    fn code(&self) -> u32 {
+        let at = if self.kind == kind::GOAWAY { 4 } else { 0 };
+        frame::number(&self.payload[at..]).expect("a code")
+    }
+}
+
+#[derive(Default)]
+struct Fields(Vec<(String, String)>);
+
+impl Sink for Fields {
+    fn field(&mut self, _: Label, name: &[u8], value: &[u8]) {
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        self.0.push((text(name), text(value)));
+    }
+}
+
+#[derive(Debug, Default, Clone)]
+struct Answer {
+    fields: Vec<(String, String)>,
+    body: Vec<u8>,
+    trailers: Vec<(String, String)>,
+    ended: bool,
+    reset: Option<u32>,
+}
+
+impl Answer {
+    fn field(&self, name: &str) -> &str {
+        self.fields.iter().find(|(n, _)| n == name).map_or("", |(_, v)| v)
+    }
+}
+
+struct Client {
+    stream: TcpStream,
+    decoder: Decoder,
+    buf: Vec<u8>,
+    /// Window updates are sent for what is read.
+    reads: bool,
+}
+
+impl Client {
+    fn new(server: &Server) -> Client {
+        let mut stream = TcpStream::connect(server.addr(0)).expect("connect");
+        stream.set_read_timeout(Some(Duration::from_secs(15))).expect("timeout");
+        let mut hello = PREFACE.to_vec();
+        frame::push_settings(&mut hello, &[]);
+        stream.write_all(&hello).expect("preface");
+        Client { stream, decoder: Decoder::default(), buf: Vec::new(), reads: true }
+    }
+
+    /// Sends bytes; a connection that the server has closed takes none.
+    fn send(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).is_ok()
+    }
+
+    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> bool {
+        let mut out = Vec::new();
+        frame::push_header(&mut out, payload.len(), kind, flags, stream);
+        out.extend_from_slice(payload);
+        self.send(&out)
+    }
+
+    fn request(&mut self, stream: u32, path: &str, more: &[(&str, &str)], end: bool) -> bool {
+        let mut block = Vec::new();
+        let pseudo = [(":method", "GET"), (":scheme", "http"), (":authority", "localhost"), (":path", path)];
+        for (name, value) in pseudo.iter().filter(|(n, _)| !more.iter().any(|(m, _)| m == n)).chain(more) {
+            block.push(0);
+            push_int(&mut block, 0, 7, name.len());
+            block.extend_from_slice(name.as_bytes());
+            push_int(&mut block, 0, 7, value.len());
+            block.extend_from_slice(value.as_bytes());
+        }
+        let flags = flag::END_HEADERS | if end { flag::END_STREAM } else { 0 };
+        self.frame(kind::HEADERS, flags, stream, &block)
+    }
+
+    /// The next frame; `None` at the end of the connection.
+    fn next(&mut self) -> Option<Frame> {
+        loop {
+            if let Some(h) = Header::parse(&self.buf)
+                && let Some(payload) = self.buf.get(HEADER_LEN..HEADER_LEN + h.len)
+            {
+                let f = Frame { kind: h.kind, flags: h.flags, stream: h.stream, payload: payload.to_vec() };
+                self.buf.drain(..HEADER_LEN + h.len);
+                return Some(f);
+            }
+            let mut piece = [0; 16384];
+            match self.stream.read(&mut piece) {
+                Ok(n) if n > 0 => self.buf.extend_from_slice(&piece[..n]),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Reads until the stream ends.
+    fn answer(&mut self, stream: u32) -> Answer {
+        let mut a = Answer::default();
+        let mut block = Vec::new();
+        while let Some(f) = self.next() {
+            if matches!(f.kind, kind::HEADERS | kind::CONTINUATION) {
+                block.extend_from_slice(&f.payload);
+                if f.flags & flag::END_HEADERS != 0 {
+                    let mut fields = Fields::default();
+                    self.decoder.decode(&block, &mut Vec::new(), &mut fields).expect("HPACK");
+                    block.clear();
+                    if f.stream == stream {
+                        if a.fields.is_empty() || a.field(":status").starts_with('1') {
+                            a.fields = fields.0;
+                        } else {
+                            a.trailers = fields.0;
+                        }
+                    }
+                }
+            }
+            if f.stream == stream {
+                match f.kind {
+                    kind::DATA => {
+                        a.body.extend_from_slice(&f.payload);
+                        if self.reads && !f.payload.is_empty() {
+                            let mut out = Vec::new();
+                            frame::push_window_update(&mut out, 0, f.payload.len() as u32);
+                            frame::push_window_update(&mut out, stream, f.payload.len() as u32);
+                            self.send(&out);
+                        }
+                    }
+                    kind::RST_STREAM => {
+                        a.reset = Some(f.code());
+                        return a;
+                    }
+                    _ => {}
+                }
+                let ends = matches!(f.kind, kind::HEADERS | kind::DATA);
+                if ends && f.flags & flag::END_STREAM != 0 {
+                    a.ended = true;
+                    return a;
+                }
+            }
+            if f.kind == kind::GOAWAY && f.code() != 0 {
+                return a;
+            }
+        }
+        a
+    }
+
+    /// Reads until the server says goodbye; its code.
+    fn goodbye(&mut self) -> Option<u32> {
+        let mut code = None;
+        while let Some(f) = self.next() {
+            if f.kind == kind::GOAWAY {
+                code = Some(f.code());
+            }
+        }
+        code
+    }
+}
+
+#[test]
+fn files_of_all_sizes_and_bodies_both_ways() {
+    let server = serve(
+        "",
+        "location /echo { client_body_buffer_size 1k; client_body_temp_path %DIR%/body; proxy_pass http://127.0.0.1:%PORT0%/body; } location /body { \
+         client_max_body_size 10m; proxy_pass http://127.0.0.1:%PORT0%/size; } location /size { return 200 \
+         $content_length; } location /trailer { add_trailer X-End \"yes\"; alias html/page; }",
+    );
+    let mut c = Client::new(&server);
+    let mut stream = 1;
+    for (path, len) in [("/small", 5), ("/page", 10_000), ("/large", 300_000)] {
+        assert!(c.request(stream, path, &[], true));
+        let a = c.answer(stream);
+        assert_eq!((a.field(":status"), a.body.len(), a.ended), ("200", len, true), "{path}");
+        assert_eq!(a.field("content-length"), len.to_string());
+        stream += 2;
+    }
+    // Without a length, in pieces, with padding.
+    c.request(stream, "/echo", &[(":method", "POST")], false);
+    let mut padded = vec![3];
+    padded.extend_from_slice(&[b'a'; 1000]);
+    padded.extend_from_slice(&[0; 3]);
+    c.frame(kind::DATA, flag::PADDED, stream, &padded);
+    for _ in 0..9 {
+        c.frame(kind::DATA, 0, stream, &[b'b'; 5000]);
+    }
+    c.frame(kind::DATA, flag::END_STREAM, stream, b"");
+    let a = c.answer(stream);
+    let log = server.error_log();
+    assert_eq!((a.field(":status"), a.body.as_slice()), ("200", &b"46000"[..]), "{log}");
+    c.request(stream + 2, "/trailer", &[], true);
+    let a = c.answer(stream + 2);
+    assert_eq!((a.body.len(), a.trailers), (10_000, vec![("x-end".to_owned(), "yes".to_owned())]));
+    c.request(stream + 4, "/page", &[(":method", "HEAD")], true);
+    let a = c.answer(stream + 4);
+    assert_eq!((a.field("content-length"), a.body.len(), a.ended), ("10000", 0, true));
+    let log = wait_for("lines", || Some(server.site.read("logs/access.log")).filter(|l| l.contains("HEAD")));
+    assert!(log.contains("\"GET /large HTTP/2.0\" 200 300000"), "{log}");
+}
+
+#[test]
+fn many_streams_share_a_connection() {
+    let server = serve("", "");
+    let mut c = Client::new(&server);
+    c.reads = false;
+    // Room for all of it.
+    let mut out = Vec::new();
+    frame::push_window_update(&mut out, 0, 1 << 30);
+    frame::push_settings(&mut out, &[(frame::setting::INITIAL_WINDOW_SIZE, 1 << 20)]);
+    c.send(&out);
+    let streams: Vec<u32> = (0..50).map(|i| 1 + 2 * i).collect();
+    for s in &streams {
+        c.request(*s, "/large", &[], true);
+    }
+    let mut got = std::collections::HashMap::new();
+    let mut ended = 0;
+    while ended < streams.len() {
+        let f = c.next().expect("a frame");
+        if f.kind == kind::DATA {
+            *got.entry(f.stream).or_insert(0) += f.payload.len();
+            ended += usize::from(f.flags & flag::END_STREAM != 0);
+        }
+    }
+    assert!(streams.iter().all(|s| got[s] == 300_000), "{got:?}");
+}
+
+#[test]
+fn urgent_streams_come_first() {
+    let server = serve("", "");
+    let mut c = Client::new(&server);
+    c.reads = false;
+    c.request(1, "/large", &[("priority", "u=5")], true);
+    c.request(3, "/large", &[("priority", "u=1")], true);
+    // The window of the connection is full when this many bytes are here.
+    let mut n = 0;
+    while n < 65535 {
+        let f = c.next().expect("a frame");
+        n += if f.kind == kind::DATA { f.payload.len() } else { 0 };
+    }
+    let mut out = Vec::new();
+    for s in [1, 3, 0] {
+        frame::push_window_update(&mut out, s, 1 << 20);
+    }
+    c.send(&out);
+    let mut ends = Vec::new();
+    while ends.len() < 2 {
+        let f = c.next().expect("a frame");
+        if f.kind == kind::DATA && f.flags & flag::END_STREAM != 0 {
+            ends.push(f.stream);
+        }
+    }
+    assert_eq!(ends, [3, 1]);
+}
+
+#[test]
+fn a_broken_preface_and_http_1_on_one_address() {
+    let server = serve("", "");
+    assert!(server.get("/small").starts_with("HTTP/1.1 200 OK"));
+    let mut preface = TcpStream::connect(server.addr(0)).expect("connect");
+    preface.write_all(&PREFACE[..10]).expect("half");
+    preface.write_all(&PREFACE[10..]).expect("half");
+    let mut first = [0; HEADER_LEN];
+    preface.read_exact(&mut first).expect("settings");
+    assert_eq!(Header::parse(&first).map(|h| h.kind), Some(kind::SETTINGS));
+    let said = server.raw(b"INVALID CONNECTION PREFACE\r\n\r\n");
+    assert_eq!(Header::parse(&said).map(|h| h.kind), Some(kind::GOAWAY), "{said:?}");
+}
+
+#[test]
+fn a_refused_head_is_answered_and_has_its_error_page() {
+    let server = serve("", "error_page 400 /sorry; location /sorry { return 200 \"sorry\"; }");
+    let mut c = Client::new(&server);
+    c.request(1, "/", &[("X-Upper", "1")], true);
+    let a = c.answer(1);
+    assert_eq!((a.field(":status"), a.body.as_slice()), ("400", &b"sorry"[..]));
+    // Malformed: the stream is reset behind the answer.
+    let reset = loop {
+        let f = c.next().expect("a frame");
+        if f.kind == kind::RST_STREAM {
+            break f.code();
+        }
+    };
+    assert_eq!(reset, Code::ProtocolError as u32);
+    // HTTP/1 has the same page.
+    let said = String::from_utf8_lossy(&server.raw(b"GET / HTTP/1.1\r\nHost: .\r\n\r\n")).into_owned();
+    assert!(said.starts_with("HTTP/1.1 400 ") && said.ends_with("sorry"), "{said}");
+}
+
+#[test]
+fn a_graceful_end_says_goodbye_and_answers_what_was_asked() {
+    let server = serve("", "location /slow { limit_rate 20k; alias html/page; }");
+    let mut idle = Client::new(&server);
+    idle.request(1, "/small", &[], true);
+    assert!(idle.answer(1).ended);
+    let mut busy = Client::new(&server);
+    busy.request(1, "/slow", &[], true);
+    let first = loop {
+        let f = busy.next().expect("a frame");
+        if f.kind == kind::HEADERS {
+            break f;
+        }
+    };
+    assert_eq!(first.stream, 1);
+    server.signal(nix::sys::signal::Signal::SIGQUIT);
+    assert_eq!(idle.goodbye(), Some(0));
+    let mut n = 0;
+    let mut goodbye = None;
+    while let Some(f) = busy.next() {
+        match f.kind {
+            kind::DATA => n += f.payload.len(),
+            kind::GOAWAY => goodbye = Some(f.code()),
+            _ => {}
+        }
+    }
+    assert_eq!((n, goodbye), (10_000, Some(0)));
+}
+
+/// A client that sends `frames` again and again; what GOAWAY said, and how often it was sent.
+fn flood(server: &Server, most: usize, mut frames: impl FnMut(u32) -> Vec<u8>) -> (Option<u32>, usize) {
+    let mut c = Client::new(server);
+    c.request(1, "/small", &[], true);
+    c.answer(1);
+    let mut sent = 0;
+    for i in 0..most {
+        if !c.send(&frames(3 + 2 * i as u32)) {
+            break;
+        }
+        sent += 1;
+    }
+    let _ = c.stream.shutdown(Shutdown::Write);
+    (c.goodbye(), sent)
+}
+
+fn one(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    frame::push_header(&mut out, payload.len(), kind, flags, stream);
+    out.extend_from_slice(payload);
+    out
+}
+
+fn head(stream: u32, flags: u8) -> Vec<u8> {
+    // GET / of http, the authority as a literal.
+    let mut block = vec![0x82, 0x86, 0x84];
+    encode::indexed_plain(&mut block, encode::AUTHORITY, b"localhost");
+    one(kind::HEADERS, flags, stream, &block)
+}
+
+#[test]
+fn floods_end_in_enhance_your_calm() {
+    let calm = Some(Code::EnhanceYourCalm as u32);
+    let whole = flag::END_HEADERS | flag::END_STREAM;
+    type Frames = Box<dyn FnMut(u32) -> Vec<u8>>;
+    let floods: Vec<(&str, usize, Frames)> = vec![
+        (
+            "rapid reset",
+            2000,
+            Box::new(move |s| {
+                let mut out = head(s, flag::END_HEADERS);
+                frame::push_reset(&mut out, s, Code::Cancel);
+                out
+            }),
+        ),
+        (
+            "reset by a window of nothing",
+            2000,
+            Box::new(move |s| {
+                let mut out = head(s, flag::END_HEADERS);
+                frame::push_window_update(&mut out, s, 0);
+                out
+            }),
+        ),
+        (
+            "reset by too large a window",
+            2000,
+            Box::new(move |s| {
+                let mut out = head(s, flag::END_HEADERS);
+                frame::push_window_update(&mut out, s, 0x7fff_ffff);
+                out
+            }),
+        ),
+        (
+            "data behind the end",
+            2000,
+            Box::new(move |s| {
+                let mut out = head(s, whole);
+                out.extend(one(kind::DATA, 0, s, b"x"));
+                out
+            }),
+        ),
+        ("SETTINGS", 5000, Box::new(|_| one(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255]))),
+        ("PING", 5000, Box::new(|_| one(kind::PING, 0, 0, &[0; 8]))),
+        ("unknown frames", 5000, Box::new(|_| one(0x77, 0, 0, b"x"))),
+        ("PRIORITY", 5000, Box::new(|_| one(kind::PRIORITY, 0, 1, &[0, 0, 0, 3, 1]))),
+        ("WINDOW_UPDATE", 5000, Box::new(|_| one(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]))),
+        ("GOAWAY, PING", 5000, Box::new(|_| one(kind::PING, flag::ACK, 0, &[0; 8]))),
+    ];
+    for (what, most, frames) in floods {
+        // A server for each: a source that misbehaved has less.
+        let server = serve("", "location = / { return 204; }");
+        let (code, sent) = flood(&server, most, frames);
+        // The goodbye may be lost where the client goes on sending into a closed connection.
+        assert!(code == calm || (code.is_none() && sent < most), "{what}: {code:?} after {sent}");
+        server.wait_for_log("client sent too many", 1);
+        assert!(server.get("/small").starts_with("HTTP/1.1 200"), "{what}");
+    }
+}
+
+#[test]
+fn field_blocks_have_an_end() {
+    let server = serve("", "");
+    // Without an end.
+    let mut c = Client::new(&server);
+    c.send(&head(1, flag::END_STREAM));
+    for _ in 0..5 {
+        c.frame(kind::CONTINUATION, 0, 1, &[0x82; 16_000]);
+    }
+    assert_eq!(c.goodbye(), Some(Code::EnhanceYourCalm as u32));
+    // Of empty frames.
+    let mut c = Client::new(&server);
+    c.send(&head(1, flag::END_STREAM));
+    let mut out = Vec::new();
+    for _ in 0..20 {
+        out.extend(one(kind::CONTINUATION, 0, 1, b""));
+    }
+    c.send(&out);
+    assert_eq!(c.goodbye(), Some(Code::EnhanceYourCalm as u32));
+    // One field of four kilobytes, referred to again and again.
+    let mut c = Client::new(&server);
+    let mut block = vec![0x82, 0x86, 0x84];
+    encode::indexed_plain(&mut block, encode::AUTHORITY, b"localhost");
+    block.push(0x40);
+    push_int(&mut block, 0, 7, 1);
+    block.push(b'x');
+    push_int(&mut block, 0, 7, 3900);
+    block.extend_from_slice(&[b'a'; 3900]);
+    block.extend_from_slice(&[0x80 | 62; 12_000]);
+    c.frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &block);
+    assert_eq!(c.goodbye(), Some(Code::EnhanceYourCalm as u32));
+}
+
+#[test]
+fn a_client_that_does_not_read_costs_no_more_than_its_windows() {
+    let server = serve("", "send_timeout 1s;");
+    let mut c = Client::new(&server);
+    c.reads = false;
+    c.send(&one(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]));
+    for i in 0..200 {
+        c.request(1 + 2 * i, "/large", &[], true);
+    }
+    // Those beyond http2_max_concurrent_streams are refused; the others end when nobody reads them.
+    let mut refused = 0;
+    let mut ended = 0;
+    while refused < 72 || ended < 128 {
+        let f = c.next().expect("a frame");
+        if f.kind == kind::RST_STREAM && f.code() == Code::RefusedStream as u32 {
+            refused += 1;
+        } else if f.kind == kind::RST_STREAM {
+            ended += 1;
+        }
+        assert_ne!(f.kind, kind::DATA);
+    }
+    assert!(server.get("/small").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn a_client_that_vanishes_leaves_nothing_behind() {
+    let server = serve("", "location /status { stub_status; }");
+    for _ in 0..20 {
+        let mut c = Client::new(&server);
+        for s in [1, 3, 5] {
+            c.request(s, "/large", &[], true);
+        }
+        c.next();
+    }
+    wait_for("closed connections", || server.get("/status").contains("Active connections: 1 ").then_some(()));
+}
+
+#[test]
+fn curl_and_h2load_are_served() {
+    let server = serve("keepalive_requests 100000;", "");
+    let url = format!("http://{}/page", server.addr(0));
+    let got = std::process::Command::new("curl")
+        .args(["-s", "-o", "/dev/null", "-w", "%{http_version} %{http_code} %{size_download}"])
+        .args(["--http2-prior-knowledge", &url])
+        .output()
+        .expect("curl");
+    assert_eq!(String::from_utf8_lossy(&got.stdout), "2 200 10000");
+    let got = std::process::Command::new("h2load")
+        .args(["-n", "20000", "-c", "10", "-m", "20", &url])
+        .output()
+        .expect("h2load");
+    let text = String::from_utf8_lossy(&got.stdout);
+    assert!(text.contains("20000 succeeded, 0 failed, 0 errored"), "{text}");
+}
