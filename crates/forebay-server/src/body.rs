@@ -445,7 +445,10 @@ fn open_temporary(req: &mut Request) -> Result<(), BodyError> {
             }
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                let _ = std::fs::create_dir_all(&dir);
+                if let Err(e) = std::fs::create_dir_all(&dir) {
+                    req.log(Level::Crit, &format!("mkdir() \"{}\" failed ({e})", dir.display()));
+                    return Err(BodyError::Status(500));
+                }
             }
             Err(e) => {
                 let errno = Errno::from_io_error(&e).unwrap_or(Errno::IO);

@@ -187,7 +187,7 @@ impl Client {
 fn files_of_all_sizes_and_bodies_both_ways() {
     let server = serve(
         "",
-        "location /echo { client_body_buffer_size 1k; client_body_temp_path %DIR%/body; proxy_pass http://127.0.0.1:%PORT0%/body; } location /body { \
+        "client_body_temp_path %DIR%/body; location /echo { client_body_buffer_size 1k; proxy_pass http://127.0.0.1:%PORT0%/body; } location /body { \
          client_max_body_size 10m; proxy_pass http://127.0.0.1:%PORT0%/size; } location /size { return 200 \
          $content_length; } location /trailer { add_trailer X-End \"yes\"; alias html/page; }",
     );
