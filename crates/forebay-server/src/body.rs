@@ -557,7 +557,7 @@ pub async fn send(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>, ch
     }
     if req.resp.filters.is_empty() && rate.is_none() && !chunked && all_in_memory(&req.resp.body) {
         // Copying a small body costs less than describing two pieces to the kernel.
-        if req.resp.body_len() <= COPY {
+        if req.resp.body_len() <= COPY && req.conn.wire.as_stream().is_none() {
             for p in &req.resp.body {
                 head.extend_from_slice(memory(&req.resp.text, p));
             }

@@ -65,6 +65,8 @@ pub struct OpenFile {
     pub last_modified: [u8; 29],
     /// The rest of the response head as it was sent last, see [`crate::head::write_file`].
     pub tail: RefCell<Option<Tail>>,
+    /// The same for HTTP/2.
+    pub tail_h2: RefCell<Option<Tail>>,
     identity: Identity,
 }
 
@@ -361,6 +363,7 @@ pub fn inspect(fd: OwnedFd) -> Inspected {
         etag: etag.into(),
         last_modified: forebay_http::date::imf(identity.mtime.0),
         tail: RefCell::new(None),
+        tail_h2: RefCell::new(None),
         identity,
     })
 }

@@ -1,6 +1,7 @@
 //! The response head as it goes onto an HTTP/1 connection (nginx: the header filter). Hot path.
 
 use crate::config::http::Http;
+use crate::file_cache::{OpenFile, Tail};
 use crate::modules::core::{ServerTokens, Settings};
 use crate::request::{Peer, Request};
 use crate::response::Part;
@@ -259,7 +260,7 @@ pub fn write_file(req: &mut Request, out: &mut Vec<u8>) -> bool {
         || req.status_override.is_some()
         || *end != file.size
         || !req.keep_alive
-        || req.head.version != Version::Http11
+        || !matches!(req.head.version, Version::Http11 | Version::Http2)
     {
         return false;
     }
@@ -278,6 +279,9 @@ pub fn write_file(req: &mut Request, out: &mut Vec<u8>) -> bool {
         return false;
     }
     let made_for = (req.location, std::ptr::from_ref::<Http>(&http) as usize);
+    if req.head.version == Version::Http2 {
+        return write_file_h2(req, out, file, &l.settings.core, made_for);
+    }
     out.extend_from_slice(match l.settings.core.server_tokens {
         ServerTokens::Off => b"HTTP/1.1 200 OK\r\nServer: forebay\r\nDate: ".as_slice(),
         _ => {
@@ -303,7 +307,41 @@ pub fn write_file(req: &mut Request, out: &mut Vec<u8>) -> bool {
                 b.extend_from_slice(b"Accept-Ranges: bytes\r\n");
             }
             b.extend_from_slice(b"\r\n");
-            &tail.insert(crate::file_cache::Tail { made_for, bytes: b.into() }).bytes
+            &tail.insert(Tail { made_for, bytes: b.into() }).bytes
+        }
+    };
+    out.extend_from_slice(bytes);
+    true
+}
+
+/// The same as an HTTP/2 field block.
+fn write_file_h2(
+    req: &Request,
+    out: &mut Vec<u8>,
+    file: &OpenFile,
+    core: &Settings,
+    made_for: (usize, usize),
+) -> bool {
+    let r = &req.resp;
+    encode::status(out, 200);
+    encode::indexed_plain(out, encode::DATE, &req.thread.clock.http_date());
+    let mut tail = file.tail_h2.borrow_mut();
+    let bytes = match &*tail {
+        Some(t) if t.made_for == made_for => &t.bytes,
+        _ => {
+            let mut b = Vec::with_capacity(160);
+            let off = matches!(core.server_tokens, ServerTokens::Off);
+            encode::indexed(&mut b, encode::SERVER, if off { b"forebay" } else { PRODUCT.as_bytes() });
+            encode::indexed(&mut b, encode::CONTENT_TYPE, &r.content_type);
+            encode::indexed(&mut b, encode::CONTENT_LENGTH, itoa::Buffer::new().format(file.size).as_bytes());
+            encode::indexed(&mut b, encode::LAST_MODIFIED, &file.last_modified);
+            if !r.etag.is_empty() {
+                encode::indexed(&mut b, encode::ETAG, &r.etag);
+            }
+            if core.max_ranges.0 != Some(0) {
+                encode::indexed(&mut b, encode::ACCEPT_RANGES, b"bytes");
+            }
+            &tail.insert(Tail { made_for, bytes: b.into() }).bytes
         }
     };
     out.extend_from_slice(bytes);
