@@ -11,6 +11,7 @@ use crate::phases::{self, MAX_URI_CHANGES};
 use crate::reactor::{Job, Token};
 use crate::request::{Conn, Partial, Request};
 use crate::thread::Thread;
+use crate::tls::accept::{self, Accept};
 use forebay_conf::error::Level;
 use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
 use forebay_http::proxy_protocol::{self, Broken, Parsed};
@@ -25,6 +26,9 @@ const READ: usize = 4096;
 /// Requests of one connection answered before the others get their turn: a client that sends one behind the
 /// other without end must not hold up the thread.
 const TURN: u32 = 32;
+
+/// Longest that a handshake waits for room to send, from the connection's beginning.
+const HANDSHAKE: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// The life of a runner: one connection after another.
 pub async fn runner(thread: Rc<Thread>) {
@@ -127,6 +131,14 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
                 return;
             }
             Head::Stranger => return,
+            Head::Wait if req.conn.wire.owes() => {
+                // A handshake whose bytes have no room.
+                let until = req.conn.accepted + HANDSHAKE;
+                let room = req.conn.wire.wait_writable(thread);
+                if thread.reactor.deadline(until, room).await.is_none() {
+                    return;
+                }
+            }
             Head::Wait => {
                 let begun = !req.head.buf.is_empty();
                 guard.state(if begun { Some(|c| &c.reading) } else { None });
@@ -169,7 +181,11 @@ fn gone(req: &mut Request, end: End) {
     crate::request::push_peer(req.conn.peer, &mut client);
     let client = String::from_utf8_lossy(&client).into_owned();
     let (what, tail) = if req.conn.requests == 0 {
-        let doing = if req.conn.greeted { "waiting for request" } else { "reading PROXY protocol" };
+        let doing = match (req.conn.greeted, req.conn.wire.is_handshaking()) {
+            (false, _) => "reading PROXY protocol",
+            (true, true) => "SSL handshaking",
+            (true, false) => "waiting for request",
+        };
         let tail = format!(", client: {client}, server: {}", req.listener_text());
         (format!("{} while {doing}", end.text("closed")), tail)
     } else {
@@ -207,6 +223,13 @@ fn read_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Head {
     loop {
         if !req.conn.greeted && !req.take_greeting() {
             return Head::Stranger;
+        }
+        if req.conn.wire.is_handshaking() {
+            match accept::step(thread, req) {
+                Accept::Done => continue,
+                Accept::Wait => return Head::Wait,
+                Accept::Over => return Head::Stranger,
+            }
         }
         if req.conn.greeted && !req.head.buf.is_empty() {
             match parser::parse(&mut req.head, limits) {
@@ -246,6 +269,7 @@ fn park(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     } else {
         req.head_deadline(now)
     };
+    req.conn.wire.shrink();
     let mut conn = req.end_connection();
     if !fresh {
         let buf = req.head.buf.as_slice().into();
@@ -297,7 +321,10 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request) -> bool {
         let text = String::from_utf8_lossy(line.of(&req.head.buf)).into_owned();
         req.log(Level::Info, &format!("client sent invalid header line: \"{text}\""));
     }
-    phases::run(req).await;
+    match accept::judge(req) {
+        None => phases::run(req).await,
+        Some(status) => phases::answer(req, status).await,
+    }
     if req.drop_connection {
         finish(req);
         return false;
@@ -458,10 +485,19 @@ async fn close(thread: &Rc<Thread>, req: &mut Request, unread: bool) {
 }
 
 impl Request {
+    /// Encrypts the connection, if the listener asks for that. What has been read belongs to the handshake.
+    fn begin_tls(&mut self) {
+        if self.address().is_some_and(|a| a.options.ssl) {
+            let received = std::mem::take(&mut self.head.buf);
+            self.conn.wire.encrypt(crate::tls::stream::Stream::server(received));
+        }
+    }
+
     /// Reads the PROXY protocol header, if the listener asks for one. `false`: what came is none.
     fn take_greeting(&mut self) -> bool {
         if !self.address().is_some_and(|a| a.options.proxy_protocol) {
             self.conn.greeted = true;
+            self.begin_tls();
             return true;
         }
         if self.head.buf.is_empty() {
@@ -473,6 +509,7 @@ impl Request {
                 self.head.buf.drain(..len);
                 self.conn.proxied = header.map(Box::new);
                 self.conn.greeted = true;
+                self.begin_tls();
                 true
             }
             Err(broken) => {
@@ -524,7 +561,11 @@ impl Request {
         let http = self.http();
         let server = self.address().map_or(0, |a| a.default_server);
         let timeout = http.servers.get(server).map(|s| s.settings.client_header_timeout.0);
-        let from = if self.head.buf.is_empty() { now } else { self.started };
+        let from = match (self.conn.wire.is_handshaking(), self.head.buf.is_empty()) {
+            (true, _) => self.conn.accepted,
+            (false, true) => now,
+            (false, false) => self.started,
+        };
         from + timeout.unwrap_or(std::time::Duration::from_secs(60))
     }
 

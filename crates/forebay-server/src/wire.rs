@@ -8,6 +8,7 @@
 use crate::reactor::{Reactor, Token};
 use crate::request::Conn;
 use crate::thread::Thread;
+use crate::tls::stream::Stream;
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::os::fd::OwnedFd;
@@ -17,6 +18,8 @@ use std::task::{Context, Poll};
 #[derive(Debug)]
 pub struct Wire {
     token: Token,
+    /// The encryption, if there is any.
+    tls: Option<Box<Stream>>,
 }
 
 /// What follows the bytes of a write.
@@ -60,7 +63,47 @@ fn retry<R>(mut f: impl FnMut() -> Option<Result<R, Errno>>) -> Result<R, Errno>
 impl Wire {
     /// The plain bytes of a socket.
     pub fn plain(token: Token) -> Wire {
-        Wire { token }
+        Wire { token, tls: None }
+    }
+
+    /// From now on encrypted.
+    pub fn encrypt(&mut self, stream: Stream) {
+        self.tls = Some(Box::new(stream));
+    }
+
+    /// Plain after all.
+    pub fn decrypt(&mut self) {
+        self.tls = None;
+    }
+
+    /// The encryption, if there is any.
+    pub fn tls(&mut self) -> Option<&mut Stream> {
+        self.tls.as_deref_mut()
+    }
+
+    /// Whether nothing is encrypted.
+    pub fn is_plain(&self) -> bool {
+        self.tls.is_none()
+    }
+
+    /// Whether a handshake is not over.
+    #[inline]
+    pub fn is_handshaking(&self) -> bool {
+        self.tls.as_ref().is_some_and(|s| !s.established())
+    }
+
+    /// Gives memory back before a pause.
+    pub fn shrink(&mut self) {
+        if let Some(s) = &mut self.tls {
+            s.shrink();
+        }
+    }
+
+    /// Says to the other side that this is the end (`close_notify`), without waiting.
+    pub fn close(&mut self, t: &Thread) {
+        if let Some(s) = &mut self.tls {
+            s.close(t, self.token);
+        }
     }
 
     /// The wire of nothing.
@@ -76,7 +119,7 @@ impl Wire {
     /// Whether a read may give something, as far as is known without asking the kernel.
     #[inline]
     pub fn is_readable(&self, t: &Thread) -> bool {
-        t.reactor.is_readable(self.token)
+        self.tls.as_ref().is_some_and(|s| s.has_ready()) || t.reactor.is_readable(self.token)
     }
 
     /// Reads into the spare capacity of `buf`, which must not be empty; 0 is the end.
@@ -85,6 +128,9 @@ impl Wire {
     /// `AGAIN` when there is nothing; other errors end the connection.
     #[inline]
     pub fn read(&mut self, t: &Thread, buf: &mut Vec<u8>) -> Result<usize, Errno> {
+        if let Some(s) = &mut self.tls {
+            return s.read(t, self.token, buf);
+        }
         let room = buf.capacity() - buf.len();
         let got = retry(|| {
             t.reactor.with_fd(self.token, |fd| {
@@ -103,7 +149,7 @@ impl Wire {
     /// Whether bytes that were taken have not left yet.
     #[inline]
     pub fn owes(&self) -> bool {
-        false
+        self.tls.as_ref().is_some_and(|s| s.owes())
     }
 
     /// Writes bytes; over TLS none sends what is owed.
@@ -112,6 +158,9 @@ impl Wire {
     /// `AGAIN` when there is no room; other errors end the connection.
     #[inline]
     pub fn send(&mut self, t: &Thread, bytes: &[u8], then: Then) -> Result<Sent, Errno> {
+        if let Some(s) = &mut self.tls {
+            return s.send(t, self.token, &[IoSlice::new(bytes)], then);
+        }
         let sent = retry(|| t.reactor.with_fd(self.token, |fd| rustix::net::send(fd, bytes, flags(then))))?;
         Ok(Sent { bytes: sent, full: sent < bytes.len() })
     }
@@ -124,6 +173,9 @@ impl Wire {
     pub fn send_pieces(&mut self, t: &Thread, pieces: &[IoSlice<'_>], then: Then) -> Result<Sent, Errno> {
         if let [one] = pieces {
             return self.send(t, one, then);
+        }
+        if let Some(s) = &mut self.tls {
+            return s.send(t, self.token, pieces, then);
         }
         let want: usize = pieces.iter().map(|s| s.len()).sum();
         let sent = retry(|| {
@@ -146,6 +198,9 @@ impl Wire {
         offset: &mut u64,
         count: usize,
     ) -> Result<Sent, Errno> {
+        if let Some(s) = &mut self.tls {
+            return s.send_file(t, self.token, file, offset, count);
+        }
         let sent = retry(|| {
             t.reactor.with_fd(self.token, |fd| rustix::fs::sendfile(fd, file, Some(&mut *offset), count))
         })?;
@@ -154,6 +209,7 @@ impl Wire {
 
     /// Says that nothing more will be sent.
     pub fn shutdown(&mut self, t: &Thread) {
+        self.close(t);
         let how = rustix::net::Shutdown::Write;
         let _ = t.reactor.with_fd(self.token, |fd| rustix::net::shutdown(fd, how));
     }
@@ -171,7 +227,9 @@ impl Wire {
 
     /// Waits until a read may give something; call it after a read that said `AGAIN`.
     pub async fn wait_readable(&self, t: &Thread) {
-        t.reactor.readable(self.token).await;
+        if !self.tls.as_ref().is_some_and(|s| s.has_ready()) {
+            t.reactor.readable(self.token).await;
+        }
     }
 
     /// Waits until a write may take something; call it after a write that found no room.
@@ -181,6 +239,9 @@ impl Wire {
 
     /// As [`Wire::wait_readable`]; `clear` first says that the last read found nothing.
     pub fn poll_readable(&self, t: &Thread, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
+        if self.tls.as_ref().is_some_and(|s| s.has_ready()) {
+            return Poll::Ready(());
+        }
         t.reactor.poll_readable(self.token, clear, cx)
     }
 

@@ -35,6 +35,10 @@ pub struct Http {
     pub charset_maps: modules::charset::Maps,
     /// Upstream groups.
     pub upstreams: Vec<crate::upstream::Group>,
+    /// Some variable shows what a ClientHello offers.
+    pub shows_hello: bool,
+    /// Directory of the configuration file: certificates that are loaded later are found from there.
+    pub conf_dir: std::path::PathBuf,
     /// Whether any location has `auto_redirect`.
     pub has_auto_redirect: bool,
 }
@@ -74,6 +78,8 @@ pub struct Server {
     pub named: HashMap<Vec<u8>, LocationId>,
     /// All its names.
     pub names: Vec<super::names::ServerName>,
+    /// TLS, if it has any.
+    pub tls: Option<crate::tls::server::ServerTls>,
     /// Names with regular expressions, whose captures are set when the server is chosen.
     pub has_captures: bool,
 }
@@ -371,6 +377,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 settings: s.written.resolve(),
                 root: s.root,
                 tree,
+                tls: None,
                 named: std::mem::take(&mut s.named),
                 has_captures: s.names.iter().any(super::names::ServerName::has_captures),
                 names: std::mem::take(&mut s.names),
@@ -437,9 +444,26 @@ impl<'s, 'f> Builder<'s, 'f> {
         if let Some(message) = self.cx.zones.undefined() {
             return Err(super::plain(&message));
         }
+        let mut loader = crate::tls::server::Loader::default();
+        for s in &mut servers {
+            if let Some(l) = locations.get(s.root) {
+                s.tls = loader.server(&l.settings.ssl, self.cx)?;
+            }
+        }
+        for (i, s) in self.servers.iter().enumerate() {
+            let ssl = s.listens.iter().find(|l| l.address_options.ssl);
+            if let (Some(l), None) = (ssl, &servers[i].tls) {
+                let text = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
+                return Err(l.error(text.to_owned()));
+            }
+        }
         let upstreams = std::mem::take(self.cx.upstreams).finish(self.cx)?;
         let http = Http {
             upstreams,
+            shows_hello: [b"ssl_ciphers".as_slice(), b"ssl_curves", b"ssl_sigalgs"]
+                .iter()
+                .any(|v| self.cx.vars.uses_prefix(v)),
+            conf_dir: self.cx.conf_path(b""),
             has_auto_redirect: locations.iter().any(|l| l.auto_redirect),
             servers,
             locations,

@@ -31,6 +31,7 @@ pub mod rewrite;
 pub mod secure_link;
 pub mod server;
 pub mod split_clients;
+pub mod ssl;
 pub mod static_file;
 pub mod stub_status;
 pub mod try_files;
@@ -76,7 +77,7 @@ macro_rules! modules {
 
 modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
-    gzip_accept, gzip_static, referer, secure_link, userid, proxy, limit_req,
+    gzip_accept, gzip_static, referer, secure_link, userid, proxy, limit_req, ssl,
 }
 
 /// What a hook decided.
