@@ -142,7 +142,7 @@ pub fn version_line() -> String {
 /// What `-V` adds.
 pub fn build_lines() -> String {
     format!(
-        "built by {}\nconfigure arguments: {}\n",
+        "built by {}\nTLS SNI support enabled\nconfigure arguments: {}\n",
         env!("FOREBAY_RUSTC"),
         crate::paths::configure_arguments()
     )

@@ -137,6 +137,8 @@ pub struct Location {
     pub limit_except: Option<(Vec<Vec<u8>>, LocationId)>,
     /// Locations inside this one.
     pub tree: LocationTree,
+    /// How upstreams are spoken to where that is encrypted.
+    pub upstream_tls: Option<std::sync::Arc<crate::tls::client::ClientTls>>,
     /// Hooks that are enabled here.
     pub plan: modules::Plan,
     /// A prefix location that ends in a slash and is taken by a proxying handler: the name without the
@@ -425,6 +427,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 limit_except: l.limit_except,
                 tree,
                 plan,
+                upstream_tls: None,
                 auto_redirect,
             });
         }
@@ -448,6 +451,14 @@ impl<'s, 'f> Builder<'s, 'f> {
         for s in &mut servers {
             if let Some(l) = locations.get(s.root) {
                 s.tls = loader.server(&l.settings.ssl, self.cx)?;
+            }
+        }
+        for l in &mut locations {
+            if let Some(modules::Content::Proxy(pass)) = &l.content
+                && pass.may_encrypt()
+            {
+                let made = crate::tls::client::ClientTls::new(&l.settings.proxy_ssl, &mut loader, self.cx)?;
+                l.upstream_tls = Some(std::sync::Arc::new(made));
             }
         }
         for (i, s) in self.servers.iter().enumerate() {

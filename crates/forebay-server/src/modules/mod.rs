@@ -24,6 +24,7 @@ pub mod log;
 pub mod map;
 pub mod proxy;
 pub mod proxy_protocol;
+pub mod proxy_ssl;
 pub mod random_index;
 pub mod realip;
 pub mod referer;
@@ -77,7 +78,7 @@ macro_rules! modules {
 
 modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
-    gzip_accept, gzip_static, referer, secure_link, userid, proxy, limit_req, ssl,
+    gzip_accept, gzip_static, referer, secure_link, userid, proxy, limit_req, ssl, proxy_ssl,
 }
 
 /// What a hook decided.
@@ -305,6 +306,7 @@ pub fn variables() -> impl Iterator<Item = &'static Row> {
         userid::VARIABLES,
         crate::upstream::vars::VARIABLES,
         limit_req::VARIABLES,
+        crate::tls::vars::VARIABLES,
     ]
     .into_iter()
     .flatten()

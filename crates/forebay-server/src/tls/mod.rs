@@ -4,10 +4,12 @@
 
 pub mod accept;
 pub mod ciphers;
+pub mod client;
 pub mod hello;
 pub mod pem;
 pub mod record;
 pub mod server;
 pub mod sessions;
 pub mod stream;
+pub mod vars;
 pub mod verify;

@@ -92,6 +92,16 @@ struct Entry {
 }
 
 impl Loaded {
+    /// An empty store: most certificates, seconds that an unused one and any one is kept.
+    pub fn of((max, inactive, valid): (usize, u64, u64)) -> Loaded {
+        Loaded {
+            max,
+            inactive: Duration::from_secs(inactive),
+            valid: Duration::from_secs(valid),
+            map: Default::default(),
+        }
+    }
+
     fn get(&self, name: &[u8]) -> Option<Arc<CertifiedKey>> {
         let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = map.get_mut(name)?;
@@ -180,11 +190,15 @@ pub struct Loader {
 }
 
 impl Loader {
-    fn load(
+    /// A certificate with its key.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    pub fn load(
         &mut self,
         cert: &Name,
         key: &Name,
-        s: &Settings,
+        passwords: &[Zeroizing<Vec<u8>>],
         cx: &mut Scope<'_>,
     ) -> Result<Arc<CertifiedKey>, Error> {
         let names = (cert.text.clone(), key.text.clone());
@@ -209,14 +223,13 @@ impl Loader {
         let key_pem = text_of(key_text, |n| read(n, "certificate key", cx)).map_err(|m| key.error(m))?;
         let cert_name = shown(&cert.text, &cx.conf_path(&cert.text));
         let key_name = shown(key_text, &cx.conf_path(key_text));
-        let made =
-            certified((&cert_name, &cert_pem), (&key_name, &key_pem), &s.password_file.0).map_err(|m| {
-                if m.contains("certificate key") || m.contains("PrivateKey") {
-                    key.error(m)
-                } else {
-                    cert.error(m)
-                }
-            })?;
+        let made = certified((&cert_name, &cert_pem), (&key_name, &key_pem), passwords).map_err(|m| {
+            if m.contains("certificate key") || m.contains("PrivateKey") {
+                key.error(m)
+            } else {
+                cert.error(m)
+            }
+        })?;
         let made = Arc::new(made);
         self.keys.insert(names, made.clone());
         Ok(made)
@@ -245,7 +258,7 @@ impl Loader {
                 );
             };
             if cert.template.as_const().is_some() && key.template.as_const().is_some() {
-                presented.push(self.load(cert, key, s, cx)?);
+                presented.push(self.load(cert, key, &s.password_file.0, cx)?);
             } else {
                 dynamic.push((cert.clone(), key.clone()));
             }
@@ -264,12 +277,7 @@ impl Loader {
             let place = certificates.first().map(|c| c.place.clone());
             place.map_or_else(|| crate::config::plain(&m), |p| Error { message: m.clone(), ..p })
         })?;
-        let loaded = s.certificate_cache.0.map(|(max, inactive, valid)| Loaded {
-            max,
-            inactive: Duration::from_secs(inactive),
-            valid: Duration::from_secs(valid),
-            map: Default::default(),
-        });
+        let loaded = s.certificate_cache.0.map(Loaded::of);
         Ok(Some(ServerTls {
             config,
             dynamic,
@@ -397,30 +405,8 @@ impl ServerTls {
         for k in &self.presented.0 {
             keys.push(k.read().unwrap_or_else(PoisonError::into_inner).clone());
         }
-        for (cert, key) in names {
-            let id = [cert.as_slice(), b"\0", key].concat();
-            if let Some(k) = self.loaded.as_ref().and_then(|l| l.get(&id)) {
-                keys.push(k);
-                continue;
-            }
-            let path = |n: &[u8]| base.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(n));
-            let read = |n: &[u8], what: &str| {
-                std::fs::read(path(n)).map_err(|e| {
-                    format!("cannot load {what} \"{}\": {}", path(n).display(), bio_failed(&path(n), &e))
-                })
-            };
-            let cert_pem = text_of(cert, |n| read(n, "certificate"))?;
-            let key_pem = text_of(key, |n| read(n, "certificate key"))?;
-            let made = certified(
-                (&shown(cert, &path(cert)), &cert_pem),
-                (&shown(key, &path(key)), &key_pem),
-                &self.passwords,
-            )?;
-            let made = Arc::new(made);
-            if let Some(l) = &self.loaded {
-                l.put(id, made.clone());
-            }
-            keys.push(made);
+        for files in names {
+            keys.push(certified_files(files, base, &self.passwords, self.loaded.as_ref())?);
         }
         let mut config = ServerConfig::clone(&self.config);
         config.cert_resolver = Arc::new(Presented::new(keys));
@@ -436,4 +422,36 @@ pub fn expired(chain: &[CertificateDer<'_>]) -> Option<&'static str> {
 /// A warning without a place.
 pub fn warning(message: String) -> Error {
     Error { level: Level::Warn, ..crate::config::plain(&message) }
+}
+
+/// Loads certificate and key by names that were evaluated, found below `base`.
+///
+/// # Errors
+/// What is to be logged.
+pub fn certified_files(
+    files: &(Vec<u8>, Vec<u8>),
+    base: &Path,
+    passwords: &[Zeroizing<Vec<u8>>],
+    cache: Option<&Loaded>,
+) -> Result<Arc<CertifiedKey>, String> {
+    let (cert, key) = files;
+    let id = [cert.as_slice(), b"\0", key].concat();
+    if let Some(k) = cache.and_then(|c| c.get(&id)) {
+        return Ok(k);
+    }
+    let path = |n: &[u8]| base.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(n));
+    let read = |n: &[u8], what: &str| {
+        let failed = |e: std::io::Error| {
+            format!("cannot load {what} \"{}\": {}", path(n).display(), bio_failed(&path(n), &e))
+        };
+        std::fs::read(path(n)).map_err(failed)
+    };
+    let cert_pem = text_of(cert, |n| read(n, "certificate"))?;
+    let key_pem = text_of(key, |n| read(n, "certificate key"))?;
+    let names = (shown(cert, &path(cert)), shown(key, &path(key)));
+    let made = Arc::new(certified((&names.0, &cert_pem), (&names.1, &key_pem), passwords)?);
+    if let Some(c) = cache {
+        c.put(id, made.clone());
+    }
+    Ok(made)
 }
