@@ -461,11 +461,16 @@ impl<'s, 'f> Builder<'s, 'f> {
                 l.upstream_tls = Some(std::sync::Arc::new(made));
             }
         }
-        for (i, s) in self.servers.iter().enumerate() {
-            let ssl = s.listens.iter().find(|l| l.address_options.ssl);
-            if let (Some(l), None) = (ssl, &servers[i].tls) {
+        // Who has no certificate takes that of the default server, which must have one.
+        for a in
+            addresses.iter().flat_map(|l| std::iter::once(&l.default).chain(l.exact.iter().map(|e| &e.1)))
+        {
+            let i = a.default_server;
+            if a.options.ssl && servers.get(i).is_some_and(|s| s.tls.is_none()) {
+                let listens = self.servers.get(i).map(|s| s.listens.as_slice()).unwrap_or_default();
+                let at = listens.iter().find(|l| l.address_options.ssl).or(listens.first());
                 let text = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
-                return Err(l.error(text.to_owned()));
+                return Err(at.map_or_else(|| super::plain(text), |l| l.error(text.to_owned())));
             }
         }
         let upstreams = std::mem::take(self.cx.upstreams).finish(self.cx)?;

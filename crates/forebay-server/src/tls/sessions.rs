@@ -183,28 +183,35 @@ impl TicketKey {
     }
 }
 
-/// Time after which the process makes itself a new key.
-const ROTATION: Duration = Duration::from_secs(3600);
-/// Keys kept: the longest time that a ticket is good, in rotations.
-const KEPT: usize = 25;
+/// Keys of one age: a ticket is good as long as the one before the newest is.
+const KEPT: usize = 3;
 
-/// The process's own keys, newest first.
-static OWN: RwLock<Vec<(Instant, Arc<TicketKey>)>> = RwLock::new(Vec::new());
+type Own = Vec<(Instant, Arc<TicketKey>)>;
 
-fn own_key() -> Option<Arc<TicketKey>> {
-    let fresh = |keys: &[(Instant, Arc<TicketKey>)]| {
-        keys.first().filter(|(made, _)| made.elapsed() < ROTATION).map(|(_, key)| key.clone())
+/// The process's own keys by the time after which they are replaced, newest first.
+static OWN: RwLock<Vec<(Duration, Own)>> = RwLock::new(Vec::new());
+
+fn own_key(life: Duration) -> Option<Arc<TicketKey>> {
+    let fresh = |all: &[(Duration, Own)]| {
+        let keys = all.iter().find(|(l, _)| *l == life).map(|(_, keys)| keys)?;
+        keys.first().filter(|(made, _)| made.elapsed() < life).map(|(_, key)| key.clone())
     };
     if let Some(key) = fresh(&OWN.read().unwrap_or_else(PoisonError::into_inner)) {
         return Some(key);
     }
-    let mut keys = OWN.write().unwrap_or_else(PoisonError::into_inner);
-    if let Some(key) = fresh(&keys) {
+    let mut all = OWN.write().unwrap_or_else(PoisonError::into_inner);
+    if let Some(key) = fresh(&all) {
         return Some(key);
     }
     let key = Arc::new(TicketKey::random()?);
-    keys.insert(0, (Instant::now(), key.clone()));
-    keys.truncate(KEPT);
+    let at = all.iter().position(|(l, _)| *l == life).unwrap_or(all.len());
+    if at == all.len() {
+        all.push((life, Own::new()));
+    }
+    if let Some((_, keys)) = all.get_mut(at) {
+        keys.insert(0, (Instant::now(), key.clone()));
+        keys.truncate(KEPT);
+    }
     Some(key)
 }
 
@@ -257,7 +264,7 @@ impl ProducesTickets for Tickets {
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
         match self.keys.first() {
             Some(key) => self.seal(key, plain),
-            None => self.seal(&*own_key()?, plain),
+            None => self.seal(&*own_key(self.timeout)?, plain),
         }
     }
     fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
@@ -267,7 +274,7 @@ impl ProducesTickets for Tickets {
         }
         let found = {
             let keys = OWN.read().unwrap_or_else(PoisonError::into_inner);
-            keys.iter().find(|(_, k)| k.name == name).map(|(_, k)| k.clone())
+            keys.iter().flat_map(|(_, own)| own).find(|(_, k)| k.name == name).map(|(_, k)| k.clone())
         };
         found.and_then(|k| self.open(&k, ticket))
     }

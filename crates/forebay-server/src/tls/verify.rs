@@ -200,49 +200,62 @@ impl Trust {
         purpose: Purpose,
         now: i64,
     ) -> Result<(), Failure> {
+        // As OpenSSL does when nobody stops it at the first failure: extensions and revocation from the leaf
+        // on, signatures and times from the root on, and the last failure counts.
+        let mut last = Ok(());
         for (i, (cert, _)) in path.iter().enumerate() {
             if cert.extensions().iter().any(|e| e.critical && !is_understood(e)) {
-                return Err(Failure(34));
+                last = Err(Failure(34));
             }
-            if i > 0 {
-                let constraints = cert.basic_constraints().ok().flatten().map(|c| c.value);
-                let is_ca = match constraints {
-                    Some(c) => c.ca,
-                    None => cert.version() == X509Version::V1 && is_self_issued(cert),
+            if i == 0 {
+                let fits = match cert.extended_key_usage() {
+                    Ok(Some(u)) if purpose == Purpose::Client => u.value.any || u.value.client_auth,
+                    Ok(Some(u)) => u.value.any || u.value.server_auth,
+                    Ok(None) => true,
+                    Err(_) => false,
                 };
-                let may_sign = cert.key_usage().ok().flatten().is_none_or(|u| u.value.key_cert_sign());
-                if !is_ca || !may_sign {
-                    return Err(Failure(79));
+                if !fits {
+                    last = Err(Failure(26));
                 }
-                let between =
-                    path.get(1..i).unwrap_or_default().iter().filter(|(c, _)| !is_self_issued(c)).count();
-                let room = constraints.and_then(|c| c.path_len_constraint);
-                if room.is_some_and(|n| between > n as usize) {
-                    return Err(Failure(25));
-                }
+                continue;
             }
-            let issuer = path.get(i + 1).map_or(*cert, |(c, _)| c);
-            if !signed_by(current_der(cert), issuer.public_key()) && (i + 1 < path.len() || path.len() == 1) {
+            let constraints = cert.basic_constraints().ok().flatten().map(|c| c.value);
+            let is_ca = match constraints {
+                Some(c) => c.ca,
+                None => cert.version() == X509Version::V1 && is_self_issued(cert),
+            };
+            let may_sign = cert.key_usage().ok().flatten().is_none_or(|u| u.value.key_cert_sign());
+            if !is_ca || !may_sign {
+                last = Err(Failure(79));
+            }
+            let between =
+                path.get(1..i).unwrap_or_default().iter().filter(|(c, _)| !is_self_issued(c)).count();
+            let room = constraints.and_then(|c| c.path_len_constraint);
+            if room.is_some_and(|n| between > n as usize) {
+                last = Err(Failure(25));
+            }
+        }
+        let issuer_of = |i: usize| path.get(i + 1).or(path.get(i)).map(|(c, _)| *c);
+        for (i, (cert, _)) in path.iter().enumerate() {
+            let issuer = issuer_of(i).ok_or(Failure(2))?;
+            if let Err(f) = self.check_revoked(cert, issuer, now) {
+                last = Err(f);
+            }
+        }
+        for (i, (cert, _)) in path.iter().enumerate().rev() {
+            let issuer = issuer_of(i).ok_or(Failure(2))?;
+            // Nobody vouches for a root but whoever trusts it.
+            if i + 1 < path.len() && !signed_by(current_der(cert), issuer.public_key()) {
                 return Err(Failure(7));
             }
             if cert.validity().not_before.timestamp() > now {
-                return Err(Failure(9));
+                last = Err(Failure(9));
             }
             if cert.validity().not_after.timestamp() < now {
-                return Err(Failure(10));
+                last = Err(Failure(10));
             }
-            self.check_revoked(cert, issuer, now)?;
         }
-        let leaf = path.first().map(|(c, _)| *c).ok_or(Failure(7))?;
-        match leaf.extended_key_usage() {
-            Ok(None) => Ok(()),
-            Ok(Some(u)) => {
-                let fits = u.value.any
-                    || if purpose == Purpose::Client { u.value.client_auth } else { u.value.server_auth };
-                if fits { Ok(()) } else { Err(Failure(26)) }
-            }
-            Err(_) => Err(Failure(26)),
-        }
+        last
     }
 
     /// Every certificate of a chain needs a list of its issuer, once there are lists (nginx: ssl_crl).
