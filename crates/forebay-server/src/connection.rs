@@ -12,6 +12,7 @@ use crate::phases::{self, MAX_URI_CHANGES};
 use crate::reactor::{Job, Token};
 use crate::request::{Conn, Partial, Request};
 use crate::thread::Thread;
+use crate::tls::accept::{self, Accept};
 use forebay_conf::error::Level;
 use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
 use forebay_http::h2::frame::{Code, PREFACE};
@@ -27,6 +28,9 @@ const READ: usize = 4096;
 /// Requests of one connection answered before the others get their turn: a client that sends one behind the
 /// other without end must not hold up the thread.
 const TURN: u32 = 32;
+
+/// Longest that a handshake waits for room to send, from the connection's beginning.
+const HANDSHAKE: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// The life of a runner: one connection after another.
 pub async fn runner(thread: Rc<Thread>) {
@@ -78,6 +82,8 @@ enum Head {
     Stranger,
     /// The client speaks HTTP/2; the session is in the connection.
     Http2,
+    /// The client has agreed on HTTP/2 and does not speak it.
+    NoPreface,
 }
 
 /// Why a head will not be completed.
@@ -141,6 +147,15 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
             }
             Head::Stranger => return,
             Head::Http2 => return serve_session(thread, req, &mut guard).await,
+            Head::NoPreface => return broken_preface(thread, req).await,
+            Head::Wait if req.conn.wire.owes() => {
+                // A handshake whose bytes have no room.
+                let until = req.conn.accepted + HANDSHAKE;
+                let room = req.conn.wire.wait_writable(thread);
+                if thread.reactor.deadline(until, room).await.is_none() {
+                    return;
+                }
+            }
             Head::Wait => {
                 let begun = !req.head.buf.is_empty();
                 guard.state(if begun { Some(|c| &c.reading) } else { None });
@@ -183,7 +198,11 @@ fn gone(req: &mut Request, end: End) {
     crate::request::push_peer(req.conn.peer, &mut client);
     let client = String::from_utf8_lossy(&client).into_owned();
     let (what, tail) = if req.conn.requests == 0 {
-        let doing = if req.conn.greeted { "waiting for request" } else { "reading PROXY protocol" };
+        let doing = match (req.conn.greeted, req.conn.wire.is_handshaking()) {
+            (false, _) => "reading PROXY protocol",
+            (true, true) => "SSL handshaking",
+            (true, false) => "waiting for request",
+        };
         let tail = format!(", client: {client}, server: {}", req.listener_text());
         (format!("{} while {doing}", end.text("closed")), tail)
     } else {
@@ -222,7 +241,14 @@ fn read_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Head {
         if !req.conn.greeted && !req.take_greeting() {
             return Head::Stranger;
         }
-        if req.conn.greeted && req.conn.requests == 0 && req.head.buf.first() == Some(&b'P') {
+        if req.conn.wire.is_handshaking() {
+            match accept::step(thread, req) {
+                Accept::Done => continue,
+                Accept::Wait => return Head::Wait,
+                Accept::Over => return Head::Stranger,
+            }
+        }
+        if req.conn.requests == 0 && req.conn.greeted && req.may_be_preface() {
             match preface(thread, req) {
                 Preface::Http1 => {}
                 Preface::Partial => {
@@ -232,6 +258,7 @@ fn read_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Head {
                     continue;
                 }
                 Preface::Http2 => return Head::Http2,
+                Preface::Broken => return Head::NoPreface,
             }
         }
         if req.conn.greeted && !req.head.buf.is_empty() {
@@ -273,13 +300,19 @@ enum Preface {
     Http1,
     Partial,
     Http2,
+    Broken,
 }
 
 /// Looks for the preface of HTTP/2 (RFC 9113, section 3.4), where the address speaks it.
 fn preface(thread: &Rc<Thread>, req: &mut Request) -> Preface {
     let buf = &req.head.buf;
     let n = buf.len().min(PREFACE.len());
+    let agreed = req.conn.tls.as_ref().map(|s| s.alpn.as_deref() == Some(b"h2"));
     if buf.get(..n) != PREFACE.get(..n) {
+        return if agreed == Some(true) { Preface::Broken } else { Preface::Http1 };
+    }
+    // Over TLS the client says beforehand what it is going to speak.
+    if agreed == Some(false) {
         return Preface::Http1;
     }
     let Some(settings) = req.http2_settings() else { return Preface::Http1 };
@@ -359,6 +392,8 @@ async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Conn, st
         req.refused = refusal.status;
         req.log(Level::Info, &format!("{} while reading client request headers", refusal.reason));
         phases::refuse(req, refusal.status).await;
+    } else if let Some(status) = accept::judge(req).or_else(|| req.misdirected()) {
+        phases::refuse(req, status).await;
     } else {
         phases::run(req).await;
     }
@@ -390,6 +425,7 @@ fn park(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     } else {
         req.head_deadline(now)
     };
+    req.conn.wire.shrink();
     let mut conn = req.end_connection();
     if !fresh {
         let buf = req.head.buf.as_slice().into();
@@ -441,7 +477,10 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request) -> bool {
         let text = String::from_utf8_lossy(line.of(&req.head.buf)).into_owned();
         req.log(Level::Info, &format!("client sent invalid header line: \"{text}\""));
     }
-    phases::run(req).await;
+    match accept::judge(req) {
+        None => phases::run(req).await,
+        Some(status) => phases::refuse(req, status).await,
+    }
     if req.drop_connection {
         finish(req);
         return false;
@@ -618,10 +657,19 @@ pub async fn close(thread: &Rc<Thread>, req: &mut Request, unread: bool) {
 }
 
 impl Request {
+    /// Encrypts the connection, if the listener asks for that. What has been read belongs to the handshake.
+    fn begin_tls(&mut self) {
+        if self.address().is_some_and(|a| a.options.ssl) {
+            let received = std::mem::take(&mut self.head.buf);
+            self.conn.wire.encrypt(crate::tls::stream::Stream::server(received));
+        }
+    }
+
     /// Reads the PROXY protocol header, if the listener asks for one. `false`: what came is none.
     fn take_greeting(&mut self) -> bool {
         if !self.address().is_some_and(|a| a.options.proxy_protocol) {
             self.conn.greeted = true;
+            self.begin_tls();
             return true;
         }
         if self.head.buf.is_empty() {
@@ -633,6 +681,7 @@ impl Request {
                 self.head.buf.drain(..len);
                 self.conn.proxied = header.map(Box::new);
                 self.conn.greeted = true;
+                self.begin_tls();
                 true
             }
             Err(broken) => {
@@ -684,7 +733,11 @@ impl Request {
         let http = self.http();
         let server = self.address().map_or(0, |a| a.default_server);
         let timeout = http.servers.get(server).map(|s| s.settings.client_header_timeout.0);
-        let from = if self.head.buf.is_empty() { now } else { self.started };
+        let from = match (self.conn.wire.is_handshaking(), self.head.buf.is_empty()) {
+            (true, _) => self.conn.accepted,
+            (false, true) => now,
+            (false, false) => self.started,
+        };
         from + timeout.unwrap_or(std::time::Duration::from_secs(60))
     }
 
@@ -821,12 +874,33 @@ impl Request {
             && self.http2_settings().is_some()
     }
 
+    /// A request by HTTP/2 for a server that does not speak it.
+    fn misdirected(&mut self) -> Option<u16> {
+        let http = self.http();
+        let on = http.server(self).settings.http2 || self.address().is_some_and(|a| a.options.http2);
+        if on {
+            return None;
+        }
+        self.log(Level::Info, "client attempted to request the server name for which the negotiated protocol is disabled");
+        Some(421)
+    }
+
+    /// Whether what has come may be the beginning of an HTTP/2 connection.
+    #[inline]
+    fn may_be_preface(&self) -> bool {
+        match self.head.buf.first() {
+            Some(b'P') => true,
+            Some(_) => self.conn.tls.as_ref().is_some_and(|s| s.alpn.as_deref() == Some(b"h2")),
+            None => false,
+        }
+    }
+
     /// What HTTP/2 connections to this address are given; `None`: it speaks no HTTP/2.
     fn http2_settings(&self) -> Option<crate::h2::Settings> {
         let http = self.http();
         let address = self.address()?;
         let server = &http.servers.get(address.default_server)?.settings;
-        (server.http2 || address.options.http2).then_some(crate::h2::Settings {
+        (server.http2 || address.options.http2 || self.conn.tls.is_some()).then_some(crate::h2::Settings {
             max_streams: server.http2_max_concurrent_streams.0 as usize,
             window: u32::try_from(server.http2_body_preread_size.0).unwrap_or(0x7fff_ffff).max(1),
         })

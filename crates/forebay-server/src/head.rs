@@ -219,7 +219,9 @@ pub fn write_trailers(req: &Request, out: &mut Vec<u8>) {
 
 /// `Location` of a path, made absolute (nginx: absolute_redirect).
 fn location(req: &Request, core: &Settings, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"Location: http://");
+    out.extend_from_slice(b"Location: ");
+    out.extend_from_slice(req.scheme());
+    out.extend_from_slice(b"://");
     let http = req.http();
     if core.server_name_in_redirect {
         let name = &http.server(req).name;
@@ -230,7 +232,8 @@ fn location(req: &Request, core: &Settings, out: &mut Vec<u8>) {
         local_address(req, out);
     }
     if core.port_in_redirect
-        && let Some(port) = req.local_address().map(|a| a.port()).filter(|p| *p != 80)
+        && let Some(port) =
+            req.local_address().map(|a| a.port()).filter(|p| *p != if req.is_encrypted() { 443 } else { 80 })
     {
         out.push(b':');
         response::number(out, u64::from(port));

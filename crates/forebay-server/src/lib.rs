@@ -27,6 +27,7 @@ pub mod syslog;
 #[cfg(test)]
 mod testing;
 pub mod thread;
+pub mod tls;
 pub mod upstream;
 pub mod variables;
 pub mod wire;

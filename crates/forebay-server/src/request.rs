@@ -43,6 +43,10 @@ impl Peer {
 pub struct Conn {
     /// What its bytes go through.
     pub wire: Wire,
+    /// What its handshake came to.
+    pub tls: Option<Rc<crate::tls::accept::Session>>,
+    /// Plain where encryption was expected.
+    pub unencrypted: bool,
     /// Serial number (`$connection`).
     pub number: u64,
     /// Client address.
@@ -81,6 +85,8 @@ impl Conn {
     pub fn none(accepted: Instant) -> Conn {
         Conn {
             wire: Wire::none(),
+            tls: None,
+            unencrypted: false,
             number: 0,
             peer: Peer::Unix,
             local: None,

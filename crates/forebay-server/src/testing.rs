@@ -49,6 +49,7 @@ pub fn request(http: &str, args: &str) -> Request {
         logs: RefCell::default(),
         log_buffers: RefCell::default(),
         error_lines: RefCell::default(),
+        tls: RefCell::default(),
         counters: counters.clone(),
         all_counters: Arc::new(vec![counters]),
         pid: 1,

@@ -40,6 +40,8 @@ pub struct Thread {
     pub log_buffers: RefCell<LogBuffers>,
     /// Lines of error logs of this turn.
     pub error_lines: RefCell<crate::error_log::Pending>,
+    /// Buffers for encrypted connections.
+    pub tls: RefCell<crate::tls::stream::Scratch>,
     /// Counters of this thread.
     pub counters: Arc<Counters>,
     /// Counters of all threads, for whoever reads them.

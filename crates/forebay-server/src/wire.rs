@@ -5,10 +5,11 @@
 //! Rules for whoever writes: go on until everything is taken **and** [`Sent::full`] is false. Over TLS the
 //! last bytes may be taken but not have left yet; a call with nothing to send then sends what is owed.
 
-use crate::h2::Stream;
+use crate::h2::Stream as H2Stream;
 use crate::reactor::{Reactor, Token};
 use crate::request::Conn;
 use crate::thread::Thread;
+use crate::tls::stream::Stream;
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::os::fd::OwnedFd;
@@ -20,7 +21,9 @@ use std::task::{Context, Poll};
 pub struct Wire {
     token: Token,
     /// A stream of an HTTP/2 connection instead of a socket.
-    stream: Option<Rc<Stream>>,
+    stream: Option<Rc<H2Stream>>,
+    /// The encryption, if there is any.
+    tls: Option<Box<Stream>>,
 }
 
 /// What follows the bytes of a write.
@@ -64,18 +67,58 @@ fn retry<R>(mut f: impl FnMut() -> Option<Result<R, Errno>>) -> Result<R, Errno>
 impl Wire {
     /// The plain bytes of a socket.
     pub fn plain(token: Token) -> Wire {
-        Wire { token, stream: None }
+        Wire { token, stream: None, tls: None }
     }
 
     /// A stream of an HTTP/2 connection.
-    pub fn stream(stream: Rc<Stream>) -> Wire {
-        Wire { token: Token::NONE, stream: Some(stream) }
+    pub fn stream(stream: Rc<H2Stream>) -> Wire {
+        Wire { token: Token::NONE, stream: Some(stream), tls: None }
     }
 
     /// The stream of an HTTP/2 connection, if it is one.
     #[inline]
-    pub fn as_stream(&self) -> Option<&Rc<Stream>> {
+    pub fn as_stream(&self) -> Option<&Rc<H2Stream>> {
         self.stream.as_ref()
+    }
+
+    /// From now on encrypted.
+    pub fn encrypt(&mut self, stream: Stream) {
+        self.tls = Some(Box::new(stream));
+    }
+
+    /// Plain after all.
+    pub fn decrypt(&mut self) {
+        self.tls = None;
+    }
+
+    /// The encryption, if there is any.
+    pub fn tls(&mut self) -> Option<&mut Stream> {
+        self.tls.as_deref_mut()
+    }
+
+    /// Whether nothing is encrypted.
+    pub fn is_plain(&self) -> bool {
+        self.tls.is_none()
+    }
+
+    /// Whether a handshake is not over.
+    #[inline]
+    pub fn is_handshaking(&self) -> bool {
+        self.tls.as_ref().is_some_and(|s| !s.established())
+    }
+
+    /// Gives memory back before a pause.
+    pub fn shrink(&mut self) {
+        if let Some(s) = &mut self.tls {
+            s.shrink();
+        }
+    }
+
+    /// Says to the other side that this is the end (`close_notify`), without waiting.
+    pub fn close(&mut self, t: &Thread) {
+        if let Some(s) = &mut self.tls {
+            s.close(t, self.token);
+        }
     }
 
     /// The wire of nothing.
@@ -94,7 +137,7 @@ impl Wire {
         if self.stream.is_some() {
             return true;
         }
-        t.reactor.is_readable(self.token)
+        self.tls.as_ref().is_some_and(|s| s.has_ready()) || t.reactor.is_readable(self.token)
     }
 
     /// Reads into the spare capacity of `buf`, which must not be empty; 0 is the end.
@@ -105,6 +148,9 @@ impl Wire {
     pub fn read(&mut self, t: &Thread, buf: &mut Vec<u8>) -> Result<usize, Errno> {
         if let Some(s) = &self.stream {
             return s.read(buf);
+        }
+        if let Some(s) = &mut self.tls {
+            return s.read(t, self.token, buf);
         }
         let room = buf.capacity() - buf.len();
         let got = retry(|| {
@@ -124,7 +170,7 @@ impl Wire {
     /// Whether bytes that were taken have not left yet.
     #[inline]
     pub fn owes(&self) -> bool {
-        false
+        self.tls.as_ref().is_some_and(|s| s.owes())
     }
 
     /// Writes bytes; over TLS none sends what is owed.
@@ -135,6 +181,9 @@ impl Wire {
     pub fn send(&mut self, t: &Thread, bytes: &[u8], then: Then) -> Result<Sent, Errno> {
         if let Some(s) = &self.stream {
             return s.send(bytes);
+        }
+        if let Some(s) = &mut self.tls {
+            return s.send(t, self.token, &[IoSlice::new(bytes)], then);
         }
         let sent = retry(|| t.reactor.with_fd(self.token, |fd| rustix::net::send(fd, bytes, flags(then))))?;
         Ok(Sent { bytes: sent, full: sent < bytes.len() })
@@ -160,6 +209,9 @@ impl Wire {
                 }
             }
             return Ok(sum);
+        }
+        if let Some(s) = &mut self.tls {
+            return s.send(t, self.token, pieces, then);
         }
         let want: usize = pieces.iter().map(|s| s.len()).sum();
         let sent = retry(|| {
@@ -193,6 +245,9 @@ impl Wire {
             *offset += sent.bytes as u64;
             return Ok(Sent { bytes: sent.bytes, full: sent.bytes < got || (got > 0 && n < count) });
         }
+        if let Some(s) = &mut self.tls {
+            return s.send_file(t, self.token, file, offset, count);
+        }
         let sent = retry(|| {
             t.reactor.with_fd(self.token, |fd| rustix::fs::sendfile(fd, file, Some(&mut *offset), count))
         })?;
@@ -201,6 +256,7 @@ impl Wire {
 
     /// Says that nothing more will be sent.
     pub fn shutdown(&mut self, t: &Thread) {
+        self.close(t);
         let how = rustix::net::Shutdown::Write;
         let _ = t.reactor.with_fd(self.token, |fd| rustix::net::shutdown(fd, how));
     }
@@ -222,6 +278,9 @@ impl Wire {
             return std::future::poll_fn(|cx| s.poll_readable(cx)).await;
         }
         t.reactor.readable(self.token).await;
+        if !self.tls.as_ref().is_some_and(|s| s.has_ready()) {
+            t.reactor.readable(self.token).await;
+        }
     }
 
     /// Waits until a write may take something; call it after a write that found no room.
@@ -236,6 +295,9 @@ impl Wire {
     pub fn poll_readable(&self, t: &Thread, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(s) = &self.stream {
             return s.poll_readable(cx);
+        }
+        if self.tls.as_ref().is_some_and(|s| s.has_ready()) {
+            return Poll::Ready(());
         }
         t.reactor.poll_readable(self.token, clear, cx)
     }

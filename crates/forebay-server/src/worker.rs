@@ -159,6 +159,7 @@ pub fn main(setup: Setup) {
         logs: RefCell::default(),
         log_buffers: RefCell::default(),
         error_lines: RefCell::default(),
+        tls: RefCell::default(),
         counters: setup.counters[setup.number].clone(),
         all_counters: setup.counters.clone(),
         pid: std::process::id(),
@@ -418,6 +419,8 @@ impl WorkerThread {
         let token = self.thread.reactor.insert(sock);
         let conn = Conn {
             wire: crate::wire::Wire::plain(token),
+            tls: None,
+            unencrypted: false,
             number: SERIAL.fetch_add(1, Ordering::Relaxed) + 1,
             peer,
             local: local.and_then(|a| std::net::SocketAddr::try_from(a).ok()),
@@ -508,6 +511,7 @@ impl Handler for WorkerThread {
         // An HTTP/2 client is told.
         let between_requests = conn.requests > 0 && conn.partial.is_none() && conn.session.is_none();
         if between_requests {
+            conn.wire.close(&self.thread);
             self.thread.close(token);
             return;
         }
@@ -558,6 +562,8 @@ mod tests {
         let partial = partial.map(|started| Box::new(crate::request::Partial { buf: [].into(), started }));
         Conn {
             wire: crate::wire::Wire::none(),
+            tls: None,
+            unencrypted: false,
             number: 1,
             peer: Peer::Unix,
             local: None,

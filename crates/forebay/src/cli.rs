@@ -142,7 +142,7 @@ pub fn version_line() -> String {
 /// What `-V` adds.
 pub fn build_lines() -> String {
     format!(
-        "built by {}\nconfigure arguments: {}\n",
+        "built by {}\nTLS by rustls 0.23, read as with OpenSSL 3.0\nTLS SNI support enabled\nconfigure arguments: {}\n",
         env!("FOREBAY_RUSTC"),
         crate::paths::configure_arguments()
     )

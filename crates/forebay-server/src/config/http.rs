@@ -35,6 +35,10 @@ pub struct Http {
     pub charset_maps: modules::charset::Maps,
     /// Upstream groups.
     pub upstreams: Vec<crate::upstream::Group>,
+    /// Some variable shows what a ClientHello offers.
+    pub shows_hello: bool,
+    /// Directory of the configuration file: certificates that are loaded later are found from there.
+    pub conf_dir: std::path::PathBuf,
     /// Whether any location has `auto_redirect`.
     pub has_auto_redirect: bool,
 }
@@ -74,6 +78,8 @@ pub struct Server {
     pub named: HashMap<Vec<u8>, LocationId>,
     /// All its names.
     pub names: Vec<super::names::ServerName>,
+    /// TLS, if it has any.
+    pub tls: Option<crate::tls::server::ServerTls>,
     /// Names with regular expressions, whose captures are set when the server is chosen.
     pub has_captures: bool,
 }
@@ -131,6 +137,8 @@ pub struct Location {
     pub limit_except: Option<(Vec<Vec<u8>>, LocationId)>,
     /// Locations inside this one.
     pub tree: LocationTree,
+    /// How upstreams are spoken to where that is encrypted.
+    pub upstream_tls: Option<std::sync::Arc<crate::tls::client::ClientTls>>,
     /// Hooks that are enabled here.
     pub plan: modules::Plan,
     /// A prefix location that ends in a slash and is taken by a proxying handler: the name without the
@@ -371,6 +379,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 settings: s.written.resolve(),
                 root: s.root,
                 tree,
+                tls: None,
                 named: std::mem::take(&mut s.named),
                 has_captures: s.names.iter().any(super::names::ServerName::has_captures),
                 names: std::mem::take(&mut s.names),
@@ -418,6 +427,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 limit_except: l.limit_except,
                 tree,
                 plan,
+                upstream_tls: None,
                 auto_redirect,
             });
         }
@@ -437,9 +447,39 @@ impl<'s, 'f> Builder<'s, 'f> {
         if let Some(message) = self.cx.zones.undefined() {
             return Err(super::plain(&message));
         }
+        let mut loader = crate::tls::server::Loader::default();
+        for s in &mut servers {
+            if let Some(l) = locations.get(s.root) {
+                s.tls = loader.server(&l.settings.ssl, self.cx)?;
+            }
+        }
+        for l in &mut locations {
+            if let Some(modules::Content::Proxy(pass)) = &l.content
+                && pass.may_encrypt()
+            {
+                let made = crate::tls::client::ClientTls::new(&l.settings.proxy_ssl, &mut loader, self.cx)?;
+                l.upstream_tls = Some(std::sync::Arc::new(made));
+            }
+        }
+        // Who has no certificate takes that of the default server, which must have one.
+        for a in
+            addresses.iter().flat_map(|l| std::iter::once(&l.default).chain(l.exact.iter().map(|e| &e.1)))
+        {
+            let i = a.default_server;
+            if a.options.ssl && servers.get(i).is_some_and(|s| s.tls.is_none()) {
+                let listens = self.servers.get(i).map(|s| s.listens.as_slice()).unwrap_or_default();
+                let at = listens.iter().find(|l| l.address_options.ssl).or(listens.first());
+                let text = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
+                return Err(at.map_or_else(|| super::plain(text), |l| l.error(text.to_owned())));
+            }
+        }
         let upstreams = std::mem::take(self.cx.upstreams).finish(self.cx)?;
         let http = Http {
             upstreams,
+            shows_hello: [b"ssl_ciphers".as_slice(), b"ssl_curves", b"ssl_sigalgs"]
+                .iter()
+                .any(|v| self.cx.vars.uses_prefix(v)),
+            conf_dir: self.cx.conf_path(b""),
             has_auto_redirect: locations.iter().any(|l| l.auto_redirect),
             servers,
             locations,

@@ -157,7 +157,10 @@ pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<ListenDirective, Error
         } else if t == b"proxy_protocol" {
             l.address_options.proxy_protocol = true;
             sets_socket = false;
-        } else if t == b"ssl" || t == b"quic" {
+        } else if t == b"ssl" {
+            l.address_options.ssl = true;
+            sets_socket = false;
+        } else if t == b"quic" {
             return Err(invalid(
                 cx,
                 &format!("the \"{}\" parameter of \"listen\" is not supported yet", w.as_str()),

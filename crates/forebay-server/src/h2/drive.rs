@@ -390,6 +390,8 @@ impl Conn {
             expired: false,
             partial: None,
             session: None,
+            tls: self.tls.clone(),
+            unencrypted: false,
         }
     }
 }

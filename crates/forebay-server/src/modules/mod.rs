@@ -25,6 +25,7 @@ pub mod log;
 pub mod map;
 pub mod proxy;
 pub mod proxy_protocol;
+pub mod proxy_ssl;
 pub mod random_index;
 pub mod realip;
 pub mod referer;
@@ -32,6 +33,7 @@ pub mod rewrite;
 pub mod secure_link;
 pub mod server;
 pub mod split_clients;
+pub mod ssl;
 pub mod static_file;
 pub mod stub_status;
 pub mod try_files;
@@ -77,7 +79,7 @@ macro_rules! modules {
 
 modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
-    gzip_accept, gzip_static, referer, secure_link, userid, proxy, limit_req, http2,
+    gzip_accept, gzip_static, referer, secure_link, userid, proxy, limit_req, http2, ssl, proxy_ssl,
 }
 
 /// What a hook decided.
@@ -305,6 +307,7 @@ pub fn variables() -> impl Iterator<Item = &'static Row> {
         userid::VARIABLES,
         crate::upstream::vars::VARIABLES,
         limit_req::VARIABLES,
+        crate::tls::vars::VARIABLES,
     ]
     .into_iter()
     .flatten()

@@ -18,6 +18,8 @@ pub struct Conn {
     token: Token,
     wire: RefCell<Wire>,
     kept: bool,
+    /// What it was made for; 0 = plain.
+    pub made_for: u64,
     /// Requests served before this one.
     pub requests: u64,
     /// When it was opened.
@@ -35,6 +37,7 @@ impl std::fmt::Debug for Conn {
 impl Drop for Conn {
     fn drop(&mut self) {
         if !self.kept {
+            self.wire.get_mut().close(&self.thread);
             self.thread.reactor.remove(self.token);
         }
     }
@@ -123,11 +126,12 @@ impl Watch {
 
 impl Conn {
     /// A connection that was idle.
-    pub fn reuse(thread: &Rc<Thread>, idle: &super::Idle) -> Option<Conn> {
+    pub fn reuse(thread: &Rc<Thread>, idle: super::Idle) -> Option<Conn> {
         thread.reactor.reuse(idle.token).then(|| Conn {
             thread: thread.clone(),
             token: idle.token,
-            wire: RefCell::new(Wire::plain(idle.token)),
+            wire: RefCell::new(idle.wire),
+            made_for: idle.made_for,
             kept: false,
             requests: idle.requests,
             opened: idle.opened,
@@ -171,6 +175,7 @@ impl Conn {
             thread: thread.clone(),
             token,
             wire: RefCell::new(Wire::plain(token)),
+            made_for: 0,
             kept: false,
             requests: 0,
             opened: thread.reactor.now(),
@@ -279,12 +284,16 @@ impl Conn {
             return;
         }
         self.kept = true;
+        let mut wire = self.wire.replace(Wire::none());
+        wire.shrink();
         while state.idle.len() >= keepalive.connections {
             if let Some(oldest) = state.idle.pop_front() {
                 self.thread.reactor.remove(oldest.token);
             }
         }
         state.idle.push_back(super::Idle {
+            wire,
+            made_for: self.made_for,
             token: self.token,
             peer,
             location,

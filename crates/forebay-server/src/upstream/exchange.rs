@@ -10,6 +10,9 @@ use crate::modules::static_file::errno_text;
 use crate::request::Request;
 use crate::response::FieldList;
 use crate::thread::ThreadConfig;
+use crate::tls::client::Wanted;
+use crate::tls::stream::{Step, Stream};
+use crate::tls::verify::{self, Purpose};
 use forebay_conf::error::Level;
 use forebay_http::h1::client::{self, ResponseHead};
 use forebay_http::h1::request::Status;
@@ -75,6 +78,8 @@ pub struct Upstreamed {
     pub trailers: FieldList,
     /// `$proxy_host`.
     pub host: Vec<u8>,
+    /// The upstream is spoken to by TLS.
+    pub encrypted: bool,
     /// `$proxy_port`.
     pub port: Vec<u8>,
     /// What the error log calls the upstream; empty when none is involved.
@@ -328,9 +333,10 @@ fn rename(req: &mut Request, addr: &PeerAddr) {
 }
 
 fn rename_to(req: &mut Request, name: &[u8]) {
+    let encrypted = req.modules.upstream.encrypted;
     let log = &mut req.modules.upstream.log_name;
     log.clear();
-    log.extend_from_slice(b"http://");
+    log.extend_from_slice(if encrypted { b"https://" } else { b"http://" });
     log.extend_from_slice(name);
 }
 
@@ -344,13 +350,22 @@ async fn attempt(
 ) -> Result<(), Fault> {
     let mut watch = if s.ignore_client_abort { Watch::Nobody } else { Watch::new(&req.conn.wire) };
     req.modules.upstream.head.advance(usize::MAX);
+    let wanted = wanted(req)?;
+    let made_for = wanted.as_ref().map_or(0, Wanted::key);
     let idle = match lease.group {
-        Some(g) => take_idle(req, &lease.conf, g, lease.peer, lease.location),
+        Some(g) => take_idle(req, &lease.conf, g, (lease.peer, lease.location), made_for),
         None => None,
     };
     let conn = match idle {
         Some(c) => c,
-        None => connect(req, addr, s, &mut watch).await?,
+        None => {
+            let mut conn = connect(req, addr, s, &mut watch).await?;
+            conn.made_for = made_for;
+            if let Some(wanted) = &wanted {
+                handshake(req, &conn, wanted, s, &mut watch).await?;
+            }
+            conn
+        }
     };
     if let Some(a) = req.modules.upstream.current() {
         a.connect = Some(a.started.elapsed());
@@ -360,13 +375,94 @@ async fn attempt(
     read_head(req, conn, s, &mut watch).await
 }
 
-fn take_idle(req: &Request, conf: &ThreadConfig, g: usize, peer: usize, location: usize) -> Option<Conn> {
+/// What a new connection has to be, where it is encrypted.
+fn wanted(req: &mut Request) -> Result<Option<Wanted>, Fault> {
+    if !req.modules.upstream.encrypted {
+        return Ok(None);
+    }
+    let http = req.http();
+    match &http.location(req).upstream_tls {
+        Some(tls) => Ok(Some(tls.wanted(req))),
+        None => Err(Fault { last: true, ..Fault::new(NextUpstream::Error, 500) }),
+    }
+}
+
+/// The client's side of a handshake, and the judgement of the server's certificate.
+async fn handshake(
+    req: &mut Request,
+    conn: &Conn,
+    wanted: &Wanted,
+    s: &Settings,
+    watch: &mut Watch,
+) -> Result<(), Fault> {
+    const DOING: &str = "while SSL handshaking to upstream";
+    let failed = |req: &mut Request, level: Level, what: &str| {
+        req.log(level, &format!("{what} {DOING}"));
+        Fault { unsent: true, ..Fault::new(NextUpstream::Error, 502) }
+    };
+    match wanted.begin(req) {
+        Ok(begun) => conn.wire().encrypt(Stream::client(begun)),
+        Err(text) => return Err(failed(req, Level::Error, &text)),
+    }
+    let deadline = Instant::now() + s.connect_timeout.0;
+    let agreed = loop {
+        let thread = req.thread.clone();
+        let step = match conn.wire().tls() {
+            Some(stream) => stream.handshake(&thread, conn.token()),
+            None => Step::Closed,
+        };
+        let wait = match step {
+            Step::Done(agreed) => break agreed,
+            Step::Read => For::Read,
+            Step::Write => For::Write,
+            Step::Closed => return Err(failed(req, Level::Error, "peer closed connection in SSL handshake")),
+            Step::Failed(e) => {
+                return Err(failed(
+                    req,
+                    Level::Error,
+                    &format!("SSL_do_handshake() failed {}", errno_text(e)),
+                ));
+            }
+            Step::Refused(text) => {
+                return Err(failed(req, Level::Error, &format!("SSL_do_handshake() failed (SSL: {text})")));
+            }
+        };
+        match conn.wait(wait, deadline, watch).await {
+            Waited::Ready => {}
+            Waited::Timeout => {
+                let fault = failed(req, Level::Error, "upstream timed out (110: Connection timed out)");
+                return Err(Fault { kind: NextUpstream::Timeout, status: 504, ..fault });
+            }
+            Waited::ClientGone => return Err(client_gone(req, "SSL handshaking to upstream")),
+        }
+    };
+    let Some(trust) = &wanted.tls.verify else { return Ok(()) };
+    if let Err(f) = trust.verify(&agreed.peer, Purpose::Server, verify::now()) {
+        let text = format!("upstream SSL certificate verify error: ({}:{})", f.0, f.text());
+        return Err(failed(req, Level::Error, &text));
+    }
+    if !agreed.peer.first().is_some_and(|c| verify::is_for_host(c, &wanted.name)) {
+        let text = format!("upstream SSL certificate does not match \"{}\"", wanted.name);
+        return Err(failed(req, Level::Error, &text));
+    }
+    Ok(())
+}
+
+fn take_idle(
+    req: &Request,
+    conf: &ThreadConfig,
+    g: usize,
+    (peer, location): (usize, usize),
+    made_for: u64,
+) -> Option<Conn> {
     with_state(conf, g, |group, state| {
         loop {
-            let fits = |i: &super::Idle| i.peer == peer && (!group.keepalive.local || i.location == location);
+            let fits = |i: &super::Idle| {
+                i.peer == peer && i.made_for == made_for && (!group.keepalive.local || i.location == location)
+            };
             let at = state.idle.iter().rposition(fits)?;
             let idle = state.idle.remove(at)?;
-            if let Some(c) = Conn::reuse(&req.thread, &idle) {
+            if let Some(c) = Conn::reuse(&req.thread, idle) {
                 return Some(c);
             }
         }

@@ -104,6 +104,10 @@ pub struct PeerState {
 /// An idle connection.
 #[derive(Debug)]
 pub struct Idle {
+    /// What its bytes go through.
+    pub wire: crate::wire::Wire,
+    /// What it was made for; 0 = plain.
+    pub made_for: u64,
     /// Its slot.
     pub token: Token,
     /// Server.

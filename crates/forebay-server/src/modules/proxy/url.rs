@@ -25,6 +25,8 @@ pub struct Pass {
 pub enum To {
     /// A constant URL.
     Fixed {
+        /// `https`.
+        encrypted: bool,
         /// Group.
         group: usize,
         /// `$proxy_host`.
@@ -42,6 +44,7 @@ pub enum To {
 
 /// The pieces of a URL.
 struct Parts<'t> {
+    encrypted: bool,
     place: Place,
     /// Host and port as written.
     authority: &'t [u8],
@@ -51,13 +54,11 @@ struct Parts<'t> {
 fn split(url: &[u8]) -> Result<Parts<'_>, String> {
     let show = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
     let lower = url.get(..8).unwrap_or(url).to_ascii_lowercase();
-    if lower.starts_with(b"https://") {
-        return Err("https protocol requires SSL support".into());
-    }
-    if !lower.starts_with(b"http://") {
+    let encrypted = lower.starts_with(b"https://");
+    if !encrypted && !lower.starts_with(b"http://") {
         return Err("invalid URL prefix".into());
     }
-    let rest = &url[7..];
+    let rest = &url[if encrypted { 8 } else { 7 }..];
     let (authority, uri) = if rest.starts_with(b"unix:") {
         match memchr::memchr(b':', &rest[5..]) {
             Some(at) => (&rest[..5 + at], Some(&rest[6 + at..]).filter(|u| !u.is_empty())),
@@ -70,10 +71,21 @@ fn split(url: &[u8]) -> Result<Parts<'_>, String> {
         }
     };
     let place = Place::parse(authority).map_err(|m| format!("{m} in upstream \"{}\"", show(rest)))?;
-    Ok(Parts { place, authority, uri })
+    Ok(Parts { encrypted, place, authority, uri })
+}
+
+impl Parts<'_> {
+    fn default_port(&self) -> u16 {
+        if self.encrypted { 443 } else { 80 }
+    }
 }
 
 impl Pass {
+    /// Whether connections may have to be encrypted.
+    pub fn may_encrypt(&self) -> bool {
+        !matches!(self.to, To::Fixed { encrypted: false, .. })
+    }
+
     /// Reads the directive. `location`: the name of a prefix or exact location.
     ///
     /// # Errors
@@ -93,9 +105,11 @@ impl Pass {
             ));
         }
         let at = cx.error_at(d, word, "");
-        let group = cx.upstreams.reference(&parts.place, 80, at);
+        let group = cx.upstreams.reference(&parts.place, parts.default_port(), at);
         let (host, port) = host_and_port(&parts);
-        let to = To::Fixed { group, host, port, uri: parts.uri.map(<[u8]>::to_vec), url: url.to_vec() };
+        let encrypted = parts.encrypted;
+        let to =
+            To::Fixed { encrypted, group, host, port, uri: parts.uri.map(<[u8]>::to_vec), url: url.to_vec() };
         Ok(Pass { location, to })
     }
 
@@ -105,7 +119,8 @@ impl Pass {
     /// The status to answer with.
     pub async fn resolve(&self, req: &mut Request) -> Result<(Target, Vec<u8>), u16> {
         match &self.to {
-            To::Fixed { group, host, port, uri, .. } => {
+            To::Fixed { group, host, port, uri, encrypted, .. } => {
+                req.modules.upstream.encrypted = *encrypted;
                 set_host(req, host, port);
                 let mut out = Vec::new();
                 self.uri(req, uri.as_deref(), &mut out);
@@ -131,6 +146,7 @@ impl Pass {
                 return Err(500);
             }
         };
+        req.modules.upstream.encrypted = parts.encrypted;
         let (host, port) = host_and_port(&parts);
         set_host(req, &host, &port);
         let mut uri = Vec::new();
@@ -160,7 +176,7 @@ impl Pass {
         if let Some(g) = group {
             return Ok((Target::Group(g), uri));
         }
-        if let Some(addr) = parts.place.literal(80) {
+        if let Some(addr) = parts.place.literal(parts.default_port()) {
             return Ok((Target::Direct(vec![peer(addr)]), uri));
         }
         let text = String::from_utf8_lossy(&name).into_owned();
@@ -208,7 +224,9 @@ fn peer(addr: PeerAddr) -> Peer {
 fn host_and_port(parts: &Parts<'_>) -> (Vec<u8>, Vec<u8>) {
     match &parts.place {
         Place::Unix(_) => (b"localhost".to_vec(), Vec::new()),
-        Place::Host(_, port) => (parts.authority.to_vec(), port.unwrap_or(80).to_string().into_bytes()),
+        Place::Host(_, port) => {
+            (parts.authority.to_vec(), port.unwrap_or(parts.default_port()).to_string().into_bytes())
+        }
     }
 }
 

@@ -1,0 +1,557 @@
+//! Settings of TLS (nginx: ngx_http_ssl_module). What is made of them is in `tls/server.rs`.
+
+use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::config::value::{Number, Sec, Setting, Size, first, once};
+use crate::keyword;
+use crate::tls::{ciphers, sessions};
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_conf::units;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+crate::settings! {
+    /// `ssl_certificate`.
+    "ssl_certificate" => certificate: Names = Names::default();
+    /// `ssl_certificate_key`.
+    "ssl_certificate_key" => certificate_key: Names = Names::default();
+    /// `ssl_certificate_cache`.
+    "ssl_certificate_cache" => certificate_cache: Cache = Cache(None);
+    /// `ssl_password_file`.
+    "ssl_password_file" => password_file: Passwords = Passwords::default();
+    /// `ssl_protocols`.
+    "ssl_protocols" => protocols: Protocols = Protocols { v12: true, v13: true };
+    /// `ssl_ciphers`.
+    "ssl_ciphers" => ciphers: Ciphers = Ciphers(Arc::new(ciphers::parse("HIGH:!aNULL:!MD5")));
+    /// `ssl_prefer_server_ciphers`.
+    "ssl_prefer_server_ciphers" => prefer_server_ciphers: bool = false;
+    /// `ssl_ecdh_curve`.
+    "ssl_ecdh_curve" => ecdh_curve: Curves = Curves(Arc::new(ciphers::default_groups()));
+    /// `ssl_session_cache`.
+    "ssl_session_cache" => session_cache: SessionCache = SessionCache::None;
+    /// `ssl_session_tickets`.
+    "ssl_session_tickets" => session_tickets: bool = true;
+    /// `ssl_session_ticket_key`.
+    "ssl_session_ticket_key" => session_ticket_key: TicketKeys = TicketKeys::default();
+    /// `ssl_session_timeout`.
+    "ssl_session_timeout" => session_timeout: Sec = Sec(300);
+    /// `ssl_early_data`.
+    "ssl_early_data" => early_data: bool = false;
+    /// `ssl_verify_client`.
+    "ssl_verify_client" => verify_client: VerifyClient = VerifyClient::Off;
+    /// `ssl_verify_depth`.
+    "ssl_verify_depth" => verify_depth: Number = Number(1);
+    /// `ssl_client_certificate`.
+    "ssl_client_certificate" => client_certificate: PemFile = PemFile::default();
+    /// `ssl_trusted_certificate`.
+    "ssl_trusted_certificate" => trusted_certificate: PemFile = PemFile::default();
+    /// `ssl_crl`.
+    "ssl_crl" => crl: Crl = Crl::default();
+    /// `ssl_certificate_compression`.
+    "ssl_certificate_compression" => certificate_compression: bool = false;
+    /// `ssl_reject_handshake`.
+    "ssl_reject_handshake" => reject_handshake: bool = false;
+    /// `ssl_buffer_size`.
+    "ssl_buffer_size" => buffer_size: Size = Size(16 * 1024);
+    /// `ssl_conf_command`.
+    "ssl_conf_command" => conf_command: Commands = Commands::default();
+    /// `ssl_stapling`.
+    "ssl_stapling" => stapling: bool = false;
+    /// `ssl_stapling_file`.
+    "ssl_stapling_file" => stapling_file: DerFile = DerFile::default();
+    /// `ssl_stapling_responder`.
+    "ssl_stapling_responder" => stapling_responder: Vec<u8> = Vec::new();
+    /// `ssl_stapling_verify`.
+    "ssl_stapling_verify" => stapling_verify: bool = false;
+}
+
+keyword! {
+    /// Whether clients are asked for certificates.
+    pub enum VerifyClient { Off = "off", On = "on", Optional = "optional", OptionalNoCa = "optional_no_ca", }
+}
+
+/// Names of files with their places; they may have variables in them.
+#[derive(Clone, Debug, Default)]
+pub struct Names(pub Vec<Name>);
+
+/// One name.
+#[derive(Clone, Debug)]
+pub struct Name {
+    /// As written.
+    pub text: Vec<u8>,
+    /// Compiled.
+    pub template: Template,
+    /// An error at its place, to be filled in.
+    pub place: Error,
+}
+
+impl Name {
+    /// An error here.
+    pub fn error(&self, message: String) -> Error {
+        Error { message, ..self.place.clone() }
+    }
+}
+
+impl Setting for Names {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut names = previous.unwrap_or_default();
+        let Some(word) = d.args.first() else { return Ok(names) };
+        let template = if word.text.starts_with(b"data:") && !word.text.contains(&b'$') {
+            Template::constant(&word.text)
+        } else {
+            cx.template(d, word)?
+        };
+        names.0.push(Name { text: word.text.clone(), template, place: cx.error(d, "") });
+        Ok(names)
+    }
+}
+
+/// `max=N [inactive=T] [valid=T]`, or off.
+#[derive(Clone, Copy, Debug)]
+pub struct Cache(pub Option<(usize, u64, u64)>);
+
+impl Setting for Cache {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        if first(d) == b"off" && d.args.len() == 1 {
+            return Ok(Cache(None));
+        }
+        let (mut max, mut inactive, mut valid) = (0, 10, 60);
+        for w in &d.args {
+            let value = |prefix: &str| w.text.strip_prefix(prefix.as_bytes());
+            let read = if let Some(v) = value("max=") {
+                units::number(v).filter(|n| *n > 0).map(|n| max = n as usize)
+            } else if let Some(v) = value("inactive=") {
+                units::time_secs(v).map(|n| inactive = n)
+            } else if let Some(v) = value("valid=") {
+                units::time_secs(v).map(|n| valid = n)
+            } else {
+                None
+            };
+            read.ok_or_else(|| cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())))?;
+        }
+        if max == 0 {
+            let name = d.name.as_str();
+            return Err(cx.error(d, format!("\"{name}\" must have the \"max\" parameter")));
+        }
+        Ok(Cache(Some((max, inactive, valid))))
+    }
+}
+
+/// Passwords of keys.
+#[derive(Clone, Default)]
+pub struct Passwords(pub Arc<Vec<Zeroizing<Vec<u8>>>>);
+
+impl std::fmt::Debug for Passwords {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Passwords")
+    }
+}
+
+fn read(d: &Directive, cx: &mut Scope<'_>) -> Result<Arc<[u8]>, Error> {
+    let path = cx.conf_path(first(d));
+    match cx.files.read_shared(&path) {
+        Ok((_, bytes)) => Ok(bytes),
+        Err(e) => {
+            let e = crate::modules::static_file::errno_text(
+                rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO),
+            );
+            Err(cx.error(d, format!("open() \"{}\" failed {e}", path.display())))
+        }
+    }
+}
+
+impl Setting for Passwords {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        Ok(Passwords(Arc::new(crate::tls::pem::passwords(&read(d, cx)?))))
+    }
+}
+
+/// Versions that are spoken.
+#[derive(Clone, Copy, Debug)]
+pub struct Protocols {
+    /// TLS 1.2.
+    pub v12: bool,
+    /// TLS 1.3.
+    pub v13: bool,
+}
+
+impl Setting for Protocols {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut p = previous.unwrap_or(Protocols { v12: false, v13: false });
+        let mut old = Vec::new();
+        for w in &d.args {
+            match w.text.as_slice() {
+                b"TLSv1.2" => p.v12 = true,
+                b"TLSv1.3" => p.v13 = true,
+                b"SSLv2" | b"SSLv3" | b"TLSv1" | b"TLSv1.1" => old.push(w.as_str().into_owned()),
+                _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
+            }
+        }
+        if !p.v12 && !p.v13 {
+            let text =
+                format!("none of the protocols \"{}\" is served, TLSv1.2 and TLSv1.3 are", old.join(" "));
+            return Err(cx.error(d, text));
+        }
+        if !old.is_empty() {
+            cx.warn(d, format!("protocols that are not safe are not served: {}", old.join(" ")));
+        }
+        Ok(p)
+    }
+}
+
+/// Cipher suites of TLS 1.2.
+#[derive(Clone, Debug)]
+pub struct Ciphers(pub Arc<ciphers::List>);
+
+impl Setting for Ciphers {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let text = String::from_utf8_lossy(first(d)).into_owned();
+        let list = ciphers::parse(&text);
+        if list.is_empty() {
+            return Err(cx.error(
+                d,
+                format!(
+                    "SSL_CTX_set_cipher_list(\"{text}\") failed (SSL: error:0A0000B9:SSL routines::no cipher match)"
+                ),
+            ));
+        }
+        if !list.unserved.is_empty() {
+            let text = format!("ciphers that are not served: {}", list.unserved.join(":"));
+            cx.warn(d, text);
+        }
+        Ok(Ciphers(Arc::new(list)))
+    }
+}
+
+/// Groups for key exchange.
+#[derive(Clone)]
+pub struct Curves(pub Arc<Vec<&'static dyn rustls::crypto::SupportedKxGroup>>);
+
+impl std::fmt::Debug for Curves {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|g| g.name())).finish()
+    }
+}
+
+impl Setting for Curves {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let text = String::from_utf8_lossy(first(d)).into_owned();
+        let list = ciphers::groups(&text).map_err(|name| {
+            cx.error(
+                d,
+                format!(
+                    "SSL_CTX_set1_curves_list(\"{text}\") failed (SSL: error:0A080106:SSL routines::passed \
+                     invalid argument:group '{name}' cannot be set)"
+                ),
+            )
+        })?;
+        if list.served.is_empty() {
+            return Err(cx.error(d, format!("none of the curves \"{text}\" is served")));
+        }
+        if !list.unserved.is_empty() {
+            cx.warn(d, format!("curves that are not served: {}", list.unserved.join(":")));
+        }
+        Ok(Curves(Arc::new(list.served)))
+    }
+}
+
+/// Where sessions are kept.
+#[derive(Clone, Debug)]
+pub enum SessionCache {
+    /// Nowhere; clients are told that they may come back.
+    None,
+    /// Nowhere, and clients are told so.
+    Off,
+    /// In the process.
+    Kept(Arc<sessions::Sessions>),
+}
+
+/// Smallest zone, bytes.
+const MIN_ZONE: u64 = 8 * 4096;
+
+impl Setting for SessionCache {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut cache = previous;
+        for w in &d.args {
+            let t = w.text.as_slice();
+            let invalid = || cx.error_at(d, w, format!("invalid session cache \"{}\"", w.as_str()));
+            cache = Some(if t == b"off" {
+                SessionCache::Off
+            } else if t == b"none" {
+                SessionCache::None
+            } else if t == b"builtin" {
+                SessionCache::Kept(sessions::zone(b"builtin", 20480 * 512))
+            } else if let Some(n) = t.strip_prefix(b"builtin:") {
+                let n = units::number(n).filter(|n| *n > 0 && *n < 1 << 24).ok_or_else(invalid)?;
+                SessionCache::Kept(sessions::zone(b"builtin", n as usize * 512))
+            } else if let Some(zone) = t.strip_prefix(b"shared:") {
+                let at = memchr::memchr(b':', zone).filter(|at| *at > 0).ok_or_else(invalid)?;
+                let (name, size) = zone.split_at(at);
+                let size = units::size(size.get(1..).unwrap_or_default()).ok_or_else(invalid)?;
+                if size < MIN_ZONE {
+                    return Err(cx.error_at(d, w, format!("session cache \"{}\" is too small", w.as_str())));
+                }
+                SessionCache::Kept(sessions::zone(name, size as usize))
+            } else {
+                return Err(invalid());
+            });
+        }
+        Ok(cache.unwrap_or(SessionCache::None))
+    }
+}
+
+/// Secrets that tickets are sealed with.
+#[derive(Clone, Default)]
+pub struct TicketKeys(pub Vec<Arc<Zeroizing<Vec<u8>>>>);
+
+impl std::fmt::Debug for TicketKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TicketKeys")
+    }
+}
+
+impl Setting for TicketKeys {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut keys = previous.unwrap_or_default();
+        let bytes = read(d, cx)?;
+        if sessions::TicketKey::new(&bytes).is_none() {
+            let path = cx.conf_path(first(d));
+            return Err(cx.error(d, format!("\"{}\" must be 48 or 80 bytes", path.display())));
+        }
+        keys.0.push(Arc::new(Zeroizing::new(bytes.to_vec())));
+        Ok(keys)
+    }
+}
+
+/// OpenSSL's words for a file that cannot be opened.
+pub fn bio_failed(path: &std::path::Path, e: &std::io::Error) -> String {
+    let code = e.raw_os_error().unwrap_or(5);
+    let text = std::io::Error::from_raw_os_error(code).to_string();
+    let text = text.split(" (os error").next().unwrap_or_default().to_owned();
+    let path = path.display();
+    let tail = if code == 2 { " error:10000080:BIO routines::no such file" } else { "" };
+    format!(
+        "BIO_new_file() failed (SSL: error:8{code:07X}:system library::{text}:calling fopen({path}, r){tail})"
+    )
+}
+
+/// Certificates of a file.
+#[derive(Clone, Debug, Default)]
+pub struct PemFile(pub Arc<Vec<rustls::pki_types::CertificateDer<'static>>>);
+
+impl Setting for PemFile {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        if first(d).is_empty() {
+            return Ok(PemFile::default());
+        }
+        let path = cx.conf_path(first(d));
+        let failed = |what: String| format!("cannot load certificate \"{}\": {what}", path.display());
+        let certificates = match cx.files.read(&path) {
+            Ok((_, text)) => crate::tls::pem::certificates(text),
+            Err(e) => return Err(cx.error(d, failed(bio_failed(&path, &e)))),
+        };
+        if certificates.is_empty() {
+            let what = "PEM_read_bio_X509() failed (SSL: error:0480006C:PEM routines::no start line)";
+            return Err(cx.error(d, failed(what.to_owned())));
+        }
+        Ok(PemFile(Arc::new(certificates)))
+    }
+}
+
+/// Revocation lists, DER.
+#[derive(Clone, Debug, Default)]
+pub struct Crl(pub Arc<Vec<Vec<u8>>>);
+
+impl Setting for Crl {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        if first(d).is_empty() {
+            return Ok(Crl::default());
+        }
+        let path = cx.conf_path(first(d));
+        let failed = |what: String| format!("cannot load CRL \"{}\": {what}", path.display());
+        let lists: Vec<Vec<u8>> = match cx.files.read(&path) {
+            Ok((_, text)) => {
+                let lists = crate::tls::pem::blocks(text).into_iter().filter(|b| b.label == "X509 CRL");
+                lists.map(|b| b.der.to_vec()).collect()
+            }
+            Err(e) => return Err(cx.error(d, failed(bio_failed(&path, &e)))),
+        };
+        if lists.is_empty() {
+            let what = "PEM_read_bio_X509_CRL() failed (SSL: error:0480006C:PEM routines::no start line)";
+            return Err(cx.error(d, failed(what.to_owned())));
+        }
+        Ok(Crl(Arc::new(lists)))
+    }
+}
+
+/// Bytes of a file; empty if none is named.
+#[derive(Clone, Debug, Default)]
+pub struct DerFile(pub Arc<Vec<u8>>);
+
+impl Setting for DerFile {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let path = cx.conf_path(first(d));
+        match cx.files.read(&path) {
+            Ok((_, bytes)) => Ok(DerFile(Arc::new(bytes.to_vec()))),
+            Err(e) => {
+                let text = bio_failed(&path, &e);
+                let text =
+                    text.replacen("BIO_new_file()", &format!("BIO_new_file(\"{}\")", path.display()), 1);
+                Err(cx.error(d, text))
+            }
+        }
+    }
+}
+
+/// `ssl_conf_command`s that are understood.
+#[derive(Clone, Debug, Default)]
+pub struct Commands {
+    /// `Ciphersuites`: those of TLS 1.3.
+    pub suites13: Option<Vec<rustls::SupportedCipherSuite>>,
+    /// `CipherString`.
+    pub ciphers: Option<Arc<ciphers::List>>,
+    /// `Groups`, `Curves`.
+    pub groups: Option<Curves>,
+    /// `Protocol`, `MinProtocol`, `MaxProtocol`: TLS 1.2, 1.3 (`None`: nothing said).
+    pub v12: Option<bool>,
+    /// See `v12`.
+    pub v13: Option<bool>,
+    /// `Options ServerPreference`.
+    pub server_preference: Option<bool>,
+    /// `Options SessionTicket`.
+    pub tickets: Option<bool>,
+    /// `Certificate`, `PrivateKey`: in place of the directives.
+    pub certificate: Option<Name>,
+    /// See `certificate`.
+    pub key: Option<Name>,
+}
+
+impl Setting for Commands {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut c = previous.unwrap_or_default();
+        let name = String::from_utf8_lossy(first(d)).into_owned();
+        let Some(word) = d.args.get(1) else { return Ok(c) };
+        let value = word.as_str().into_owned();
+        let bad = |cx: &Scope<'_>| {
+            cx.error(
+                d,
+                format!("SSL_CONF_cmd(\"{name}\", \"{value}\") failed (SSL: error:0A000180:SSL routines::bad value)"),
+            )
+        };
+        let version = |v: &str| match v {
+            "TLSv1.3" => Some(3),
+            "TLSv1.2" => Some(2),
+            "TLSv1.1" | "TLSv1" | "SSLv3" | "None" => Some(0),
+            _ => None,
+        };
+        match name.to_ascii_lowercase().as_str() {
+            "ciphersuites" => c.suites13 = Some(ciphers::suites13(&value).map_err(|_| bad(cx))?),
+            "cipherstring" => {
+                let list = ciphers::parse(&value);
+                if list.is_empty() {
+                    return Err(bad(cx));
+                }
+                c.ciphers = Some(Arc::new(list));
+            }
+            "groups" | "curves" | "ecdhparameters" => {
+                let list = ciphers::groups(&value).ok().filter(|l| !l.served.is_empty());
+                c.groups = Some(Curves(Arc::new(list.ok_or_else(|| bad(cx))?.served)));
+            }
+            "minprotocol" => match version(&value).ok_or_else(|| bad(cx))? {
+                3 => c.v12 = Some(false),
+                _ => c.v12 = c.v12.or(Some(true)),
+            },
+            "maxprotocol" => match version(&value).ok_or_else(|| bad(cx))? {
+                2 => c.v13 = Some(false),
+                0 if value != "None" => return Err(bad(cx)),
+                _ => {}
+            },
+            "protocol" => {
+                for p in value.split(',') {
+                    let (on, p) = match p.strip_prefix('-') {
+                        Some(p) => (false, p),
+                        None => (true, p.trim_start_matches('+')),
+                    };
+                    match p {
+                        "TLSv1.2" => c.v12 = Some(on),
+                        "TLSv1.3" => c.v13 = Some(on),
+                        "ALL" => (c.v12, c.v13) = (Some(on), Some(on)),
+                        "TLSv1.1" | "TLSv1" | "SSLv3" | "SSLv2" => {}
+                        _ => return Err(bad(cx)),
+                    }
+                }
+            }
+            "options" => {
+                for o in value.split(',') {
+                    let (on, o) = match o.strip_prefix('-') {
+                        Some(o) => (false, o),
+                        None => (true, o.trim_start_matches('+')),
+                    };
+                    match o.to_ascii_lowercase().as_str() {
+                        "serverpreference" => c.server_preference = Some(on),
+                        "sessionticket" => c.tickets = Some(on),
+                        // True anyway, or without meaning here.
+                        "prioritizechacha"
+                        | "noresumptiononrenegotiation"
+                        | "unsaferenegotiation"
+                        | "norenegotiation"
+                        | "compression"
+                        | "emptyfragments"
+                        | "bugs"
+                        | "dhsingle"
+                        | "ecdhsingle"
+                        | "unsafelegacyrenegotiation"
+                        | "encryptthenmac"
+                        | "allownodhekex"
+                        | "middleboxcompat"
+                        | "antireplay"
+                        | "extendedmastersecret"
+                        | "cansedata"
+                        | "ktls"
+                        | "strictcertcheck"
+                        | "txcertificatecompression"
+                        | "rxcertificatecompression" => {}
+                        _ => return Err(bad(cx)),
+                    }
+                }
+            }
+            "certificate" | "privatekey" => {
+                let named = Name {
+                    text: word.text.clone(),
+                    template: Template::constant(&word.text),
+                    place: cx.error(d, ""),
+                };
+                if name.eq_ignore_ascii_case("certificate") {
+                    c.certificate = Some(named);
+                } else {
+                    c.key = Some(named);
+                }
+            }
+            "signaturealgorithms"
+            | "clientsignaturealgorithms"
+            | "dhparameters"
+            | "recordpadding"
+            | "numtickets" => {
+                cx.warn(d, format!("\"{name}\" of \"{}\" has no effect", d.name.as_str()));
+            }
+            _ => {
+                return Err(cx.error(
+                    d,
+                    format!(
+                        "SSL_CONF_cmd(\"{name}\", \"{value}\") failed (SSL: error:0A000182:SSL routines::unknown \
+                         cmd name:cmd={name})"
+                    ),
+                ));
+            }
+        }
+        Ok(c)
+    }
+}

@@ -1,0 +1,302 @@
+//! The server's side of a handshake: the virtual server is chosen by the name asked for, its configuration
+//! meets the client, and the client's certificate is judged. Runs in the connection's own steps, so that a slow
+//! handshake holds no runner.
+
+use super::hello::Hello;
+use super::stream::{Greeting, Step};
+use super::verify::{self, Failure, Purpose};
+use crate::error_log;
+use crate::modules::ssl::VerifyClient;
+use crate::modules::static_file::errno_text;
+use crate::request::{Request, Slot};
+use crate::thread::Thread;
+use forebay_conf::error::Level;
+use rustls::pki_types::CertificateDer;
+use rustls::server::UnbufferedServerConnection;
+use std::rc::Rc;
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accept {
+    /// Requests may come.
+    Done,
+    /// More has to come first.
+    Wait,
+    /// It will come to nothing; the log says why.
+    Over,
+}
+
+/// What is thought of a client's certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verdict {
+    /// There is none.
+    #[default]
+    None,
+    /// Good.
+    Success,
+    /// Not good.
+    Failed(Failure),
+}
+
+/// What a handshake came to.
+#[derive(Debug, Default)]
+pub struct Session {
+    /// TLS 1.3, else 1.2.
+    pub v13: bool,
+    /// Number of the cipher suite.
+    pub suite: u16,
+    /// Number of the group.
+    pub group: u16,
+    /// ALPN.
+    pub alpn: Option<Box<[u8]>>,
+    /// Name asked for.
+    pub name: Option<Box<[u8]>>,
+    /// Resumed.
+    pub resumed: bool,
+    /// The first request came with the handshake (0-RTT).
+    pub early: bool,
+    /// The client's certificates.
+    pub peer: Vec<CertificateDer<'static>>,
+    /// What is thought of them.
+    pub verdict: Verdict,
+    /// What the client offered, if somebody wants to know.
+    pub hello: Option<Box<Hello>>,
+}
+
+/// Alert `unrecognized_name`.
+const UNRECOGNIZED_NAME: u8 = 112;
+/// Alert `internal_error`.
+const INTERNAL_ERROR: u8 = 80;
+/// Alert `unexpected_message`.
+const DECODE_ERROR: u8 = 50;
+
+/// Goes on with a handshake as far as it can without waiting.
+pub fn step(t: &Rc<Thread>, req: &mut Request) -> Accept {
+    let token = req.conn.wire.token();
+    loop {
+        let Some(stream) = req.conn.wire.tls() else { return Accept::Done };
+        if !stream.greeted() {
+            match stream.greeting(t, token) {
+                Ok(Some(Greeting::Partial)) => return Accept::Wait,
+                Ok(Some(Greeting::Plain(bytes))) => {
+                    req.conn.wire.decrypt();
+                    req.conn.unencrypted = true;
+                    req.head.buf = bytes;
+                    req.started = t.clock.now();
+                    return Accept::Done;
+                }
+                Ok(Some(Greeting::Broken)) => {
+                    stream.refuse(t, token, DECODE_ERROR);
+                    return fail(req, "SSL_do_handshake() failed (SSL: no ClientHello)");
+                }
+                Ok(Some(Greeting::Hello(hello))) => {
+                    if !choose(t, req, *hello) {
+                        return Accept::Over;
+                    }
+                    continue;
+                }
+                Ok(None) => return fail(req, "peer closed connection in SSL handshake"),
+                Err(e) => return fail(req, &format!("recv() failed {}", errno_text(e))),
+            }
+        }
+        return match stream.handshake(t, token) {
+            Step::Read | Step::Write => Accept::Wait,
+            Step::Done(agreed) => {
+                let early = stream.early;
+                // Nobody shares it yet.
+                let Some(session) = Rc::get_mut(req.conn.tls.get_or_insert_default()) else {
+                    return Accept::Over;
+                };
+                session.v13 = agreed.v13;
+                session.suite = agreed.suite;
+                session.group = agreed.group;
+                session.alpn = agreed.alpn;
+                session.resumed = agreed.resumed;
+                session.early = early;
+                session.peer = agreed.peer;
+                verify_client(req);
+                Accept::Done
+            }
+            Step::Closed => fail(req, "peer closed connection in SSL handshake"),
+            Step::Failed(e) => fail(req, &format!("SSL_do_handshake() failed {}", errno_text(e))),
+            Step::Refused(text) => fail(req, &format!("SSL_do_handshake() failed (SSL: {text})")),
+        };
+    }
+}
+
+fn fail(req: &mut Request, what: &str) -> Accept {
+    log(req, Level::Info, what);
+    Accept::Over
+}
+
+fn log(req: &Request, level: Level, what: &str) {
+    if !error_log::enabled(&req.thread, level) {
+        return;
+    }
+    let mut client = Vec::new();
+    crate::request::push_peer(req.conn.peer, &mut client);
+    let tail = format!(", client: {}, server: {}", String::from_utf8_lossy(&client), req.listener_text());
+    error_log::log_connection(
+        &req.thread,
+        level,
+        req.conn.number,
+        &format!("{what} while SSL handshaking"),
+        &tail,
+    );
+}
+
+/// Chooses the virtual server and begins the handshake with its configuration. `false`: refused.
+fn choose(t: &Rc<Thread>, req: &mut Request, hello: Hello) -> bool {
+    let conf = req.conf.clone();
+    let http = &conf.config.http;
+    let token = req.conn.wire.token();
+    let (mut chosen, mut fallback) = (0, 0);
+    if let Some(a) = req.address_in(&conf) {
+        (chosen, fallback) = (a.default_server, a.default_server);
+        if let Some(name) = &hello.server_name
+            && let Some((s, pattern)) = a.names.find(name)
+        {
+            chosen = s;
+            if let Some(p) = pattern {
+                p.exec(req, name);
+            }
+        }
+    }
+    let tls = |i: usize| http.servers.get(i).and_then(|s| s.tls.as_ref());
+    let server = if tls(chosen).is_some() { chosen } else { fallback };
+    let name = hello.server_name.clone().map(Vec::into_boxed_slice);
+    let wanted = http.shows_hello.then(|| Box::new(hello));
+    req.conn.tls = Some(Rc::new(Session { name, hello: wanted, ..Session::default() }));
+    let http2 = http.servers.get(chosen).is_some_and(|s| s.settings.http2)
+        || req.address_in(&conf).is_some_and(|a| a.options.http2);
+    let config = match tls(server) {
+        Some(tls) if tls.reject => Err((UNRECOGNIZED_NAME, String::new())),
+        Some(tls) if tls.dynamic.is_empty() => Ok(if http2 { tls.config_h2.clone() } else { tls.config.clone() }),
+        Some(tls) => {
+            // The names are evaluated as for a request that has not begun.
+            req.slots.clear();
+            req.slots.resize(http.vars.len(), Slot::Empty);
+            req.arena.clear();
+            req.server = server;
+            req.location = http.servers.get(server).map_or(0, |s| s.root);
+            let mut names = Vec::new();
+            for (cert, key) in &tls.dynamic {
+                let cert = cert.template.value(req).unwrap_or_default();
+                let key = key.template.value(req).unwrap_or_default();
+                if !cert.is_empty() {
+                    names.push((cert, key));
+                }
+            }
+            req.slots.fill(Slot::Empty);
+            req.arena.clear();
+            tls.with_certificates(&names, &http.conf_dir, http2).map_err(|text| (INTERNAL_ERROR, text))
+        }
+        None => Err((
+            INTERNAL_ERROR,
+            "no \"ssl_certificate\" is defined in server listening on SSL port".to_owned(),
+        )),
+    };
+    let record = tls(server).map_or(super::record::MAX_CONTENT, |t| t.record);
+    let made = config.and_then(|c| {
+        UnbufferedServerConnection::new(c).map_err(|e| (INTERNAL_ERROR, format!("SSL_new() failed ({e})")))
+    });
+    let refused = match (made, req.conn.wire.tls()) {
+        (Ok(conn), Some(stream)) => {
+            stream.record = record;
+            stream.choose(conn);
+            return true;
+        }
+        (Err((alert, text)), Some(stream)) => {
+            stream.refuse(t, token, alert);
+            text
+        }
+        _ => String::new(),
+    };
+    if refused.is_empty() {
+        log(
+            req,
+            Level::Info,
+            "SSL_do_handshake() failed (SSL: error:0A0000E2:SSL routines::callback failed)",
+        );
+    } else {
+        log(req, Level::Error, &refused);
+    }
+    false
+}
+
+/// The server whose name was asked for, which made the handshake.
+fn handshake_server(req: &Request) -> Option<usize> {
+    let conf = req.conf.clone();
+    let a = req.address_in(&conf)?;
+    let name = req.conn.tls.as_ref().and_then(|t| t.name.as_deref());
+    let found = name.and_then(|n| a.names.find(n)).map(|(s, _)| s);
+    let tls = |i: usize| conf.config.http.servers.get(i).is_some_and(|s| s.tls.is_some());
+    Some(found.filter(|s| tls(*s)).unwrap_or(a.default_server))
+}
+
+fn verify_client(req: &mut Request) {
+    let conf = req.conf.clone();
+    let server = handshake_server(req).and_then(|s| conf.config.http.servers.get(s));
+    let Some(trust) = server.and_then(|s| s.tls.as_ref()).and_then(|t| t.trust.as_ref()) else { return };
+    let Some(session) = req.conn.tls.as_mut().and_then(Rc::get_mut) else { return };
+    if session.peer.is_empty() {
+        return;
+    }
+    session.verdict = match trust.verify(&session.peer, Purpose::Client, verify::now()) {
+        Ok(()) => Verdict::Success,
+        Err(f) => Verdict::Failed(f),
+    };
+}
+
+/// What a request on this connection is answered with before anything looks at it (nginx: errors 421, 495, 496
+/// and 497).
+pub fn judge(req: &mut Request) -> Option<u16> {
+    if req.conn.unencrypted {
+        req.log(Level::Info, "client sent plain HTTP request to HTTPS port");
+        return Some(497);
+    }
+    let session = req.conn.tls.as_ref()?;
+    let conf = req.conf.clone();
+    let tls = conf.config.http.servers.get(req.server).and_then(|s| s.tls.as_ref())?;
+    if tls.verify_client == VerifyClient::Off {
+        return None;
+    }
+    // A server that asks for certificates is reached by its own name only.
+    if session.name.as_deref().is_some_and(|n| n != req.head.host.as_slice())
+        && handshake_server(req) != Some(req.server)
+    {
+        req.log(
+            Level::Info,
+            "client attempted to request the server name different from the one that was negotiated",
+        );
+        return Some(421);
+    }
+    match session.verdict {
+        Verdict::Success => None,
+        Verdict::None if tls.verify_client != VerifyClient::On => None,
+        Verdict::None => {
+            req.log(Level::Info, "client sent no required SSL certificate");
+            Some(496)
+        }
+        Verdict::Failed(f) if tls.verify_client == VerifyClient::OptionalNoCa && f.is_trust() => None,
+        Verdict::Failed(f) => {
+            let text = format!("client SSL certificate verify error: ({}:{})", f.0, f.text());
+            req.log(Level::Info, &text);
+            Some(495)
+        }
+    }
+}
+
+impl Request {
+    /// Whether the client's connection is encrypted.
+    #[inline]
+    pub fn is_encrypted(&self) -> bool {
+        self.conn.tls.is_some()
+    }
+
+    /// `http` or `https`.
+    #[inline]
+    pub fn scheme(&self) -> &'static [u8] {
+        if self.is_encrypted() { b"https" } else { b"http" }
+    }
+}

@@ -1,0 +1,434 @@
+//! OpenSSL's cipher strings (nginx: ssl_ciphers; openssl-ciphers(1)) and group lists (ssl_ecdh_curve), read
+//! for what rustls serves. Words for what is not served match nothing, as a build of OpenSSL without it would.
+
+use rustls::SupportedCipherSuite;
+use rustls::crypto::SupportedKxGroup;
+use rustls::crypto::aws_lc_rs::{cipher_suite as suites, kx_group as groups};
+
+/// A cipher suite of TLS 1.2 that is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Suite {
+    name: &'static str,
+    ecdsa: bool,
+    bits: u16,
+    chacha: bool,
+}
+
+/// In OpenSSL's order of strength.
+const SUITES: [Suite; 6] = [
+    Suite { name: "ECDHE-ECDSA-AES256-GCM-SHA384", ecdsa: true, bits: 256, chacha: false },
+    Suite { name: "ECDHE-RSA-AES256-GCM-SHA384", ecdsa: false, bits: 256, chacha: false },
+    Suite { name: "ECDHE-ECDSA-CHACHA20-POLY1305", ecdsa: true, bits: 256, chacha: true },
+    Suite { name: "ECDHE-RSA-CHACHA20-POLY1305", ecdsa: false, bits: 256, chacha: true },
+    Suite { name: "ECDHE-ECDSA-AES128-GCM-SHA256", ecdsa: true, bits: 128, chacha: false },
+    Suite { name: "ECDHE-RSA-AES128-GCM-SHA256", ecdsa: false, bits: 128, chacha: false },
+];
+
+fn served(i: usize) -> SupportedCipherSuite {
+    match i {
+        0 => suites::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        1 => suites::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+        2 => suites::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+        3 => suites::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+        4 => suites::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        _ => suites::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    }
+}
+
+/// What a cipher string came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct List {
+    /// Indexes into the served suites of TLS 1.2, best first.
+    chosen: Vec<usize>,
+    /// Names of single suites that were asked for and are not served.
+    pub unserved: Vec<String>,
+}
+
+impl List {
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.chosen.is_empty()
+    }
+
+    /// The suites, best first.
+    pub fn suites(&self) -> impl Iterator<Item = SupportedCipherSuite> + '_ {
+        self.chosen.iter().map(|i| served(*i))
+    }
+
+    /// Their OpenSSL names.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.chosen.iter().filter_map(|i| SUITES.get(*i)).map(|s| s.name)
+    }
+}
+
+/// What a word matches.
+enum Word {
+    /// A class of suites.
+    Class(fn(&Suite) -> bool),
+    /// One suite.
+    One(usize),
+    /// A class that is not served.
+    Nothing,
+    /// No word of OpenSSL's that is known here: a suite that is not served, or a mistake.
+    Unknown,
+}
+
+fn word(w: &str) -> Word {
+    let same = |name: &str| w == name || iana(name).is_some_and(|n| n == w);
+    if let Some(i) = SUITES.iter().position(|s| same(s.name)) {
+        return Word::One(i);
+    }
+    Word::Class(match w {
+        "ALL" | "DEFAULT" | "HIGH" | "TLSv1.2" | "kEECDH" | "kECDHE" | "EECDH" | "ECDHE" | "ECDH"
+        | "FIPS" => |_| true,
+        "aRSA" => |s| !s.ecdsa,
+        "aECDSA" | "ECDSA" => |s| s.ecdsa,
+        "AES" | "AESGCM" => |s| !s.chacha,
+        "AES128" => |s| !s.chacha && s.bits == 128,
+        "AES256" => |s| !s.chacha && s.bits == 256,
+        "CHACHA20" => |s| s.chacha,
+        "SUITEB128" => |s| s.ecdsa && !s.chacha,
+        "SUITEB128ONLY" => |s| s.ecdsa && s.bits == 128,
+        "SUITEB192" => |s| s.ecdsa && s.bits == 256 && !s.chacha,
+        "MEDIUM"
+        | "LOW"
+        | "EXP"
+        | "EXPORT"
+        | "EXPORT40"
+        | "EXPORT56"
+        | "eNULL"
+        | "NULL"
+        | "aNULL"
+        | "kRSA"
+        | "RSA"
+        | "kEDH"
+        | "kDHE"
+        | "EDH"
+        | "DHE"
+        | "DH"
+        | "ADH"
+        | "AECDH"
+        | "kDHr"
+        | "kDHd"
+        | "kDH"
+        | "kECDHr"
+        | "kECDHe"
+        | "kECDH"
+        | "aDH"
+        | "aECDH"
+        | "aDSS"
+        | "DSS"
+        | "TLSv1"
+        | "TLSv1.0"
+        | "SSLv2"
+        | "SSLv3"
+        | "AESCCM"
+        | "AESCCM8"
+        | "ARIA"
+        | "ARIA128"
+        | "ARIA256"
+        | "ARIAGCM"
+        | "CAMELLIA"
+        | "CAMELLIA128"
+        | "CAMELLIA256"
+        | "3DES"
+        | "DES"
+        | "RC4"
+        | "RC2"
+        | "IDEA"
+        | "SEED"
+        | "MD5"
+        | "SHA"
+        | "SHA1"
+        | "SHA256"
+        | "SHA384"
+        | "GOST"
+        | "GOST94"
+        | "GOST89MAC"
+        | "aGOST"
+        | "aGOST01"
+        | "kGOST"
+        | "PSK"
+        | "kPSK"
+        | "aPSK"
+        | "kECDHEPSK"
+        | "kDHEPSK"
+        | "kRSAPSK"
+        | "SRP"
+        | "aSRP"
+        | "kSRP"
+        | "KRB5"
+        | "kFZA"
+        | "aFZA"
+        | "FZA"
+        | "CBC"
+        | "COMPLEMENTOFALL"
+        | "COMPLEMENTOFDEFAULT" => return Word::Nothing,
+        _ => return Word::Unknown,
+    })
+}
+
+/// The registered name of a suite that is served.
+fn iana(name: &str) -> Option<String> {
+    let (auth, rest) = name.strip_prefix("ECDHE-")?.split_once('-')?;
+    let rest = match rest {
+        "CHACHA20-POLY1305" => "CHACHA20_POLY1305_SHA256".to_owned(),
+        gcm => gcm.replacen("AES", "AES_", 1).replace('-', "_"),
+    };
+    Some(format!("TLS_ECDHE_{auth}_WITH_{rest}"))
+}
+
+/// Reads a cipher string. Every text has a meaning; one that means nothing gives an empty list.
+pub fn parse(text: &str) -> List {
+    let mut list = List::default();
+    let mut killed = [false; SUITES.len()];
+    for element in text.split([':', ',', ' ', ';']).filter(|e| !e.is_empty()) {
+        let (sign, body) = match element.as_bytes().first() {
+            Some(b'!') => ('!', element.get(1..).unwrap_or_default()),
+            Some(b'-') => ('-', element.get(1..).unwrap_or_default()),
+            Some(b'+') => ('+', element.get(1..).unwrap_or_default()),
+            Some(b'@') => {
+                // `@SECLEVEL=` holds for every suite here, `@STRENGTH` sorts.
+                if element == "@STRENGTH" {
+                    list.chosen.sort_by_key(|i| SUITES.get(*i).map_or(0, |s| u16::MAX - s.bits));
+                }
+                continue;
+            }
+            _ => (' ', element),
+        };
+        let words: Vec<Word> = body.split('+').map(word).collect();
+        if sign == ' ' && words.len() == 1 && matches!(words.first(), Some(Word::Unknown)) {
+            list.unserved.push(body.to_owned());
+        }
+        let matches = |i: usize| {
+            SUITES.get(i).is_some_and(|s| {
+                words.iter().all(|w| match w {
+                    Word::Class(f) => f(s),
+                    Word::One(one) => *one == i,
+                    Word::Nothing | Word::Unknown => false,
+                })
+            })
+        };
+        match sign {
+            '!' => {
+                list.chosen.retain(|i| !matches(*i));
+                (0..SUITES.len()).filter(|i| matches(*i)).for_each(|i| killed[i] = true);
+            }
+            '-' => list.chosen.retain(|i| !matches(*i)),
+            '+' => list.chosen.sort_by_key(|i| matches(*i)),
+            _ => {
+                let new =
+                    (0..SUITES.len()).filter(|i| matches(*i) && !killed[*i] && !list.chosen.contains(i));
+                let new: Vec<usize> = new.collect();
+                list.chosen.extend(new);
+            }
+        }
+    }
+    list
+}
+
+/// Suites of TLS 1.3 by name, separated by colons (`Ciphersuites` of `ssl_conf_command`).
+///
+/// # Errors
+/// The name that is not known.
+pub fn suites13(text: &str) -> Result<Vec<SupportedCipherSuite>, String> {
+    text.split(':')
+        .filter(|n| !n.is_empty())
+        .map(|name| match name {
+            "TLS_AES_256_GCM_SHA384" => Ok(suites::TLS13_AES_256_GCM_SHA384),
+            "TLS_AES_128_GCM_SHA256" => Ok(suites::TLS13_AES_128_GCM_SHA256),
+            "TLS_CHACHA20_POLY1305_SHA256" => Ok(suites::TLS13_CHACHA20_POLY1305_SHA256),
+            _ => Err(name.to_owned()),
+        })
+        .collect()
+}
+
+/// All suites of TLS 1.3, in OpenSSL's order.
+pub fn all13() -> Vec<SupportedCipherSuite> {
+    vec![
+        suites::TLS13_AES_256_GCM_SHA384,
+        suites::TLS13_CHACHA20_POLY1305_SHA256,
+        suites::TLS13_AES_128_GCM_SHA256,
+    ]
+}
+
+/// OpenSSL's name of a suite by its number.
+pub fn suite_name(number: u16) -> Option<&'static str> {
+    Some(match number {
+        0x1301 => "TLS_AES_128_GCM_SHA256",
+        0x1302 => "TLS_AES_256_GCM_SHA384",
+        0x1303 => "TLS_CHACHA20_POLY1305_SHA256",
+        0xc02b => "ECDHE-ECDSA-AES128-GCM-SHA256",
+        0xc02c => "ECDHE-ECDSA-AES256-GCM-SHA384",
+        0xc02f => "ECDHE-RSA-AES128-GCM-SHA256",
+        0xc030 => "ECDHE-RSA-AES256-GCM-SHA384",
+        0xcca8 => "ECDHE-RSA-CHACHA20-POLY1305",
+        0xcca9 => "ECDHE-ECDSA-CHACHA20-POLY1305",
+        // Offered by clients, never chosen here.
+        0xccaa => "DHE-RSA-CHACHA20-POLY1305",
+        0x009e => "DHE-RSA-AES128-GCM-SHA256",
+        0x009f => "DHE-RSA-AES256-GCM-SHA384",
+        0x009c => "AES128-GCM-SHA256",
+        0x009d => "AES256-GCM-SHA384",
+        0x002f => "AES128-SHA",
+        0x0035 => "AES256-SHA",
+        0x003c => "AES128-SHA256",
+        0x003d => "AES256-SHA256",
+        0xc009 => "ECDHE-ECDSA-AES128-SHA",
+        0xc00a => "ECDHE-ECDSA-AES256-SHA",
+        0xc013 => "ECDHE-RSA-AES128-SHA",
+        0xc014 => "ECDHE-RSA-AES256-SHA",
+        0xc023 => "ECDHE-ECDSA-AES128-SHA256",
+        0xc024 => "ECDHE-ECDSA-AES256-SHA384",
+        0xc027 => "ECDHE-RSA-AES128-SHA256",
+        0xc028 => "ECDHE-RSA-AES256-SHA384",
+        0x0033 => "DHE-RSA-AES128-SHA",
+        0x0039 => "DHE-RSA-AES256-SHA",
+        0x0067 => "DHE-RSA-AES128-SHA256",
+        0x006b => "DHE-RSA-AES256-SHA256",
+        0x000a => "DES-CBC3-SHA",
+        _ => return None,
+    })
+}
+
+/// OpenSSL's name of a group by its number.
+pub fn group_name(number: u16) -> Option<&'static str> {
+    Some(match number {
+        0x0017 => "prime256v1",
+        0x0018 => "secp384r1",
+        0x0019 => "secp521r1",
+        0x001d => "X25519",
+        0x001e => "X448",
+        0x0100 => "ffdhe2048",
+        0x0101 => "ffdhe3072",
+        0x0102 => "ffdhe4096",
+        0x0103 => "ffdhe6144",
+        0x0104 => "ffdhe8192",
+        0x0201 => "MLKEM768",
+        0x0202 => "MLKEM1024",
+        0x11eb => "SecP256r1MLKEM768",
+        0x11ec => "X25519MLKEM768",
+        0x11ed => "SecP384r1MLKEM1024",
+        _ => return None,
+    })
+}
+
+/// OpenSSL's name of a signature algorithm by its number.
+pub fn sigalg_name(number: u16) -> Option<&'static str> {
+    Some(match number {
+        0x0401 => "rsa_pkcs1_sha256",
+        0x0501 => "rsa_pkcs1_sha384",
+        0x0601 => "rsa_pkcs1_sha512",
+        0x0403 => "ecdsa_secp256r1_sha256",
+        0x0503 => "ecdsa_secp384r1_sha384",
+        0x0603 => "ecdsa_secp521r1_sha512",
+        0x0804 => "rsa_pss_rsae_sha256",
+        0x0805 => "rsa_pss_rsae_sha384",
+        0x0806 => "rsa_pss_rsae_sha512",
+        0x0807 => "ed25519",
+        0x0808 => "ed448",
+        0x0809 => "rsa_pss_pss_sha256",
+        0x080a => "rsa_pss_pss_sha384",
+        0x080b => "rsa_pss_pss_sha512",
+        0x0201 => "rsa_pkcs1_sha1",
+        0x0203 => "ecdsa_sha1",
+        0x0904 => "mldsa44",
+        0x0905 => "mldsa65",
+        0x0906 => "mldsa87",
+        _ => return None,
+    })
+}
+
+/// A list of groups.
+#[derive(Clone, Debug, Default)]
+pub struct Groups {
+    /// Served, best first.
+    pub served: Vec<&'static dyn SupportedKxGroup>,
+    /// Known, but not served.
+    pub unserved: Vec<String>,
+}
+
+/// The groups that are served where none are named.
+pub fn default_groups() -> Vec<&'static dyn SupportedKxGroup> {
+    vec![groups::X25519MLKEM768, groups::X25519, groups::SECP256R1, groups::SECP384R1]
+}
+
+/// Reads `ssl_ecdh_curve`.
+///
+/// # Errors
+/// The name that is not known.
+pub fn groups(text: &str) -> Result<Groups, String> {
+    let mut list = Groups::default();
+    for name in text.split([':', '/']).filter(|n| !n.is_empty()) {
+        let optional = name.strip_prefix('?');
+        let bare = optional.unwrap_or(name).trim_start_matches('*');
+        let served: &'static dyn SupportedKxGroup = match bare.to_ascii_lowercase().as_str() {
+            "auto" | "default" => {
+                list.served.extend(default_groups());
+                continue;
+            }
+            "prime256v1" | "p-256" | "secp256r1" => groups::SECP256R1,
+            "secp384r1" | "p-384" => groups::SECP384R1,
+            "x25519" => groups::X25519,
+            "x25519mlkem768" => groups::X25519MLKEM768,
+            "secp256r1mlkem768" => groups::SECP256R1MLKEM768,
+            "mlkem768" => groups::MLKEM768,
+            "mlkem1024" => groups::MLKEM1024,
+            "secp521r1" | "p-521" | "x448" | "secp224r1" | "secp192k1" | "secp256k1" | "brainpoolp256r1"
+            | "brainpoolp384r1" | "brainpoolp512r1" | "ffdhe2048" | "ffdhe3072" | "ffdhe4096"
+            | "ffdhe6144" | "ffdhe8192" | "secp384r1mlkem1024" | "mlkem512" => {
+                list.unserved.push(name.to_owned());
+                continue;
+            }
+            _ if optional.is_some() => continue,
+            _ => return Err(name.to_owned()),
+        };
+        if !list.served.iter().any(|g| g.name() == served.name()) {
+            list.served.push(served);
+        }
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(text: &str) -> Vec<&'static str> {
+        parse(text).names().collect()
+    }
+
+    #[test]
+    fn strings_of_real_configurations() {
+        let all: Vec<_> = SUITES.iter().map(|s| s.name).collect();
+        assert_eq!(names("HIGH:!aNULL:!MD5"), all);
+        assert_eq!(names("DEFAULT"), all);
+        assert_eq!(names("HIGH:!aNULL:!kEECDH"), Vec::<&str>::new());
+        assert_eq!(names("EECDH+AESGCM:EDH+AESGCM"), [all[0], all[1], all[4], all[5]]);
+        assert_eq!(
+            names("ECDHE-RSA-AES128-GCM-SHA256:ECDHE:ECDHE+ECDSA:-aECDSA"),
+            ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-CHACHA20-POLY1305"]
+        );
+        assert_eq!(names("ALL:+CHACHA20").last(), Some(&"ECDHE-RSA-CHACHA20-POLY1305"));
+        assert_eq!(names("!CHACHA20:ALL").len(), 4);
+        assert_eq!(names("AES128:AES256:@STRENGTH")[0], all[0]);
+        assert_eq!(names("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"), [all[5]]);
+        assert_eq!(names("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"), [all[2]]);
+    }
+
+    #[test]
+    fn what_is_not_served_is_told() {
+        let list = parse("ECDHE-RSA-AES128-GCM-SHA256:DHE-RSA-AES128-GCM-SHA256:AES256-SHA:!DES-CBC3-SHA");
+        assert_eq!(list.unserved, ["DHE-RSA-AES128-GCM-SHA256", "AES256-SHA"]);
+        assert!(parse("AES256-SHA").is_empty());
+        assert!(parse(":,; @SECLEVEL=2 !").is_empty());
+    }
+
+    #[test]
+    fn groups_by_openssls_names() {
+        let list = groups("X25519MLKEM768:prime256v1:secp521r1").unwrap();
+        assert_eq!((list.served.len(), list.unserved.as_slice()), (2, ["secp521r1".to_owned()].as_slice()));
+        assert_eq!(groups("auto").unwrap().served.len(), 4);
+        assert_eq!(groups("nonsense").unwrap_err(), "nonsense");
+    }
+}

@@ -1,0 +1,208 @@
+//! TLS to upstreams (nginx: proxy_ssl_*). One [`ClientTls`] a location; the certificate that a server shows is
+//! judged behind the handshake by `verify.rs`.
+
+use super::ciphers;
+use super::server::{Loader, certified_files, provider, versions};
+use super::verify::{self, Trust};
+use crate::config::Scope;
+use crate::config::template::Template;
+use crate::modules::proxy_ssl::Settings;
+use crate::modules::ssl::Name;
+use crate::request::Request;
+use forebay_conf::error::Error;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ClientSessionMemoryCache, ResolvesClientCert, Resumption, UnbufferedClientConnection};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// Sessions kept for a location.
+const SESSIONS: usize = 256;
+
+/// How a location speaks to its upstreams.
+#[derive(Debug)]
+pub struct ClientTls {
+    config: Arc<ClientConfig>,
+    /// Certificate and key with variables in their names.
+    dynamic: Option<(Name, Name)>,
+    passwords: Arc<Vec<Zeroizing<Vec<u8>>>>,
+    cached: super::server::Loaded,
+    /// `proxy_ssl_name`.
+    name: Option<Template>,
+    /// `proxy_ssl_verify`.
+    pub verify: Option<Arc<Trust>>,
+}
+
+/// What a connection to an upstream is made of; connections are shared only where it is the same.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The location's settings.
+    pub tls: Arc<ClientTls>,
+    /// Name of the server, as it is to stand in its certificate.
+    pub name: String,
+    /// Names of certificate and key.
+    files: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Wanted {
+    /// A number that tells connections apart.
+    pub fn key(&self) -> u64 {
+        let mut h = foldhash::fast::FixedState::default().build_hasher();
+        (Arc::as_ptr(&self.tls) as usize, &self.name, &self.files).hash(&mut h);
+        h.finish() | 1
+    }
+
+    /// Begins a connection.
+    ///
+    /// # Errors
+    /// What is to be logged.
+    pub fn begin(&self, req: &Request) -> Result<UnbufferedClientConnection, String> {
+        let config = match &self.files {
+            Some((cert, _)) if cert.is_empty() => self.tls.config.clone(),
+            Some(files) => {
+                let base = &req.conf.config.http.conf_dir;
+                let key = certified_files(files, base, &self.tls.passwords, Some(&self.tls.cached))?;
+                let mut config = ClientConfig::clone(&self.tls.config);
+                config.client_auth_cert_resolver = Arc::new(Presents(Some(key)));
+                Arc::new(config)
+            }
+            None => self.tls.config.clone(),
+        };
+        let name = ServerName::try_from(self.name.clone())
+            .or_else(|_| ServerName::try_from("upstream.invalid"))
+            .map_err(|e| e.to_string())?;
+        UnbufferedClientConnection::new(config, name).map_err(|e| e.to_string())
+    }
+}
+
+impl ClientTls {
+    /// Reads the settings of a location.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    pub fn new(s: &Settings, loader: &mut Loader, cx: &mut Scope<'_>) -> Result<ClientTls, Error> {
+        let mut fixed = None;
+        let mut dynamic = None;
+        if let Some(cert) = s.certificate.0.last().filter(|c| !c.text.is_empty()) {
+            let Some(key) = s.certificate_key.0.last() else {
+                let text = String::from_utf8_lossy(&cert.text).into_owned();
+                return Err(cert.error(format!(
+                    "no \"proxy_ssl_certificate_key\" is defined for certificate \"{text}\""
+                )));
+            };
+            if cert.template.as_const().is_some() && key.template.as_const().is_some() {
+                fixed = Some(loader.load(cert, key, &s.password_file.0, cx)?);
+            } else {
+                dynamic = Some((cert.clone(), key.clone()));
+            }
+        }
+        let mut verifier = None;
+        if s.verify {
+            if s.trusted_certificate.0.is_empty() {
+                return Err(crate::config::plain("no proxy_ssl_trusted_certificate for proxy_ssl_verify"));
+            }
+            let anchors = s.trusted_certificate.0.to_vec();
+            verifier =
+                Some(Arc::new(Trust::new(anchors, Vec::new(), s.crl.0.to_vec(), s.verify_depth.0 as usize)));
+        }
+        let c = &s.conf_command;
+        let list = c.ciphers.clone().unwrap_or_else(|| s.ciphers.0.clone());
+        let mut suites = c.suites13.clone().unwrap_or_else(ciphers::all13);
+        suites.extend(list.suites());
+        let groups = c.groups.as_ref().map_or_else(ciphers::default_groups, |g| g.0.to_vec());
+        let (v12, v13) = (c.v12.unwrap_or(s.protocols.v12), c.v13.unwrap_or(s.protocols.v13));
+        let mut config = ClientConfig::builder_with_provider(provider(suites, groups))
+            .with_protocol_versions(&versions(v12, v13))
+            .map_err(|e| {
+                crate::config::plain(&format!("proxy_ssl_protocols and proxy_ssl_ciphers do not fit: {e}"))
+            })?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Later))
+            .with_client_cert_resolver(Arc::new(Presents(fixed)));
+        config.enable_secret_extraction = true;
+        config.enable_sni = s.server_name;
+        config.resumption = if s.session_reuse {
+            Resumption::store(Arc::new(ClientSessionMemoryCache::new(SESSIONS)))
+        } else {
+            Resumption::disabled()
+        };
+        Ok(ClientTls {
+            config: Arc::new(config),
+            dynamic,
+            passwords: s.password_file.0.clone(),
+            cached: super::server::Loaded::of(s.certificate_cache.0.unwrap_or((SESSIONS, 10, 60))),
+            name: s.name.0.clone(),
+            verify: verifier,
+        })
+    }
+
+    /// What this request wants of a connection.
+    pub fn wanted(self: &Arc<Self>, req: &mut Request) -> Wanted {
+        let name = match &self.name {
+            Some(t) => t.value(req).unwrap_or_default(),
+            None => req.modules.upstream.host.clone(),
+        };
+        let name = String::from_utf8_lossy(&name).into_owned();
+        // A port is not part of it.
+        let name = match name.strip_prefix('[').and_then(|n| n.split_once(']')) {
+            Some((inner, _)) => inner.to_owned(),
+            None => name.split(':').next().unwrap_or_default().to_owned(),
+        };
+        let files = self.dynamic.as_ref().map(|(cert, key)| {
+            (cert.template.value(req).unwrap_or_default(), key.template.value(req).unwrap_or_default())
+        });
+        Wanted { tls: self.clone(), name, files }
+    }
+}
+
+/// The certificate that is shown to servers, if any.
+#[derive(Debug)]
+struct Presents(Option<Arc<CertifiedKey>>);
+
+impl ResolvesClientCert for Presents {
+    fn resolve(&self, _: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.0.clone().filter(|k| k.key.choose_scheme(schemes).is_some())
+    }
+    fn has_certs(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+/// Lets certificates pass, which are judged after the handshake; their signatures are checked here.
+#[derive(Debug)]
+struct Later;
+
+impl ServerCertVerifier for Later {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify::handshake_signature(message, cert, dss)
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify::handshake_signature(message, cert, dss)
+    }
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        verify::schemes()
+    }
+}

@@ -1,0 +1,189 @@
+//! What a server looks at in a ClientHello before it chooses its configuration (RFC 8446, section 4.1.2; RFC
+//! 6066, section 3). rustls parses it again and judges it.
+
+use super::record::{self, Broken, HANDSHAKE, HEADER};
+
+/// Longest ClientHello that is waited for, bytes. OpenSSL takes 131 KB; real ones are below 3 KB.
+pub const MAX_HELLO: usize = 64 * 1024;
+
+/// A ClientHello.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hello {
+    /// Host name asked for (SNI), lower case, without a final dot.
+    pub server_name: Option<Vec<u8>>,
+    /// Cipher suites offered, in order.
+    pub ciphers: Vec<u16>,
+    /// Groups offered, in order.
+    pub groups: Vec<u16>,
+    /// Signature algorithms offered, in order.
+    pub sigalgs: Vec<u16>,
+    /// TLS 1.3 is offered.
+    pub v13: bool,
+    /// TLS 1.2 is offered.
+    pub v12: bool,
+    /// Data before the end of the handshake is announced.
+    pub early_data: bool,
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(n)?;
+        self.0 = rest;
+        Some(head)
+    }
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1).and_then(|b| b.first().copied())
+    }
+    fn short(&mut self) -> Option<u16> {
+        self.take(2).map(|b| u16::from_be_bytes([b[0], b[1]]))
+    }
+    /// A list with its length in 1 byte.
+    fn list8(&mut self) -> Option<&'a [u8]> {
+        let n = self.byte()?;
+        self.take(usize::from(n))
+    }
+    /// A list with its length in 2 bytes.
+    fn list16(&mut self) -> Option<&'a [u8]> {
+        let n = self.short()?;
+        self.take(usize::from(n))
+    }
+}
+
+fn shorts(bytes: &[u8]) -> Vec<u16> {
+    bytes.chunks_exact(2).map(|b| u16::from_be_bytes([b[0], b[1]])).collect()
+}
+
+/// Reads the records that a connection begins with. `None`: the ClientHello has not come whole.
+///
+/// # Errors
+/// When it will never be one.
+pub fn parse(input: &[u8]) -> Result<Option<Hello>, Broken> {
+    let mut message = Vec::new();
+    let mut rest = input;
+    loop {
+        let n = match record::whole(rest)? {
+            Some(n) => n,
+            None if input.len() > MAX_HELLO => return Err(Broken::Overflow),
+            None => return Ok(None),
+        };
+        if rest.first() != Some(&HANDSHAKE) || n == HEADER {
+            return Err(Broken::Malformed);
+        }
+        message.extend_from_slice(rest.get(HEADER..n).unwrap_or_default());
+        rest = rest.get(n..).unwrap_or_default();
+        if message.first() != Some(&1) {
+            return Err(Broken::Malformed);
+        }
+        if let Some(len) = message.get(1..4) {
+            let len = usize::from(len[0]) << 16 | usize::from(len[1]) << 8 | usize::from(len[2]);
+            if len > MAX_HELLO {
+                return Err(Broken::Overflow);
+            }
+            if let Some(body) = message.get(4..4 + len) {
+                return body_of(body).map(Some).ok_or(Broken::Malformed);
+            }
+        }
+    }
+}
+
+fn body_of(body: &[u8]) -> Option<Hello> {
+    let mut r = Reader(body);
+    let version = r.short()?;
+    r.take(32)?;
+    r.list8()?;
+    let mut hello = Hello { ciphers: shorts(r.list16()?), v12: version >= 0x0303, ..Hello::default() };
+    r.list8()?;
+    if r.0.is_empty() {
+        return Some(hello);
+    }
+    let mut extensions = Reader(r.list16()?);
+    while !extensions.0.is_empty() {
+        let kind = extensions.short()?;
+        let mut data = Reader(extensions.list16()?);
+        match kind {
+            0 => hello.server_name = server_name(&mut data),
+            10 => hello.groups = shorts(data.list16()?),
+            13 => hello.sigalgs = shorts(data.list16()?),
+            42 => hello.early_data = true,
+            43 => {
+                let versions = shorts(data.list8()?);
+                hello.v13 = versions.contains(&0x0304);
+                hello.v12 = versions.contains(&0x0303);
+            }
+            _ => {}
+        }
+    }
+    Some(hello)
+}
+
+fn server_name(data: &mut Reader<'_>) -> Option<Vec<u8>> {
+    let mut list = Reader(data.list16()?);
+    while !list.0.is_empty() {
+        let kind = list.byte()?;
+        let name = list.list16()?;
+        if kind == 0 {
+            let name = name.strip_suffix(b".").unwrap_or(name).to_ascii_lowercase();
+            let sound = !name.is_empty() && name.len() < 256 && name.iter().all(|b| b.is_ascii_graphic());
+            return sound.then_some(name);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(extensions: &[u8]) -> Vec<u8> {
+        let mut body = vec![3, 3];
+        body.extend([5; 32]);
+        body.extend([0, 0, 4, 0x13, 0x01, 0xc0, 0x2f, 1, 0]);
+        body.extend((extensions.len() as u16).to_be_bytes());
+        body.extend(extensions);
+        let mut message = vec![1, 0, (body.len() >> 8) as u8, body.len() as u8];
+        message.extend(body);
+        message
+    }
+
+    fn records(message: &[u8], size: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        for piece in message.chunks(size) {
+            out.extend([22, 3, 1, (piece.len() >> 8) as u8, piece.len() as u8]);
+            out.extend(piece);
+        }
+        out
+    }
+
+    const EXTENSIONS: &[u8] = &[
+        0, 0, 0, 9, 0, 7, 0, 0, 4, b'A', b'.', b'b', b'.', 0, 10, 0, 4, 0, 2, 0, 29, 0, 43, 0, 3, 2, 3, 4, 0,
+        13, 0, 4, 0, 2, 4, 3, 0, 42, 0, 0,
+    ];
+
+    #[test]
+    fn name_and_offers_are_found_however_they_are_cut() {
+        let message = hello(EXTENSIONS);
+        for size in [1, 3, 50, 1000] {
+            let bytes = records(&message, size);
+            let got = parse(&bytes).unwrap().unwrap();
+            assert_eq!(got.server_name.as_deref(), Some(b"a.b".as_slice()));
+            assert_eq!((got.ciphers, got.groups, got.sigalgs), (vec![0x1301, 0xc02f], vec![29], vec![0x403]));
+            assert!(got.v13 && !got.v12 && got.early_data);
+            for cut in 0..bytes.len() {
+                assert_eq!(parse(&bytes[..cut]), Ok(None), "{cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_hello_is_refused_at_once() {
+        assert_eq!(parse(b"GET / HTTP/1.1\r\n"), Err(Broken::Malformed));
+        assert_eq!(parse(&[22, 3, 1, 0, 0]), Err(Broken::Malformed));
+        assert_eq!(parse(&[22, 3, 1, 0, 1, 2]), Err(Broken::Malformed));
+        assert_eq!(parse(&[22, 3, 1, 0, 4, 1, 255, 0, 0]), Err(Broken::Overflow));
+        let mut short = hello(EXTENSIONS);
+        short[50] = 200;
+        assert_eq!(parse(&records(&short, 1000)), Err(Broken::Malformed));
+    }
+}

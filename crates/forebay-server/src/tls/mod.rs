@@ -1,0 +1,15 @@
+//! TLS (nginx: ngx_http_ssl_module): everything that knows rustls. `stream.rs` is a connection, `record.rs` its
+//! records, `hello.rs` what a server chooses its configuration by, `server.rs` that configuration, `pem.rs` and
+//! `ciphers.rs` what it is made of, `sessions.rs` resumption, `verify.rs` the judgement of certificates.
+
+pub mod accept;
+pub mod ciphers;
+pub mod client;
+pub mod hello;
+pub mod pem;
+pub mod record;
+pub mod server;
+pub mod sessions;
+pub mod stream;
+pub mod vars;
+pub mod verify;

@@ -1,0 +1,327 @@
+//! Resumption: a bounded store of sessions shared by all threads (nginx: ssl_session_cache), and tickets
+//! (ssl_session_tickets, ssl_session_ticket_key). Both live as long as the process, so that a reload forgets
+//! nobody. A session is good only for servers of the same context: same certificates, same demands on clients.
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::{digest, hkdf, rand};
+use rustls::server::{ProducesTickets, StoresServerSessions};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use zeroize::{Zeroize, Zeroizing};
+
+fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Parts of a store, each with a lock of its own.
+const SHARDS: usize = 16;
+/// What a session takes besides its bytes, about.
+const OVERHEAD: usize = 160;
+
+#[derive(Default)]
+struct Shard {
+    map: HashMap<Box<[u8]>, (Instant, Zeroizing<Vec<u8>>)>,
+    /// Keys by age; those of sessions that were taken stay until they come up.
+    order: VecDeque<Box<[u8]>>,
+    bytes: usize,
+}
+
+/// A store of sessions of at most so many bytes.
+pub struct Sessions {
+    shards: [Mutex<Shard>; SHARDS],
+    max: usize,
+}
+
+impl std::fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sessions").field("max", &self.max).finish_non_exhaustive()
+    }
+}
+
+impl Sessions {
+    /// An empty store.
+    pub fn new(bytes: usize) -> Sessions {
+        Sessions { shards: Default::default(), max: bytes / SHARDS }
+    }
+
+    fn shard(&self, key: &[u8]) -> std::sync::MutexGuard<'_, Shard> {
+        // Identifiers are random, their last byte too.
+        let i = key.last().map_or(0, |b| usize::from(*b) % SHARDS);
+        lock(&self.shards[i])
+    }
+
+    fn put(&self, key: Vec<u8>, value: Vec<u8>, life: Duration) -> bool {
+        let mut shard = self.shard(&key);
+        let size = key.len() * 2 + value.len() + OVERHEAD;
+        if size > self.max {
+            return false;
+        }
+        while shard.bytes + size > self.max {
+            let Some(oldest) = shard.order.pop_front() else { break };
+            shard.bytes = shard.bytes.saturating_sub(oldest.len() * 2 + OVERHEAD);
+            if let Some((_, old)) = shard.map.remove(&oldest) {
+                shard.bytes = shard.bytes.saturating_sub(old.len());
+            }
+        }
+        let key: Box<[u8]> = key.into();
+        if let Some((_, old)) = shard.map.insert(key.clone(), (Instant::now() + life, Zeroizing::new(value)))
+        {
+            shard.bytes = shard.bytes.saturating_sub(old.len() + key.len() * 2 + OVERHEAD);
+            shard.bytes += size;
+            return true;
+        }
+        shard.order.push_back(key);
+        shard.bytes += size;
+        true
+    }
+
+    fn get(&self, key: &[u8], take: bool) -> Option<Vec<u8>> {
+        let mut shard = self.shard(key);
+        let (until, value) = shard.map.get(key)?;
+        let found = (Instant::now() < *until).then(|| value.to_vec());
+        if (take || found.is_none())
+            && let Some((_, old)) = shard.map.remove(key)
+        {
+            shard.bytes = shard.bytes.saturating_sub(old.len());
+        }
+        found
+    }
+}
+
+/// The store of a name and a size (nginx: shared:NAME:SIZE), the same for every configuration of the process.
+pub fn zone(name: &[u8], size: usize) -> Arc<Sessions> {
+    type Zones = Mutex<HashMap<(Vec<u8>, usize), Arc<Sessions>>>;
+    static ZONES: OnceLock<Zones> = OnceLock::new();
+    let mut zones = lock(ZONES.get_or_init(Mutex::default));
+    // Those that no configuration uses any more are forgotten.
+    zones.retain(|(n, s), z| Arc::strong_count(z) > 1 || (n == name && *s == size));
+    zones.entry((name.to_vec(), size)).or_insert_with(|| Arc::new(Sessions::new(size))).clone()
+}
+
+/// What sessions of a server are good for.
+pub type Context = [u8; 32];
+
+/// Makes a context of everything that must be the same.
+pub fn context<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Context {
+    let mut hash = digest::Context::new(&digest::SHA256);
+    for p in parts {
+        hash.update(&(p.len() as u64).to_le_bytes());
+        hash.update(p);
+    }
+    let mut out = [0; 32];
+    out.copy_from_slice(hash.finish().as_ref());
+    out
+}
+
+/// A store as one server sees it.
+#[derive(Debug)]
+pub struct Stored {
+    /// The store.
+    pub sessions: Arc<Sessions>,
+    /// What its sessions are good for.
+    pub context: Context,
+    /// `ssl_session_timeout`.
+    pub timeout: Duration,
+}
+
+impl Stored {
+    fn key(&self, id: &[u8]) -> Vec<u8> {
+        [self.context.get(..16).unwrap_or_default(), id].concat()
+    }
+}
+
+impl StoresServerSessions for Stored {
+    fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        self.sessions.put(self.key(&key), value, self.timeout)
+    }
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.sessions.get(&self.key(key), false)
+    }
+    fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.sessions.get(&self.key(key), true)
+    }
+    fn can_cache(&self) -> bool {
+        true
+    }
+}
+
+/// What seals tickets; its name travels with them.
+pub struct TicketKey {
+    name: [u8; 16],
+    key: LessSafeKey,
+}
+
+impl std::fmt::Debug for TicketKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TicketKey")
+    }
+}
+
+impl TicketKey {
+    /// From a file of 48 or 80 bytes (nginx: ssl_session_ticket_key): a name and secrets.
+    pub fn new(file: &[u8]) -> Option<TicketKey> {
+        if !matches!(file.len(), 48 | 80) {
+            return None;
+        }
+        let (name, secret) = file.split_at_checked(16)?;
+        let mut key = [0; 32];
+        hkdf::Salt::new(hkdf::HKDF_SHA256, b"forebay session tickets")
+            .extract(secret)
+            .expand(&[name], hkdf::HKDF_SHA256)
+            .and_then(|okm| okm.fill(&mut key))
+            .ok()?;
+        let sealing = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key).ok()?);
+        key.zeroize();
+        Some(TicketKey { name: name.try_into().ok()?, key: sealing })
+    }
+
+    fn random() -> Option<TicketKey> {
+        let mut secret = Zeroizing::new([0; 80]);
+        rand::fill(secret.as_mut()).ok()?;
+        TicketKey::new(secret.as_ref())
+    }
+}
+
+/// Keys of one age: a ticket is good as long as the one before the newest is.
+const KEPT: usize = 3;
+
+type Own = Vec<(Instant, Arc<TicketKey>)>;
+
+/// The process's own keys by the time after which they are replaced, newest first.
+static OWN: RwLock<Vec<(Duration, Own)>> = RwLock::new(Vec::new());
+
+fn own_key(life: Duration) -> Option<Arc<TicketKey>> {
+    let fresh = |all: &[(Duration, Own)]| {
+        let keys = all.iter().find(|(l, _)| *l == life).map(|(_, keys)| keys)?;
+        keys.first().filter(|(made, _)| made.elapsed() < life).map(|(_, key)| key.clone())
+    };
+    if let Some(key) = fresh(&OWN.read().unwrap_or_else(PoisonError::into_inner)) {
+        return Some(key);
+    }
+    let mut all = OWN.write().unwrap_or_else(PoisonError::into_inner);
+    if let Some(key) = fresh(&all) {
+        return Some(key);
+    }
+    let key = Arc::new(TicketKey::random()?);
+    let at = all.iter().position(|(l, _)| *l == life).unwrap_or(all.len());
+    if at == all.len() {
+        all.push((life, Own::new()));
+    }
+    if let Some((_, keys)) = all.get_mut(at) {
+        keys.insert(0, (Instant::now(), key.clone()));
+        keys.truncate(KEPT);
+    }
+    Some(key)
+}
+
+/// Tickets of one server.
+#[derive(Debug)]
+pub struct Tickets {
+    /// From files, the first one seals; empty: the process's own.
+    pub keys: Vec<TicketKey>,
+    /// What they are good for.
+    pub context: Context,
+    /// `ssl_session_timeout`.
+    pub timeout: Duration,
+}
+
+fn unix() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+impl Tickets {
+    fn seal(&self, key: &TicketKey, plain: &[u8]) -> Option<Vec<u8>> {
+        let mut nonce = [0; 12];
+        rand::fill(&mut nonce).ok()?;
+        let mut body = Vec::with_capacity(8 + plain.len() + 16);
+        body.extend_from_slice(&unix().to_be_bytes());
+        body.extend_from_slice(plain);
+        let aad = Aad::from(self.context);
+        key.key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut body).ok()?;
+        Some([key.name.as_slice(), &nonce, &body].concat())
+    }
+
+    fn open(&self, key: &TicketKey, ticket: &[u8]) -> Option<Vec<u8>> {
+        let (nonce, body) = ticket.get(16..)?.split_at_checked(12)?;
+        let mut body = body.to_vec();
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let plain = key.key.open_in_place(nonce, Aad::from(self.context), &mut body).ok()?;
+        let (made, plain) = plain.split_at_checked(8)?;
+        let age = unix().saturating_sub(u64::from_be_bytes(made.try_into().ok()?));
+        (age <= self.timeout.as_secs()).then(|| plain.to_vec())
+    }
+}
+
+impl ProducesTickets for Tickets {
+    fn enabled(&self) -> bool {
+        true
+    }
+    fn lifetime(&self) -> u32 {
+        // RFC 8446, section 4.6.1: at most a week.
+        self.timeout.as_secs().min(604_800) as u32
+    }
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        match self.keys.first() {
+            Some(key) => self.seal(key, plain),
+            None => self.seal(&*own_key(self.timeout)?, plain),
+        }
+    }
+    fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        let name = ticket.get(..16)?;
+        if !self.keys.is_empty() {
+            return self.keys.iter().find(|k| k.name == name).and_then(|k| self.open(k, ticket));
+        }
+        let found = {
+            let keys = OWN.read().unwrap_or_else(PoisonError::into_inner);
+            keys.iter().flat_map(|(_, own)| own).find(|(_, k)| k.name == name).map(|(_, k)| k.clone())
+        };
+        found.and_then(|k| self.open(&k, ticket))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_bounded_and_forgets_the_oldest() {
+        let store = Sessions::new(SHARDS * 1000);
+        for i in 0..1000u32 {
+            let key = [i.to_be_bytes().as_slice(), &[0]].concat();
+            assert!(store.put(key, vec![1; 100], Duration::from_secs(9)));
+        }
+        assert!(lock(&store.shards[0]).bytes <= 1000);
+        assert!(lock(&store.shards[0]).order.len() < 5);
+        let key = |i: u32| [i.to_be_bytes().as_slice(), &[0]].concat();
+        assert_eq!(store.get(&key(0), false), None);
+        assert_eq!(store.get(&key(999), true), Some(vec![1; 100]));
+        assert_eq!(store.get(&key(999), true), None, "taken");
+        assert!(!store.put(key(1), vec![0; 5000], Duration::from_secs(9)), "too large");
+        assert!(store.put(key(2), vec![0; 5], Duration::ZERO));
+        assert_eq!(store.get(&key(2), false), None, "too old");
+    }
+
+    #[test]
+    fn tickets_open_where_key_and_context_are_the_same() {
+        let make = |seed: u8, context: u8| Tickets {
+            keys: vec![TicketKey::new(&[seed; 80]).unwrap()],
+            context: [context; 32],
+            timeout: Duration::from_secs(60),
+        };
+        let ticket = make(1, 1).encrypt(b"session").unwrap();
+        assert_eq!(make(1, 1).decrypt(&ticket).as_deref(), Some(b"session".as_slice()));
+        assert_eq!(make(1, 2).decrypt(&ticket), None);
+        assert_eq!(make(2, 1).decrypt(&ticket), None);
+        let mut rotated = make(2, 1);
+        rotated.keys.push(TicketKey::new(&[1; 80]).unwrap());
+        assert_eq!(rotated.decrypt(&ticket).as_deref(), Some(b"session".as_slice()));
+        let own = Tickets { keys: Vec::new(), ..make(1, 1) };
+        let ticket = own.encrypt(b"x").unwrap();
+        assert_eq!(own.decrypt(&ticket).as_deref(), Some(b"x".as_slice()));
+        for n in 0..ticket.len() {
+            assert_eq!(own.decrypt(&ticket[..n]), None);
+        }
+        assert!(TicketKey::new(&[0; 47]).is_none());
+    }
+}

@@ -1,0 +1,785 @@
+//! A connection that is encrypted, from its first record to its last. The handshake is rustls'; then its keys
+//! go to [`super::record`]. Nothing here waits. Hot path.
+
+use super::record::{self, ALERT, Broken, DATA, HANDSHAKE, HEADER, Half, MAX_CONTENT, OVERHEAD};
+use crate::reactor::Token;
+use crate::thread::Thread;
+use crate::wire::{Sent, Then};
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{RecvFlags, SendFlags};
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::kernel::KernelConnection;
+use rustls::pki_types::CertificateDer;
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
+use rustls::{ExtractedSecrets, HandshakeKind};
+
+/// Content sent with one call, bytes.
+const BATCH: usize = 4 * MAX_CONTENT;
+/// Room of the buffer that records are sealed into: a batch in small records has more of them.
+const OUTPUT: usize = BATCH + BATCH / 16;
+/// Bytes received with one call.
+const INPUT: usize = 32 * 1024;
+/// Longest handshake flight that is kept while more is to come, bytes.
+const MAX_FLIGHT: usize = 256 * 1024;
+/// Records in a row that carry nothing (OpenSSL has the same limit).
+const MAX_EMPTY: u32 = 32;
+
+/// Buffers of a thread, for whichever connection has its turn.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+impl Scratch {
+    fn output(&mut self) -> &mut [u8] {
+        if self.output.is_empty() {
+            self.output = vec![0; OUTPUT];
+        }
+        &mut self.output
+    }
+}
+
+/// What rustls keeps of a connection after its handshake, for changing keys.
+enum Kernel {
+    Server(KernelConnection<ServerConnectionData>),
+    Client(KernelConnection<ClientConnectionData>),
+    /// TLS 1.2 changes nothing.
+    Done,
+}
+
+enum State {
+    /// A server that waits for a ClientHello.
+    Hello(Vec<u8>),
+    Server(Box<UnbufferedServerConnection>, Vec<u8>),
+    Client(Box<UnbufferedClientConnection>, Vec<u8>),
+    Traffic(Box<Traffic>),
+    Broken,
+}
+
+struct Traffic {
+    tx: Half,
+    rx: Half,
+    kernel: Kernel,
+    v13: bool,
+    empty: u32,
+}
+
+/// What a handshake agreed on.
+#[derive(Debug, Default)]
+pub struct Agreed {
+    /// TLS 1.3, else 1.2.
+    pub v13: bool,
+    /// Number of the cipher suite.
+    pub suite: u16,
+    /// Number of the group; 0 if none was used.
+    pub group: u16,
+    /// Protocol chosen by ALPN.
+    pub alpn: Option<Box<[u8]>>,
+    /// Resumed.
+    pub resumed: bool,
+    /// The other side's certificates, its own first.
+    pub peer: Vec<CertificateDer<'static>>,
+}
+
+/// What a step of a handshake came to.
+#[derive(Debug)]
+pub enum Step {
+    /// More has to be received.
+    Read,
+    /// There is no room for what has to be sent.
+    Write,
+    /// Bytes may be exchanged.
+    Done(Box<Agreed>),
+    /// The other side closed the connection.
+    Closed,
+    /// Reading or writing failed.
+    Failed(Errno),
+    /// It does not speak TLS, or not as we do.
+    Refused(String),
+}
+
+/// What came before the handshake could begin.
+#[derive(Debug)]
+pub enum Greeting {
+    /// Not whole yet.
+    Partial,
+    /// A ClientHello.
+    Hello(Box<super::hello::Hello>),
+    /// Plain bytes, perhaps HTTP.
+    Plain(Vec<u8>),
+    /// Neither.
+    Broken,
+}
+
+/// An encrypted connection.
+pub struct Stream {
+    state: State,
+    /// Content that was received during the handshake.
+    ready: Vec<u8>,
+    /// A record that has not come whole.
+    partial: Vec<u8>,
+    /// Records that have not been sent.
+    owed: Vec<u8>,
+    /// Sent of `owed`.
+    owed_at: usize,
+    /// The other side sends no more.
+    ended: bool,
+    /// `close_notify` has been sent.
+    closing: bool,
+    /// Content came before the handshake was over (0-RTT).
+    pub early: bool,
+    /// Longest content of a record, bytes.
+    pub record: usize,
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream").field("owed", &self.owed.len()).finish_non_exhaustive()
+    }
+}
+
+fn broken(_: Broken) -> Errno {
+    Errno::PROTO
+}
+
+impl Stream {
+    fn new(state: State) -> Stream {
+        Stream {
+            state,
+            ready: Vec::new(),
+            partial: Vec::new(),
+            owed: Vec::new(),
+            owed_at: 0,
+            ended: false,
+            closing: false,
+            early: false,
+            record: MAX_CONTENT,
+        }
+    }
+
+    /// The server's side; `received`: what has been read of the connection already.
+    pub fn server(received: Vec<u8>) -> Stream {
+        Stream::new(State::Hello(received))
+    }
+
+    /// The client's side.
+    pub fn client(conn: UnbufferedClientConnection) -> Stream {
+        Stream::new(State::Client(Box::new(conn), Vec::new()))
+    }
+
+    /// Whether the handshake is over.
+    #[inline]
+    pub fn established(&self) -> bool {
+        matches!(self.state, State::Traffic(_))
+    }
+
+    /// Reads what a connection begins with.
+    ///
+    /// # Errors
+    /// Those of the socket; `Ok(None)`: it was closed.
+    pub fn greeting(&mut self, t: &Thread, token: Token) -> Result<Option<Greeting>, Errno> {
+        let State::Hello(input) = &mut self.state else { return Ok(Some(Greeting::Broken)) };
+        loop {
+            match input.first() {
+                Some(&HANDSHAKE) => match super::hello::parse(input) {
+                    Ok(Some(hello)) => return Ok(Some(Greeting::Hello(Box::new(hello)))),
+                    Ok(None) => {}
+                    Err(_) => return Ok(Some(Greeting::Broken)),
+                },
+                // SSL 2.0, which nobody speaks.
+                Some(b) if b & 0x80 != 0 => return Ok(Some(Greeting::Broken)),
+                Some(_) => return Ok(Some(Greeting::Plain(std::mem::take(input)))),
+                None => {}
+            }
+            if !t.reactor.is_readable(token) {
+                return Ok(Some(Greeting::Partial));
+            }
+            match receive(t, token, input, 4096) {
+                Ok(0) => return Ok(None),
+                Ok(_) => {}
+                Err(Errno::AGAIN) => return Ok(Some(Greeting::Partial)),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Whether the ClientHello has been taken.
+    pub fn greeted(&self) -> bool {
+        !matches!(self.state, State::Hello(_))
+    }
+
+    /// Goes on with the configuration that was chosen.
+    pub fn choose(&mut self, conn: UnbufferedServerConnection) {
+        if let State::Hello(input) = &mut self.state {
+            let input = std::mem::take(input);
+            self.state = State::Server(Box::new(conn), input);
+        }
+    }
+
+    /// Refuses a handshake that has only begun (RFC 6066, section 3; RFC 8446, section 6.2).
+    pub fn refuse(&mut self, t: &Thread, token: Token, alert: u8) {
+        self.state = State::Broken;
+        self.owed.extend_from_slice(&[ALERT, 3, 3, 0, 2, 2, alert]);
+        let _ = self.flush(t, token, SendFlags::NOSIGNAL);
+    }
+
+    /// Goes on with the handshake as far as it can without waiting.
+    pub fn handshake(&mut self, t: &Thread, token: Token) -> Step {
+        loop {
+            let mut failure = None;
+            let finished = match &mut self.state {
+                State::Server(conn, input) => loop {
+                    let UnbufferedStatus { discard, state } = conn.process_tls_records(input);
+                    let turn = match state {
+                        Ok(ConnectionState::ReadEarlyData(mut early)) => {
+                            self.early = true;
+                            while let Some(Ok(data)) = early.next_record() {
+                                self.ready.extend_from_slice(data.payload);
+                            }
+                            Turn::Again
+                        }
+                        state => {
+                            take_turn(state, &mut self.owed, &mut self.ready, &mut self.ended, &mut failure)
+                        }
+                    };
+                    input.drain(..discard.min(input.len()));
+                    match turn {
+                        Turn::Again => {}
+                        Turn::Blocked => break false,
+                        Turn::Finished => break true,
+                    }
+                },
+                State::Client(conn, input) => loop {
+                    let UnbufferedStatus { discard, state } = conn.process_tls_records(input);
+                    let turn =
+                        take_turn(state, &mut self.owed, &mut self.ready, &mut self.ended, &mut failure);
+                    input.drain(..discard.min(input.len()));
+                    match turn {
+                        Turn::Again => {}
+                        Turn::Blocked => break false,
+                        Turn::Finished => break true,
+                    }
+                },
+                State::Hello(_) => return Step::Read,
+                State::Traffic(_) | State::Broken => return Step::Failed(Errno::PROTO),
+            };
+            match self.flush(t, token, SendFlags::NOSIGNAL) {
+                Ok(true) => {}
+                Ok(false) if failure.is_none() && !finished => return Step::Write,
+                Ok(false) => {}
+                Err(e) if failure.is_none() => return Step::Failed(e),
+                Err(_) => {}
+            }
+            if let Some(text) = failure {
+                self.state = State::Broken;
+                return Step::Refused(text);
+            }
+            if finished {
+                return match self.settle() {
+                    Some(agreed) => Step::Done(Box::new(agreed)),
+                    None => Step::Failed(Errno::PROTO),
+                };
+            }
+            if self.ended {
+                return Step::Closed;
+            }
+            let (State::Server(_, input) | State::Client(_, input)) = &mut self.state else {
+                return Step::Failed(Errno::PROTO);
+            };
+            if input.len() > MAX_FLIGHT {
+                return Step::Refused("handshake is too long".to_owned());
+            }
+            if !t.reactor.is_readable(token) {
+                return Step::Read;
+            }
+            match receive(t, token, input, 4096) {
+                Ok(0) => return Step::Closed,
+                Ok(_) => {}
+                Err(Errno::AGAIN) => return Step::Read,
+                Err(e) => return Step::Failed(e),
+            }
+        }
+    }
+
+    /// Takes the keys over from rustls.
+    fn settle(&mut self) -> Option<Agreed> {
+        let agree = |c: &rustls::CommonState| Agreed {
+            v13: c.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3),
+            suite: c.negotiated_cipher_suite().map_or(0, |s| u16::from(s.suite())),
+            group: c.negotiated_key_exchange_group().map_or(0, |g| u16::from(g.name())),
+            alpn: c.alpn_protocol().map(Into::into),
+            resumed: c.handshake_kind() == Some(HandshakeKind::Resumed),
+            peer: c.peer_certificates().map(<[_]>::to_vec).unwrap_or_default(),
+        };
+        let (agreed, ExtractedSecrets { tx, rx }, kernel, input) =
+            match std::mem::replace(&mut self.state, State::Broken) {
+                State::Server(conn, input) => {
+                    let agreed = agree(&conn);
+                    let (secrets, kernel) = conn.dangerous_into_kernel_connection().ok()?;
+                    (agreed, secrets, Kernel::Server(kernel), input)
+                }
+                State::Client(conn, input) => {
+                    let agreed = agree(&conn);
+                    let (secrets, kernel) = conn.dangerous_into_kernel_connection().ok()?;
+                    (agreed, secrets, Kernel::Client(kernel), input)
+                }
+                _ => return None,
+            };
+        let v13 = agreed.v13;
+        let (tx, rx) = (Half::new(tx, v13)?, Half::new(rx, v13)?);
+        let kernel = if v13 { kernel } else { Kernel::Done };
+        self.partial = input;
+        if self.partial.is_empty() {
+            self.partial = Vec::new();
+        }
+        self.state = State::Traffic(Box::new(Traffic { tx, rx, kernel, v13, empty: 0 }));
+        Some(agreed)
+    }
+
+    /// Whether there is content that needs no reading.
+    #[inline]
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Whether records have not left.
+    #[inline]
+    pub fn owes(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    /// Gives memory back before a pause.
+    pub fn shrink(&mut self) {
+        for b in [&mut self.partial, &mut self.owed, &mut self.ready] {
+            if b.is_empty() && b.capacity() > 0 {
+                *b = Vec::new();
+            }
+        }
+    }
+
+    /// As [`crate::wire::Wire::read`]; appends up to 32 KiB, whatever the capacity.
+    ///
+    /// # Errors
+    /// As there; `PROTO` for what is no record of this connection.
+    pub fn read(&mut self, t: &Thread, token: Token, out: &mut Vec<u8>) -> Result<usize, Errno> {
+        if !self.ready.is_empty() {
+            let ready = std::mem::take(&mut self.ready);
+            out.extend_from_slice(&ready);
+            return Ok(ready.len());
+        }
+        let State::Traffic(traffic) = &mut self.state else { return Err(Errno::PROTO) };
+        let mut scratch = t.tls.borrow_mut();
+        let input = &mut scratch.input;
+        loop {
+            if self.ended {
+                return Ok(0);
+            }
+            input.clear();
+            input.append(&mut self.partial);
+            let got = receive(t, token, input, INPUT);
+            let begin = out.len();
+            let used = traffic.open_all(input, out, &mut self.ended, &mut self.owed);
+            let used = match used {
+                Ok(used) => used,
+                Err(e) => {
+                    let alert = if e == Broken::BadMac { 20 } else { 10 };
+                    traffic.alert(2, alert, &mut self.owed);
+                    drop(scratch);
+                    self.closing = true;
+                    let _ = self.flush(t, token, SendFlags::NOSIGNAL);
+                    return Err(Errno::PROTO);
+                }
+            };
+            if used < input.len() {
+                self.partial.extend_from_slice(input.get(used..).unwrap_or_default());
+            }
+            if out.len() > begin {
+                return Ok(out.len() - begin);
+            }
+            match got {
+                Ok(0) => return Ok(0),
+                Ok(_) if !t.reactor.is_readable(token) && !self.ended => return Err(Errno::AGAIN),
+                Ok(_) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// As [`crate::wire::Wire::send_pieces`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send(
+        &mut self,
+        t: &Thread,
+        token: Token,
+        pieces: &[IoSlice<'_>],
+        then: Then,
+    ) -> Result<Sent, Errno> {
+        if self.owes() && !self.flush(t, token, SendFlags::NOSIGNAL)? {
+            let empty = pieces.iter().all(|p| p.is_empty());
+            return if empty { Ok(Sent { bytes: 0, full: true }) } else { Err(Errno::AGAIN) };
+        }
+        let State::Traffic(traffic) = &mut self.state else { return Err(Errno::PIPE) };
+        if self.closing {
+            return Err(Errno::PIPE);
+        }
+        let mut scratch = t.tls.borrow_mut();
+        let out = scratch.output();
+        traffic.renew(&mut self.owed)?;
+        let mut end = 0;
+        if !self.owed.is_empty() {
+            end = self.owed.len();
+            out.get_mut(..end).ok_or(Errno::NOBUFS)?.copy_from_slice(&self.owed);
+            self.owed.clear();
+        }
+        let total: usize = pieces.iter().map(|p| p.len()).sum();
+        let mut rest = pieces.iter();
+        let mut piece: &[u8] = &[];
+        let mut taken = 0;
+        let most = BATCH.min(total);
+        while taken < most {
+            while piece.is_empty() {
+                let Some(p) = rest.next() else { break };
+                piece = p;
+            }
+            let n = self.record.min(most - taken);
+            let len = traffic.tx.sealed_len(n);
+            let Some(record) = out.get_mut(end..end + len) else { break };
+            if piece.len() >= n {
+                let (content, more) = piece.split_at(n);
+                traffic.tx.seal(DATA, content, record).map_err(broken)?;
+                piece = more;
+            } else {
+                // A record that covers several pieces is put together first.
+                let at = traffic.tx.before();
+                let content = record.get_mut(at..at + n).ok_or(Errno::NOBUFS)?;
+                let mut filled = 0;
+                while filled < n {
+                    let m = piece.len().min(n - filled);
+                    let (head, more) = piece.split_at(m);
+                    content.get_mut(filled..filled + m).ok_or(Errno::NOBUFS)?.copy_from_slice(head);
+                    filled += m;
+                    piece = more;
+                    if piece.is_empty() && filled < n {
+                        let Some(p) = rest.next() else { return Err(Errno::NOBUFS) };
+                        piece = p;
+                    }
+                }
+                traffic.tx.seal_in_place(DATA, n, record).map_err(broken)?;
+            }
+            taken += n;
+            end += len;
+        }
+        let mut flags = SendFlags::NOSIGNAL;
+        if taken == total && then == Then::Close {
+            let before = self.owed.len();
+            traffic.alert(1, 0, &mut self.owed);
+            let alert = self.owed.split_off(before);
+            if let Some(room) = out.get_mut(end..end + alert.len()) {
+                room.copy_from_slice(&alert);
+                end += alert.len();
+                self.closing = true;
+                flags |= SendFlags::MORE;
+            }
+        } else if then == Then::More {
+            flags |= SendFlags::MORE;
+        }
+        let sent = transmit(t, token, out.get(..end).unwrap_or_default(), flags)?;
+        if sent < end {
+            self.owed.extend_from_slice(out.get(sent..end).unwrap_or_default());
+        }
+        Ok(Sent { bytes: taken, full: sent < end })
+    }
+
+    /// As [`crate::wire::Wire::send_file`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send_file(
+        &mut self,
+        t: &Thread,
+        token: Token,
+        file: &impl std::os::fd::AsFd,
+        offset: &mut u64,
+        count: usize,
+    ) -> Result<Sent, Errno> {
+        if self.owes() && !self.flush(t, token, SendFlags::NOSIGNAL)? {
+            return Err(Errno::AGAIN);
+        }
+        let State::Traffic(traffic) = &mut self.state else { return Err(Errno::PIPE) };
+        let mut scratch = t.tls.borrow_mut();
+        let out = scratch.output();
+        traffic.renew(&mut self.owed)?;
+        let first = self.owed.len();
+        out.get_mut(..first).ok_or(Errno::NOBUFS)?.copy_from_slice(&self.owed);
+        self.owed.clear();
+        let (before, record) = (traffic.tx.before(), self.record);
+        let full = traffic.tx.sealed_len(record);
+        // Content is read to where it is sealed: all records but the last are full.
+        let fits = ((out.len() - first) / full).clamp(1, 8);
+        let want = count.min(fits * record);
+        let got = {
+            let mut slices: [rustix::io::IoSliceMut<'_>; 8] =
+                std::array::from_fn(|_| rustix::io::IoSliceMut::new(&mut []));
+            let mut used = 0;
+            let mut left = want;
+            for chunk in out.get_mut(first..).ok_or(Errno::NOBUFS)?.chunks_mut(full) {
+                if left == 0 || used == slices.len() {
+                    break;
+                }
+                let n = left.min(record);
+                let Some(content) = chunk.get_mut(before..before + n) else { break };
+                slices[used] = rustix::io::IoSliceMut::new(content);
+                used += 1;
+                left -= n;
+            }
+            rustix::io::preadv(file, slices.get_mut(..used).unwrap_or_default(), *offset)?
+        };
+        if got == 0 && count > 0 {
+            return Ok(Sent { bytes: 0, full: false });
+        }
+        let mut end = first;
+        let mut left = got;
+        while left > 0 {
+            let n = left.min(record);
+            let len = traffic.tx.sealed_len(n);
+            let slot = out.get_mut(end..end + len).ok_or(Errno::NOBUFS)?;
+            traffic.tx.seal_in_place(DATA, n, slot).map_err(broken)?;
+            end += len;
+            left -= n;
+        }
+        *offset += got as u64;
+        let sent = transmit(t, token, out.get(..end).unwrap_or_default(), SendFlags::NOSIGNAL)?;
+        if sent < end {
+            self.owed.extend_from_slice(out.get(sent..end).unwrap_or_default());
+        }
+        Ok(Sent { bytes: got, full: sent < end })
+    }
+
+    /// Says `close_notify`, if there is room for it.
+    pub fn close(&mut self, t: &Thread, token: Token) {
+        if std::mem::replace(&mut self.closing, true) {
+            return;
+        }
+        if let State::Traffic(traffic) = &mut self.state {
+            traffic.alert(1, 0, &mut self.owed);
+            let _ = self.flush(t, token, SendFlags::NOSIGNAL);
+        }
+    }
+
+    /// Sends what is owed. `false`: not all.
+    fn flush(&mut self, t: &Thread, token: Token, flags: SendFlags) -> Result<bool, Errno> {
+        if self.owed.is_empty() {
+            return Ok(true);
+        }
+        let rest = self.owed.get(self.owed_at..).unwrap_or_default();
+        let sent = transmit(t, token, rest, flags)?;
+        self.owed_at += sent;
+        if self.owed_at < self.owed.len() {
+            return Ok(false);
+        }
+        self.owed_at = 0;
+        self.owed.clear();
+        if self.owed.capacity() > 4096 {
+            self.owed = Vec::new();
+        }
+        Ok(true)
+    }
+}
+
+enum Turn {
+    Again,
+    Blocked,
+    Finished,
+}
+
+/// Does what rustls asks for.
+fn take_turn<Data>(
+    state: Result<ConnectionState<'_, '_, Data>, rustls::Error>,
+    owed: &mut Vec<u8>,
+    ready: &mut Vec<u8>,
+    ended: &mut bool,
+    failure: &mut Option<String>,
+) -> Turn {
+    match state {
+        Ok(ConnectionState::EncodeTlsData(mut encode)) => {
+            let at = owed.len();
+            let need = match encode.encode(&mut []) {
+                Err(rustls::unbuffered::EncodeError::InsufficientSize(e)) => e.required_size,
+                _ => 0,
+            };
+            owed.resize(at + need, 0);
+            let n = encode.encode(owed.get_mut(at..).unwrap_or_default()).unwrap_or(0);
+            owed.truncate(at + n);
+            Turn::Again
+        }
+        Ok(ConnectionState::TransmitTlsData(transmit)) => {
+            transmit.done();
+            Turn::Again
+        }
+        Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+            while let Some(Ok(data)) = traffic.next_record() {
+                ready.extend_from_slice(data.payload);
+            }
+            Turn::Again
+        }
+        Ok(ConnectionState::WriteTraffic(_)) => Turn::Finished,
+        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
+            *ended = true;
+            Turn::Blocked
+        }
+        Ok(_) => Turn::Blocked,
+        // The alert that belongs to it comes with the next turn.
+        Err(e) if failure.is_none() => {
+            *failure = Some(e.to_string());
+            Turn::Again
+        }
+        Err(_) => Turn::Blocked,
+    }
+}
+
+impl Traffic {
+    /// Opens all whole records; gives the bytes used.
+    fn open_all(
+        &mut self,
+        input: &mut [u8],
+        out: &mut Vec<u8>,
+        ended: &mut bool,
+        owed: &mut Vec<u8>,
+    ) -> Result<usize, Broken> {
+        let mut at = 0;
+        while !*ended {
+            let rest = input.get_mut(at..).unwrap_or_default();
+            let Some(n) = record::whole(rest)? else { break };
+            let record = rest.get_mut(..n).ok_or(Broken::Malformed)?;
+            let (kind, content) = self.rx.open(record)?;
+            let content = record.get(content).ok_or(Broken::Malformed)?;
+            at += n;
+            match kind {
+                DATA if !content.is_empty() => {
+                    out.extend_from_slice(content);
+                    self.empty = 0;
+                    continue;
+                }
+                DATA => {}
+                ALERT => match content {
+                    // Warnings that end nothing: `user_canceled`, `no_renegotiation`.
+                    [1, 90 | 100] => {}
+                    [1, 0] => *ended = true,
+                    [_, _] => return Err(Broken::Malformed),
+                    _ => return Err(Broken::Malformed),
+                },
+                HANDSHAKE if self.v13 => self.post_handshake(content, owed)?,
+                _ => return Err(Broken::Malformed),
+            }
+            self.empty += 1;
+            if self.empty > MAX_EMPTY {
+                return Err(Broken::Malformed);
+            }
+        }
+        Ok(at)
+    }
+
+    /// Messages behind the handshake: new keys and, for clients, tickets (RFC 8446, section 4.6).
+    fn post_handshake(&mut self, content: &[u8], owed: &mut Vec<u8>) -> Result<(), Broken> {
+        let mut rest = content;
+        while let [kind, a, b, c, body @ ..] = rest {
+            let len = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
+            let (message, more) = body.split_at_checked(len).ok_or(Broken::Malformed)?;
+            rest = more;
+            match (kind, message, &mut self.kernel) {
+                (4, ticket, Kernel::Client(k)) => {
+                    k.handle_new_session_ticket(ticket).map_err(|_| Broken::Malformed)?
+                }
+                (24, [wanted @ (0 | 1)], kernel) => {
+                    // New keys begin with a new record.
+                    if !rest.is_empty() {
+                        return Err(Broken::Malformed);
+                    }
+                    let secrets = match kernel {
+                        Kernel::Server(k) => k.update_rx_secret(),
+                        Kernel::Client(k) => k.update_rx_secret(),
+                        Kernel::Done => return Err(Broken::Malformed),
+                    };
+                    self.rx = secrets.ok().and_then(|s| Half::new(s, true)).ok_or(Broken::Malformed)?;
+                    if *wanted == 1 {
+                        self.update(owed)?;
+                    }
+                }
+                _ => return Err(Broken::Malformed),
+            }
+        }
+        if rest.is_empty() { Ok(()) } else { Err(Broken::Malformed) }
+    }
+
+    /// Changes the keys for sending.
+    fn update(&mut self, owed: &mut Vec<u8>) -> Result<(), Broken> {
+        let at = owed.len();
+        owed.resize(at + self.tx.sealed_len(5), 0);
+        self.tx.seal(HANDSHAKE, &[24, 0, 0, 1, 0], owed.get_mut(at..).unwrap_or_default())?;
+        let secrets = match &mut self.kernel {
+            Kernel::Server(k) => k.update_tx_secret(),
+            Kernel::Client(k) => k.update_tx_secret(),
+            Kernel::Done => return Err(Broken::Overflow),
+        };
+        self.tx = secrets.ok().and_then(|s| Half::new(s, true)).ok_or(Broken::Malformed)?;
+        Ok(())
+    }
+
+    /// Changes worn keys; a connection of TLS 1.2, which cannot, ends.
+    #[inline]
+    fn renew(&mut self, owed: &mut Vec<u8>) -> Result<(), Errno> {
+        if self.tx.worn() { self.update(owed).map_err(broken) } else { Ok(()) }
+    }
+
+    fn alert(&mut self, level: u8, what: u8, owed: &mut Vec<u8>) {
+        let at = owed.len();
+        owed.resize(at + self.tx.sealed_len(2), 0);
+        if self.tx.seal(ALERT, &[level, what], owed.get_mut(at..).unwrap_or_default()).is_err() {
+            owed.truncate(at);
+        }
+    }
+}
+
+fn receive(t: &Thread, token: Token, buf: &mut Vec<u8>, room: usize) -> Result<usize, Errno> {
+    buf.reserve(room);
+    let spare = buf.capacity() - buf.len();
+    loop {
+        let got = t.reactor.with_fd(token, |fd| {
+            rustix::net::recv(fd, rustix::buffer::spare_capacity(buf), RecvFlags::empty()).map(|(n, _)| n)
+        });
+        match got {
+            None => return Err(Errno::BADF),
+            Some(Err(Errno::INTR)) => {}
+            Some(Ok(n)) => {
+                if n > 0 && n < spare {
+                    t.reactor.drained(token);
+                }
+                return Ok(n);
+            }
+            Some(Err(e)) => {
+                if e == Errno::AGAIN {
+                    t.reactor.drained(token);
+                }
+                return Err(e);
+            }
+        }
+    }
+}
+
+/// One send; 0 when there is no room.
+fn transmit(t: &Thread, token: Token, bytes: &[u8], flags: SendFlags) -> Result<usize, Errno> {
+    loop {
+        match t.reactor.with_fd(token, |fd| rustix::net::send(fd, bytes, flags)) {
+            None => return Err(Errno::BADF),
+            Some(Err(Errno::INTR)) => {}
+            Some(Err(Errno::AGAIN)) => return Ok(0),
+            Some(r) => return r,
+        }
+    }
+}
+
+const _: () = assert!(OUTPUT >= BATCH + 5 * OVERHEAD + HEADER);

@@ -1,0 +1,222 @@
+//! `$ssl_*` (nginx: ngx_http_ssl_module, embedded variables).
+
+use super::accept::{Session, Verdict};
+use super::ciphers;
+use crate::request::{Request, VarError};
+use crate::variables::{Row, RowSource};
+use aws_lc_rs::digest;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use x509_parser::asn1_rs::Oid;
+use x509_parser::prelude::*;
+
+type Got = Result<bool, VarError>;
+
+macro_rules! rows {
+    ($($name:literal => $get:expr,)*) => { &[$(Row { name: $name, get: RowSource::Get($get), settable: false },)*] };
+}
+
+/// The rows.
+pub const VARIABLES: &[Row] = rows! {
+    "ssl_alpn_protocol" => |r, o| of(r, o, |s, o| s.alpn.as_ref().is_some_and(|a| { o.extend_from_slice(a); true })),
+    "ssl_cipher" => |r, o| of(r, o, |s, o| text(o, ciphers::suite_name(s.suite).unwrap_or_default())),
+    "ssl_ciphers" => |r, o| of(r, o, |s, o| offered(s.hello.as_ref().map(|h| &h.ciphers), ciphers::suite_name, o)),
+    "ssl_curve" => |r, o| of(r, o, |s, o| s.group != 0 && text(o, ciphers::group_name(s.group).unwrap_or_default())),
+    "ssl_curves" => |r, o| of(r, o, |s, o| offered(s.hello.as_ref().map(|h| &h.groups), ciphers::group_name, o)),
+    "ssl_sigalgs" => |r, o| of(r, o, |s, o| offered(s.hello.as_ref().map(|h| &h.sigalgs), ciphers::sigalg_name, o)),
+    "ssl_protocol" => |r, o| of(r, o, |s, o| text(o, if s.v13 { "TLSv1.3" } else { "TLSv1.2" })),
+    "ssl_server_name" => |r, o| of(r, o, |s, o| s.name.as_ref().is_some_and(|n| { o.extend_from_slice(n); true })),
+    "ssl_session_reused" => |r, o| of(r, o, |s, o| text(o, if s.resumed { "r" } else { "." })),
+    "ssl_session_id" => |_, _| Ok(false),
+    "ssl_early_data" => |r, o| { let first = r.conn.requests == 1; of(r, o, |s, o| s.early && first && text(o, "1")) },
+    "ssl_ech_status" => |r, o| of(r, o, |_, o| text(o, "NOT_CONFIGURED")),
+    "ssl_ech_outer_server_name" => |_, _| Ok(false),
+    "ssl_client_verify" => |r, o| of(r, o, |s, o| match s.verdict {
+        Verdict::None => text(o, "NONE"),
+        Verdict::Success => text(o, "SUCCESS"),
+        Verdict::Failed(f) => text(o, "FAILED:") && text(o, f.text()),
+    }),
+    "ssl_client_raw_cert" => |r, o| of(r, o, |s, o| pem(s, o)),
+    "ssl_client_cert" => |r, o| of(r, o, |s, o| {
+        let mut raw = Vec::new();
+        let some = pem(s, &mut raw);
+        let lines = raw.split(|b| *b == b'\n').filter(|l| !l.is_empty());
+        for (i, line) in lines.enumerate() {
+            if i > 0 {
+                o.extend_from_slice(b"\n\t");
+            }
+            o.extend_from_slice(line);
+        }
+        some
+    }),
+    "ssl_client_escaped_cert" => |r, o| of(r, o, |s, o| {
+        let mut raw = Vec::new();
+        let some = pem(s, &mut raw);
+        if some {
+            raw.push(b'\n');
+        }
+        for b in raw {
+            if b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~') {
+                o.push(b);
+            } else {
+                o.extend_from_slice(format!("%{b:02X}").as_bytes());
+            }
+        }
+        some
+    }),
+    "ssl_client_s_dn" => |r, o| with_cert(r, o, |c, o| dn(c.subject(), o)),
+    "ssl_client_i_dn" => |r, o| with_cert(r, o, |c, o| dn(c.issuer(), o)),
+    "ssl_client_s_dn_legacy" => |r, o| with_cert(r, o, |c, o| legacy_dn(c.subject(), o)),
+    "ssl_client_i_dn_legacy" => |r, o| with_cert(r, o, |c, o| legacy_dn(c.issuer(), o)),
+    "ssl_client_serial" => |r, o| with_cert(r, o, |c, o| {
+        let raw = c.raw_serial();
+        let short = raw.iter().position(|b| *b != 0).map_or(&[0][..], |at| raw.get(at..).unwrap_or_default());
+        hex(short, true, o)
+    }),
+    "ssl_client_fingerprint" => |r, o| of(r, o, |s, o| s.peer.first().is_some_and(|c| {
+        hex(digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, c).as_ref(), false, o)
+    })),
+    "ssl_client_sigalg" => |_, _| Ok(false),
+    "ssl_sigalg" => |_, _| Ok(false),
+    "ssl_client_v_start" => |r, o| with_cert(r, o, |c, o| time(c.validity().not_before.timestamp(), o)),
+    "ssl_client_v_end" => |r, o| with_cert(r, o, |c, o| time(c.validity().not_after.timestamp(), o)),
+    "ssl_client_v_remain" => |r, o| with_cert(r, o, |c, o| {
+        let left = (c.validity().not_after.timestamp() - super::verify::now()).max(0) / 86400;
+        text(o, &left.to_string())
+    }),
+};
+
+fn of(r: &mut Request, out: &mut Vec<u8>, f: impl FnOnce(&Session, &mut Vec<u8>) -> bool) -> Got {
+    Ok(r.conn.tls.as_ref().is_some_and(|s| f(s, out)))
+}
+
+fn with_cert(
+    r: &mut Request,
+    out: &mut Vec<u8>,
+    f: impl FnOnce(&X509Certificate<'_>, &mut Vec<u8>) -> bool,
+) -> Got {
+    of(r, out, |s, out| {
+        let parsed = s.peer.first().and_then(|c| X509Certificate::from_der(c).ok());
+        parsed.is_some_and(|(_, c)| f(&c, out))
+    })
+}
+
+fn text(out: &mut Vec<u8>, t: &str) -> bool {
+    out.extend_from_slice(t.as_bytes());
+    true
+}
+
+fn hex(bytes: &[u8], upper: bool, out: &mut Vec<u8>) -> bool {
+    for b in bytes {
+        let pair = if upper { format!("{b:02X}") } else { format!("{b:02x}") };
+        out.extend_from_slice(pair.as_bytes());
+    }
+    true
+}
+
+/// Names where they are known, numbers where not; values that only keep servers honest are left out (RFC 8701).
+fn offered(list: Option<&Vec<u16>>, name: fn(u16) -> Option<&'static str>, out: &mut Vec<u8>) -> bool {
+    let Some(list) = list else { return false };
+    let real = list.iter().filter(|n| *n & 0x0f0f != 0x0a0a && **n != 0x00ff);
+    for (i, n) in real.enumerate() {
+        if i > 0 {
+            out.push(b':');
+        }
+        match name(*n) {
+            Some(name) => text(out, name),
+            None => text(out, &format!("0x{n:04x}")),
+        };
+    }
+    true
+}
+
+/// The client's certificate, without the final newline.
+fn pem(s: &Session, out: &mut Vec<u8>) -> bool {
+    let Some(cert) = s.peer.first() else { return false };
+    out.extend_from_slice(b"-----BEGIN CERTIFICATE-----\n");
+    for line in STANDARD.encode(cert).as_bytes().chunks(64) {
+        out.extend_from_slice(line);
+        out.push(b'\n');
+    }
+    out.extend_from_slice(b"-----END CERTIFICATE-----");
+    true
+}
+
+/// `Jan  1 00:00:00 2030 GMT`, as OpenSSL prints times.
+fn time(unix: i64, out: &mut Vec<u8>) -> bool {
+    let Ok(t) = jiff::Timestamp::from_second(unix) else { return false };
+    let t = t.to_zoned(jiff::tz::TimeZone::UTC);
+    text(out, &t.strftime("%b %e %H:%M:%S %Y GMT").to_string())
+}
+
+/// Short name of an attribute type.
+fn short(oid: &Oid<'_>) -> String {
+    let dotted = oid.to_id_string();
+    let known = match dotted.as_str() {
+        "2.5.4.3" => "CN",
+        "2.5.4.4" => "SN",
+        "2.5.4.5" => "serialNumber",
+        "2.5.4.6" => "C",
+        "2.5.4.7" => "L",
+        "2.5.4.8" => "ST",
+        "2.5.4.9" => "street",
+        "2.5.4.10" => "O",
+        "2.5.4.11" => "OU",
+        "2.5.4.12" => "title",
+        "2.5.4.13" => "description",
+        "2.5.4.17" => "postalCode",
+        "2.5.4.42" => "GN",
+        "2.5.4.43" => "initials",
+        "2.5.4.46" => "dnQualifier",
+        "0.9.2342.19200300.100.1.25" => "DC",
+        "0.9.2342.19200300.100.1.1" => "UID",
+        "1.2.840.113549.1.9.1" => "emailAddress",
+        _ => return dotted,
+    };
+    known.to_owned()
+}
+
+fn value<'a>(a: &'a AttributeTypeAndValue<'_>) -> &'a [u8] {
+    a.attr_value().data
+}
+
+/// RFC 2253: the last part first.
+fn dn(name: &X509Name<'_>, out: &mut Vec<u8>) -> bool {
+    let parts: Vec<_> = name.iter_rdn().collect();
+    for (i, rdn) in parts.iter().rev().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        for (j, a) in rdn.iter().enumerate() {
+            if j > 0 {
+                out.push(b'+');
+            }
+            text(out, &short(a.attr_type()));
+            out.push(b'=');
+            let v = value(a);
+            for (k, b) in v.iter().enumerate() {
+                let edge = (k == 0 && matches!(b, b' ' | b'#')) || (k + 1 == v.len() && *b == b' ');
+                if edge || matches!(b, b',' | b'+' | b'"' | b'\\' | b'<' | b'>' | b';') {
+                    out.push(b'\\');
+                    out.push(*b);
+                } else if b.is_ascii_control() || !b.is_ascii() {
+                    text(out, &format!("\\{b:02X}"));
+                } else {
+                    out.push(*b);
+                }
+            }
+        }
+    }
+    true
+}
+
+/// `/C=US/CN=x`, as before nginx 1.11.6.
+fn legacy_dn(name: &X509Name<'_>, out: &mut Vec<u8>) -> bool {
+    for a in name.iter_rdn().flat_map(|rdn| rdn.iter()) {
+        out.push(b'/');
+        text(out, &short(a.attr_type()));
+        out.push(b'=');
+        out.extend_from_slice(value(a));
+    }
+    true
+}

@@ -1,0 +1,466 @@
+//! Judges the other side's certificates (RFC 5280, section 6) as OpenSSL does with nginx's settings: version 1
+//! certificates are taken, a chain ends in a trusted self-signed certificate, failures have OpenSSL's numbers
+//! and words, which `$ssl_client_verify` and the error log show. Whatever is not understood fails.
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use std::sync::Arc;
+use x509_parser::prelude::*;
+
+/// Why a certificate is not accepted: OpenSSL's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure(pub u32);
+
+impl Failure {
+    /// OpenSSL's words.
+    pub fn text(self) -> &'static str {
+        match self.0 {
+            2 => "unable to get issuer certificate",
+            3 => "unable to get certificate CRL",
+            7 => "certificate signature failure",
+            8 => "CRL signature failure",
+            9 => "certificate is not yet valid",
+            10 => "certificate has expired",
+            11 => "CRL is not yet valid",
+            12 => "CRL has expired",
+            18 => "self-signed certificate",
+            19 => "self-signed certificate in certificate chain",
+            20 => "unable to get local issuer certificate",
+            21 => "unable to verify the first certificate",
+            22 => "certificate chain too long",
+            23 => "certificate revoked",
+            25 => "path length constraint exceeded",
+            26 => "unsuitable certificate purpose",
+            34 => "unhandled critical extension",
+            62 => "hostname mismatch",
+            79 => "invalid CA certificate",
+            _ => "application verification failure",
+        }
+    }
+
+    /// Whether it only says that nobody trusted stands behind the certificate (nginx: optional_no_ca).
+    pub fn is_trust(self) -> bool {
+        matches!(self.0, 2 | 18..=21)
+    }
+}
+
+/// Seconds since 1970.
+pub fn now() -> i64 {
+    UnixTime::now().as_secs() as i64
+}
+
+fn parse(der: &[u8]) -> Option<X509Certificate<'_>> {
+    X509Certificate::from_der(der).ok().map(|(_, c)| c)
+}
+
+/// The public key of a certificate, SubjectPublicKeyInfo.
+pub fn public_key(der: &[u8]) -> Option<Vec<u8>> {
+    parse(der).map(|c| c.public_key().raw.to_vec())
+}
+
+/// From when to when a certificate is valid, seconds since 1970.
+pub fn validity(der: &[u8]) -> Option<(i64, i64)> {
+    parse(der).map(|c| (c.validity().not_before.timestamp(), c.validity().not_after.timestamp()))
+}
+
+fn algorithms() -> WebPkiSupportedAlgorithms {
+    rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms
+}
+
+/// Contents of the first element with a tag, and what follows it.
+fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let (&t, rest) = bytes.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (len, rest) = if first < 0x80 {
+        (usize::from(first), rest)
+    } else {
+        let (n, rest) = rest.split_at_checked(usize::from(first & 0x7f)).filter(|(n, _)| n.len() <= 4)?;
+        (n.iter().fold(0, |n, b| n << 8 | usize::from(*b)), rest)
+    };
+    let (contents, rest) = rest.split_at_checked(len)?;
+    (t == tag).then_some((contents, rest))
+}
+
+/// Checks the signature of something that is `SEQUENCE { signed, algorithm, BIT STRING }`.
+pub fn signed_by(der: &[u8], issuer_key: &SubjectPublicKeyInfo<'_>) -> bool {
+    let checked = (|| {
+        let (outer, _) = element(der, 0x30)?;
+        let (_, rest) = element(outer, 0x30)?;
+        let signed = outer.get(..outer.len() - rest.len())?;
+        let (algorithm, rest) = element(rest, 0x30)?;
+        let (bits, _) = element(rest, 3)?;
+        let signature = bits.strip_prefix(&[0])?;
+        let (key, _) = element(issuer_key.raw, 0x30)?;
+        let (key_algorithm, _) = element(key, 0x30)?;
+        let all = algorithms().all;
+        let mut fitting = all.iter().filter(|a| {
+            a.signature_alg_id().as_ref() == algorithm && a.public_key_alg_id().as_ref() == key_algorithm
+        });
+        fitting
+            .any(|a| a.verify_signature(&issuer_key.subject_public_key.data, signed, signature).is_ok())
+            .then_some(())
+    })();
+    checked.is_some()
+}
+
+/// Who is trusted, and how far.
+#[derive(Debug)]
+pub struct Trust {
+    anchors: Vec<CertificateDer<'static>>,
+    /// Names that clients are told to have certificates of.
+    hints: Vec<DistinguishedName>,
+    crls: Vec<Vec<u8>>,
+    depth: usize,
+}
+
+/// What a certificate is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To speak for a client.
+    Client,
+    /// To speak for a server.
+    Server,
+}
+
+/// Longest chain that is looked at.
+const MAX_CHAIN: usize = 16;
+
+impl Trust {
+    /// `hints`: whose names clients are told.
+    pub fn new(
+        anchors: Vec<CertificateDer<'static>>,
+        hints: Vec<CertificateDer<'static>>,
+        crls: Vec<Vec<u8>>,
+        depth: usize,
+    ) -> Trust {
+        let subject =
+            |c: &CertificateDer<'_>| parse(c).map(|c| DistinguishedName::from(c.subject().as_raw().to_vec()));
+        Trust { hints: hints.iter().filter_map(subject).collect(), anchors, crls, depth }
+    }
+
+    /// What asks clients for their certificates. Every certificate passes here: it is judged after the
+    /// handshake, since a request with a bad one is to get an answer (nginx: error 495).
+    pub fn asker(&self) -> Arc<dyn ClientCertVerifier> {
+        Arc::new(Asker { hints: self.hints.clone() })
+    }
+
+    /// Judges a chain, the certificate in question first.
+    ///
+    /// # Errors
+    /// The last failure that OpenSSL would have found.
+    pub fn verify(&self, chain: &[CertificateDer<'_>], purpose: Purpose, now: i64) -> Result<(), Failure> {
+        let leaf = chain.first().and_then(|c| parse(c)).ok_or(Failure(7))?;
+        let trusted: Vec<X509Certificate<'_>> = self.anchors.iter().filter_map(|c| parse(c)).collect();
+        let offered: Vec<X509Certificate<'_>> =
+            chain.iter().skip(1).take(MAX_CHAIN).filter_map(|c| parse(c)).collect();
+        let mut path: Vec<(&X509Certificate<'_>, bool)> = vec![(&leaf, is_among(&leaf, &trusted))];
+        loop {
+            let Some((current, known)) = path.last().copied() else { return Err(Failure(20)) };
+            if is_self_issued(current) {
+                if known {
+                    break;
+                }
+                return Err(Failure(if path.len() == 1 { 18 } else { 19 }));
+            }
+            if path.len() > MAX_CHAIN {
+                return Err(Failure(22));
+            }
+            let issued = |c: &&X509Certificate<'_>| {
+                c.subject().as_raw() == current.issuer().as_raw() && key_ids_fit(current, c)
+            };
+            let of = |list: &'_ [X509Certificate<'_>]| -> Option<usize> {
+                let all: Vec<usize> =
+                    (0..list.len()).filter(|i| list.get(*i).is_some_and(|c| issued(&c))).collect();
+                let signs = |i: &&usize| {
+                    list.get(**i).is_some_and(|c| signed_by(current_der(current), c.public_key()))
+                };
+                all.iter().find(signs).or(all.first()).copied()
+            };
+            let next = of(&trusted).and_then(|i| trusted.get(i)).map(|c| (c, true));
+            let next = next
+                .or_else(|| of(&offered).and_then(|i| offered.get(i)).map(|c| (c, is_among(c, &trusted))));
+            match next {
+                Some(next) => path.push(next),
+                None if known => return Err(Failure(2)),
+                None => return Err(Failure(if path.len() == 1 { 21 } else { 20 })),
+            }
+        }
+        if path.len() > self.depth + 2 {
+            return Err(Failure(22));
+        }
+        self.judge(&path, purpose, now)
+    }
+
+    fn judge(
+        &self,
+        path: &[(&X509Certificate<'_>, bool)],
+        purpose: Purpose,
+        now: i64,
+    ) -> Result<(), Failure> {
+        // As OpenSSL does when nobody stops it at the first failure: extensions and revocation from the leaf
+        // on, signatures and times from the root on, and the last failure counts.
+        let mut last = Ok(());
+        for (i, (cert, _)) in path.iter().enumerate() {
+            if cert.extensions().iter().any(|e| e.critical && !is_understood(e)) {
+                last = Err(Failure(34));
+            }
+            if i == 0 {
+                let fits = match cert.extended_key_usage() {
+                    Ok(Some(u)) if purpose == Purpose::Client => u.value.any || u.value.client_auth,
+                    Ok(Some(u)) => u.value.any || u.value.server_auth,
+                    Ok(None) => true,
+                    Err(_) => false,
+                };
+                if !fits {
+                    last = Err(Failure(26));
+                }
+                continue;
+            }
+            let constraints = cert.basic_constraints().ok().flatten().map(|c| c.value);
+            let is_ca = match constraints {
+                Some(c) => c.ca,
+                None => cert.version() == X509Version::V1 && is_self_issued(cert),
+            };
+            let may_sign = cert.key_usage().ok().flatten().is_none_or(|u| u.value.key_cert_sign());
+            if !is_ca || !may_sign {
+                last = Err(Failure(79));
+            }
+            let between =
+                path.get(1..i).unwrap_or_default().iter().filter(|(c, _)| !is_self_issued(c)).count();
+            let room = constraints.and_then(|c| c.path_len_constraint);
+            if room.is_some_and(|n| between > n as usize) {
+                last = Err(Failure(25));
+            }
+        }
+        let issuer_of = |i: usize| path.get(i + 1).or(path.get(i)).map(|(c, _)| *c);
+        for (i, (cert, _)) in path.iter().enumerate() {
+            let issuer = issuer_of(i).ok_or(Failure(2))?;
+            if let Err(f) = self.check_revoked(cert, issuer, now) {
+                last = Err(f);
+            }
+        }
+        for (i, (cert, _)) in path.iter().enumerate().rev() {
+            let issuer = issuer_of(i).ok_or(Failure(2))?;
+            // Nobody vouches for a root but whoever trusts it.
+            if i + 1 < path.len() && !signed_by(current_der(cert), issuer.public_key()) {
+                return Err(Failure(7));
+            }
+            if cert.validity().not_before.timestamp() > now {
+                last = Err(Failure(9));
+            }
+            if cert.validity().not_after.timestamp() < now {
+                last = Err(Failure(10));
+            }
+        }
+        last
+    }
+
+    /// Every certificate of a chain needs a list of its issuer, once there are lists (nginx: ssl_crl).
+    fn check_revoked(
+        &self,
+        cert: &X509Certificate<'_>,
+        issuer: &X509Certificate<'_>,
+        now: i64,
+    ) -> Result<(), Failure> {
+        if self.crls.is_empty() {
+            return Ok(());
+        }
+        let mut failure = Failure(3);
+        for der in &self.crls {
+            let Ok((_, crl)) = CertificateRevocationList::from_der(der) else { continue };
+            if crl.issuer().as_raw() != cert.issuer().as_raw() {
+                continue;
+            }
+            failure = if !signed_by(der, issuer.public_key()) {
+                Failure(8)
+            } else if crl.last_update().timestamp() > now {
+                Failure(11)
+            } else if crl.next_update().is_some_and(|t| t.timestamp() < now) {
+                Failure(12)
+            } else if crl.iter_revoked_certificates().any(|r| r.raw_serial() == cert.raw_serial()) {
+                Failure(23)
+            } else {
+                return Ok(());
+            };
+            if failure == Failure(23) {
+                break;
+            }
+        }
+        Err(failure)
+    }
+}
+
+fn current_der<'a>(cert: &X509Certificate<'a>) -> &'a [u8] {
+    cert.as_raw()
+}
+
+fn is_self_issued(cert: &X509Certificate<'_>) -> bool {
+    cert.subject().as_raw() == cert.issuer().as_raw()
+}
+
+fn is_among(cert: &X509Certificate<'_>, list: &[X509Certificate<'_>]) -> bool {
+    list.iter().any(|c| c.as_raw() == cert.as_raw())
+}
+
+/// Authority key identifier against subject key identifier, where both are there.
+fn key_ids_fit(cert: &X509Certificate<'_>, issuer: &X509Certificate<'_>) -> bool {
+    let wanted = cert.extensions().iter().find_map(|e| match e.parsed_extension() {
+        ParsedExtension::AuthorityKeyIdentifier(a) => a.key_identifier.as_ref().map(|k| k.0),
+        _ => None,
+    });
+    let own = issuer.extensions().iter().find_map(|e| match e.parsed_extension() {
+        ParsedExtension::SubjectKeyIdentifier(k) => Some(k.0),
+        _ => None,
+    });
+    match (wanted, own) {
+        (Some(a), Some(b)) => a == b,
+        _ => true,
+    }
+}
+
+fn is_understood(e: &X509Extension<'_>) -> bool {
+    matches!(
+        e.parsed_extension(),
+        ParsedExtension::BasicConstraints(_)
+            | ParsedExtension::KeyUsage(_)
+            | ParsedExtension::ExtendedKeyUsage(_)
+            | ParsedExtension::SubjectAlternativeName(_)
+            | ParsedExtension::AuthorityKeyIdentifier(_)
+            | ParsedExtension::SubjectKeyIdentifier(_)
+            | ParsedExtension::NSCertType(_)
+    )
+}
+
+/// Whether a certificate is for a host (RFC 6125): its alternative names, or its common name where it has none.
+pub fn is_for_host(der: &[u8], host: &str) -> bool {
+    let Some(cert) = parse(der) else { return false };
+    let host = host.trim_end_matches('.');
+    let ip: Option<std::net::IpAddr> = host.parse().ok();
+    let mut has_names = false;
+    if let Ok(Some(names)) = cert.subject_alternative_name() {
+        for name in &names.value.general_names {
+            match name {
+                GeneralName::DNSName(n) => {
+                    has_names = true;
+                    if matches_name(n, host) {
+                        return true;
+                    }
+                }
+                GeneralName::IPAddress(bytes) => {
+                    let same = match ip {
+                        Some(std::net::IpAddr::V4(a)) => a.octets().as_slice() == *bytes,
+                        Some(std::net::IpAddr::V6(a)) => a.octets().as_slice() == *bytes,
+                        None => false,
+                    };
+                    if same {
+                        return true;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    !has_names
+        && cert.subject().iter_common_name().filter_map(|n| n.as_str().ok()).any(|n| matches_name(n, host))
+}
+
+/// One label may be a star, the first one.
+fn matches_name(pattern: &str, host: &str) -> bool {
+    let pattern = pattern.trim_end_matches('.');
+    if pattern.eq_ignore_ascii_case(host) {
+        return true;
+    }
+    let Some(rest) = pattern.strip_prefix("*.") else { return false };
+    match host.split_once('.') {
+        Some((label, tail)) => !label.is_empty() && rest.contains('.') && tail.eq_ignore_ascii_case(rest),
+        None => false,
+    }
+}
+
+/// Checks a signature of the handshake, for certificates of any version.
+///
+/// # Errors
+/// When it is not sound.
+pub fn handshake_signature(
+    message: &[u8],
+    cert: &CertificateDer<'_>,
+    dss: &DigitallySignedStruct,
+) -> Result<HandshakeSignatureValid, Error> {
+    let bad = || Error::InvalidCertificate(rustls::CertificateError::BadSignature);
+    let cert = parse(cert).ok_or(Error::InvalidCertificate(rustls::CertificateError::BadEncoding))?;
+    let info = cert.public_key();
+    let (key, _) = element(info.raw, 0x30).ok_or_else(bad)?;
+    let (key_algorithm, _) = element(key, 0x30).ok_or_else(bad)?;
+    let mapping = algorithms().mapping;
+    let fitting = mapping.iter().filter(|(scheme, _)| *scheme == dss.scheme).flat_map(|(_, all)| all.iter());
+    for a in fitting.filter(|a| a.public_key_alg_id().as_ref() == key_algorithm) {
+        if a.verify_signature(&info.subject_public_key.data, message, dss.signature()).is_ok() {
+            return Ok(HandshakeSignatureValid::assertion());
+        }
+    }
+    Err(bad())
+}
+
+/// Signature schemes that are understood.
+pub fn schemes() -> Vec<SignatureScheme> {
+    algorithms().supported_schemes()
+}
+
+#[derive(Debug)]
+struct Asker {
+    hints: Vec<DistinguishedName>,
+}
+
+impl ClientCertVerifier for Asker {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        handshake_signature(message, cert, dss)
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        handshake_signature(message, cert, dss)
+    }
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stars_stand_for_one_label() {
+        assert!(matches_name("example.com", "EXAMPLE.com"));
+        assert!(matches_name("*.example.com", "a.example.com"));
+        assert!(!matches_name("*.example.com", "a.b.example.com"));
+        assert!(!matches_name("*.example.com", "example.com"));
+        assert!(!matches_name("*.com", "example.com"));
+        assert!(!matches_name("*.example.com", ".example.com"));
+    }
+}
