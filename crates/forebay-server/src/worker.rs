@@ -35,6 +35,8 @@ pub enum Command {
     Quit(Option<Duration>),
     /// End.
     Stop,
+    /// A line for the error log.
+    Log(Level, String),
 }
 
 /// Commands on their way to a thread.
@@ -289,6 +291,7 @@ impl WorkerThread {
                 self.quit_deadline.set(timeout.map(|t| Instant::now() + t));
                 self.close_idle(|c, _| c.partial.is_none() && c.requests > 0);
             }
+            Command::Log(level, line) => error_log::log(&self.thread, level, &line),
             Command::Stop => {
                 self.stop_accepting();
                 self.thread.stopping.set(true);

@@ -216,6 +216,10 @@ impl<'s, 'f> Builder<'s, 'f> {
     /// # Errors
     /// The first error in it.
     pub fn http_block(&mut self, block: &Block) -> Result<(), Error> {
+        // Holds for the whole block, wherever it stands.
+        for d in block.iter().filter(|d| d.name.text == b"upstream_start_unresolved") {
+            self.cx.upstreams.start_unresolved = value::first(d).eq_ignore_ascii_case(b"on");
+        }
         for d in block {
             match d.name.text.as_slice() {
                 b"server" => self.server_block(d)?,
@@ -437,7 +441,8 @@ impl<'s, 'f> Builder<'s, 'f> {
         if let Some(message) = self.cx.zones.undefined() {
             return Err(super::plain(&message));
         }
-        let upstreams = std::mem::take(self.cx.upstreams).finish(self.cx)?;
+        let resolver = locations.first().and_then(|l| l.settings.resolver.resolver.0.as_ref());
+        let upstreams = std::mem::take(self.cx.upstreams).finish(resolver)?;
         let http = Http {
             upstreams,
             has_auto_redirect: locations.iter().any(|l| l.auto_redirect),

@@ -150,7 +150,7 @@ pub fn load_all(env: &Environment, files: &mut Files) -> (Option<Config>, Vec<Er
     }
 }
 
-fn plain(message: &str) -> Error {
+pub(crate) fn plain(message: &str) -> Error {
     Error {
         level: Level::Emerg,
         message: message.into(),

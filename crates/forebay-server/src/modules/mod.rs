@@ -27,6 +27,7 @@ pub mod proxy_protocol;
 pub mod random_index;
 pub mod realip;
 pub mod referer;
+pub mod resolver;
 pub mod rewrite;
 pub mod secure_link;
 pub mod server;
@@ -76,7 +77,7 @@ macro_rules! modules {
 
 modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
-    gzip_accept, gzip_static, referer, secure_link, userid, proxy, limit_req,
+    gzip_accept, gzip_static, referer, secure_link, userid, proxy, limit_req, resolver,
 }
 
 /// What a hook decided.

@@ -82,7 +82,8 @@ impl Watch {
         Watch(client)
     }
 
-    fn poll_gone(&mut self, thread: &Thread, cx: &mut Context<'_>) -> Poll<()> {
+    /// Ready when the client has closed its connection.
+    pub fn poll_gone(&mut self, thread: &Thread, cx: &mut Context<'_>) -> Poll<()> {
         let Some(client) = self.0 else { return Poll::Pending };
         let mut clear = false;
         loop {
@@ -250,7 +251,7 @@ impl Conn {
         mut self,
         state: &mut super::GroupState,
         keepalive: &super::Keepalive,
-        peer: usize,
+        peer: u64,
         location: usize,
     ) {
         let now = self.thread.reactor.now();

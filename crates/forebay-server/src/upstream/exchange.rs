@@ -3,7 +3,9 @@
 //! of the response is read in `stream.rs`. Hot path.
 
 use super::conn::{Conn, Failure, For, Waited, Watch};
-use super::{Group, GroupState, Peer, PeerAddr};
+use super::balance::Picker;
+use super::queue::{LOOK, Ticket};
+use super::{Group, GroupState, LocalSet, PeerAddr};
 use crate::body::{self, BodyError};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::modules::static_file::errno_text;
@@ -24,7 +26,7 @@ pub enum Target {
     /// A group of the configuration.
     Group(usize),
     /// Addresses found while the request is served.
-    Direct(Vec<Peer>),
+    Direct(Vec<PeerAddr>),
 }
 
 /// The body that goes with a request.
@@ -82,6 +84,10 @@ pub struct Upstreamed {
     pub log_name: Vec<u8>,
     /// Path and query that stand behind it.
     pub log_path: Vec<u8>,
+    /// `Set-Cookie` of `sticky cookie`; empty: none.
+    pub set_cookie: Vec<u8>,
+    /// The session that `sticky learn` begins when the response is over; empty: none.
+    pub session: Vec<u8>,
 }
 
 impl Upstreamed {
@@ -97,6 +103,8 @@ impl Upstreamed {
         self.port.clear();
         self.log_name.clear();
         self.log_path.clear();
+        self.set_cookie.clear();
+        self.session.clear();
     }
 
     /// The server that is being asked.
@@ -111,29 +119,72 @@ pub struct Lease {
     /// The connection.
     pub conn: Option<Conn>,
     conf: Rc<ThreadConfig>,
-    group: Option<usize>,
-    peer: usize,
+    seat: Option<Seat>,
     location: usize,
 }
 
+/// A request's place among those of a peer.
+#[derive(Debug)]
+struct Seat {
+    group: usize,
+    local: Rc<LocalSet>,
+    peer: usize,
+    begun: Instant,
+}
+
 impl Lease {
+    fn group(&self) -> Option<(&Seat, &Group)> {
+        let seat = self.seat.as_ref()?;
+        Some((seat, self.conf.config.http.upstreams.get(seat.group)?))
+    }
+
     /// The connection is sound and free: others may use it.
     pub fn keep(mut self) {
-        let Some(g) = self.group else { return };
-        let conf = self.conf.clone();
-        let Some(group) = conf.config.http.upstreams.get(g) else { return };
-        if let (Some(conn), Some(state)) = (self.conn.take(), conf.groups.borrow_mut().get_mut(g)) {
-            conn.keep(state, &group.keepalive, self.peer, self.location);
+        let conn = self.conn.take();
+        let Some((seat, group)) = self.group() else { return };
+        let Some(peer) = seat.local.set.peers.get(seat.peer).map(|p| p.live.id) else { return };
+        if let (Some(conn), Some(state)) = (conn, self.conf.groups.borrow_mut().get_mut(seat.group)) {
+            conn.keep(state, &group.keepalive, peer, self.location);
         }
+    }
+
+    /// A head has been received that is passed on.
+    fn answered(&self, req: &mut Request) {
+        let Some((seat, group)) = self.group() else { return };
+        group.succeed(&seat.local.set, seat.peer, seat.begun);
+        if let (Some(s), Some(p)) = (&group.sticky, seat.local.set.peers.get(seat.peer))
+            && let Err(e) = s.answered(req, &p.sid)
+        {
+            req.log(Level::Error, &e.0);
+        }
+    }
+
+    /// The response is over. Counts it.
+    pub fn ended(&self, req: &mut Request) {
+        let Some((seat, group)) = self.group() else { return };
+        self.count(req);
+        if let (Some(s), Some(p)) = (&group.sticky, seat.local.set.peers.get(seat.peer))
+            && let Err(e) = s.ended(req, &p.sid)
+        {
+            req.log(Level::Error, &e.0);
+        }
+    }
+
+    /// Counts the attempt.
+    fn count(&self, req: &mut Request) {
+        let Some((seat, group)) = self.group() else { return };
+        let Some(a) = req.modules.upstream.attempts.last() else { return };
+        if let Some(shard) = seat.local.shards.get(seat.peer) {
+            shard.count(a.status, a.sent, a.received, a.header, a.response);
+        }
+        group.measure(&seat.local.set, seat.peer, a.header, a.response, req.thread.reactor.now());
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(g) = self.group
-            && let Some(group) = self.conf.config.http.upstreams.get(g)
-        {
-            group.end(self.peer);
+        if let Some((seat, group)) = self.group() {
+            group.end(&seat.local, seat.peer, seat.begun);
         }
     }
 }
@@ -181,13 +232,25 @@ pub async fn run(
 ) -> Result<Lease, u16> {
     let conf = req.conf.clone();
     let begun = Instant::now();
+    let mut picker = picker(req, &conf, target)?;
     let mut tried: Vec<usize> = Vec::new();
     let mut redirected = !req.modules.upstream.attempts.is_empty();
     loop {
         let now = req.thread.reactor.now();
-        let Some((peer, addr, name, total)) = choose(&conf, target, &tried, now) else {
+        let mut chosen = choose(&conf, target, picker.as_mut(), &tried, now);
+        if chosen.is_none() && tried.is_empty() {
+            chosen = wait_for_one(req, &conf, target, &mut picker).await;
+        }
+        let Some((peer, addr, name, total)) = chosen else {
             return Err(no_live(req, &conf, target, redirected));
         };
+        let seat = match (target, &picker) {
+            (Target::Group(group), Some(p)) => {
+                Some(Seat { group: *group, local: p.local.clone(), peer, begun: now })
+            }
+            _ => None,
+        };
+        let mut lease = Lease { conn: None, conf: conf.clone(), seat, location: req.location };
         req.modules.upstream.attempts.push(Attempt {
             name,
             status: 0,
@@ -201,11 +264,6 @@ pub async fn run(
             redirected: std::mem::take(&mut redirected),
         });
         rename(req, &addr);
-        let group = match target {
-            Target::Group(g) => Some(*g),
-            Target::Direct(_) => None,
-        };
-        let mut lease = Lease { conn: None, conf: conf.clone(), group, peer, location: req.location };
         let fault = match attempt(req, &mut lease, &addr, head, body, s).await {
             Ok(()) => {
                 let status = req.modules.upstream.head.status;
@@ -218,9 +276,7 @@ pub async fn run(
                         Fault::new(kind, status)
                     }
                     _ => {
-                        if let Some(g) = group {
-                            with_state(&conf, g, |group, _| group.succeed(peer));
-                        }
+                        lease.answered(req);
                         return Ok(lease);
                     }
                 }
@@ -228,13 +284,14 @@ pub async fn run(
             Err(fault) => fault,
         };
         let reused = lease.conn.as_ref().is_some_and(|c| c.reused);
-        drop(lease);
         let received = {
             let Some(a) = req.modules.upstream.current() else { return Err(502) };
             a.status = fault.status;
             a.response = Some(a.started.elapsed());
             a.received
         };
+        lease.count(req);
+        drop(lease);
         if fault.last {
             if let Some(a) = req.modules.upstream.current() {
                 a.status = 0;
@@ -249,11 +306,12 @@ pub async fn run(
             }
             return Err(fault.status);
         }
-        if let Some(g) = group
-            && !matches!(fault.kind, NextUpstream::Http403 | NextUpstream::Http404)
-        {
-            let dead = with_state(&conf, g, |group, _| group.fail(peer, now));
-            if dead == Some(true) {
+        if let (Target::Group(g), Some(p)) = (target, &mut picker) {
+            let set = p.local.set.clone();
+            p.give_up(peer);
+            if !matches!(fault.kind, NextUpstream::Http403 | NextUpstream::Http404)
+                && conf.config.http.upstreams.get(*g).is_some_and(|group| group.fail(&set, peer, now))
+            {
                 req.log(Level::Warn, "upstream server temporarily disabled while connecting to upstream");
             }
         }
@@ -279,18 +337,74 @@ fn may_retry(req: &Request, s: &Settings, _kind: NextUpstream, unsent: bool) -> 
 
 type Chosen = (usize, PeerAddr, Vec<u8>, usize);
 
-fn choose(conf: &ThreadConfig, target: &Target, tried: &[usize], now: Instant) -> Option<Chosen> {
-    match target {
-        Target::Group(g) => {
+fn picker(req: &mut Request, conf: &ThreadConfig, target: &Target) -> Result<Option<Picker>, u16> {
+    let Target::Group(g) = target else { return Ok(None) };
+    let Some(group) = conf.config.http.upstreams.get(*g) else { return Err(502) };
+    let Some(local) = with_state(conf, *g, |group, state| state.local(group)) else { return Err(502) };
+    Picker::for_request(local, group, req).map(Some).map_err(|_| 500)
+}
+
+fn choose(
+    conf: &ThreadConfig,
+    target: &Target,
+    picker: Option<&mut Picker>,
+    tried: &[usize],
+    now: Instant,
+) -> Option<Chosen> {
+    match (target, picker) {
+        (Target::Group(g), Some(picker)) => {
             let group = conf.config.http.upstreams.get(*g)?;
-            let i = group.choose(tried, now)?;
-            let p = group.peers.get(i)?;
-            let total = group.peers.iter().filter(|p| !p.down).count();
+            let i = picker.choose(group, now)?;
+            let set = &picker.local.set;
+            let p = set.peers.get(i)?;
+            let total = set.peers.iter().filter(|p| !p.down).count();
             Some((i, p.addr.clone(), p.name.clone(), total))
         }
-        Target::Direct(peers) => {
-            let (i, p) = peers.iter().enumerate().find(|(i, _)| !tried.contains(i))?;
-            Some((i, p.addr.clone(), p.name.clone(), peers.len()))
+        (Target::Direct(addrs), _) => {
+            let (i, a) = addrs.iter().enumerate().find(|(i, _)| !tried.contains(i))?;
+            Some((i, a.clone(), super::place::address_text(a), addrs.len()))
+        }
+        _ => None,
+    }
+}
+
+/// Waits in the queue of the group, if it has one, until a server is free (nginx Plus: queue).
+async fn wait_for_one(
+    req: &mut Request,
+    conf: &ThreadConfig,
+    target: &Target,
+    picker: &mut Option<Picker>,
+) -> Option<Chosen> {
+    let Target::Group(g) = target else { return None };
+    let (ticket, timeout) = Ticket::take(&conf.config, *g)?;
+    let thread = req.thread.clone();
+    let end = Instant::now() + timeout;
+    let mut watch = Watch::new(Some(req.token));
+    loop {
+        let now = Instant::now();
+        if now >= end {
+            return None;
+        }
+        let look = end.min(now + LOOK);
+        let mut turn = std::pin::pin!(ticket.turn());
+        let gone = std::future::poll_fn(|cx| {
+            if turn.as_mut().poll(cx).is_ready() || thread.reactor.poll_deadline(look).is_ready() {
+                return std::task::Poll::Ready(false);
+            }
+            watch.poll_gone(&thread, cx).map(|()| true)
+        })
+        .await;
+        if gone {
+            return None;
+        }
+        // The servers may have changed meanwhile.
+        let local = with_state(conf, *g, |group, state| state.local(group))?;
+        let mut p = picker.take()?;
+        p.local = local;
+        let chosen = choose(conf, target, Some(&mut p), &[], thread.reactor.now());
+        *picker = Some(p);
+        if chosen.is_some() {
+            return chosen;
         }
     }
 }
@@ -321,7 +435,7 @@ fn no_live(req: &mut Request, conf: &ThreadConfig, target: &Target, redirected: 
 
 /// Tells the error log the address that is being asked.
 fn rename(req: &mut Request, addr: &PeerAddr) {
-    let mut name = super::config::address_text(addr);
+    let mut name = super::place::address_text(addr);
     if matches!(addr, PeerAddr::Unix(_)) {
         name.push(b':');
     }
@@ -345,8 +459,8 @@ async fn attempt(
 ) -> Result<(), Fault> {
     let mut watch = Watch::new((!s.ignore_client_abort).then_some(req.token));
     req.modules.upstream.head.advance(usize::MAX);
-    let idle = match lease.group {
-        Some(g) => take_idle(req, &lease.conf, g, lease.peer, lease.location),
+    let idle = match &lease.seat {
+        Some(seat) => take_idle(req, &lease.conf, seat, lease.location),
         None => None,
     };
     let conn = match idle {
@@ -361,8 +475,9 @@ async fn attempt(
     read_head(req, conn, s, &mut watch).await
 }
 
-fn take_idle(req: &Request, conf: &ThreadConfig, g: usize, peer: usize, location: usize) -> Option<Conn> {
-    with_state(conf, g, |group, state| {
+fn take_idle(req: &Request, conf: &ThreadConfig, seat: &Seat, location: usize) -> Option<Conn> {
+    let peer = seat.local.set.peers.get(seat.peer)?.live.id;
+    with_state(conf, seat.group, |group, state| {
         loop {
             let fits = |i: &super::Idle| i.peer == peer && (!group.keepalive.local || i.location == location);
             let at = state.idle.iter().rposition(fits)?;
