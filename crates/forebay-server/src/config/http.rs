@@ -159,6 +159,8 @@ pub struct LocationBuild {
     pub internal: bool,
     /// `limit_except`.
     pub limit_except: Option<(Vec<Vec<u8>>, LocationId)>,
+    /// `health_check`.
+    pub health_check: Option<crate::upstream::health::Check>,
     /// Locations inside this one.
     pub children: Vec<LocationId>,
 }
@@ -206,6 +208,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             try_files: None,
             internal: false,
             limit_except: None,
+            health_check: None,
             children: Vec::new(),
         });
         self.locations.len() - 1
@@ -406,6 +409,9 @@ impl<'s, 'f> Builder<'s, 'f> {
                 self.cx.charset_maps.check(&settings).map_err(|m| super::plain(&m))?;
             }
             inherited.push(l.written);
+            if let Some(check) = l.health_check.take() {
+                modules::proxy::check(check, l.content.as_ref(), &settings.proxy, self.cx)?;
+            }
             let plan = modules::Plan::for_location(&settings, &l.ops);
             let auto_redirect = matches!(l.kind, Kind::Prefix | Kind::PrefixOnly)
                 && l.name.last() == Some(&b'/')

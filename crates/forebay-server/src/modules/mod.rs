@@ -229,7 +229,7 @@ impl Content {
 /// Names that [`http_directive`] takes.
 #[cfg(test)]
 pub const HTTP_DIRECTIVES: &[&str] =
-    &["log_format", "map", "geo", "split_clients", "charset_map", "upstream", "limit_req_zone"];
+    &["log_format", "map", "geo", "split_clients", "charset_map", "upstream", "limit_req_zone", "match"];
 
 /// Directives of the http level that stand for themselves. `Ok(false)`: not one of them.
 ///
@@ -243,6 +243,7 @@ pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> 
         b"split_clients" => split_clients::block(d, cx)?,
         b"charset_map" => charset::map(d, cx)?,
         b"upstream" => crate::upstream::config::block(d, cx)?,
+        b"match" => crate::upstream::config::matching(d, cx)?,
         b"limit_req_zone" => limit_req::zone(d, cx)?,
         _ => return Ok(false),
     }
@@ -261,6 +262,7 @@ pub const LOCATION_DIRECTIVES: &[&str] = &[
     "root",
     "alias",
     "proxy_pass",
+    "health_check",
     "stub_status",
     "empty_gif",
 ];
@@ -281,6 +283,7 @@ pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'
         }
         b"root" | b"alias" => core::root(d, l, cx)?,
         b"proxy_pass" => proxy::pass(d, l, cx)?,
+        b"health_check" => l.health_check = Some(crate::upstream::health::Check::parse(d, cx)?),
         b"stub_status" => l.content = Some(Content::StubStatus),
         b"empty_gif" => l.content = Some(Content::EmptyGif),
         _ => return Ok(false),

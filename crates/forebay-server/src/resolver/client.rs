@@ -36,10 +36,12 @@ impl Resolver {
             let question = message::query(id, name, kind).ok_or(Failure::NotFound)?;
             let until = Instant::now() + RESEND;
             match udp(*server, &question, id, name, kind, until).await? {
-                Got::Response(r) if r.truncated && r.code == 0 => match tcp(*server, &question, id, name, kind, until).await {
-                    Some(r) => return r.ok_or(Failure::Format),
-                    None => unreachable += 1,
-                },
+                Got::Response(r) if r.truncated && r.code == 0 => {
+                    match tcp(*server, &question, id, name, kind, until).await {
+                        Some(r) => return r.ok_or(Failure::Format),
+                        None => unreachable += 1,
+                    }
+                }
                 // Such a server does not understand or does not want to: another one may.
                 Got::Response(r) if matches!(r.code, 1 | 4 | 5) => {
                     refused += 1;

@@ -18,7 +18,12 @@ pub enum Kind {
 pub enum Data {
     Addr(IpAddr),
     Cname(Vec<u8>),
-    Srv { priority: u16, weight: u16, port: u16, target: Vec<u8> },
+    Srv {
+        priority: u16,
+        weight: u16,
+        port: u16,
+        target: Vec<u8>,
+    },
     /// Of another type.
     Other,
 }
@@ -237,7 +242,8 @@ mod tests {
         }
         let mut seed = 1u32;
         for _ in 0..20_000 {
-            let mut m = reply(7, b"a.example", Kind::Srv, 3, &[0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 9, 0, 2, 0xc0, 12]);
+            let mut m =
+                reply(7, b"a.example", Kind::Srv, 3, &[0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 9, 0, 2, 0xc0, 12]);
             for _ in 0..3 {
                 seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 let at = (seed >> 8) as usize % m.len();

@@ -321,7 +321,13 @@ impl Resolver {
         Err(Failure::NotFound)
     }
 
-    async fn ask_if(&self, on: bool, name: &[u8], kind: Kind, first: usize) -> Option<Result<Response, Failure>> {
+    async fn ask_if(
+        &self,
+        on: bool,
+        name: &[u8],
+        kind: Kind,
+        first: usize,
+    ) -> Option<Result<Response, Failure>> {
         if on { Some(self.ask(name, kind, first).await) } else { None }
     }
 

@@ -53,6 +53,10 @@ impl Background {
                 };
                 all.0.push(task.abort_handle());
             }
+            if !group.checks.is_empty() {
+                let task = tokio.spawn(super::health::watch(config.clone(), n, log.clone()));
+                all.0.push(task.abort_handle());
+            }
         }
         all
     }
@@ -60,7 +64,8 @@ impl Background {
 
 /// Whether two groups that `proxy_pass` implies mean the same servers.
 fn same_ports(a: &super::Group, b: &super::Group) -> bool {
-    a.explicit || a.with_servers(|x| b.with_servers(|y| x.first().map(|s| &s.place) == y.first().map(|s| &s.place)))
+    a.explicit
+        || a.with_servers(|x| b.with_servers(|y| x.first().map(|s| &s.place) == y.first().map(|s| &s.place)))
 }
 
 /// A server of a group of a configuration.

@@ -176,9 +176,11 @@ impl Picker {
     /// The peer that the request sticks to.
     fn stuck(&self, set: &PeerSet, now: u64, backup: bool) -> Option<usize> {
         let sid = self.sticky.as_ref()?;
-        let mut fits = set.peers.iter().enumerate().filter(|(i, p)| {
-            p.backup == backup && p.sid == *sid && self.usable(set, *i, p, now, true)
-        });
+        let mut fits = set
+            .peers
+            .iter()
+            .enumerate()
+            .filter(|(i, p)| p.backup == backup && p.sid == *sid && self.usable(set, *i, p, now, true));
         fits.next().map(|(i, _)| i)
     }
 
@@ -421,7 +423,14 @@ impl Group {
     }
 
     /// A response is over: its times count for `least_time`.
-    pub fn measure(&self, set: &PeerSet, peer: usize, header: Option<Duration>, whole: Option<Duration>, now: Instant) {
+    pub fn measure(
+        &self,
+        set: &PeerSet,
+        peer: usize,
+        header: Option<Duration>,
+        whole: Option<Duration>,
+        now: Instant,
+    ) {
         if !matches!(self.method.load(), Some(Load::Time { .. })) {
             return;
         }

@@ -2,6 +2,7 @@
 //! of its balancing methods).
 
 use super::balance::{Load, Method, Timed};
+use super::health::{Check, Match};
 use super::place::Place;
 use super::queue::Queue;
 use super::sticky::Sticky;
@@ -31,6 +32,7 @@ struct Entry {
 pub struct Groups {
     entries: Vec<Entry>,
     zones: Vec<(Vec<u8>, bool)>,
+    matches: Vec<(Vec<u8>, Arc<Match>)>,
     /// `upstream_start_unresolved` of the http level.
     pub start_unresolved: bool,
 }
@@ -58,6 +60,13 @@ impl Groups {
             self.entries.push(Entry { group, place: place.clone(), default_port, servers: Vec::new(), at });
             self.entries.len() - 1
         })
+    }
+
+    /// The health of this group is checked.
+    pub fn check(&mut self, group: usize, check: Check) {
+        if let Some(e) = self.entries.get_mut(group) {
+            e.group.checks.push(check);
+        }
     }
 
     /// Ends the construction: names that no block defines are looked up. `resolver`: that of the http level.
@@ -99,6 +108,14 @@ impl Groups {
                 let message =
                     format!("no resolver defined to resolve names at run time in upstream \"{text}\"");
                 return Err(Error { message, ..e.at });
+            }
+            for c in &mut e.group.checks {
+                let Some(name) = &c.matching else { continue };
+                c.conditions = self.matches.iter().find(|(n, _)| n == name).map(|(_, m)| m.clone());
+                if c.conditions.is_none() {
+                    let message = format!("match \"{}\" not found", String::from_utf8_lossy(name));
+                    return Err(Error { message, ..c.at.clone() });
+                }
             }
             e.group.set_servers(e.servers);
             done.push(e.group);
@@ -147,6 +164,20 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
             cx.upstreams.entries.push(Entry { group, place, default_port: 80, servers, at });
         }
     }
+    Ok(())
+}
+
+/// `match NAME { ... }`.
+///
+/// # Errors
+/// With the place of what is not understood.
+pub fn matching(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+    let name = crate::config::value::first(d).to_vec();
+    let m = Match::parse(d, cx)?;
+    if cx.upstreams.matches.iter().any(|(n, _)| *n == name) {
+        return Err(cx.error(d, format!("duplicate match \"{}\"", String::from_utf8_lossy(&name))));
+    }
+    cx.upstreams.matches.push((name, Arc::new(m)));
     Ok(())
 }
 
@@ -231,7 +262,8 @@ fn directive(
 
 fn method(d: &Directive, cx: &mut Scope<'_>) -> Result<Method, Error> {
     let words: Vec<&[u8]> = d.args.iter().map(|w| w.text.as_slice()).collect();
-    let invalid = |cx: &Scope<'_>, w: &Word| cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()));
+    let invalid =
+        |cx: &Scope<'_>, w: &Word| cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()));
     match d.name.text.as_slice() {
         b"ip_hash" => Ok(Method::IpHash),
         b"least_conn" => Ok(Method::Least(Load::Connections)),
@@ -324,9 +356,8 @@ fn server(
     for w in options {
         let invalid = || cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()));
         let number = |t: &[u8]| units::number(t).and_then(|n| u32::try_from(n).ok());
-        let unfit = |what: &str| {
-            cx.error_at(d, w, format!("balancing method does not support parameter \"{what}\""))
-        };
+        let unfit =
+            |what: &str| cx.error_at(d, w, format!("balancing method does not support parameter \"{what}\""));
         match w.text.as_slice() {
             b"backup" if !takes_backup(method) => return Err(unfit("backup")),
             b"backup" => p.backup = true,
@@ -414,7 +445,10 @@ mod tests {
     #[test]
     fn mistakes_have_nginx_s_words() {
         let cases = [
-            ("server a.invalid resolve;", "no resolver defined to resolve names at run time in upstream \"u\""),
+            (
+                "server a.invalid resolve;",
+                "no resolver defined to resolve names at run time in upstream \"u\"",
+            ),
             ("server a:1 resolve service=x;", "service upstream \"a:1\" may not have port"),
             ("server a service=x;", "service upstream \"a\" requires \"resolve\" parameter"),
             ("server 127.0.0.1 resolve service=x;", "service upstream \"127.0.0.1\" requires domain name"),

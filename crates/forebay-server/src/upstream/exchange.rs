@@ -2,8 +2,8 @@
 //! failure the next server has its turn (nginx: proxy_next_upstream). Comes from `modules/proxy.rs`; the body
 //! of the response is read in `stream.rs`. Hot path.
 
-use super::conn::{Conn, Failure, For, Waited, Watch};
 use super::balance::Picker;
+use super::conn::{Conn, Failure, For, Waited, Watch};
 use super::queue::{LOOK, Ticket};
 use super::{Group, GroupState, LocalSet, PeerAddr};
 use crate::body::{self, BodyError};

@@ -22,10 +22,7 @@ static CRC: [u32; 256] = {
 
 /// CRC-32 of the pieces one after the other.
 pub fn crc32(pieces: &[&[u8]]) -> u32 {
-    !pieces
-        .iter()
-        .flat_map(|p| p.iter())
-        .fold(!0, |c, b| CRC[usize::from((c as u8) ^ b)] ^ (c >> 8))
+    !pieces.iter().flat_map(|p| p.iter()).fold(!0, |c, b| CRC[usize::from((c as u8) ^ b)] ^ (c >> 8))
 }
 
 /// Points of a server for each unit of weight.

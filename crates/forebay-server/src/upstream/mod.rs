@@ -7,6 +7,7 @@ pub mod config;
 pub mod conn;
 pub mod exchange;
 pub mod hash;
+pub mod health;
 pub mod peer;
 pub mod place;
 pub mod queue;
@@ -152,8 +153,8 @@ pub struct Group {
     pub resolver: Option<Arc<Resolver>>,
     /// `resolver_timeout`: time to the next question after one that failed, and for the answer.
     pub resolver_timeout: Duration,
-    /// Health is checked.
-    pub checked: bool,
+    /// `health_check`s of locations that pass to it.
+    pub checks: Vec<health::Check>,
     servers: Mutex<Vec<Server>>,
     set: Mutex<Arc<PeerSet>>,
     version: AtomicU64,
@@ -217,7 +218,7 @@ impl Group {
             keepalive,
             resolver: None,
             resolver_timeout: Duration::from_secs(30),
-            checked: false,
+            checks: Vec::new(),
             servers: Mutex::default(),
             set: Mutex::default(),
             version: AtomicU64::new(0),
@@ -297,15 +298,13 @@ impl Group {
                     Some(at) => known.swap_remove(at).live.clone(),
                     None => Arc::default(),
                 };
-                if self.checked && p.live.health() == peer::Health::Unknown {
-                    p.live.set_health(peer::Health::Healthy);
-                }
+                self.start_health(&p, !former.is_empty());
                 peers.push(p);
             }
         }
         let slow = peers.iter().any(|p| !p.slow_start.is_zero());
         let plain = |p: &Peer| p.max_conns == 0 && !p.down && !p.drain && p.slow_start.is_zero();
-        let free = self.sticky.is_none() && self.queue.is_none() && !self.checked;
+        let free = self.sticky.is_none() && self.queue.is_none() && self.checks.is_empty();
         let ring = match self.method {
             Method::Consistent(_) => hash::Ring::new(&peers),
             _ => hash::Ring::default(),
@@ -319,6 +318,21 @@ impl Group {
         });
         drop(present);
         self.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// What is thought of a peer before it is checked; `reloaded`: the configuration is a new one.
+    fn start_health(&self, p: &Peer, reloaded: bool) {
+        use peer::Health;
+        let mandatory = self.checks.iter().any(|c| c.mandatory);
+        let again = reloaded && self.checks.iter().any(|c| c.mandatory && !c.persistent);
+        let start = match p.live.health() {
+            _ if self.checks.is_empty() => Health::Unknown,
+            Health::Unknown if mandatory => Health::Checking,
+            Health::Unknown => Health::Healthy,
+            _ if again => Health::Checking,
+            known => known,
+        };
+        p.live.set_health(start);
     }
 
     /// Peers are chosen one at a time.

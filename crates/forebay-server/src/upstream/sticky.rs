@@ -96,9 +96,7 @@ impl Sticky {
                 Ok(Sticky::Route(all))
             }
             b"learn" => Ok(Sticky::Learn(Learn::parse(d, cx)?)),
-            other => {
-                Err(cx.error(d, format!("unknown parameter \"{}\"", String::from_utf8_lossy(other))))
-            }
+            other => Err(cx.error(d, format!("unknown parameter \"{}\"", String::from_utf8_lossy(other)))),
         }
     }
 
@@ -183,9 +181,8 @@ impl Cookie {
                 Some(at) => (&w.text[..at], Some(&w.text[at + 1..])),
                 None => (w.text.as_slice(), None),
             };
-            let mut template = |v: &[u8]| {
-                Template::compile(v, cx.vars).map_err(|m| cx.error_at(d, w, m)).map(Some)
-            };
+            let mut template =
+                |v: &[u8]| Template::compile(v, cx.vars).map_err(|m| cx.error_at(d, w, m)).map(Some);
             match (key, value) {
                 (b"expires", Some(b"max")) => c.expires = Some(Expires::Max),
                 (b"expires", Some(v)) => {
@@ -215,8 +212,9 @@ impl Cookie {
         out.push(b'=');
         out.extend_from_slice(sid);
         match self.expires {
-            Some(Expires::Max) => out
-                .extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT; max-age=315360000"),
+            Some(Expires::Max) => {
+                out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT; max-age=315360000")
+            }
             Some(Expires::In(secs)) => {
                 let at = req.thread.clock.unix().saturating_add_unsigned(secs);
                 out.extend_from_slice(b"; expires=");
@@ -251,7 +249,12 @@ impl Cookie {
     }
 }
 
-fn attribute(req: &mut Request, name: &[u8], t: Option<&Template>, out: &mut Vec<u8>) -> Result<(), VarError> {
+fn attribute(
+    req: &mut Request,
+    name: &[u8],
+    t: Option<&Template>,
+    out: &mut Vec<u8>,
+) -> Result<(), VarError> {
     let Some(t) = t else { return Ok(()) };
     let mut v = t.value(req)?;
     // A value of the client must not end the field or begin another attribute.
@@ -269,8 +272,7 @@ impl Learn {
         let (mut timeout, mut header, mut room) = (Duration::from_secs(600), false, None);
         for w in d.args.iter().skip(1) {
             let t = w.text.as_slice();
-            let invalid =
-                |what: &str, v: &[u8]| format!("invalid {what} \"{}\"", String::from_utf8_lossy(v));
+            let invalid = |what: &str, v: &[u8]| format!("invalid {what} \"{}\"", String::from_utf8_lossy(v));
             if let Some(v) = t.strip_prefix(b"create=") {
                 create.push(variable(v, d, w, cx)?);
             } else if let Some(v) = t.strip_prefix(b"lookup=") {
@@ -283,8 +285,7 @@ impl Learn {
                 }
                 room = Some(usize::try_from(size).unwrap_or(usize::MAX));
             } else if let Some(v) = t.strip_prefix(b"timeout=") {
-                timeout =
-                    units::duration_ms(v).ok_or_else(|| cx.error_at(d, w, invalid("timeout", v)))?;
+                timeout = units::duration_ms(v).ok_or_else(|| cx.error_at(d, w, invalid("timeout", v)))?;
             } else if t == b"header" {
                 header = true;
             } else if t == b"sync" {
@@ -294,7 +295,9 @@ impl Learn {
             }
         }
         let missing = |what: &str| format!("\"sticky\" directive \"{what}\" parameter is not specified");
-        for (absent, what) in [(create.is_empty(), "create"), (lookup.is_empty(), "lookup"), (room.is_none(), "zone")] {
+        for (absent, what) in
+            [(create.is_empty(), "create"), (lookup.is_empty(), "lookup"), (room.is_none(), "zone")]
+        {
             if absent {
                 return Err(cx.error(d, missing(what)));
             }
@@ -331,9 +334,7 @@ fn variable(
     let t = Template::compile(v, cx.vars).map_err(|m| cx.error_at(d, w, m))?;
     match t.as_var() {
         Some(_) => Ok(t),
-        None => {
-            Err(cx.error_at(d, w, format!("invalid variable name \"{}\"", String::from_utf8_lossy(v))))
-        }
+        None => Err(cx.error_at(d, w, format!("invalid variable name \"{}\"", String::from_utf8_lossy(v)))),
     }
 }
 

@@ -76,8 +76,7 @@ fn least_conn_goes_by_weight() {
     g.method = Method::Least(balance::Load::Connections);
     let now = Instant::now();
     let mut state = GroupState::default();
-    let held: Vec<usize> =
-        (0..6).filter_map(|_| Picker::new(state.local(&g)).choose(&g, now)).collect();
+    let held: Vec<usize> = (0..6).filter_map(|_| Picker::new(state.local(&g)).choose(&g, now)).collect();
     assert_eq!(held.iter().filter(|i| **i == 1).count(), 4);
     assert_eq!(g.status(now)[1].active, 4);
 }
