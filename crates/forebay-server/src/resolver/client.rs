@@ -1,6 +1,8 @@
 //! Asking a name server: over UDP from a port of its own for each question, over TCP where the answer is cut
 //! off. Runs on the process's tokio thread.
 
+#![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
+
 use super::message::{self, Kind, Response};
 use super::{Failure, Resolver};
 use std::net::SocketAddr;

@@ -1,6 +1,8 @@
 //! What goes on for the groups beside requests: names are resolved again, health is checked. One task each on the
 //! process's tokio thread, for the life of a configuration.
 
+#![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
+
 use super::{Found, PeerAddr, Source};
 use crate::config::Config;
 use crate::resolver::Failure;

@@ -1,6 +1,8 @@
 //! Active health checks (nginx Plus: health_check and match; ngx_http_upstream_hc_module). One task for each server
 //! on the process's tokio thread, whatever the number of worker threads.
 
+#![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
+
 use super::PeerAddr;
 use super::background::Log;
 use super::peer::{Health, Peer, clock};
