@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// Time after which a question is asked again, of the next server.
@@ -17,6 +18,9 @@ const RESEND: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_secs(1);
 /// Most times one question is asked.
 const ATTEMPTS: usize = 12;
+
+/// Most questions at a time: each takes a descriptor, and names may come from clients.
+static AT_ONCE: Semaphore = Semaphore::const_new(512);
 
 /// What one attempt came to.
 enum Got {
@@ -29,11 +33,22 @@ enum Got {
 
 impl Resolver {
     /// Asks until a server has answered. `first`: the server to begin with.
-    pub(super) async fn ask(&self, name: &[u8], kind: Kind, first: usize) -> Result<Response, Failure> {
+    /// `key`: the entry of the cache that it is for; when nobody waits for that any more, it ends.
+    pub(super) async fn ask(
+        &self,
+        key: Option<&[u8]>,
+        name: &[u8],
+        kind: Kind,
+        first: usize,
+    ) -> Result<Response, Failure> {
         let n = self.servers.len();
         let (mut unreachable, mut refused) = (0, 0);
         for attempt in 0..ATTEMPTS {
             let Some(server) = self.servers.get((first + attempt) % n.max(1)) else { break };
+            if attempt > 0 && key.is_some_and(|k| !self.is_wanted(k)) {
+                break;
+            }
+            let Ok(permit) = AT_ONCE.acquire().await else { break };
             let id = super::random_u64() as u16;
             let question = message::query(id, name, kind).ok_or(Failure::NotFound)?;
             let until = Instant::now() + RESEND;
@@ -58,6 +73,7 @@ impl Resolver {
             }
             if unreachable >= n {
                 unreachable = 0;
+                drop(permit);
                 sleep(PAUSE).await;
             }
         }

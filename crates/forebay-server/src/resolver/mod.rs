@@ -274,14 +274,22 @@ impl Resolver {
         self.valid.unwrap_or(Duration::from_secs(u64::from(ttl.min(MAX_TTL))))
     }
 
-    async fn look_up(&self, name: &[u8]) -> Result<Addresses, Failure> {
-        let mut name = name.to_vec();
+    /// Whether somebody waits for a name.
+    fn is_wanted(&self, key: &[u8]) -> bool {
+        match self.cache().get(key) {
+            Some(Entry::Pending(waiting)) => waiting.iter().any(|w| !w.is_closed()),
+            _ => false,
+        }
+    }
+
+    async fn look_up(&self, key: &[u8]) -> Result<Addresses, Failure> {
+        let mut name = key.to_vec();
         let mut ttl = MAX_TTL;
         for _ in 0..MAX_CNAMES {
             let first = self.next.fetch_add(1, Ordering::Relaxed);
             let (a, aaaa) = both(
-                self.ask_if(self.ipv4, &name, Kind::A, first),
-                self.ask_if(self.ipv6, &name, Kind::Aaaa, first),
+                self.ask_if(self.ipv4, key, &name, Kind::A, first),
+                self.ask_if(self.ipv6, key, &name, Kind::Aaaa, first),
             )
             .await;
             let (mut ips, mut alias, mut failure) = (Vec::new(), None, None);
@@ -324,11 +332,12 @@ impl Resolver {
     async fn ask_if(
         &self,
         on: bool,
+        key: &[u8],
         name: &[u8],
         kind: Kind,
         first: usize,
     ) -> Option<Result<Response, Failure>> {
-        if on { Some(self.ask(name, kind, first).await) } else { None }
+        if on { Some(self.ask(Some(key), name, kind, first).await) } else { None }
     }
 
     /// Servers that offer a service, with the addresses of all of them.
@@ -340,7 +349,7 @@ impl Resolver {
         let mut ttl = MAX_TTL;
         for _ in 0..MAX_CNAMES {
             let first = self.next.fetch_add(1, Ordering::Relaxed);
-            let r = self.ask(&name, Kind::Srv, first).await?;
+            let r = self.ask(None, &name, Kind::Srv, first).await?;
             if r.code != 0 {
                 return Err(Failure::of(r.code));
             }

@@ -8,6 +8,7 @@ pub mod conn;
 pub mod exchange;
 pub mod hash;
 pub mod health;
+pub mod lease;
 pub mod peer;
 pub mod place;
 pub mod queue;
