@@ -94,7 +94,7 @@ impl std::fmt::Display for Failure {
 /// Addresses of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
-    /// At least one; begins with another one each time.
+    /// At least one, IPv4 first; each family begins with another one each time.
     pub ips: Vec<IpAddr>,
     /// How long they hold.
     pub ttl: Duration,
@@ -212,8 +212,7 @@ impl Resolver {
                 Some(Entry::Done { found, until, turn }) if !fresh && Instant::now() < *until => {
                     *turn = turn.wrapping_add(1);
                     let mut found = found.clone();
-                    let n = found.ips.len().max(1);
-                    found.ips.rotate_left(*turn % n);
+                    rotate(&mut found.ips, *turn);
                     return Ok(found);
                 }
                 Some(Entry::Pending(waiting)) => {
@@ -318,8 +317,7 @@ impl Resolver {
                 return Err(e);
             }
             if !ips.is_empty() {
-                let turn = random_u64() as usize % ips.len();
-                ips.rotate_left(turn);
+                rotate(&mut ips, random_u64() as usize);
                 return Ok(Addresses { ips, ttl: self.ttl(ttl) });
             }
             let Some(chain) = alias else { return Err(Failure::NotFound) };
@@ -389,6 +387,18 @@ impl Resolver {
     }
 }
 
+/// Each family begins with another address; IPv4 goes first.
+fn rotate(ips: &mut [IpAddr], turn: usize) {
+    let at = ips.partition_point(IpAddr::is_ipv4);
+    let (v4, v6) = ips.split_at_mut(at);
+    for family in [v4, v6] {
+        let n = family.len();
+        if n > 0 {
+            family.rotate_left(turn % n);
+        }
+    }
+}
+
 /// Runs two futures side by side.
 async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
     let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
@@ -444,5 +454,34 @@ impl Setting for Chosen {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         Ok(Chosen(Some(Arc::new(Resolver::parse(d, cx)?))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_stay_in_order() {
+        let ip = |t: &str| t.parse::<IpAddr>().expect("an address");
+        let mut ips = [ip("1.1.1.1"), ip("2.2.2.2"), ip("::1"), ip("::2"), ip("::3")];
+        rotate(&mut ips, 1);
+        assert_eq!(ips, [ip("2.2.2.2"), ip("1.1.1.1"), ip("::2"), ip("::3"), ip("::1")]);
+    }
+
+    #[test]
+    fn aliases_in_any_order() {
+        let cname = |owner: &str, to: &str, ttl| message::Record {
+            owner: owner.into(),
+            ttl,
+            data: Data::Cname(to.into()),
+        };
+        let records = vec![cname("b", "c", 5), cname("a", "b", 9), cname("x", "y", 1)];
+        let r = Response { code: 0, truncated: false, records };
+        let c = follow(&r, b"a");
+        assert_eq!((c.name.as_slice(), c.ttl), (&b"c"[..], 5));
+        // A circle ends.
+        let r = Response { records: vec![cname("a", "b", 1), cname("b", "a", 1)], ..r };
+        follow(&r, b"a");
     }
 }
