@@ -2,7 +2,7 @@
 //! process's tokio thread, and whoever waits is woken on his own.
 
 mod client;
-mod message;
+pub mod message;
 
 use crate::config::scope::Scope;
 use crate::config::value::{Setting, once};
