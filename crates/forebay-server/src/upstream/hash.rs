@@ -28,8 +28,9 @@ pub fn crc32(pieces: &[&[u8]]) -> u32 {
 /// Points of a server for each unit of weight.
 const POINTS: i64 = 160;
 
-/// Most points of one server (a weight of 10 000), which bounds the memory that a `weight=` can ask for.
-const MAX_POINTS: i64 = 1_600_000;
+/// Most points of all servers, about (a sum of weights of 12 500), which bounds the memory that a `weight=` or a SRV
+/// record can ask for: above it, all servers have fewer.
+const MAX_POINTS: i64 = 2_000_000;
 
 /// The points of all servers on the circle.
 #[derive(Debug, Default)]
@@ -42,6 +43,8 @@ impl Ring {
     /// Points of the peers that are not backups.
     pub fn new(peers: &[Peer]) -> Ring {
         let mut points = Vec::new();
+        let asked = peers.iter().filter(|p| !p.backup).map(|p| p.weight * POINTS).sum::<i64>();
+        let share = asked / MAX_POINTS + 1;
         for (i, p) in peers.iter().enumerate().filter(|(_, p)| !p.backup) {
             // Several addresses of one server share its points.
             let first = peers.iter().position(|q| !q.backup && q.server == p.server).unwrap_or(i);
@@ -50,7 +53,7 @@ impl Ring {
             }
             let (host, port) = host_and_port(&p.server);
             let mut before = 0u32;
-            for _ in 0..(p.weight * POINTS).min(MAX_POINTS) {
+            for _ in 0..(p.weight * POINTS / share).max(1) {
                 let point = crc32(&[host, b"\0", port, &before.to_le_bytes()]);
                 points.push((point, first as u32));
                 before = point;
@@ -125,6 +128,23 @@ mod tests {
     fn checksum() {
         assert_eq!(crc32(&[b"123456789"]), 0xcbf4_3926);
         assert_eq!(crc32(&[b"1234", b"56789"]), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn points_are_bounded() {
+        let peers: Vec<Peer> = (1..=100)
+            .map(|port| {
+                let mut p = Peer::new(crate::upstream::PeerAddr::Inet(([127, 0, 0, 1], port).into()));
+                p.weight = 65535;
+                p
+            })
+            .collect();
+        let ring = Ring::new(&peers);
+        assert!((1_000_000..=2_000_000).contains(&ring.points.len()), "{}", ring.points.len());
+        assert_eq!(Ring::new(&peers[..0]).server_at(3), None);
+        let mut one = peers[..1].to_vec();
+        one[0].weight = 1;
+        assert!(Ring::new(&one).points.len() <= 160);
     }
 
     #[test]
