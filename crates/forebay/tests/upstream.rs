@@ -269,3 +269,67 @@ fn keys_find_the_servers_that_nginx_finds() {
         }
     }
 }
+
+/// The reply to a question: SRV records point to `srv.test` with this port, A is 127.0.0.1, AAAA is empty.
+fn service_reply(question: &[u8], port: u16, cut_off: bool) -> Vec<u8> {
+    let mut m = question.to_vec();
+    let end = 12 + m[12..].iter().position(|b| *b == 0).expect("the end of the name");
+    let kind = m[end + 2];
+    (m[2], m[3]) = (if cut_off { 0x83 } else { 0x81 }, 0x80);
+    if cut_off {
+        return m;
+    }
+    let data = match kind {
+        1 => vec![127, 0, 0, 1],
+        33 => {
+            let [high, low] = port.to_be_bytes();
+            [&[0, 1, 0, 5, high, low, 3][..], b"srv", &[4], b"test", &[0]].concat()
+        }
+        _ => return m,
+    };
+    m[7] = 1;
+    m.extend_from_slice(&[0xc0, 12, 0, kind, 0, 1, 0, 0, 0, 60, 0, data.len() as u8]);
+    m.extend_from_slice(&data);
+    m
+}
+
+#[test]
+fn services_and_answers_that_are_cut_off() {
+    let up = up();
+    let port = up.addr.port();
+    let tcp = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let dns = tcp.local_addr().expect("address");
+    let udp = UdpSocket::bind(dns).expect("the same port");
+    std::thread::spawn(move || {
+        let mut buf = [0; 512];
+        while let Ok((len, from)) = udp.recv_from(&mut buf) {
+            // A stranger's answer comes first: another number, another name.
+            let mut wrong = service_reply(&buf[..len], 1, false);
+            wrong[0] ^= 1;
+            let _ = udp.send_to(&wrong, from);
+            let mut wrong = service_reply(&buf[..len], 1, false);
+            wrong[13] ^= 1;
+            let _ = udp.send_to(&wrong, from);
+            let _ = udp.send_to(&service_reply(&buf[..len], port, true), from);
+        }
+    });
+    std::thread::spawn(move || {
+        for mut stream in tcp.incoming().flatten() {
+            let mut head = [0; 2];
+            if stream.read_exact(&mut head).is_err() {
+                continue;
+            }
+            let mut question = vec![0; usize::from(u16::from_be_bytes(head))];
+            let _ = stream.read_exact(&mut question);
+            let m = service_reply(&question, port, false);
+            let _ = stream.write_all(&[&(m.len() as u16).to_be_bytes(), m.as_slice()].concat());
+        }
+    });
+    let server = Server::start(&conf(&format!(
+        "resolver {dns}; upstream u {{ zone u 64k; server srv.test service=http resolve; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }}\n\
+         location /name {{ proxy_pass http://$arg_h:{port}; }} }}"
+    )));
+    wait_for("the service", || by(&server.get("/"), &up).then_some(()));
+    assert!(by(&server.get("/name?h=srv.test"), &up));
+}
