@@ -531,7 +531,7 @@ fn content(row: &Row, context: Contexts) -> Kind {
         (_, "if") => Contexts::IF_IN_LOCATION,
         (_, "types") => return Kind::Data(Includes::Always),
         (_, "map" | "geo") => return Kind::Data(Includes::WithOneWord),
-        (_, "split_clients" | "charset_map") => return Kind::Data(Includes::No),
+        (_, "split_clients" | "charset_map" | "match") => return Kind::Data(Includes::No),
         _ => return Kind::Unknown,
     };
     Kind::Table(context)

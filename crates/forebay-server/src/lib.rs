@@ -21,6 +21,7 @@ pub mod phases;
 pub mod process;
 pub mod reactor;
 pub mod request;
+pub mod resolver;
 pub mod response;
 pub mod symlinks;
 pub mod syslog;

@@ -3,6 +3,7 @@
 use crate::config::{Config, ListenAddr};
 use crate::counters::Counters;
 use crate::reactor::Remote;
+use crate::upstream::background::{Background, Log};
 use crate::worker::{self, Command, Mailbox};
 use std::collections::HashMap;
 use std::io;
@@ -44,6 +45,9 @@ pub struct Worker {
     threads: Vec<Running>,
     /// Ends the thread that drives tokio.
     _tokio: tokio::sync::oneshot::Sender<()>,
+    tokio: tokio::runtime::Handle,
+    /// The configuration in effect and what goes on for it beside requests.
+    current: Mutex<(Arc<Config>, Background)>,
     /// Sockets of each address by thread, kept so that a reload can hand them on.
     sockets: Mutex<HashMap<ListenAddr, Vec<Arc<OwnedFd>>>>,
 }
@@ -73,7 +77,14 @@ impl Worker {
         let all: Arc<Vec<Arc<Counters>>> =
             Arc::new((0..count).map(|_| Arc::new(Counters::default())).collect());
         let (end, tokio) = start_tokio()?;
-        let mut worker = Worker { threads: Vec::new(), _tokio: end, sockets: Mutex::default() };
+        let config = generation.config.clone();
+        let mut worker = Worker {
+            threads: Vec::new(),
+            _tokio: end,
+            tokio: tokio.clone(),
+            current: Mutex::new((config.clone(), Background::default())),
+            sockets: Mutex::default(),
+        };
         let shares = worker.shares(generation, count);
         for (i, share) in shares.into_iter().enumerate() {
             let mailbox = Arc::new(Mailbox::default());
@@ -93,7 +104,20 @@ impl Worker {
             let remote = rx.recv().map_err(|_| io::Error::other("worker thread ended at its start"))??;
             worker.threads.push(Running { mailbox, remote, thread });
         }
+        worker.begin(&config, None);
         Ok(worker)
+    }
+
+    /// Starts what goes on beside requests for a configuration; that of the former one ends.
+    fn begin(&self, config: &Arc<Config>, old: Option<&Config>) {
+        let Some(first) = self.threads.first() else { return };
+        let (mailbox, remote) = (first.mailbox.clone(), first.remote.clone());
+        let log: Log = Arc::new(move |level, line: &str| {
+            mailbox.push(Command::Log(level, line.to_owned()));
+            remote.wake();
+        });
+        let background = Background::start(config, old, &self.tokio, &log);
+        *locked(&self.current) = (config.clone(), background);
     }
 
     /// Divides a generation among the threads.
@@ -130,7 +154,10 @@ impl Worker {
 
     /// Gives the threads a new configuration. Connections stay.
     pub fn reload(&self, generation: Generation) {
+        let config = generation.config.clone();
+        let old = locked(&self.current).0.clone();
         let shares = self.shares(generation, self.threads.len());
+        self.begin(&config, Some(&old));
         self.tell(|i| Command::Reload(Box::new(shares[i].clone())));
     }
 

@@ -35,6 +35,8 @@ pub enum Command {
     Quit(Option<Duration>),
     /// End.
     Stop,
+    /// A line for the error log.
+    Log(Level, String),
 }
 
 /// Commands on their way to a thread.
@@ -295,6 +297,7 @@ impl WorkerThread {
                     self.thread.reactor.queue(job);
                 }
             }
+            Command::Log(level, line) => error_log::log(&self.thread, level, &line),
             Command::Stop => {
                 self.stop_accepting();
                 self.thread.stopping.set(true);

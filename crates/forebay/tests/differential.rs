@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
 /// A running nginx, ended by pid.
-struct Oracle {
+pub struct Oracle {
     child: Child,
     site: Site,
 }
@@ -20,7 +20,7 @@ impl Drop for Oracle {
 }
 
 impl Oracle {
-    fn start(nginx: &str, site: Site) -> Oracle {
+    pub fn start(nginx: &str, site: Site) -> Oracle {
         let mut child = (site.command(nginx, &["-e", "logs/error.log", "-g", "daemon off;"]))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -36,10 +36,15 @@ impl Oracle {
         });
         Oracle { child, site }
     }
+
+    /// Where it listens.
+    pub fn addr(&self) -> std::net::SocketAddr {
+        self.site.addr(0)
+    }
 }
 
 /// The nginx to compare with. In CI there has to be one.
-fn oracle() -> Option<String> {
+pub fn oracle() -> Option<String> {
     let nginx = std::env::var("FOREBAY_TEST_NGINX").ok().filter(|n| !n.is_empty());
     if nginx.is_none() {
         assert!(std::env::var_os("CI").is_none(), "FOREBAY_TEST_NGINX names no nginx");

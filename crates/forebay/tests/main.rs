@@ -11,3 +11,4 @@ mod processes;
 mod proxy;
 mod robustness;
 mod subcommands;
+mod upstream;

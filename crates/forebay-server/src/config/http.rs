@@ -167,6 +167,8 @@ pub struct LocationBuild {
     pub internal: bool,
     /// `limit_except`.
     pub limit_except: Option<(Vec<Vec<u8>>, LocationId)>,
+    /// `health_check`.
+    pub health_check: Option<crate::upstream::health::Check>,
     /// Locations inside this one.
     pub children: Vec<LocationId>,
 }
@@ -214,6 +216,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             try_files: None,
             internal: false,
             limit_except: None,
+            health_check: None,
             children: Vec::new(),
         });
         self.locations.len() - 1
@@ -224,6 +227,10 @@ impl<'s, 'f> Builder<'s, 'f> {
     /// # Errors
     /// The first error in it.
     pub fn http_block(&mut self, block: &Block) -> Result<(), Error> {
+        // Holds for the whole block, wherever it stands.
+        for d in block.iter().filter(|d| d.name.text == b"upstream_start_unresolved") {
+            self.cx.upstreams.start_unresolved = value::first(d).eq_ignore_ascii_case(b"on");
+        }
         for d in block {
             match d.name.text.as_slice() {
                 b"server" => self.server_block(d)?,
@@ -411,6 +418,9 @@ impl<'s, 'f> Builder<'s, 'f> {
                 self.cx.charset_maps.check(&settings).map_err(|m| super::plain(&m))?;
             }
             inherited.push(l.written);
+            if let Some(check) = l.health_check.take() {
+                modules::proxy::check(check, l.content.as_ref(), &settings.proxy, self.cx)?;
+            }
             let plan = modules::Plan::for_location(&settings, &l.ops);
             let auto_redirect = matches!(l.kind, Kind::Prefix | Kind::PrefixOnly)
                 && l.name.last() == Some(&b'/')
@@ -473,7 +483,8 @@ impl<'s, 'f> Builder<'s, 'f> {
                 return Err(at.map_or_else(|| super::plain(text), |l| l.error(text.to_owned())));
             }
         }
-        let upstreams = std::mem::take(self.cx.upstreams).finish(self.cx)?;
+        let resolver = locations.first().and_then(|l| l.settings.resolver.resolver.0.as_ref());
+        let upstreams = std::mem::take(self.cx.upstreams).finish(resolver)?;
         let http = Http {
             upstreams,
             shows_hello: [b"ssl_ciphers".as_slice(), b"ssl_curves", b"ssl_sigalgs"]

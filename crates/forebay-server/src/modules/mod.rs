@@ -29,6 +29,7 @@ pub mod proxy_ssl;
 pub mod random_index;
 pub mod realip;
 pub mod referer;
+pub mod resolver;
 pub mod rewrite;
 pub mod secure_link;
 pub mod server;
@@ -79,7 +80,7 @@ macro_rules! modules {
 
 modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
-    gzip_accept, gzip_static, referer, secure_link, userid, proxy, limit_req, http2, ssl, proxy_ssl,
+    gzip_accept, gzip_static, referer, secure_link, userid, proxy, limit_req, http2, ssl, proxy_ssl, resolver,
 }
 
 /// What a hook decided.
@@ -231,7 +232,7 @@ impl Content {
 /// Names that [`http_directive`] takes.
 #[cfg(test)]
 pub const HTTP_DIRECTIVES: &[&str] =
-    &["log_format", "map", "geo", "split_clients", "charset_map", "upstream", "limit_req_zone"];
+    &["log_format", "map", "geo", "split_clients", "charset_map", "upstream", "limit_req_zone", "match"];
 
 /// Directives of the http level that stand for themselves. `Ok(false)`: not one of them.
 ///
@@ -245,6 +246,7 @@ pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> 
         b"split_clients" => split_clients::block(d, cx)?,
         b"charset_map" => charset::map(d, cx)?,
         b"upstream" => crate::upstream::config::block(d, cx)?,
+        b"match" => crate::upstream::config::matching(d, cx)?,
         b"limit_req_zone" => limit_req::zone(d, cx)?,
         _ => return Ok(false),
     }
@@ -263,6 +265,7 @@ pub const LOCATION_DIRECTIVES: &[&str] = &[
     "root",
     "alias",
     "proxy_pass",
+    "health_check",
     "stub_status",
     "empty_gif",
 ];
@@ -283,6 +286,7 @@ pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'
         }
         b"root" | b"alias" => core::root(d, l, cx)?,
         b"proxy_pass" => proxy::pass(d, l, cx)?,
+        b"health_check" => l.health_check = Some(crate::upstream::health::Check::parse(d, cx)?),
         b"stub_status" => l.content = Some(Content::StubStatus),
         b"empty_gif" => l.content = Some(Content::EmptyGif),
         _ => return Ok(false),

@@ -262,6 +262,30 @@ pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<
     Ok(())
 }
 
+/// `health_check` of a location with these settings.
+///
+/// # Errors
+/// When the location passes to no group that the configuration knows.
+pub fn check(
+    mut check: crate::upstream::health::Check,
+    content: Option<&Content>,
+    s: &Settings,
+    cx: &mut Scope<'_>,
+) -> Result<(), Error> {
+    let Some(Content::Proxy(pass)) = content else {
+        return Err(Error { message: "\"health_check\" requires \"proxy_pass\"".into(), ..check.at });
+    };
+    let url::To::Fixed { group, host, .. } = &pass.to else {
+        return Err(Error {
+            message: "\"health_check\" requires a constant \"proxy_pass\"".into(),
+            ..check.at
+        });
+    };
+    check.bind(host, s);
+    cx.upstreams.check(*group, check);
+    Ok(())
+}
+
 /// The content handler.
 pub async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
     let http = req.http();

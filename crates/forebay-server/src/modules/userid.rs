@@ -357,7 +357,7 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
 }
 
 /// `Sat, 21-Nov-26 07:22:38 GMT`; the year in full after 2037, as old clients take 38 for 1938.
-fn cookie_date(at: i64, out: &mut Vec<u8>) {
+pub(crate) fn cookie_date(at: i64, out: &mut Vec<u8>) {
     // Of `Sat, 21 Nov 2026 07:22:38 GMT`.
     let date = forebay_http::date::imf(at);
     let Some(([day @ .., b' '], rest)) = date.split_at_checked(8) else { return };

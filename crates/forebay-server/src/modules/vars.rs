@@ -311,7 +311,7 @@ fn arg(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
     Ok(false)
 }
 
-fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+pub(crate) fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
     let h = &r.head;
     for f in h.fields.iter().filter(|f| f.id == Name::Cookie) {
         for pair in f.value.of(&h.buf).split(|b| *b == b';') {

@@ -1,115 +1,20 @@
-//! `upstream` blocks, and the groups that `proxy_pass` implies (nginx: ngx_http_upstream_module).
+//! `upstream` blocks, and the groups that `proxy_pass` implies (nginx: ngx_http_upstream_module and the modules
+//! of its balancing methods).
 
-use super::{Group, Keepalive, Peer, PeerAddr};
+use super::balance::{Load, Method, Timed};
+use super::health::{Check, Match};
+use super::place::Place;
+use super::queue::Queue;
+use super::sticky::Sticky;
+use super::{Found, Group, Keepalive, Peer, PeerAddr, Server, Source};
 use crate::config::scope::Scope;
+use crate::resolver::Resolver;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
-
-/// Host and port of a server, as written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Name or address; `None`: no port was written.
-    Host(Vec<u8>, Option<u16>),
-    /// `unix:PATH`.
-    Unix(Vec<u8>),
-}
-
-impl Place {
-    /// Reads `host`, `host:port`, `[v6]:port` or `unix:path`.
-    ///
-    /// # Errors
-    /// nginx's words: `no host`, `invalid port`, `invalid host`.
-    pub fn parse(text: &[u8]) -> Result<Place, &'static str> {
-        if let Some(path) = text.strip_prefix(b"unix:") {
-            return match path {
-                [] => Err("no path in the unix domain socket"),
-                p => Ok(Place::Unix(p.to_vec())),
-            };
-        }
-        let (host, port) = if text.first() == Some(&b'[') {
-            let end = memchr::memchr(b']', text).ok_or("invalid host")?;
-            let (host, rest) = text.split_at(end + 1);
-            match rest {
-                [] => (host, None),
-                [b':', port @ ..] => (host, Some(port)),
-                _ => return Err("invalid host"),
-            }
-        } else {
-            match memchr::memchr(b':', text) {
-                Some(at) => (&text[..at], text.get(at + 1..)),
-                None => (text, None),
-            }
-        };
-        if host.is_empty() {
-            return Err("no host");
-        }
-        let port = match port {
-            None => None,
-            Some(p) => Some(
-                units::number(p)
-                    .and_then(|n| u16::try_from(n).ok())
-                    .filter(|n| *n > 0)
-                    .ok_or("invalid port")?,
-            ),
-        };
-        Ok(Place::Host(host.to_ascii_lowercase(), port))
-    }
-
-    /// The address, if it is one rather than a name.
-    pub fn literal(&self, default_port: u16) -> Option<PeerAddr> {
-        match self {
-            Place::Unix(p) => Some(PeerAddr::Unix(PathBuf::from(std::ffi::OsStr::from_bytes(p)))),
-            Place::Host(h, port) => {
-                let port = port.unwrap_or(default_port);
-                let text = std::str::from_utf8(h).ok()?;
-                let inner = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
-                let ip = match inner {
-                    Some(v6) => IpAddr::V6(v6.parse::<Ipv6Addr>().ok()?),
-                    None => IpAddr::V4(text.parse::<Ipv4Addr>().ok()?),
-                };
-                Some(PeerAddr::Inet(SocketAddr::new(ip, port)))
-            }
-        }
-    }
-
-    /// All addresses; names are looked up with the system's resolver. Empty: not found.
-    fn addresses(&self, default_port: u16) -> Vec<PeerAddr> {
-        if let Some(a) = self.literal(default_port) {
-            return vec![a];
-        }
-        let Place::Host(h, port) = self else { return Vec::new() };
-        let Ok(name) = std::str::from_utf8(h) else { return Vec::new() };
-        let found = (name, port.unwrap_or(default_port)).to_socket_addrs();
-        let mut all: Vec<PeerAddr> = Vec::new();
-        for a in found.into_iter().flatten().map(PeerAddr::Inet) {
-            if !all.contains(&a) {
-                all.push(a);
-            }
-        }
-        all
-    }
-
-    /// Name or address without the port.
-    pub fn host(&self) -> Vec<u8> {
-        match self {
-            Place::Host(h, _) => h.clone(),
-            Place::Unix(p) => [b"unix:", p.as_slice()].concat(),
-        }
-    }
-}
-
-/// An address as in `$upstream_addr`.
-pub fn address_text(a: &PeerAddr) -> Vec<u8> {
-    match a {
-        PeerAddr::Inet(a) => a.to_string().into_bytes(),
-        PeerAddr::Unix(p) => [b"unix:", p.as_os_str().as_bytes()].concat(),
-    }
-}
 
 /// A group that is being built.
 #[derive(Debug)]
@@ -117,6 +22,7 @@ struct Entry {
     group: Group,
     place: Place,
     default_port: u16,
+    servers: Vec<Server>,
     /// An error at the directive that first named it, with an empty text.
     at: Error,
 }
@@ -125,6 +31,10 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct Groups {
     entries: Vec<Entry>,
+    zones: Vec<(Vec<u8>, bool)>,
+    matches: Vec<(Vec<u8>, Arc<Match>)>,
+    /// `upstream_start_unresolved` of the http level.
+    pub start_unresolved: bool,
 }
 
 impl Groups {
@@ -146,51 +56,80 @@ impl Groups {
                 }
         });
         known.unwrap_or_else(|| {
-            let group = Group::new(name, false, Vec::new(), Keepalive::new(0));
-            self.entries.push(Entry { group, place: place.clone(), default_port, at });
+            let group = Group::new(name, false, Keepalive::new(0));
+            self.entries.push(Entry { group, place: place.clone(), default_port, servers: Vec::new(), at });
             self.entries.len() - 1
         })
     }
 
-    /// Ends the construction: names that no block defines are looked up.
+    /// The health of this group is checked.
+    pub fn check(&mut self, group: usize, check: Check) {
+        if let Some(e) = self.entries.get_mut(group) {
+            e.group.checks.push(check);
+        }
+    }
+
+    /// Ends the construction: names that no block defines are looked up. `resolver`: that of the http level.
     ///
     /// # Errors
-    /// `host not found in upstream "x"`.
-    pub fn finish(self, cx: &Scope<'_>) -> Result<Vec<Group>, Error> {
-        let _ = cx;
+    /// `host not found in upstream "x"`, `no resolver defined to resolve names at run time in upstream "x"`.
+    pub fn finish(self, resolver: Option<&Arc<Resolver>>) -> Result<Vec<Group>, Error> {
         let mut done = Vec::new();
+        for (zone, _) in &self.zones {
+            if !self.zones.iter().any(|(z, sized)| z == zone && *sized) {
+                let text = String::from_utf8_lossy(zone);
+                return Err(crate::config::plain(&format!("zero size shared memory zone \"{text}\"")));
+            }
+        }
         let explicit: Vec<Vec<u8>> =
             self.entries.iter().filter(|e| e.group.explicit).map(|e| e.group.name.clone()).collect();
         for mut e in self.entries {
+            let text = String::from_utf8_lossy(&e.group.name).into_owned();
             if !e.group.explicit {
-                let text = String::from_utf8_lossy(&e.group.name).into_owned();
                 if let (Place::Host(_, Some(port)), true) = (&e.place, explicit.contains(&e.group.name)) {
                     let message = format!("upstream \"{text}\" may not have port {port}");
                     return Err(Error { message, ..e.at });
                 }
-                e.group.set_peers(e.place.addresses(e.default_port).into_iter().map(peer).collect());
-                if e.group.peers.is_empty() {
-                    let message = format!("host not found in upstream \"{text}\"");
-                    return Err(Error { message, ..e.at });
+                let mut server = plain_server(e.place, e.default_port);
+                if server.found.is_empty() {
+                    if !self.start_unresolved {
+                        let message = format!("host not found in upstream \"{text}\"");
+                        return Err(Error { message, ..e.at });
+                    }
+                    server.source = Source::Later;
+                }
+                e.servers.push(server);
+            }
+            if e.group.resolver.is_none() {
+                e.group.resolver = resolver.cloned();
+            }
+            let at_run_time = e.servers.iter().any(|s| matches!(s.source, Source::Resolve(_)));
+            if at_run_time && e.group.resolver.is_none() {
+                let message =
+                    format!("no resolver defined to resolve names at run time in upstream \"{text}\"");
+                return Err(Error { message, ..e.at });
+            }
+            for c in &mut e.group.checks {
+                let Some(name) = &c.matching else { continue };
+                c.conditions = self.matches.iter().find(|(n, _)| n == name).map(|(_, m)| m.clone());
+                if c.conditions.is_none() {
+                    let message = format!("match \"{}\" not found", String::from_utf8_lossy(name));
+                    return Err(Error { message, ..c.at.clone() });
                 }
             }
+            e.group.set_servers(e.servers);
             done.push(e.group);
         }
         Ok(done)
     }
 }
 
-fn peer(addr: PeerAddr) -> Peer {
-    Peer {
-        name: address_text(&addr),
-        addr,
-        weight: 1,
-        max_fails: 1,
-        fail_timeout: Duration::from_secs(10),
-        max_conns: 0,
-        backup: false,
-        down: false,
-    }
+/// A server of which no more than its place is known. Looks its name up.
+fn plain_server(place: Place, default_port: u16) -> Server {
+    let found: Vec<Found> = place.addresses(default_port).into_iter().map(Found::plain).collect();
+    let mut template = Peer::new(PeerAddr::Unix(PathBuf::new()));
+    template.server = place.host();
+    Server { template, place, default_port, source: Source::Fixed, found }
 }
 
 /// `upstream NAME { ... }`.
@@ -200,43 +139,81 @@ fn peer(addr: PeerAddr) -> Peer {
 pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let name = crate::config::value::first(d).to_ascii_lowercase();
     let text = String::from_utf8_lossy(&name).into_owned();
-    let mut keepalive = Keepalive::new(32);
-    let mut peers = Vec::new();
-    for inner in d.block.iter().flatten() {
-        directive(inner, cx, &mut peers, &mut keepalive)?;
+    let mut group = Group::new(name.clone(), true, Keepalive::new(32));
+    let mut servers = Vec::new();
+    let mut unresolved = cx.upstreams.start_unresolved;
+    for inner in d.block.iter().flatten().filter(|i| i.name.text == b"upstream_start_unresolved") {
+        unresolved = crate::config::value::first(inner).eq_ignore_ascii_case(b"on");
     }
-    if peers.is_empty() {
+    for inner in d.block.iter().flatten() {
+        directive(inner, cx, &mut group, &mut servers, unresolved)?;
+    }
+    if servers.is_empty() {
         return Err(cx.error(d, "no servers are inside upstream"));
+    }
+    if !takes_backup(&group.method) && servers.iter().all(|s| s.template.backup) {
+        return Err(cx.error(d, format!("no servers in upstream \"{text}\"")));
     }
     let at = cx.error(d, "");
     let no_port = |e: &Entry| matches!(e.place, Place::Host(_, None));
-    let group = Group::new(name.clone(), true, peers, keepalive);
     match cx.upstreams.entries.iter_mut().find(|e| e.group.name == name && no_port(e)) {
         Some(e) if e.group.explicit => return Err(cx.error(d, format!("duplicate upstream \"{text}\""))),
-        Some(e) => e.group = group,
+        Some(e) => (e.group, e.servers) = (group, servers),
         None => {
             let place = Place::Host(name, None);
-            cx.upstreams.entries.push(Entry { group, place, default_port: 80, at });
+            cx.upstreams.entries.push(Entry { group, place, default_port: 80, servers, at });
         }
     }
     Ok(())
 }
 
+/// `match NAME { ... }`.
+///
+/// # Errors
+/// With the place of what is not understood.
+pub fn matching(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+    let name = crate::config::value::first(d).to_vec();
+    let m = Match::parse(d, cx)?;
+    if cx.upstreams.matches.iter().any(|(n, _)| *n == name) {
+        return Err(cx.error(d, format!("duplicate match \"{}\"", String::from_utf8_lossy(&name))));
+    }
+    cx.upstreams.matches.push((name, Arc::new(m)));
+    Ok(())
+}
+
 /// Directives of the block that [`directive`] takes.
 #[cfg(test)]
-pub const DIRECTIVES: &[&str] =
-    &["server", "keepalive", "keepalive_requests", "keepalive_time", "keepalive_timeout"];
+pub const DIRECTIVES: &[&str] = &[
+    "server",
+    "keepalive",
+    "keepalive_requests",
+    "keepalive_time",
+    "keepalive_timeout",
+    "hash",
+    "ip_hash",
+    "least_conn",
+    "least_time",
+    "random",
+    "sticky",
+    "queue",
+    "zone",
+    "resolver",
+    "resolver_timeout",
+    "upstream_start_unresolved",
+];
 
 fn directive(
     d: &Directive,
     cx: &mut Scope<'_>,
-    peers: &mut Vec<Peer>,
-    keepalive: &mut Keepalive,
+    group: &mut Group,
+    servers: &mut Vec<Server>,
+    unresolved: bool,
 ) -> Result<(), Error> {
+    let keepalive = &mut group.keepalive;
     let first = crate::config::value::first(d);
     let bad = |cx: &Scope<'_>| cx.error(d, format!("invalid value in \"{}\" directive", d.name.as_str()));
     match d.name.text.as_slice() {
-        b"server" => server(d, cx, peers)?,
+        b"server" => server(d, cx, &group.method, servers, unresolved)?,
         b"keepalive" => {
             keepalive.connections = units::number(first).ok_or_else(|| {
                 cx.error(
@@ -254,25 +231,139 @@ fn directive(
         }
         b"keepalive_time" => keepalive.time = units::duration_ms(first).ok_or_else(|| bad(cx))?,
         b"keepalive_timeout" => keepalive.timeout = units::duration_ms(first).ok_or_else(|| bad(cx))?,
+        b"hash" | b"ip_hash" | b"least_conn" | b"least_time" | b"random" => {
+            if !matches!(group.method, Method::RoundRobin) {
+                cx.warn(d, "load balancing method redefined");
+            }
+            group.method = method(d, cx)?;
+        }
+        b"sticky" => {
+            if group.sticky.is_some() {
+                return Err(cx.error(d, "\"sticky\" directive is duplicate"));
+            }
+            group.sticky = Some(Sticky::parse(d, cx)?);
+        }
+        b"queue" => group.queue = Some(queue(d, cx)?),
+        b"zone" => zone(d, cx)?,
+        b"resolver" => {
+            if group.resolver.is_some() {
+                return Err(cx.error(d, "\"resolver\" directive is duplicate"));
+            }
+            group.resolver = Some(Arc::new(Resolver::parse(d, cx)?));
+        }
+        b"resolver_timeout" => {
+            group.resolver_timeout =
+                units::duration_ms(first).ok_or_else(|| cx.directive_error(d, "invalid value"))?;
+        }
         _ => {}
     }
     Ok(())
 }
 
-fn unsupported(d: &Directive, w: &Word, name: &str, cx: &Scope<'_>) -> Error {
-    cx.error_at(d, w, format!("the \"{name}\" parameter of \"server\" is not supported yet"))
+fn method(d: &Directive, cx: &mut Scope<'_>) -> Result<Method, Error> {
+    let words: Vec<&[u8]> = d.args.iter().map(|w| w.text.as_slice()).collect();
+    let invalid =
+        |cx: &Scope<'_>, w: &Word| cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()));
+    match d.name.text.as_slice() {
+        b"ip_hash" => Ok(Method::IpHash),
+        b"least_conn" => Ok(Method::Least(Load::Connections)),
+        b"hash" => {
+            let Some(w) = d.args.first() else { return Err(cx.error(d, "no key")) };
+            let key = cx.template(d, w)?;
+            match d.args.get(1) {
+                None => Ok(Method::Hash(key)),
+                Some(w) if w.text == b"consistent" => Ok(Method::Consistent(key)),
+                Some(w) => Err(invalid(cx, w)),
+            }
+        }
+        b"least_time" => {
+            let timed = match words.first() {
+                Some(&b"header") => Timed::Header,
+                Some(&b"last_byte") => Timed::LastByte,
+                _ => {
+                    let w = d.args.first().map(Word::as_str).unwrap_or_default();
+                    return Err(cx.error(d, format!("invalid value \"{w}\"")));
+                }
+            };
+            match d.args.get(1) {
+                Some(w) if w.text != b"inflight" || timed == Timed::Header => Err(invalid(cx, w)),
+                inflight => Ok(Method::Least(Load::Time { timed, inflight: inflight.is_some() })),
+            }
+        }
+        _ => {
+            let timed = |timed, inflight| Some(Load::Time { timed, inflight });
+            let load = match words.get(1) {
+                None | Some(&b"least_conn") => Some(Load::Connections),
+                Some(&b"least_time=header") => timed(Timed::Header, false),
+                Some(&b"least_time=last_byte") => timed(Timed::LastByte, false),
+                Some(_) => None,
+            };
+            match (d.args.first(), load) {
+                (None, _) => Ok(Method::Random(None)),
+                (Some(w), _) if w.text != b"two" => Err(invalid(cx, w)),
+                (_, Some(load)) => Ok(Method::Random(Some(load))),
+                (Some(w), None) => Err(invalid(cx, d.args.get(1).unwrap_or(w))),
+            }
+        }
+    }
 }
 
-fn server(d: &Directive, cx: &mut Scope<'_>, peers: &mut Vec<Peer>) -> Result<(), Error> {
+fn queue(d: &Directive, cx: &Scope<'_>) -> Result<Queue, Error> {
+    let length = units::number(crate::config::value::first(d)).and_then(|n| usize::try_from(n).ok());
+    let length = length.ok_or_else(|| cx.directive_error(d, "invalid number"))?;
+    let mut timeout = Duration::from_secs(60);
+    if let Some(w) = d.args.get(1) {
+        let value = w.text.strip_prefix(b"timeout=").and_then(units::duration_ms);
+        timeout = value.ok_or_else(|| cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())))?;
+    }
+    Ok(Queue { length, timeout })
+}
+
+/// `zone`. What it asks for holds anyway: all threads share the state of a group.
+fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+    let name = crate::config::value::first(d).to_vec();
+    if name.is_empty() {
+        return Err(cx.error(d, "invalid zone name \"\""));
+    }
+    if let Some(w) = d.args.get(1) {
+        let size = units::size(&w.text)
+            .ok_or_else(|| cx.error_at(d, w, format!("invalid zone size \"{}\"", w.as_str())))?;
+        // Eight pages.
+        if size < 32 * 1024 {
+            let text = String::from_utf8_lossy(&name).into_owned();
+            return Err(cx.error(d, format!("zone \"{text}\" is too small")));
+        }
+    }
+    cx.upstreams.zones.push((name, d.args.len() > 1));
+    Ok(())
+}
+
+fn takes_backup(m: &Method) -> bool {
+    matches!(m, Method::RoundRobin | Method::Least(_))
+}
+
+fn server(
+    d: &Directive,
+    cx: &mut Scope<'_>,
+    method: &Method,
+    servers: &mut Vec<Server>,
+    unresolved: bool,
+) -> Result<(), Error> {
     let Some((word, options)) = d.args.split_first() else { return Err(cx.error(d, "no host")) };
-    let mut p = peer(PeerAddr::Unix(PathBuf::new()));
-    let is_name = Place::parse(&word.text).is_ok_and(|place| place.literal(80).is_none());
+    let mut p = Peer::new(PeerAddr::Unix(PathBuf::new()));
+    let text = word.as_str();
+    let (mut resolve, mut service) = (false, None);
     for w in options {
         let invalid = || cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()));
         let number = |t: &[u8]| units::number(t).and_then(|n| u32::try_from(n).ok());
+        let unfit =
+            |what: &str| cx.error_at(d, w, format!("balancing method does not support parameter \"{what}\""));
         match w.text.as_slice() {
+            b"backup" if !takes_backup(method) => return Err(unfit("backup")),
             b"backup" => p.backup = true,
             b"down" => p.down = true,
+            b"drain" => p.drain = true,
+            b"resolve" => resolve = true,
             t if t.starts_with(b"weight=") => {
                 p.weight = number(&t[7..]).filter(|n| *n > 0).map(i64::from).ok_or_else(invalid)?;
             }
@@ -281,62 +372,139 @@ fn server(d: &Directive, cx: &mut Scope<'_>, peers: &mut Vec<Peer>) -> Result<()
             t if t.starts_with(b"fail_timeout=") => {
                 p.fail_timeout = units::duration_secs(&t[13..]).ok_or_else(invalid)?;
             }
-            // Who is asked would differ without these.
-            b"drain" => return Err(unsupported(d, w, "drain", cx)),
-            b"resolve" if is_name => return Err(unsupported(d, w, "resolve", cx)),
-            // An address stays what it is.
-            b"resolve" => {}
-            t if t.starts_with(b"route=") => return Err(unsupported(d, w, "route", cx)),
-            t if t.starts_with(b"service=") => return Err(unsupported(d, w, "service", cx)),
             t if t.starts_with(b"slow_start=") => {
-                cx.warn(d, "the \"slow_start\" parameter of \"server\" is not supported yet, ignored");
+                p.slow_start = units::duration_secs(&t[11..]).ok_or_else(invalid)?;
+                if !takes_backup(method) {
+                    return Err(unfit("slow_start"));
+                }
+            }
+            t if t.starts_with(b"route=") => {
+                if t.len() == 6 {
+                    return Err(cx.error_at(d, w, "route is empty"));
+                }
+                if t.len() > 6 + 256 {
+                    return Err(cx.error_at(d, w, "route is too long"));
+                }
+                (p.sid, p.routed) = (t[6..].to_vec(), true);
+            }
+            t if t.starts_with(b"service=") => {
+                if t.len() == 8 {
+                    return Err(cx.error_at(d, w, "service is empty"));
+                }
+                service = Some(String::from_utf8_lossy(&t[8..]).into_owned());
             }
             _ => return Err(invalid()),
         }
     }
-    let text = word.as_str();
     let place =
         Place::parse(&word.text).map_err(|m| cx.error_at(d, word, format!("{m} in upstream \"{text}\"")))?;
-    let addresses = place.addresses(80);
-    if addresses.is_empty() {
-        return Err(cx.error_at(d, word, format!("host not found in upstream \"{text}\"")));
+    let is_name = place.literal(80).is_none();
+    if service.is_some() {
+        let wrong = match (resolve, is_name, place.port()) {
+            (false, ..) => "requires \"resolve\" parameter",
+            (_, false, _) => "requires domain name",
+            (_, _, Some(_)) => "may not have port",
+            _ => "",
+        };
+        if !wrong.is_empty() {
+            return Err(cx.error_at(d, word, format!("service upstream \"{text}\" {wrong}")));
+        }
     }
-    for addr in addresses {
-        peers.push(Peer { name: address_text(&addr), addr, ..p.clone() });
+    p.server = word.text.clone();
+    let mut s = if resolve && is_name {
+        let srv = service.map(|s| srv_name(&s, &place.host()));
+        Server { template: p, place, default_port: 80, source: Source::Resolve(srv), found: Vec::new() }
+    } else {
+        Server { template: p, ..plain_server(place, 80) }
+    };
+    if s.found.is_empty() && s.source == Source::Fixed {
+        if !unresolved {
+            return Err(cx.error_at(d, word, format!("host not found in upstream \"{text}\"")));
+        }
+        s.source = Source::Later;
     }
+    servers.push(s);
     Ok(())
+}
+
+/// The name of the SRV records of a service: `http` stands for `_http._tcp`; what has a dot is complete (nginx:
+/// server, service).
+fn srv_name(service: &str, host: &[u8]) -> String {
+    let host = String::from_utf8_lossy(host);
+    if service.contains('.') { format!("{service}.{host}") } else { format!("_{service}._tcp.{host}") }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::testing::{error, warnings};
 
-    #[test]
-    fn parameters_without_behaviour() {
-        let error = |server: &str| crate::testing::error(&format!("upstream u {{ server {server}; }}"));
-        let refused = |name| Some(format!("the \"{name}\" parameter of \"server\" is not supported yet"));
-        assert_eq!(error("localhost resolve"), refused("resolve"));
-        assert_eq!(error("127.0.0.1 drain"), refused("drain"));
-        assert_eq!(error("127.0.0.1 route=a"), refused("route"));
-        assert_eq!(error("127.0.0.1 service=http"), refused("service"));
-        assert_eq!(error("127.0.0.1 resolve"), None);
-        assert_eq!(
-            crate::testing::warnings("upstream u { server 127.0.0.1 slow_start=1s; }"),
-            ["the \"slow_start\" parameter of \"server\" is not supported yet, ignored"]
-        );
+    fn says(block: &str) -> Option<String> {
+        error(&format!("upstream u {{ {block} }}"))
     }
 
     #[test]
-    fn places() {
-        let host = |h: &[u8], p| Ok(Place::Host(h.to_vec(), p));
-        assert_eq!(Place::parse(b"Example.com"), host(b"example.com", None));
-        assert_eq!(Place::parse(b"127.0.0.1:8080"), host(b"127.0.0.1", Some(8080)));
-        assert_eq!(Place::parse(b"[::1]:80"), host(b"[::1]", Some(80)));
-        assert_eq!(Place::parse(b"unix:/a.sock"), Ok(Place::Unix(b"/a.sock".to_vec())));
-        for bad in [&b":80"[..], b"", b"a:0", b"a:65536", b"a:x", b"[::1", b"[::1]x", b"unix:"] {
-            assert!(Place::parse(bad).is_err(), "{}", bad.escape_ascii());
+    fn mistakes_have_nginx_s_words() {
+        let cases = [
+            (
+                "server a.invalid resolve;",
+                "no resolver defined to resolve names at run time in upstream \"u\"",
+            ),
+            ("server a:1 resolve service=x;", "service upstream \"a:1\" may not have port"),
+            ("server a service=x;", "service upstream \"a\" requires \"resolve\" parameter"),
+            ("server 127.0.0.1 resolve service=x;", "service upstream \"127.0.0.1\" requires domain name"),
+            ("server 127.0.0.1 route=;", "route is empty"),
+            ("server 127.0.0.1 service=;", "service is empty"),
+            ("hash $uri; server 127.0.0.1 backup;", "balancing method does not support parameter \"backup\""),
+            ("server 127.0.0.1 backup; hash $uri;", "no servers in upstream \"u\""),
+            ("server 127.0.0.1; hash $uri foo;", "invalid parameter \"foo\""),
+            ("server 127.0.0.1; random three;", "invalid parameter \"three\""),
+            ("server 127.0.0.1; random two foo;", "invalid parameter \"foo\""),
+            ("server 127.0.0.1; least_time foo;", "invalid value \"foo\""),
+            ("server 127.0.0.1; sticky foo bar;", "unknown parameter \"foo\""),
+            ("server 127.0.0.1; sticky cookie a foo=b;", "unknown parameter \"foo=b\""),
+            ("server 127.0.0.1; sticky route foo;", "invalid variable name \"foo\""),
+            (
+                "server 127.0.0.1; sticky learn create=$uri;",
+                "\"sticky\" directive \"lookup\" parameter is not specified",
+            ),
+            (
+                "server 127.0.0.1; sticky learn zone=x:1 create=$uri lookup=$uri;",
+                "\"sticky\" directive zone is too small",
+            ),
+            ("server 127.0.0.1; sticky cookie a; sticky cookie b;", "\"sticky\" directive is duplicate"),
+            ("server 127.0.0.1; zone z;", "zero size shared memory zone \"z\""),
+            ("server 127.0.0.1; zone z 1k;", "zone \"z\" is too small"),
+            ("server a.invalid;", "host not found in upstream \"a.invalid\""),
+        ];
+        for (block, want) in cases {
+            assert_eq!(says(block).as_deref(), Some(want), "{block}");
         }
-        let v6 = Place::parse(b"[::1]:81").ok().and_then(|p| p.literal(80));
-        assert_eq!(v6.map(|a| address_text(&a)), Some(b"[::1]:81".to_vec()));
+        let resolvers = [
+            ("resolver 127.0.0.1 valid=x;", "invalid parameter: valid=x"),
+            ("resolver 127.0.0.1:99999;", "invalid port in resolver \"127.0.0.1:99999\""),
+            ("resolver 127.0.0.1 ipv4=off ipv6=off;", "\"ipv4\" and \"ipv6\" cannot both be \"off\""),
+            ("resolver a.invalid;", "host not found in resolver \"a.invalid\""),
+        ];
+        for (line, want) in resolvers {
+            assert_eq!(error(line).as_deref(), Some(want), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_well() {
+        let good = [
+            "server 127.0.0.1 drain route=a max_conns=1 slow_start=5s; queue 5 timeout=1s; zone z 64k;",
+            "server a.invalid resolve service=http; resolver 127.0.0.1 valid=1s; resolver_timeout 3s;",
+            "server a.invalid; upstream_start_unresolved on;",
+            "least_time last_byte inflight; server 127.0.0.1; random two least_time=header;",
+        ];
+        for block in good {
+            assert_eq!(says(block), None, "{block}");
+        }
+        assert_eq!(
+            warnings("upstream u { server 127.0.0.1; hash $uri; ip_hash; }"),
+            ["load balancing method redefined"]
+        );
+        assert_eq!(error("upstream_start_unresolved on; upstream u { server a.invalid; }"), None);
     }
 }

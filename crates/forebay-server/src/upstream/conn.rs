@@ -98,7 +98,8 @@ impl Watch {
         }
     }
 
-    fn poll_gone(&mut self, thread: &Thread, cx: &mut Context<'_>) -> Poll<()> {
+    /// Ready when the client has closed its connection.
+    pub fn poll_gone(&mut self, thread: &Thread, cx: &mut Context<'_>) -> Poll<()> {
         let client = match self {
             Watch::Nobody => return Poll::Pending,
             Watch::Stream(s) => return s.poll_broken(cx),
@@ -272,7 +273,7 @@ impl Conn {
         mut self,
         state: &mut super::GroupState,
         keepalive: &super::Keepalive,
-        peer: usize,
+        peer: u64,
         location: usize,
     ) {
         let now = self.thread.reactor.now();

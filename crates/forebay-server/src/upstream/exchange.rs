@@ -2,8 +2,9 @@
 //! failure the next server has its turn (nginx: proxy_next_upstream). Comes from `modules/proxy.rs`; the body
 //! of the response is read in `stream.rs`. Hot path.
 
+use super::PeerAddr;
 use super::conn::{Conn, Failure, For, Waited, Watch};
-use super::{Group, GroupState, Peer, PeerAddr};
+use super::lease::{choose, picker, wait_for_one};
 use crate::body::{self, BodyError};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::modules::static_file::errno_text;
@@ -17,8 +18,9 @@ use forebay_conf::error::Level;
 use forebay_http::h1::client::{self, ResponseHead};
 use forebay_http::h1::request::Status;
 use rustix::io::Errno;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
+
+pub use super::lease::Lease;
 
 /// Where a request goes.
 #[derive(Debug)]
@@ -26,7 +28,7 @@ pub enum Target {
     /// A group of the configuration.
     Group(usize),
     /// Addresses found while the request is served.
-    Direct(Vec<Peer>),
+    Direct(Vec<PeerAddr>),
 }
 
 /// The body that goes with a request.
@@ -86,6 +88,10 @@ pub struct Upstreamed {
     pub log_name: Vec<u8>,
     /// Path and query that stand behind it.
     pub log_path: Vec<u8>,
+    /// `Set-Cookie` of `sticky cookie`; empty: none.
+    pub set_cookie: Vec<u8>,
+    /// The session that `sticky learn` begins when the response is over; empty: none.
+    pub session: Vec<u8>,
 }
 
 impl Upstreamed {
@@ -101,44 +107,13 @@ impl Upstreamed {
         self.port.clear();
         self.log_name.clear();
         self.log_path.clear();
+        self.set_cookie.clear();
+        self.session.clear();
     }
 
     /// The server that is being asked.
     pub fn current(&mut self) -> Option<&mut Attempt> {
         self.attempts.last_mut()
-    }
-}
-
-/// A connection with its place in a group.
-#[derive(Debug)]
-pub struct Lease {
-    /// The connection.
-    pub conn: Option<Conn>,
-    conf: Rc<ThreadConfig>,
-    group: Option<usize>,
-    peer: usize,
-    location: usize,
-}
-
-impl Lease {
-    /// The connection is sound and free: others may use it.
-    pub fn keep(mut self) {
-        let Some(g) = self.group else { return };
-        let conf = self.conf.clone();
-        let Some(group) = conf.config.http.upstreams.get(g) else { return };
-        if let (Some(conn), Some(state)) = (self.conn.take(), conf.groups.borrow_mut().get_mut(g)) {
-            conn.keep(state, &group.keepalive, self.peer, self.location);
-        }
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        if let Some(g) = self.group
-            && let Some(group) = self.conf.config.http.upstreams.get(g)
-        {
-            group.end(self.peer);
-        }
     }
 }
 
@@ -163,15 +138,6 @@ impl Fault {
     }
 }
 
-fn with_state<R>(conf: &ThreadConfig, g: usize, f: impl FnOnce(&Group, &mut GroupState) -> R) -> Option<R> {
-    let group = conf.config.http.upstreams.get(g)?;
-    let mut states = conf.groups.borrow_mut();
-    if states.is_empty() {
-        states.resize_with(conf.config.http.upstreams.len(), GroupState::default);
-    }
-    states.get_mut(g).map(|s| f(group, s))
-}
-
 /// Asks servers until one has sent the head of a response, which is then in `Upstreamed::head`.
 ///
 /// # Errors
@@ -185,13 +151,19 @@ pub async fn run(
 ) -> Result<Lease, u16> {
     let conf = req.conf.clone();
     let begun = Instant::now();
+    let mut picker = picker(req, &conf, target)?;
     let mut tried: Vec<usize> = Vec::new();
     let mut redirected = !req.modules.upstream.attempts.is_empty();
     loop {
         let now = req.thread.reactor.now();
-        let Some((peer, addr, name, total)) = choose(&conf, target, &tried, now) else {
+        let mut chosen = choose(&conf, target, picker.as_mut(), &tried, now);
+        if chosen.is_none() && tried.is_empty() {
+            chosen = wait_for_one(req, &conf, target, &mut picker).await;
+        }
+        let Some((peer, addr, name, total)) = chosen else {
             return Err(no_live(req, &conf, target, redirected));
         };
+        let mut lease = Lease::new(req, target, picker.as_ref(), peer, now);
         req.modules.upstream.attempts.push(Attempt {
             name,
             status: 0,
@@ -205,11 +177,6 @@ pub async fn run(
             redirected: std::mem::take(&mut redirected),
         });
         rename(req, &addr);
-        let group = match target {
-            Target::Group(g) => Some(*g),
-            Target::Direct(_) => None,
-        };
-        let mut lease = Lease { conn: None, conf: conf.clone(), group, peer, location: req.location };
         let fault = match attempt(req, &mut lease, &addr, head, body, s).await {
             Ok(()) => {
                 let status = req.modules.upstream.head.status;
@@ -222,9 +189,7 @@ pub async fn run(
                         Fault::new(kind, status)
                     }
                     _ => {
-                        if let Some(g) = group {
-                            with_state(&conf, g, |group, _| group.succeed(peer));
-                        }
+                        lease.answered(req);
                         return Ok(lease);
                     }
                 }
@@ -232,13 +197,16 @@ pub async fn run(
             Err(fault) => fault,
         };
         let reused = lease.conn.as_ref().is_some_and(|c| c.reused);
-        drop(lease);
         let received = {
             let Some(a) = req.modules.upstream.current() else { return Err(502) };
             a.status = fault.status;
             a.response = Some(a.started.elapsed());
             a.received
         };
+        if !(reused && received == 0) {
+            lease.count(req);
+        }
+        drop(lease);
         if fault.last {
             if let Some(a) = req.modules.upstream.current() {
                 a.status = 0;
@@ -253,11 +221,12 @@ pub async fn run(
             }
             return Err(fault.status);
         }
-        if let Some(g) = group
-            && !matches!(fault.kind, NextUpstream::Http403 | NextUpstream::Http404)
-        {
-            let dead = with_state(&conf, g, |group, _| group.fail(peer, now));
-            if dead == Some(true) {
+        if let (Target::Group(g), Some(p)) = (target, &mut picker) {
+            let set = p.local.set.clone();
+            p.give_up(peer);
+            if !matches!(fault.kind, NextUpstream::Http403 | NextUpstream::Http404)
+                && conf.config.http.upstreams.get(*g).is_some_and(|group| group.fail(&set, peer, now))
+            {
                 req.log(Level::Warn, "upstream server temporarily disabled while connecting to upstream");
             }
         }
@@ -279,24 +248,6 @@ pub async fn run(
 fn may_retry(req: &Request, s: &Settings, _kind: NextUpstream, unsent: bool) -> bool {
     let changes = matches!(req.head.method_text.of(&req.head.buf), b"POST" | b"LOCK" | b"PATCH");
     unsent || !changes || s.next_upstream.has(NextUpstream::NonIdempotent)
-}
-
-type Chosen = (usize, PeerAddr, Vec<u8>, usize);
-
-fn choose(conf: &ThreadConfig, target: &Target, tried: &[usize], now: Instant) -> Option<Chosen> {
-    match target {
-        Target::Group(g) => {
-            let group = conf.config.http.upstreams.get(*g)?;
-            let i = group.choose(tried, now)?;
-            let p = group.peers.get(i)?;
-            let total = group.peers.iter().filter(|p| !p.down).count();
-            Some((i, p.addr.clone(), p.name.clone(), total))
-        }
-        Target::Direct(peers) => {
-            let (i, p) = peers.iter().enumerate().find(|(i, _)| !tried.contains(i))?;
-            Some((i, p.addr.clone(), p.name.clone(), peers.len()))
-        }
-    }
 }
 
 fn no_live(req: &mut Request, conf: &ThreadConfig, target: &Target, redirected: bool) -> u16 {
@@ -325,7 +276,7 @@ fn no_live(req: &mut Request, conf: &ThreadConfig, target: &Target, redirected: 
 
 /// Tells the error log the address that is being asked.
 fn rename(req: &mut Request, addr: &PeerAddr) {
-    let mut name = super::config::address_text(addr);
+    let mut name = super::place::address_text(addr);
     if matches!(addr, PeerAddr::Unix(_)) {
         name.push(b':');
     }
@@ -352,10 +303,7 @@ async fn attempt(
     req.modules.upstream.head.advance(usize::MAX);
     let wanted = wanted(req)?;
     let made_for = wanted.as_ref().map_or(0, Wanted::key);
-    let idle = match lease.group {
-        Some(g) => take_idle(req, &lease.conf, g, (lease.peer, lease.location), made_for),
-        None => None,
-    };
+    let idle = lease.take_idle(req, made_for);
     let conn = match idle {
         Some(c) => c,
         None => {
@@ -446,27 +394,6 @@ async fn handshake(
         return Err(failed(req, Level::Error, &text));
     }
     Ok(())
-}
-
-fn take_idle(
-    req: &Request,
-    conf: &ThreadConfig,
-    g: usize,
-    (peer, location): (usize, usize),
-    made_for: u64,
-) -> Option<Conn> {
-    with_state(conf, g, |group, state| {
-        loop {
-            let fits = |i: &super::Idle| {
-                i.peer == peer && i.made_for == made_for && (!group.keepalive.local || i.location == location)
-            };
-            let at = state.idle.iter().rposition(fits)?;
-            let idle = state.idle.remove(at)?;
-            if let Some(c) = Conn::reuse(&req.thread, idle) {
-                return Some(c);
-            }
-        }
-    })?
 }
 
 async fn connect(req: &mut Request, addr: &PeerAddr, s: &Settings, watch: &mut Watch) -> Result<Conn, Fault> {

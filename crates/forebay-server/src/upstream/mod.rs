@@ -1,48 +1,42 @@
-//! Upstream groups and the choice of a peer in them (nginx: ngx_http_upstream_module, round robin).
-//! Hot path.
+//! Upstream groups: their servers, what threads share about them and what each keeps for itself (nginx:
+//! ngx_http_upstream_module). Which peer a request goes to is decided in `balance.rs`. Hot path.
 
+pub mod background;
+pub mod balance;
 pub mod config;
 pub mod conn;
 pub mod exchange;
+pub mod hash;
+pub mod health;
+pub mod lease;
+pub mod peer;
+pub mod place;
+pub mod queue;
+pub mod sticky;
 pub mod stream;
 pub mod tunnel;
 pub mod vars;
 
 use crate::reactor::Token;
+use crate::resolver::Resolver;
+pub use balance::Method;
+pub use peer::{Peer, PeerStatus};
+use place::Place;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Address of a server in a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PeerAddr {
     /// TCP.
     Inet(SocketAddr),
     /// `unix:PATH`.
     Unix(PathBuf),
-}
-
-/// One address of one `server`.
-#[derive(Clone, Debug)]
-pub struct Peer {
-    /// As in `$upstream_addr`.
-    pub name: Vec<u8>,
-    /// Address.
-    pub addr: PeerAddr,
-    /// `weight=`.
-    pub weight: i64,
-    /// `max_fails=`; 0 = failures are not counted.
-    pub max_fails: u32,
-    /// `fail_timeout=`.
-    pub fail_timeout: Duration,
-    /// `max_conns=`; 0 = no limit.
-    pub max_conns: u32,
-    /// `backup`.
-    pub backup: bool,
-    /// `down`.
-    pub down: bool,
 }
 
 /// `keepalive` and what belongs to it.
@@ -73,32 +67,100 @@ impl Keepalive {
     }
 }
 
-/// A group of servers.
+/// One `server` line.
 #[derive(Clone, Debug)]
+pub struct Server {
+    /// What all its peers have in common.
+    pub template: Peer,
+    /// As written.
+    pub place: Place,
+    /// Port where none is written.
+    pub default_port: u16,
+    /// How it gets its addresses.
+    pub source: Source,
+    /// Its addresses now.
+    pub found: Vec<Found>,
+}
+
+/// How a server gets its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// They were known at the start.
+    Fixed,
+    /// `resolve`; with the name of the SRV record that `service=` asks for.
+    Resolve(Option<String>),
+    /// Not found at the start (`upstream_start_unresolved`): the system's resolver is asked again.
+    Later,
+}
+
+/// An address that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Address.
+    pub addr: PeerAddr,
+    /// Weight of a SRV record.
+    pub weight: Option<i64>,
+    /// A SRV record of lower priority.
+    pub backup: bool,
+}
+
+impl Found {
+    /// An address of which no more is known.
+    pub fn plain(addr: PeerAddr) -> Found {
+        Found { addr, weight: None, backup: false }
+    }
+}
+
+/// The servers of a group at one time.
+#[derive(Debug, Default)]
+pub struct PeerSet {
+    /// Servers by address, in file order.
+    pub peers: Vec<Peer>,
+    /// There is one server and nothing to balance or limit: no lock is taken and nothing shared is counted.
+    pub lone: bool,
+    /// Factor of weights, so that `slow_start` can have parts of one.
+    pub scale: i64,
+    /// Sum of the weights of servers that are not backups.
+    pub total_weight: i64,
+    /// Points of `hash ... consistent`.
+    pub ring: hash::Ring,
+}
+
+/// What one thread has of a [`PeerSet`].
+#[derive(Debug)]
+pub struct LocalSet {
+    /// The servers.
+    pub set: Arc<PeerSet>,
+    /// Counters of this thread, for each server.
+    pub shards: Vec<Arc<peer::Shard>>,
+}
+
+/// A group of servers.
+#[derive(Debug)]
 pub struct Group {
     /// Name, lower case.
     pub name: Vec<u8>,
     /// Written as an `upstream` block.
     pub explicit: bool,
-    /// Servers by address, in file order.
-    pub peers: Vec<Peer>,
+    /// How it balances.
+    pub method: Method,
+    /// `sticky`.
+    pub sticky: Option<sticky::Sticky>,
+    /// `queue`.
+    pub queue: Option<queue::Queue>,
     /// Idle connections.
     pub keepalive: Keepalive,
-    /// What the threads know about the servers together.
-    pub state: Arc<Mutex<Vec<PeerState>>>,
-}
-
-/// State of a server.
-#[derive(Clone, Debug, Default)]
-pub struct PeerState {
-    current: i64,
-    effective: i64,
-    fails: u32,
-    /// Start of the period in which failures count.
-    checked: Option<Instant>,
-    /// The last failure.
-    failed: Option<Instant>,
-    connections: u32,
+    /// `resolver`, here or on the http level.
+    pub resolver: Option<Arc<Resolver>>,
+    /// `resolver_timeout`: time to the next question after one that failed, and for the answer.
+    pub resolver_timeout: Duration,
+    /// `health_check`s of locations that pass to it.
+    pub checks: Vec<health::Check>,
+    servers: Mutex<Vec<Server>>,
+    set: Mutex<Arc<PeerSet>>,
+    version: AtomicU64,
+    choosing: Mutex<()>,
+    waiting: queue::Waiting,
 }
 
 /// An idle connection.
@@ -110,8 +172,8 @@ pub struct Idle {
     pub made_for: u64,
     /// Its slot.
     pub token: Token,
-    /// Server.
-    pub peer: usize,
+    /// [`peer::Live::id`] of the server.
+    pub peer: u64,
     /// Location that it belongs to.
     pub location: usize,
     /// Requests it has served.
@@ -125,173 +187,188 @@ pub struct Idle {
 pub struct GroupState {
     /// Idle connections, latest last.
     pub idle: VecDeque<Idle>,
+    local: Option<(u64, Rc<LocalSet>)>,
+}
+
+impl GroupState {
+    /// The servers as they are now.
+    pub fn local(&mut self, group: &Group) -> Rc<LocalSet> {
+        let version = group.version.load(Ordering::Acquire);
+        match &self.local {
+            Some((v, l)) if *v == version => l.clone(),
+            _ => {
+                let set = group.set();
+                let shards = set.peers.iter().map(|p| p.live.shard()).collect();
+                let l = Rc::new(LocalSet { set, shards });
+                self.local = Some((version, l.clone()));
+                l
+            }
+        }
+    }
+}
+
+fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Group {
-    /// A group at its start.
-    pub fn new(name: Vec<u8>, explicit: bool, peers: Vec<Peer>, keepalive: Keepalive) -> Group {
-        let mut g = Group { name, explicit, peers: Vec::new(), keepalive, state: Arc::default() };
-        g.set_peers(peers);
-        g
+    /// A group at its start, without servers.
+    pub fn new(name: Vec<u8>, explicit: bool, keepalive: Keepalive) -> Group {
+        Group {
+            name,
+            explicit,
+            method: Method::RoundRobin,
+            sticky: None,
+            queue: None,
+            keepalive,
+            resolver: None,
+            resolver_timeout: Duration::from_secs(30),
+            checks: Vec::new(),
+            servers: Mutex::default(),
+            set: Mutex::default(),
+            version: AtomicU64::new(0),
+            choosing: Mutex::default(),
+            waiting: queue::Waiting::default(),
+        }
     }
 
     /// Gives it its servers.
-    pub fn set_peers(&mut self, peers: Vec<Peer>) {
-        let states = peers.iter().map(|p| PeerState { effective: p.weight, ..PeerState::default() });
-        self.state = Arc::new(Mutex::new(states.collect()));
-        self.peers = peers;
+    pub fn set_servers(&self, servers: Vec<Server>) {
+        *locked(&self.servers) = servers;
+        self.rebuild(&[]);
     }
 
-    fn states(&self) -> MutexGuard<'_, Vec<PeerState>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The servers as they are now.
+    pub fn set(&self) -> Arc<PeerSet> {
+        locked(&self.set).clone()
     }
 
-    /// The only server, where there is nothing to balance and nothing to count: no lock is taken for it.
-    fn lone(&self) -> Option<&Peer> {
-        match self.peers.as_slice() {
-            [p] if p.max_conns == 0 => Some(p),
-            _ => None,
-        }
+    /// Looks at the `server` lines.
+    pub fn with_servers<R>(&self, f: impl FnOnce(&[Server]) -> R) -> R {
+        f(&locked(&self.servers))
     }
 
-    /// Smooth weighted round robin among the servers not in `tried`; backup servers when no other is left.
-    pub fn choose(&self, tried: &[usize], now: Instant) -> Option<usize> {
-        if let Some(p) = self.lone() {
-            return (!p.down && tried.is_empty()).then_some(0);
-        }
-        let mut states = self.states();
-        let chosen = self
-            .choose_among(&mut states, tried, now, false)
-            .or_else(|| self.choose_among(&mut states, tried, now, true))?;
-        if let Some(s) = states.get_mut(chosen) {
-            s.connections += 1;
-        }
-        Some(chosen)
-    }
-
-    fn choose_among(
-        &self,
-        states: &mut [PeerState],
-        tried: &[usize],
-        now: Instant,
-        backup: bool,
-    ) -> Option<usize> {
-        let mut best: Option<(usize, i64)> = None;
-        let mut total = 0;
-        let alone = self.peers.len() == 1;
-        for (i, (p, s)) in self.peers.iter().zip(states.iter_mut()).enumerate() {
-            let failed = p.max_fails != 0
-                && !alone
-                && s.fails >= p.max_fails
-                && s.checked.is_some_and(|t| now.saturating_duration_since(t) <= p.fail_timeout);
-            let full = p.max_conns != 0 && s.connections >= p.max_conns;
-            if p.backup != backup || p.down || failed || full || tried.contains(&i) {
-                continue;
-            }
-            s.current += s.effective;
-            total += s.effective;
-            if s.effective < p.weight {
-                s.effective += 1;
-            }
-            if best.is_none_or(|(_, c)| s.current > c) {
-                best = Some((i, s.current));
-            }
-        }
-        let (i, _) = best?;
-        let (p, s) = (self.peers.get(i)?, states.get_mut(i)?);
-        s.current -= total;
-        if s.checked.is_none_or(|t| now.saturating_duration_since(t) > p.fail_timeout) {
-            s.checked = Some(now);
-        }
-        Some(i)
-    }
-
-    /// A request to a chosen server is over.
-    pub fn end(&self, peer: usize) {
-        if self.lone().is_some() {
-            return;
-        }
-        if let Some(s) = self.states().get_mut(peer) {
-            s.connections = s.connections.saturating_sub(1);
-        }
-    }
-
-    /// A request failed. `true`: the server is now taken for dead.
-    pub fn fail(&self, peer: usize, now: Instant) -> bool {
-        if self.peers.len() < 2 {
-            return false;
-        }
-        let mut states = self.states();
-        let (Some(p), Some(s)) = (self.peers.get(peer), states.get_mut(peer)) else { return false };
-        s.fails = s.fails.saturating_add(1);
-        s.failed = Some(now);
-        s.checked = Some(now);
-        if p.max_fails == 0 {
-            return false;
-        }
-        s.effective = (s.effective - p.weight / i64::from(p.max_fails)).max(0);
-        s.fails >= p.max_fails
-    }
-
-    /// A request went well: failures before the present period are forgotten.
-    pub fn succeed(&self, peer: usize) {
-        if self.lone().is_some() {
-            return;
-        }
-        if let Some(s) = self.states().get_mut(peer)
-            && s.failed.is_some_and(|f| s.checked.is_none_or(|c| f < c))
+    /// A server has these addresses now. `true`: that is a change.
+    pub fn found(&self, server: usize, found: Vec<Found>) -> bool {
         {
-            s.fails = 0;
-            s.failed = None;
+            let mut servers = locked(&self.servers);
+            let Some(s) = servers.get_mut(server) else { return false };
+            if s.found == found {
+                return false;
+            }
+            s.found = found;
         }
+        self.rebuild(&[]);
+        true
     }
+
+    /// Takes over what the group of the same name in the former configuration knows: addresses that were
+    /// resolved, and the state of peers that stay.
+    pub fn adopt(&self, old: &Group) {
+        {
+            let former = locked(&old.servers);
+            for s in locked(&self.servers).iter_mut().filter(|s| s.source != Source::Fixed) {
+                let same = |o: &&Server| {
+                    o.place == s.place && o.source == s.source && o.default_port == s.default_port
+                };
+                if let Some(o) = former.iter().find(same) {
+                    s.found.clone_from(&o.found);
+                }
+            }
+        }
+        if let (Some(mine), Some(theirs)) = (&self.sticky, &old.sticky) {
+            mine.adopt(theirs);
+        }
+        self.rebuild(&old.set().peers);
+    }
+
+    /// Makes the peers anew; those that stay keep their state.
+    fn rebuild(&self, former: &[Peer]) {
+        let servers = locked(&self.servers);
+        let mut present = locked(&self.set);
+        let mut known: Vec<&Peer> = former.iter().chain(&present.peers).collect();
+        let mut peers = Vec::new();
+        for s in servers.iter() {
+            for f in &s.found {
+                let mut p = s.template.clone();
+                p.name = place::address_text(&f.addr);
+                p.addr = f.addr.clone();
+                p.weight = f.weight.unwrap_or(p.weight);
+                p.backup |= f.backup;
+                if !p.routed {
+                    p.sid = sticky::sid(&p.name);
+                }
+                let same = |k: &&Peer| k.server == p.server && k.addr == p.addr;
+                p.live = match known.iter().position(same) {
+                    Some(at) => known.swap_remove(at).live.clone(),
+                    None => Arc::default(),
+                };
+                self.start_health(&p, !former.is_empty());
+                peers.push(p);
+            }
+        }
+        let slow = peers.iter().any(|p| !p.slow_start.is_zero());
+        let plain = |p: &Peer| p.max_conns == 0 && !p.down && !p.drain && p.slow_start.is_zero();
+        let free = self.sticky.is_none() && self.queue.is_none() && self.checks.is_empty();
+        let ring = match self.method {
+            Method::Consistent(_) => hash::Ring::new(&peers),
+            _ => hash::Ring::default(),
+        };
+        *present = Arc::new(PeerSet {
+            lone: free && matches!(peers.as_slice(), [p] if plain(p)),
+            scale: if slow { 100 } else { 1 },
+            total_weight: peers.iter().filter(|p| !p.backup).map(|p| p.weight).sum(),
+            ring,
+            peers,
+        });
+        drop(present);
+        self.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// What is thought of a peer before it is checked; `reloaded`: the configuration is a new one.
+    fn start_health(&self, p: &Peer, reloaded: bool) {
+        use peer::Health;
+        let mandatory = self.checks.iter().any(|c| c.mandatory);
+        let again = reloaded && self.checks.iter().any(|c| c.mandatory && !c.persistent);
+        let start = match p.live.health() {
+            _ if self.checks.is_empty() => Health::Unknown,
+            Health::Unknown if mandatory => Health::Checking,
+            Health::Unknown => Health::Healthy,
+            _ if again => Health::Checking,
+            known => known,
+        };
+        p.live.set_health(start);
+    }
+
+    /// Peers are chosen one at a time.
+    fn choosing(&self) -> MutexGuard<'_, ()> {
+        locked(&self.choosing)
+    }
+
+    /// What is known about each server.
+    pub fn status(&self, now: Instant) -> Vec<PeerStatus> {
+        let now = peer::clock(now);
+        self.set().peers.iter().map(|p| p.status(now)).collect()
+    }
+}
+
+/// A random number; good enough to balance by.
+fn random() -> u32 {
+    use std::cell::Cell;
+    thread_local! { static STATE: Cell<u64> = const { Cell::new(0) }; }
+    STATE.with(|s| {
+        let mut x = s.get();
+        while x == 0 {
+            x = crate::resolver::random_u64();
+        }
+        // xorshift64*
+        x ^= x >> 12;
+        x ^= x << 25;
+        x ^= x >> 27;
+        s.set(x);
+        (x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as u32
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn group(weights: &[i64]) -> Group {
-        let peers = weights
-            .iter()
-            .enumerate()
-            .map(|(i, w)| Peer {
-                name: vec![b'a' + i as u8],
-                addr: PeerAddr::Inet(SocketAddr::from(([127, 0, 0, 1], 80))),
-                weight: *w,
-                max_fails: 1,
-                fail_timeout: Duration::from_secs(10),
-                max_conns: 0,
-                backup: false,
-                down: false,
-            })
-            .collect();
-        Group::new(b"u".to_vec(), true, peers, Keepalive::new(32))
-    }
-
-    fn order(g: &Group, n: usize) -> String {
-        let now = Instant::now();
-        (0..n).filter_map(|_| g.choose(&[], now)).map(|i| char::from(b'a' + i as u8)).collect()
-    }
-
-    #[test]
-    fn weights_are_spread_smoothly() {
-        assert_eq!(order(&group(&[1, 1, 1]), 6), "abcabc");
-        assert_eq!(order(&group(&[5, 1, 1]), 7), "aabacaa");
-    }
-
-    #[test]
-    fn backups_wait_and_failures_count() {
-        let mut g = group(&[1, 1, 1]);
-        g.peers[2].backup = true;
-        let now = Instant::now();
-        assert_eq!(g.choose(&[0, 1], now), Some(2));
-        assert_eq!(g.choose(&[0, 1, 2], now), None);
-        assert!(g.fail(0, now) && g.fail(1, now));
-        assert_eq!(g.choose(&[], now), Some(2));
-        let later = now + Duration::from_secs(11);
-        assert_eq!(g.choose(&[], later), Some(0));
-        g.succeed(0);
-        assert_eq!(g.choose(&[0], later), Some(1));
-    }
-}
+mod tests;

@@ -234,6 +234,7 @@ impl Body {
                 req.resp.trailers.push(name, value);
             }
         }
+        lease.ended(req);
         if self.reusable {
             lease.keep();
         }

@@ -117,6 +117,10 @@ fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop>
     let head = &mut req.modules.upstream.head;
     head.fields = lines;
     head.buf = buf;
+    if !req.modules.upstream.set_cookie.is_empty() {
+        req.resp.fields.push(b"Set-Cookie", &req.modules.upstream.set_cookie);
+    }
+    let head = &req.modules.upstream.head;
     let text = head.status_text.of(&head.buf);
     req.resp.reason.clear();
     req.resp.reason.extend_from_slice(text);

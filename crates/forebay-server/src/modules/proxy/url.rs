@@ -3,13 +3,15 @@
 use crate::config::scope::Scope;
 use crate::config::template::Template;
 use crate::request::Request;
-use crate::upstream::config::{Place, address_text};
+use crate::resolver::Resolver;
+use crate::upstream::PeerAddr;
 use crate::upstream::exchange::Target;
-use crate::upstream::{Peer, PeerAddr};
+use crate::upstream::place::Place;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_http::uri::{Escape, escape};
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// A `proxy_pass`.
 #[derive(Clone, Debug)]
@@ -168,7 +170,9 @@ impl Pass {
                     Place::Host(_, None) => true,
                     Place::Host(_, Some(p)) => {
                         !g.explicit
-                            && g.peers.iter().any(|x| matches!(x.addr, PeerAddr::Inet(a) if a.port() == *p))
+                            && g.with_servers(|all| {
+                                all.iter().any(|s| s.place.port().unwrap_or(s.default_port) == *p)
+                            })
                     }
                     Place::Unix(_) => true,
                 }
@@ -177,11 +181,16 @@ impl Pass {
             return Ok((Target::Group(g), uri));
         }
         if let Some(addr) = parts.place.literal(parts.default_port()) {
-            return Ok((Target::Direct(vec![peer(addr)]), uri));
+            return Ok((Target::Direct(vec![addr]), uri));
         }
-        let text = String::from_utf8_lossy(&name).into_owned();
-        req.log(Level::Error, &format!("no resolver defined to resolve {text}"));
-        Err(502)
+        let resolver = http.location(req).settings.resolver.resolver.0.clone();
+        let Some(resolver) = resolver else {
+            let text = String::from_utf8_lossy(&name).into_owned();
+            req.log(Level::Error, &format!("no resolver defined to resolve {text}"));
+            return Err(502);
+        };
+        let addrs = look_up(req, &resolver, &name, parts.place.port().unwrap_or(parts.default_port())).await?;
+        Ok((Target::Direct(addrs), uri))
     }
 
     /// The URI for the upstream (nginx: proxy_pass, "if the directive is specified with a URI").
@@ -208,16 +217,24 @@ impl Pass {
     }
 }
 
-fn peer(addr: PeerAddr) -> Peer {
-    Peer {
-        name: address_text(&addr),
-        addr,
-        weight: 1,
-        max_fails: 1,
-        fail_timeout: Duration::from_secs(10),
-        max_conns: 0,
-        backup: false,
-        down: false,
+/// Addresses of a name that came up while the request is served.
+async fn look_up(
+    req: &mut Request,
+    resolver: &Arc<Resolver>,
+    name: &[u8],
+    port: u16,
+) -> Result<Vec<PeerAddr>, u16> {
+    let timeout = req.http().location(req).settings.resolver.timeout.0;
+    let thread = req.thread.clone();
+    let until = thread.reactor.now() + timeout;
+    let found = thread.reactor.deadline(until, resolver.addresses(name, false)).await;
+    match found.unwrap_or(Err(crate::resolver::Failure::Timeout)) {
+        Ok(a) => Ok(a.ips.into_iter().map(|ip| PeerAddr::Inet(SocketAddr::new(ip, port))).collect()),
+        Err(e) => {
+            let text = String::from_utf8_lossy(name).into_owned();
+            req.log(Level::Error, &format!("{text} could not be resolved ({e})"));
+            Err(502)
+        }
     }
 }
 

@@ -1,0 +1,16 @@
+//! `resolver`, `resolver_timeout` and `upstream_start_unresolved` (nginx: ngx_http_core_module). The work is
+//! done in [`crate::resolver`].
+
+use crate::config::value::Msec;
+use crate::resolver::Chosen;
+use std::time::Duration;
+
+crate::settings! {
+    /// `resolver`.
+    "resolver" => resolver: Chosen = Chosen::default();
+    /// `resolver_timeout`.
+    "resolver_timeout" => timeout: Msec = Msec(Duration::from_secs(30));
+    /// `upstream_start_unresolved`: a server that is not found at the start answers 502 and is looked for again.
+    // Unlike nginx: its own directive.
+    "upstream_start_unresolved" => start_unresolved: bool = false;
+}

@@ -1,0 +1,263 @@
+//! DNS messages, as far as a stub resolver needs them (RFC 1035, section 4; RFC 2782; RFC 3596). Strict: what
+//! does not parse is no answer. Names are lower case, with dots and without the last one.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Type of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Kind {
+    A = 1,
+    Aaaa = 28,
+    Srv = 33,
+}
+
+/// What a record says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Data {
+    Addr(IpAddr),
+    Cname(Vec<u8>),
+    Srv {
+        priority: u16,
+        weight: u16,
+        port: u16,
+        target: Vec<u8>,
+    },
+    /// Of another type.
+    Other,
+}
+
+/// A record of the answer section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Whom it is about.
+    pub owner: Vec<u8>,
+    /// Seconds.
+    pub ttl: u32,
+    /// What it says.
+    pub data: Data,
+}
+
+/// A response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// RCODE.
+    pub code: u8,
+    /// Cut off: to be asked for over TCP.
+    pub truncated: bool,
+    /// Answer section.
+    pub records: Vec<Record>,
+}
+
+/// Longest name, in characters (nginx allows as much).
+const MAX_NAME: usize = 255;
+/// Most records of an answer that are looked at.
+const MAX_RECORDS: usize = 256;
+/// Most compression pointers in one name.
+const MAX_JUMPS: usize = 32;
+
+/// A question. `None`: the name cannot be asked for.
+pub fn query(id: u16, name: &[u8], kind: Kind) -> Option<Vec<u8>> {
+    let name = name.strip_suffix(b".").unwrap_or(name);
+    if name.is_empty() || name.len() > MAX_NAME {
+        return None;
+    }
+    let mut out = Vec::with_capacity(name.len() + 18);
+    out.extend_from_slice(&id.to_be_bytes());
+    // A standard query, recursion desired, one question.
+    out.extend_from_slice(&[1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    for label in name.split(|b| *b == b'.') {
+        let len = u8::try_from(label.len()).ok().filter(|n| (1..=63).contains(n))?;
+        out.push(len);
+        out.extend_from_slice(label);
+    }
+    out.extend_from_slice(&[0, 0, kind as u8, 0, 1]);
+    Some(out)
+}
+
+/// Reads bytes of a message one after the other.
+struct Cursor<'m> {
+    message: &'m [u8],
+    at: usize,
+}
+
+impl Cursor<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let b = *self.message.get(self.at)?;
+        self.at += 1;
+        Some(b)
+    }
+    fn short(&mut self) -> Option<u16> {
+        Some(u16::from_be_bytes([self.byte()?, self.byte()?]))
+    }
+    fn long(&mut self) -> Option<u32> {
+        Some(u32::from(self.short()?) << 16 | u32::from(self.short()?))
+    }
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let got = self.message.get(self.at..self.at.checked_add(N)?)?.try_into().ok()?;
+        self.at += N;
+        Some(got)
+    }
+
+    /// A name, with what compression pointers stand for.
+    fn name(&mut self) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        let (mut at, mut end, mut jumps) = (self.at, None, 0);
+        loop {
+            let len = *self.message.get(at)?;
+            match len {
+                0 => break,
+                1..=63 => {
+                    let label = self.message.get(at + 1..at + 1 + usize::from(len))?;
+                    if label.contains(&b'.') {
+                        return None;
+                    }
+                    if !out.is_empty() {
+                        out.push(b'.');
+                    }
+                    out.extend(label.iter().map(u8::to_ascii_lowercase));
+                    if out.len() > MAX_NAME {
+                        return None;
+                    }
+                    at += 1 + usize::from(len);
+                }
+                192.. => {
+                    end.get_or_insert(at + 2);
+                    jumps += 1;
+                    if jumps > MAX_JUMPS {
+                        return None;
+                    }
+                    at = usize::from(len & 63) << 8 | usize::from(*self.message.get(at + 1)?);
+                }
+                _ => return None,
+            }
+        }
+        self.at = end.unwrap_or(at + 1);
+        Some(out)
+    }
+}
+
+/// Whether bytes begin a response with this number, to this question. What does not is of somebody else.
+pub fn answers(message: &[u8], id: u16, name: &[u8], kind: Kind) -> bool {
+    let mut c = Cursor { message, at: 0 };
+    let head = |c: &mut Cursor<'_>| {
+        let (got, flags, questions) = (c.short()?, c.short()?, c.short()?);
+        Some(got == id && flags & 0xf800 == 0x8000 && questions == 1)
+    };
+    if head(&mut c) != Some(true) {
+        return false;
+    }
+    c.at = 12;
+    let asked = |c: &mut Cursor<'_>| Some((c.name()?, c.short()?, c.short()?));
+    match asked(&mut c) {
+        Some((n, k, class)) => n.eq_ignore_ascii_case(name) && k == kind as u16 && class == 1,
+        None => false,
+    }
+}
+
+/// Reads a response for which [`answers`] holds. `None`: it is malformed.
+pub fn parse(message: &[u8]) -> Option<Response> {
+    let mut c = Cursor { message, at: 2 };
+    let (flags, _, count) = (c.short()?, c.short()?, c.short()?);
+    let code = (flags & 15) as u8;
+    let truncated = flags & 0x0200 != 0;
+    let mut response = Response { code, truncated, records: Vec::new() };
+    if code != 0 || truncated {
+        return Some(response);
+    }
+    c.at = 12;
+    c.name()?;
+    c.long()?;
+    for _ in 0..usize::from(count).min(MAX_RECORDS) {
+        let owner = c.name()?;
+        let (kind, class, ttl, len) = (c.short()?, c.short()?, c.long()?, usize::from(c.short()?));
+        let end = c.at.checked_add(len).filter(|e| *e <= message.len())?;
+        let mut data = match (kind, class) {
+            (1, 1) => Data::Addr(IpAddr::V4(Ipv4Addr::from(c.array::<4>()?))),
+            (28, 1) => Data::Addr(IpAddr::V6(Ipv6Addr::from(c.array::<16>()?))),
+            (5, 1) => Data::Cname(c.name()?),
+            (33, 1) => {
+                let (priority, weight, port) = (c.short()?, c.short()?, c.short()?);
+                Data::Srv { priority, weight, port, target: c.name()? }
+            }
+            _ => {
+                c.at = end;
+                Data::Other
+            }
+        };
+        if c.at != end {
+            return None;
+        }
+        // A lifetime with the highest bit set is none (RFC 2181, section 8).
+        let ttl = if ttl >> 31 == 1 { 0 } else { ttl };
+        if let Data::Cname(n) = &data
+            && n.is_empty()
+        {
+            data = Data::Other;
+        }
+        response.records.push(Record { owner, ttl, data });
+    }
+    Some(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(id: u16, name: &[u8], kind: Kind, count: u8, records: &[u8]) -> Vec<u8> {
+        let mut m = query(id, name, kind).expect("a name");
+        m[2] = 0x81;
+        m[3] = 0x80;
+        m[7] = count;
+        m.extend_from_slice(records);
+        m
+    }
+
+    #[test]
+    fn an_answer_and_whose_it_is() {
+        let record = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 127, 0, 0, 1];
+        let m = reply(7, b"a.Example", Kind::A, 1, &record);
+        assert!(answers(&m, 7, b"A.example", Kind::A));
+        assert!(!answers(&m, 8, b"a.example", Kind::A));
+        assert!(!answers(&m, 7, b"b.example", Kind::A));
+        assert!(!answers(&m, 7, b"a.example", Kind::Aaaa));
+        let records = parse(&m).expect("well formed").records;
+        let data = Data::Addr(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        assert_eq!(records, [Record { owner: b"a.example".to_vec(), ttl: 9, data }]);
+    }
+
+    #[test]
+    fn no_bytes_do_harm() {
+        // Too short, data longer or shorter than its type, a pointer to itself, an end in the middle.
+        let bad: [&[u8]; 5] = [
+            &[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 0],
+            &[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 5, 127, 0, 0, 1, 1],
+            &[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 200, 127, 0, 0, 1],
+            &[0xc0, 21, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 127, 0, 0, 1],
+            &[0xc0],
+        ];
+        for b in bad {
+            assert_eq!(parse(&reply(7, b"abc", Kind::A, 1, b)), None, "{}", b.escape_ascii());
+        }
+        let mut seed = 1u32;
+        for _ in 0..20_000 {
+            let mut m =
+                reply(7, b"a.example", Kind::Srv, 3, &[0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 9, 0, 2, 0xc0, 12]);
+            for _ in 0..3 {
+                seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let at = (seed >> 8) as usize % m.len();
+                m[at] = seed as u8;
+            }
+            let _ = (answers(&m, 7, b"a.example", Kind::Srv), parse(&m));
+        }
+    }
+
+    #[test]
+    fn names_that_cannot_be_asked_for() {
+        for bad in [&b""[..], b".", b"a..b", &[b'a'; 64], &[b'.'; 300]] {
+            assert_eq!(query(1, bad, Kind::A), None);
+        }
+        assert!(query(1, b"a.b.", Kind::A).is_some());
+    }
+}

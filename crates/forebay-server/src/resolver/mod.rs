@@ -1,0 +1,487 @@
+//! Names to addresses at run time (nginx: resolver). One cache for all threads; questions are asked on the
+//! process's tokio thread, and whoever waits is woken on his own.
+
+mod client;
+pub mod message;
+
+use crate::config::scope::Scope;
+use crate::config::value::{Setting, once};
+use crate::upstream::PeerAddr;
+use crate::upstream::place::Place;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_conf::units;
+use message::{Data, Kind, Response};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// `resolver`.
+#[derive(Debug)]
+pub struct Resolver {
+    servers: Vec<SocketAddr>,
+    valid: Option<Duration>,
+    ipv4: bool,
+    ipv6: bool,
+    /// `status_zone=`.
+    pub zone: Option<Vec<u8>>,
+    next: AtomicUsize,
+    cache: Mutex<HashMap<Box<[u8]>, Entry, foldhash::fast::RandomState>>,
+    /// Counters.
+    pub stats: Stats,
+}
+
+/// Counters of a resolver, for a status page.
+#[derive(Debug, Default)]
+#[allow(missing_docs)]
+pub struct Stats {
+    pub requests: AtomicU64,
+    pub success: AtomicU64,
+    pub failures: AtomicU64,
+}
+
+/// Why a name has no address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The server did not understand, or answered what cannot be understood.
+    Format,
+    /// The server failed.
+    Server,
+    /// There is no such name, or it has no address.
+    NotFound,
+    /// The server cannot do this.
+    Unimplemented,
+    /// The server does not want to.
+    Refused,
+    /// Another code.
+    Other(u8),
+    /// No answer in time.
+    Timeout,
+}
+
+impl Failure {
+    fn of(code: u8) -> Failure {
+        match code {
+            1 => Failure::Format,
+            2 => Failure::Server,
+            3 => Failure::NotFound,
+            4 => Failure::Unimplemented,
+            5 => Failure::Refused,
+            n => Failure::Other(n),
+        }
+    }
+}
+
+/// As in nginx's log: `3: Host not found`.
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Format => f.write_str("1: Format error"),
+            Failure::Server => f.write_str("2: Server failure"),
+            Failure::NotFound => f.write_str("3: Host not found"),
+            Failure::Unimplemented => f.write_str("4: Unimplemented"),
+            Failure::Refused => f.write_str("5: Operation refused"),
+            Failure::Other(n) => write!(f, "{n}: Unknown error"),
+            Failure::Timeout => f.write_str("110: Operation timed out"),
+        }
+    }
+}
+
+/// Addresses of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// At least one, IPv4 first; each family begins with another one each time.
+    pub ips: Vec<IpAddr>,
+    /// How long they hold.
+    pub ttl: Duration,
+}
+
+/// A server that offers a service, by a SRV record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Service {
+    pub addr: SocketAddr,
+    pub priority: u16,
+    pub weight: u16,
+}
+
+#[derive(Debug)]
+enum Entry {
+    /// It is being asked for.
+    Pending(Vec<oneshot::Sender<Result<Addresses, Failure>>>),
+    Done {
+        found: Addresses,
+        until: Instant,
+        turn: usize,
+    },
+}
+
+/// Most names in a cache.
+const MAX_NAMES: usize = 10_000;
+/// Most requests that wait for one name.
+const MAX_WAITING: usize = 100_000;
+/// Most names from one to the next.
+const MAX_CNAMES: usize = 8;
+/// Longest lifetime of an answer.
+const MAX_TTL: u32 = 7 * 24 * 3600;
+/// Most servers by SRV records.
+const MAX_SERVICES: usize = 256;
+
+/// Random bits from the kernel.
+pub fn random_u64() -> u64 {
+    let mut bytes = [0u8; 8];
+    while rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() {}
+    u64::from_ne_bytes(bytes)
+}
+
+impl Resolver {
+    /// Reads the directive.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    pub fn parse(d: &Directive, cx: &Scope<'_>) -> Result<Resolver, Error> {
+        let mut r = Resolver {
+            servers: Vec::new(),
+            valid: None,
+            ipv4: true,
+            ipv6: true,
+            zone: None,
+            next: AtomicUsize::new(0),
+            cache: Mutex::default(),
+            stats: Stats::default(),
+        };
+        for w in &d.args {
+            let t = w.text.as_slice();
+            let invalid = || cx.error_at(d, w, format!("invalid parameter: {}", w.as_str()));
+            let flag = |v: &[u8]| match v {
+                b"on" => Ok(true),
+                b"off" => Ok(false),
+                _ => Err(invalid()),
+            };
+            if let Some(v) = t.strip_prefix(b"valid=") {
+                r.valid = Some(units::duration_secs(v).ok_or_else(invalid)?);
+            } else if let Some(v) = t.strip_prefix(b"ipv4=") {
+                r.ipv4 = flag(v)?;
+            } else if let Some(v) = t.strip_prefix(b"ipv6=") {
+                r.ipv6 = flag(v)?;
+            } else if let Some(v) = t.strip_prefix(b"status_zone=") {
+                r.zone = Some(v.to_vec());
+            } else {
+                let text = w.as_str();
+                let place =
+                    Place::parse(t).map_err(|m| cx.error_at(d, w, format!("{m} in resolver \"{text}\"")))?;
+                let found = place.addresses(53).into_iter().filter_map(|a| match a {
+                    PeerAddr::Inet(a) => Some(a),
+                    PeerAddr::Unix(_) => None,
+                });
+                let before = r.servers.len();
+                r.servers.extend(found);
+                if r.servers.len() == before {
+                    return Err(cx.error_at(d, w, format!("host not found in resolver \"{text}\"")));
+                }
+            }
+        }
+        if !r.ipv4 && !r.ipv6 {
+            return Err(cx.error(d, "\"ipv4\" and \"ipv6\" cannot both be \"off\""));
+        }
+        if r.servers.is_empty() {
+            return Err(cx.error(d, "no name servers defined"));
+        }
+        Ok(r)
+    }
+
+    fn cache(&self) -> std::sync::MutexGuard<'_, HashMap<Box<[u8]>, Entry, foldhash::fast::RandomState>> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Addresses of a name, from the cache if they are there and `fresh` does not forbid it. Only inside a tokio
+    /// context; has no time limit of its own short of a minute.
+    ///
+    /// # Errors
+    /// [`Failure`]; not kept.
+    pub async fn addresses(self: &Arc<Self>, name: &[u8], fresh: bool) -> Result<Addresses, Failure> {
+        let name = name.strip_suffix(b".").unwrap_or(name).to_ascii_lowercase();
+        let (tell, told) = oneshot::channel();
+        {
+            let mut cache = self.cache();
+            match cache.get_mut(name.as_slice()) {
+                Some(Entry::Done { found, until, turn }) if !fresh && Instant::now() < *until => {
+                    *turn = turn.wrapping_add(1);
+                    let mut found = found.clone();
+                    rotate(&mut found.ips, *turn);
+                    return Ok(found);
+                }
+                Some(Entry::Pending(waiting)) => {
+                    if waiting.len() >= MAX_WAITING {
+                        return Err(Failure::Timeout);
+                    }
+                    waiting.push(tell);
+                }
+                _ => {
+                    if cache.len() >= MAX_NAMES {
+                        let now = Instant::now();
+                        cache.retain(|_, e| !matches!(e, Entry::Done { until, .. } if *until <= now));
+                    }
+                    if cache.len() >= MAX_NAMES {
+                        // Names of clients must not fill the memory: any one that is known makes room.
+                        let known = cache.iter().find(|(_, e)| matches!(e, Entry::Done { .. }));
+                        let Some(key) = known.map(|(k, _)| k.clone()) else { return Err(Failure::Timeout) };
+                        cache.remove(&key);
+                    }
+                    let tokio = tokio::runtime::Handle::try_current().map_err(|_| Failure::Timeout)?;
+                    cache.insert(name.as_slice().into(), Entry::Pending(vec![tell]));
+                    let me = self.clone();
+                    tokio.spawn(async move {
+                        let found = me.look_up(&name).await;
+                        me.store(&name, found);
+                    });
+                }
+            }
+        }
+        told.await.unwrap_or(Err(Failure::Timeout))
+    }
+
+    /// An answer has come: those who wait are told.
+    fn store(&self, name: &[u8], found: Result<Addresses, Failure>) {
+        let mut cache = self.cache();
+        let waiting = match cache.remove(name) {
+            Some(Entry::Pending(w)) => w,
+            _ => Vec::new(),
+        };
+        self.stats.requests.fetch_add(1, Ordering::Relaxed);
+        match &found {
+            Ok(a) => {
+                self.stats.success.fetch_add(1, Ordering::Relaxed);
+                let until = Instant::now() + a.ttl;
+                cache.insert(name.into(), Entry::Done { found: a.clone(), until, turn: 0 });
+            }
+            Err(_) => {
+                self.stats.failures.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        drop(cache);
+        for w in waiting {
+            let _ = w.send(found.clone());
+        }
+    }
+
+    fn ttl(&self, ttl: u32) -> Duration {
+        self.valid.unwrap_or(Duration::from_secs(u64::from(ttl.min(MAX_TTL))))
+    }
+
+    /// Whether somebody waits for a name.
+    fn is_wanted(&self, key: &[u8]) -> bool {
+        match self.cache().get(key) {
+            Some(Entry::Pending(waiting)) => waiting.iter().any(|w| !w.is_closed()),
+            _ => false,
+        }
+    }
+
+    async fn look_up(&self, key: &[u8]) -> Result<Addresses, Failure> {
+        let mut name = key.to_vec();
+        let mut ttl = MAX_TTL;
+        for _ in 0..MAX_CNAMES {
+            let first = self.next.fetch_add(1, Ordering::Relaxed);
+            let (a, aaaa) = both(
+                self.ask_if(self.ipv4, key, &name, Kind::A, first),
+                self.ask_if(self.ipv6, key, &name, Kind::Aaaa, first),
+            )
+            .await;
+            let (mut ips, mut alias, mut failure) = (Vec::new(), None, None);
+            for got in [a, aaaa].into_iter().flatten() {
+                // Where both say what the name stands for, the last one is believed, as in nginx.
+                alias = None;
+                match got {
+                    Ok(r) if r.code == 0 => {
+                        let chain = follow(&r, &name);
+                        for record in r.records.iter().filter(|x| x.owner == chain.name) {
+                            if let Data::Addr(ip) = record.data {
+                                ttl = ttl.min(record.ttl).min(chain.ttl);
+                                ips.push(ip);
+                            }
+                        }
+                        if chain.name != name {
+                            alias = Some(chain);
+                        }
+                    }
+                    Ok(r) => failure = failure.or(Some(Failure::of(r.code))),
+                    Err(e) => failure = failure.or(Some(e)),
+                }
+            }
+            // Half an answer is none: the other half may hold the addresses that can be reached.
+            if let Some(e) = failure {
+                return Err(e);
+            }
+            if !ips.is_empty() {
+                rotate(&mut ips, random_u64() as usize);
+                return Ok(Addresses { ips, ttl: self.ttl(ttl) });
+            }
+            let Some(chain) = alias else { return Err(Failure::NotFound) };
+            ttl = ttl.min(chain.ttl);
+            name = chain.name;
+        }
+        Err(Failure::NotFound)
+    }
+
+    async fn ask_if(
+        &self,
+        on: bool,
+        key: &[u8],
+        name: &[u8],
+        kind: Kind,
+        first: usize,
+    ) -> Option<Result<Response, Failure>> {
+        if on { Some(self.ask(Some(key), name, kind, first).await) } else { None }
+    }
+
+    /// Servers that offer a service, with the addresses of all of them.
+    ///
+    /// # Errors
+    /// [`Failure`], also when the address of one of them cannot be found out.
+    pub async fn services(self: &Arc<Self>, service: &[u8]) -> Result<(Vec<Service>, Duration), Failure> {
+        let mut name = service.to_ascii_lowercase();
+        let mut ttl = MAX_TTL;
+        for _ in 0..MAX_CNAMES {
+            let first = self.next.fetch_add(1, Ordering::Relaxed);
+            let r = self.ask(None, &name, Kind::Srv, first).await?;
+            if r.code != 0 {
+                return Err(Failure::of(r.code));
+            }
+            let chain = follow(&r, &name);
+            let records: Vec<_> = r.records.iter().filter(|x| x.owner == chain.name).collect();
+            let mut found = Vec::new();
+            let mut any = false;
+            for record in records.iter().take(MAX_SERVICES) {
+                let Data::Srv { priority, weight, port, target } = &record.data else { continue };
+                any = true;
+                ttl = ttl.min(record.ttl).min(chain.ttl);
+                match self.addresses(target, true).await {
+                    Ok(mut a) => {
+                        a.ips.sort_unstable();
+                        let all = a.ips.iter().map(|ip| SocketAddr::new(*ip, *port));
+                        found.extend(all.map(|addr| Service { addr, priority: *priority, weight: *weight }));
+                    }
+                    Err(Failure::NotFound) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            if any {
+                return Ok((found, self.ttl(ttl)));
+            }
+            if chain.name == name {
+                return Err(Failure::NotFound);
+            }
+            ttl = ttl.min(chain.ttl);
+            name = chain.name;
+        }
+        Err(Failure::NotFound)
+    }
+
+    /// How long to wait after an answer without addresses.
+    pub fn retry(&self) -> Option<Duration> {
+        self.valid
+    }
+}
+
+/// Each family begins with another address; IPv4 goes first.
+fn rotate(ips: &mut [IpAddr], turn: usize) {
+    let at = ips.partition_point(IpAddr::is_ipv4);
+    let (v4, v6) = ips.split_at_mut(at);
+    for family in [v4, v6] {
+        let n = family.len();
+        if n > 0 {
+            family.rotate_left(turn % n);
+        }
+    }
+}
+
+/// Runs two futures side by side.
+async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
+    let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
+    let (mut first, mut second) = (None, None);
+    std::future::poll_fn(|cx| {
+        if first.is_none()
+            && let Poll::Ready(v) = a.as_mut().poll(cx)
+        {
+            first = Some(v);
+        }
+        if second.is_none()
+            && let Poll::Ready(v) = b.as_mut().poll(cx)
+        {
+            second = Some(v);
+        }
+        match (first.take(), second.take()) {
+            (Some(x), Some(y)) => Poll::Ready((x, y)),
+            (x, y) => {
+                (first, second) = (x, y);
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+/// Where aliases lead.
+struct Chain {
+    name: Vec<u8>,
+    ttl: u32,
+}
+
+/// Follows the aliases in a response, in whatever order they stand.
+fn follow(r: &Response, name: &[u8]) -> Chain {
+    let mut c = Chain { name: name.to_vec(), ttl: MAX_TTL };
+    for _ in 0..MAX_CNAMES {
+        let next = r.records.iter().find_map(|x| match &x.data {
+            Data::Cname(n) if x.owner == c.name => Some((n, x.ttl)),
+            _ => None,
+        });
+        let Some((n, ttl)) = next else { break };
+        c.name.clone_from(n);
+        c.ttl = c.ttl.min(ttl);
+    }
+    c
+}
+
+/// A resolver as a setting.
+#[derive(Clone, Debug, Default)]
+pub struct Chosen(pub Option<Arc<Resolver>>);
+
+impl Setting for Chosen {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        Ok(Chosen(Some(Arc::new(Resolver::parse(d, cx)?))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_stay_in_order() {
+        let ip = |t: &str| t.parse::<IpAddr>().expect("an address");
+        let mut ips = [ip("1.1.1.1"), ip("2.2.2.2"), ip("::1"), ip("::2"), ip("::3")];
+        rotate(&mut ips, 1);
+        assert_eq!(ips, [ip("2.2.2.2"), ip("1.1.1.1"), ip("::2"), ip("::3"), ip("::1")]);
+    }
+
+    #[test]
+    fn aliases_in_any_order() {
+        let cname = |owner: &str, to: &str, ttl| message::Record {
+            owner: owner.into(),
+            ttl,
+            data: Data::Cname(to.into()),
+        };
+        let records = vec![cname("b", "c", 5), cname("a", "b", 9), cname("x", "y", 1)];
+        let r = Response { code: 0, truncated: false, records };
+        let c = follow(&r, b"a");
+        assert_eq!((c.name.as_slice(), c.ttl), (&b"c"[..], 5));
+        // A circle ends.
+        let r = Response { records: vec![cname("a", "b", 1), cname("b", "a", 1)], ..r };
+        follow(&r, b"a");
+    }
+}

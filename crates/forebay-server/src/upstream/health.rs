@@ -1,0 +1,430 @@
+//! Active health checks (nginx Plus: health_check and match; ngx_http_upstream_hc_module). One task for each server
+//! on the process's tokio thread, whatever the number of worker threads.
+
+#![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
+
+use super::PeerAddr;
+use super::background::Log;
+use super::peer::{Health, Peer, clock};
+use crate::config::Config;
+use crate::config::scope::Scope;
+use crate::modules::proxy;
+use crate::pattern::Pattern;
+use forebay_conf::error::{Error, Level};
+use forebay_conf::tree::Directive;
+use forebay_conf::units;
+use forebay_http::h1::chunked::{Chunked, Step};
+use forebay_http::h1::client::{self, ResponseHead, framing_of_response};
+use forebay_http::h1::request::Status;
+use forebay_http::request::Framing;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{sleep, timeout};
+
+/// `health_check`.
+#[derive(Clone, Debug)]
+pub struct Check {
+    interval: Duration,
+    jitter: Duration,
+    fails: u32,
+    passes: u32,
+    uri: Vec<u8>,
+    /// `mandatory`: no requests before the first check has passed.
+    pub mandatory: bool,
+    /// `persistent`: not again after a reload.
+    pub persistent: bool,
+    port: Option<u16>,
+    keepalive_time: Duration,
+    /// `match=`.
+    pub matching: Option<Vec<u8>>,
+    /// What the name stands for.
+    pub conditions: Option<Arc<Match>>,
+    host: Vec<u8>,
+    connect_timeout: Duration,
+    read_timeout: Duration,
+    /// The directive, with an empty text.
+    pub at: Error,
+}
+
+impl Check {
+    /// Reads `health_check`.
+    ///
+    /// # Errors
+    /// `invalid parameter "x"`.
+    pub fn parse(d: &Directive, cx: &Scope<'_>) -> Result<Check, Error> {
+        let mut c = Check {
+            interval: Duration::from_secs(5),
+            jitter: Duration::ZERO,
+            fails: 1,
+            passes: 1,
+            uri: b"/".to_vec(),
+            mandatory: false,
+            persistent: false,
+            port: None,
+            keepalive_time: Duration::ZERO,
+            matching: None,
+            conditions: None,
+            host: Vec::new(),
+            connect_timeout: Duration::ZERO,
+            read_timeout: Duration::ZERO,
+            at: cx.error(d, ""),
+        };
+        for w in &d.args {
+            let invalid = || cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()));
+            let (key, value) = match memchr::memchr(b'=', &w.text) {
+                Some(at) => (&w.text[..at], Some(&w.text[at + 1..])),
+                None => (w.text.as_slice(), None),
+            };
+            let time = |v| units::duration_ms(v).filter(|d| !d.is_zero()).ok_or_else(invalid);
+            let count = |v| units::number(v).and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
+            match (key, value) {
+                (b"interval", Some(v)) => c.interval = time(v)?,
+                (b"jitter", Some(v)) => c.jitter = units::duration_ms(v).ok_or_else(invalid)?,
+                (b"fails", Some(v)) => c.fails = count(v).ok_or_else(invalid)?,
+                (b"passes", Some(v)) => c.passes = count(v).ok_or_else(invalid)?,
+                (b"uri", Some(v)) if v.first() == Some(&b'/') && !v.iter().any(u8::is_ascii_control) => {
+                    c.uri = v.to_vec();
+                }
+                (b"mandatory", None) => c.mandatory = true,
+                (b"persistent", None) if c.mandatory => c.persistent = true,
+                (b"match", Some(v)) => c.matching = Some(v.to_vec()),
+                (b"port", Some(v)) => {
+                    let n = units::number(v).and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0);
+                    c.port = Some(n.ok_or_else(invalid)?);
+                }
+                (b"keepalive_time", Some(v)) => c.keepalive_time = time(v)?,
+                (b"type", Some(b"http")) => {}
+                (b"type", Some(_)) => {
+                    return Err(cx.error_at(d, w, "health checks of this type are not supported yet"));
+                }
+                _ => return Err(invalid()),
+            }
+        }
+        Ok(c)
+    }
+
+    /// Takes over what the location says.
+    pub fn bind(&mut self, host: &[u8], s: &proxy::Settings) {
+        let set = s.set_header.0.iter().find(|(n, _)| n.eq_ignore_ascii_case(b"host"));
+        self.host = set.and_then(|(_, t)| t.as_const()).unwrap_or(host).to_vec();
+        (self.connect_timeout, self.read_timeout) = (s.connect_timeout.0, s.read_timeout.0);
+    }
+}
+
+/// A `match` block: all must hold.
+#[derive(Debug, Default)]
+pub struct Match {
+    /// `!`, ranges.
+    status: Option<(bool, Vec<(u16, u16)>)>,
+    headers: Vec<(Vec<u8>, Test)>,
+    body: Option<(bool, Pattern)>,
+}
+
+#[derive(Debug)]
+enum Test {
+    Present(bool),
+    Is(bool, Vec<u8>),
+    Like(bool, Pattern),
+}
+
+impl Match {
+    /// Reads `match NAME { ... }`.
+    ///
+    /// # Errors
+    /// With the place of what is not understood.
+    pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Match, Error> {
+        let mut m = Match::default();
+        for line in d.block.iter().flatten() {
+            let words: Vec<&[u8]> = line.args.iter().map(|w| w.text.as_slice()).collect();
+            let bad =
+                |cx: &Scope<'_>| cx.error(line, format!("invalid \"{}\" in \"match\"", line.name.as_str()));
+            match (line.name.text.as_slice(), words.as_slice()) {
+                (b"status", [not @ .., _]) if m.status.is_none() => {
+                    let negated = not.first() == Some(&b"!".as_slice());
+                    let ranges = words.iter().skip(usize::from(negated)).map(|w| range(w)).collect();
+                    m.status = Some((negated, Option::<Vec<_>>::ok_or_else(ranges, || bad(cx))?));
+                }
+                (b"header", [name]) => m.headers.push((name.to_vec(), Test::Present(true))),
+                (b"header", [b"!", name]) => m.headers.push((name.to_vec(), Test::Present(false))),
+                (b"header", [name, op @ (b"=" | b"!="), value]) => {
+                    m.headers.push((name.to_vec(), Test::Is(*op == b"=", value.to_vec())));
+                }
+                (b"header", [name, op @ (b"~" | b"!~"), value]) => {
+                    let p = cx.pattern(line, value, false)?;
+                    m.headers.push((name.to_vec(), Test::Like(*op == b"~", p)));
+                }
+                (b"body", [op @ (b"~" | b"!~"), value]) if m.body.is_none() => {
+                    m.body = Some((*op == b"~", cx.pattern(line, value, false)?));
+                }
+                (b"require", _) => {
+                    return Err(cx.error(line, "\"require\" in \"match\" is not supported yet"));
+                }
+                _ => return Err(bad(cx)),
+            }
+        }
+        Ok(m)
+    }
+
+    /// The first condition that does not hold.
+    fn fault(&self, head: &ResponseHead, body: &[u8]) -> Option<&'static str> {
+        let good = match &self.status {
+            Some((negated, ranges)) => {
+                ranges.iter().any(|(a, b)| (*a..=*b).contains(&head.status)) != *negated
+            }
+            None => true,
+        };
+        if !good {
+            return Some("status");
+        }
+        for (name, test) in &self.headers {
+            let values = || {
+                let named = head.fields.iter().filter(|f| f.name.of(&head.buf).eq_ignore_ascii_case(name));
+                named.map(|f| f.value.of(&head.buf))
+            };
+            let good = match test {
+                Test::Present(want) => values().next().is_some() == *want,
+                Test::Is(want, v) => values().any(|x| x == v) == *want,
+                Test::Like(want, p) => values().any(|x| p.is_match(x)) == *want,
+            };
+            if !good {
+                return Some("header");
+            }
+        }
+        match &self.body {
+            Some((want, p)) if p.is_match(body) != *want => Some("body"),
+            _ => None,
+        }
+    }
+}
+
+/// `200` or `200-399`.
+fn range(text: &[u8]) -> Option<(u16, u16)> {
+    let code =
+        |t: &[u8]| units::number(t).and_then(|n| u16::try_from(n).ok()).filter(|n| (100..600).contains(n));
+    match memchr::memchr(b'-', text) {
+        Some(at) => Some((code(&text[..at])?, code(&text[at + 1..])?)),
+        None => code(text).map(|n| (n, n)),
+    }
+}
+
+/// How often new servers are looked for.
+const LOOK: Duration = Duration::from_millis(500);
+/// Longest head of a response, bytes.
+const MAX_HEAD: usize = 64 * 1024;
+/// So much of a body is read and looked at, bytes.
+const MAX_BODY: usize = 256 * 1024;
+
+/// Checks the servers of a group for as long as it is not aborted.
+pub async fn watch(config: Arc<Config>, number: usize, log: Log) {
+    let mut tasks: HashMap<(u64, usize), Guard> = HashMap::new();
+    loop {
+        let Some(group) = config.http.upstreams.get(number) else { return };
+        let set = group.set();
+        tasks.retain(|(id, _), _| set.peers.iter().any(|p| p.live.id == *id));
+        for p in set.peers.iter().filter(|p| !p.down) {
+            for (n, check) in group.checks.iter().enumerate() {
+                tasks.entry((p.live.id, n)).or_insert_with(|| {
+                    let name = String::from_utf8_lossy(&group.name).into_owned();
+                    Guard(tokio::spawn(go_on(p.clone(), check.clone(), name, log.clone())).abort_handle())
+                });
+            }
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Ends a task with whoever started it.
+struct Guard(tokio::task::AbortHandle);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Checks one server again and again.
+async fn go_on(peer: Peer, check: Check, group: String, log: Log) {
+    let l = &peer.live;
+    let (mut fails, mut passes) = (0u32, 0u32);
+    let mut line: Option<Line> = None;
+    loop {
+        // Not all at once.
+        let jitter = super::peer::ms(check.jitter);
+        if jitter > 0 {
+            sleep(Duration::from_millis(u64::from(super::random()) % (jitter + 1))).await;
+        }
+        let result = one(&peer, &check, &mut line).await;
+        l.checks.fetch_add(1, Relaxed);
+        let text = String::from_utf8_lossy(&peer.name).into_owned();
+        match result {
+            Ok(()) => {
+                (fails, passes) = (0, passes.saturating_add(1));
+                l.last_check.store(1, Relaxed);
+                let was = l.health();
+                // One passed check is enough for the first.
+                let enough = passes >= check.passes || was == Health::Checking;
+                if enough && matches!(was, Health::Unhealthy | Health::Checking) {
+                    l.up_since.store(clock(Instant::now()), Relaxed);
+                    l.fails.store(0, Relaxed);
+                    l.deficit.store(0, Relaxed);
+                    l.set_health(Health::Healthy);
+                    log(Level::Notice, &format!("peer {text} is healthy in upstream \"{group}\""));
+                }
+            }
+            Err(why) => {
+                line = None;
+                (fails, passes) = (fails.saturating_add(1), 0);
+                l.check_fails.fetch_add(1, Relaxed);
+                l.last_check.store(2, Relaxed);
+                if fails >= check.fails && l.health() != Health::Unhealthy {
+                    l.set_health(Health::Unhealthy);
+                    l.unhealthy.fetch_add(1, Relaxed);
+                    let what = format!(
+                        "peer is unhealthy while {why}, health check of peer {text} in upstream \"{group}\""
+                    );
+                    log(Level::Warn, &what);
+                }
+            }
+        }
+        sleep(check.interval).await;
+    }
+}
+
+/// A connection for checks.
+struct Line {
+    stream: Box<dyn Stream>,
+    opened: Instant,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// One check.
+async fn one(peer: &Peer, check: &Check, line: &mut Option<Line>) -> Result<(), String> {
+    let kept = line.take().filter(|l| l.opened.elapsed() < check.keepalive_time);
+    let mut used = match kept {
+        Some(l) => l,
+        None => {
+            let open = timeout(check.connect_timeout, connect(&peer.addr, check.port)).await;
+            let stream = open
+                .map_err(|_| "connecting to upstream (timed out)".to_owned())?
+                .map_err(|e| format!("connecting to upstream ({e})"))?;
+            Line { stream, opened: Instant::now() }
+        }
+    };
+    let keep = !check.keepalive_time.is_zero();
+    let ask = timeout(check.read_timeout, ask(&mut used.stream, check, keep)).await;
+    if ask.map_err(|_| "reading response from upstream (timed out)".to_owned())?? && keep {
+        *line = Some(used);
+    }
+    Ok(())
+}
+
+async fn connect(addr: &PeerAddr, port: Option<u16>) -> std::io::Result<Box<dyn Stream>> {
+    Ok(match addr {
+        PeerAddr::Inet(a) => {
+            let mut a = *a;
+            if let Some(port) = port {
+                a.set_port(port);
+            }
+            Box::new(TcpStream::connect(a).await?)
+        }
+        PeerAddr::Unix(p) => Box::new(UnixStream::connect(p).await?),
+    })
+}
+
+/// Sends the request and judges the response. `true`: the connection may be used again.
+async fn ask(stream: &mut Box<dyn Stream>, check: &Check, keep: bool) -> Result<bool, String> {
+    let mut request = [b"GET ", check.uri.as_slice(), b" HTTP/1.1\r\nHost: ", &check.host].concat();
+    request.extend_from_slice(if keep { b"\r\n\r\n" } else { b"\r\nConnection: close\r\n\r\n" });
+    stream.write_all(&request).await.map_err(|e| format!("sending request to upstream ({e})"))?;
+    let mut head = ResponseHead::default();
+    loop {
+        if !head.buf.is_empty() {
+            match client::parse(&mut head, MAX_HEAD) {
+                Ok(Status::Complete) if head.is_interim() => {
+                    let len = head.len;
+                    head.advance(len);
+                    continue;
+                }
+                Ok(Status::Complete) => break,
+                Ok(Status::Partial) => {}
+                Err(_) => return Err("reading response header from upstream (invalid header)".into()),
+            }
+        }
+        if !more(stream, &mut head.buf).await? {
+            return Err("reading response header from upstream (closed connection)".into());
+        }
+    }
+    let framing = framing_of_response(&head, false);
+    let early = head.buf.get(head.len..).unwrap_or_default().to_vec();
+    let (body, whole) = read_body(stream, framing, early).await?;
+    let fault = match &check.conditions {
+        Some(m) => m.fault(&head, &body),
+        None => (!(200..400).contains(&head.status)).then_some("status"),
+    };
+    match fault {
+        Some(what) => Err(format!("checking {what} of response (status {})", head.status)),
+        None => Ok(whole && head.keep_alive),
+    }
+}
+
+async fn more(stream: &mut Box<dyn Stream>, buf: &mut Vec<u8>) -> Result<bool, String> {
+    let n = stream.read_buf(buf).await.map_err(|e| format!("reading response from upstream ({e})"))?;
+    Ok(n > 0)
+}
+
+/// The body, as far as it is looked at, and whether it has been read to its end.
+async fn read_body(
+    stream: &mut Box<dyn Stream>,
+    framing: Framing,
+    mut raw: Vec<u8>,
+) -> Result<(Vec<u8>, bool), String> {
+    let broken = || Err("reading response from upstream (incomplete)".to_owned());
+    match framing {
+        Framing::None => Ok((Vec::new(), raw.is_empty())),
+        Framing::Length(len) => {
+            let want = usize::try_from(len).unwrap_or(usize::MAX);
+            while raw.len() < want.min(MAX_BODY) {
+                if !more(stream, &mut raw).await? {
+                    return broken();
+                }
+            }
+            let whole = raw.len() == want;
+            raw.truncate(want);
+            Ok((raw, whole))
+        }
+        Framing::Stream => {
+            while raw.len() < MAX_BODY && more(stream, &mut raw).await? {}
+            Ok((raw, false))
+        }
+        Framing::Chunked => {
+            let (mut chunked, mut body) = (Chunked::default(), Vec::new());
+            loop {
+                let mut rest = raw.as_slice();
+                loop {
+                    match chunked.decode(rest) {
+                        Ok(Step::Data { start, end }) => {
+                            body.extend_from_slice(rest.get(start..end).unwrap_or_default());
+                            rest = rest.get(end..).unwrap_or_default();
+                        }
+                        Ok(Step::More) => break,
+                        Ok(Step::End { consumed }) => return Ok((body, consumed == rest.len())),
+                        Err(_) => return broken(),
+                    }
+                }
+                if body.len() >= MAX_BODY {
+                    return Ok((body, false));
+                }
+                raw.clear();
+                if !more(stream, &mut raw).await? {
+                    return broken();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! A request's place at a peer: chosen, waited for, counted and given back. Hot path.
+
+use super::balance::Picker;
+use super::conn::{Conn, Watch};
+use super::exchange::Target;
+use super::queue::{LOOK, Ticket};
+use super::{Group, GroupState, LocalSet, PeerAddr};
+use crate::request::Request;
+use crate::thread::ThreadConfig;
+use forebay_conf::error::Level;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// A connection with its place in a group.
+#[derive(Debug)]
+pub struct Lease {
+    /// The connection.
+    pub conn: Option<Conn>,
+    conf: Rc<ThreadConfig>,
+    seat: Option<Seat>,
+    location: usize,
+}
+
+/// A request's place among those of a peer.
+#[derive(Debug)]
+struct Seat {
+    group: usize,
+    local: Rc<LocalSet>,
+    peer: usize,
+    begun: Instant,
+}
+
+impl Lease {
+    /// A place at a chosen peer, without a connection yet.
+    pub fn new(req: &Request, target: &Target, picker: Option<&Picker>, peer: usize, now: Instant) -> Lease {
+        let seat = match (target, picker) {
+            (Target::Group(group), Some(p)) => {
+                Some(Seat { group: *group, local: p.local.clone(), peer, begun: now })
+            }
+            _ => None,
+        };
+        Lease { conn: None, conf: req.conf.clone(), seat, location: req.location }
+    }
+
+    /// An idle connection to the peer; `made_for` tells how it is encrypted.
+    pub fn take_idle(&self, req: &Request, made_for: u64) -> Option<Conn> {
+        take_idle(req, &self.conf, self.seat.as_ref()?, self.location, made_for)
+    }
+
+    fn group(&self) -> Option<(&Seat, &Group)> {
+        let seat = self.seat.as_ref()?;
+        Some((seat, self.conf.config.http.upstreams.get(seat.group)?))
+    }
+
+    /// The connection is sound and free: others may use it.
+    pub fn keep(mut self) {
+        let conn = self.conn.take();
+        let Some((seat, group)) = self.group() else { return };
+        let Some(peer) = seat.local.set.peers.get(seat.peer).map(|p| p.live.id) else { return };
+        if let (Some(conn), Some(state)) = (conn, self.conf.groups.borrow_mut().get_mut(seat.group)) {
+            conn.keep(state, &group.keepalive, peer, self.location);
+        }
+    }
+
+    /// A head has been received that is passed on.
+    pub fn answered(&self, req: &mut Request) {
+        let Some((seat, group)) = self.group() else { return };
+        group.succeed(&seat.local.set, seat.peer, seat.begun);
+        if let (Some(s), Some(p)) = (&group.sticky, seat.local.set.peers.get(seat.peer))
+            && let Err(e) = s.answered(req, &p.sid)
+        {
+            req.log(Level::Error, &e.0);
+        }
+    }
+
+    /// The response is over. Counts it.
+    pub fn ended(&self, req: &mut Request) {
+        let Some((seat, group)) = self.group() else { return };
+        self.count(req);
+        if let (Some(s), Some(p)) = (&group.sticky, seat.local.set.peers.get(seat.peer))
+            && let Err(e) = s.ended(req, &p.sid)
+        {
+            req.log(Level::Error, &e.0);
+        }
+    }
+
+    /// Counts the attempt.
+    pub fn count(&self, req: &mut Request) {
+        let Some((seat, group)) = self.group() else { return };
+        let Some(a) = req.modules.upstream.attempts.last() else { return };
+        if let Some(shard) = seat.local.shards.get(seat.peer) {
+            shard.count(a.status, a.sent, a.received, a.header, a.response);
+        }
+        group.measure(&seat.local.set, seat.peer, a.header, a.response, req.thread.reactor.now());
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some((seat, group)) = self.group() {
+            group.end(&seat.local, seat.peer, seat.begun);
+        }
+    }
+}
+
+fn with_state<R>(conf: &ThreadConfig, g: usize, f: impl FnOnce(&Group, &mut GroupState) -> R) -> Option<R> {
+    let group = conf.config.http.upstreams.get(g)?;
+    let mut states = conf.groups.borrow_mut();
+    if states.is_empty() {
+        states.resize_with(conf.config.http.upstreams.len(), GroupState::default);
+    }
+    states.get_mut(g).map(|s| f(group, s))
+}
+
+/// Number, address and name of a server, and how many there are.
+pub type Chosen = (usize, PeerAddr, Vec<u8>, usize);
+
+/// The choices for a request; `None` where there is no group.
+///
+/// # Errors
+/// The status to answer with.
+pub fn picker(req: &mut Request, conf: &ThreadConfig, target: &Target) -> Result<Option<Picker>, u16> {
+    let Target::Group(g) = target else { return Ok(None) };
+    let Some(group) = conf.config.http.upstreams.get(*g) else { return Err(502) };
+    let Some(local) = with_state(conf, *g, |group, state| state.local(group)) else { return Err(502) };
+    Picker::for_request(local, group, req).map(Some).map_err(|_| 500)
+}
+
+/// The next server, if there is one that may be asked.
+pub fn choose(
+    conf: &ThreadConfig,
+    target: &Target,
+    picker: Option<&mut Picker>,
+    tried: &[usize],
+    now: Instant,
+) -> Option<Chosen> {
+    match (target, picker) {
+        (Target::Group(g), Some(picker)) => {
+            let group = conf.config.http.upstreams.get(*g)?;
+            let i = picker.choose(group, now)?;
+            let set = &picker.local.set;
+            let p = set.peers.get(i)?;
+            let total = set.peers.iter().filter(|p| !p.down).count();
+            Some((i, p.addr.clone(), p.name.clone(), total))
+        }
+        (Target::Direct(addrs), _) => {
+            let (i, a) = addrs.iter().enumerate().find(|(i, _)| !tried.contains(i))?;
+            Some((i, a.clone(), super::place::address_text(a), addrs.len()))
+        }
+        _ => None,
+    }
+}
+
+/// Waits in the queue of the group, if it has one, until a server is free (nginx Plus: queue).
+pub async fn wait_for_one(
+    req: &mut Request,
+    conf: &ThreadConfig,
+    target: &Target,
+    picker: &mut Option<Picker>,
+) -> Option<Chosen> {
+    let Target::Group(g) = target else { return None };
+    let (ticket, timeout) = Ticket::take(&conf.config, *g)?;
+    let thread = req.thread.clone();
+    let end = Instant::now() + timeout;
+    let mut watch = Watch::new(&req.conn.wire);
+    loop {
+        let now = Instant::now();
+        if now >= end {
+            return None;
+        }
+        let look = end.min(now + LOOK);
+        let mut turn = std::pin::pin!(ticket.turn());
+        let gone = std::future::poll_fn(|cx| {
+            if turn.as_mut().poll(cx).is_ready() || thread.reactor.poll_deadline(look).is_ready() {
+                return std::task::Poll::Ready(false);
+            }
+            watch.poll_gone(&thread, cx).map(|()| true)
+        })
+        .await;
+        if gone {
+            return None;
+        }
+        // The servers may have changed meanwhile.
+        let local = with_state(conf, *g, |group, state| state.local(group))?;
+        let mut p = picker.take()?;
+        p.local = local;
+        let chosen = choose(conf, target, Some(&mut p), &[], thread.reactor.now());
+        *picker = Some(p);
+        if chosen.is_some() {
+            return chosen;
+        }
+    }
+}
+
+fn take_idle(req: &Request, conf: &ThreadConfig, seat: &Seat, location: usize, made_for: u64) -> Option<Conn> {
+    let peer = seat.local.set.peers.get(seat.peer)?.live.id;
+    with_state(conf, seat.group, |group, state| {
+        loop {
+            let fits = |i: &super::Idle| {
+                i.peer == peer && i.made_for == made_for && (!group.keepalive.local || i.location == location)
+            };
+            let at = state.idle.iter().rposition(fits)?;
+            let idle = state.idle.remove(at)?;
+            if let Some(c) = Conn::reuse(&req.thread, idle) {
+                return Some(c);
+            }
+        }
+    })?
+}

@@ -1,0 +1,418 @@
+//! A server's address in a group: what the configuration says of it, and what is known of it at run time.
+//! Hot path.
+
+use super::PeerAddr;
+use super::place::address_text;
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+/// One address of one `server`.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// As in `$upstream_addr`.
+    pub name: Vec<u8>,
+    /// The server as written.
+    pub server: Vec<u8>,
+    /// Address.
+    pub addr: PeerAddr,
+    /// `weight=`.
+    pub weight: i64,
+    /// `max_fails=`; 0 = failures are not counted.
+    pub max_fails: u32,
+    /// `fail_timeout=`.
+    pub fail_timeout: Duration,
+    /// `slow_start=`; 0 = at once.
+    pub slow_start: Duration,
+    /// `max_conns=`; 0 = no limit.
+    pub max_conns: u32,
+    /// `backup`.
+    pub backup: bool,
+    /// `down`.
+    pub down: bool,
+    /// `drain`: only requests that stick to it.
+    pub drain: bool,
+    /// What sticky requests call it: `route=`, or the MD5 of its name in hexadecimal.
+    pub sid: Vec<u8>,
+    /// Whether `route=` was given.
+    pub routed: bool,
+    /// State, shared by all threads and by the configurations that know the peer.
+    pub live: Arc<Live>,
+}
+
+impl Peer {
+    /// A peer with nginx's defaults.
+    pub fn new(addr: PeerAddr) -> Peer {
+        let name = address_text(&addr);
+        Peer {
+            server: name.clone(),
+            sid: Vec::new(),
+            routed: false,
+            name,
+            addr,
+            weight: 1,
+            max_fails: 1,
+            fail_timeout: Duration::from_secs(10),
+            slow_start: Duration::ZERO,
+            max_conns: 0,
+            backup: false,
+            down: false,
+            drain: false,
+            live: Arc::default(),
+        }
+    }
+
+    /// Whether it has failed so often lately that it is left alone.
+    pub fn is_failed(&self, now: u64) -> bool {
+        self.max_fails != 0
+            && self.live.fails.load(Relaxed) >= self.max_fails
+            && now.saturating_sub(self.live.checked.load(Relaxed)) <= ms(self.fail_timeout)
+    }
+
+    /// Whether `max_conns` is reached.
+    pub fn is_full(&self) -> bool {
+        self.max_conns != 0 && self.live.conns.load(Relaxed) >= self.max_conns
+    }
+
+    /// Weight at this time, in units of `scale`: it grows after a failure where `slow_start` says so.
+    pub fn weight_now(&self, scale: i64, now: u64) -> i64 {
+        let full = self.weight * scale;
+        if self.slow_start.is_zero() {
+            return full;
+        }
+        let since = now.saturating_sub(self.live.up_since.load(Relaxed));
+        let whole = ms(self.slow_start);
+        if since >= whole {
+            return full;
+        }
+        let part = i128::from(full) * i128::from(since) / i128::from(whole.max(1));
+        i64::try_from(part).unwrap_or(full).max(1)
+    }
+
+    /// What an observer sees.
+    pub fn status(&self, now: u64) -> PeerStatus {
+        let l = &self.live;
+        let mut s = PeerStatus {
+            name: self.name.clone(),
+            server: self.server.clone(),
+            backup: self.backup,
+            weight: self.weight,
+            max_conns: self.max_conns,
+            state: self.state(now),
+            fails: l.total_fails.load(Relaxed),
+            unavail: l.unavail.load(Relaxed),
+            checks: l.checks.load(Relaxed),
+            check_fails: l.check_fails.load(Relaxed),
+            unhealthy: l.unhealthy.load(Relaxed),
+            last_check_passed: match l.last_check.load(Relaxed) {
+                0 => None,
+                n => Some(n == 1),
+            },
+            ..PeerStatus::default()
+        };
+        let (mut header, mut response) = (Mean::default(), Mean::default());
+        for (_, shard) in l.shards.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            s.active += shard.active.load(Relaxed);
+            let requests = shard.requests.load(Relaxed);
+            s.requests += requests;
+            for (sum, n) in s.responses.iter_mut().zip(&shard.responses) {
+                *sum += n.load(Relaxed);
+            }
+            s.sent += shard.sent.load(Relaxed);
+            s.received += shard.received.load(Relaxed);
+            header.add(shard.header_time.load(Relaxed), requests);
+            response.add(shard.response_time.load(Relaxed), requests);
+        }
+        (s.header_time, s.response_time) = (header.value(), response.value());
+        s
+    }
+
+    fn state(&self, now: u64) -> State {
+        match self.live.health() {
+            _ if self.down => State::Down,
+            Health::Unhealthy => State::Unhealthy,
+            Health::Checking => State::Checking,
+            _ if self.is_failed(now) => State::Unavail,
+            _ if self.drain => State::Draining,
+            _ => State::Up,
+        }
+    }
+}
+
+/// A mean over threads, by their requests.
+#[derive(Default)]
+struct Mean {
+    sum: u128,
+    count: u128,
+}
+
+impl Mean {
+    fn add(&mut self, micros: u64, requests: u64) {
+        if micros > 0 {
+            self.sum += u128::from(micros) * u128::from(requests.max(1));
+            self.count += u128::from(requests.max(1));
+        }
+    }
+    fn value(&self) -> Option<Duration> {
+        (self.count > 0).then(|| Duration::from_micros(u64::try_from(self.sum / self.count).unwrap_or(0)))
+    }
+}
+
+/// Whether a server is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// Yes.
+    #[default]
+    Up,
+    /// Switched off by `down`.
+    Down,
+    /// Left alone for `fail_timeout` after `max_fails` failures.
+    Unavail,
+    /// Only requests that stick to it (`drain`).
+    Draining,
+    /// Its health checks fail.
+    Unhealthy,
+    /// Its first health check has not passed (`mandatory`).
+    Checking,
+}
+
+/// What is known about a server, counted since the process started.
+#[derive(Clone, Debug, Default)]
+pub struct PeerStatus {
+    /// Address.
+    pub name: Vec<u8>,
+    /// As written.
+    pub server: Vec<u8>,
+    /// `backup`.
+    pub backup: bool,
+    /// `weight=`.
+    pub weight: i64,
+    /// `max_conns=`; 0 = no limit.
+    pub max_conns: u32,
+    /// State.
+    pub state: State,
+    /// Requests under way.
+    pub active: u64,
+    /// Requests so far.
+    pub requests: u64,
+    /// Responses by class: 1xx to 5xx.
+    pub responses: [u64; 5],
+    /// Bytes sent to it.
+    pub sent: u64,
+    /// Bytes received from it.
+    pub received: u64,
+    /// Attempts that failed.
+    pub fails: u64,
+    /// How often it became unavailable.
+    pub unavail: u64,
+    /// Health checks made.
+    pub checks: u64,
+    /// Health checks that failed.
+    pub check_fails: u64,
+    /// How often it became unhealthy.
+    pub unhealthy: u64,
+    /// How the last health check ended.
+    pub last_check_passed: Option<bool>,
+    /// Mean time to the head of a response, lately.
+    pub header_time: Option<Duration>,
+    /// Mean time to the end of a response, lately.
+    pub response_time: Option<Duration>,
+}
+
+/// Milliseconds of the process, from 1 on.
+pub fn clock(now: Instant) -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    // Room before the start, so that times of a test may lie in the past.
+    let start = START.get_or_init(|| now.checked_sub(Duration::from_secs(1)).unwrap_or(now));
+    ms(now.saturating_duration_since(*start)) + 1
+}
+
+/// Whole milliseconds.
+pub fn ms(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What health checks say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Nothing: there are none.
+    Unknown,
+    /// It is well.
+    Healthy,
+    /// It is not.
+    Unhealthy,
+    /// The first check is still to come, and must pass.
+    Checking,
+}
+
+/// State of a peer that all threads share. Times are those of [`clock`], 0 = never.
+#[derive(Debug)]
+pub struct Live {
+    /// Unique in the process.
+    pub id: u64,
+    /// Current weight of the smooth round robin.
+    pub current: AtomicI64,
+    /// By how much failures have lowered the weight.
+    pub deficit: AtomicI64,
+    /// Failures in the present period.
+    pub fails: AtomicU32,
+    /// Start of the period in which failures count.
+    pub checked: AtomicU64,
+    /// The last failure.
+    pub failed: AtomicU64,
+    /// Requests under way; counted where somebody balances by it.
+    pub conns: AtomicU32,
+    /// Sum of the times at which the requests under way began.
+    pub begun: AtomicU64,
+    /// Mean time to the head, microseconds; kept for `least_time`.
+    pub header_time: AtomicU64,
+    /// Mean time to the end, microseconds; kept for `least_time`.
+    pub response_time: AtomicU64,
+    /// When the last response ended.
+    pub ended: AtomicU64,
+    /// When it came back.
+    pub up_since: AtomicU64,
+    health: AtomicU8,
+    /// Failed attempts.
+    pub total_fails: AtomicU64,
+    /// Times it became unavailable.
+    pub unavail: AtomicU64,
+    /// Health checks.
+    pub checks: AtomicU64,
+    /// Failed health checks.
+    pub check_fails: AtomicU64,
+    /// Times it became unhealthy.
+    pub unhealthy: AtomicU64,
+    /// 0: none yet, 1: passed, 2: failed.
+    pub last_check: AtomicU8,
+    shards: Mutex<Vec<(ThreadId, Arc<Shard>)>>,
+}
+
+impl Default for Live {
+    fn default() -> Live {
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        Live {
+            id: IDS.fetch_add(1, Relaxed),
+            current: AtomicI64::new(0),
+            deficit: AtomicI64::new(0),
+            fails: AtomicU32::new(0),
+            checked: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            conns: AtomicU32::new(0),
+            begun: AtomicU64::new(0),
+            header_time: AtomicU64::new(0),
+            response_time: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            up_since: AtomicU64::new(0),
+            health: AtomicU8::new(0),
+            total_fails: AtomicU64::new(0),
+            unavail: AtomicU64::new(0),
+            checks: AtomicU64::new(0),
+            check_fails: AtomicU64::new(0),
+            unhealthy: AtomicU64::new(0),
+            last_check: AtomicU8::new(0),
+            shards: Mutex::default(),
+        }
+    }
+}
+
+impl Live {
+    /// What health checks say.
+    pub fn health(&self) -> Health {
+        match self.health.load(Relaxed) {
+            1 => Health::Healthy,
+            2 => Health::Unhealthy,
+            3 => Health::Checking,
+            _ => Health::Unknown,
+        }
+    }
+
+    /// Sets what health checks say.
+    pub fn set_health(&self, h: Health) {
+        let n = match h {
+            Health::Unknown => 0,
+            Health::Healthy => 1,
+            Health::Unhealthy => 2,
+            Health::Checking => 3,
+        };
+        self.health.store(n, Relaxed);
+    }
+
+    /// Whether health checks allow requests.
+    pub fn is_healthy(&self) -> bool {
+        self.health.load(Relaxed) < 2
+    }
+
+    /// The counters of this thread.
+    pub fn shard(&self) -> Arc<Shard> {
+        let me = std::thread::current().id();
+        let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, s)) = shards.iter().find(|(id, _)| *id == me) {
+            return s.clone();
+        }
+        let s = Arc::new(Shard::default());
+        shards.push((me, s.clone()));
+        s
+    }
+}
+
+/// Counters that one thread writes.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct Shard {
+    active: AtomicU64,
+    requests: AtomicU64,
+    responses: [AtomicU64; 5],
+    sent: AtomicU64,
+    received: AtomicU64,
+    header_time: AtomicU64,
+    response_time: AtomicU64,
+}
+
+/// Only the owner writes: no read-modify-write is needed.
+fn add(cell: &AtomicU64, n: u64) {
+    cell.store(cell.load(Relaxed).wrapping_add(n), Relaxed);
+}
+
+/// Moves a mean by an eighth of the way to a new value; the first value is taken whole.
+pub fn average(cell: &AtomicU64, new: Duration) {
+    let new = u64::try_from(new.as_micros()).unwrap_or(u64::MAX).max(1);
+    let old = cell.load(Relaxed);
+    let mean = if old == 0 { new } else { old - old / 8 + new / 8 };
+    cell.store(mean.max(1), Relaxed);
+}
+
+impl Shard {
+    /// A request begins.
+    pub fn begin(&self) {
+        add(&self.active, 1);
+        add(&self.requests, 1);
+    }
+    /// A request is over.
+    pub fn end(&self) {
+        let n = self.active.load(Relaxed);
+        self.active.store(n.saturating_sub(1), Relaxed);
+    }
+    /// Counts what a request came to.
+    pub fn count(
+        &self,
+        status: u16,
+        sent: u64,
+        received: u64,
+        header: Option<Duration>,
+        response: Option<Duration>,
+    ) {
+        if let Some(class) = self.responses.get(usize::from(status / 100).wrapping_sub(1)) {
+            add(class, 1);
+        }
+        add(&self.sent, sent);
+        add(&self.received, received);
+        if let Some(d) = header {
+            average(&self.header_time, d);
+            if let Some(d) = response {
+                average(&self.response_time, d);
+            }
+        }
+    }
+}

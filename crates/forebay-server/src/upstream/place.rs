@@ -1,0 +1,135 @@
+//! Addresses of servers as they are written: in `server`, `proxy_pass` and `resolver`.
+
+use super::PeerAddr;
+use forebay_conf::units;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// Host and port of a server, as written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Name or address; `None`: no port was written.
+    Host(Vec<u8>, Option<u16>),
+    /// `unix:PATH`.
+    Unix(Vec<u8>),
+}
+
+impl Place {
+    /// Reads `host`, `host:port`, `[v6]:port` or `unix:path`.
+    ///
+    /// # Errors
+    /// nginx's words: `no host`, `invalid port`, `invalid host`.
+    pub fn parse(text: &[u8]) -> Result<Place, &'static str> {
+        if let Some(path) = text.strip_prefix(b"unix:") {
+            return match path {
+                [] => Err("no path in the unix domain socket"),
+                p => Ok(Place::Unix(p.to_vec())),
+            };
+        }
+        let (host, port) = if text.first() == Some(&b'[') {
+            let end = memchr::memchr(b']', text).ok_or("invalid host")?;
+            let (host, rest) = text.split_at(end + 1);
+            match rest {
+                [] => (host, None),
+                [b':', port @ ..] => (host, Some(port)),
+                _ => return Err("invalid host"),
+            }
+        } else {
+            match memchr::memchr(b':', text) {
+                Some(at) => (&text[..at], text.get(at + 1..)),
+                None => (text, None),
+            }
+        };
+        if host.is_empty() {
+            return Err("no host");
+        }
+        let port = match port {
+            None => None,
+            Some(p) => Some(
+                units::number(p)
+                    .and_then(|n| u16::try_from(n).ok())
+                    .filter(|n| *n > 0)
+                    .ok_or("invalid port")?,
+            ),
+        };
+        Ok(Place::Host(host.to_ascii_lowercase(), port))
+    }
+
+    /// The address, if it is one rather than a name.
+    pub fn literal(&self, default_port: u16) -> Option<PeerAddr> {
+        match self {
+            Place::Unix(p) => Some(PeerAddr::Unix(PathBuf::from(std::ffi::OsStr::from_bytes(p)))),
+            Place::Host(h, port) => {
+                let port = port.unwrap_or(default_port);
+                let text = std::str::from_utf8(h).ok()?;
+                let inner = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
+                let ip = match inner {
+                    Some(v6) => IpAddr::V6(v6.parse::<Ipv6Addr>().ok()?),
+                    None => IpAddr::V4(text.parse::<Ipv4Addr>().ok()?),
+                };
+                Some(PeerAddr::Inet(SocketAddr::new(ip, port)))
+            }
+        }
+    }
+
+    /// All addresses; names are looked up with the system's resolver, which blocks. Empty: not found.
+    pub fn addresses(&self, default_port: u16) -> Vec<PeerAddr> {
+        if let Some(a) = self.literal(default_port) {
+            return vec![a];
+        }
+        let Place::Host(h, port) = self else { return Vec::new() };
+        let Ok(name) = std::str::from_utf8(h) else { return Vec::new() };
+        let found = (name, port.unwrap_or(default_port)).to_socket_addrs();
+        let mut all: Vec<PeerAddr> = Vec::new();
+        for a in found.into_iter().flatten().map(PeerAddr::Inet) {
+            if !all.contains(&a) {
+                all.push(a);
+            }
+        }
+        all
+    }
+
+    /// Name or address without the port.
+    pub fn host(&self) -> Vec<u8> {
+        match self {
+            Place::Host(h, _) => h.clone(),
+            Place::Unix(p) => [b"unix:", p.as_slice()].concat(),
+        }
+    }
+
+    /// The port that was written.
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Place::Host(_, port) => *port,
+            Place::Unix(_) => None,
+        }
+    }
+}
+
+/// An address as in `$upstream_addr`.
+pub fn address_text(a: &PeerAddr) -> Vec<u8> {
+    match a {
+        PeerAddr::Inet(a) => a.to_string().into_bytes(),
+        PeerAddr::Unix(p) => [b"unix:", p.as_os_str().as_bytes()].concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places() {
+        let host = |h: &[u8], p| Ok(Place::Host(h.to_vec(), p));
+        assert_eq!(Place::parse(b"Example.com"), host(b"example.com", None));
+        assert_eq!(Place::parse(b"127.0.0.1:8080"), host(b"127.0.0.1", Some(8080)));
+        assert_eq!(Place::parse(b"[::1]:80"), host(b"[::1]", Some(80)));
+        assert_eq!(Place::parse(b"unix:/a.sock"), Ok(Place::Unix(b"/a.sock".to_vec())));
+        for bad in [&b":80"[..], b"", b"a:0", b"a:65536", b"a:x", b"[::1", b"[::1]x", b"unix:"] {
+            assert!(Place::parse(bad).is_err(), "{}", bad.escape_ascii());
+        }
+        let v6 = Place::parse(b"[::1]:81").ok().and_then(|p| p.literal(80));
+        assert_eq!(v6.map(|a| address_text(&a)), Some(b"[::1]:81".to_vec()));
+    }
+}

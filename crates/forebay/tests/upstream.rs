@@ -1,0 +1,335 @@
+//! Groups of upstreams: which server is asked, what is found out about them, names that are resolved.
+
+use crate::differential::{Oracle, oracle};
+use crate::harness::{Server, Site, free_port, raw, wait_for};
+use nix::sys::signal::Signal;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+fn conf(rest: &str) -> String {
+    format!(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; client_body_temp_path %DIR%/body; {rest} }}"
+    )
+}
+
+/// A server that answers each connection with a status and its own port, after a while.
+struct Up {
+    addr: SocketAddr,
+    status: Arc<AtomicU16>,
+    delay: Arc<Mutex<Duration>>,
+    at_once: Arc<AtomicUsize>,
+}
+
+fn up() -> Up {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("address");
+    let up = Up { addr, status: Arc::new(200.into()), delay: Arc::default(), at_once: Arc::default() };
+    let (status, delay, most) = (up.status.clone(), up.delay.clone(), up.at_once.clone());
+    let now = Arc::new(AtomicUsize::new(0));
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let (status, delay, most, now) = (status.clone(), delay.clone(), most.clone(), now.clone());
+            std::thread::spawn(move || {
+                most.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
+                let mut buf = [0; 4096];
+                let _ = stream.read(&mut buf);
+                let wait = *delay.lock().unwrap_or_else(PoisonError::into_inner);
+                if !wait.is_zero() {
+                    std::thread::sleep(wait);
+                }
+                let body = format!("port {}.", addr.port());
+                let code = status.load(SeqCst);
+                // The next connection may come as soon as the answer has been read.
+                now.fetch_sub(1, SeqCst);
+                let head = format!(
+                    "HTTP/1.1 {code} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                    body.len()
+                );
+                let _ = stream.write_all((head + &body).as_bytes());
+            });
+        }
+    });
+    up
+}
+
+fn by(answer: &str, up: &Up) -> bool {
+    answer.contains(&format!("port {}.", up.addr.port()))
+}
+
+/// A name server that knows A records of 127.0.0.1 for the names it is given, and no others.
+fn dns(known: Arc<Mutex<Vec<String>>>) -> (SocketAddr, Arc<AtomicUsize>) {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    let (addr, asked) = (socket.local_addr().expect("address"), Arc::new(AtomicUsize::new(0)));
+    let count = asked.clone();
+    std::thread::spawn(move || {
+        let mut buf = [0; 512];
+        while let Ok((len, from)) = socket.recv_from(&mut buf) {
+            count.fetch_add(1, SeqCst);
+            let mut m = buf[..len].to_vec();
+            let (mut at, mut name) = (12, Vec::new());
+            while m[at] != 0 {
+                let n = usize::from(m[at]);
+                name.push(String::from_utf8_lossy(&m[at + 1..at + 1 + n]).into_owned());
+                at += n + 1;
+            }
+            let is_a = m[at + 2] == 1;
+            let found = known.lock().unwrap_or_else(PoisonError::into_inner).contains(&name.join("."));
+            (m[2], m[3]) = (0x81, if found { 0x80 } else { 0x83 });
+            if found && is_a {
+                m[7] = 1;
+                m.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 127, 0, 0, 1]);
+            }
+            let _ = socket.send_to(&m, from);
+        }
+    });
+    (addr, asked)
+}
+
+#[test]
+fn names_are_resolved_at_run_time() {
+    let up = up();
+    let (dns, asked) = dns(Arc::new(Mutex::new(vec!["known.test".into()])));
+    let port = up.addr.port();
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; resolver {dns}; location / {{ proxy_pass http://$arg_h:{port}/; }}\n\
+         location /none {{ resolver 127.0.0.1:{}; resolver_timeout 100ms; proxy_pass http://$arg_h:{port}/; }} }}",
+        free_port()
+    )));
+    assert!(by(&server.get("/?h=known.test"), &up));
+    assert!(by(&server.get("/?h=KNOWN.test"), &up));
+    assert_eq!(asked.load(SeqCst), 2, "A and AAAA once, then the cache");
+    assert!(server.get("/?h=other.test").contains("502 Bad Gateway"));
+    server.wait_for_log("other.test could not be resolved (3: Host not found)", 1);
+    assert!(server.get("/none?h=known.test").contains("502 Bad Gateway"));
+    server.wait_for_log("known.test could not be resolved (110: Operation timed out)", 1);
+    assert!(server.get("/?h=a..b").contains("502 Bad Gateway"));
+}
+
+#[test]
+fn a_group_follows_its_names() {
+    let up = up();
+    let known = Arc::new(Mutex::new(Vec::new()));
+    let (dns, _) = dns(known.clone());
+    let server = Server::start(&conf(&format!(
+        "resolver {dns} valid=1s; upstream u {{ zone u 64k; server later.test:{} resolve; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }} }}",
+        up.addr.port()
+    )));
+    assert!(server.get("/").contains("502 Bad Gateway"));
+    known.lock().expect("names").push("later.test".into());
+    wait_for("the name", || by(&server.get("/"), &up).then_some(()));
+    known.lock().expect("names").clear();
+    wait_for("its end", || server.get("/").contains("502 Bad Gateway").then_some(()));
+}
+
+#[test]
+fn a_name_that_is_not_found_at_the_start() {
+    let rest = "upstream u { server no.such.name.invalid; } server { listen 127.0.0.1:%PORT0%;\n\
+                location / { proxy_pass http://u; } location /well { return 200 well; } }";
+    let site = Site::new(&conf(rest));
+    let out = site.run(&["-t"]);
+    assert!(!out.status.success());
+    assert!(
+        String::from_utf8_lossy(&out.stderr).contains("host not found in upstream \"no.such.name.invalid\"")
+    );
+    let server = Server::start(&conf(&format!("upstream_start_unresolved on; {rest}")));
+    assert!(server.get("/").contains("502 Bad Gateway"));
+    assert!(server.get("/well").contains("200 OK"));
+    server.wait_for_log("looking for it again", 1);
+}
+
+#[test]
+fn sick_servers_are_not_asked() {
+    let (a, b) = (up(), up());
+    b.status.store(500, SeqCst);
+    let server = Server::start(&conf(&format!(
+        "match well {{ status 200-299; body ~ port; header ! X-Bad; }}\n\
+         upstream u {{ zone u 64k; server {}; server {}; }}\n\
+         upstream m {{ zone m 64k; server {}; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u;\n\
+         health_check interval=50ms fails=2 passes=2 match=well; }}\n\
+         location /mandatory {{ proxy_pass http://m; health_check mandatory interval=50ms; }} }}",
+        a.addr, b.addr, b.addr
+    )));
+    server.wait_for_log("peer is unhealthy while checking status of response (status 500)", 2);
+    assert!((0..6).all(|_| by(&server.get("/"), &a)));
+    assert!(server.get("/mandatory").contains("502 Bad Gateway"));
+    b.status.store(200, SeqCst);
+    wait_for("health", || by(&server.get("/"), &b).then_some(()));
+    wait_for("health", || by(&server.get("/mandatory"), &b).then_some(()));
+    a.status.store(404, SeqCst);
+    server.wait_for_log(&format!("health check of peer {} in upstream \"u\"", a.addr), 1);
+    assert!((0..6).all(|_| by(&server.get("/"), &b)));
+}
+
+#[test]
+fn requests_wait_for_a_server() {
+    let up = up();
+    *up.delay.lock().expect("delay") = Duration::from_millis(150);
+    let server = Server::start(&conf(&format!(
+        "upstream u {{ server {} max_conns=1; queue 3 timeout=10s; }}\n\
+         upstream s {{ server {} max_conns=1; queue 1 timeout=10ms; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }}\n\
+         location /short {{ proxy_pass http://s; }} }}",
+        up.addr, up.addr
+    )));
+    let addr = server.addr(0);
+    let ask = |uri: &str| {
+        let text = format!("GET {uri} HTTP/1.0\r\n\r\n");
+        std::thread::spawn(move || String::from_utf8_lossy(&raw(addr, text.as_bytes())).into_owned())
+    };
+    let all: Vec<_> = (0..4).map(|_| ask("/")).collect();
+    assert!(all.into_iter().all(|t| t.join().expect("answer").contains("200 X")));
+    assert_eq!(up.at_once.load(SeqCst), 1);
+    let all: Vec<_> = (0..3).map(|_| ask("/short")).collect();
+    let good = all.into_iter().map(|t| t.join().expect("answer"));
+    assert_eq!(good.filter(|a| a.contains("200 X")).count(), 1);
+}
+
+#[test]
+fn a_reload_keeps_what_is_known() {
+    let (a, b) = (up(), up());
+    let dead = free_port();
+    let text = conf(&format!(
+        "upstream u {{ server 127.0.0.1:{dead} fail_timeout=60s; server {}; server {}; sticky cookie s path=/; }}\n\
+         upstream l {{ server {}; server {}; sticky learn create=$arg_s lookup=$arg_s zone=l:64k; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; add_header X-Addr $upstream_addr; location / {{ proxy_pass http://u; }}\n\
+         location /l {{ proxy_pass http://l; }} }}",
+        a.addr, b.addr, a.addr, b.addr
+    ));
+    let server = Server::start(&text);
+    let first = server.get("/");
+    assert!(first.contains(&format!("X-Addr: 127.0.0.1:{dead}, ")), "{first}");
+    let learned = by(&server.get("/l?s=1"), &a);
+    server.signal(Signal::SIGHUP);
+    server.wait_for_log("reconfiguring", 1);
+    let end = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < end {
+        assert!(!server.get("/").contains(&dead.to_string()), "the dead server was asked again");
+        assert_eq!(by(&server.get("/l?s=1"), &a), learned);
+    }
+    let cookie = first.split("Set-Cookie: ").nth(1).and_then(|c| c.split(';').next()).expect("a cookie");
+    let ask = format!("GET / HTTP/1.0\r\nCookie: x=y; {cookie}\r\n\r\n");
+    let server_of = |t: &str| by(t, &a);
+    for _ in 0..4 {
+        assert_eq!(server_of(&String::from_utf8_lossy(&server.raw(ask.as_bytes()))), server_of(&first));
+    }
+}
+
+#[test]
+fn keys_find_the_servers_that_nginx_finds() {
+    let Some(nginx) = oracle() else { return };
+    let ups: Vec<Up> = (0..4).map(|_| up()).collect();
+    let dead = free_port();
+    let list = |weights: &[usize]| {
+        let each = ups.iter().zip(weights).map(|(u, w)| format!("server {} weight={w};", u.addr));
+        each.collect::<String>()
+    };
+    let groups = [
+        ("plain", list(&[1, 1, 1, 1])),
+        ("weights", list(&[1, 5, 2, 3])),
+        ("dead", format!("server 127.0.0.1:{dead} weight=2; {}", list(&[1, 1, 2, 1]))),
+        ("down", format!("server {} down; server {}; server {};", ups[0].addr, ups[1].addr, ups[2].addr)),
+    ];
+    let mut text = String::new();
+    let mut locations = String::new();
+    for (name, servers) in &groups {
+        for (kind, method) in [("h", "hash $arg_k;"), ("c", "hash $arg_k consistent;"), ("i", "ip_hash;")] {
+            text += &format!("upstream {kind}{name} {{ {method} {servers} }}\n");
+            locations += &format!("location /{kind}{name} {{ proxy_pass http://{kind}{name}; }}\n");
+        }
+    }
+    let text = conf(&format!(
+        "{text} server {{ listen 127.0.0.1:%PORT0%; set_real_ip_from 127.0.0.1; {locations}\n\
+         add_header X-Addr $upstream_addr; }}"
+    ));
+    let theirs = Oracle::start(&nginx, Site::new(&text));
+    let ours = Server::start(&text);
+    let tell = |answer: &[u8]| {
+        let text = String::from_utf8_lossy(answer).into_owned();
+        text.lines().find(|l| l.starts_with("X-Addr: ")).map(str::to_owned).unwrap_or(text)
+    };
+    for (name, _) in &groups {
+        for n in 0..60u32 {
+            for kind in ["h", "c", "i"] {
+                let ip = if n % 3 == 0 {
+                    format!("2001:db8::{:x}", n * 77)
+                } else {
+                    format!("10.{}.{n}.1", n * 3)
+                };
+                let ask = format!("GET /{kind}{name}?k=key{n} HTTP/1.0\r\nX-Real-IP: {ip}\r\n\r\n");
+                let want = tell(&raw(theirs.addr(), ask.as_bytes()));
+                assert!(want.contains("127.0.0.1"), "{want}");
+                assert_eq!(tell(&ours.raw(ask.as_bytes())), want, "{kind}{name} {n}");
+            }
+        }
+    }
+}
+
+/// The reply to a question: SRV records point to `srv.test` with this port, A is 127.0.0.1, AAAA is empty.
+fn service_reply(question: &[u8], port: u16, cut_off: bool) -> Vec<u8> {
+    let mut m = question.to_vec();
+    let end = 12 + m[12..].iter().position(|b| *b == 0).expect("the end of the name");
+    let kind = m[end + 2];
+    (m[2], m[3]) = (if cut_off { 0x83 } else { 0x81 }, 0x80);
+    if cut_off {
+        return m;
+    }
+    let data = match kind {
+        1 => vec![127, 0, 0, 1],
+        33 => {
+            let [high, low] = port.to_be_bytes();
+            [&[0, 1, 0, 5, high, low, 3][..], b"srv", &[4], b"test", &[0]].concat()
+        }
+        _ => return m,
+    };
+    m[7] = 1;
+    m.extend_from_slice(&[0xc0, 12, 0, kind, 0, 1, 0, 0, 0, 60, 0, data.len() as u8]);
+    m.extend_from_slice(&data);
+    m
+}
+
+#[test]
+fn services_and_answers_that_are_cut_off() {
+    let up = up();
+    let port = up.addr.port();
+    let tcp = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let dns = tcp.local_addr().expect("address");
+    let udp = UdpSocket::bind(dns).expect("the same port");
+    std::thread::spawn(move || {
+        let mut buf = [0; 512];
+        while let Ok((len, from)) = udp.recv_from(&mut buf) {
+            // A stranger's answer comes first: another number, another name.
+            let mut wrong = service_reply(&buf[..len], 1, false);
+            wrong[0] ^= 1;
+            let _ = udp.send_to(&wrong, from);
+            let mut wrong = service_reply(&buf[..len], 1, false);
+            wrong[13] ^= 1;
+            let _ = udp.send_to(&wrong, from);
+            let _ = udp.send_to(&service_reply(&buf[..len], port, true), from);
+        }
+    });
+    std::thread::spawn(move || {
+        for mut stream in tcp.incoming().flatten() {
+            let mut head = [0; 2];
+            if stream.read_exact(&mut head).is_err() {
+                continue;
+            }
+            let mut question = vec![0; usize::from(u16::from_be_bytes(head))];
+            let _ = stream.read_exact(&mut question);
+            let m = service_reply(&question, port, false);
+            let _ = stream.write_all(&[&(m.len() as u16).to_be_bytes(), m.as_slice()].concat());
+        }
+    });
+    let server = Server::start(&conf(&format!(
+        "resolver {dns}; upstream u {{ zone u 64k; server srv.test service=http resolve; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }}\n\
+         location /name {{ proxy_pass http://$arg_h:{port}; }} }}"
+    )));
+    wait_for("the service", || by(&server.get("/"), &up).then_some(()));
+    assert!(by(&server.get("/name?h=srv.test"), &up));
+}
