@@ -10,3 +10,4 @@ mod processes;
 mod proxy;
 mod robustness;
 mod subcommands;
+mod tls;
