@@ -72,6 +72,14 @@ impl Files {
         }
     }
 
+    /// Reads a file again, also into a record that otherwise does not touch the disk: keys and certificates are
+    /// renewed while a configuration is in use.
+    pub fn refresh(&mut self, path: &Path) {
+        if let Some((_, content)) = self.contents.get_mut(path) {
+            *content = read_disk(path);
+        }
+    }
+
     /// Paths that match a pattern with `*`, `?` or `[...]`, sorted by bytes as glob(3) sorts in the C locale.
     pub fn glob(&mut self, pattern: &Path) -> Vec<PathBuf> {
         if let Some(found) = self.globs.get(pattern) {

@@ -60,6 +60,9 @@ struct Child {
     known: Vec<ListenAddr>,
 }
 
+/// Time between two looks at certificates.
+const RENEWAL: Duration = Duration::from_secs(2);
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {
     No,
@@ -83,6 +86,8 @@ pub struct Master {
     new_binary: Option<Pid>,
     /// Pid file as it is called now; `.oldbin` while a new binary runs.
     pid_file: PathBuf,
+    /// When certificates are looked at next, and what they looked like.
+    renewal: Option<(Instant, Vec<Option<(i64, i64, u64, u64)>>)>,
 }
 
 impl Master {
@@ -103,6 +108,29 @@ impl Master {
             pause: Duration::ZERO,
             new_binary: None,
             pid_file,
+            renewal: None,
+        }
+        .watching()
+    }
+
+    /// Begins to watch the certificates of the configuration, if it has any.
+    fn watching(mut self) -> Master {
+        self.watch_certificates();
+        self
+    }
+
+    fn watch_certificates(&mut self) {
+        let stamps = self.state.certificate_stamps();
+        self.renewal = (!stamps.is_empty()).then(|| (Instant::now() + RENEWAL, stamps));
+    }
+
+    /// Certificates that changed go to the worker, without a reload.
+    fn renew(&mut self) {
+        let Some((_, before)) = self.renewal.take() else { return };
+        let changed = before != self.state.certificate_stamps();
+        self.watch_certificates();
+        if changed && self.ending == Ending::No && !self.no_accept && self.state.renew(&self.log) {
+            self.hand_over();
         }
     }
 
@@ -140,7 +168,8 @@ impl Master {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        [self.kill_at, self.respawn_at].into_iter().flatten().min()
+        let renewal = self.renewal.as_ref().map(|(at, _)| *at);
+        [self.kill_at, self.respawn_at, renewal].into_iter().flatten().min()
     }
 
     fn signal(&mut self, received: Received) {
@@ -206,6 +235,9 @@ impl Master {
             for child in &self.children {
                 let _ = kill(child.pid, Signal::SIGKILL);
             }
+        }
+        if self.renewal.as_ref().is_some_and(|(at, _)| *at <= now) {
+            self.renew();
         }
         if self.respawn_at.is_some_and(|at| at <= now) {
             self.respawn_at = None;
@@ -363,6 +395,7 @@ impl Master {
         self.close_listeners(&kept);
         self.state = new;
         self.log = self.state.log();
+        self.watch_certificates();
         self.hand_over();
     }
 

@@ -155,6 +155,34 @@ impl State {
         Log::configured(&self.error_log, &self.logs)
     }
 
+    /// Takes renewed certificates and keys; everything else stays as it was read. What does not fit together
+    /// is refused, and the old ones are kept.
+    pub fn renew(&mut self, log: &Log) -> bool {
+        let Ok(mut files) = Files::from_bytes(&self.record) else { return false };
+        for path in &self.config.http.certificate_files {
+            files.refresh(path);
+        }
+        match load(&self.environment, &mut files) {
+            Ok((config, _)) => {
+                self.config = Arc::new(config);
+                self.record = files.to_bytes();
+                log.notice("certificates were renewed");
+                true
+            }
+            Err(e) => {
+                log.write(Level::Error, &format!("renewed certificates are not used: {}", files.render(&e)));
+                false
+            }
+        }
+    }
+
+    /// What tells whether certificates or keys were renewed.
+    pub fn certificate_stamps(&self) -> Vec<Option<(i64, i64, u64, u64)>> {
+        use std::os::unix::fs::MetadataExt;
+        let stamp = |m: std::fs::Metadata| (m.mtime(), m.mtime_nsec(), m.size(), m.ino());
+        self.config.http.certificate_files.iter().map(|p| std::fs::metadata(p).ok().map(stamp)).collect()
+    }
+
     /// Opens the log files anew (USR1). What cannot be opened keeps its old file, as in nginx.
     pub fn reopen_logs(&mut self) {
         let log = self.log();

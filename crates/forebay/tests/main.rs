@@ -11,4 +11,5 @@ mod processes;
 mod proxy;
 mod robustness;
 mod subcommands;
+mod tls;
 mod upstream;

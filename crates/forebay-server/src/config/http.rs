@@ -37,6 +37,8 @@ pub struct Http {
     pub upstreams: Vec<crate::upstream::Group>,
     /// Some variable shows what a ClientHello offers.
     pub shows_hello: bool,
+    /// Files of certificates and keys, which may be renewed.
+    pub certificate_files: Vec<std::path::PathBuf>,
     /// Directory of the configuration file: certificates that are loaded later are found from there.
     pub conf_dir: std::path::PathBuf,
     /// Whether any location has `auto_redirect`.
@@ -490,6 +492,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             shows_hello: [b"ssl_ciphers".as_slice(), b"ssl_curves", b"ssl_sigalgs"]
                 .iter()
                 .any(|v| self.cx.vars.uses_prefix(v)),
+            certificate_files: loader.paths,
             conf_dir: self.cx.conf_path(b""),
             has_auto_redirect: locations.iter().any(|l| l.auto_redirect),
             servers,

@@ -189,6 +189,8 @@ pub fn certified(
 #[derive(Default)]
 pub struct Loader {
     keys: HashMap<(Vec<u8>, Vec<u8>), Arc<CertifiedKey>>,
+    /// Files that were read.
+    pub paths: Vec<std::path::PathBuf>,
 }
 
 impl Loader {
@@ -223,6 +225,12 @@ impl Loader {
         };
         let cert_pem = text_of(&cert.text, |n| read(n, "certificate", cx)).map_err(|m| cert.error(m))?;
         let key_pem = text_of(key_text, |n| read(n, "certificate key", cx)).map_err(|m| key.error(m))?;
+        for name in [cert.text.as_slice(), key_text] {
+            let path = cx.conf_path(name);
+            if !name.starts_with(b"data:") && !self.paths.contains(&path) {
+                self.paths.push(path);
+            }
+        }
         let cert_name = shown(&cert.text, &cx.conf_path(&cert.text));
         let key_name = shown(key_text, &cx.conf_path(key_text));
         let made = certified((&cert_name, &cert_pem), (&key_name, &key_pem), passwords).map_err(|m| {

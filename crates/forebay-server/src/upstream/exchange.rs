@@ -522,8 +522,24 @@ async fn room(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -
     let deadline = Instant::now() + s.send_timeout.0;
     match conn.wait(For::Both, deadline, watch).await {
         Waited::Ready => {
+            if !conn.wire().is_plain() {
+                // What came may be a session ticket, which is no answer.
+                if !conn.readable() {
+                    return Ok(true);
+                }
+                let got = conn.read(&mut req.modules.upstream.head.buf, READ);
+                if let (Ok(n), Some(a)) = (got, req.modules.upstream.current()) {
+                    a.received += n as u64;
+                }
+                return Ok(matches!(got, Err(Errno::AGAIN)));
+            }
             let peeked = crate::wire::peek(&req.thread.reactor, conn.token());
-            Ok(matches!(peeked, Err(Errno::AGAIN)))
+            let silent = matches!(peeked, Err(Errno::AGAIN));
+            if silent {
+                // Otherwise the next wait would be over at once, and the thread would spin.
+                req.thread.reactor.drained(conn.token());
+            }
+            Ok(silent)
         }
         Waited::Timeout => {
             req.log(

@@ -1,0 +1,303 @@
+//! Encrypted connections: OpenSSL's client and curl on one side.
+
+use crate::harness::{Server, Site, wait_for};
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+fn openssl(site: &Site, args: &str) {
+    let done =
+        Command::new("openssl").args(args.split(' ')).current_dir(site.dir()).output().expect("openssl");
+    assert!(done.status.success(), "openssl {args}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// A site with certificates of both kinds, all signed by themselves.
+fn site(servers: &str) -> Site {
+    let site = Site::new(&format!(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; root %DIR%/html; client_body_temp_path %DIR%/body;\n\
+         ssl_certificate rsa.crt; ssl_certificate_key rsa.key; {servers} }}"
+    ));
+    for (name, key) in
+        [("rsa", "rsa:2048"), ("ec", "ec -pkeyopt ec_paramgen_curve:P-256"), ("client", "rsa:2048")]
+    {
+        openssl(
+            &site,
+            &format!(
+                "req -x509 -newkey {key} -nodes -keyout {name}.key -out {name}.crt -days 30 -subj /CN={name}"
+            ),
+        );
+    }
+    site.write("html/index.html", "hello");
+    site
+}
+
+/// Sends a request by `openssl s_client`; gives what it prints, the answer included.
+fn s_client(server: &Server, port: usize, args: &str, request: &str) -> String {
+    let mut child = Command::new("openssl")
+        .args(["s_client", "-connect", &server.addr(port).to_string(), "-ign_eof"])
+        .args(args.split_whitespace())
+        .current_dir(server.site.dir())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("openssl");
+    // It may have ended already, refused.
+    let _ = child.stdin.take().expect("stdin").write_all(request.as_bytes());
+    let done = child.wait_with_output().expect("end");
+    [done.stdout, done.stderr].iter().map(|b| String::from_utf8_lossy(b).into_owned()).collect()
+}
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+
+#[test]
+fn versions_ciphers_and_both_kinds_of_keys() {
+    let server = Server::start_on(site(
+        "ssl_certificate ec.crt; ssl_certificate_key ec.key;\n\
+         server { listen 127.0.0.1:%PORT0% ssl; return 200 \"$ssl_protocol $ssl_cipher $https $scheme\\n\"; }",
+    ));
+    let get = |args: &str| s_client(&server, 0, args, GET);
+    assert!(get("-tls1_3").contains("\nTLSv1.3 TLS_AES_256_GCM_SHA384 on https\n"));
+    for cipher in [
+        "ECDHE-RSA-AES128-GCM-SHA256",
+        "ECDHE-ECDSA-AES256-GCM-SHA384",
+        "ECDHE-RSA-CHACHA20-POLY1305",
+        "ECDHE-ECDSA-CHACHA20-POLY1305",
+    ] {
+        let got = get(&format!("-tls1_2 -cipher {cipher}"));
+        assert!(got.contains(&format!("\nTLSv1.2 {cipher} on https\n")), "{cipher}: {got}");
+        let own = if cipher.contains("ECDSA") { "subject=CN = ec" } else { "subject=CN = rsa" };
+        assert!(got.contains(own), "{cipher}");
+    }
+    assert!(
+        get("-tls1_3 -ciphersuites TLS_CHACHA20_POLY1305_SHA256").contains("TLS_CHACHA20_POLY1305_SHA256 on")
+    );
+    assert!(!get("-tls1_2 -cipher AES256-SHA").contains("TLSv1.2 AES256-SHA"));
+    // Plain HTTP is told so, and bytes that are neither end the connection.
+    let plain = String::from_utf8_lossy(&server.raw(GET.as_bytes())).into_owned();
+    assert!(plain.starts_with("HTTP/1.1 400") && plain.contains("plain HTTP request was sent to HTTPS port"));
+    assert_eq!(server.raw(&[0x16, 3, 1, 0, 5, 9, 9, 9, 9, 9]).first(), Some(&21), "an alert");
+}
+
+#[test]
+fn files_of_every_size_arrive_whole_and_uploads_too() {
+    let site = site(
+        "server { listen 127.0.0.1:%PORT0% ssl; client_max_body_size 64m; location /up/ { \
+         proxy_pass https://127.0.0.1:%PORT1%/; } }\n\
+         server { listen 127.0.0.1:%PORT1% ssl; client_max_body_size 64m; ssl_buffer_size 4k; \
+         location /len { proxy_pass http://127.0.0.1:%PORT2%; } }\n\
+         server { listen 127.0.0.1:%PORT2%; client_max_body_size 64m; return 200 $content_length; }",
+    );
+    for size in [1usize, 5_000, 70_000, 1_000_000, 5_000_000] {
+        let text: String = (0..size).map(|i| char::from(b'a' + (i * 7 % 26) as u8)).collect();
+        site.write(&format!("html/{size}"), &text);
+    }
+    let server = Server::start_on(site);
+    let curl = |args: &[&str]| {
+        let done = Command::new("curl").args(["-sk", "--max-time", "30"]).args(args).output().expect("curl");
+        assert!(done.status.success(), "{args:?}: {:?}\n{}", done.status, server.error_log());
+        done.stdout
+    };
+    for size in ["1", "5000", "70000", "1000000", "5000000"] {
+        let want = server.site.read(&format!("html/{size}"));
+        for (port, path) in [(0, ""), (1, ""), (0, "/up")] {
+            for version in ["--tls-max=1.2", "--tlsv1.3"] {
+                let version: Vec<&str> = version.split('=').collect();
+                let url = format!("https://{}{path}/{size}", server.addr(port));
+                let got = curl(&[version.as_slice(), &[url.as_str()]].concat());
+                assert!(got == want.as_bytes(), "{url}: {} bytes", got.len());
+            }
+        }
+    }
+    let file = server.site.dir().join("html/5000000");
+    let url = format!("https://{}/up/len", server.addr(0));
+    let got = curl(&["-X", "POST", "--data-binary", &format!("@{}", file.display()), &url]);
+    assert_eq!(String::from_utf8_lossy(&got), "5000000");
+}
+
+#[test]
+fn names_choose_certificates_and_refused_names_get_an_alert() {
+    let server = Server::start_on(site(
+        "server { listen 127.0.0.1:%PORT0% ssl; ssl_reject_handshake on; }\n\
+         server { listen 127.0.0.1:%PORT0% ssl; server_name a.test; return 200 a; }\n\
+         server { listen 127.0.0.1:%PORT0% ssl; server_name *.b.test; ssl_certificate ec.crt; \
+         ssl_certificate_key ec.key; ssl_protocols TLSv1.2; return 200 \"$ssl_server_name $ssl_protocol\\n\"; }\n\
+         server { listen 127.0.0.1:%PORT0% ssl; server_name v.test; ssl_certificate $ssl_server_name.crt; \
+         ssl_certificate_key ec.key; return 200 v; }",
+    ));
+    let get = |name: &str| {
+        s_client(
+            &server,
+            0,
+            &format!("-servername {name}"),
+            &GET.replace("Host: h", &format!("Host: {name}")),
+        )
+    };
+    assert!(get("a.test").contains("subject=CN = rsa"));
+    let b = get("x.b.test");
+    assert!(b.contains("subject=CN = ec") && b.contains("\nx.b.test TLSv1.2\n"), "{b}");
+    assert!(get("other.test").contains("unrecognized name"));
+    assert!(!get("v.test").contains("200 OK"), "there is no such file");
+    // The worker reads it as the user that it is.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(server.site.dir().join("ec.key"), open).expect("mode");
+    std::fs::copy(server.site.dir().join("ec.crt"), server.site.dir().join("v.test.crt")).expect("copy");
+    assert!(get("v.test").contains("subject=CN = ec"));
+    assert!(server.error_log().contains("cannot load certificate"));
+}
+
+#[test]
+fn sessions_are_resumed_where_they_may_be() {
+    let tls = "return 200 \"reused:$ssl_session_reused\\n\";";
+    let site = site(&format!(
+        "server {{ listen 127.0.0.1:%PORT0% ssl; {tls} }}\n\
+         server {{ listen 127.0.0.1:%PORT1% ssl; ssl_session_tickets off; {tls} }}\n\
+         server {{ listen 127.0.0.1:%PORT2% ssl; ssl_session_tickets off; ssl_session_cache shared:S:1m; {tls} }}\n\
+         server {{ listen 127.0.0.1:%PORT3% ssl; ssl_session_ticket_key k.key; {tls} }}"
+    ));
+    std::fs::write(site.dir().join("k.key"), [7; 80]).expect("key");
+    let server = Server::start_on(site);
+    for (port, resumes) in [(0, true), (1, false), (2, true), (3, true)] {
+        for version in ["-tls1_2", "-tls1_3"] {
+            let first = s_client(&server, port, &format!("{version} -sess_out s{port}"), GET);
+            assert!(first.contains("\nreused:.\n"), "{port} {version}");
+            if !server.site.dir().join(format!("s{port}")).exists() {
+                assert!(!resumes, "{port} {version}: no session");
+                continue;
+            }
+            let again = s_client(&server, port, &format!("{version} -sess_in s{port}"), GET);
+            let want = if resumes { "\nreused:r\n" } else { "\nreused:.\n" };
+            assert!(again.contains(want), "{port} {version}: {again}");
+        }
+    }
+}
+
+#[test]
+fn client_certificates_are_judged() {
+    let server = Server::start_on(site(
+        "ssl_client_certificate client.crt;\n\
+         server { listen 127.0.0.1:%PORT0% ssl; ssl_verify_client on; return 200 \
+         \"$ssl_client_verify $ssl_client_s_dn\\n\"; }\n\
+         server { listen 127.0.0.1:%PORT1% ssl; ssl_verify_client optional; return 200 \"$ssl_client_verify\\n\"; }\n\
+         server { listen 127.0.0.1:%PORT2% ssl; ssl_verify_client optional_no_ca; return 200 \
+         \"$ssl_client_verify\\n\"; }",
+    ));
+    let with = |port, name: &str| s_client(&server, port, &format!("-cert {name}.crt -key {name}.key"), GET);
+    assert!(with(0, "client").contains("\nSUCCESS CN=client\n"));
+    assert!(with(0, "rsa").contains("400 The SSL certificate error"));
+    assert!(s_client(&server, 0, "", GET).contains("400 No required SSL certificate was sent"));
+    assert!(s_client(&server, 1, "", GET).contains("\nNONE\n"));
+    assert!(with(2, "ec").contains("\nFAILED:self-signed certificate\n"));
+    server.wait_for_log("client SSL certificate verify error: (18:self-signed certificate)", 1);
+}
+
+#[test]
+fn upstreams_are_judged() {
+    let server = Server::start_on(site(
+        "server { listen 127.0.0.1:%PORT1% ssl; return 200 \"[$ssl_server_name]\"; }\n\
+         server { listen 127.0.0.1:%PORT0%; proxy_ssl_server_name on; proxy_ssl_verify on;\n\
+         location /good { proxy_ssl_trusted_certificate rsa.crt; proxy_ssl_name rsa; \
+         proxy_pass https://127.0.0.1:%PORT1%; }\n\
+         location /name { proxy_ssl_trusted_certificate rsa.crt; proxy_ssl_name other; \
+         proxy_pass https://127.0.0.1:%PORT1%; }\n\
+         location /trust { proxy_ssl_trusted_certificate ec.crt; proxy_ssl_name rsa; \
+         proxy_pass https://127.0.0.1:%PORT1%; } }",
+    ));
+    assert!(server.get("/good").ends_with("[rsa]"));
+    assert!(server.get("/name").contains("502 Bad Gateway"));
+    assert!(server.get("/trust").contains("502 Bad Gateway"));
+    server.wait_for_log(
+        "upstream SSL certificate does not match \"other\" while SSL handshaking to upstream",
+        1,
+    );
+    server.wait_for_log("upstream SSL certificate verify error: (18:self-signed certificate)", 1);
+}
+
+#[test]
+fn half_a_handshake_is_given_up() {
+    let server =
+        Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; client_header_timeout 300ms; }"));
+    let mut stream = std::net::TcpStream::connect(server.addr(0)).expect("connect");
+    stream.write_all(&[0x16, 3, 1, 0, 200, 1]).expect("write");
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).expect("timeout");
+    assert_eq!(std::io::Read::read(&mut stream, &mut [0; 10]).expect("end"), 0);
+    server.wait_for_log("client timed out (110: Connection timed out) while SSL handshaking", 1);
+}
+
+#[test]
+fn mistakes_are_told_in_nginx_words() {
+    let mistakes = [
+        (
+            "ssl_certificate nope.crt; ssl_certificate_key rsa.key;",
+            "nope.crt\": BIO_new_file() failed (SSL: error:80000002:system library::No such file or directory",
+        ),
+        ("ssl_certificate rsa.crt; ssl_certificate_key nope.key;", "cannot load certificate key"),
+        ("ssl_certificate rsa.crt; ssl_certificate_key other.key;", "key values mismatch"),
+        ("ssl_certificate rsa.crt;", "no \"ssl_certificate_key\" is defined for certificate \"rsa.crt\""),
+        ("", "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive in"),
+        (
+            "ssl_ciphers AES256-SHA;",
+            "SSL_CTX_set_cipher_list(\"AES256-SHA\") failed (SSL: error:0A0000B9:SSL routines::no cipher match)",
+        ),
+        ("ssl_ecdh_curve foo;", "group 'foo' cannot be set"),
+        ("ssl_session_cache foo;", "invalid session cache \"foo\""),
+        ("ssl_session_ticket_key rsa.key;", "must be 48 or 80 bytes"),
+        ("ssl_certificate rsa.crt; ssl_certificate_key locked.key;", "bad password read"),
+    ];
+    for (lines, message) in mistakes {
+        let site =
+            Site::new(&format!("events {{}}\nhttp {{ server {{ listen 127.0.0.1:%PORT0% ssl; {lines} }} }}"));
+        for name in ["rsa", "other"] {
+            openssl(
+                &site,
+                &format!("req -x509 -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.crt -subj /CN=x"),
+            );
+        }
+        openssl(&site, "rsa -in rsa.key -aes256 -passout pass:x -out locked.key");
+        let told = site.run(&["-t"]);
+        let text = String::from_utf8_lossy(&told.stderr).into_owned();
+        assert!(!told.status.success(), "{lines}");
+        assert!(text.contains("[emerg]"), "{lines}: {text}");
+        assert!(text.contains(message), "{lines}: {text}");
+    }
+}
+
+#[test]
+fn locked_keys_are_opened_by_their_passwords() {
+    let site = site(
+        "server { listen 127.0.0.1:%PORT0% ssl; ssl_certificate_key aes.key; ssl_certificate rsa.crt; \
+         ssl_password_file words; }\n\
+         server { listen 127.0.0.1:%PORT1% ssl; ssl_certificate_key old.key; ssl_certificate rsa.crt; \
+         ssl_password_file words; }\n\
+         server { listen 127.0.0.1:%PORT2% ssl; ssl_certificate_key des.key; ssl_certificate rsa.crt; \
+         ssl_password_file words; }",
+    );
+    openssl(&site, "pkcs8 -topk8 -in rsa.key -v2 aes-256-cbc -passout pass:second -out aes.key");
+    openssl(&site, "rsa -in rsa.key -aes128 -traditional -passout pass:second -out old.key");
+    openssl(&site, "pkcs8 -topk8 -in rsa.key -v2 des3 -passout pass:second -out des.key");
+    site.write("words", "first\nsecond\n");
+    let server = Server::start_on(site);
+    for port in 0..3 {
+        wait_for("an answer", || s_client(&server, port, "", GET).contains("HTTP/1.1 ").then_some(()));
+    }
+}
+
+#[test]
+fn renewed_certificates_are_used_without_a_reload() {
+    let server = Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; return 200 x; }"));
+    let subject =
+        |name: &str| s_client(&server, 0, "", GET).contains(&format!("subject=CN = {name}")).then_some(());
+    assert!(subject("rsa").is_some());
+    let copy = |from: &str, to: &str| {
+        std::fs::copy(server.site.dir().join(from), server.site.dir().join(to)).expect("copy");
+    };
+    // Half of a new pair is refused.
+    copy("client.crt", "rsa.crt");
+    wait_for("the refusal", || {
+        server.error_log().contains("renewed certificates are not used").then_some(())
+    });
+    assert!(subject("rsa").is_some());
+    copy("client.key", "rsa.key");
+    wait_for("the new certificate", || subject("client"));
+    assert!(server.error_log().contains("certificates were renewed"));
+}
