@@ -5,6 +5,7 @@ use crate::reactor::Token;
 use crate::request::Request;
 use crate::response::Part;
 use crate::thread::Thread;
+use crate::upstream::stream::{Body, Pulled};
 use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::{Framing, Version};
@@ -477,11 +478,7 @@ async fn room(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     let timeout = http.location(req).settings.core.send_timeout.0;
     let ready =
         thread.reactor.deadline(Instant::now() + timeout, thread.reactor.writable(token)).await.is_some();
-    if !ready {
-        req.timed_out = true;
-        req.log(Level::Info, "client timed out (110: Connection timed out) while sending response to client");
-    }
-    ready
+    ready || too_slow(req)
 }
 
 /// Logs that a response cannot be sent, which mostly is the client's doing.
@@ -714,7 +711,7 @@ async fn send_parts(
             let n = match pace.allowance(want) {
                 Ok(n) => n,
                 Err(wait) => {
-                    if !flush(thread, req, token, &mut pending).await {
+                    if !flush_parts(thread, req, token, &mut pending).await {
                         return false;
                     }
                     if client_gone_within(thread, token, wait).await {
@@ -744,7 +741,7 @@ async fn send_parts(
                 }
                 push_piece(req, &piece, last && at + n == len, chunked, &mut pending);
                 req.give_buf(piece);
-                if pending.len() >= 64 * 1024 && !flush(thread, req, token, &mut pending).await {
+                if pending.len() >= 64 * 1024 && !flush_parts(thread, req, token, &mut pending).await {
                     return false;
                 }
             }
@@ -758,23 +755,22 @@ async fn send_parts(
         }
         end_chunks(req, &mut pending);
     }
-    let ok = flush(thread, req, token, &mut pending).await;
+    let ok = flush_parts(thread, req, token, &mut pending).await;
     req.give_buf(pending);
     ok
 }
 
-/// Sends head, parts and what comes from an upstream. Nothing is read from the upstream before the client has
-/// taken what was read before.
+/// Sends head, parts and what comes from an upstream. What the client does not take at once is read ahead as far
+/// as the configuration allows.
 async fn send_source(
     thread: &Rc<Thread>,
     req: &mut Request,
     token: Token,
     head: &[u8],
-    mut source: Box<crate::upstream::stream::Body>,
+    mut source: Box<Body>,
     chunked: bool,
     rate: Option<(u64, u64)>,
 ) -> bool {
-    use crate::upstream::stream::Pulled;
     let mut pace = Pace::new(rate, head.len());
     let mut pending = req.take_buf();
     pending.extend_from_slice(head);
@@ -787,14 +783,33 @@ async fn send_source(
     loop {
         if state == Pulled::Blocked {
             state = source.pull(req, &mut piece);
+            if source.unsettled() {
+                source.settle(req).await;
+            }
+            if state == Pulled::Stored {
+                state = source.load(req, &mut piece).await;
+            }
+        }
+        if state == Pulled::End && crate::modules::slice::wants_more(req) {
+            state = match Box::pin(crate::modules::slice::next(req)).await {
+                Some(next) => {
+                    source.abandon(req);
+                    *source = next;
+                    Pulled::Data
+                }
+                None => Pulled::Failed,
+            };
         }
         if state == Pulled::Failed {
-            flush(thread, req, token, &mut pending).await;
+            if !crate::modules::slice::active(req) {
+                flush(thread, req, token, &mut pending, &mut source).await;
+            }
             ok = false;
             break;
         }
         let last = state == Pulled::End;
-        if !send_piece(thread, req, token, &piece, last, chunked, &mut pace, &mut pending).await {
+        if !send_piece(thread, req, token, &piece, last, chunked, &mut pace, &mut pending, &mut source).await
+        {
             ok = false;
             break;
         }
@@ -803,7 +818,7 @@ async fn send_source(
             break;
         }
         if state == Pulled::Blocked
-            && (!flush(thread, req, token, &mut pending).await || !source.wait(req).await)
+            && (!flush(thread, req, token, &mut pending, &mut source).await || !source.wait(req).await)
         {
             ok = false;
             break;
@@ -814,8 +829,10 @@ async fn send_source(
         if chunked {
             end_chunks(req, &mut pending);
         }
-        ok = flush(thread, req, token, &mut pending).await;
+        ok = flush(thread, req, token, &mut pending, &mut source).await;
     }
+    // What is to be stored is read to its end for the next client.
+    source.drain(req).await;
     source.abandon(req);
     req.give_buf(piece);
     req.give_buf(pending);
@@ -833,6 +850,7 @@ async fn send_piece(
     chunked: bool,
     pace: &mut Pace,
     pending: &mut Vec<u8>,
+    source: &mut Body,
 ) -> bool {
     let mut rest = piece;
     loop {
@@ -840,8 +858,11 @@ async fn send_piece(
             Ok(n) => n as usize,
             Err(_) if rest.is_empty() => 0,
             Err(wait) => {
-                if !flush(thread, req, token, pending).await || client_gone_within(thread, token, wait).await
-                {
+                if !flush(thread, req, token, pending, source).await {
+                    return false;
+                }
+                source.meanwhile(req, None, Instant::now() + wait).await;
+                if client_gone_within(thread, token, Duration::ZERO).await {
                     return false;
                 }
                 continue;
@@ -851,13 +872,56 @@ async fn send_piece(
         rest = later;
         push_piece(req, now, last && rest.is_empty(), chunked, pending);
         pace.sent += now.len() as u64;
-        if pending.len() >= 16 * 1024 && !flush(thread, req, token, pending).await {
+        if pending.len() >= 16 * 1024 && !flush(thread, req, token, pending, source).await {
             return false;
         }
         if rest.is_empty() {
             return true;
         }
     }
+}
+
+/// Writes what has gathered; while the client takes nothing, the source is read ahead.
+async fn flush(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    token: Token,
+    pending: &mut Vec<u8>,
+    source: &mut Body,
+) -> bool {
+    let mut rest = pending.as_slice();
+    let mut ok = true;
+    while !rest.is_empty() && ok {
+        match thread.reactor.with_fd(token, |fd| rustix::net::send(fd, rest, SendFlags::NOSIGNAL)) {
+            Some(Ok(n)) => {
+                req.sent += n as u64;
+                rest = rest.get(n..).unwrap_or_default();
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            Some(Err(Errno::INTR)) => continue,
+            Some(Err(Errno::AGAIN)) => {}
+            got => {
+                ok = failed(req, "writev()", got);
+                continue;
+            }
+        }
+        let http = req.http();
+        let until = Instant::now() + http.location(req).settings.core.send_timeout.0;
+        if !source.meanwhile(req, Some(token), until).await {
+            ok = too_slow(req);
+        }
+    }
+    pending.clear();
+    ok
+}
+
+/// Logs a client that takes nothing in time.
+fn too_slow(req: &mut Request) -> bool {
+    req.timed_out = true;
+    req.log(Level::Info, "client timed out (110: Connection timed out) while sending response to client");
+    false
 }
 
 fn end_chunks(req: &mut Request, pending: &mut Vec<u8>) {
@@ -914,7 +978,7 @@ fn push_piece(req: &mut Request, piece: &[u8], last: bool, chunked: bool, out: &
     }
 }
 
-async fn flush(thread: &Rc<Thread>, req: &mut Request, token: Token, pending: &mut Vec<u8>) -> bool {
+async fn flush_parts(thread: &Rc<Thread>, req: &mut Request, token: Token, pending: &mut Vec<u8>) -> bool {
     if pending.is_empty() {
         return true;
     }
@@ -935,7 +999,7 @@ async fn send_head_more(thread: &Rc<Thread>, req: &mut Request, token: Token, pe
         req.sent += n as u64;
         pending.drain(..n);
     }
-    flush(thread, req, token, pending).await
+    flush_parts(thread, req, token, pending).await
 }
 
 /// Brings bytes of a part into memory.

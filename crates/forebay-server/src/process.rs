@@ -74,6 +74,7 @@ impl Worker {
             Arc::new((0..count).map(|_| Arc::new(Counters::default())).collect());
         let (end, tokio) = start_tokio()?;
         let mut worker = Worker { threads: Vec::new(), _tokio: end, sockets: Mutex::default() };
+        crate::cache::manager::attend(&generation.config.http.caches);
         let shares = worker.shares(generation, count);
         for (i, share) in shares.into_iter().enumerate() {
             let mailbox = Arc::new(Mailbox::default());
@@ -130,6 +131,7 @@ impl Worker {
 
     /// Gives the threads a new configuration. Connections stay.
     pub fn reload(&self, generation: Generation) {
+        crate::cache::manager::attend(&generation.config.http.caches);
         let shares = self.shares(generation, self.threads.len());
         self.tell(|i| Command::Reload(Box::new(shares[i].clone())));
     }

@@ -87,6 +87,7 @@ pub fn configure_arguments() -> String {
         "gzip_static_module",
         "random_index_module",
         "secure_link_module",
+        "slice_module",
         "stub_status_module",
     ] {
         text.push_str(&format!(" --with-http_{module}"));

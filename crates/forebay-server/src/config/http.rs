@@ -29,12 +29,16 @@ pub struct Http {
     pub addresses: Vec<ListenerAddresses>,
     /// Log formats.
     pub log_formats: Vec<crate::access_log::Format>,
+    /// A number that no other configuration of this process has.
+    pub serial: u64,
     /// Some variable shows a field of the response head.
     pub logs_sent_fields: bool,
     /// `charset_map`s.
     pub charset_maps: modules::charset::Maps,
     /// Upstream groups.
     pub upstreams: Vec<crate::upstream::Group>,
+    /// Caches of responses.
+    pub caches: Vec<std::sync::Arc<crate::cache::Cache>>,
     /// Whether any location has `auto_redirect`.
     pub has_auto_redirect: bool,
 }
@@ -437,13 +441,18 @@ impl<'s, 'f> Builder<'s, 'f> {
         if let Some(message) = self.cx.zones.undefined() {
             return Err(super::plain(&message));
         }
+        if let Some(message) = self.cx.caches.undefined() {
+            return Err(super::plain(&message));
+        }
         let upstreams = std::mem::take(self.cx.upstreams).finish(self.cx)?;
         let http = Http {
             upstreams,
+            caches: std::mem::take(self.cx.caches).finish(),
             has_auto_redirect: locations.iter().any(|l| l.auto_redirect),
             servers,
             locations,
             vars: Vec::new(),
+            serial: crate::request::next_serial(),
             logs_sent_fields: false,
             addresses,
             log_formats: std::mem::take(self.cx.log_formats),

@@ -82,6 +82,8 @@ pub struct Upstreamed {
     pub log_name: Vec<u8>,
     /// Path and query that stand behind it.
     pub log_path: Vec<u8>,
+    /// Why the last server failed; `None`: it did not, or the client is to blame.
+    pub fault: Option<NextUpstream>,
 }
 
 impl Upstreamed {
@@ -182,6 +184,7 @@ pub async fn run(
     let conf = req.conf.clone();
     let begun = Instant::now();
     let mut tried: Vec<usize> = Vec::new();
+    req.modules.upstream.fault = Some(NextUpstream::Error);
     let mut redirected = !req.modules.upstream.attempts.is_empty();
     loop {
         let now = req.thread.reactor.now();
@@ -227,6 +230,7 @@ pub async fn run(
             }
             Err(fault) => fault,
         };
+        req.modules.upstream.fault = Some(fault.kind).filter(|_| !fault.last);
         let reused = lease.conn.as_ref().is_some_and(|c| c.reused);
         drop(lease);
         let received = {
@@ -343,7 +347,9 @@ async fn attempt(
     body: &Outgoing,
     s: &Settings,
 ) -> Result<(), Fault> {
-    let mut watch = Watch::new((!s.ignore_client_abort).then_some(req.token));
+    // What will be stored is fetched to its end.
+    let watched = !s.ignore_client_abort && !req.modules.proxy_cache.detached;
+    let mut watch = Watch::new(watched.then_some(req.token));
     req.modules.upstream.head.advance(usize::MAX);
     let idle = match lease.group {
         Some(g) => take_idle(req, &lease.conf, g, lease.peer, lease.location),

@@ -4,6 +4,7 @@
 pub mod config;
 pub mod conn;
 pub mod exchange;
+pub mod spool;
 pub mod stream;
 pub mod tunnel;
 pub mod vars;
