@@ -80,7 +80,7 @@ impl Default for FirstLines {
 
 /// A request head. All slices point into `buf`; the head is reused from request to request, so that a
 /// warm connection allocates nothing.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct RequestHead {
     /// Bytes as received (HTTP/1) or as decoded (HTTP/2). Bytes after `len` belong to the body or to
     /// the next request.

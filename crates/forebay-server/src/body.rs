@@ -5,6 +5,7 @@ use crate::request::Request;
 use crate::response::Part;
 use crate::thread::Thread;
 use crate::wire::{self, Then};
+use crate::upstream::stream::{Body, Pulled};
 use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::{Framing, Version};
@@ -487,11 +488,7 @@ async fn room(thread: &Rc<Thread>, req: &mut Request) -> bool {
     let timeout = http.location(req).settings.core.send_timeout.0;
     let until = Instant::now() + timeout;
     let ready = thread.reactor.deadline(until, req.conn.wire.wait_writable(thread)).await.is_some();
-    if !ready {
-        req.timed_out = true;
-        req.log(Level::Info, "client timed out (110: Connection timed out) while sending response to client");
-    }
-    ready
+    ready || too_slow(req)
 }
 
 /// Logs that a response cannot be sent, which mostly is the client's doing.
@@ -697,7 +694,7 @@ async fn send_parts(
             let n = match pace.allowance(want) {
                 Ok(n) => n,
                 Err(wait) => {
-                    if !flush(thread, req, &mut pending).await {
+                    if !flush_parts(thread, req, &mut pending).await {
                         return false;
                     }
                     if client_gone_within(thread, req, wait).await {
@@ -727,7 +724,7 @@ async fn send_parts(
                 }
                 push_piece(req, &piece, last && at + n == len, chunked, &mut pending);
                 req.give_buf(piece);
-                if pending.len() >= 64 * 1024 && !flush(thread, req, &mut pending).await {
+                if pending.len() >= 64 * 1024 && !flush_parts(thread, req, &mut pending).await {
                     return false;
                 }
             }
@@ -741,22 +738,21 @@ async fn send_parts(
         }
         end_chunks(req, &mut pending);
     }
-    let ok = flush(thread, req, &mut pending).await;
+    let ok = flush_parts(thread, req, &mut pending).await;
     req.give_buf(pending);
     ok
 }
 
-/// Sends head, parts and what comes from an upstream. Nothing is read from the upstream before the client has
-/// taken what was read before.
+/// Sends head, parts and what comes from an upstream. What the client does not take at once is read ahead as far
+/// as the configuration allows.
 async fn send_source(
     thread: &Rc<Thread>,
     req: &mut Request,
     head: &[u8],
-    mut source: Box<crate::upstream::stream::Body>,
+    mut source: Box<Body>,
     chunked: bool,
     rate: Option<(u64, u64)>,
 ) -> bool {
-    use crate::upstream::stream::Pulled;
     let mut pace = Pace::new(rate, head.len());
     let mut pending = req.take_buf();
     pending.extend_from_slice(head);
@@ -769,14 +765,33 @@ async fn send_source(
     loop {
         if state == Pulled::Blocked {
             state = source.pull(req, &mut piece);
+            if source.unsettled() {
+                source.settle(req).await;
+            }
+            if state == Pulled::Stored {
+                state = source.load(req, &mut piece).await;
+            }
+        }
+        if state == Pulled::End && crate::modules::slice::wants_more(req) {
+            state = match Box::pin(crate::modules::slice::next(req)).await {
+                Some(next) => {
+                    source.abandon(req);
+                    *source = next;
+                    Pulled::Data
+                }
+                None => Pulled::Failed,
+            };
         }
         if state == Pulled::Failed {
-            flush(thread, req, &mut pending).await;
+            if !crate::modules::slice::active(req) {
+                flush(thread, req, &mut pending, &mut source).await;
+            }
             ok = false;
             break;
         }
         let last = state == Pulled::End;
-        if !send_piece(thread, req, &piece, last, chunked, &mut pace, &mut pending).await {
+        if !send_piece(thread, req, &piece, last, chunked, &mut pace, &mut pending, &mut source).await
+        {
             ok = false;
             break;
         }
@@ -784,7 +799,9 @@ async fn send_source(
         if last {
             break;
         }
-        if state == Pulled::Blocked && (!flush(thread, req, &mut pending).await || !source.wait(req).await) {
+        if state == Pulled::Blocked
+            && (!flush(thread, req, &mut pending, &mut source).await || !source.wait(req).await)
+        {
             ok = false;
             break;
         }
@@ -794,8 +811,10 @@ async fn send_source(
         if chunked {
             end_chunks(req, &mut pending);
         }
-        ok = flush(thread, req, &mut pending).await;
+        ok = flush(thread, req, &mut pending, &mut source).await;
     }
+    // What is to be stored is read to its end for the next client.
+    source.drain(req).await;
     source.abandon(req);
     req.give_buf(piece);
     req.give_buf(pending);
@@ -812,6 +831,7 @@ async fn send_piece(
     chunked: bool,
     pace: &mut Pace,
     pending: &mut Vec<u8>,
+    source: &mut Body,
 ) -> bool {
     let mut rest = piece;
     loop {
@@ -819,7 +839,11 @@ async fn send_piece(
             Ok(n) => n as usize,
             Err(_) if rest.is_empty() => 0,
             Err(wait) => {
-                if !flush(thread, req, pending).await || client_gone_within(thread, req, wait).await {
+                if !flush(thread, req, pending, source).await {
+                    return false;
+                }
+                source.meanwhile(req, false, Instant::now() + wait).await;
+                if client_gone_within(thread, req, Duration::ZERO).await {
                     return false;
                 }
                 continue;
@@ -829,13 +853,55 @@ async fn send_piece(
         rest = later;
         push_piece(req, now, last && rest.is_empty(), chunked, pending);
         pace.sent += now.len() as u64;
-        if pending.len() >= 16 * 1024 && !flush(thread, req, pending).await {
+        if pending.len() >= 16 * 1024 && !flush(thread, req, pending, source).await {
             return false;
         }
         if rest.is_empty() {
             return true;
         }
     }
+}
+
+/// Writes what has gathered; while the client takes nothing, the source is read ahead.
+async fn flush(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    pending: &mut Vec<u8>,
+    source: &mut Body,
+) -> bool {
+    let mut rest = pending.as_slice();
+    let mut ok = true;
+    let mut full = false;
+    while (!rest.is_empty() || full) && ok {
+        match req.conn.wire.send(thread, rest, Then::Nothing) {
+            Ok(sent) => {
+                req.sent += sent.bytes as u64;
+                rest = rest.get(sent.bytes..).unwrap_or_default();
+                full = sent.full;
+            }
+            Err(Errno::AGAIN) => full = true,
+            Err(e) => {
+                ok = failed(req, "writev()", e);
+                continue;
+            }
+        }
+        if full {
+            let http = req.http();
+            let until = Instant::now() + http.location(req).settings.core.send_timeout.0;
+            if !source.meanwhile(req, true, until).await {
+                ok = too_slow(req);
+            }
+        }
+    }
+    pending.clear();
+    ok
+}
+
+/// Logs a client that takes nothing in time.
+fn too_slow(req: &mut Request) -> bool {
+    req.timed_out = true;
+    req.log(Level::Info, "client timed out (110: Connection timed out) while sending response to client");
+    false
 }
 
 fn end_chunks(req: &mut Request, pending: &mut Vec<u8>) {
@@ -891,7 +957,7 @@ fn push_piece(req: &mut Request, piece: &[u8], last: bool, chunked: bool, out: &
     }
 }
 
-async fn flush(thread: &Rc<Thread>, req: &mut Request, pending: &mut Vec<u8>) -> bool {
+async fn flush_parts(thread: &Rc<Thread>, req: &mut Request, pending: &mut Vec<u8>) -> bool {
     if pending.is_empty() {
         return true;
     }
@@ -909,7 +975,7 @@ async fn send_head_more(thread: &Rc<Thread>, req: &mut Request, pending: &mut Ve
         req.sent += sent.bytes as u64;
         pending.drain(..sent.bytes);
     }
-    flush(thread, req, pending).await
+    flush_parts(thread, req, pending).await
 }
 
 /// Brings bytes of a part into memory.

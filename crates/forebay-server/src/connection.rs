@@ -109,6 +109,10 @@ impl End {
 }
 
 async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
+    if let Some(work) = thread.background.take(job.token) {
+        crate::background::run(thread, req, job.token, *work).await;
+        return;
+    }
     let Job { token, mut conn } = job;
     if let Some(stream) = conn.wire.as_stream().cloned() {
         return serve_stream(thread, req, conn, stream).await;
@@ -530,14 +534,16 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
     req.keep_alive &= !thread.quitting.get();
     let mut out = req.take_buf();
     out.reserve(HEAD);
-    let framing = if head::write_file(req, &mut out) {
+    let framing = if head::write_lean(req, &mut out) || head::write_file(req, &mut out) {
         BodyFraming::Plain
     } else {
         run_header_filters(req).await;
         if req.drop_connection {
             return false;
         }
-        head::write(req, &mut out)
+        let framing = head::write(req, &mut out);
+        head::remember(req, &out);
+        framing
     };
     req.closes_at_once = !req.keep_alive && req.resp.source.is_none();
     req.sent_head = out.len() as u64;
@@ -553,6 +559,7 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
                 if sent && source.relay(req).await {
                     req.keep_alive = false;
                 }
+                source.drain(req).await;
                 source.abandon(req);
             }
             sent
@@ -762,7 +769,7 @@ impl Request {
     }
 
     /// Resets what belongs to one request.
-    fn begin_request(&mut self) {
+    pub(crate) fn begin_request(&mut self) {
         self.conf = self.thread.config();
         self.resp.clear();
         self.method = self.head.method;
@@ -803,7 +810,7 @@ impl Request {
     }
 
     /// Chooses the virtual server by the host, and with it the first location level.
-    fn choose_server(&mut self) {
+    pub(crate) fn choose_server(&mut self) {
         let http = self.http();
         self.server = 0;
         if let Some(a) = self.address() {

@@ -73,8 +73,8 @@ pub struct OpenFile {
 /// The fields of a plain 200 answer for a file, from `Content-Type` to the empty line.
 #[derive(Debug)]
 pub struct Tail {
-    /// Location that it was made for, and the address of its configuration.
-    pub made_for: (usize, usize),
+    /// Location that it was made for, and the serial number of its configuration.
+    pub made_for: (usize, u64),
     /// The bytes.
     pub bytes: Box<[u8]>,
 }

@@ -1,6 +1,6 @@
 //! The response head as it goes onto an HTTP/1 connection (nginx: the header filter). Hot path.
 
-use crate::config::http::Http;
+use crate::cache::local::{Entry, SentHead};
 use crate::file_cache::{OpenFile, Tail};
 use crate::modules::core::{ServerTokens, Settings};
 use crate::request::{Peer, Request};
@@ -253,6 +253,83 @@ fn local_address(req: &Request, out: &mut Vec<u8>) {
     }
 }
 
+/// Whether the answer will go out as it is, whole, and with a head that depends on nothing but its location.
+fn is_plain(req: &Request) -> bool {
+    let first = &req.head.first.0;
+    let asks =
+        [Name::Range, Name::IfModifiedSince, Name::IfUnmodifiedSince, Name::IfMatch, Name::IfNoneMatch];
+    let http = req.http();
+    let l = http.location(req);
+    req.status_override.is_none()
+        && req.keep_alive
+        && req.head.version == Version::Http11
+        && req.method == Method::Get
+        && req.head.method == Method::Get
+        && asks.iter().all(|n| first[*n as usize] == 0)
+        && l.plan.plain_head
+        && !http.logs_sent_fields
+        && req.error_status == 0
+        && req.refused == 0
+}
+
+fn made_for(req: &Request) -> (usize, u64) {
+    (req.location, req.http().serial)
+}
+
+/// Whether the head that was sent last for a cached response is the one for this request too.
+pub fn is_lean(req: &Request, e: &Entry) -> bool {
+    e.head.borrow().as_ref().is_some_and(|h| h.made_for == made_for(req))
+        && is_plain(req)
+        && req.resp.fields.is_empty()
+        && req.resp.limit_rate == 0
+}
+
+/// Appends the head of a lean answer. `false`: it is none.
+pub fn write_lean(req: &mut Request, out: &mut Vec<u8>) -> bool {
+    let Some(e) = req.resp.entry.as_ref().filter(|_| req.resp.lean) else { return false };
+    let head = e.head.borrow();
+    let Some(h) = head.as_ref() else { return false };
+    out.extend_from_slice(&h.before);
+    out.extend_from_slice(&req.thread.clock.http_date());
+    const KEEP: &[u8] = b"Connection: keep-alive";
+    match memchr::memmem::find(&h.after, KEEP).filter(|_| !req.keep_alive) {
+        // The thread began to end meanwhile.
+        Some(at) => {
+            out.extend_from_slice(&h.after[..at]);
+            out.extend_from_slice(b"Connection: close");
+            out.extend_from_slice(&h.after[at + KEEP.len()..]);
+        }
+        None => out.extend_from_slice(&h.after),
+    }
+    true
+}
+
+/// Keeps the head that has been written for a cached response, if the next request can have it as it is.
+pub fn remember(req: &Request, out: &[u8]) {
+    let Some(e) = &req.resp.entry else { return };
+    let r = &req.resp;
+    let depends = !r.location.is_empty()
+        || r.gzip_vary
+        || r.limit_rate != 0
+        || r.source.is_some()
+        || r.head_only
+        || r.status != e.meta.status
+        || r.content_length != Some(e.len())
+        || !r.override_charset.is_empty()
+        || [b"Date".as_slice(), b"Location", b"Refresh"].iter().any(|n| r.fields.get(n).is_some());
+    if depends || !is_plain(req) {
+        return;
+    }
+    let date = req.thread.clock.http_date();
+    let Some(at) = memchr::memmem::find(out, &[b"\r\nDate: ".as_slice(), &date].concat()) else { return };
+    let at = at + 8;
+    *e.head.borrow_mut() = Some(SentHead {
+        made_for: made_for(req),
+        before: out.get(..at).unwrap_or_default().into(),
+        after: out.get(at + date.len()..).unwrap_or_default().into(),
+    });
+}
+
 /// Appends the head of a plain 200 answer for a whole file, if that is what the response is and nothing of
 /// the request or the location asks for more. All but the date is the same from one request to the next,
 /// so it is kept with the file. `false`: nothing was written.
@@ -281,7 +358,7 @@ pub fn write_file(req: &mut Request, out: &mut Vec<u8>) -> bool {
     if !l.plan.plain_head || http.logs_sent_fields || req.error_status != 0 || !r.fields.is_empty() {
         return false;
     }
-    let made_for = (req.location, std::ptr::from_ref::<Http>(&http) as usize);
+    let made_for = made_for(req);
     if req.head.version == Version::Http2 {
         return write_file_h2(req, out, file, &l.settings.core, made_for);
     }
@@ -323,7 +400,7 @@ fn write_file_h2(
     out: &mut Vec<u8>,
     file: &OpenFile,
     core: &Settings,
-    made_for: (usize, usize),
+    made_for: (usize, u64),
 ) -> bool {
     let r = &req.resp;
     encode::status(out, 200);

@@ -1,7 +1,9 @@
 //! Virtual hosts, locations, phases, modules, file cache, access log, worker.
 
 pub mod access_log;
+pub mod background;
 pub mod body;
+pub mod cache;
 pub mod cidr;
 pub mod config;
 pub mod connection;

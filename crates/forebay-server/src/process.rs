@@ -78,6 +78,7 @@ impl Worker {
             Arc::new((0..count).map(|_| Arc::new(Counters::default())).collect());
         let (end, tokio) = start_tokio()?;
         let config = generation.config.clone();
+        crate::cache::manager::attend(&config.http.caches);
         let mut worker = Worker {
             threads: Vec::new(),
             _tokio: end,
@@ -155,6 +156,7 @@ impl Worker {
     /// Gives the threads a new configuration. Connections stay.
     pub fn reload(&self, generation: Generation) {
         let config = generation.config.clone();
+        crate::cache::manager::attend(&config.http.caches);
         let old = locked(&self.current).0.clone();
         let shares = self.shares(generation, self.threads.len());
         self.begin(&config, Some(&old));

@@ -158,7 +158,7 @@ pub enum Slot {
 }
 
 /// Result of evaluating a regular expression last, for `$1` to `$9`.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Captures {
     /// The text that was matched.
     pub text: Vec<u8>,

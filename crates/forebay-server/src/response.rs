@@ -140,6 +140,8 @@ pub struct Response {
     pub content_type: Vec<u8>,
     /// Charset that goes behind the type, if any.
     pub charset: Vec<u8>,
+    /// Charset that an upstream wants, whatever the type says; `off`: as it is.
+    pub override_charset: Vec<u8>,
     /// `Content-Length`; `None` sends the body chunked or until close.
     pub content_length: Option<u64>,
     /// `Last-Modified`, Unix seconds.
@@ -162,6 +164,14 @@ pub struct Response {
     pub source: Option<Box<crate::upstream::stream::Body>>,
     /// Came from an upstream: conditions and ranges were its business.
     pub proxied: bool,
+    /// Came from an upstream, through a cache or on its way into one: conditions are judged here.
+    pub cacheable: bool,
+    /// Came from a cache, with this entry.
+    pub entry: Option<Rc<crate::cache::local::Entry>>,
+    /// The head is the one that was sent last for the entry; nothing but status and body is filled in.
+    pub lean: bool,
+    /// Only one range of it can be asked for.
+    pub single_range: bool,
     /// Filters of the body, in order.
     pub filters: Vec<Box<dyn BodyFilter>>,
     /// Whether a part of the body may be asked for.
@@ -186,6 +196,7 @@ impl Response {
         self.status = 0;
         self.content_type.clear();
         self.charset.clear();
+        self.override_charset.clear();
         self.content_length = None;
         self.last_modified = None;
         self.etag.clear();
@@ -197,6 +208,10 @@ impl Response {
         self.text.clear();
         self.source = None;
         self.proxied = false;
+        self.cacheable = false;
+        self.entry = None;
+        self.lean = false;
+        self.single_range = false;
         self.filters.clear();
         self.allow_ranges = false;
         self.head_only = false;
@@ -205,6 +220,14 @@ impl Response {
         self.gzip_vary = false;
         self.limit_rate = 0;
         self.reason.clear();
+    }
+
+    /// When the content was modified last, Unix seconds, also where an upstream says so.
+    pub fn modified(&self) -> Option<i64> {
+        match self.last_modified {
+            None if self.proxied => forebay_http::date::parse(self.fields.get(b"Last-Modified")?),
+            known => known,
+        }
     }
 
     /// Sets a body made for this response, and its length.

@@ -46,6 +46,8 @@ pub fn request(http: &str, args: &str) -> Request {
         clock: Clock::default(),
         conf: RefCell::new(conf),
         files: RefCell::default(),
+        cached: Default::default(),
+        background: Default::default(),
         logs: RefCell::default(),
         log_buffers: RefCell::default(),
         error_lines: RefCell::default(),

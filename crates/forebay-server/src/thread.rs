@@ -34,6 +34,10 @@ pub struct Thread {
     pub conf: RefCell<Rc<ThreadConfig>>,
     /// Open files.
     pub files: RefCell<FileCache>,
+    /// Responses of upstreams that this thread has served from a cache.
+    pub cached: crate::cache::local::Local,
+    /// Requests without a client.
+    pub background: crate::background::Queue,
     /// Descriptors of the log files, in the order of `Config::log_files`.
     pub logs: RefCell<Vec<Arc<OwnedFd>>>,
     /// Buffers of the access logs.

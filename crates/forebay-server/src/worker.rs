@@ -158,6 +158,8 @@ pub fn main(setup: Setup) {
             groups: RefCell::default(),
         })),
         files: RefCell::default(),
+        cached: Default::default(),
+        background: Default::default(),
         logs: RefCell::default(),
         log_buffers: RefCell::default(),
         error_lines: RefCell::default(),

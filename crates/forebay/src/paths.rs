@@ -88,6 +88,7 @@ pub fn configure_arguments() -> String {
         "gzip_static_module",
         "random_index_module",
         "secure_link_module",
+        "slice_module",
         "ssl_module",
         "stub_status_module",
     ] {

@@ -29,6 +29,8 @@ pub struct Http {
     pub addresses: Vec<ListenerAddresses>,
     /// Log formats.
     pub log_formats: Vec<crate::access_log::Format>,
+    /// A number that no other configuration of this process has.
+    pub serial: u64,
     /// Some variable shows a field of the response head.
     pub logs_sent_fields: bool,
     /// `charset_map`s.
@@ -41,6 +43,8 @@ pub struct Http {
     pub certificate_files: Vec<std::path::PathBuf>,
     /// Directory of the configuration file: certificates that are loaded later are found from there.
     pub conf_dir: std::path::PathBuf,
+    /// Caches of responses.
+    pub caches: Vec<std::sync::Arc<crate::cache::Cache>>,
     /// Whether any location has `auto_redirect`.
     pub has_auto_redirect: bool,
 }
@@ -459,6 +463,9 @@ impl<'s, 'f> Builder<'s, 'f> {
         if let Some(message) = self.cx.zones.undefined() {
             return Err(super::plain(&message));
         }
+        if let Some(message) = self.cx.caches.undefined() {
+            return Err(super::plain(&message));
+        }
         let mut loader = crate::tls::server::Loader::default();
         for s in &mut servers {
             if let Some(l) = locations.get(s.root) {
@@ -494,10 +501,12 @@ impl<'s, 'f> Builder<'s, 'f> {
                 .any(|v| self.cx.vars.uses_prefix(v)),
             certificate_files: loader.paths,
             conf_dir: self.cx.conf_path(b""),
+            caches: std::mem::take(self.cx.caches).finish(),
             has_auto_redirect: locations.iter().any(|l| l.auto_redirect),
             servers,
             locations,
             vars: Vec::new(),
+            serial: crate::request::next_serial(),
             logs_sent_fields: false,
             addresses,
             log_formats: std::mem::take(self.cx.log_formats),

@@ -178,6 +178,7 @@ fn build(
     let mut charset_maps = crate::modules::charset::Maps::default();
     let mut upstreams = crate::upstream::config::Groups::default();
     let mut zones = crate::modules::limit_req::Zones::default();
+    let mut caches = crate::cache::Zones::default();
     let mut cx = Scope {
         env,
         files,
@@ -189,6 +190,7 @@ fn build(
         charset_maps: &mut charset_maps,
         upstreams: &mut upstreams,
         zones: &mut zones,
+        caches: &mut caches,
     };
     let mut http_seen = false;
     let mut events_seen = false;
@@ -232,7 +234,9 @@ fn build(
     }
     config.log_files = log_files;
     config.temp_paths = temp_paths;
-    config.http.logs_sent_fields = vars.uses_prefix(b"sent_http_");
+    config.http.logs_sent_fields = [b"sent_http_".as_slice(), b"upstream_http_", b"upstream_cookie_"]
+        .iter()
+        .any(|prefix| vars.uses_prefix(prefix));
     config.http.vars = vars.finish().map_err(|m| plain(&m))?;
     Ok(config)
 }

@@ -322,17 +322,20 @@ pub fn enabled(s: &LocationSettings) -> bool {
 fn plan(req: &mut Request) -> Result<Option<Plan>, VarError> {
     let http = req.http();
     let s = &http.location(req).settings.charset;
-    if s.charset == Charset::Off
+    let forced = req.resp.override_charset.clone();
+    if forced == b"off"
+        || (s.charset == Charset::Off && forced.is_empty())
         || req.resp.content_type.is_empty()
         || !s.types.contains(&req.resp.content_type)
     {
         return Ok(None);
     }
     let own = !req.resp.charset.is_empty();
-    if own && !s.override_charset {
+    if own && !s.override_charset && forced.is_empty() {
         return Ok(None);
     }
-    let Some(to) = s.charset.name(req)? else { return Ok(None) };
+    let to = if forced.is_empty() { s.charset.name(req)? } else { Some(forced) };
+    let Some(to) = to else { return Ok(None) };
     let from = if own { Some(req.resp.charset.clone()) } else { s.source.name(req)? };
     let Some(from) = from.filter(|f| !f.eq_ignore_ascii_case(&to)) else {
         return Ok(Some(Plan { name: to, table: None }));
@@ -357,6 +360,19 @@ pub fn planned(req: &mut Request) -> Option<Vec<u8>> {
         return None;
     }
     plan(req).ok().flatten().map(|p| p.name)
+}
+
+/// Whether only an upstream can ask for a charset here.
+pub fn by_upstream(s: &LocationSettings) -> bool {
+    !enabled(s)
+}
+
+/// The header filter where only an upstream can ask for a charset (`X-Accel-Charset`).
+///
+/// # Errors
+/// As [`filter`].
+pub fn filter_upstream(req: &mut Request) -> Result<(), VarError> {
+    if req.resp.override_charset.is_empty() { Ok(()) } else { filter(req) }
 }
 
 /// The header filter.

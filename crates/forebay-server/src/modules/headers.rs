@@ -206,13 +206,17 @@ pub fn trailers(req: &mut Request) {
 fn add(req: &mut Request, name: &[u8], value: &[u8]) {
     if value.is_empty() {
         match name {
-            n if n.eq_ignore_ascii_case(b"Last-Modified") => req.resp.last_modified = None,
+            n if n.eq_ignore_ascii_case(b"Last-Modified") => {
+                req.resp.last_modified = None;
+                req.resp.fields.remove(n);
+            }
             n if n.eq_ignore_ascii_case(b"ETag") => req.resp.etag.clear(),
             _ => {}
         }
         return;
     }
     if name.eq_ignore_ascii_case(b"Last-Modified") {
+        req.resp.fields.remove(name);
         req.resp.last_modified = forebay_http::date::parse(value);
         if req.resp.last_modified.is_none() {
             req.resp.fields.set(b"Last-Modified", value);
@@ -246,7 +250,7 @@ fn set_expires(req: &mut Request, e: &Expires) -> Result<(), VarError> {
         Expires::Epoch => (b"Thu, 01 Jan 1970 00:00:01 GMT".to_vec(), b"no-cache".to_vec()),
         Expires::Max => (b"Thu, 31 Dec 2037 23:55:55 GMT".to_vec(), b"max-age=315360000".to_vec()),
         Expires::Access(n) => from_now(now, now + n, *n),
-        Expires::Modified(n) => match req.resp.last_modified {
+        Expires::Modified(n) => match req.resp.modified() {
             Some(m) => from_now(now, m + n, m + n - now),
             None => from_now(now, now + n, *n),
         },

@@ -24,6 +24,7 @@ pub mod limit_req;
 pub mod log;
 pub mod map;
 pub mod proxy;
+pub mod proxy_cache;
 pub mod proxy_protocol;
 pub mod proxy_ssl;
 pub mod random_index;
@@ -33,6 +34,7 @@ pub mod resolver;
 pub mod rewrite;
 pub mod secure_link;
 pub mod server;
+pub mod slice;
 pub mod split_clients;
 pub mod ssl;
 pub mod static_file;
@@ -80,7 +82,8 @@ macro_rules! modules {
 
 modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
-    gzip_accept, gzip_static, referer, secure_link, userid, proxy, limit_req, http2, ssl, proxy_ssl, resolver,
+    gzip_accept, gzip_static, referer, secure_link, userid, proxy, proxy_cache, slice, limit_req, http2, ssl,
+    proxy_ssl, resolver,
 }
 
 /// What a hook decided.
@@ -183,10 +186,12 @@ pub struct FilterEntry {
 
 /// Header filters in the order in which they run; the response is written after the last.
 const HEADER_FILTERS: &[FilterEntry] = &[
+    FilterEntry { enabled: slice::enabled, filter: slice::filter, standard: false },
     FilterEntry { enabled: |_| true, filter: static_file::not_modified, standard: true },
     FilterEntry { enabled: headers::enabled, filter: headers::filter, standard: false },
     FilterEntry { enabled: userid::enabled, filter: userid::filter, standard: false },
     FilterEntry { enabled: charset::enabled, filter: charset::filter, standard: false },
+    FilterEntry { enabled: charset::by_upstream, filter: charset::filter_upstream, standard: true },
     FilterEntry { enabled: |_| true, filter: static_file::ranges, standard: true },
 ];
 
@@ -231,8 +236,17 @@ impl Content {
 
 /// Names that [`http_directive`] takes.
 #[cfg(test)]
-pub const HTTP_DIRECTIVES: &[&str] =
-    &["log_format", "map", "geo", "split_clients", "charset_map", "upstream", "limit_req_zone", "match"];
+pub const HTTP_DIRECTIVES: &[&str] = &[
+    "log_format",
+    "map",
+    "geo",
+    "split_clients",
+    "charset_map",
+    "upstream",
+    "limit_req_zone",
+    "match",
+    "proxy_cache_path",
+];
 
 /// Directives of the http level that stand for themselves. `Ok(false)`: not one of them.
 ///
@@ -248,6 +262,7 @@ pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> 
         b"upstream" => crate::upstream::config::block(d, cx)?,
         b"match" => crate::upstream::config::matching(d, cx)?,
         b"limit_req_zone" => limit_req::zone(d, cx)?,
+        b"proxy_cache_path" => crate::cache::path(d, cx)?,
         _ => return Ok(false),
     }
     Ok(true)
@@ -312,6 +327,8 @@ pub fn variables() -> impl Iterator<Item = &'static Row> {
         crate::upstream::vars::VARIABLES,
         limit_req::VARIABLES,
         crate::tls::vars::VARIABLES,
+        proxy_cache::VARIABLES,
+        slice::VARIABLES,
     ]
     .into_iter()
     .flatten()
@@ -332,6 +349,10 @@ pub struct ModuleState {
     pub upstream: crate::upstream::exchange::Upstreamed,
     /// `$limit_req_status`.
     pub limit_req: Option<limit_req::Outcome>,
+    /// What a cache has to do with it.
+    pub proxy_cache: proxy_cache::State,
+    /// Slices of the response.
+    pub slice: slice::State,
 }
 
 impl ModuleState {
@@ -343,6 +364,8 @@ impl ModuleState {
         self.userid = userid::State::default();
         self.upstream.clear();
         self.limit_req = None;
+        self.proxy_cache.clear();
+        self.slice.clear();
     }
 }
 

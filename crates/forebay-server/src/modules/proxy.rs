@@ -1,23 +1,33 @@
 //! `proxy_pass`: the request as it goes to an upstream, and the response as it comes back (nginx:
 //! ngx_http_proxy_module). The conversation itself is in `upstream/`. Hot path.
 
+mod cached;
 mod respond;
 mod url;
 
 use crate::body::{self, BodyError};
+use crate::cache::local::Entry;
 use crate::config::http::{Kind, LocationBuild};
 use crate::config::scope::Scope;
 use crate::config::template::Template;
-use crate::config::value::{Msec, Number, Setting, Size, first, once};
+use crate::config::value::{Buffers, Msec, Number, Setting, Size, first, once};
 use crate::keyword;
 use crate::modules::Content;
+use crate::modules::core::TempPath;
+use crate::modules::proxy_cache::CacheZone;
+use crate::modules::proxy_cache::Status as CacheStatus;
 use crate::phases::Outcome;
 use crate::request::{Request, VarError};
 use crate::upstream::exchange::{self, Outgoing};
+use crate::upstream::spool::{Keep, Limits};
+use crate::upstream::stream::Body;
+use cached::{Fetch, Found};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_http::field::Name;
 use forebay_http::request::{Framing, Method};
+use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,15 +80,116 @@ crate::settings! {
     "proxy_socket_keepalive" => socket_keepalive: bool = false;
     /// `proxy_force_ranges`.
     "proxy_force_ranges" => force_ranges: bool = false;
+    /// `proxy_buffering`.
+    "proxy_buffering" => buffering: bool = true;
+    /// `proxy_buffers`: how much is read ahead in memory.
+    "proxy_buffers" => buffers: Buffers = Buffers { count: 8, size: 4096 };
+    /// `proxy_busy_buffers_size`: checked only, what is sent is not held back from reading.
+    "proxy_busy_buffers_size" => busy_buffers_size: Option<Size> = None;
+    /// `proxy_max_temp_file_size`, bytes; 0 = no file.
+    "proxy_max_temp_file_size" => max_temp_file_size: Size = Size(1024 << 20);
+    /// `proxy_temp_file_write_size`: most bytes in memory before some are written.
+    "proxy_temp_file_write_size" => temp_file_write_size: Option<Size> = None;
+    /// `proxy_temp_path`.
+    "proxy_temp_path" => temp_path: TempPath = TempPath(None);
+    /// `proxy_limit_rate`.
+    "proxy_limit_rate" => limit_rate: Value = Value(None);
+    /// `proxy_store`.
+    "proxy_store" => store: Store = Store::Off;
+    /// `proxy_store_access`.
+    "proxy_store_access" => store_access: Access = Access(0o600);
 }
 
 impl Settings {
+    /// How much of a response is read ahead of the client.
+    pub fn ahead(&self) -> Limits {
+        let memory = self.buffers.count.saturating_mul(self.buffers.size).saturating_add(self.buffer_size.0);
+        let memory = usize::try_from(memory).unwrap_or(usize::MAX).min(64 << 20);
+        Limits { memory, file: self.max_temp_file_size.0 }
+    }
+
+    /// Where a response is to be stored, if at all (nginx: proxy_store).
+    fn store(&self, req: &mut Request) -> Result<Option<Keep>, VarError> {
+        let mut path = Vec::new();
+        match &self.store {
+            Store::Off => return Ok(None),
+            Store::On => crate::modules::static_file::map_path(req, &mut path)?,
+            Store::Path(t) => t.eval(req, &mut path)?,
+        }
+        let h = &req.modules.upstream.head;
+        if h.status != 200 || path.is_empty() || path.contains(&0) || path.ends_with(b"/") {
+            return Ok(None);
+        }
+        let modified = h.get(Name::LastModified).and_then(forebay_http::date::parse);
+        let path = std::ffi::OsStr::from_bytes(&path);
+        let prefix = std::path::Path::new(std::ffi::OsStr::from_bytes(&req.conf.config.prefix));
+        Ok(Some(Keep::Store { path: prefix.join(path), mode: self.store_access.0, modified }))
+    }
+
     /// Most servers to be asked for one request.
     pub fn tries(&self) -> usize {
         match self.next_upstream_tries.0 {
             0 => usize::MAX,
             n => usize::try_from(n).unwrap_or(usize::MAX),
         }
+    }
+}
+
+/// A size that may be left out.
+impl Setting for Option<Size> {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        Size::take(previous.flatten(), d, cx).map(Some)
+    }
+}
+
+/// `proxy_store`.
+#[derive(Clone, Debug)]
+pub enum Store {
+    /// Nothing is stored.
+    Off,
+    /// Where `root` or `alias` say.
+    On,
+    /// Under this name.
+    Path(Template),
+}
+
+impl Setting for Store {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        match d.args.first() {
+            None => Ok(Store::Off),
+            Some(w) if w.text == b"off" => Ok(Store::Off),
+            Some(w) if w.text == b"on" => Ok(Store::On),
+            Some(w) => Ok(Store::Path(cx.template(d, w)?)),
+        }
+    }
+}
+
+/// `proxy_store_access`: the mode of stored files.
+#[derive(Clone, Copy, Debug)]
+pub struct Access(pub u32);
+
+impl Setting for Access {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let mut mode = 0o600;
+        for w in &d.args {
+            let invalid = || cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()));
+            let (who, what) = w.text.split_at(memchr::memchr(b':', &w.text).ok_or_else(invalid)?);
+            let shift = match who {
+                b"user" => 6,
+                b"group" => 3,
+                b"all" => 0,
+                _ => return Err(invalid()),
+            };
+            let bits = match what {
+                b":rw" => 6,
+                b":r" => 4,
+                _ => return Err(invalid()),
+            };
+            mode |= if shift == 0 { bits << 3 | bits } else { bits << shift };
+        }
+        Ok(Access(mode))
     }
 }
 
@@ -336,28 +447,105 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
     if !streamed {
         body::read_all(req).await?;
     }
+    let got = ask(req, pass, s, streamed).await;
+    let out = match got {
+        Ok(Answer::Entry(e)) => respond::cached(req, &e, pass, s),
+        Ok(Answer::Response { lease, to_head, upgrade, fetch }) => {
+            respond::take(req, lease, (to_head, upgrade), pass, s, fetch)
+        }
+        Ok(Answer::Purged) => {
+            req.resp.status = 204;
+            Ok(Outcome::Done)
+        }
+        Ok(Answer::Nothing) => Ok(Outcome::Done),
+        Err(stop) => Err(stop),
+    };
+    req.modules.upstream.log_name.clear();
+    out
+}
+
+/// The next slice of a response that has begun. `None`: it cannot be had.
+pub async fn more(req: &mut Request) -> Option<Body> {
+    let http = req.http();
+    let l = http.location(req);
+    let Some(Content::Proxy(pass)) = &l.content else { return None };
+    let s = &l.settings.proxy;
+    let got = ask(req, pass, s, false).await;
+    req.modules.upstream.log_name.clear();
+    match got {
+        Ok(Answer::Entry(e)) => {
+            respond::load_head(req, &e);
+            Some(Body::of_entry(&e))
+        }
+        Ok(Answer::Response { lease, to_head, fetch, .. }) => {
+            respond::slice(req, lease, to_head, s, fetch).ok()
+        }
+        _ => None,
+    }
+}
+
+/// Who answers.
+enum Answer {
+    /// A cache.
+    Entry(Rc<Entry>),
+    /// An upstream.
+    Response { lease: exchange::Lease, to_head: bool, upgrade: bool, fetch: Fetch },
+    /// Nobody has to: a purge is done.
+    Purged,
+    /// Nobody has to: a background request came too late.
+    Nothing,
+}
+
+/// Asks the cache, and the upstream if that does not know.
+async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) -> Result<Answer, Stop> {
+    let http = req.http();
+    let cs = &http.location(req).settings.proxy_cache;
     let (target, uri) = pass.resolve(req).await.map_err(Stop::Status)?;
+    let fetch = match cs.zone {
+        CacheZone::Off => Fetch::default(),
+        _ => match cached::look(req, &uri, cs).await? {
+            Found::Entry(e) => return Ok(Answer::Entry(e)),
+            Found::Purged => return Ok(Answer::Purged),
+            Found::Nothing => return Ok(Answer::Nothing),
+            Found::Fetch(f) => f,
+        },
+    };
     let body = outgoing(req, s, streamed)?;
     let mut head = req.take_buf();
-    write_head(req, &uri, &body, s, &mut head)?;
+    write_head(req, &uri, &body, s, &fetch, &mut head)?;
     let upstream = &mut req.modules.upstream;
     upstream.log_path.clear();
     upstream.log_path.extend_from_slice(&uri);
+    req.modules.proxy_cache.detached = fetch.cacheable() || req.modules.proxy_cache.background;
     let got = exchange::run(req, &target, &head, &body, s).await;
     let to_head = head.starts_with(b"HEAD ");
     let upgrade = memchr::memmem::find(&head, b"\r\nUpgrade: ").is_some();
     req.give_buf(head);
-    match got {
-        Ok(lease) => {
-            let out = respond::take(req, lease, (to_head, upgrade), pass, s)?;
-            req.modules.upstream.log_name.clear();
-            Ok(out)
+    let (lease, kind) = match got {
+        Ok(lease) => (Ok(lease), NextUpstream::of_status(req.modules.upstream.head.status)),
+        Err(status) => (Err(status), req.modules.upstream.fault),
+    };
+    if cached::serves_instead(req, &fetch, cs, kind)
+        && let Some(e) = &fetch.stale
+    {
+        if let Ok(lease) = lease {
+            Body::new(lease, Framing::None, false, s.read_timeout.0).abandon(req);
         }
-        Err(status) => {
-            req.modules.upstream.log_name.clear();
-            Err(Stop::Status(status))
-        }
+        req.modules.proxy_cache.status = Some(CacheStatus::Stale);
+        return Ok(Answer::Entry(e.clone()));
     }
+    let lease = lease.map_err(Stop::Status)?;
+    if req.modules.upstream.head.status == 304 && cs.revalidate && fetch.stale.is_some() {
+        let reusable = req.modules.upstream.head.keep_alive;
+        let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;
+        let mut body = Body::new(lease, Framing::None, reusable && clean, s.read_timeout.0);
+        body.feed(req, b"", &mut Vec::new());
+        return match cached::revalidated(req, fetch, s, cs).await {
+            Some(e) => Ok(Answer::Entry(e)),
+            None => Err(Stop::Status(502)),
+        };
+    }
+    Ok(Answer::Response { lease, to_head, upgrade, fetch })
 }
 
 fn outgoing(req: &mut Request, s: &Settings, streamed: bool) -> Result<Outgoing, Stop> {
@@ -394,6 +582,19 @@ fn hop_by_hop(name: Name) -> bool {
     )
 }
 
+/// Fields of the client that ask for less than the whole, which is what a cache is to have.
+fn conditional(name: Name) -> bool {
+    matches!(
+        name,
+        Name::IfModifiedSince
+            | Name::IfUnmodifiedSince
+            | Name::IfMatch
+            | Name::IfNoneMatch
+            | Name::Range
+            | Name::IfRange
+    )
+}
+
 fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
@@ -407,6 +608,7 @@ fn write_head(
     uri: &[u8],
     body: &Outgoing,
     s: &Settings,
+    fetch: &Fetch,
     out: &mut Vec<u8>,
 ) -> Result<(), VarError> {
     match &s.method.0 {
@@ -414,6 +616,7 @@ fn write_head(
             t.eval(req, out)?;
             out.make_ascii_uppercase();
         }
+        None if fetch.convert => out.extend_from_slice(b"GET"),
         None if req.method != req.head.method && req.method == Method::Get => out.extend_from_slice(b"GET"),
         None => out.extend_from_slice(req.head.method_text.of(&req.head.buf)),
     }
@@ -439,6 +642,16 @@ fn write_head(
         line(out, name, &value);
     }
     req.give_buf(value);
+    let named = |name: &[u8]| set.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+    if fetch.cacheable() {
+        let stale = &req.modules.proxy_cache;
+        if let Some(t) = stale.last_modified.filter(|_| !named(b"If-Modified-Since")) {
+            line(out, b"If-Modified-Since", &forebay_http::date::imf(t));
+        }
+        if !stale.etag.is_empty() && !named(b"If-None-Match") {
+            line(out, b"If-None-Match", &stale.etag);
+        }
+    }
     match body {
         Outgoing::None => {}
         Outgoing::Bytes(b) => length(out, b.len() as u64),
@@ -454,7 +667,8 @@ fn write_head(
         let h = &req.head;
         for f in &h.fields {
             let name = f.name.of(&h.buf);
-            if !hop_by_hop(f.id) && !set.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)) {
+            let own = fetch.cacheable() && conditional(f.id);
+            if !hop_by_hop(f.id) && !own && !set.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)) {
                 line(out, name, f.value.of(&h.buf));
             }
         }

@@ -3,9 +3,10 @@
 
 use crate::file_cache::{self, Cached, Found, Opened, Policy};
 use crate::modules::core::{IfModifiedSince, Settings as Core, SymlinkMode};
+use crate::modules::slice;
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::{Refusal, Request, VarError};
-use crate::response::Part;
+use crate::response::{BodyFilter, Part};
 use forebay_conf::error::Level;
 use forebay_http::conditional::{self, Conditions, Validators, Verdict};
 use forebay_http::field::Name;
@@ -358,7 +359,7 @@ fn extension(uri: &[u8]) -> Option<&[u8]> {
 /// # Errors
 /// Never.
 pub fn not_modified(req: &mut Request) -> Result<(), VarError> {
-    if req.resp.status != 200 || req.resp.proxied {
+    if req.resp.status != 200 || (req.resp.proxied && !req.resp.cacheable && !slice::active(req)) {
         return Ok(());
     }
     let Some(conditions) = Conditions::of(&req.head) else { return Ok(()) };
@@ -373,6 +374,7 @@ pub fn not_modified(req: &mut Request) -> Result<(), VarError> {
         Verdict::NotModified => {
             let r = &mut req.resp;
             r.status = 304;
+            r.reason.clear();
             r.content_type.clear();
             r.content_length = None;
             r.body.clear();
@@ -410,6 +412,9 @@ pub fn ranges(req: &mut Request) -> Result<(), VarError> {
     };
     match asked {
         Ranges::Whole => req.resp.fields.push(b"Accept-Ranges", b"bytes"),
+        Ranges::Partial if list.len() > 1 && (req.resp.single_range || req.resp.source.is_some()) => {
+            req.resp.fields.push(b"Accept-Ranges", b"bytes");
+        }
         Ranges::Unsatisfiable => {
             let mut content_range = Vec::new();
             range::content_range_unsatisfied(&mut content_range, len);
@@ -421,10 +426,12 @@ pub fn ranges(req: &mut Request) -> Result<(), VarError> {
 }
 
 fn validators(req: &Request) -> Validators<'_> {
-    Validators {
-        etag: (!req.resp.etag.is_empty()).then_some(req.resp.etag.as_slice()),
-        last_modified: req.resp.last_modified,
-    }
+    let etag = match req.resp.etag.as_slice() {
+        b"" if req.resp.proxied => req.resp.fields.get(b"ETag"),
+        b"" => None,
+        etag => Some(etag),
+    };
+    Validators { etag, last_modified: req.resp.modified() }
 }
 
 /// Takes the bytes `start..end` out of a body.
@@ -440,7 +447,39 @@ fn cut(body: &[Part], start: u64, end: u64, out: &mut Vec<Part>) {
     }
 }
 
+/// Lets one range of the bytes through.
+struct Cut {
+    at: u64,
+    start: u64,
+    end: u64,
+}
+
+impl BodyFilter for Cut {
+    fn feed(&mut self, input: &[u8], _last: bool, out: &mut Vec<u8>) {
+        let len = input.len() as u64;
+        let from = self.start.saturating_sub(self.at).min(len);
+        let to = self.end.saturating_sub(self.at).min(len);
+        out.extend_from_slice(input.get(from as usize..to as usize).unwrap_or_default());
+        self.at += len;
+    }
+}
+
 fn partial(req: &mut Request, list: &[ByteRange], len: u64) {
+    req.resp.reason.clear();
+    req.resp.fields.remove(b"Content-Range");
+    if let ([one], Some(_)) = (list, &req.resp.source) {
+        let mut value = Vec::new();
+        range::content_range(&mut value, *one, len);
+        let at = slice::offset(req);
+        let r = &mut req.resp;
+        r.status = 206;
+        r.fields.push(b"Content-Range", &value);
+        r.content_length = Some(one.len());
+        slice::cut(req, one.start, one.end);
+        let skipped = slice::skipped(req, at);
+        req.resp.filters.push(Box::new(Cut { at: at + skipped, start: one.start, end: one.end }));
+        return;
+    }
     let body = std::mem::take(&mut req.resp.body);
     let r = &mut req.resp;
     r.status = 206;

@@ -92,6 +92,8 @@ pub struct Upstreamed {
     pub set_cookie: Vec<u8>,
     /// The session that `sticky learn` begins when the response is over; empty: none.
     pub session: Vec<u8>,
+    /// Why the last server failed; `None`: it did not, or the client is to blame.
+    pub fault: Option<NextUpstream>,
 }
 
 impl Upstreamed {
@@ -153,6 +155,7 @@ pub async fn run(
     let begun = Instant::now();
     let mut picker = picker(req, &conf, target)?;
     let mut tried: Vec<usize> = Vec::new();
+    req.modules.upstream.fault = Some(NextUpstream::Error);
     let mut redirected = !req.modules.upstream.attempts.is_empty();
     loop {
         let now = req.thread.reactor.now();
@@ -196,6 +199,7 @@ pub async fn run(
             }
             Err(fault) => fault,
         };
+        req.modules.upstream.fault = Some(fault.kind).filter(|_| !fault.last);
         let reused = lease.conn.as_ref().is_some_and(|c| c.reused);
         let received = {
             let Some(a) = req.modules.upstream.current() else { return Err(502) };
@@ -299,7 +303,9 @@ async fn attempt(
     body: &Outgoing,
     s: &Settings,
 ) -> Result<(), Fault> {
-    let mut watch = if s.ignore_client_abort { Watch::Nobody } else { Watch::new(&req.conn.wire) };
+    // What will be stored is fetched to its end.
+    let watched = !s.ignore_client_abort && !req.modules.proxy_cache.detached;
+    let mut watch = if watched { Watch::new(&req.conn.wire) } else { Watch::Nobody };
     req.modules.upstream.head.advance(usize::MAX);
     let wanted = wanted(req)?;
     let made_for = wanted.as_ref().map_or(0, Wanted::key);

@@ -12,6 +12,7 @@ pub mod lease;
 pub mod peer;
 pub mod place;
 pub mod queue;
+pub mod spool;
 pub mod sticky;
 pub mod stream;
 pub mod tunnel;

@@ -1,14 +1,19 @@
-//! The body of an upstream's response, pulled while it is sent to the client: memory is bounded by the
-//! pieces, and a slow client slows the upstream. Hot path.
+//! The body of an upstream's response, pulled while it is sent to the client. A client that keeps up is given
+//! the bytes as they come; for one that does not they are read ahead into a [`Spool`], so that the upstream is
+//! free early (nginx: proxy_buffering). Hot path.
 
 use super::conn::{For, Waited, Watch};
 use super::exchange::Lease;
+use super::spool::{Keep, Limits, Next, Spool};
+use crate::cache::local::{Content, Entry};
 use crate::modules::static_file::errno_text;
 use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::Framing;
 use rustix::io::Errno;
+use std::path::PathBuf;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// The rest of a response.
@@ -28,6 +33,17 @@ pub struct Body {
     pass_trailers: bool,
     /// The protocol was switched: what came behind the head.
     switched: Option<Vec<u8>>,
+    /// What is read ahead of the client, once there is such a thing.
+    spool: Option<Box<Spool>>,
+    /// How much may be read ahead; `None`: nothing (nginx: proxy_buffering off).
+    ahead: Option<Limits>,
+    /// How the response of the upstream ended.
+    ended: Option<Pulled>,
+    /// Most bytes a second (nginx: proxy_limit_rate); 0 = no limit.
+    rate: u64,
+    /// Bytes read, and since when, for the rate.
+    read: u64,
+    since: Instant,
 }
 
 /// What a pull gave.
@@ -35,6 +51,8 @@ pub struct Body {
 pub enum Pulled {
     /// Bytes were appended, more may follow.
     Data,
+    /// Bytes are in a file: [`Body::load`] gives them.
+    Stored,
     /// Nothing there for now.
     Blocked,
     /// The body is over; bytes may have been appended.
@@ -42,6 +60,9 @@ pub enum Pulled {
     /// It breaks off.
     Failed,
 }
+
+/// How long a client may take nothing before memory that is full goes to a file: most only catch their breath.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Room for one read, bytes.
 const READ: usize = 32 * 1024;
@@ -64,7 +85,83 @@ impl Body {
             ignore_abort: false,
             pass_trailers: false,
             switched: None,
+            spool: None,
+            ahead: None,
+            ended: None,
+            rate: 0,
+            read: 0,
+            since: Instant::now(),
         }
+    }
+
+    /// A body that a cache has.
+    pub fn of_entry(e: &Entry) -> Body {
+        let mut spool = match &e.content {
+            Content::File(f, start) => match f.fd.try_clone() {
+                Ok(fd) => Spool::of_file(std::sync::Arc::new(fd.into()), *start, f.size),
+                Err(_) => return Body { ended: Some(Pulled::Failed), ..Body::ended() },
+            },
+            Content::Memory(_) => Spool::new(Limits { memory: usize::MAX, file: 0 }, None, PathBuf::new()),
+        };
+        if let Content::Memory(b) = &e.content {
+            spool.appended(b.to_vec());
+        }
+        Body { spool: Some(Box::new(spool)), ..Body::ended() }
+    }
+
+    /// A body that is over.
+    pub fn empty() -> Body {
+        Body::ended()
+    }
+
+    /// Puts bytes that have been decoded already before those to come.
+    pub fn put_before(&mut self, content: Vec<u8>, limits: Limits) {
+        if self.spool.is_none() {
+            let mut s = Spool::new(limits, None, PathBuf::new());
+            s.appended(content);
+            if self.lease.is_none() {
+                self.ended = Some(Pulled::End);
+            }
+            self.spool = Some(Box::new(s));
+        }
+    }
+
+    fn ended() -> Body {
+        Body {
+            lease: None,
+            framing: Framing::None,
+            left: 0,
+            chunked: Chunked::default(),
+            raw: Vec::new(),
+            reusable: false,
+            read_timeout: Duration::ZERO,
+            ignore_abort: false,
+            pass_trailers: false,
+            switched: None,
+            spool: None,
+            ahead: None,
+            ended: Some(Pulled::End),
+            rate: 0,
+            read: 0,
+            since: Instant::now(),
+        }
+    }
+
+    /// How much may be read ahead of the client, and how fast.
+    pub fn buffer(&mut self, ahead: Option<Limits>, rate: u64, read: u64) {
+        self.ahead = ahead;
+        self.rate = rate;
+        self.read = read;
+    }
+
+    /// Keeps the response: all of it is read, whatever becomes of the client.
+    pub fn keep(&mut self, keep: Keep, limits: Limits, dir: PathBuf) {
+        self.spool = Some(Box::new(Spool::new(limits, Some(keep), dir)));
+    }
+
+    /// Whether the response is kept.
+    pub fn keeps(&self) -> bool {
+        self.spool.as_ref().is_some_and(|s| s.keeps())
     }
 
     /// Whether the client's leaving is of no interest, and whether trailers are passed on.
@@ -88,8 +185,25 @@ impl Body {
         true
     }
 
-    /// Takes bytes that have been received; appends what is content.
+    /// Takes bytes that have been received; appends what is content, or puts it where it is read ahead.
     pub fn feed(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
+        match &mut self.spool {
+            None => self.decode(req, input, out),
+            Some(s) => {
+                let mut mem = s.buffer();
+                let pulled = self.decode(req, input, &mut mem);
+                if let Some(s) = &mut self.spool {
+                    s.appended(mem);
+                }
+                if matches!(pulled, Pulled::End | Pulled::Failed) {
+                    self.ended = Some(pulled);
+                }
+                pulled
+            }
+        }
+    }
+
+    fn decode(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
         let before = out.len();
         let done = match self.framing {
             Framing::None => {
@@ -153,13 +267,112 @@ impl Body {
 
     /// Appends what has come, without waiting.
     pub fn pull(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
+        if self.spool.is_none() {
+            return self.receive(req, out);
+        }
+        if let Some(pulled) = self.spooled(out) {
+            return pulled;
+        }
+        if self.ended.is_none() && self.receive(req, out) == Pulled::Failed {
+            self.ended = Some(Pulled::Failed);
+        }
+        self.spooled(out).unwrap_or(Pulled::Blocked)
+    }
+
+    /// What has been read ahead; `None`: nothing, and there will be more.
+    fn spooled(&mut self, out: &mut Vec<u8>) -> Option<Pulled> {
+        let s = self.spool.as_mut()?;
+        match s.next() {
+            Next::Memory => {
+                s.take(out);
+                Some(self.ended.filter(|e| *e == Pulled::End).unwrap_or(Pulled::Data))
+            }
+            Next::File => Some(Pulled::Stored),
+            Next::Nothing => self.ended,
+        }
+    }
+
+    /// Appends what has been put into a file.
+    pub async fn load(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
+        let Some(s) = self.spool.as_mut() else { return Pulled::Failed };
+        if !s.load(out).await {
+            req.log(Level::Crit, "pread() of a temporary file failed while sending to client");
+            return Pulled::Failed;
+        }
+        match (s.next(), self.ended) {
+            (Next::Nothing, Some(ended)) => ended,
+            _ => Pulled::Data,
+        }
+    }
+
+    /// Whether [`Body::settle`] has something to do.
+    pub fn unsettled(&self) -> bool {
+        match &self.spool {
+            Some(s) => s.wants_save() || (self.ended.is_some() && s.keeps()),
+            None => false,
+        }
+    }
+
+    /// Writes what memory has no room for to a file, and gives a kept response its name at its end. A failure
+    /// is logged; the client does not notice it.
+    pub async fn settle(&mut self, req: &mut Request) {
+        let ended = self.ended;
+        let Some(s) = self.spool.as_mut() else { return };
+        let done = match ended {
+            Some(Pulled::End) if s.keeps() => s.complete().await,
+            Some(_) if s.keeps() => {
+                s.discard();
+                Ok(())
+            }
+            _ if s.wants_save() => s.save().await,
+            _ => Ok(()),
+        };
+        if let Err((path, e)) = done {
+            let why = match e.raw_os_error() {
+                Some(n) => errno_text(Errno::from_raw_os_error(n)),
+                None => format!("({e})"),
+            };
+            let text = format!("pwrite() \"{}\" failed {why} while reading upstream", path.display());
+            req.log(Level::Crit, &text);
+        }
+    }
+
+    /// How long the rate forbids to read on.
+    fn delay(&self) -> Option<Duration> {
+        if self.rate == 0 {
+            return None;
+        }
+        let allowed = (self.since.elapsed().as_secs() + 1).saturating_mul(self.rate);
+        let over = self.read.checked_sub(allowed)?;
+        Some(Duration::from_millis(over.saturating_mul(1000) / self.rate + 1))
+    }
+
+    /// How much to read at once, bytes.
+    fn room(&self) -> usize {
+        if self.rate == 0 {
+            return READ;
+        }
+        let allowed = (self.since.elapsed().as_secs() + 1).saturating_mul(self.rate);
+        usize::try_from(allowed.saturating_sub(self.read)).unwrap_or(READ).clamp(1, READ)
+    }
+
+    /// Reads what the upstream has.
+    fn receive(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
         if self.lease.is_none() {
-            return Pulled::End;
+            return self.ended.unwrap_or(Pulled::End);
+        }
+        if self.delay().is_some() {
+            return Pulled::Blocked;
         }
         let mut raw = std::mem::take(&mut self.raw);
         raw.clear();
+        let room = self.room();
+        if self.rate > 0 {
+            // What is beyond the rate stays with the upstream.
+            raw = Vec::with_capacity(room);
+        }
         let got = match self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
-            Some(c) if c.readable() => c.read(&mut raw, READ),
+            Some(c) if c.readable() => c.read(&mut raw, room),
             Some(_) => Err(Errno::AGAIN),
             None => Err(Errno::BADF),
         };
@@ -169,6 +382,7 @@ impl Body {
                 if let Some(a) = req.modules.upstream.current() {
                     a.received += n as u64;
                 }
+                self.read += n as u64;
                 self.feed(req, &raw, out)
             }
             Err(Errno::AGAIN) => Pulled::Blocked,
@@ -185,6 +399,7 @@ impl Body {
         if self.framing == Framing::Stream {
             self.reusable = false;
             self.finish(req);
+            self.ended = Some(Pulled::End);
             return Pulled::End;
         }
         self.fail(req, Level::Error, "upstream prematurely closed connection while reading upstream")
@@ -199,7 +414,13 @@ impl Body {
 
     /// Waits until there may be more. `false`: too long, or the client is gone.
     pub async fn wait(&mut self, req: &mut Request) -> bool {
-        let mut watch = if self.ignore_abort { Watch::Nobody } else { Watch::new(&req.conn.wire) };
+        if let Some(wait) = self.delay() {
+            let thread = req.thread.clone();
+            thread.reactor.sleep(wait).await;
+            return true;
+        }
+        let watched = !self.ignore_abort && !self.keeps() && !req.modules.proxy_cache.background;
+        let mut watch = if watched { Watch::new(&req.conn.wire) } else { Watch::Nobody };
         let deadline = Instant::now() + self.read_timeout;
         let waited = match self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
             Some(c) => c.wait(For::Read, deadline, &mut watch).await,
@@ -217,6 +438,82 @@ impl Body {
                             connection is closed too while reading upstream";
                 self.fail(req, Level::Info, text);
                 false
+            }
+        }
+    }
+
+    /// Waits until the client takes more, or until a time; meanwhile what the upstream sends is read ahead.
+    /// `false`: the time is over.
+    pub async fn meanwhile(&mut self, req: &mut Request, client: bool, until: Instant) -> bool {
+        if self.spool.is_none()
+            && let Some(limits) = self.ahead.filter(|_| self.lease.is_some())
+        {
+            let dir = temporary(req);
+            self.spool = Some(Box::new(Spool::new(limits, None, dir)));
+        }
+        let thread = req.thread.clone();
+        let mut clear = true;
+        let patience = Instant::now() + PATIENCE;
+        loop {
+            let full = self.spool.as_ref().is_some_and(|s| s.wants_save());
+            if full && (self.keeps() || Instant::now() >= patience) {
+                self.settle(req).await;
+            }
+            let full = full && self.spool.as_ref().is_some_and(|s| s.wants_save());
+            let wanted = self.ended.is_none() && self.spool.as_ref().is_some_and(|s| s.has_room());
+            let upstream = self.lease.as_ref().and_then(|l| l.conn.as_ref()).filter(|_| wanted);
+            let delay = self.delay().map(|d| Instant::now() + d);
+            let delayed = delay.is_some();
+            let wake = [delay, full.then_some(patience)].into_iter().flatten().fold(until, Instant::min);
+            // `true`: the client.
+            let ready = std::future::poll_fn(|cx| {
+                if client && req.conn.wire.poll_writable(&thread, std::mem::take(&mut clear), cx).is_ready() {
+                    return Poll::Ready(Some(true));
+                }
+                if let Some(u) = upstream.filter(|_| !delayed)
+                    && u.wire().poll_readable(&thread, false, cx).is_ready()
+                {
+                    return Poll::Ready(Some(false));
+                }
+                thread.reactor.poll_deadline(wake).map(|()| None)
+            })
+            .await;
+            match ready {
+                Some(true) => return true,
+                None if Instant::now() >= until => return false,
+                None if full => continue,
+                _ => {}
+            }
+            let mut nowhere = Vec::new();
+            if self.receive(req, &mut nowhere) == Pulled::Failed {
+                self.ended = Some(Pulled::Failed);
+            }
+            if self.keeps() && self.unsettled() {
+                self.settle(req).await;
+            }
+        }
+    }
+
+    /// Reads the rest of a response that is kept, for a client that is gone or does not want it.
+    pub async fn drain(&mut self, req: &mut Request) {
+        let mut nowhere = Vec::new();
+        while self.keeps() {
+            if let Some(s) = &mut self.spool {
+                s.skip();
+            }
+            if self.unsettled() {
+                self.settle(req).await;
+                continue;
+            }
+            if self.ended.is_some() {
+                return;
+            }
+            match self.receive(req, &mut nowhere) {
+                Pulled::Failed => self.ended = Some(Pulled::Failed),
+                Pulled::Blocked if self.ended.is_none() && !self.wait(req).await => {
+                    self.ended = Some(Pulled::Failed);
+                }
+                _ => {}
             }
         }
     }
@@ -244,5 +541,18 @@ impl Body {
     pub fn abandon(&mut self, req: &mut Request) {
         self.reusable = false;
         self.finish(req);
+    }
+}
+
+/// Directory for temporary files of upstream responses (nginx: proxy_temp_path).
+fn temporary(req: &Request) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    let http = req.http();
+    match &http.location(req).settings.proxy.temp_path.0 {
+        Some(p) => p.clone(),
+        None => {
+            let prefix = std::ffi::OsStr::from_bytes(&req.conf.config.prefix);
+            std::path::Path::new(prefix).join("proxy_temp")
+        }
     }
 }

@@ -153,6 +153,26 @@ impl Server {
         server
     }
 
+    /// The same where no file may grow beyond so many KiB: writing more fails.
+    pub fn start_limited(site: Site, kib: u32) -> Server {
+        let stderr = std::fs::File::create(site.dir().join("stderr")).expect("file");
+        let own = site.command(PROGRAM, &["-g", "daemon off;"]);
+        let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", kib * 2);
+        let child = Command::new("/bin/sh")
+            .args(["-c", &script])
+            .arg(own.get_program())
+            .args(own.get_args())
+            .env_remove("NGINX")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .spawn()
+            .expect("starts");
+        let mut server = Server { site, child: Some(child) };
+        server.wait_until_ready();
+        server
+    }
+
     /// Starts it as a daemon, as init systems do.
     pub fn start_daemon(conf: &str) -> Server {
         let site = Site::new(conf);

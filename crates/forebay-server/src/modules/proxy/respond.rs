@@ -1,17 +1,23 @@
 //! The response of an upstream on its way to the client. Hot path.
 
+use super::cached::{self, Fetch};
 use super::url::{Pass, To};
 use super::{Redirect, Settings, Stop};
+use crate::cache::local::Entry;
 use crate::error_page;
+use crate::modules::proxy_cache::Settings as CacheSettings;
+use crate::modules::slice;
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::Request;
 use crate::response::Part;
 use crate::upstream::exchange::Lease;
+use crate::upstream::spool::Keep;
 use crate::upstream::stream::{Body, Pulled};
 use forebay_conf::error::Level;
 use forebay_http::field::{FieldLine, Name};
-use forebay_http::h1::client::framing_of_response;
+use forebay_http::h1::client::{self, framing_of_response};
 use forebay_http::request::Method;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Fields that are not passed on unless `proxy_pass_header` names them.
@@ -35,6 +41,7 @@ pub fn take(
     (to_head, upgrade): (bool, bool),
     pass: &Arc<Pass>,
     s: &Settings,
+    mut fetch: Fetch,
 ) -> Result<Outcome, Stop> {
     let status = req.modules.upstream.head.status;
     if status == 101 {
@@ -60,35 +67,165 @@ pub fn take(
         if status == 401 {
             copy_authenticate(req);
         }
+        let http = req.http();
+        cached::remember_error(req, fetch, s, &http.location(req).settings.proxy_cache);
         return Ok(Outcome::Status(status));
     }
+    let http = req.http();
+    let cs = &http.location(req).settings.proxy_cache;
+    let keep = keep(req, &mut fetch, s, cs)?;
     req.resp.proxied = true;
+    req.resp.cacheable = matches!(keep, Some(Keep::Cache { .. }));
     req.resp.status = status;
     fields(req, pass, s)?;
-    let head = &req.modules.upstream.head;
-    let framing = framing_of_response(head, to_head);
-    let reusable = head.keep_alive && lease.conn.is_some();
-    req.resp.content_length = head.content_length;
+    req.resp.content_length = req.modules.upstream.head.content_length;
+    rate(req, s);
+    let mut content = Vec::new();
+    let (body, pulled) = body(req, lease, to_head, s, keep, &mut content)?;
+    if !content.is_empty() {
+        req.resp.body.push(Part::Bytes(content.into()));
+    }
+    if pulled != Pulled::End || body.keeps() {
+        req.resp.source = Some(Box::new(body));
+    }
+    if req.method == Method::Head {
+        req.resp.head_only = true;
+    }
+    Ok(Outcome::Done)
+}
+
+/// `X-Accel-Limit-Rate`.
+fn rate(req: &mut Request, s: &Settings) {
     if !s.ignore_headers.has(b"X-Accel-Limit-Rate")
-        && let Some(n) = head.get(Name::XAccelLimitRate).and_then(forebay_conf::units::number)
+        && let Some(n) =
+            req.modules.upstream.head.get(Name::XAccelLimitRate).and_then(forebay_conf::units::number)
     {
         req.resp.limit_rate = n;
     }
+}
+
+/// Whether the response may be read ahead of the client.
+fn buffering(req: &Request, s: &Settings) -> bool {
+    let accel = req.modules.upstream.head.get(Name::XAccelBuffering);
+    match accel.filter(|_| !s.ignore_headers.has(b"X-Accel-Buffering")) {
+        Some(v) if v.eq_ignore_ascii_case(b"yes") => true,
+        Some(v) if v.eq_ignore_ascii_case(b"no") => false,
+        _ => s.buffering,
+    }
+}
+
+/// Where a response goes beside the client. What is not buffered is not kept, as in nginx.
+fn keep(
+    req: &mut Request,
+    fetch: &mut Fetch,
+    s: &Settings,
+    cs: &CacheSettings,
+) -> Result<Option<Keep>, Stop> {
+    if !buffering(req, s) {
+        return Ok(None);
+    }
+    if fetch.cacheable() {
+        return cached::keep(req, fetch, s, cs);
+    }
+    Ok(s.store(req)?)
+}
+
+/// The body of a response whose head has been read, with what came behind it.
+fn body(
+    req: &mut Request,
+    lease: Lease,
+    to_head: bool,
+    s: &Settings,
+    keep: Option<Keep>,
+    content: &mut Vec<u8>,
+) -> Result<(Body, Pulled), Stop> {
+    let head = &req.modules.upstream.head;
+    let framing = framing_of_response(head, to_head);
+    let reusable = head.keep_alive && lease.conn.is_some();
+    let buffering = buffering(req, s);
+    let head = &req.modules.upstream.head;
+    let read = head.buf.len() as u64;
+    let rate = match &s.limit_rate.0 {
+        None => 0,
+        Some(t) => forebay_conf::units::size(&t.value(req)?).unwrap_or(0),
+    };
     let mut body = Body::new(lease, framing, reusable, s.read_timeout.0);
     body.set(s.ignore_client_abort, s.pass_trailers);
-    let mut content = Vec::new();
+    body.buffer(buffering.then(|| s.ahead()), rate, read);
+    if let Some(keep) = keep {
+        // Without `proxy_temp_path` a file is written where it is going to stay.
+        body.keep(keep, s.ahead(), s.temp_path.0.clone().unwrap_or_default());
+    }
     let buf = std::mem::take(&mut req.modules.upstream.head.buf);
     let len = req.modules.upstream.head.len;
-    let pulled = body.feed(req, buf.get(len..).unwrap_or_default(), &mut content);
+    let pulled = body.feed(req, buf.get(len..).unwrap_or_default(), content);
     req.modules.upstream.head.buf = buf;
     if pulled == Pulled::Failed {
         return Err(Stop::Status(502));
     }
+    Ok((body, pulled))
+}
+
+/// A further slice of a response: only its body counts.
+pub fn slice(
+    req: &mut Request,
+    lease: Lease,
+    to_head: bool,
+    s: &Settings,
+    mut fetch: Fetch,
+) -> Result<Body, Stop> {
+    let http = req.http();
+    let keep = keep(req, &mut fetch, s, &http.location(req).settings.proxy_cache)?;
+    let mut content = Vec::new();
+    let (mut body, _) = body(req, lease, to_head, s, keep, &mut content)?;
     if !content.is_empty() {
-        req.resp.body.push(Part::Bytes(content.into()));
+        body.put_before(content, s.ahead());
     }
-    if pulled != Pulled::End {
-        req.resp.source = Some(Box::new(body));
+    Ok(body)
+}
+
+/// Puts the head of a cached response where that of an upstream would be.
+pub fn load_head(req: &mut Request, e: &Entry) {
+    let head = &mut req.modules.upstream.head;
+    head.advance(usize::MAX);
+    head.buf.extend_from_slice(&e.meta.head);
+    let _ = client::parse(head, usize::MAX);
+}
+
+/// Makes the response from what a cache has.
+pub fn cached(req: &mut Request, e: &Rc<Entry>, pass: &Arc<Pass>, s: &Settings) -> Result<Outcome, Stop> {
+    req.modules.proxy_cache.date = Some(e.meta.date);
+    if req.modules.proxy_cache.background {
+        return Ok(Outcome::Done);
+    }
+    req.resp.proxied = true;
+    req.resp.cacheable = true;
+    req.resp.status = e.meta.status;
+    req.resp.allow_ranges = s.force_ranges;
+    req.resp.entry = Some(e.clone());
+    if crate::head::is_lean(req, e) {
+        req.resp.lean = true;
+        req.resp.content_length = Some(e.len());
+        if !e.is_empty() {
+            req.resp.body.push(e.part());
+        }
+        return Ok(Outcome::Done);
+    }
+    load_head(req, e);
+    fields(req, pass, s)?;
+    rate(req, s);
+    let bare = req.resp.status == 204 || req.resp.status == 304;
+    req.resp.content_length = Some(e.len()).filter(|_| !bare);
+    if e.is_empty() && req.modules.upstream.head.content_length.is_some_and(|n| n > 0) {
+        // What a HEAD request stored (nginx: proxy_cache_convert_head off). To others it promises a body that is
+        // not there, so nothing may follow it on the connection.
+        req.keep_alive &= req.method == Method::Head;
+        req.resp.content_length = req.modules.upstream.head.content_length;
+    }
+    if slice::asked(req) {
+        req.resp.source = Some(Box::new(Body::of_entry(e)));
+    } else if !e.is_empty() {
+        req.resp.body.push(e.part());
     }
     if req.method == Method::Head {
         req.resp.head_only = true;
@@ -133,16 +270,16 @@ fn field(req: &mut Request, f: &FieldLine, buf: &[u8], pass: &Arc<Pass>, s: &Set
         Name::Connection | Name::KeepAlive | Name::TransferEncoding | Name::ContentLength => return Ok(()),
         _ => {}
     }
+    if f.id == Name::XAccelCharset && !s.ignore_headers.has(b"X-Accel-Charset") {
+        req.resp.override_charset.clear();
+        req.resp.override_charset.extend_from_slice(value);
+    }
     if s.hide_header.has(name) || (hidden(f.id, name) && !s.pass_header.has(name)) {
         return Ok(());
     }
     match f.id {
         // One of these speaks for the response: further ones would contradict it.
         Name::Expires | Name::LastModified | Name::Etag if req.resp.fields.get(name).is_some() => {}
-        Name::LastModified => match forebay_http::date::parse(value) {
-            Some(t) if forebay_http::date::imf(t) == value => req.resp.last_modified = Some(t),
-            _ => req.resp.fields.push(name, value),
-        },
         Name::ContentType => content_type(req, value),
         Name::Location | Name::Refresh => {
             let mut out = Vec::new();
@@ -156,6 +293,11 @@ fn field(req: &mut Request, f: &FieldLine, buf: &[u8], pass: &Arc<Pass>, s: &Set
             req.resp.fields.push(name, &out);
         }
         Name::AcceptRanges if s.force_ranges => {}
+        // What is whole here can be cut here.
+        Name::AcceptRanges if req.resp.cacheable => {
+            req.resp.allow_ranges = true;
+            req.resp.single_range = req.resp.entry.is_none();
+        }
         _ => req.resp.fields.push(name, value),
     }
     Ok(())

@@ -1,0 +1,410 @@
+//! What a cache holds: one index for all threads, in pieces that are locked for moments. Times of last use are
+//! written by whoever serves an entry; the order of eviction is brought up to date when the manager looks.
+
+use super::{Cache, Hash};
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+use tokio::sync::Notify;
+
+/// Locks of an index.
+const SHARDS: usize = 32;
+
+/// Bytes of a block: what a file takes on disk is a multiple of it.
+const BLOCK: u64 = 4096;
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Milliseconds since the process began to count.
+pub fn millis(now: Instant) -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let start = *START.get_or_init(Instant::now);
+    u64::try_from(now.saturating_duration_since(start).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// An entry, or the place of one.
+#[derive(Debug)]
+pub struct Node {
+    /// Its hash.
+    pub hash: Hash,
+    /// Grows when the file is replaced, renewed or removed.
+    generation: AtomicU64,
+    /// Last use, see [`millis`].
+    used: AtomicU64,
+    gone: AtomicBool,
+    state: Mutex<State>,
+    /// Told when somebody who was filling it has finished.
+    pub filled: Notify,
+}
+
+/// What is known about an entry.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct State {
+    /// There is a file.
+    pub exists: bool,
+    /// Bytes on disk.
+    size: u64,
+    /// Requests for it.
+    pub uses: u64,
+    /// An error answered by `error_page`, fresh until the second part.
+    pub error: Option<(u16, i64)>,
+    /// Somebody fetches it,
+    pub updating: bool,
+    /// and keeps others waiting until then (nginx: proxy_cache_lock_age).
+    pub locked_until: Option<Instant>,
+}
+
+impl Node {
+    /// Its generation.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Notes a use.
+    #[inline]
+    pub fn touch(&self, now: u64) {
+        if self.used.load(Ordering::Relaxed) != now {
+            self.used.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Looks at its state, or changes it.
+    pub fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        f(&mut lock(&self.state))
+    }
+
+    /// Copies made before this are no longer good.
+    pub fn renewed(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    nodes: Mutex<HashMap<Hash, Arc<Node>, foldhash::fast::RandomState>>,
+    /// Held while a file gets or loses its name, never by a thread that serves.
+    files: Mutex<()>,
+}
+
+/// All entries of a cache.
+#[derive(Debug)]
+pub struct Index {
+    shards: Vec<Shard>,
+    /// Nodes by their last use as it was known when they were put here.
+    order: Mutex<BTreeMap<(u64, u64), Arc<Node>>>,
+    ids: AtomicU64,
+    count: AtomicUsize,
+    size: AtomicU64,
+    max_nodes: usize,
+    /// The directory has been read: what is not here does not exist.
+    loaded: AtomicBool,
+}
+
+impl Index {
+    /// An empty index for so many entries.
+    pub fn new(max_nodes: usize) -> Index {
+        Index {
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            order: Mutex::default(),
+            ids: AtomicU64::new(0),
+            count: AtomicUsize::new(0),
+            size: AtomicU64::new(0),
+            max_nodes: max_nodes.max(1),
+            loaded: AtomicBool::new(false),
+        }
+    }
+
+    fn shard(&self, hash: &Hash) -> &Shard {
+        &self.shards[usize::from(hash[0]) % SHARDS]
+    }
+
+    /// Whether the directory has been read.
+    pub fn loaded(&self) -> bool {
+        self.loaded.load(Ordering::Acquire)
+    }
+
+    /// Says that the directory has been read.
+    pub fn set_loaded(&self) {
+        self.loaded.store(true, Ordering::Release);
+    }
+
+    /// Bytes on disk.
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// Entries and places of entries.
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether there are more entries than the zone has room for.
+    pub fn crowded(&self) -> bool {
+        self.count() > self.max_nodes
+    }
+
+    /// The node of a hash, if there is one.
+    pub fn find(&self, hash: &Hash) -> Option<Arc<Node>> {
+        lock(&self.shard(hash).nodes).get(hash).cloned()
+    }
+
+    /// The node of a hash, made if there is none. `None`: the zone is full, and the manager has not made room
+    /// yet.
+    pub fn obtain(&self, hash: &Hash, now: u64) -> Option<Arc<Node>> {
+        let mut nodes = lock(&self.shard(hash).nodes);
+        if let Some(n) = nodes.get(hash) {
+            return Some(n.clone());
+        }
+        if self.count() > self.max_nodes + self.max_nodes / 4 + 64 {
+            return None;
+        }
+        let id = self.ids.fetch_add(1, Ordering::Relaxed);
+        let node = Arc::new(Node {
+            hash: *hash,
+            generation: AtomicU64::new(0),
+            used: AtomicU64::new(now),
+
+            gone: AtomicBool::new(false),
+            state: Mutex::default(),
+            filled: Notify::new(),
+        });
+        nodes.insert(*hash, node.clone());
+        self.count.fetch_add(1, Ordering::Relaxed);
+        drop(nodes);
+        lock(&self.order).insert((now, id), node.clone());
+        if self.crowded() {
+            super::manager::nudge();
+        }
+        Some(node)
+    }
+
+    /// Notes a file that is there already.
+    pub fn note(&self, node: &Node, len: u64) {
+        node.with(|s| {
+            if !s.exists {
+                s.exists = true;
+                self.set_size(s, len);
+            }
+        });
+    }
+
+    fn set_size(&self, s: &mut State, len: u64) {
+        let size = len.div_ceil(BLOCK) * BLOCK;
+        self.size.fetch_add(size, Ordering::Relaxed);
+        self.size.fetch_sub(s.size, Ordering::Relaxed);
+        s.size = size;
+    }
+
+    /// Gives a complete file its name. Blocks.
+    ///
+    /// # Errors
+    /// When it cannot be moved; it is removed then.
+    pub fn publish(&self, cache: &Cache, node: &Arc<Node>, from: &Path, len: u64) -> io::Result<()> {
+        let target = cache.file(&node.hash);
+        let shard = self.shard(&node.hash);
+        let files = lock(&shard.files);
+        let done = rename(from, &target);
+        if let Err(e) = done {
+            let _ = std::fs::remove_file(from);
+            return Err(e);
+        }
+        let mut node = node.clone();
+        if node.gone.load(Ordering::Acquire) {
+            match self.obtain(&node.hash, millis(Instant::now())) {
+                Some(n) => node = n,
+                None => {
+                    let _ = std::fs::remove_file(&target);
+                    return Ok(());
+                }
+            }
+        }
+        node.with(|s| {
+            s.exists = true;
+            s.error = None;
+            self.set_size(s, len);
+        });
+        node.renewed();
+        drop(files);
+        if cache.max_size.is_some_and(|max| self.size() > max) {
+            super::manager::nudge();
+        }
+        Ok(())
+    }
+
+    /// Removes an entry with its file. Blocks.
+    pub fn remove(&self, cache: &Cache, node: &Arc<Node>) {
+        let shard = self.shard(&node.hash);
+        let _files = lock(&shard.files);
+        let existed = {
+            let mut nodes = lock(&shard.nodes);
+            if nodes.get(&node.hash).is_none_or(|n| !Arc::ptr_eq(n, node)) {
+                return;
+            }
+            nodes.remove(&node.hash);
+            node.gone.store(true, Ordering::Release);
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            node.with(|s| {
+                let existed = std::mem::take(&mut s.exists);
+                self.size.fetch_sub(std::mem::take(&mut s.size), Ordering::Relaxed);
+                existed
+            })
+        };
+        node.renewed();
+        if existed {
+            let _ = std::fs::remove_file(cache.file(&node.hash));
+        }
+        // Its place in the order is given up when the manager comes to it.
+    }
+
+    /// A file turned out to be missing or broken. Blocks if it has to be removed.
+    pub fn forget_file(&self, cache: &Cache, node: &Node, remove: bool) {
+        let shard = self.shard(&node.hash);
+        let _files = lock(&shard.files);
+        node.with(|s| {
+            s.exists = false;
+            self.size.fetch_sub(std::mem::take(&mut s.size), Ordering::Relaxed);
+        });
+        node.renewed();
+        if remove {
+            let _ = std::fs::remove_file(cache.file(&node.hash));
+        }
+    }
+
+    /// The entry that was used least recently, with the time of its last use. It stays in its place.
+    pub fn oldest(&self) -> Option<(u64, Arc<Node>)> {
+        let mut order = lock(&self.order);
+        loop {
+            let ((stamp, id), node) = order.pop_first()?;
+            if node.gone.load(Ordering::Acquire) {
+                continue;
+            }
+            let used = node.used.load(Ordering::Relaxed);
+            order.insert((used.max(stamp), id), node.clone());
+            if used <= stamp {
+                return Some((stamp, node));
+            }
+        }
+    }
+
+    /// All nodes there are now.
+    pub fn all(&self) -> Vec<Arc<Node>> {
+        self.shards.iter().flat_map(|s| lock(&s.nodes).values().cloned().collect::<Vec<_>>()).collect()
+    }
+}
+
+/// Moves a file, makes the directories of its new name; copies where the file system is another.
+///
+/// # Errors
+/// When neither can be done.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    match std::fs::rename(from, to) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            if let Some(dir) = to.parent() {
+                std::fs::create_dir_all(dir)?;
+            }
+            std::fs::rename(from, to).or_else(|e| copy(from, to, e))
+        }
+        Err(e) => copy(from, to, e),
+        Ok(()) => Ok(()),
+    }
+}
+
+fn copy(from: &Path, to: &Path, e: io::Error) -> io::Result<()> {
+    if e.kind() != io::ErrorKind::CrossesDevices {
+        return Err(e);
+    }
+    let beside = to.with_extension(format!("{:010}", crate::request::next_serial()));
+    let copied = std::fs::copy(from, &beside).and_then(|_| std::fs::rename(&beside, to));
+    if copied.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    let _ = std::fs::remove_file(from);
+    copied
+}
+
+/// The right to fill an entry; given up when dropped.
+#[derive(Debug)]
+pub struct Ticket {
+    /// The entry.
+    pub node: Arc<Node>,
+    /// Others see it being filled.
+    holds: bool,
+}
+
+impl Ticket {
+    /// A place without the right.
+    pub fn plain(node: Arc<Node>) -> Ticket {
+        Ticket { node, holds: false }
+    }
+
+    /// Takes the right unless somebody else has it. `age`: how long it keeps others waiting.
+    pub fn take(node: &Arc<Node>, age: Option<Instant>, now: Instant) -> Option<Ticket> {
+        let taken = node.with(|s| {
+            let free = !s.updating || s.locked_until.is_some_and(|t| t <= now);
+            if free {
+                s.updating = true;
+                s.locked_until = age;
+            }
+            free
+        });
+        taken.then(|| Ticket { node: node.clone(), holds: true })
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if self.holds {
+            self.node.with(|s| {
+                s.updating = false;
+                s.locked_until = None;
+            });
+            self.node.filled.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_comes_first() {
+        let index = Index::new(10);
+        let (a, b) = ([1; 16], [2; 16]);
+        let first = index.obtain(&a, 1).expect("room");
+        index.obtain(&b, 2).expect("room");
+        assert_eq!(index.oldest().map(|(t, n)| (t, n.hash)), Some((1, a)));
+        first.touch(5);
+        assert_eq!(index.oldest().map(|(t, n)| (t, n.hash)), Some((2, b)));
+        assert_eq!(index.count(), 2);
+    }
+
+    #[test]
+    fn one_at_a_time_fills_an_entry() {
+        let index = Index::new(10);
+        let node = index.obtain(&[1; 16], 1).expect("room");
+        let now = Instant::now();
+        let later = now + std::time::Duration::from_secs(5);
+        let ticket = Ticket::take(&node, Some(later), now);
+        assert!(ticket.is_some() && Ticket::take(&node, None, now).is_none());
+        assert!(Ticket::take(&node, None, later).is_some());
+        drop(ticket);
+        assert!(Ticket::take(&node, None, now).is_some());
+    }
+
+    #[test]
+    fn a_full_zone_takes_no_more() {
+        let index = Index::new(1);
+        let mut made = 0;
+        for n in 0..200u8 {
+            made += usize::from(index.obtain(&[n; 16], 1).is_some());
+        }
+        assert!(made < 100 && index.crowded());
+    }
+}

@@ -1,0 +1,187 @@
+//! The thread that reads caches in at the start, in steps, and removes what is old or too much (nginx: cache
+//! loader and cache manager).
+
+use super::index::millis;
+use super::{Cache, Steps, unhex};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What the thread works on.
+struct Work {
+    caches: Vec<Arc<Cache>>,
+    running: bool,
+    nudged: bool,
+}
+
+static WORK: Mutex<Work> = Mutex::new(Work { caches: Vec::new(), running: false, nudged: false });
+static CHANGED: Condvar = Condvar::new();
+
+/// Longest pause between two looks at a cache (nginx: 10 seconds).
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// Pause where free space of the file system is watched.
+const WATCH: Duration = Duration::from_secs(1);
+
+fn work() -> MutexGuard<'static, Work> {
+    WORK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes care of these caches from now on, and of no others.
+pub fn attend(caches: &[Arc<Cache>]) {
+    let mut w = work();
+    w.caches = caches.to_vec();
+    w.nudged = true;
+    if !w.running && !caches.is_empty() {
+        w.running = std::thread::Builder::new().name("cache manager".into()).spawn(run).is_ok();
+    }
+    drop(w);
+    CHANGED.notify_all();
+}
+
+/// There may be something to remove.
+pub fn nudge() {
+    work().nudged = true;
+    CHANGED.notify_all();
+}
+
+fn run() {
+    loop {
+        let caches = work().caches.clone();
+        let mut pause = PAUSE;
+        for cache in &caches {
+            if !cache.index.loaded() {
+                load(cache);
+                cache.index.set_loaded();
+            }
+            pause = pause.min(trim(cache));
+        }
+        drop(caches);
+        let mut w = work();
+        if !w.nudged {
+            w = CHANGED.wait_timeout(w, pause).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        w.nudged = false;
+    }
+}
+
+/// Counts work and rests in between.
+struct Pacer {
+    steps: Steps,
+    files: u64,
+    begun: Instant,
+}
+
+impl Pacer {
+    fn new(steps: Steps) -> Pacer {
+        Pacer { steps, files: 0, begun: Instant::now() }
+    }
+
+    fn step(&mut self) {
+        self.files += 1;
+        if self.files >= self.steps.files || self.begun.elapsed() >= self.steps.threshold {
+            std::thread::sleep(self.steps.sleep);
+            *self = Pacer::new(self.steps);
+        }
+    }
+}
+
+/// Reads a directory in.
+fn load(cache: &Cache) {
+    let mut pacer = Pacer::new(cache.loader);
+    let mut dirs = vec![(cache.path.clone(), 0)];
+    while let Some((dir, depth)) = dirs.pop() {
+        let Ok(entries) = std::fs::read_dir(&dir) else { continue };
+        for entry in entries.flatten() {
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() && depth < cache.levels.len() {
+                dirs.push((entry.path(), depth + 1));
+            } else if kind.is_file() {
+                found(cache, &entry.path());
+                pacer.step();
+            }
+        }
+    }
+}
+
+fn found(cache: &Cache, path: &Path) {
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    match unhex(name) {
+        Some(hash) if cache.file(&hash) == path => {
+            let Ok(meta) = path.metadata() else { return };
+            if let Some(node) = cache.index.obtain(&hash, millis(Instant::now())) {
+                cache.index.note(&node, meta.len());
+            }
+        }
+        _ if abandoned(name) => drop(std::fs::remove_file(path)),
+        _ => {}
+    }
+}
+
+/// Whether a file is one that a process was writing when it was killed: `HASH.PID.NUMBER`.
+fn abandoned(name: &[u8]) -> bool {
+    let mut parts = name.split(|b| *b == b'.');
+    let (hash, pid, number) = (parts.next(), parts.next(), parts.next());
+    let digits = |t: &[u8]| !t.is_empty() && t.iter().all(u8::is_ascii_digit);
+    let (Some(hash), Some(pid), Some(number)) = (hash, pid, number) else { return false };
+    if unhex(hash).is_none() || !digits(pid) || !digits(number) || parts.next().is_some() {
+        return false;
+    }
+    let pid = String::from_utf8_lossy(pid).into_owned();
+    pid != std::process::id().to_string() && !PathBuf::from("/proc").join(pid).exists()
+}
+
+/// Removes what nobody asked for in time, and the oldest while there is too much. Gives when to look again.
+fn trim(cache: &Cache) -> Duration {
+    let mut pacer = Pacer::new(cache.manager);
+    let inactive = u64::try_from(cache.inactive.as_millis()).unwrap_or(u64::MAX);
+    let mut free = free_bytes(cache);
+    loop {
+        let Some((used, node)) = cache.index.oldest() else { return pause(cache, cache.inactive) };
+        let now = millis(Instant::now());
+        let idle = now.saturating_sub(used);
+        let too_much = cache.max_size.is_some_and(|max| cache.index.size() > max)
+            || cache.index.crowded()
+            || free.is_some_and(|f| f < cache.min_free && cache.index.size() > 0);
+        if idle < inactive && !too_much {
+            return pause(cache, Duration::from_millis(inactive - idle));
+        }
+        cache.index.remove(cache, &node);
+        pacer.step();
+        if free.is_some() {
+            free = free_bytes(cache);
+        }
+    }
+}
+
+fn pause(cache: &Cache, wanted: Duration) -> Duration {
+    let most = if cache.min_free > 0 { WATCH } else { PAUSE };
+    wanted.clamp(Duration::from_millis(10), most)
+}
+
+/// Free bytes of the file system, if they are watched.
+fn free_bytes(cache: &Cache) -> Option<u64> {
+    if cache.min_free == 0 {
+        return None;
+    }
+    let s = rustix::fs::statvfs(&cache.path).ok()?;
+    Some(s.f_bavail.saturating_mul(s.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_abandoned_files_are_removed() {
+        let hash = "b7f54b2df7773722d382f4809d65029c";
+        let own = std::process::id();
+        assert!(abandoned(format!("{hash}.4194999.12").as_bytes()));
+        for kept in
+            [format!("{hash}.{own}.12"), hash.to_owned(), "x.4194999.1".into(), format!("{hash}.1.2.3")]
+        {
+            assert!(!abandoned(kept.as_bytes()), "{kept}");
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Settings and variables of cached upstream responses (nginx: proxy_cache and what begins with it). What
+//! they do is in `proxy/cached.rs`.
+
+use crate::cache::{Cache, Zone};
+use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::config::value::{Msec, Number, Setting, once};
+use crate::modules::proxy::{NextUpstream, Value};
+use crate::request::{Request, VarError};
+use crate::variables::{Row, RowSource};
+use forebay_conf::error::{Error, Level};
+use forebay_conf::tree::Directive;
+use forebay_conf::units;
+use forebay_http::request::Method;
+use std::sync::Arc;
+use std::time::Duration;
+
+crate::settings! {
+    /// `proxy_cache`.
+    "proxy_cache" => zone: CacheZone = CacheZone::Off;
+    /// `proxy_cache_key`.
+    "proxy_cache_key" => key: Value = Value(None);
+    /// `proxy_cache_valid`.
+    "proxy_cache_valid" => valid: Valid = Valid::default();
+    /// `proxy_cache_methods`.
+    "proxy_cache_methods" => methods: Methods = Methods { post: false };
+    /// `proxy_cache_convert_head`.
+    "proxy_cache_convert_head" => convert_head: bool = true;
+    /// `proxy_cache_min_uses`.
+    "proxy_cache_min_uses" => min_uses: Number = Number(1);
+    /// `proxy_cache_max_range_offset`.
+    "proxy_cache_max_range_offset" => max_range_offset: MaxRange = MaxRange(None);
+    /// `proxy_cache_use_stale`.
+    "proxy_cache_use_stale" => use_stale: UseStale = UseStale { errors: 0, updating: false };
+    /// `proxy_cache_background_update`.
+    "proxy_cache_background_update" => background_update: bool = false;
+    /// `proxy_cache_revalidate`.
+    "proxy_cache_revalidate" => revalidate: bool = false;
+    /// `proxy_cache_lock`.
+    "proxy_cache_lock" => lock: bool = false;
+    /// `proxy_cache_lock_age`.
+    "proxy_cache_lock_age" => lock_age: Msec = Msec(Duration::from_secs(5));
+    /// `proxy_cache_lock_timeout`.
+    "proxy_cache_lock_timeout" => lock_timeout: Msec = Msec(Duration::from_secs(5));
+    /// `proxy_cache_bypass`.
+    "proxy_cache_bypass" => bypass: Predicates = Predicates::default();
+    /// `proxy_no_cache`.
+    "proxy_no_cache" => no_cache: Predicates = Predicates::default();
+    /// `proxy_cache_purge`.
+    "proxy_cache_purge" => purge: Predicates = Predicates::default();
+}
+
+/// `proxy_cache`.
+#[derive(Clone, Debug)]
+pub enum CacheZone {
+    /// Nothing is cached.
+    Off,
+    /// In this zone.
+    Zone(Arc<Zone>),
+    /// In the zone that the value names; empty: none.
+    Value(Template),
+}
+
+impl Setting for CacheZone {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let Some(w) = d.args.first() else { return Ok(CacheZone::Off) };
+        if w.text == b"off" {
+            return Ok(CacheZone::Off);
+        }
+        let t = cx.template(d, w)?;
+        Ok(match t.as_const() {
+            Some(name) => CacheZone::Zone(cx.caches.find_or_promise(name, "proxy_cache")),
+            None => CacheZone::Value(t),
+        })
+    }
+}
+
+impl CacheZone {
+    /// The cache for this request.
+    ///
+    /// # Errors
+    /// The status to answer with: there is none of the name that a variable gives.
+    pub fn cache(&self, req: &mut Request) -> Result<Option<Arc<Cache>>, u16> {
+        match self {
+            CacheZone::Off => Ok(None),
+            CacheZone::Zone(z) => Ok(z.cache().cloned()),
+            CacheZone::Value(t) => {
+                let name = t.value(req).map_err(|_| 500u16)?;
+                if name.is_empty() || name == b"off" {
+                    return Ok(None);
+                }
+                let http = req.http();
+                let found = http.caches.iter().find(|c| c.name == name).cloned();
+                if found.is_none() {
+                    let name = String::from_utf8_lossy(&name).into_owned();
+                    req.log(Level::Error, &format!("cache \"{name}\" not found"));
+                    return Err(500);
+                }
+                Ok(found)
+            }
+        }
+    }
+}
+
+/// Lines of `proxy_cache_valid`: status, 0 for any, and seconds.
+#[derive(Clone, Debug, Default)]
+pub struct Valid(Arc<Vec<(u16, u64)>>);
+
+impl Valid {
+    /// How long a response with this status stays fresh, seconds.
+    pub fn seconds(&self, status: u16) -> Option<u64> {
+        self.0.iter().find(|(s, _)| *s == 0 || *s == status).map(|(_, t)| *t)
+    }
+}
+
+impl Setting for Valid {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut lines = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let Some((time, statuses)) = d.args.split_last() else { return Ok(Valid::default()) };
+        let seconds = units::time_secs(&time.text)
+            .ok_or_else(|| cx.error_at(d, time, format!("invalid time value \"{}\"", time.as_str())))?;
+        if statuses.is_empty() {
+            lines.extend([200, 301, 302].map(|s| (s, seconds)));
+        }
+        for w in statuses {
+            if w.text == b"any" {
+                lines.push((0, seconds));
+                continue;
+            }
+            let status = units::number(&w.text).and_then(|n| u16::try_from(n).ok());
+            match status.filter(|s| (100..=599).contains(s)) {
+                Some(s) => lines.push((s, seconds)),
+                None => return Err(cx.error_at(d, w, format!("invalid status \"{}\"", w.as_str()))),
+            }
+        }
+        Ok(Valid(Arc::new(lines)))
+    }
+}
+
+/// `proxy_cache_methods`; GET and HEAD are always among them.
+#[derive(Clone, Copy, Debug)]
+pub struct Methods {
+    post: bool,
+}
+
+impl Methods {
+    /// Whether responses to a method are cached.
+    pub fn has(self, method: Method) -> bool {
+        matches!(method, Method::Get | Method::Head) || self.post && method == Method::Post
+    }
+}
+
+impl Setting for Methods {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut post = previous.is_some_and(|p| p.post);
+        for w in &d.args {
+            match w.text.to_ascii_uppercase().as_slice() {
+                b"GET" | b"HEAD" => {}
+                b"POST" => post = true,
+                _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
+            }
+        }
+        Ok(Methods { post })
+    }
+}
+
+/// `proxy_cache_max_range_offset`, bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct MaxRange(pub Option<u64>);
+
+impl Setting for MaxRange {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let n = units::offset(crate::config::value::first(d));
+        n.map(|n| MaxRange(Some(n))).ok_or_else(|| cx.directive_error(d, "invalid value"))
+    }
+}
+
+/// `proxy_cache_use_stale`.
+#[derive(Clone, Copy, Debug)]
+pub struct UseStale {
+    errors: u32,
+    /// While the entry is renewed.
+    pub updating: bool,
+}
+
+impl UseStale {
+    /// Whether a stale response serves instead of this failure.
+    pub fn has(self, kind: NextUpstream) -> bool {
+        self.errors & (1 << kind as u32) != 0
+    }
+}
+
+impl Setting for UseStale {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        use NextUpstream as N;
+        once(&previous, d, cx)?;
+        let mut stale = UseStale { errors: 0, updating: false };
+        for w in &d.args {
+            let kind = match w.text.as_slice() {
+                b"error" => N::Error,
+                b"timeout" => N::Timeout,
+                b"invalid_header" => N::InvalidHeader,
+                b"http_403" => N::Http403,
+                b"http_404" => N::Http404,
+                b"http_429" => N::Http429,
+                b"http_500" => N::Http500,
+                b"http_502" => N::Http502,
+                b"http_503" => N::Http503,
+                b"http_504" => N::Http504,
+                b"non_idempotent" => continue,
+                b"updating" => {
+                    stale.updating = true;
+                    continue;
+                }
+                b"off" => return Ok(UseStale { errors: 0, updating: false }),
+                _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
+            };
+            stale.errors |= 1 << kind as u32;
+        }
+        Ok(stale)
+    }
+}
+
+/// Values of which one that is neither empty nor `0` decides.
+#[derive(Clone, Debug, Default)]
+pub struct Predicates(Arc<Vec<Template>>);
+
+impl Predicates {
+    /// Whether one of them says so.
+    ///
+    /// # Errors
+    /// When a variable cannot be evaluated.
+    pub fn test(&self, req: &mut Request) -> Result<bool, VarError> {
+        for t in self.0.iter() {
+            let mut value = req.take_buf();
+            t.eval(req, &mut value)?;
+            let yes = !value.is_empty() && value != b"0";
+            req.give_buf(value);
+            if yes {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Setting for Predicates {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        for w in &d.args {
+            all.push(cx.template(d, w)?);
+        }
+        Ok(Predicates(Arc::new(all)))
+    }
+}
+
+/// How the cache took part (`$upstream_cache_status`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Status {
+    Miss,
+    Bypass,
+    Expired,
+    Stale,
+    Updating,
+    Revalidated,
+    Hit,
+}
+
+impl Status {
+    fn text(self) -> &'static [u8] {
+        match self {
+            Status::Miss => b"MISS",
+            Status::Bypass => b"BYPASS",
+            Status::Expired => b"EXPIRED",
+            Status::Stale => b"STALE",
+            Status::Updating => b"UPDATING",
+            Status::Revalidated => b"REVALIDATED",
+            Status::Hit => b"HIT",
+        }
+    }
+}
+
+/// What is kept for one request.
+#[derive(Debug, Default)]
+pub struct State {
+    /// `$upstream_cache_status`.
+    pub status: Option<Status>,
+    /// `$upstream_cache_age`, from when, Unix seconds.
+    pub date: Option<i64>,
+    /// Validators of the stale entry that is being renewed (`$upstream_cache_last_modified`).
+    pub last_modified: Option<i64>,
+    /// `$upstream_cache_etag`.
+    pub etag: Vec<u8>,
+    /// `$upstream_cache_key`.
+    pub key: Vec<u8>,
+    /// Runs without a client, to renew an entry.
+    pub background: bool,
+    /// Goes on when the client leaves.
+    pub detached: bool,
+    /// The right to renew an entry, taken by the request that this one works for.
+    pub ticket: Option<crate::cache::index::Ticket>,
+}
+
+impl State {
+    /// Empties it for the next request.
+    pub fn clear(&mut self) {
+        self.status = None;
+        self.date = None;
+        self.last_modified = None;
+        self.etag.clear();
+        self.key.clear();
+        self.background = false;
+        self.detached = false;
+        self.ticket = None;
+    }
+}
+
+/// The rows.
+pub const VARIABLES: &[Row] = &[
+    Row { name: "upstream_cache_status", get: RowSource::Get(status), settable: false },
+    Row { name: "upstream_cache_age", get: RowSource::Get(age), settable: false },
+    Row { name: "upstream_cache_last_modified", get: RowSource::Get(last_modified), settable: false },
+    Row { name: "upstream_cache_etag", get: RowSource::Get(etag), settable: false },
+    Row { name: "upstream_cache_key", get: RowSource::Get(key), settable: false },
+];
+
+type Got = Result<bool, VarError>;
+
+fn status(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    let status = r.modules.proxy_cache.status;
+    out.extend_from_slice(status.map_or(&b""[..], Status::text));
+    Ok(status.is_some())
+}
+
+fn age(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    let Some(date) = r.modules.proxy_cache.date else { return Ok(false) };
+    let age = r.thread.clock.unix().saturating_sub(date);
+    forebay_http::h1::response::number(out, u64::try_from(age).unwrap_or(0));
+    Ok(true)
+}
+
+fn last_modified(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    let Some(t) = r.modules.proxy_cache.last_modified else { return Ok(false) };
+    out.extend_from_slice(&forebay_http::date::imf(t));
+    Ok(true)
+}
+
+fn etag(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    out.extend_from_slice(&r.modules.proxy_cache.etag);
+    Ok(!r.modules.proxy_cache.etag.is_empty())
+}
+
+fn key(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    out.extend_from_slice(&r.modules.proxy_cache.key);
+    Ok(!r.modules.proxy_cache.key.is_empty())
+}

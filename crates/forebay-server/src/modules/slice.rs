@@ -1,0 +1,208 @@
+//! `slice`: a large response is asked for in ranges of one size, each cached for itself (nginx:
+//! ngx_http_slice_module). Where nginx makes subrequests, the source of the response goes on to the next range.
+
+use crate::config::value::Size;
+use crate::modules::{LocationSettings, proxy};
+use crate::request::{Request, VarError};
+use crate::upstream::stream::Body;
+use crate::variables::{Row, RowSource};
+use forebay_conf::error::Level;
+use forebay_http::field::Name;
+use forebay_http::h1::response::number;
+
+crate::settings! {
+    /// `slice`, bytes; 0 = off.
+    "slice" => size: Size = Size(0);
+}
+
+/// What is kept for one request.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// Size of a slice; 0: `$slice_range` has not been asked for.
+    size: u64,
+    /// Start of the present slice.
+    start: u64,
+    /// End of what is to be sent.
+    end: u64,
+    /// The response is put together from slices.
+    active: bool,
+    etag: Vec<u8>,
+}
+
+impl State {
+    /// Empties it for the next request.
+    pub fn clear(&mut self) {
+        (self.size, self.start, self.end, self.active) = (0, 0, 0, false);
+        self.etag.clear();
+    }
+}
+
+/// The rows.
+pub const VARIABLES: &[Row] = &[Row { name: "slice_range", get: RowSource::Get(range), settable: false }];
+
+fn range(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
+    if r.modules.slice.size == 0 {
+        let size = r.http().location(r).settings.slice.size.0;
+        if size == 0 {
+            return Ok(false);
+        }
+        r.modules.slice.size = size;
+        r.modules.slice.start = size * (first_byte(r) / size);
+    }
+    let s = &r.modules.slice;
+    out.extend_from_slice(b"bytes=");
+    number(out, s.start);
+    out.push(b'-');
+    number(out, s.start.saturating_add(s.size) - 1);
+    Ok(true)
+}
+
+/// Where the one range begins that the client asks for.
+fn first_byte(r: &Request) -> u64 {
+    if r.head.get(Name::IfRange).is_some() {
+        return 0;
+    }
+    let Some((unit, rest)) = r.head.get(Name::Range).and_then(|v| v.split_at_checked(6)) else { return 0 };
+    if !unit.eq_ignore_ascii_case(b"bytes=") || rest.contains(&b',') {
+        return 0;
+    }
+    let rest = rest.trim_ascii_start();
+    let digits = rest.iter().position(|b| !b.is_ascii_digit()).unwrap_or(rest.len());
+    forebay_conf::units::number(&rest[..digits]).unwrap_or(0)
+}
+
+/// Whether a location slices.
+pub fn enabled(s: &LocationSettings) -> bool {
+    s.slice.size.0 > 0
+}
+
+/// Whether `$slice_range` took part in the request.
+pub fn asked(req: &Request) -> bool {
+    req.modules.slice.size > 0
+}
+
+/// Whether the response is put together from slices.
+pub fn active(req: &Request) -> bool {
+    req.modules.slice.active
+}
+
+/// Where the source of the response begins.
+pub fn offset(req: &Request) -> u64 {
+    if active(req) { req.modules.slice.start } else { 0 }
+}
+
+/// Only these bytes of the whole are to be sent: slices between the first one, which told the length, and the
+/// range are left out.
+pub fn cut(req: &mut Request, start: u64, end: u64) {
+    let s = &mut req.modules.slice;
+    if s.active {
+        s.end = end;
+        if s.start.saturating_add(s.size) <= start {
+            s.start = s.size * (start / s.size) - s.size;
+        }
+    }
+}
+
+/// How many bytes [`cut`] left out before a source that begins at `offset`: the first slice counts as the one
+/// right before the range.
+pub fn skipped(req: &Request, offset: u64) -> u64 {
+    if active(req) { req.modules.slice.start.saturating_sub(offset) } else { 0 }
+}
+
+/// `bytes START-LAST/LENGTH` as start, end and length.
+fn content_range(value: &[u8]) -> Option<(u64, u64, u64)> {
+    let rest = value.strip_prefix(b"bytes ")?;
+    let dash = memchr::memchr(b'-', rest)?;
+    let slash = memchr::memchr(b'/', rest)?;
+    let n = |b: Option<&[u8]>| forebay_conf::units::number(b?.trim_ascii());
+    let (start, last, len) = (n(rest.get(..dash))?, n(rest.get(dash + 1..slash))?, n(rest.get(slash + 1..))?);
+    (start <= last && last < len).then_some((start, last + 1, len))
+}
+
+/// Judges a slice that has come; gives the length of the whole.
+fn judge(req: &mut Request, value: Option<Vec<u8>>) -> Option<u64> {
+    let Some((start, end, len)) = value.as_deref().and_then(content_range) else {
+        req.log(Level::Error, "invalid range in slice response");
+        return None;
+    };
+    let s = &req.modules.slice;
+    if start != s.start || end != s.start.saturating_add(s.size).min(len) {
+        let text = format!("unexpected range in slice response: {start}-{end}");
+        req.log(Level::Error, &text);
+        return None;
+    }
+    Some(len)
+}
+
+/// Header filter: the first slice becomes the whole.
+///
+/// # Errors
+/// Never.
+pub fn filter(req: &mut Request) -> Result<(), VarError> {
+    if req.modules.slice.size == 0 || req.modules.slice.active {
+        return Ok(());
+    }
+    if req.resp.status != 206 || !req.resp.proxied {
+        req.modules.slice.clear();
+        return Ok(());
+    }
+    let value = req.resp.fields.get(b"Content-Range").map(<[u8]>::to_vec);
+    let Some(len) = judge(req, value) else {
+        req.drop_connection = true;
+        return Ok(());
+    };
+    let r = &mut req.resp;
+    r.status = 200;
+    r.reason.clear();
+    r.content_length = Some(len);
+    r.fields.remove(b"Content-Range");
+    r.fields.remove(b"Accept-Ranges");
+    r.allow_ranges = true;
+    r.single_range = true;
+    let etag = r.fields.get(b"ETag").unwrap_or_default().to_vec();
+    if r.source.is_none() {
+        r.source = Some(Box::new(Body::empty()));
+    }
+    let s = &mut req.modules.slice;
+    (s.etag, s.end, s.active) = (etag, len, true);
+    Ok(())
+}
+
+/// Whether another slice is to follow the one that has been sent.
+pub fn wants_more(req: &Request) -> bool {
+    let s = &req.modules.slice;
+    s.active && s.start.saturating_add(s.size) < s.end
+}
+
+/// Fetches the next slice. `None`: it cannot be had, or is not part of the same whole; the log says why.
+pub async fn next(req: &mut Request) -> Option<Body> {
+    req.modules.slice.start += req.modules.slice.size;
+    let body = proxy::more(req).await?;
+    let head = &req.modules.upstream.head;
+    let status = head.status;
+    let range = head.get(Name::ContentRange).map(<[u8]>::to_vec);
+    let same = head.get(Name::Etag).unwrap_or_default() == req.modules.slice.etag;
+    let mut body = body;
+    if status != 206 {
+        req.log(Level::Error, &format!("unexpected status code {status} in slice response"));
+    } else if !same {
+        req.log(Level::Error, "etag mismatch in slice response");
+    } else if judge(req, range).is_some() {
+        return Some(body);
+    }
+    body.abandon(req);
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::content_range;
+
+    #[test]
+    fn ranges_are_checked() {
+        assert_eq!(content_range(b"bytes 0-1/100"), Some((0, 2, 100)));
+        for bad in [&b"bytes"[..], b"bytes 0-1/*", b"bytes 2-1/9", b"bytes 0-9/9", b"0-1/9"] {
+            assert_eq!(content_range(bad), None);
+        }
+    }
+}

@@ -1,0 +1,472 @@
+//! What has come from an upstream and not gone to the client yet: first in memory, beyond that in a temporary
+//! file (nginx: proxy_buffers, proxy_max_temp_file_size). Where a response is cached or stored, all of it
+//! goes to the file, and the client is served from there when it falls behind.
+
+use crate::cache::entry::Meta;
+use crate::cache::index::Ticket;
+use crate::cache::{Cache, local};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How much is read ahead of the client.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// In memory, bytes.
+    pub memory: usize,
+    /// In a file, bytes; 0 = no file.
+    pub file: u64,
+}
+
+/// What becomes of a response that is kept.
+#[derive(Debug)]
+pub enum Keep {
+    /// An entry of a cache.
+    Cache {
+        /// The cache.
+        cache: Arc<Cache>,
+        /// What will be known about it.
+        meta: Box<Meta>,
+        /// Its place.
+        ticket: Ticket,
+    },
+    /// A file of its own (nginx: proxy_store).
+    Store {
+        /// Name.
+        path: PathBuf,
+        /// Mode of the file.
+        mode: u32,
+        /// `Last-Modified`, Unix seconds.
+        modified: Option<i64>,
+    },
+}
+
+impl Keep {
+    /// Bytes before the body in the file.
+    fn start(&self) -> u64 {
+        match self {
+            Keep::Cache { meta, .. } => meta.body_start() as u64,
+            Keep::Store { .. } => 0,
+        }
+    }
+
+    /// Name of the file while it is written: in `dir`, or beside its target where there is no such directory.
+    fn temporary(&self, dir: &Path) -> PathBuf {
+        let named = !dir.as_os_str().is_empty();
+        match self {
+            Keep::Cache { cache, .. } if named && cache.use_temp_path => numbered(dir),
+            Keep::Cache { cache, ticket, .. } => local::beside(&cache.file(&ticket.node.hash)),
+            Keep::Store { .. } if named => numbered(dir),
+            Keep::Store { path, .. } => local::beside(path),
+        }
+    }
+}
+
+fn numbered(dir: &Path) -> PathBuf {
+    dir.join(format!("{:010}", crate::request::next_serial()))
+}
+
+/// The bytes between upstream and client.
+#[derive(Debug)]
+pub struct Spool {
+    /// Bytes `mem_start..total` of the body.
+    mem: Vec<u8>,
+    mem_start: u64,
+    total: u64,
+    /// Given to the client.
+    sent: u64,
+    /// In the file.
+    saved: u64,
+    file: Option<Arc<File>>,
+    /// Name of the file, if it has one.
+    path: Option<PathBuf>,
+    /// Bytes of the file before the body,
+    start: u64,
+    /// and the byte of the body that stands behind them.
+    base: u64,
+    keep: Option<Keep>,
+    limits: Limits,
+    dir: PathBuf,
+}
+
+/// What a client can be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Bytes in memory.
+    Memory,
+    /// Bytes in the file.
+    File,
+    /// Nothing for now.
+    Nothing,
+}
+
+impl Spool {
+    /// An empty one; files are made in `dir`.
+    pub fn new(limits: Limits, keep: Option<Keep>, dir: PathBuf) -> Spool {
+        Spool {
+            mem: Vec::new(),
+            mem_start: 0,
+            total: 0,
+            sent: 0,
+            saved: 0,
+            file: None,
+            path: None,
+            start: keep.as_ref().map_or(0, Keep::start),
+            base: 0,
+            keep,
+            limits,
+            dir,
+        }
+    }
+
+    /// One that has a whole body already: bytes of a file from `start` to `end`.
+    pub fn of_file(file: Arc<File>, start: u64, end: u64) -> Spool {
+        let limits = Limits { memory: 0, file: 0 };
+        let mut s = Spool::new(limits, None, PathBuf::new());
+        (s.start, s.saved, s.total, s.mem_start) = (start, end - start, end - start, end - start);
+        s.file = Some(file);
+        s
+    }
+
+    /// Whether the response is to be kept.
+    pub fn keeps(&self) -> bool {
+        self.keep.is_some()
+    }
+
+    /// Gives the buffer that bytes are to be appended to; [`Spool::appended`] is to follow.
+    pub fn buffer(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.mem)
+    }
+
+    /// Takes the buffer back.
+    pub fn appended(&mut self, mem: Vec<u8>) {
+        self.mem = mem;
+        self.total = self.mem_start + self.mem.len() as u64;
+    }
+
+    /// What comes next for the client.
+    pub fn next(&self) -> Next {
+        if self.sent >= self.total {
+            Next::Nothing
+        } else if self.sent >= self.mem_start {
+            Next::Memory
+        } else {
+            Next::File
+        }
+    }
+
+    /// Appends what is in memory for the client.
+    pub fn take(&mut self, out: &mut Vec<u8>) {
+        let from = (self.sent.saturating_sub(self.mem_start)) as usize;
+        let piece = self.mem.get(from..).unwrap_or_default();
+        out.extend_from_slice(piece);
+        self.sent = self.total;
+        self.trim();
+    }
+
+    /// Nobody reads: everything counts as sent.
+    pub fn skip(&mut self) {
+        self.sent = self.total;
+        self.trim();
+    }
+
+    /// Drops from memory what nobody needs there.
+    fn trim(&mut self) {
+        let done = if self.keep.is_some() { self.sent.min(self.saved) } else { self.sent };
+        if self.keep.is_none() && self.sent >= self.saved {
+            // The file is empty again.
+            self.saved = self.sent;
+            self.base = self.sent;
+        }
+        if done >= self.total {
+            self.mem.clear();
+            self.mem_start = self.total;
+        }
+    }
+
+    /// Whether memory is full, so that some of it is to be saved.
+    pub fn over(&self) -> bool {
+        self.mem.len() >= self.limits.memory.max(1)
+    }
+
+    /// Whether more may be read from the upstream.
+    pub fn has_room(&self) -> bool {
+        !self.over()
+    }
+
+    fn may_save(&self) -> bool {
+        self.keep.is_some() || (self.limits.file > 0 && self.saved - self.base < self.limits.file)
+    }
+
+    /// Whether memory is full and a file would help.
+    pub fn wants_save(&self) -> bool {
+        self.over() && self.may_save()
+    }
+
+    /// Moves what is in memory to the file. On failure memory keeps it, no file is used any more, and what was
+    /// to be kept is not. Gives the file's name with the error.
+    ///
+    /// # Errors
+    /// Of opening or writing the file.
+    pub async fn save(&mut self) -> Result<(), (PathBuf, io::Error)> {
+        let from = self.saved.max(self.mem_start);
+        let skip = (from - self.mem_start) as usize;
+        let mem = std::mem::take(&mut self.mem);
+        let offset = self.start + (from - self.base);
+        let file = self.file.clone();
+        let path = match (&self.path, &self.keep) {
+            (Some(p), _) => p.clone(),
+            (None, Some(k)) => k.temporary(&self.dir),
+            (None, None) => numbered(&self.dir),
+        };
+        let named = self.keep.is_some();
+        let name = path.clone();
+        let work = move || {
+            let done = (|| {
+                let file = match file {
+                    Some(f) => f,
+                    None => Arc::new(create(&name, named)?),
+                };
+                file.write_all_at(mem.get(skip..).unwrap_or_default(), offset)?;
+                Ok(file)
+            })();
+            (mem, done)
+        };
+        let (mem, done) = match tokio::task::spawn_blocking(work).await {
+            Ok(got) => got,
+            Err(_) => (Vec::new(), Err(io::Error::other("the pool has ended"))),
+        };
+        self.mem = mem;
+        if self.file.is_none() && named {
+            self.path = Some(path.clone());
+        }
+        match done {
+            Ok(file) => {
+                self.file = Some(file);
+                self.saved = self.total;
+                self.mem.clear();
+                self.mem_start = self.total;
+                Ok(())
+            }
+            Err(e) => {
+                self.discard();
+                self.limits.file = 0;
+                Err((path, e))
+            }
+        }
+    }
+
+    /// Reads the next bytes for the client from the file; `false`: it cannot be read.
+    pub async fn load(&mut self, out: &mut Vec<u8>) -> bool {
+        let Some(file) = self.file.clone() else { return false };
+        let end = self.saved.min(self.mem_start);
+        let n = end.saturating_sub(self.sent).min(64 * 1024) as usize;
+        let offset = self.start + (self.sent - self.base);
+        let at = out.len();
+        out.resize(at + n, 0);
+        let read = match now(&file, &mut out[at..], offset) {
+            Some(done) => done,
+            None => {
+                let read = tokio::task::spawn_blocking(move || {
+                    let mut buf = vec![0; n];
+                    file.read_exact_at(&mut buf, offset).map(|()| buf)
+                });
+                match read.await {
+                    Ok(Ok(buf)) => {
+                        out[at..].copy_from_slice(&buf);
+                        true
+                    }
+                    _ => false,
+                }
+            }
+        };
+        self.sent += n as u64;
+        self.trim();
+        read
+    }
+
+    /// Gives up keeping the response. What the client needs of the file stays readable.
+    pub fn discard(&mut self) {
+        self.keep = None;
+        if let Some(path) = self.path.take() {
+            let _ = std::fs::remove_file(path);
+        }
+        self.trim();
+    }
+
+    /// The response is complete: what is kept gets its name.
+    ///
+    /// # Errors
+    /// With the name of the file that could not be written or moved.
+    pub async fn complete(&mut self) -> Result<(), (PathBuf, io::Error)> {
+        let Some(keep) = self.keep.take() else { return Ok(()) };
+        let path = self.path.take().unwrap_or_else(|| keep.temporary(&self.dir));
+        let from = self.saved.max(self.mem_start);
+        let skip = (from - self.mem_start) as usize;
+        let mem = std::mem::take(&mut self.mem);
+        let (file, start, total, base) = (self.file.clone(), self.start, self.total, self.base);
+        let name = path.clone();
+        let work = move || {
+            let done = (|| {
+                let file = match file {
+                    Some(f) => f,
+                    None => Arc::new(create(&name, true)?),
+                };
+                let rest = mem.get(skip..).unwrap_or_default();
+                match &keep {
+                    Keep::Cache { meta, .. } if from == base => {
+                        let mut all = meta.encode(total);
+                        all.extend_from_slice(rest);
+                        file.write_all_at(&all, 0)?;
+                    }
+                    Keep::Cache { meta, .. } => {
+                        file.write_all_at(rest, start + (from - base))?;
+                        file.write_all_at(&meta.encode(total), 0)?;
+                    }
+                    Keep::Store { .. } => file.write_all_at(rest, from - base)?,
+                }
+                place(&keep, &file, &name, start + total)?;
+                Ok(file)
+            })();
+            if done.is_err() {
+                let _ = std::fs::remove_file(&name);
+            }
+            (mem, done)
+        };
+        let (mem, done) = match tokio::task::spawn_blocking(work).await {
+            Ok(got) => got,
+            Err(_) => (Vec::new(), Err(io::Error::other("the pool has ended"))),
+        };
+        self.mem = mem;
+        match done {
+            Ok(file) => {
+                self.file = Some(file);
+                self.trim();
+                Ok(())
+            }
+            Err(e) => {
+                self.trim();
+                Err((path, e))
+            }
+        }
+    }
+}
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        if let Some(path) = self.path.take() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Reads if the bytes are in memory. `None`: that would wait for the disk.
+fn now(file: &File, out: &mut [u8], offset: u64) -> Option<bool> {
+    let n = out.len();
+    let mut bufs = [io::IoSliceMut::new(out)];
+    match rustix::io::preadv2(file, &mut bufs, offset, rustix::io::ReadWriteFlags::NOWAIT) {
+        Ok(got) if got == n => Some(true),
+        _ => None,
+    }
+}
+
+/// Makes a temporary file, and its directory if that is missing.
+fn create(path: &Path, named: bool) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let open = || {
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o600).open(path)
+    };
+    let file = match open() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            if let Some(dir) = path.parent() {
+                std::fs::create_dir_all(dir)?;
+            }
+            open()?
+        }
+        done => done?,
+    };
+    if !named {
+        std::fs::remove_file(path)?;
+    }
+    Ok(file)
+}
+
+/// Gives a complete file its name.
+fn place(keep: &Keep, file: &File, from: &Path, len: u64) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    match keep {
+        Keep::Cache { cache, ticket, .. } => cache.index.publish(cache, &ticket.node, from, len),
+        Keep::Store { path, mode, modified } => {
+            file.set_permissions(std::fs::Permissions::from_mode(*mode))?;
+            if let Some(t) = modified.and_then(|t| u64::try_from(t).ok()) {
+                file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(t))?;
+            }
+            crate::cache::index::rename(from, path)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run<T>(f: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().expect("runtime").block_on(f)
+    }
+
+    fn push(s: &mut Spool, bytes: &[u8]) {
+        let mut mem = s.buffer();
+        mem.extend_from_slice(bytes);
+        s.appended(mem);
+    }
+
+    #[test]
+    fn what_goes_in_comes_out_in_order() {
+        let dir = tempfile::tempdir().expect("directory");
+        let limits = Limits { memory: 8, file: 1000 };
+        let mut s = Spool::new(limits, None, dir.path().join("deep"));
+        let (mut all, mut got) = (Vec::new(), Vec::new());
+        run(async {
+            for round in 0..50u8 {
+                let piece: Vec<u8> = (0..round % 13).map(|n| n ^ round).collect();
+                all.extend_from_slice(&piece);
+                push(&mut s, &piece);
+                if s.wants_save() {
+                    s.save().await.expect("saved");
+                }
+                if round % 5 == 0 {
+                    match s.next() {
+                        Next::Memory => s.take(&mut got),
+                        Next::File => assert!(s.load(&mut got).await),
+                        Next::Nothing => {}
+                    }
+                }
+            }
+            loop {
+                match s.next() {
+                    Next::Memory => s.take(&mut got),
+                    Next::File => assert!(s.load(&mut got).await),
+                    Next::Nothing => break,
+                }
+            }
+        });
+        assert_eq!(got, all);
+        assert_eq!(std::fs::read_dir(dir.path().join("deep")).expect("made").count(), 0);
+    }
+
+    #[test]
+    fn a_full_disk_leaves_the_bytes_in_memory() {
+        let mut s = Spool::new(Limits { memory: 4, file: 1000 }, None, "/proc/no/such".into());
+        push(&mut s, b"12345");
+        assert!(s.wants_save());
+        assert!(run(s.save()).is_err());
+        assert!(!s.wants_save() && !s.has_room());
+        let mut got = Vec::new();
+        s.take(&mut got);
+        assert_eq!(got, b"12345");
+        assert!(s.has_room());
+    }
+}
