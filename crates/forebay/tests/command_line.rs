@@ -24,7 +24,7 @@ fn version_and_build() {
     assert!(err.contains("\nbuilt by rustc 1"), "{err}");
     let arguments = err.lines().find_map(|line| line.strip_prefix("configure arguments: ")).expect("a line");
     assert!(arguments.contains("--conf-path=/etc/nginx/nginx.conf"));
-    assert!(!arguments.contains("http_ssl_module"), "not there yet");
+    assert!(arguments.contains("--with-http_ssl_module"));
 }
 
 #[test]
