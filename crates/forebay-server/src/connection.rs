@@ -153,8 +153,16 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
             Head::Http2 => return serve_session(thread, req, &mut guard).await,
             Head::NoPreface => return broken_preface(thread, req).await,
             Head::Wait if req.conn.wire.owes() => {
-                // A handshake whose bytes have no room.
-                let until = req.conn.accepted + HANDSHAKE;
+                // A handshake whose bytes have no room, or an answer to a change of keys that is to leave.
+                if !req.conn.wire.is_handshaking() {
+                    match req.conn.wire.send(thread, b"", crate::wire::Then::Nothing) {
+                        Ok(sent) if !sent.full => continue,
+                        Ok(_) | Err(Errno::AGAIN) => {}
+                        Err(_) => return,
+                    }
+                }
+                let from = if req.conn.wire.is_handshaking() { req.conn.accepted } else { Instant::now() };
+                let until = from + HANDSHAKE;
                 let room = req.conn.wire.wait_writable(thread);
                 if thread.reactor.deadline(until, room).await.is_none() {
                     return;

@@ -87,7 +87,7 @@ pub struct Master {
     /// Pid file as it is called now; `.oldbin` while a new binary runs.
     pid_file: PathBuf,
     /// When certificates are looked at next, and what they looked like.
-    renewal: Option<(Instant, Vec<Option<(i64, i64, u64, u64)>>)>,
+    renewal: Option<(Instant, Vec<state::Stamp>)>,
 }
 
 impl Master {

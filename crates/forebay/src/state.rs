@@ -19,6 +19,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// What tells one state of a file from another: times of change, length, inode; `None`: it is not there.
+pub type Stamp = Option<(i64, i64, u64, u64)>;
+
 /// Open log files by path.
 pub type Logs = Vec<(PathBuf, Arc<OwnedFd>)>;
 
@@ -177,7 +180,7 @@ impl State {
     }
 
     /// What tells whether certificates or keys were renewed.
-    pub fn certificate_stamps(&self) -> Vec<Option<(i64, i64, u64, u64)>> {
+    pub fn certificate_stamps(&self) -> Vec<Stamp> {
         use std::os::unix::fs::MetadataExt;
         let stamp = |m: std::fs::Metadata| (m.mtime(), m.mtime_nsec(), m.size(), m.ino());
         self.config.http.certificate_files.iter().map(|p| std::fs::metadata(p).ok().map(stamp)).collect()

@@ -301,3 +301,37 @@ fn renewed_certificates_are_used_without_a_reload() {
     wait_for("the new certificate", || subject("client"));
     assert!(server.error_log().contains("certificates were renewed"));
 }
+
+#[test]
+fn keys_may_change_while_a_connection_is_idle() {
+    fn until(from: &mut impl std::io::Read, what: &str) {
+        let (mut seen, mut buf) = (String::new(), [0; 4096]);
+        while !seen.contains(what) {
+            let n = from.read(&mut buf).expect("output");
+            assert!(n > 0, "{what}: {seen}");
+            seen.push_str(&String::from_utf8_lossy(&buf[..n]));
+        }
+    }
+    let server = Server::start_on(site(
+        "keepalive_timeout 10s; server { listen 127.0.0.1:%PORT0% ssl; return 200 fine; }",
+    ));
+    let mut child = Command::new("openssl")
+        .args(["s_client", "-tls1_3", "-connect", &server.addr(0).to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("openssl");
+    let mut input = child.stdin.take().expect("stdin");
+    let mut output = child.stdout.take().expect("stdout");
+    let mut told = child.stderr.take().expect("stderr");
+    for _ in 0..3 {
+        input.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").expect("request");
+        until(&mut output, "fine");
+        // A line that begins with `K` changes the keys and asks for the same.
+        input.write_all(b"K\n").expect("change");
+        until(&mut told, "KEYUPDATE");
+    }
+    drop(input);
+    child.wait().expect("end");
+}

@@ -60,10 +60,6 @@ crate::settings! {
     "ssl_stapling" => stapling: bool = false;
     /// `ssl_stapling_file`.
     "ssl_stapling_file" => stapling_file: DerFile = DerFile::default();
-    /// `ssl_stapling_responder`.
-    "ssl_stapling_responder" => stapling_responder: Vec<u8> = Vec::new();
-    /// `ssl_stapling_verify`.
-    "ssl_stapling_verify" => stapling_verify: bool = false;
 }
 
 keyword! {

@@ -15,7 +15,7 @@ use rustls::client::{ClientSessionMemoryCache, ResolvesClientCert, Resumption, U
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
@@ -50,9 +50,8 @@ pub struct Wanted {
 impl Wanted {
     /// A number that tells connections apart.
     pub fn key(&self) -> u64 {
-        let mut h = foldhash::fast::FixedState::default().build_hasher();
-        (Arc::as_ptr(&self.tls) as usize, &self.name, &self.files).hash(&mut h);
-        h.finish() | 1
+        let parts = (Arc::as_ptr(&self.tls) as usize, &self.name, &self.files);
+        foldhash::fast::FixedState::default().hash_one(parts) | 1
     }
 
     /// Begins a connection.

@@ -20,13 +20,16 @@ pub struct Block {
     pub der: Zeroizing<Vec<u8>>,
 }
 
+/// Label, headers and body of a block whose end has not come.
+type Open = (String, Vec<(String, String)>, Zeroizing<Vec<u8>>);
+
 /// Most blocks that are read of one file.
 const MAX_BLOCKS: usize = 100_000;
 
 /// All blocks of a text; what stands between them is passed over, and so is a block that is not sound.
 pub fn blocks(text: &[u8]) -> Vec<Block> {
     let mut found = Vec::new();
-    let mut open: Option<(String, Vec<(String, String)>, Zeroizing<Vec<u8>>)> = None;
+    let mut open: Option<Open> = None;
     for line in text.split(|b| *b == b'\n') {
         let line = line.trim_ascii();
         if let Some(label) = line.strip_prefix(b"-----BEGIN ").and_then(|l| l.strip_suffix(b"-----")) {

@@ -8,7 +8,6 @@ use super::verify::Trust;
 use crate::config::Scope;
 use crate::modules::ssl::{Name, SessionCache, Settings, VerifyClient, bio_failed};
 use forebay_conf::error::{Error, Level};
-use rustls::pki_types::CertificateDer;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, SupportedCipherSuite};
@@ -127,8 +126,8 @@ impl Loaded {
 }
 
 /// Text of the PEM that a name stands for.
-fn text_of<'t>(
-    name: &'t [u8],
+fn text_of(
+    name: &[u8],
     read: impl FnOnce(&[u8]) -> Result<Vec<u8>, String>,
 ) -> Result<Zeroizing<Vec<u8>>, String> {
     match name.strip_prefix(b"data:".as_slice()) {
@@ -194,6 +193,12 @@ pub struct Loader {
 }
 
 impl Loader {
+    fn warn_once(&self, text: &str, cx: &mut Scope<'_>) {
+        if !cx.warnings.iter().any(|w| w.message == text) {
+            cx.warnings.push(Error { level: Level::Warn, ..crate::config::plain(text) });
+        }
+    }
+
     /// A certificate with its key.
     ///
     /// # Errors
@@ -272,6 +277,10 @@ impl Loader {
             } else {
                 dynamic.push((cert.clone(), key.clone()));
             }
+        }
+        if s.stapling && s.stapling_file.0.is_empty() {
+            let text = "\"ssl_stapling\" ignored: responders are not asked yet, only \"ssl_stapling_file\" is stapled";
+            self.warn_once(text, cx);
         }
         if s.stapling && !s.stapling_file.0.is_empty() {
             for k in &mut presented {
@@ -426,16 +435,6 @@ impl ServerTls {
         config.cert_resolver = Arc::new(Presented::new(keys));
         Ok(Arc::new(config))
     }
-}
-
-/// Certificates that are out of date are told once, where the configuration is read.
-pub fn expired(chain: &[CertificateDer<'_>]) -> Option<&'static str> {
-    super::verify::validity(chain.first()?).filter(|(_, end)| *end < super::verify::now()).map(|_| "expired")
-}
-
-/// A warning without a place.
-pub fn warning(message: String) -> Error {
-    Error { level: Level::Warn, ..crate::config::plain(&message) }
 }
 
 /// Loads certificate and key by names that were evaluated, found below `base`.

@@ -19,9 +19,12 @@ const SHARDS: usize = 16;
 /// What a session takes besides its bytes, about.
 const OVERHEAD: usize = 160;
 
+/// A session and until when it is good.
+type Kept = (Instant, Zeroizing<Vec<u8>>);
+
 #[derive(Default)]
 struct Shard {
-    map: HashMap<Box<[u8]>, (Instant, Zeroizing<Vec<u8>>)>,
+    map: HashMap<Box<[u8]>, Kept>,
     /// Keys by age; those of sessions that were taken stay until they come up.
     order: VecDeque<Box<[u8]>>,
     bytes: usize,

@@ -36,7 +36,7 @@ pub const VARIABLES: &[Row] = rows! {
         Verdict::Success => text(o, "SUCCESS"),
         Verdict::Failed(f) => text(o, "FAILED:") && text(o, f.text()),
     }),
-    "ssl_client_raw_cert" => |r, o| of(r, o, |s, o| pem(s, o)),
+    "ssl_client_raw_cert" => |r, o| of(r, o, pem),
     "ssl_client_cert" => |r, o| of(r, o, |s, o| {
         let mut raw = Vec::new();
         let some = pem(s, &mut raw);
