@@ -324,7 +324,7 @@ fn preface(thread: &Rc<Thread>, req: &mut Request) -> Preface {
         return if agreed == Some(true) { Preface::Broken } else { Preface::Http1 };
     }
     // Over TLS the client says beforehand what it is going to speak.
-    if agreed == Some(false) {
+    if agreed == Some(false) || req.conn.unencrypted {
         return Preface::Http1;
     }
     let Some(settings) = req.http2_settings() else { return Preface::Http1 };

@@ -44,7 +44,11 @@ pub const PLAIN: &[Row] = rows! {
     "document_uri" => uri,
     "host" => host,
     "hostname" => |_, o| text(o, rustix::system::uname().nodename().to_bytes()),
-    "http2" => |r, o| text(o, if r.head.version == Version::Http2 { b"h2c" } else { b"" }),
+    "http2" => |r, o| text(o, match r.head.version {
+        Version::Http2 if r.is_encrypted() => b"h2",
+        Version::Http2 => b"h2c",
+        _ => b"",
+    }),
     "https" => |r, o| if r.is_encrypted() { text(o, b"on") } else { Ok(false) },
     "is_args" => |r, o| text(o, if r.args.is_empty() { b"" } else { b"?" }),
     "is_request_port" => |r, o| text(o, if r.head.port.is_some() { b":" } else { b"" }),
