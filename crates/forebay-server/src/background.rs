@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// What is to be done.
 pub struct Work {
     conf: Rc<ThreadConfig>,
-    head: RequestHead,
+    head: Box<RequestHead>,
     number: u64,
     listener: u32,
     local: Option<std::net::SocketAddr>,
@@ -85,7 +85,7 @@ pub fn update(req: &Request, ticket: Ticket) {
     thread.reactor.drained(token);
     // Its deadline is over: a runner gets it in this turn of the loop.
     let now = thread.reactor.now();
-    if thread.reactor.park(token, Conn::none(now), now).is_err() {
+    if thread.reactor.park(token, Box::new(Conn::none(now)), now).is_err() {
         thread.background.take(token);
         thread.reactor.remove(token);
     }
@@ -103,7 +103,7 @@ impl Drop for Guard<'_> {
 /// Does the work.
 pub async fn run(thread: &Rc<Thread>, req: &mut Request, token: Token, work: Work) {
     let _guard = Guard(thread, token);
-    let mut conn = Conn::none(thread.clock.now());
+    let mut conn = Box::new(Conn::none(thread.clock.now()));
     (conn.number, conn.listener, conn.local, conn.peer) = (work.number, work.listener, work.local, work.peer);
     req.conn = conn;
     req.token = token;

@@ -108,7 +108,7 @@ impl End {
     }
 }
 
-async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
+async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
     if let Some(work) = thread.background.take(job.token) {
         crate::background::run(thread, req, job.token, *work).await;
         return;
@@ -123,7 +123,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
         guard.state = Some(|c| &c.reading);
     }
     req.begin_connection(&mut conn);
-    req.conn = conn;
+    req.take_connection(conn);
     req.token = token;
     if req.conn.session.is_some() {
         return serve_session(thread, req, &mut guard).await;
@@ -384,11 +384,11 @@ impl Drop for StreamGuard {
 }
 
 /// Serves one request of an HTTP/2 connection.
-async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Conn, stream: Rc<Stream>) {
+async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Box<Conn>, stream: Rc<Stream>) {
     let guard = StreamGuard(stream);
     let stream = &guard.0;
     req.begin_connection(&mut conn);
-    req.conn = conn;
+    req.take_connection(conn);
     let Some(mut head) = stream.take_head() else { return };
     std::mem::swap(&mut req.head, &mut head);
     thread.h2.give(head);
@@ -421,7 +421,9 @@ async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Conn, st
     } else {
         stream.reset(Code::Cancel);
     }
-    req.conn.wire = crate::wire::Wire::none();
+    // The next stream may have the memory.
+    let conn = req.end_connection();
+    thread.h2.give_conn(conn);
 }
 
 /// Puts the connection aside until more comes. What of a head has come is kept with it.
@@ -770,9 +772,21 @@ impl Request {
         self.keepalive_timeout = std::time::Duration::from_secs(75);
     }
 
+    /// Takes a connection; what stood in its place is kept for [`Request::end_connection`].
+    fn take_connection(&mut self, conn: Box<Conn>) {
+        let mut old = std::mem::replace(&mut self.conn, conn);
+        if self.no_conn.is_none() {
+            if !old.wire.is_plain() || old.session.is_some() || old.tls.is_some() {
+                *old = Conn::none(old.accepted);
+            }
+            self.no_conn = Some(old);
+        }
+    }
+
     /// Takes the connection out of the request, for the idle slot.
-    fn end_connection(&mut self) -> Conn {
-        let empty = Conn::none(self.conn.accepted);
+    fn end_connection(&mut self) -> Box<Conn> {
+        let accepted = self.conn.accepted;
+        let empty = self.no_conn.take().unwrap_or_else(|| Box::new(Conn::none(accepted)));
         std::mem::replace(&mut self.conn, empty)
     }
 
@@ -896,7 +910,10 @@ impl Request {
         if on {
             return None;
         }
-        self.log(Level::Info, "client attempted to request the server name for which the negotiated protocol is disabled");
+        self.log(
+            Level::Info,
+            "client attempted to request the server name for which the negotiated protocol is disabled",
+        );
         Some(421)
     }
 
@@ -924,6 +941,9 @@ impl Request {
     fn disabled_agent(&self) -> bool {
         let http = self.http();
         let d = http.location(self).settings.core.keepalive_disable;
+        if self.method != Method::Post && !d.safari {
+            return false;
+        }
         let Some(agent) = self.head.get(forebay_http::field::Name::UserAgent) else { return false };
         let has = |what: &[u8]| memchr::memmem::find(agent, what).is_some();
         let old_msie = match memchr::memmem::find(agent, b"MSIE ").and_then(|at| agent.get(at + 5..at + 7)) {

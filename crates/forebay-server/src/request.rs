@@ -182,7 +182,9 @@ pub struct Request {
     /// Configuration at the time it began.
     pub conf: Rc<ThreadConfig>,
     /// Connection.
-    pub conn: Conn,
+    pub conn: Box<Conn>,
+    /// The place holder of a request without a connection, while there is one.
+    pub no_conn: Option<Box<Conn>>,
     /// Slot of the connection.
     pub token: crate::reactor::Token,
     /// Client address as text (`$remote_addr`); changed by realip.
@@ -190,7 +192,7 @@ pub struct Request {
     /// Client address in effect; changed by realip.
     pub peer: Peer,
     /// Request head.
-    pub head: RequestHead,
+    pub head: Box<RequestHead>,
     /// Method in effect: an internal redirect for an error turns it into GET.
     pub method: Method,
     /// Decoded path in effect (`$uri`).
@@ -267,15 +269,16 @@ impl Request {
     /// A request that has yet to begin.
     pub fn new(thread: Rc<Thread>) -> Request {
         let now = thread.clock.now();
-        let conn = Conn::none(now);
+        let conn = Box::new(Conn::none(now));
         Request {
             conf: thread.config(),
             thread,
             conn,
+            no_conn: None,
             token: crate::reactor::Token::NONE,
             remote: Vec::new(),
             peer: Peer::Unix,
-            head: RequestHead::default(),
+            head: Box::default(),
             method: Method::Get,
             uri: Vec::new(),
             args: Vec::new(),

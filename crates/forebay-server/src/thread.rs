@@ -27,7 +27,7 @@ pub struct ThreadConfig {
 /// A worker thread.
 pub struct Thread {
     /// Events.
-    pub reactor: Reactor<Conn>,
+    pub reactor: Reactor<Box<Conn>>,
     /// Time.
     pub clock: Clock,
     /// Configuration in effect for new requests.

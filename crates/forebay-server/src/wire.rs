@@ -319,7 +319,7 @@ impl Wire {
 ///
 /// # Errors
 /// `AGAIN` when there is nothing; other errors end the connection.
-pub fn peek(reactor: &Reactor<Conn>, token: Token) -> Result<usize, Errno> {
+pub fn peek(reactor: &Reactor<Box<Conn>>, token: Token) -> Result<usize, Errno> {
     let mut byte = [0u8; 1];
     retry(|| {
         reactor.with_fd(token, |fd| rustix::net::recv(fd, &mut byte[..], RecvFlags::PEEK).map(|(n, _)| n))

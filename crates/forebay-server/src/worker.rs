@@ -422,7 +422,7 @@ impl WorkerThread {
         self.thread.counters.active.add(1);
         let local = if wildcard { rustix::net::getsockname(&sock).ok() } else { None };
         let token = self.thread.reactor.insert(sock);
-        let conn = Conn {
+        let conn = Box::new(Conn {
             wire: crate::wire::Wire::plain(token),
             tls: None,
             unencrypted: false,
@@ -437,7 +437,7 @@ impl WorkerThread {
             expired: false,
             partial: None,
             session: None,
-        };
+        });
         self.thread.reactor.start(self, token, conn);
     }
 }
@@ -471,7 +471,7 @@ fn prepare_listener(config: &crate::config::Config, listener: usize, fd: &OwnedF
 }
 
 impl Handler for WorkerThread {
-    type Conn = Conn;
+    type Conn = Box<Conn>;
 
     fn runner(self: Rc<Self>, _id: u32) -> Pin<Box<dyn Future<Output = ()>>> {
         Box::pin(connection::runner(self.thread.clone()))
@@ -512,7 +512,7 @@ impl Handler for WorkerThread {
         }
     }
 
-    fn expired(self: Rc<Self>, token: Token, mut conn: Conn) {
+    fn expired(self: Rc<Self>, token: Token, mut conn: Box<Conn>) {
         // An HTTP/2 client is told.
         let between_requests = conn.requests > 0 && conn.partial.is_none() && conn.session.is_none();
         if between_requests {

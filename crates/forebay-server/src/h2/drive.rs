@@ -200,7 +200,7 @@ fn process(
     let mut number = session.state.borrow().requests - started.len() as u32;
     for stream in started.drain(..) {
         number += 1;
-        let conn = req.conn.for_stream(Wire::stream(stream), number);
+        let conn = thread.h2.conn(&req.conn, Wire::stream(stream), number);
         thread.reactor.queue(Job { token: Token::NONE, conn });
     }
     thread.h2.streams.replace(started);
@@ -303,6 +303,8 @@ pub struct Shared {
     scratch: std::cell::RefCell<Vec<u8>>,
     out: std::cell::RefCell<Vec<u8>>,
     input: std::cell::RefCell<Vec<u8>>,
+    #[allow(clippy::vec_box)]
+    conns: std::cell::RefCell<Vec<Box<Conn>>>,
     /// Networks from which connections were closed for their cost, and until when they are remembered.
     sources: std::cell::RefCell<HashMap<Vec<u8>, Instant>>,
 }
@@ -322,6 +324,36 @@ impl Shared {
         let mut heads = self.heads.borrow_mut();
         if heads.len() < SPARE && head.buf.capacity() <= 16 * 1024 {
             heads.push(head);
+        }
+    }
+
+    /// The connection as a stream of it sees it.
+    fn conn(&self, base: &Conn, wire: Wire, requests: u32) -> Box<Conn> {
+        let mut conn = match self.conns.borrow_mut().pop() {
+            Some(c) => c,
+            None => Box::new(Conn::none(base.accepted)),
+        };
+        conn.wire = wire;
+        conn.number = base.number;
+        conn.peer = base.peer;
+        conn.local = base.local;
+        conn.proxied.clone_from(&base.proxied);
+        conn.greeted = true;
+        conn.listener = base.listener;
+        conn.requests = requests;
+        conn.accepted = base.accepted;
+        conn.tls.clone_from(&base.tls);
+        conn
+    }
+
+    /// Takes the memory back that a stream's connection was in.
+    pub fn give_conn(&self, mut conn: Box<Conn>) {
+        let mut conns = self.conns.borrow_mut();
+        if conns.len() < SPARE {
+            conn.wire = Wire::none();
+            conn.proxied = None;
+            conn.tls = None;
+            conns.push(conn);
         }
     }
 
@@ -355,7 +387,7 @@ impl Session {
                 *kept = mine;
             }
         }
-        if s.streams.capacity() > 8 {
+        if s.streams.capacity() > 32 {
             s.streams = Vec::new();
         }
         s.waiting = Vec::new();
@@ -370,28 +402,6 @@ impl Session {
                 *mine = kept.take();
                 mine.clear();
             }
-        }
-    }
-}
-
-impl Conn {
-    /// The connection as a stream of it sees it.
-    fn for_stream(&self, wire: Wire, requests: u32) -> Conn {
-        Conn {
-            wire,
-            number: self.number,
-            peer: self.peer,
-            local: self.local,
-            proxied: self.proxied.clone(),
-            greeted: true,
-            listener: self.listener,
-            requests,
-            accepted: self.accepted,
-            expired: false,
-            partial: None,
-            session: None,
-            tls: self.tls.clone(),
-            unencrypted: false,
         }
     }
 }

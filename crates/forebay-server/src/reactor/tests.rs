@@ -180,7 +180,9 @@ fn timers_of_closed_connections_do_not_pile_up() {
 
 #[test]
 fn an_idle_connection_is_small() {
-    let slot = size_of::<Slot<crate::request::Conn>>();
+    let slot = size_of::<Slot<Box<crate::request::Conn>>>();
+    let conn = size_of::<crate::request::Conn>();
     let timer = size_of::<Reverse<(Instant, Target)>>();
-    assert!(slot + timer <= 256, "{slot} bytes a slot, {timer} a timer");
+    // The aim is 600 bytes, with what the allocator and half-filled tables take.
+    assert!(slot + conn + timer <= 360, "{slot} bytes a slot, {conn} a connection, {timer} a timer");
 }
