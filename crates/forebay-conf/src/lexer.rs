@@ -106,6 +106,11 @@ impl<'a> Lexer<'a> {
         }
     }
 
+    /// Offset of the next byte.
+    pub(crate) fn offset(&self) -> usize {
+        self.pos
+    }
+
     /// Whether the text is that of the `-g` option.
     pub(crate) fn is_command_line(&self) -> bool {
         self.file == FileId::COMMAND_LINE

@@ -6,6 +6,7 @@
 
 pub mod error;
 pub mod files;
+pub mod fmt;
 mod glob;
 pub mod grammar;
 mod lexer;

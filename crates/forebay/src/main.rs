@@ -6,6 +6,7 @@
 mod check;
 mod cli;
 mod explain;
+mod fmt;
 mod listen;
 mod master;
 mod master_log;
@@ -38,5 +39,20 @@ fn main() -> ExitCode {
 /// nginx's options begin with a dash; what does not, and is a known word, is a subcommand.
 fn is_subcommand(arguments: &[OsString]) -> bool {
     let word = arguments.get(1).and_then(|word| word.to_str());
-    matches!(word, Some("check" | "explain" | "serve" | "help" | "--help" | "--version"))
+    matches!(
+        word,
+        Some(
+            "check"
+                | "explain"
+                | "fmt"
+                | "doctor"
+                | "tune"
+                | "bench"
+                | "proxy"
+                | "serve"
+                | "help"
+                | "--help"
+                | "--version"
+        )
+    )
 }

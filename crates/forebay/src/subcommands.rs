@@ -1,7 +1,7 @@
-//! What is this program's own: `check`, `explain`, `serve`.
+//! What is this program's own: `check`, `explain`, `fmt`, `serve`.
 
 use crate::cli::Options;
-use crate::{check, explain, serve};
+use crate::{check, explain, fmt, serve};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
@@ -27,6 +27,8 @@ enum Wish {
     Check(CheckArgs),
     /// Show each effective setting and where it comes from
     Explain(Where),
+    /// Format configuration files: layout only, comments are kept
+    Fmt(FmtArgs),
     /// Serve a folder, or the demo site, without a configuration
     Serve(ServeArgs),
 }
@@ -67,6 +69,20 @@ enum Format {
     Json,
 }
 
+/// `forebay fmt`.
+#[derive(Args)]
+pub struct FmtArgs {
+    /// Files to rewrite; `-` reads standard input and writes standard output
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// Write nothing; name the files that are not formatted, and exit with 1 if there are any
+    #[arg(long)]
+    pub check: bool,
+    /// Write nothing; show what would change
+    #[arg(long)]
+    pub diff: bool,
+}
+
 /// `forebay serve`.
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
@@ -92,6 +108,7 @@ pub fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     match line.command {
         Wish::Check(args) => check(args),
         Wish::Explain(place) => explain::main(&place.options()),
+        Wish::Fmt(args) => fmt::main(&args),
         Wish::Serve(args) => serve::main(&args, arguments, titled),
     }
 }

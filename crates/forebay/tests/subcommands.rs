@@ -89,3 +89,37 @@ fn serve_runs_the_demo_and_cleans_up() {
     assert_eq!((code, errors.as_str()), (Some(0), ""));
     assert!(!directory.exists(), "removed at the end");
 }
+
+#[test]
+fn fmt_rewrites_checks_and_shows() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("nginx.conf");
+    let run = |args: &[&str]| {
+        let out = std::process::Command::new(crate::harness::PROGRAM)
+            .arg("fmt")
+            .args(args)
+            .arg(&file)
+            .output()
+            .expect("forebay fmt");
+        (
+            out.status.code(),
+            String::from_utf8_lossy(&out.stdout).into_owned(),
+            String::from_utf8_lossy(&out.stderr).into_owned(),
+        )
+    };
+    std::fs::write(&file, "events{} # why\nhttp{server{listen 80;}}\n").expect("a file");
+    let (code, out, _) = run(&["--check"]);
+    assert_eq!((code, out.trim_end()), (Some(1), file.to_str().expect("UTF-8")));
+    let (code, out, _) = run(&["--diff"]);
+    assert_eq!(code, Some(0));
+    assert!(out.contains("-http{server{listen 80;}}\n") && out.contains("+        listen 80;\n"), "{out}");
+    assert_eq!(run(&[]), (Some(0), String::new(), String::new()));
+    let text = std::fs::read_to_string(&file).expect("the file");
+    assert_eq!(text, "events {} # why\nhttp {\n    server {\n        listen 80;\n    }\n}\n");
+    assert_eq!(run(&["--check"]).0, Some(0));
+    std::fs::write(&file, "http {\n  server { listen 80\n").expect("a file");
+    let (code, _, err) = run(&[]);
+    assert_eq!(code, Some(1));
+    assert!(err.contains("nginx.conf:"), "{err}");
+    assert_eq!(std::fs::read_to_string(&file).expect("the file"), "http {\n  server { listen 80\n");
+}

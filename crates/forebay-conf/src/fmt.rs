@@ -1,0 +1,300 @@
+//! The layout of nginx.conf: one directive a line, four spaces a level; comments, blank lines between groups and line
+//! breaks within a directive are the author's. Words are copied as they were written, so the tree stays the same.
+
+use crate::error::Error;
+use crate::lexer::{Item, Lexer};
+use crate::tree::{FileId, Span, Word};
+
+/// What one level is indented by.
+const INDENT: &str = "    ";
+
+/// Formats a file. The result ends in a newline unless it is empty, and formatting it again changes nothing.
+///
+/// # Errors
+/// All mistakes of the text; nothing is formatted then.
+pub fn format(src: &[u8], file: FileId) -> Result<Vec<u8>, Vec<Error>> {
+    let mut lexer = Lexer::new(src, file);
+    let mut f =
+        Formatter { src, out: Vec::with_capacity(src.len() + src.len() / 8), pos: 0, depth: 0, fresh: true };
+    let mut errors = Vec::new();
+    loop {
+        match lexer.next() {
+            Item::Simple(words, end) => f.directive(&words, end, b";"),
+            Item::Open(words, end) => {
+                f.directive(&words, end, b" {");
+                f.depth += 1;
+                f.fresh = true;
+                let foreign = words.first().is_some_and(|w| w.text.ends_with(b"_by_lua_block"));
+                if foreign {
+                    lexer.skip_raw();
+                    f.raw(lexer.offset());
+                }
+            }
+            Item::Close(at) => {
+                if f.depth == 0 {
+                    // The parser says what is wrong with it.
+                    errors.push(Error {
+                        level: crate::error::Level::Emerg,
+                        message: "unexpected \"}\"".to_owned(),
+                        span: Some(at),
+                        at: Some(at),
+                        hint: None,
+                        ordinal: 0,
+                    });
+                    return Err(errors);
+                }
+                f.close(at);
+            }
+            Item::Bad(e) | Item::BadOpen(e) => errors.push(e),
+            Item::Eof { .. } => break,
+        }
+    }
+    if f.depth > 0 && errors.is_empty() {
+        let at = Span { file, line: 1, column: 1, start: 0, end: 0 };
+        errors.push(Error {
+            level: crate::error::Level::Emerg,
+            message: "unexpected end of file, expecting \"}\"".to_owned(),
+            span: Some(at),
+            at: Some(at),
+            hint: None,
+            ordinal: 0,
+        });
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    f.gap(src.len(), Place::Between);
+    while matches!(f.out.last(), Some(b'\n' | b' ')) {
+        f.out.pop();
+    }
+    if !f.out.is_empty() {
+        f.out.push(b'\n');
+    }
+    Ok(f.out)
+}
+
+/// Where a gap between two words is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Before a directive, a closing brace or the end.
+    Between,
+    /// Between the words of a directive.
+    Within,
+}
+
+struct Formatter<'a> {
+    src: &'a [u8],
+    out: Vec<u8>,
+    /// Offset up to which the text is done.
+    pos: usize,
+    depth: usize,
+    /// Nothing has been written in this block yet.
+    fresh: bool,
+}
+
+impl Formatter<'_> {
+    fn directive(&mut self, words: &[Word], end: Span, closing: &[u8]) {
+        for (i, w) in words.iter().enumerate() {
+            let start = w.span.start as usize;
+            if i == 0 {
+                self.gap(start, Place::Between);
+                self.line(0);
+            } else if start == self.pos {
+                // A bracket behind a closing quote.
+            } else if self.gap(start, Place::Within) {
+                self.line(1);
+            } else {
+                self.out.push(b' ');
+            }
+            self.out.extend_from_slice(self.src.get(start..w.span.end as usize).unwrap_or_default());
+            self.pos = w.span.end as usize;
+        }
+        let commented = self.gap_has_comment(end.start as usize);
+        if commented {
+            self.gap(end.start as usize, Place::Within);
+            self.line(1);
+        }
+        let closing = if commented { closing.trim_ascii_start() } else { closing };
+        self.out.extend_from_slice(closing);
+        self.pos = end.end as usize;
+        self.fresh = false;
+    }
+
+    fn close(&mut self, at: Span) {
+        let empty = self.fresh && !self.gap_has_comment(at.start as usize);
+        self.depth -= 1;
+        if empty {
+            self.out.extend_from_slice(b"}");
+        } else {
+            self.depth += 1;
+            self.gap(at.start as usize, Place::Between);
+            self.depth -= 1;
+            // No blank line before the brace.
+            while self.out.ends_with(b"\n\n") {
+                self.out.pop();
+            }
+            self.line(0);
+            self.out.push(b'}');
+        }
+        self.pos = at.end as usize;
+        self.fresh = false;
+    }
+
+    /// Text of another language, up to and with its closing brace.
+    fn raw(&mut self, end: usize) {
+        self.out.extend_from_slice(self.src.get(self.pos..end).unwrap_or_default());
+        self.pos = end;
+        self.depth -= 1;
+        self.fresh = false;
+    }
+
+    /// Begins a line, unless one has just begun.
+    fn line(&mut self, more: usize) {
+        if !self.out.is_empty() && !self.out.ends_with(b"\n") {
+            self.out.push(b'\n');
+        }
+        for _ in 0..self.depth + more {
+            self.out.extend_from_slice(INDENT.as_bytes());
+        }
+    }
+
+    fn gap_has_comment(&self, end: usize) -> bool {
+        self.src.get(self.pos..end).unwrap_or_default().contains(&b'#')
+    }
+
+    /// Writes the comments between the last word and `end`. `true`: there was a line break.
+    fn gap(&mut self, end: usize, place: Place) -> bool {
+        let gap = self.src.get(self.pos..end).unwrap_or_default();
+        let mut breaks = 0;
+        let mut any = false;
+        let mut at = 0;
+        while let Some(&b) = gap.get(at) {
+            match b {
+                b'\n' => {
+                    breaks += 1;
+                    any = true;
+                    at += 1;
+                }
+                b'#' => {
+                    let len = gap[at..].iter().position(|b| *b == b'\n').unwrap_or(gap.len() - at);
+                    let text = gap[at..at + len].trim_ascii_end();
+                    if breaks == 0 && !self.out.is_empty() && !self.out.ends_with(b"\n") {
+                        self.out.push(b' ');
+                    } else {
+                        self.blank(breaks, place);
+                        self.line(usize::from(place == Place::Within));
+                    }
+                    self.out.extend_from_slice(text);
+                    self.out.push(b'\n');
+                    self.fresh = false;
+                    // The newline that ends the comment does not count as a blank line.
+                    breaks = 0;
+                    any = true;
+                    at += len + 1;
+                    breaks += usize::from(at <= gap.len());
+                }
+                _ => at += 1,
+            }
+        }
+        if place == Place::Between {
+            self.blank(breaks, place);
+        }
+        self.pos = end;
+        any
+    }
+
+    /// One blank line where the author had one or more; none at the beginning of a block.
+    fn blank(&mut self, breaks: usize, place: Place) {
+        if breaks < 2 || place == Place::Within || self.fresh || self.out.is_empty() {
+            return;
+        }
+        if !self.out.ends_with(b"\n") {
+            self.out.push(b'\n');
+        }
+        if !self.out.ends_with(b"\n\n") {
+            self.out.push(b'\n');
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fmt(text: &str) -> String {
+        let once = format(text.as_bytes(), FileId(0)).expect("no mistakes");
+        let twice = format(&once, FileId(0)).expect("no mistakes");
+        assert_eq!(String::from_utf8_lossy(&once), String::from_utf8_lossy(&twice), "not stable");
+        String::from_utf8(once).expect("UTF-8")
+    }
+
+    #[test]
+    fn directives_blocks_and_comments() {
+        let text = "# top\n\n\nuser  www-data;worker_processes\tauto; # cores\nevents{}\nhttp {\n\n  # sites\n server { \
+                    listen 80;\n\n\n\n    location / { root /x; } # here\n\n }\n}\n";
+        let want = "# top\n\nuser www-data;\nworker_processes auto; # cores\nevents {}\nhttp {\n    # sites\n    server \
+                    {\n        listen 80;\n\n        location / {\n            root /x;\n        } # here\n    }\n}\n";
+        assert_eq!(fmt(text), want);
+    }
+
+    #[test]
+    fn words_stay_as_they_were_written() {
+        let text = "log_format main '$remote_addr - \"$request\"'\n   '$status ${x}y'\n\t\"a\\\"b\";\nif ($a ~ \"^x{1,2}$\")\n{ \
+                    return 200 'a;b{c}#d'; }";
+        let want = "log_format main '$remote_addr - \"$request\"'\n    '$status ${x}y'\n    \"a\\\"b\";\nif ($a ~ \
+                    \"^x{1,2}$\") {\n    return 200 'a;b{c}#d';\n}\n";
+        assert_eq!(fmt(text), want);
+    }
+
+    #[test]
+    fn comments_in_odd_places() {
+        let want = "a b # one\n    c # two\n    ;\nmap $x $y { # why\n    # inside\n    a b;\n    # last\n}\n# end\n";
+        assert_eq!(fmt("a b # one\n c # two\n;map $x $y { # why\n# inside\na b;\n# last\n\n}\n# end"), want);
+        assert_eq!(fmt(""), "");
+        assert_eq!(fmt("\r\na b;\r\n\r\n\r\nc d;\r\n"), "a b;\n\nc d;\n");
+    }
+
+    /// Words and punctuation of a text, without their places.
+    fn items(text: &[u8]) -> Vec<String> {
+        let mut lexer = Lexer::new(text, FileId(0));
+        let mut all = Vec::new();
+        loop {
+            match lexer.next() {
+                Item::Simple(w, _) => {
+                    all.push(format!("{:?};", w.iter().map(|w| (&w.text, w.quoted)).collect::<Vec<_>>()))
+                }
+                Item::Open(w, _) => {
+                    all.push(format!("{:?}{{", w.iter().map(|w| (&w.text, w.quoted)).collect::<Vec<_>>()))
+                }
+                Item::Close(_) => all.push("}".to_owned()),
+                Item::Eof { .. } => return all,
+                Item::Bad(_) | Item::BadOpen(_) => all.push("?".to_owned()),
+            }
+        }
+    }
+
+    #[test]
+    fn the_tree_stays_as_it_was() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+        let mut formatted = 0;
+        for entry in std::fs::read_dir(dir).expect("the golden files") {
+            let path = entry.expect("an entry").path();
+            let Ok(text) = std::fs::read(&path) else { continue };
+            // What nginx says to it stands behind a line of dashes.
+            let cut = text.windows(6).position(|w| w == b"\n----\n").map_or(text.len(), |at| at + 1);
+            let text = &text[..cut];
+            let Ok(new) = format(text, FileId(0)) else { continue };
+            assert_eq!(items(text), items(&new), "{}", path.display());
+            assert_eq!(format(&new, FileId(0)).expect("no mistakes"), new, "{}", path.display());
+            formatted += 1;
+        }
+        assert!(formatted > 10, "{formatted} files");
+    }
+
+    #[test]
+    fn mistakes_are_told_and_nothing_is_written() {
+        for text in ["a b", "a {", "}", "a \"b;", "a b; } c;"] {
+            assert!(format(text.as_bytes(), FileId(0)).is_err(), "{text}");
+        }
+    }
+}
