@@ -289,6 +289,8 @@ fn unchanged(path: &[u8], found: &Found) -> bool {
 
 /// What opening gave, in a form that may cross threads.
 #[derive(Debug)]
+// Moved once, right where it is made.
+#[allow(clippy::large_enum_variant)]
 pub enum Inspected {
     /// A regular file.
     File(OpenFile),

@@ -55,13 +55,16 @@ fn report<'a>(error: &'a Error, files: &'a Files) -> Group<'a> {
 }
 
 /// The line of a mistake as text, and where in it the mistake is.
-struct Excerpt {
-    text: String,
-    mark: Range<usize>,
+pub struct Excerpt {
+    /// The line, or what of it is shown.
+    pub text: String,
+    /// The place in it.
+    pub mark: Range<usize>,
 }
 
 impl Excerpt {
-    fn new(source: &[u8], span: Span) -> Excerpt {
+    /// The line around a place.
+    pub fn new(source: &[u8], span: Span) -> Excerpt {
         let start = (span.start as usize).min(source.len());
         let (before, after) = source.split_at(start);
         let before = before.rsplit(|&b| b == b'\n').next().unwrap_or_default();

@@ -5,6 +5,7 @@
 
 mod check;
 mod cli;
+mod doctor;
 mod explain;
 mod fmt;
 mod listen;

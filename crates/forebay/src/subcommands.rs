@@ -1,7 +1,7 @@
-//! What is this program's own: `check`, `explain`, `fmt`, `serve`.
+//! What is this program's own: `check`, `doctor`, `explain`, `fmt`, `serve`.
 
 use crate::cli::Options;
-use crate::{check, explain, fmt, serve};
+use crate::{check, doctor, explain, fmt, serve};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
@@ -27,6 +27,8 @@ enum Wish {
     Check(CheckArgs),
     /// Show each effective setting and where it comes from
     Explain(Where),
+    /// Find what is wrong, stale, harmful or without effect in a configuration and on this machine
+    Doctor(DoctorArgs),
     /// Format configuration files: layout only, comments are kept
     Fmt(FmtArgs),
     /// Serve a folder, or the demo site, without a configuration
@@ -35,7 +37,7 @@ enum Wish {
 
 /// Which configuration.
 #[derive(Args)]
-struct Where {
+pub struct Where {
     /// Configuration file
     #[arg(short = 'c', value_name = "FILE")]
     conf: Option<PathBuf>,
@@ -67,6 +69,39 @@ struct CheckArgs {
 enum Format {
     Text,
     Json,
+}
+
+/// `forebay doctor`.
+#[derive(Args)]
+pub struct DoctorArgs {
+    #[command(flatten)]
+    pub place: Where,
+    /// For people, for programs, or for code hosts
+    #[arg(long, value_enum, default_value_t = DoctorFormat::Text)]
+    pub format: DoctorFormat,
+    /// A file of kernel settings, as sysctl.conf, to be judged with the configuration
+    #[arg(long, value_name = "FILE")]
+    pub sysctl: Vec<PathBuf>,
+    /// Do not look at this machine
+    #[arg(long)]
+    pub no_host: bool,
+    /// Advice about the machine too
+    #[arg(long)]
+    pub all: bool,
+    /// Print a rule (or `all`), and end
+    #[arg(long, value_name = "RULE")]
+    pub explain: Option<String>,
+}
+
+/// How `forebay doctor` prints.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DoctorFormat {
+    /// With carets.
+    Text,
+    /// A list.
+    Json,
+    /// SARIF 2.1.0.
+    Sarif,
 }
 
 /// `forebay fmt`.
@@ -108,6 +143,7 @@ pub fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     match line.command {
         Wish::Check(args) => check(args),
         Wish::Explain(place) => explain::main(&place.options()),
+        Wish::Doctor(args) => doctor::main(args),
         Wish::Fmt(args) => fmt::main(&args),
         Wish::Serve(args) => serve::main(&args, arguments, titled),
     }
@@ -130,7 +166,7 @@ fn check(args: CheckArgs) -> u8 {
 }
 
 impl Where {
-    fn options(self) -> Options {
+    pub fn options(self) -> Options {
         // People name files from where they are; only -p makes a name relative to the prefix.
         let conf = self.conf.map(|path| match self.prefix {
             None => std::path::absolute(&path).unwrap_or(path),

@@ -485,6 +485,8 @@ pub async fn more(req: &mut Request) -> Option<Body> {
 }
 
 /// Who answers.
+// Moved once, right where it is made.
+#[allow(clippy::large_enum_variant)]
 enum Answer {
     /// A cache.
     Entry(Rc<Entry>),

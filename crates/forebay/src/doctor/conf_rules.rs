@@ -1,0 +1,584 @@
+//! Rules for the configuration. Numbers in brackets: claims that were checked against nginx 1.31 and Linux 6.18.
+
+use super::host::Host;
+use super::scene::Scene;
+use super::{Rule, Severity};
+use forebay_conf::tree::Span;
+use forebay_conf::units;
+
+/// Looks for one thing; tells where it is and what is wrong there.
+pub type Check = fn(&Scene<'_>, &Host, &mut dyn FnMut(Span, String));
+
+macro_rules! rules {
+    ($($id:literal $severity:ident $title:literal $why:literal $instead:literal $check:expr,)*) => {
+        /// The table.
+        pub const RULES: &[(Rule, Check)] = &[$((
+            Rule { id: $id, severity: Severity::$severity, title: $title, why: $why, instead: $instead },
+            $check,
+        ),)*];
+    };
+}
+
+fn size(s: &Scene<'_>, n: usize, arg: usize) -> Option<u64> {
+    units::size(s.arg(n, arg).as_bytes())
+}
+
+fn seconds(s: &Scene<'_>, n: usize) -> Option<u64> {
+    units::time_secs(s.arg(n, 0).as_bytes())
+}
+
+fn number(s: &Scene<'_>, n: usize) -> Option<u64> {
+    s.arg(n, 0).parse().ok()
+}
+
+fn connections(s: &Scene<'_>) -> u64 {
+    s.all("worker_connections").last().and_then(|n| number(s, n)).unwrap_or(512)
+}
+
+fn workers(s: &Scene<'_>, h: &Host) -> u64 {
+    match s.all("worker_processes").last().map(|n| s.arg(n, 0)) {
+        Some(w) if w == "auto" => h.cpus.max(1) as u64,
+        Some(w) => w.parse().unwrap_or(1),
+        None => 1,
+    }
+}
+
+fn proxies(s: &Scene<'_>) -> bool {
+    ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass"]
+        .iter()
+        .any(|d| s.all(d).next().is_some())
+}
+
+/// Directives that say what is the default anyway.
+fn defaults(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), list: &[(&str, &[&str])]) {
+    for (name, words) in list {
+        for n in s.all(name) {
+            // Only where no outer level says otherwise.
+            let outer = s.parent(n).and_then(|p| s.effective(s.parent(p), name));
+            if s.args(n) == *words && outer.is_none() {
+                found(s.span(n), format!("\"{name} {}\" is the default", words.join(" ")));
+            }
+        }
+    }
+}
+
+fn on(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), name: &str, text: &str) {
+    for n in s.all(name).filter(|n| s.arg(*n, 0) == "on") {
+        found(s.span(n), text.to_owned());
+    }
+}
+
+rules! {
+    "multi-accept" Harm "multi_accept without reuseport"
+    "One worker takes nearly all connections: of 400 that came one after the other, 7 went to the one and 393 to the other (14). The accept loop then never puts the worker back into the queue of those that wait."
+    "Remove it, or give each listen \"reuseport\" first and measure."
+    |s, h, found| {
+        let single = workers(s, h) == 1 && s.all("worker_processes").next().is_some();
+        let listens: Vec<usize> = s.all("listen").collect();
+        let all_reuse = !listens.is_empty() && listens.iter().all(|n| s.args(*n).iter().any(|a| a == "reuseport"));
+        if !single && !all_reuse {
+            on(s, found, "multi_accept", "one worker will take nearly all connections");
+        } else if single {
+            on(s, found, "multi_accept", "with one worker this changes little; with more it harms");
+        }
+    },
+    "use-epoll" NoEffect "use epoll"
+    "nginx takes epoll on Linux by itself; select is not even built in (13)."
+    "Remove it."
+    |s, _, found| for n in s.all("use").filter(|n| s.arg(*n, 0) == "epoll") {
+        found(s.span(n), "epoll is used on Linux anyway".to_owned());
+    },
+    "worker-processes-one" Harm "one worker on a machine with more CPUs"
+    "One process uses one CPU; the others idle (4)."
+    "worker_processes auto;"
+    |s, h, found| for n in s.all("worker_processes").filter(|n| s.arg(*n, 0) == "1" && h.cpus != 1) {
+        found(s.arg_span(n, 0), if h.cpus > 1 { format!("1 of {} CPUs will be used", h.cpus) } else { "only one CPU will be used".to_owned() });
+    },
+    "worker-processes-many" Warning "more workers than CPUs"
+    "More workers than CPUs only help where workers block on a disk; otherwise they cost switches. The article that multiplies them by four measured one run each (3)."
+    "worker_processes auto; and measure before setting more."
+    |s, h, found| for n in s.all("worker_processes") {
+        if let Some(w) = number(s, n) && w > if h.cpus > 0 { h.cpus as u64 } else { 4 } {
+            let cpus = if h.cpus > 0 { format!("{} CPUs may be used here", h.cpus) } else { "more than most machines have CPUs".to_owned() };
+            found(s.arg_span(n, 0), format!("{w} workers: {cpus}"));
+        }
+    },
+    "worker-affinity" Advice "pinned workers"
+    "A pinned worker cannot move away from a busy neighbour; in a container with a shared set of CPUs or a quota that hurts (6)."
+    "Pin only on a machine of its own, and measure."
+    |s, h, found| for n in s.all("worker_cpu_affinity") {
+        let quota = h.cpus > 0 && h.cpus < h.online;
+        found(s.span(n), if quota { format!("{} of {} CPUs are ours: do not pin", h.cpus, h.online) } else { "helps only on CPUs that nobody else uses".to_owned() });
+    },
+    "worker-connections-low" Harm "worker_connections below the default"
+    "The default is 512. Clients beyond the limit are cut off; with fewer connections than listening sockets nginx does not start (9)."
+    "Leave it out, or set what memory and descriptors allow."
+    |s, _, found| for n in s.all("worker_connections") {
+        if let Some(c) = number(s, n).filter(|c| *c < 512) {
+            found(s.arg_span(n, 0), format!("{c} is fewer than the default of 512"));
+        }
+    },
+    "descriptors-short" Harm "fewer descriptors than connections need"
+    "A worker without descriptors answers 500 to clients it has accepted, since opening files fails too: 27 of 40 in a trial (12). A proxied request takes two, an open file one."
+    "worker_rlimit_nofile at least twice worker_connections where anything is proxied, else the connections plus the cached files."
+    |s, h, found| {
+        let c = connections(s);
+        let cache: u64 = s.all("open_file_cache").filter_map(|n| s.args(n).iter().find_map(|a| a.strip_prefix("max=")?.parse().ok())).max().unwrap_or(0);
+        let need = if proxies(s) { c * 2 } else { c + cache } + 64;
+        let limit = s.all("worker_rlimit_nofile").last();
+        match limit.and_then(|n| number(s, n)) {
+            Some(have) if have < need => {
+                let n = limit.unwrap_or(0);
+                found(s.arg_span(n, 0), format!("{have} descriptors for {c} connections; {need} are needed in the worst case"));
+            }
+            None if h.descriptors.0 > 0 && h.descriptors.0 < need => {
+                if let Some(n) = s.all("worker_connections").last() {
+                    found(s.arg_span(n, 0), format!("{need} descriptors are needed in the worst case, the limit is {}", h.descriptors.0));
+                }
+            }
+            _ => {}
+        }
+    },
+    "nofile-above-nr-open" Harm "worker_rlimit_nofile above fs.nr_open"
+    "The kernel refuses it and the worker goes on with what it had (11)."
+    "Stay at or below fs.nr_open, 1048576 unless changed."
+    |s, h, found| for n in s.all("worker_rlimit_nofile") {
+        let most = h.number("fs.nr_open").map_or(1_048_576, |v| v.0);
+        if let Some(v) = number(s, n).filter(|v| *v > most) {
+            found(s.arg_span(n, 0), format!("{v} is more than fs.nr_open allows ({most})"));
+        }
+    },
+    "keepalive-off" Harm "keepalive_timeout 0"
+    "Each response then says \"Connection: close\": a new connection, and over TLS a new handshake, for each request (42). An idle connection costs about half a kilobyte."
+    "Remove it: the default is 75s."
+    |s, _, found| for n in s.all("keepalive_timeout").filter(|n| !s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
+        if seconds(s, n) == Some(0) {
+            found(s.arg_span(n, 0), "every request will take a connection of its own".to_owned());
+        }
+    },
+    "keepalive-short" Advice "keepalive_timeout below the default"
+    "Shorter means more reconnects; no gain was measured (41)."
+    "Leave the default of 75s unless connections run out."
+    |s, _, found| for n in s.all("keepalive_timeout").filter(|n| !s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
+        if let Some(t) = seconds(s, n).filter(|t| *t > 0 && *t < 60) {
+            found(s.arg_span(n, 0), format!("{t} s: more reconnects than with the default of 75 s"));
+        }
+    },
+    "keepalive-requests" NoEffect "keepalive_requests as by default"
+    "1000 is the default since 1.19.10 (44)."
+    "Remove it."
+    |s, _, found| defaults(s, found, &[("keepalive_requests", &["1000"])]),
+    "keepalive-requests-stale" Advice "keepalive_requests raised from a default that is gone"
+    "The default is 1000 since 1.19.10, not 100 (43); beyond it there is little to win."
+    "Remove it unless a measurement shows a gain."
+    |s, _, found| for n in s.all("keepalive_requests") {
+        if let Some(v) = number(s, n).filter(|v| *v > 1000) {
+            found(s.arg_span(n, 0), format!("{v}: the default is 1000, not 100 as articles say"));
+        }
+    },
+    "default-repeated" NoEffect "a directive that repeats the default"
+    "tcp_nodelay (20), postpone_output (28), client_header_buffer_size (29), large_client_header_buffers (30), ssl_protocols (72), ssl_prefer_server_ciphers (73), accept_mutex (15), and since 1.29.7 HTTP/1.1 with keep-alive to upstreams (45)."
+    "Remove it."
+    |s, _, found| {
+        defaults(s, found, &[
+            ("tcp_nodelay", &["on"]),
+            ("postpone_output", &["1460"]),
+            ("client_header_buffer_size", &["1k"]),
+            ("large_client_header_buffers", &["4", "8k"]),
+            ("ssl_protocols", &["TLSv1.2", "TLSv1.3"]),
+            ("ssl_prefer_server_ciphers", &["off"]),
+            ("accept_mutex", &["off"]),
+            ("proxy_http_version", &["1.1"]),
+            ("gzip_buffers", &["32", "4k"]),
+        ]);
+        for n in s.all("gzip_buffers").filter(|n| s.args(*n) == ["16", "8k"]) {
+            found(s.span(n), "\"gzip_buffers 16 8k\" is 128k in all, as the default 32 4k (59)".to_owned());
+        }
+        for n in s.all("proxy_set_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("connection") && s.arg(*n, 1).is_empty()) {
+            found(s.span(n), "an empty Connection to upstreams is the default since 1.29.7".to_owned());
+        }
+        for n in s.all("keepalive").filter(|n| s.arg(*n, 0) == "32" && s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
+            found(s.span(n), "\"keepalive 32\" is the default of an upstream since 1.29.7".to_owned());
+        }
+    },
+    "literal-proxy-pass" Advice "proxy_pass to an address instead of an upstream"
+    "In nginx the pool of idle connections belongs to upstream blocks: a literal address is connected to for each request, 22 system calls instead of 10 (45). Forebay keeps connections either way."
+    "Name the address in an upstream block."
+    |s, _, found| for n in s.all("proxy_pass") {
+        let url = s.arg(n, 0);
+        let host = url.split("://").nth(1).unwrap_or_default();
+        let place = host.split(['/', ':']).next().unwrap_or_default();
+        let group = s.all("upstream").any(|u| s.arg(u, 0) == place);
+        if !group && !url.contains('$') && !place.is_empty() && !host.starts_with("unix") {
+            found(s.arg_span(n, 0), "a new connection for each request".to_owned());
+        }
+    },
+    "file-cache-errors" Harm "open_file_cache_errors on"
+    "A file that was missing once stays a 404 after it has appeared, until the entry is checked again (23)."
+    "Leave it off unless files only change with a reload."
+    |s, _, found| on(s, found, "open_file_cache_errors", "a 404 outlives the arrival of the file"),
+    "file-cache-stale" Warning "open_file_cache in front of files that change"
+    "For as long as open_file_cache_valid says: a replaced file is served in its old form, a deleted one with 200, one that was shrunk in place cuts the connection, one that grew is cut at the old length (23)."
+    "Deploy by renaming and reload, or set open_file_cache_valid to a second or two. Forebay's own cache looks at the file once a second without it."
+    |s, _, found| for n in s.all("open_file_cache").filter(|n| s.arg(*n, 0) != "off") {
+        let valid = s.effective(s.parent(n), "open_file_cache_valid").and_then(|v| seconds(s, v)).unwrap_or(60);
+        if valid > 5 {
+            found(s.span(n), format!("up to {valid} s of stale content after a file has changed"));
+        }
+    },
+    "output-buffers" Harm "output_buffers above 128k"
+    "Not used where sendfile is; for compressed and filtered bodies each slow client holds them: 145 kB became 204 kB a client in a trial (27)."
+    "Remove it: the default is 2 32k."
+    |s, _, found| for n in s.all("output_buffers") {
+        let total = number(s, n).unwrap_or(0) * size(s, n, 1).unwrap_or(0);
+        if total > 128 * 1024 {
+            found(s.span(n), format!("{} kB for each client that is sent a filtered body", total / 1024));
+        }
+    },
+    "header-buffers-small" Harm "large_client_header_buffers below the default"
+    "A line longer than one buffer is answered with 400 or 414: long cookies and URLs stop working (31)."
+    "Remove it: the default is 4 8k."
+    |s, _, found| for n in s.all("large_client_header_buffers") {
+        if let Some(b) = size(s, n, 1).filter(|b| *b < 8192) {
+            found(s.arg_span(n, 1), format!("lines of more than {b} bytes will be refused"));
+        }
+    },
+    "body-buffer-large" Warning "client_body_buffer_size times connections"
+    "Each upload may hold one such buffer (32)."
+    "Raise it only where the error log tells of temporary files for request bodies."
+    |s, _, found| for n in s.all("client_body_buffer_size") {
+        if let Some(b) = size(s, n, 0).filter(|b| *b >= 64 * 1024) {
+            found(s.arg_span(n, 0), format!("{} kB for each upload: {} MB if all {} connections of a worker upload", b / 1024, b * connections(s) / (1 << 20), connections(s)));
+        }
+    },
+    "timeouts-short" Warning "client timeouts below 15 seconds"
+    "Body and send timers run between two reads or writes: they do not stop slow attackers, and cut off people on mobile networks (34)."
+    "Leave the defaults of 60s; Forebay ends the slowest clients first when connections run out."
+    |s, _, found| for name in ["client_body_timeout", "client_header_timeout", "send_timeout"] {
+        for n in s.all(name) {
+            if let Some(t) = seconds(s, n).filter(|t| *t < 15) {
+                found(s.arg_span(n, 0), format!("{t} s of silence end a request"));
+            }
+        }
+    },
+    "tcp-nopush-alone" NoEffect "tcp_nopush without sendfile"
+    "It only acts on responses that sendfile sends (19)."
+    "sendfile on; or remove it."
+    |s, _, found| for n in s.all("tcp_nopush").filter(|n| s.arg(*n, 0) == "on" && !s.on(s.parent(*n), "sendfile")) {
+        found(s.span(n), "sendfile is off here".to_owned());
+    },
+    "tcp-nopush-cost" Advice "tcp_nopush costs two system calls a response"
+    "It saves a packet on small files and costs two setsockopt calls (19). Forebay sends head and body in one call and needs neither."
+    "Measure."
+    |s, _, found| for n in s.all("tcp_nopush").filter(|n| s.arg(*n, 0) == "on" && s.on(s.parent(*n), "sendfile")) {
+        found(s.span(n), "two more system calls for each response; measure whether it pays".to_owned());
+    },
+    "log-buffer-loss" Warning "buffered access log"
+    "Buffering saves a write for each request; a worker that is killed takes what is in its buffer with it: 50 of 50 lines in a trial (39)."
+    "Keep audit logs unbuffered, or set flush= to a second."
+    |s, _, found| for n in s.all("access_log") {
+        if s.args(n).iter().any(|a| a.starts_with("buffer=")) {
+            found(s.span(n), "lines in the buffer are lost when a worker is killed".to_owned());
+        }
+    },
+    "gzip-level" Warning "gzip_comp_level above 6"
+    "Level 9 costs 2.3 times the instructions of level 6 for half a percent of size (51)."
+    "gzip_comp_level 4 to 6; Forebay compresses a static file once."
+    |s, _, found| for n in s.all("gzip_comp_level") {
+        if let Some(l) = number(s, n).filter(|l| *l > 6) {
+            found(s.arg_span(n, 0), format!("level {l} costs twice as much as 6 for almost nothing"));
+        }
+    },
+    "gzip-min-length" Advice "gzip_min_length left at 20"
+    "Bodies of a few dozen bytes grow when they are compressed (57)."
+    "gzip_min_length 256;"
+    |s, _, found| for n in s.all("gzip").filter(|n| s.arg(*n, 0) == "on") {
+        if s.effective(s.parent(n), "gzip_min_length").is_none() {
+            found(s.span(n), "bodies of 20 bytes are compressed too".to_owned());
+        }
+    },
+    "gzip-vary" Warning "gzip without gzip_vary"
+    "A shared cache may give the compressed form to a client that cannot read it (58)."
+    "gzip_vary on;"
+    |s, _, found| for n in s.all("gzip").filter(|n| s.arg(*n, 0) == "on" && !s.on(s.parent(*n), "gzip_vary")) {
+        found(s.span(n), "responses do not say \"Vary: Accept-Encoding\"".to_owned());
+    },
+    "gzip-breach" Warning "compressing proxied pages with secrets"
+    "A page with a secret (a CSRF token) and text from the request tells the secret by its compressed length: BREACH (58)."
+    "Leave gzip_proxied off for pages of logged-in users."
+    |s, _, found| for n in s.all("gzip_proxied").filter(|n| s.arg(*n, 0) == "any") {
+        found(s.span(n), "pages with secrets are compressed too".to_owned());
+    },
+    "header-lost" Harm "add_header that hides inherited ones"
+    "A level with an add_header of its own inherits none: the security headers of the outer level are gone in it (62)."
+    "Repeat them, or add_header_inherit merge; (since 1.29.3)."
+    |s, _, found| {
+        for block in (0..s.nodes.len()).filter(|b| !s.nodes[*b].children.is_empty()) {
+            let Some(first) = s.child(Some(block), "add_header") else { continue };
+            if s.effective(Some(block), "add_header_inherit").is_some_and(|n| s.arg(n, 0) == "merge") {
+                continue;
+            }
+            let Some(outer) = s.nodes[block].parent.map_or(s.child(None, "add_header"), |p| s.effective(Some(p), "add_header")) else { continue };
+            let outer_level = s.level(s.parent(outer));
+            let own: Vec<String> = s.level(Some(block)).iter().filter(|n| s.is(**n, "add_header")).map(|n| s.arg(*n, 0).to_ascii_lowercase()).collect();
+            let lost: Vec<String> = outer_level.iter().filter(|n| s.is(**n, "add_header")).map(|n| s.arg(*n, 0)).filter(|h| !own.contains(&h.to_ascii_lowercase())).collect();
+            if !lost.is_empty() {
+                found(s.span(first), format!("not sent here any more: {}", lost.join(", ")));
+            }
+        }
+    },
+    "cache-control-twice" Warning "expires beside add_header Cache-Control"
+    "Both send the field: two lines, which most caches merge and some tools do not (60). \"no-cache\" beside a lifetime makes the lifetime void (61)."
+    "Write one: add_header Cache-Control \"public, max-age=31536000, immutable\";"
+    |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("cache-control")) {
+        if let Some(e) = s.effective(s.parent(n), "expires").filter(|e| s.arg(*e, 0) != "off") {
+            let void = s.arg(n, 1).contains("no-cache") || s.arg(n, 1).contains("no-store");
+            found(s.span(n), if void { format!("contradicts \"expires {}\"", s.arg(e, 0)) } else { format!("a second Cache-Control beside that of \"expires {}\"", s.arg(e, 0)) });
+        }
+    },
+    "xss-protection" Warning "X-XSS-Protection"
+    "Browsers have dropped it; where it works it can be used to leak (63)."
+    "Remove it; a Content-Security-Policy does what it was for."
+    |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("x-xss-protection")) {
+        found(s.span(n), "browsers ignore it".to_owned());
+    },
+    "method-list" Advice "methods refused by a list"
+    "Lists like this forget PATCH and what comes later (64)."
+    "limit_except in the locations that need it."
+    |s, _, found| for n in s.all("if") {
+        let words = s.args(n).join(" ");
+        if words.contains("$request_method") && words.contains("!~") && words.contains("DELETE") && !words.contains("PATCH") {
+            found(s.span(n), "PATCH is refused".to_owned());
+        }
+    },
+    "burst-nodelay" Warning "limit_req with a large burst and nodelay"
+    "The burst passes at once: of 70 requests in a row 51 were let through (67). The upstream sees no flat load."
+    "Leave nodelay out, or use delay=N."
+    |s, _, found| for n in s.all("limit_req") {
+        let args = s.args(n);
+        let burst: u64 = args.iter().find_map(|a| a.strip_prefix("burst=")?.parse().ok()).unwrap_or(0);
+        if burst >= 20 && args.iter().any(|a| a == "nodelay") {
+            found(s.span(n), format!("{} requests pass at once", burst + 1));
+        }
+    },
+    "asset-location" Warning "a location for assets in a server that proxies"
+    "Requests that it takes are not proxied: the application's own scripts and styles turn into 404 (68)."
+    "Give it a proxy_pass too, or try_files with a named location behind it."
+    |s, _, found| for n in s.all("location").filter(|n| s.arg(*n, 0).starts_with('~')) {
+        let Some(server) = s.around(n, "server") else { continue };
+        let pattern = s.args(n).join(" ");
+        let assets = ["css", "js", "png", "jpg"].iter().filter(|e| pattern.contains(*e)).count() >= 2;
+        let handles = ["proxy_pass", "try_files", "fastcgi_pass", "return", "root", "alias"].iter().any(|d| s.child(Some(n), d).is_some());
+        let rooted = s.effective(Some(server), "root").is_some();
+        let proxied = (0..s.nodes.len()).any(|p| s.is(p, "proxy_pass") && s.around(p, "server") == Some(server));
+        if assets && proxied && !handles && (!rooted || s.child(Some(server), "location").is_some_and(|_| s.level(Some(server)).iter().any(|l| s.is(*l, "location") && s.arg(*l, 0) == "/" && s.child(Some(*l), "proxy_pass").is_some()))) {
+            found(s.span(n), "the application's assets are looked for on disk".to_owned());
+        } else if assets && proxied && !handles {
+            found(s.span(n), "assets of what is proxied are looked for below \"root\"".to_owned());
+        }
+    },
+    "stub-status-argument" NoEffect "stub_status with an argument"
+    "Since 1.7.5 it takes none; the argument is accepted and unused (65)."
+    "stub_status;"
+    |s, _, found| for n in s.all("stub_status").filter(|n| !s.args(*n).is_empty()) {
+        found(s.span(n), "the argument is not used".to_owned());
+    },
+    "server-tokens" Advice "server_tokens on"
+    "Harmless for speed; the version can still be guessed, but scanners ask for it first (69)."
+    "server_tokens off;"
+    |s, _, found| for http in s.all("http") {
+        if s.child(Some(http), "server_tokens").is_none() {
+            found(s.span(http), "responses name the version".to_owned());
+        }
+    },
+    "listen-http2" Advice "http2 in listen"
+    "Deprecated since 1.25.1 (70)."
+    "http2 on;"
+    |s, _, found| for n in s.all("listen") {
+        if let Some(i) = s.args(n).iter().position(|a| a == "http2") {
+            found(s.arg_span(n, i), "write \"http2 on;\" instead".to_owned());
+        }
+    },
+    "old-tls" Harm "TLS 1.0 or 1.1"
+    "Both are forbidden by RFC 8996; Forebay does not serve them."
+    "ssl_protocols TLSv1.2 TLSv1.3; which is the default."
+    |s, _, found| for n in s.all("ssl_protocols") {
+        for (i, p) in s.args(n).iter().enumerate().filter(|(_, p)| matches!(p.as_str(), "SSLv2" | "SSLv3" | "TLSv1" | "TLSv1.1")) {
+            found(s.arg_span(n, i), format!("{p} is broken"));
+        }
+    },
+    "tls-without-cache" Warning "TLS without a session cache"
+    "Without one, TLS 1.2 clients without tickets shake hands in full each time, and the keys of tickets do not change by themselves (74)."
+    "ssl_session_cache shared:SSL:10m;"
+    |s, _, found| for n in s.all("listen").filter(|n| s.args(*n).iter().any(|a| a == "ssl")) {
+        if s.effective(s.parent(n), "ssl_session_cache").is_none() {
+            found(s.span(n), "no ssl_session_cache".to_owned());
+            break;
+        }
+    },
+    "tickets-off" Warning "ssl_session_tickets off"
+    "With a shared cache the keys change by themselves, and TLS 1.3 resumes with a fresh key exchange: turning tickets off costs a lock for each resumption and gains nothing (76)."
+    "Remove it."
+    |s, _, found| for n in s.all("ssl_session_tickets").filter(|n| s.arg(*n, 0) == "off") {
+        found(s.span(n), "costs more and protects nothing".to_owned());
+    },
+    "stapling" Warning "ssl_stapling where certificates name no responder"
+    "Let's Encrypt took OCSP out of its certificates in May 2025 and shut the responders in August; most browsers do not ask (77). Without a resolver and a trusted chain stapling does not work at all (78)."
+    "Remove it unless the certificate names a responder."
+    |s, _, found| for n in s.all("ssl_stapling").filter(|n| s.arg(*n, 0) == "on") {
+        let lacking: Vec<&str> = ["resolver", "ssl_trusted_certificate"].into_iter().filter(|d| s.effective(s.parent(n), d).is_none()).collect();
+        found(s.span(n), if lacking.is_empty() { "does nothing for certificates of Let's Encrypt".to_owned() } else { format!("cannot work without {}", lacking.join(" and ")) });
+    },
+    "backlog-capped" NoEffect "a backlog above somaxconn"
+    "The kernel cuts it to net.core.somaxconn (81)."
+    "Raise the setting of the kernel too, and only if ListenOverflows grows."
+    |s, h, found| for n in s.all("listen") {
+        let Some((cap, _)) = h.number("net.core.somaxconn") else { return };
+        for (i, a) in s.args(n).iter().enumerate() {
+            if let Some(b) = a.strip_prefix("backlog=").and_then(|b| b.parse::<u64>().ok()).filter(|b| *b > cap) {
+                found(s.arg_span(n, i), format!("{b} becomes {cap}"));
+            }
+        }
+    },
+    "proxy-buffers" Harm "proxy buffers that do not fit together"
+    "proxy_busy_buffers_size must be at least the larger of proxy_buffer_size and one of proxy_buffers, and at most all of them but one (35, 36)."
+    "Keep max(proxy_buffer_size, one buffer) <= busy <= (number - 1) x size."
+    |s, _, found| for block in std::iter::once(None).chain((0..s.nodes.len()).filter(|b| !s.nodes[*b].children.is_empty()).map(Some)) {
+        let own = ["proxy_buffer_size", "proxy_buffers", "proxy_busy_buffers_size"].iter().find_map(|d| s.child(block, d));
+        let Some(at) = own else { continue };
+        let first = s.effective(block, "proxy_buffer_size").and_then(|n| size(s, n, 0)).unwrap_or(4096);
+        let (count, one) = s.effective(block, "proxy_buffers").map_or((8, 4096), |n| (number(s, n).unwrap_or(8), size(s, n, 1).unwrap_or(4096)));
+        let busy = s.effective(block, "proxy_busy_buffers_size").and_then(|n| size(s, n, 0)).unwrap_or(2 * first.max(one));
+        if busy < first.max(one) || busy > one * count.saturating_sub(1) {
+            found(s.span(at), format!("busy size {busy} is not between {} and {}", first.max(one), one * count.saturating_sub(1)));
+        }
+    },
+    "alias-traversal" Harm "alias that lets requests out of its directory"
+    "A prefix location without a final slash and an alias with one: /x../secret is looked up beside the directory."
+    "End both with a slash, or neither."
+    |s, _, found| for n in s.all("alias") {
+        let Some(l) = s.parent(n).filter(|p| s.is(*p, "location")) else { continue };
+        let args = s.args(l);
+        let name = match args.as_slice() { [name] => name, [m, name] if m == "^~" => name, _ => continue };
+        if !name.ends_with('/') && s.arg(n, 0).ends_with('/') {
+            found(s.span(n), format!("{name}../ reaches outside of {}", s.arg(n, 0)));
+        }
+    },
+    "if-evil" Warning "if in a location with more than return or rewrite"
+    "An if block is a location of its own: directives around it are copied or lost in ways that surprise."
+    "map, try_files, or locations; inside if only return and rewrite ... last."
+    |s, _, found| for n in s.all("if").filter(|n| s.parent(*n).is_some_and(|p| s.is(p, "location"))) {
+        if let Some(c) = s.nodes[n].children.iter().find(|c| !["return", "rewrite", "set", "break"].iter().any(|d| s.is(**c, d))) {
+            found(s.span(*c), format!("\"{}\" inside \"if\"", String::from_utf8_lossy(&s.nodes[*c].d.name.text)));
+        }
+    },
+    "ssrf" Harm "proxy_pass to a host that the client names"
+    "Whoever can send a request chooses where the server connects to, inside the network too."
+    "Take the host from a map with known values."
+    |s, _, found| for n in s.all("proxy_pass") {
+        let url = s.arg(n, 0);
+        let host = url.split("://").nth(1).unwrap_or(&url).split('/').next().unwrap_or_default();
+        // A path behind the name is no part of it.
+        let cut = ["$uri", "$request_uri"].iter().filter_map(|v| host.find(v)).filter(|at| *at > 0).min();
+        let host = &host[..cut.unwrap_or(host.len())];
+        if ["$http_", "$arg_", "$cookie_", "$host", "$1", "$2", "$uri", "$request_uri", "$args"].iter().any(|v| host.contains(v)) {
+            found(s.arg_span(n, 0), format!("the client chooses {host}"));
+        }
+    },
+    "host-spoofing" Warning "$http_host passed on"
+    "$http_host is the field as the client wrote it, even where the request line names another host; applications build links and resets from it."
+    "proxy_set_header Host $host;"
+    |s, _, found| for n in s.all("proxy_set_header") {
+        if s.arg(n, 0).eq_ignore_ascii_case("host") && s.arg(n, 1).contains("$http_host") {
+            found(s.arg_span(n, 1), "the client's own text, unchecked".to_owned());
+        }
+    },
+    "splitting" Harm "a decoded path in a header or redirect"
+    "$uri and $document_uri are decoded: %0d%0a in a request becomes a line of its own in the response."
+    "$request_uri."
+    |s, _, found| for name in ["return", "rewrite", "add_header", "proxy_set_header"] {
+        for n in s.all(name) {
+            for (i, a) in s.args(n).iter().enumerate() {
+                let is_target = name == "return" && (a.starts_with("http") || s.arg(n, 0).starts_with('3')) || name != "return" && name != "rewrite";
+                if is_target && (a.contains("$uri") || a.contains("$document_uri")) {
+                    found(s.arg_span(n, i), "the decoded path".to_owned());
+                }
+            }
+        }
+    },
+    "missing-resolver" Harm "a name with variables and no resolver"
+    "Names that are known only when a request comes need a resolver; without one each request is answered with 502."
+    "resolver ADDRESS; with the address of the name server."
+    |s, _, found| for n in s.all("proxy_pass").filter(|n| s.arg(*n, 0).contains('$')) {
+        if s.effective(s.parent(n), "resolver").is_none() {
+            let url = s.arg(n, 0);
+            let host = url.split("://").nth(1).unwrap_or(&url).split(['/', ':']).next().unwrap_or_default();
+            if host.contains('$') {
+                found(s.arg_span(n, 0), "no resolver here or around".to_owned());
+            }
+        }
+    },
+    "valid-referers" Warning "valid_referers none"
+    "Whoever leaves the field out passes."
+    "Leave \"none\" out where the check guards anything."
+    |s, _, found| for n in s.all("valid_referers") {
+        if let Some(i) = s.args(n).iter().position(|a| a == "none") {
+            found(s.arg_span(n, i), "requests without Referer pass".to_owned());
+        }
+    },
+    "allow-without-deny" Harm "allow without deny"
+    "A list of allow alone lets everybody in."
+    "deny all; behind it."
+    |s, _, found| for n in s.all("allow") {
+        let block = s.parent(n);
+        let first = s.child(block, "allow") == Some(n);
+        if first && s.child(block, "deny").is_none() && s.arg(n, 0) != "all" {
+            found(s.span(n), "nobody is denied".to_owned());
+        }
+    },
+    "cache-without-lock" Advice "proxy_cache without proxy_cache_lock"
+    "When an entry ends, all requests for it go to the upstream at once."
+    "proxy_cache_lock on; and proxy_cache_use_stale updating;"
+    |s, _, found| for n in s.all("proxy_cache").filter(|n| s.arg(*n, 0) != "off") {
+        if !s.on(s.parent(n), "proxy_cache_lock") {
+            found(s.span(n), "no proxy_cache_lock".to_owned());
+        }
+    },
+    "cache-zone-small" Warning "a cache zone that holds few keys"
+    "A megabyte of keys_zone holds about 8000 entries; when it is full, entries are dropped long before max_size."
+    "keys_zone of max_size / mean size of a response / 8000 megabytes."
+    |s, _, found| for n in s.all("proxy_cache_path") {
+        let args = s.args(n);
+        let zone = args.iter().find_map(|a| units::size(a.strip_prefix("keys_zone=")?.rsplit(':').next()?.as_bytes()));
+        let max = args.iter().find_map(|a| units::offset(a.strip_prefix("max_size=")?.as_bytes()));
+        if let (Some(zone), Some(max)) = (zone, max) {
+            let entries = zone / 128;
+            if max / entries.max(1) > 256 * 1024 {
+                found(s.span(n), format!("{entries} entries for {} MB: only entries of more than {} kB can fill it", max >> 20, (max / entries.max(1)) >> 10));
+            }
+        }
+    },
+    "websocket-buffering" Advice "Upgrade passed on without a long read timeout"
+    "A connection without traffic for proxy_read_timeout, 60 s by default, is closed."
+    "proxy_read_timeout 1h; or pings from the application."
+    |s, _, found| for n in s.all("proxy_set_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("upgrade")) {
+        if s.effective(s.parent(n), "proxy_read_timeout").is_none() {
+            found(s.span(n), "silent for 60 s means closed".to_owned());
+        }
+    },
+    "memory-worst-case" Warning "buffers that could take more than the memory"
+    "Each proxied request may hold all of proxy_buffers; with all connections at work that is the worst case."
+    "Fewer or smaller buffers, or fewer connections."
+    |s, h, found| {
+        let Some(n) = s.all("worker_connections").last() else { return };
+        if h.memory == 0 || !proxies(s) {
+            return;
+        }
+        let worst_of = |b: usize| number(s, b).unwrap_or(8) * size(s, b, 1).unwrap_or(4096);
+        let each = s.all("proxy_buffers").map(worst_of).max().unwrap_or(8 * 4096) + 4096;
+        let worst = each * connections(s) / 2 * workers(s, h);
+        if worst > h.memory {
+            found(s.arg_span(n, 0), format!("{} MB of buffers in the worst case, {} MB of memory", worst >> 20, h.memory >> 20));
+        }
+    },
+}

@@ -1,0 +1,136 @@
+//! `forebay doctor`: what in a configuration and on the host is wrong, stale, harmful or without effect, why, and what to
+//! write instead. It reads and changes nothing. A rule is one entry of a table: [`conf_rules::RULES`] look at the
+//! configuration, [`host_rules::RULES`] at the kernel's settings and the machine.
+
+mod conf_rules;
+mod host;
+mod host_rules;
+mod output;
+mod scene;
+
+use crate::subcommands::DoctorArgs;
+use forebay_conf::error::Level;
+use forebay_conf::files::Files;
+use forebay_conf::tree::Span;
+use host::Host;
+use scene::Scene;
+use std::io::{IsTerminal, Write};
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Breaks requests, loses safety, or makes things slower.
+    Harm,
+    /// Will hurt under conditions that the text names.
+    Warning,
+    /// Does nothing here: it can go.
+    NoEffect,
+    /// Could be better.
+    Advice,
+}
+
+impl Severity {
+    fn name(self) -> &'static str {
+        match self {
+            Severity::Harm => "harm",
+            Severity::Warning => "warning",
+            Severity::NoEffect => "no-effect",
+            Severity::Advice => "advice",
+        }
+    }
+}
+
+/// A rule.
+pub struct Rule {
+    /// Stable name, also that of its section in docs/doctor.md.
+    pub id: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What is wrong in general.
+    pub title: &'static str,
+    /// Why, and where that is known from.
+    pub why: &'static str,
+    /// What to do.
+    pub instead: &'static str,
+}
+
+/// A place where a rule applies.
+#[derive(Debug)]
+pub struct Finding {
+    /// Id of the rule.
+    pub rule: &'static Rule,
+    /// What is wrong here.
+    pub message: String,
+    /// Where; `None` for the host.
+    pub span: Option<Span>,
+}
+
+impl std::fmt::Debug for Rule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.id)
+    }
+}
+
+/// All rules, those for the configuration first.
+pub fn rules() -> impl Iterator<Item = &'static Rule> {
+    conf_rules::RULES.iter().map(|(r, _)| r).chain(host_rules::RULES.iter().map(|(r, _)| r))
+}
+
+/// Looks at a configuration and a host.
+pub fn examine(scene: &Scene<'_>, host: &Host) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (rule, check) in conf_rules::RULES {
+        check(scene, host, &mut |span, message| found.push(Finding { rule, message, span: Some(span) }));
+    }
+    for (rule, check) in host_rules::RULES {
+        check(scene, host, &mut |message| found.push(Finding { rule, message, span: None }));
+    }
+    found.sort_by_key(|f| (f.rule.severity, f.span.map_or((u32::MAX, 0), |s| (s.file.0, s.start))));
+    found
+}
+
+/// Runs the subcommand; the exit code is 1 when something harmful was found, 2 when the file cannot be read.
+pub fn main(args: DoctorArgs) -> u8 {
+    if let Some(id) = &args.explain {
+        return output::explain(id);
+    }
+    let (environment, _) = args.place.options().places();
+    let mut files = Files::disk();
+    let dir = environment.conf_path.parent().map_or_else(|| environment.prefix.clone(), Into::into);
+    let parsed = forebay_conf::parse::parse(&environment.conf_path, &environment.globals, &dir, &mut files);
+    if let Some(e) =
+        parsed.errors.iter().find(|e| e.level == Level::Emerg && e.span.is_none() && e.at.is_none())
+    {
+        eprintln!("forebay doctor: {}", e.message);
+        return 2;
+    }
+    let scene = Scene::new(&parsed.tree);
+    let mut host = if args.no_host { Host::default() } else { Host::detect() };
+    for file in &args.sysctl {
+        match std::fs::read_to_string(file) {
+            Ok(text) => host.take_sysctl_file(file, &text),
+            Err(e) => {
+                eprintln!("forebay doctor: cannot read {}: {e}", file.display());
+                return 2;
+            }
+        }
+    }
+    let mut findings = examine(&scene, &host);
+    // Lines that nginx itself would refuse come with the others.
+    let errors: Vec<_> = parsed.errors.into_iter().filter(|e| e.level == Level::Emerg).collect();
+    findings.retain(|f| args.all || f.rule.severity != Severity::Advice || f.span.is_some());
+    let color = std::io::stdout().is_terminal();
+    let text = match args.format {
+        crate::subcommands::DoctorFormat::Text => {
+            output::text(&findings, &errors, &files, &scene, &host, color)
+        }
+        crate::subcommands::DoctorFormat::Json => output::json(&findings, &errors, &files),
+        crate::subcommands::DoctorFormat::Sarif => output::sarif(&findings, &errors, &files),
+    };
+    // A reader that has gone away, as `head` does, is no reason to complain.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    u8::from(!errors.is_empty() || findings.iter().any(|f| f.rule.severity == Severity::Harm))
+}
+
+#[cfg(test)]
+mod tests;

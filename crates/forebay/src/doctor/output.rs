@@ -1,0 +1,194 @@
+//! Findings for people, for programs (JSON) and for code hosts (SARIF 2.1.0).
+
+use super::host::Host;
+use super::scene::Scene;
+use super::{Finding, Severity};
+use crate::check;
+use annotate_snippets::renderer::DecorStyle;
+use annotate_snippets::{AnnotationKind, Level as Shown, Renderer, Snippet};
+use forebay_conf::error::Error;
+use forebay_conf::files::Files;
+use serde_json::{Value, json};
+
+/// Text with carets, a summary at the end.
+pub fn text(
+    findings: &[Finding],
+    errors: &[Error],
+    files: &Files,
+    scene: &Scene<'_>,
+    host: &Host,
+    color: bool,
+) -> String {
+    let renderer = if color { Renderer::styled() } else { Renderer::plain() };
+    let renderer = renderer.decor_style(DecorStyle::Ascii);
+    let mut out = String::new();
+    if !errors.is_empty() {
+        out.push_str(&check::render_text(errors, files, color));
+        out.push('\n');
+    }
+    for f in findings {
+        let level = match f.rule.severity {
+            Severity::Harm => Shown::ERROR.with_name("harm"),
+            Severity::Warning => Shown::WARNING,
+            Severity::NoEffect => Shown::NOTE.with_name("no effect"),
+            Severity::Advice => Shown::NOTE.with_name("advice"),
+        };
+        let title = format!("{} [{}]", f.message, f.rule.id);
+        let mut group = level
+            .primary_title(title.as_str())
+            .elements(std::iter::empty::<annotate_snippets::Message<'_>>());
+        let excerpt = f.span.map(|span| check::Excerpt::new(files.bytes(span.file), span));
+        if let (Some(span), Some(excerpt)) = (f.span, &excerpt) {
+            group = group.element(
+                Snippet::source(excerpt.text.as_str())
+                    .line_start(span.line as usize)
+                    .path(files.path(span.file).to_string_lossy().into_owned())
+                    .annotation(AnnotationKind::Primary.span(excerpt.mark.clone())),
+            );
+        }
+        group = group.element(Shown::NOTE.with_name("why").message(f.rule.why));
+        group = group.element(Shown::HELP.with_name("instead").message(f.rule.instead));
+        out.push_str(&renderer.render(&[group]));
+        out.push_str("\n\n");
+    }
+    out.push_str(&arithmetic(scene, host));
+    let count = |s: Severity| findings.iter().filter(|f| f.rule.severity == s).count();
+    out.push_str(&format!(
+        "{} harmful, {} warnings, {} without effect, {} to think about\n",
+        count(Severity::Harm),
+        count(Severity::Warning),
+        count(Severity::NoEffect),
+        count(Severity::Advice)
+    ));
+    out
+}
+
+/// What the settings come to in the worst case.
+fn arithmetic(s: &Scene<'_>, h: &Host) -> String {
+    let last = |name: &str| s.all(name).last().map(|n| s.arg(n, 0));
+    let connections: u64 = last("worker_connections").and_then(|c| c.parse().ok()).unwrap_or(512);
+    let workers = match last("worker_processes").as_deref() {
+        Some("auto") => h.cpus.max(1) as u64,
+        Some(n) => n.parse().unwrap_or(1),
+        None => 1,
+    };
+    let proxied = s.all("proxy_pass").next().is_some();
+    let clients = connections * workers / if proxied { 2 } else { 1 };
+    let buffers = s
+        .all("proxy_buffers")
+        .filter_map(|n| {
+            Some(s.arg(n, 0).parse::<u64>().ok()? * forebay_conf::units::size(s.arg(n, 1).as_bytes())?)
+        })
+        .max()
+        .unwrap_or(32 * 1024);
+    let mut line = format!("at most {clients} clients at a time ({workers} x {connections} connections");
+    line.push_str(if proxied { ", two for each proxied request)" } else { ")" });
+    if proxied {
+        line.push_str(&format!(", up to {} MB of proxy buffers", (buffers * clients) >> 20));
+    }
+    line.push('\n');
+    line
+}
+
+/// A JSON list of findings: `{rule, severity, message, why, instead, file, line, column}`.
+pub fn json(findings: &[Finding], errors: &[Error], files: &Files) -> String {
+    let mut list: Vec<Value> = Vec::new();
+    for e in errors {
+        let span = e.span.or(e.at);
+        list.push(json!({
+            "rule": "syntax", "severity": "harm", "message": e.message, "why": Value::Null, "instead": e.hint,
+            "file": span.map(|s| files.path(s.file).to_string_lossy().into_owned()),
+            "line": span.map(|s| s.line), "column": span.map(|s| s.column),
+        }));
+    }
+    for f in findings {
+        list.push(json!({
+            "rule": f.rule.id, "severity": f.rule.severity.name(), "message": f.message, "why": f.rule.why,
+            "instead": f.rule.instead,
+            "file": f.span.map(|s| files.path(s.file).to_string_lossy().into_owned()),
+            "line": f.span.map(|s| s.line), "column": f.span.map(|s| s.column),
+        }));
+    }
+    format!("{:#}\n", Value::from(list))
+}
+
+/// SARIF 2.1.0.
+pub fn sarif(findings: &[Finding], errors: &[Error], files: &Files) -> String {
+    let level = |s: Severity| match s {
+        Severity::Harm => "error",
+        Severity::Warning => "warning",
+        Severity::NoEffect | Severity::Advice => "note",
+    };
+    let place = |span: Option<forebay_conf::tree::Span>| match span {
+        Some(s) => json!([{"physicalLocation": {
+            "artifactLocation": {"uri": files.path(s.file).to_string_lossy().trim_start_matches('/')},
+            "region": {"startLine": s.line, "startColumn": s.column},
+        }}]),
+        None => json!([]),
+    };
+    let mut results: Vec<Value> = Vec::new();
+    for e in errors {
+        results.push(json!({
+            "ruleId": "syntax", "level": "error", "message": {"text": e.message}, "locations": place(e.span.or(e.at)),
+        }));
+    }
+    for f in findings {
+        results.push(json!({
+            "ruleId": f.rule.id, "level": level(f.rule.severity), "message": {"text": f.message},
+            "locations": place(f.span),
+        }));
+    }
+    let rules: Vec<Value> = super::rules()
+        .map(|r| {
+            json!({"id": r.id, "shortDescription": {"text": r.title}, "fullDescription": {"text": r.why},
+                   "help": {"text": r.instead}, "defaultConfiguration": {"level": level(r.severity)}})
+        })
+        .collect();
+    let log = json!({
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{
+            "tool": {"driver": {"name": "forebay doctor", "version": env!("CARGO_PKG_VERSION"), "rules": rules}},
+            "results": results,
+        }],
+    });
+    format!("{log:#}\n")
+}
+
+/// Prints a rule; exit code 2 if there is none of this name.
+pub fn explain(id: &str) -> u8 {
+    if id == "all" {
+        print!("{}", manual());
+        return 0;
+    }
+    match super::rules().find(|r| r.id == id) {
+        Some(r) => {
+            println!("{} ({})\n\n{}\n\nInstead: {}", r.title, r.severity.name(), r.why, r.instead);
+            0
+        }
+        None => {
+            eprintln!("forebay doctor: no rule \"{id}\"");
+            2
+        }
+    }
+}
+
+/// docs/doctor.md.
+pub fn manual() -> String {
+    let mut out = String::from(
+        "# Rules of `forebay doctor`\n\n`forebay doctor -c FILE` reads a configuration and the machine and changes \
+         nothing. Made by `forebay doctor --explain all`; numbers in brackets count the claims that were checked against \
+         nginx 1.31 and Linux 6.18.\n",
+    );
+    for r in super::rules() {
+        out.push_str(&format!(
+            "\n## {}\n\n**{}** ({})\n\n{}\n\nInstead: {}\n",
+            r.id,
+            r.title,
+            r.severity.name(),
+            r.why,
+            r.instead
+        ));
+    }
+    out
+}

@@ -1,0 +1,127 @@
+//! The configuration as the rules see it: directives with the blocks around them.
+
+use forebay_conf::tree::{Block, Directive, Span, Tree};
+
+/// A directive and where it stands.
+pub struct Node<'t> {
+    /// The directive.
+    pub d: &'t Directive,
+    /// The block that it stands in; `None` at the top.
+    pub parent: Option<usize>,
+    /// Directives of its own block.
+    pub children: Vec<usize>,
+}
+
+/// All directives in reading order, includes in their places.
+pub struct Scene<'t> {
+    /// Nodes; a parent comes before its children.
+    pub nodes: Vec<Node<'t>>,
+    top: Vec<usize>,
+}
+
+impl<'t> Scene<'t> {
+    /// Of a tree.
+    pub fn new(tree: &'t Tree) -> Scene<'t> {
+        let mut scene = Scene { nodes: Vec::new(), top: Vec::new() };
+        scene.top = scene.add(&tree.root, None);
+        scene
+    }
+
+    fn add(&mut self, block: &'t Block, parent: Option<usize>) -> Vec<usize> {
+        let mut here = Vec::new();
+        for d in block.iter() {
+            let n = self.nodes.len();
+            self.nodes.push(Node { d, parent, children: Vec::new() });
+            here.push(n);
+            // Blocks of data (`map`, `types`) hold no directives.
+            let data = matches!(
+                d.name.text.as_slice(),
+                b"map" | b"geo" | b"types" | b"split_clients" | b"charset_map" | b"match" | b"include"
+            );
+            if let Some(b) = d.block.as_ref().filter(|_| !data) {
+                let children = self.add(b, Some(n));
+                self.nodes[n].children = children;
+            }
+        }
+        here
+    }
+
+    /// Directives of this name, anywhere.
+    pub fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = usize> + 's {
+        (0..self.nodes.len()).filter(move |n| self.is(*n, name))
+    }
+
+    /// Whether a directive has this name.
+    pub fn is(&self, n: usize, name: &str) -> bool {
+        self.nodes.get(n).is_some_and(|n| n.d.name.text == name.as_bytes())
+    }
+
+    /// An argument as text; empty if there is none.
+    pub fn arg(&self, n: usize, i: usize) -> String {
+        self.nodes.get(n).and_then(|n| n.d.args.get(i)).map(|w| w.as_str().into_owned()).unwrap_or_default()
+    }
+
+    /// All arguments as text.
+    pub fn args(&self, n: usize) -> Vec<String> {
+        self.nodes
+            .get(n)
+            .map(|n| n.d.args.iter().map(|w| w.as_str().into_owned()).collect())
+            .unwrap_or_default()
+    }
+
+    /// The place of a directive's name.
+    pub fn span(&self, n: usize) -> Span {
+        self.nodes.get(n).map(|n| n.d.name.span).unwrap_or_default()
+    }
+
+    /// The place of an argument.
+    pub fn arg_span(&self, n: usize, i: usize) -> Span {
+        self.nodes.get(n).and_then(|n| n.d.args.get(i)).map_or_else(|| self.span(n), |w| w.span)
+    }
+
+    /// The first directive of this name right in a block.
+    pub fn child(&self, block: Option<usize>, name: &str) -> Option<usize> {
+        self.level(block).iter().copied().find(|n| self.is(*n, name))
+    }
+
+    /// What stands right in a block.
+    pub fn level(&self, block: Option<usize>) -> &[usize] {
+        match block {
+            Some(b) => self.nodes.get(b).map(|n| n.children.as_slice()).unwrap_or_default(),
+            None => &self.top,
+        }
+    }
+
+    /// The directive of this name in effect in a block: its own, or that of the blocks around it.
+    pub fn effective(&self, block: Option<usize>, name: &str) -> Option<usize> {
+        let mut at = block;
+        loop {
+            if let Some(n) = self.child(at, name) {
+                return Some(n);
+            }
+            at = self.nodes.get(at?)?.parent;
+        }
+    }
+
+    /// The block that a directive stands in.
+    pub fn parent(&self, n: usize) -> Option<usize> {
+        self.nodes.get(n).and_then(|n| n.parent)
+    }
+
+    /// The innermost block of this name around a directive.
+    pub fn around(&self, n: usize, name: &str) -> Option<usize> {
+        let mut at = self.parent(n);
+        while let Some(b) = at {
+            if self.is(b, name) {
+                return Some(b);
+            }
+            at = self.parent(b);
+        }
+        None
+    }
+
+    /// Whether a flag is on in a block.
+    pub fn on(&self, block: Option<usize>, name: &str) -> bool {
+        self.effective(block, name).is_some_and(|n| self.arg(n, 0) == "on")
+    }
+}

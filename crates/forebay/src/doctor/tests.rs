@@ -1,0 +1,200 @@
+use super::*;
+use std::path::Path;
+
+/// Rules that fire, with the lines where they do.
+fn fired(conf: &str, host: &Host) -> Vec<(String, u32)> {
+    let mut files = Files::recorded([("/etc/n.conf", conf)]);
+    let parsed = forebay_conf::parse::parse(Path::new("/etc/n.conf"), "", Path::new("/etc"), &mut files);
+    let scene = Scene::new(&parsed.tree);
+    examine(&scene, host).into_iter().map(|f| (f.rule.id.to_owned(), f.span.map_or(0, |s| s.line))).collect()
+}
+
+fn machine() -> Host {
+    let mut h = Host { cpus: 4, online: 4, memory: 8 << 30, descriptors: (1024, 1 << 20), ..Host::default() };
+    for (n, v) in
+        [("net.core.somaxconn", "4096"), ("fs.file-max", "9000000"), ("net.ipv4.tcp_syncookies", "1")]
+    {
+        h.sysctls.insert(n.to_owned(), v.to_owned());
+    }
+    h
+}
+
+fn http(text: &str) -> String {
+    format!("events {{ worker_connections 600; }} http {{ server_tokens off; {text} }}")
+}
+
+/// For each rule a configuration that has the fault and one that has not.
+#[test]
+fn each_rule_fires_and_is_silent() {
+    let server = |t: &str| http(&format!("server {{ listen 80; {t} }}"));
+    let events = |t: &str| format!("worker_processes 4; events {{ {t} }}");
+    let cases: Vec<(&str, String, String)> = vec![
+        ("multi-accept", events("multi_accept on;"), events("multi_accept off;")),
+        ("use-epoll", events("use epoll;"), events("use poll;")),
+        ("worker-processes-one", "worker_processes 1; events {}".into(), "worker_processes auto; events {}".into()),
+        ("worker-processes-many", "worker_processes 16; events {}".into(), "worker_processes 4; events {}".into()),
+        ("worker-affinity", "worker_cpu_affinity auto; events {}".into(), "events {}".into()),
+        ("worker-connections-low", events("worker_connections 100;"), events("worker_connections 512;")),
+        (
+            "descriptors-short",
+            "worker_rlimit_nofile 1000; events { worker_connections 4096; }".into(),
+            "worker_rlimit_nofile 10000; events { worker_connections 4096; }".into(),
+        ),
+        (
+            "nofile-above-nr-open",
+            "worker_rlimit_nofile 2000000; events {}".into(),
+            "worker_rlimit_nofile 1000000; events {}".into(),
+        ),
+        ("keepalive-off", http("keepalive_timeout 0;"), http("keepalive_timeout 75s;")),
+        ("keepalive-short", http("keepalive_timeout 15;"), http("keepalive_timeout 65;")),
+        ("keepalive-requests", http("keepalive_requests 1000;"), http("keepalive_requests 500;")),
+        ("keepalive-requests-stale", http("keepalive_requests 10000;"), http("keepalive_requests 100;")),
+        ("default-repeated", http("tcp_nodelay on;"), http("tcp_nodelay off;")),
+        (
+            "literal-proxy-pass",
+            server("location / { proxy_pass http://127.0.0.1:8080; }"),
+            http("upstream u { server a; } server { location / { proxy_pass http://u; } }"),
+        ),
+        ("file-cache-errors", http("open_file_cache_errors on;"), http("open_file_cache_errors off;")),
+        (
+            "file-cache-stale",
+            http("open_file_cache max=10;"),
+            http("open_file_cache max=10; open_file_cache_valid 1s;"),
+        ),
+        ("output-buffers", http("output_buffers 1 512k;"), http("output_buffers 2 32k;")),
+        ("header-buffers-small", http("large_client_header_buffers 4 4k;"), http("large_client_header_buffers 4 16k;")),
+        ("body-buffer-large", http("client_body_buffer_size 128k;"), http("client_body_buffer_size 16k;")),
+        ("timeouts-short", http("send_timeout 10;"), http("send_timeout 30;")),
+        ("tcp-nopush-alone", http("tcp_nopush on;"), http("sendfile on; tcp_nopush on;")),
+        ("tcp-nopush-cost", http("sendfile on; tcp_nopush on;"), http("sendfile on;")),
+        ("log-buffer-loss", http("access_log a.log combined buffer=64k;"), http("access_log a.log;")),
+        ("gzip-level", http("gzip_comp_level 9;"), http("gzip_comp_level 5;")),
+        ("gzip-min-length", http("gzip on;"), http("gzip on; gzip_min_length 256;")),
+        ("gzip-vary", http("gzip on;"), http("gzip on; gzip_vary on;")),
+        ("gzip-breach", http("gzip_proxied any;"), http("gzip_proxied expired;")),
+        (
+            "header-lost",
+            http("add_header A 1; server { location / { add_header B 2; } }"),
+            http("add_header A 1; server { location / { add_header_inherit merge; add_header B 2; } }"),
+        ),
+        (
+            "cache-control-twice",
+            server("expires 1y; add_header Cache-Control public;"),
+            server("add_header Cache-Control public;"),
+        ),
+        ("xss-protection", http("add_header X-XSS-Protection 1;"), http("add_header X-Frame-Options DENY;")),
+        (
+            "method-list",
+            server("if ($request_method !~ ^(GET|DELETE)$) { return 405; }"),
+            server("if ($request_method = POST) { return 405; }"),
+        ),
+        ("burst-nodelay", server("limit_req zone=a burst=50 nodelay;"), server("limit_req zone=a burst=50;")),
+        (
+            "asset-location",
+            server("location / { proxy_pass http://a; } location ~ \\.(css|js)$ { expires 1d; }"),
+            server("location ~ \\.(css|js)$ { expires 1d; }"),
+        ),
+        ("stub-status-argument", server("stub_status on;"), server("stub_status;")),
+        ("server-tokens", "events {} http {}".into(), http("")),
+        ("listen-http2", http("server { listen 443 ssl http2; }"), http("server { listen 443 ssl; http2 on; }")),
+        ("old-tls", http("ssl_protocols TLSv1 TLSv1.2;"), http("ssl_protocols TLSv1.3;")),
+        (
+            "tls-without-cache",
+            http("server { listen 443 ssl; }"),
+            http("ssl_session_cache shared:a:1m; server { listen 443 ssl; }"),
+        ),
+        ("tickets-off", http("ssl_session_tickets off;"), http("ssl_session_tickets on;")),
+        ("stapling", http("ssl_stapling on;"), http("ssl_stapling off;")),
+        ("backlog-capped", http("server { listen 80 backlog=65535; }"), http("server { listen 80 backlog=4096; }")),
+        (
+            "proxy-buffers",
+            http("proxy_buffer_size 64k;"),
+            http("proxy_buffer_size 16k; proxy_buffers 4 32k; proxy_busy_buffers_size 64k;"),
+        ),
+        (
+            "alias-traversal",
+            server("location /i { alias /data/i/; }"),
+            server("location /i/ { alias /data/i/; }"),
+        ),
+        (
+            "if-evil",
+            server("location / { if ($a) { add_header X 1; } }"),
+            server("location / { if ($a) { return 403; } }"),
+        ),
+        (
+            "ssrf",
+            server("location / { proxy_pass http://$arg_host; }"),
+            server("location / { proxy_pass http://backend$uri; }"),
+        ),
+        ("host-spoofing", http("proxy_set_header Host $http_host;"), http("proxy_set_header Host $host;")),
+        ("splitting", server("return 301 https://x$uri;"), server("return 301 https://x$request_uri;")),
+        (
+            "missing-resolver",
+            server("location / { proxy_pass http://$backend; }"),
+            server("resolver 127.0.0.1; location / { proxy_pass http://$backend; }"),
+        ),
+        ("valid-referers", server("valid_referers none blocked;"), server("valid_referers blocked;")),
+        ("allow-without-deny", server("allow 10.0.0.0/8;"), server("allow 10.0.0.0/8; deny all;")),
+        ("cache-without-lock", server("proxy_cache a;"), server("proxy_cache a; proxy_cache_lock on;")),
+        (
+            "cache-zone-small",
+            http("proxy_cache_path /c keys_zone=a:1m max_size=100g;"),
+            http("proxy_cache_path /c keys_zone=a:100m max_size=10g;"),
+        ),
+        (
+            "websocket-buffering",
+            server("proxy_set_header Upgrade $http_upgrade;"),
+            server("proxy_set_header Upgrade $http_upgrade; proxy_read_timeout 1h;"),
+        ),
+        (
+            "memory-worst-case",
+            "worker_processes 4; events { worker_connections 60000; } http { proxy_buffers 64 64k; server { location / { \
+             proxy_pass http://a; } } }"
+                .into(),
+            http("server { location / { proxy_pass http://a; } }"),
+        ),
+    ];
+    let host = machine();
+    for (rule, bad, good) in &cases {
+        let has = |conf: &str| fired(conf, &host).iter().any(|(r, _)| r == rule);
+        assert!(has(bad), "{rule} is silent about: {bad}");
+        assert!(!has(good), "{rule} fires for: {good}");
+    }
+    let tried: Vec<&str> = cases.iter().map(|(r, _, _)| *r).collect();
+    for (r, _) in conf_rules::RULES {
+        assert!(tried.contains(&r.id), "{} has no case", r.id);
+    }
+}
+
+#[test]
+fn settings_of_the_kernel() {
+    let sysctl = "net.core.somaxconn = 65535\nfs.file-max = 500000\nnet.ipv4.tcp_tw_reuse = 1\nnet.ipv4.tcp_fastopen=3\n\
+                  net.ipv4.ip_local_port_range = 1024 65535\n# a comment\nnet.core.netdev_max_backlog = 16384\n\
+                  net.ipv4.tcp_rmem = 4096 4096 16777216\nnet.ipv4.tcp_mem = 786432 2097152 3145728\n\
+                  net.ipv4.tcp_max_syn_backlog = 1\nnet.ipv4.tcp_fin_timeout = 15\nnet.ipv4.tcp_tw_recycle = 1\n\
+                  net.ipv4.tcp_max_orphans = 1\nnet.ipv4.tcp_syncookies = 0\nnet.core.rmem_max = 1\n\
+                  net.ipv4.tcp_slow_start_after_idle = 1\n";
+    let mut host = machine();
+    host.counters.insert("ListenOverflows".into(), 3);
+    host.take_sysctl_file(Path::new("x.sysctl"), sysctl);
+    let found = fired(&http(""), &host);
+    for (r, _) in host_rules::RULES {
+        assert!(found.iter().any(|(f, _)| f == r.id), "{} is silent", r.id);
+    }
+    // A machine as it comes.
+    let mut host = machine();
+    host.sysctls.insert("net.ipv4.tcp_rmem".into(), "4096 131072 33554432".into());
+    host.sysctls.insert("net.ipv4.ip_local_port_range".into(), "32768 60999".into());
+    assert!(fired(&http(""), &host).is_empty(), "{:?}", fired(&http(""), &host));
+}
+
+#[test]
+fn ids_are_unique_and_in_the_manual() {
+    let ids: Vec<&str> = rules().map(|r| r.id).collect();
+    let mut sorted = ids.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    assert_eq!(sorted.len(), ids.len());
+    let manual = include_str!("../../../../docs/doctor.md");
+    assert_eq!(manual, output::manual(), "run: forebay doctor --explain all > docs/doctor.md");
+}
