@@ -1,0 +1,139 @@
+//! The method against a machine that is simulated: twenty knobs with known effects, noise, drift and neighbours.
+
+use super::*;
+
+struct Machine {
+    effects: Vec<f64>,
+    /// Helps only together with the first of them.
+    helps: (usize, usize, f64),
+    /// Harms only together with the first of them.
+    harms: (usize, usize, f64),
+    noise: f64,
+    drift: (f64, f64),
+    random: Random,
+    trap: Option<usize>,
+}
+
+impl Machine {
+    fn new(seed: u64, inert: bool, noise: f64, drift: f64) -> Machine {
+        let mut random = Random::new(seed ^ 0xabc);
+        let mut order: Vec<usize> = (0..20).collect();
+        random.shuffle(&mut order);
+        let mut effects = vec![0.0; 20];
+        if !inert {
+            for (i, e) in [0.12, 0.06, 0.04, 0.03, 0.02, -0.05, -0.08, -0.03].into_iter().enumerate() {
+                effects[order[i]] = f64::ln(1.0 + e);
+            }
+        }
+        let on = f64::from(u8::from(!inert));
+        Machine {
+            effects,
+            helps: (order[0], order[8], f64::ln(1.06) * on),
+            harms: (order[1], order[9], f64::ln(0.94) * on),
+            noise,
+            drift: (0.0, drift),
+            random,
+            trap: None,
+        }
+    }
+
+    fn truth(&self, p: &Point) -> f64 {
+        let on = |k: usize| p[k] != 0;
+        let mut sum: f64 = (0..20).filter(|k| on(*k)).map(|k| self.effects[k]).sum();
+        for (a, b, e) in [self.helps, self.harms] {
+            if on(a) && on(b) {
+                sum += e;
+            }
+        }
+        sum
+    }
+
+    fn harmful(&self, p: &Point) -> usize {
+        (0..20)
+            .filter(|k| {
+                let mut q = p.clone();
+                q[*k] = 0;
+                p[*k] != 0 && self.truth(p) < self.truth(&q) - 1e-9
+            })
+            .count()
+    }
+}
+
+impl Rig for Machine {
+    fn run(&mut self, p: &Point, _: bool) -> Outcome {
+        if self.trap.is_some_and(|k| p[k] != 0) {
+            return Outcome::Infeasible("the server said no".into());
+        }
+        let (level, sd) = self.drift;
+        self.drift.0 = 0.97 * level + sd * (1.0f64 - 0.97 * 0.97).sqrt() * self.random.normal();
+        let burst = if self.random.unit() < 0.03 { -0.25 * self.random.unit() } else { 0.0 };
+        Outcome::Score(self.truth(p) + self.drift.0 + burst + self.noise * self.random.normal())
+    }
+}
+
+fn knobs() -> Vec<Knob> {
+    (0..20).map(|i| Knob { name: format!("k{i}"), levels: 2 }).collect()
+}
+
+#[test]
+fn gains_are_found_and_claimed_as_they_are() {
+    let knobs = knobs();
+    let repeats = 100;
+    let (mut gain, mut harmful, mut claim, mut held) = (0.0, 0, 0.0, 0);
+    for seed in 0..repeats {
+        let mut machine = Machine::new(seed, false, 0.05, 0.03);
+        let r = tune(&knobs, &mut machine, &Settings { seed, ..Settings::default() }, &mut |_| {});
+        let truth = machine.truth(&r.best);
+        gain += truth.exp() - 1.0;
+        harmful += machine.harmful(&r.best);
+        claim += r.gain.mid.exp() - truth.exp();
+        held += usize::from(r.gain.low <= truth && truth <= r.gain.high);
+        assert!(machine.truth(&vec![0; 20]) == 0.0 && r.samples.len() <= 200);
+    }
+    let n = repeats as f64;
+    let (gain, harmful, claim, held) = (gain / n, harmful as f64 / n, claim / n, held as f64 / n);
+    println!("gain {gain:.3} harmful {harmful:.3} claim {claim:+.4} held {held:.3}");
+    assert!(gain >= 0.33, "true gain {gain}");
+    assert!(harmful < 0.05, "harmful {harmful}");
+    assert!(claim.abs() <= 0.01, "claimed minus true {claim}");
+    assert!(held >= 0.90, "held {held}");
+}
+
+#[test]
+fn where_nothing_helps_nothing_is_proposed() {
+    let knobs = knobs();
+    let mut proposed = 0;
+    for seed in 0..100 {
+        let mut machine = Machine::new(seed, true, 0.05, 0.03);
+        let r = tune(&knobs, &mut machine, &Settings { seed, ..Settings::default() }, &mut |_| {});
+        proposed += usize::from(r.proven);
+    }
+    assert!(proposed <= 5, "{proposed} of 100");
+}
+
+#[test]
+fn what_does_not_start_is_found_and_left_out() {
+    let knobs = knobs();
+    let mut machine = Machine::new(7, false, 0.02, 0.01);
+    // The best knob is one that the server refuses.
+    let best = machine.helps.0;
+    machine.trap = Some(best);
+    let r = tune(&knobs, &mut machine, &Settings { seed: 7, ..Settings::default() }, &mut |_| {});
+    assert_eq!(r.best[best], 0);
+    assert!(
+        r.infeasible.iter().any(|(p, why)| p.iter().filter(|l| **l != 0).count() == 1 && !why.is_empty())
+    );
+    assert!(r.proven && machine.truth(&r.best) > 0.10, "{:?}", r.gain);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_search() {
+    let knobs = knobs();
+    let go = || {
+        let mut machine = Machine::new(5, false, 0.03, 0.02);
+        let r =
+            tune(&knobs, &mut machine, &Settings { runs: 80, seed: 9, ..Settings::default() }, &mut |_| {});
+        (r.best, r.gain)
+    };
+    assert_eq!(go(), go());
+}
