@@ -85,6 +85,7 @@ pub fn configure_arguments() -> String {
     for module in [
         "v2_module",
         "realip_module",
+        "gunzip_module",
         "gzip_static_module",
         "random_index_module",
         "secure_link_module",
