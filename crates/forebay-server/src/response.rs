@@ -50,6 +50,23 @@ impl FieldList {
         self.push(name, value);
     }
 
+    /// Gives the first line with this name another value; it stays where it is.
+    pub fn replace(&mut self, name: &[u8], value: &[u8]) {
+        let buf = &self.buf;
+        let Some(i) = self
+            .lines
+            .iter()
+            .position(|(a, b, _)| buf[*a as usize..*b as usize].eq_ignore_ascii_case(name))
+        else {
+            return;
+        };
+        let (start, mid, _) = self.lines[i];
+        let at = self.buf.len() as u32;
+        self.buf.extend_from_within(start as usize..mid as usize);
+        self.buf.extend_from_slice(value);
+        self.lines[i] = (at, at + mid - start, self.buf.len() as u32);
+    }
+
     /// Forgets all lines, keeps the memory.
     pub fn clear(&mut self) {
         self.buf.clear();

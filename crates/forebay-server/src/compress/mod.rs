@@ -135,7 +135,7 @@ pub fn weaken_etag(req: &mut Request) {
     }
     if etag.first() == Some(&b'"') {
         let weak = [b"W/", etag].concat();
-        r.fields.set(b"ETag", &weak);
+        r.fields.replace(b"ETag", &weak);
     } else {
         r.fields.remove(b"ETag");
     }
@@ -159,10 +159,7 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let s = &http.location(req).settings;
     let r = &req.resp;
-    if !matches!(r.status, 200 | 403 | 404)
-        || r.head_only
-        || r.fields.get(b"Content-Encoding").is_some()
-    {
+    if !matches!(r.status, 200 | 403 | 404) || r.fields.get(b"Content-Encoding").is_some() {
         return Ok(());
     }
     let eligible = eligible(req, s);

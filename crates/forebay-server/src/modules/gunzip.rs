@@ -6,6 +6,7 @@ use crate::modules::{LocationSettings, gzip_accept};
 use crate::request::{Request, VarError};
 use crate::response::{BodyFilter, Broken};
 use flate2::write::MultiGzDecoder;
+use forebay_http::request::Method;
 use std::io::Write;
 
 crate::settings! {
@@ -27,7 +28,7 @@ pub fn enabled(s: &LocationSettings) -> bool {
 pub fn filter(req: &mut Request) -> Result<(), VarError> {
     let r = &req.resp;
     let zipped = r.fields.get(b"Content-Encoding").is_some_and(|c| c.eq_ignore_ascii_case(b"gzip"));
-    if !zipped || r.head_only {
+    if !zipped {
         return Ok(());
     }
     let http = req.http();
@@ -38,6 +39,9 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
     }
     compress::unknown_length(req);
     req.resp.fields.remove(b"Content-Encoding");
+    if req.method == Method::Head {
+        return Ok(());
+    }
     req.resp.filters.push(Box::new(Gunzip { decoder: MultiGzDecoder::new(Vec::new()) }));
     Ok(())
 }

@@ -124,7 +124,9 @@ impl Proxied {
             });
         }
         let etag = !r.etag.is_empty() || r.fields.get(b"ETag").is_some();
-        !(self.no_last_modified && r.modified().is_some() || self.no_etag && etag)
+        // nginx does not count the time of a file as this field.
+        let modified = r.fields.get(b"Last-Modified").is_some();
+        !(self.no_last_modified && modified || self.no_etag && etag)
     }
 }
 
