@@ -4,8 +4,8 @@ use crate::file_cache::OpenFile;
 use crate::request::Request;
 use crate::response::Part;
 use crate::thread::Thread;
-use crate::wire::{self, Then};
 use crate::upstream::stream::{Body, Pulled};
+use crate::wire::{self, Then};
 use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::{Framing, Version};
@@ -686,7 +686,13 @@ async fn send_parts(
     let filtered = !req.resp.filters.is_empty();
     // Empty parts behind it must not keep the filters from learning that it is the last.
     let total = parts.iter().rposition(|p| !p.is_empty()).map_or(0, |i| i + 1);
-    let limit = if filtered { piece_limit(req) } else if chunked { 32 * 1024 } else { PIECE };
+    let limit = if filtered {
+        piece_limit(req)
+    } else if chunked {
+        32 * 1024
+    } else {
+        PIECE
+    };
     for (i, part) in parts.iter().take(total).enumerate() {
         let last = i + 1 == total;
         let len = part.len();
@@ -806,8 +812,7 @@ async fn send_source(
             Pulled::Blocked if source.unbuffered() => Follows::Pause,
             _ => Follows::More,
         };
-        if !send_piece(thread, req, &piece, follows, chunked, &mut pace, &mut pending, &mut source).await
-        {
+        if !send_piece(thread, req, &piece, follows, chunked, &mut pace, &mut pending, &mut source).await {
             ok = false;
             break;
         }
@@ -889,12 +894,7 @@ async fn send_piece(
 }
 
 /// Writes what has gathered; while the client takes nothing, the source is read ahead.
-async fn flush(
-    thread: &Rc<Thread>,
-    req: &mut Request,
-    pending: &mut Vec<u8>,
-    source: &mut Body,
-) -> bool {
+async fn flush(thread: &Rc<Thread>, req: &mut Request, pending: &mut Vec<u8>, source: &mut Body) -> bool {
     let mut rest = pending.as_slice();
     let mut ok = true;
     let mut full = false;

@@ -3,10 +3,10 @@
 
 use crate::access_log;
 use crate::body;
+use crate::compress;
 use crate::error_log;
 use crate::error_page;
 use crate::h2::{Session, Stream};
-use crate::compress;
 use crate::head::{self, BodyFraming};
 use crate::modules::static_file::errno_text;
 use crate::phases::{self, MAX_URI_CHANGES};
@@ -905,7 +905,10 @@ impl Request {
         if on {
             return None;
         }
-        self.log(Level::Info, "client attempted to request the server name for which the negotiated protocol is disabled");
+        self.log(
+            Level::Info,
+            "client attempted to request the server name for which the negotiated protocol is disabled",
+        );
         Some(421)
     }
 

@@ -324,6 +324,7 @@ fn unchanged(path: &[u8], found: &Found) -> bool {
 
 /// What opening gave, in a form that may cross threads.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "moved once, into the Rc that keeps it")]
 pub enum Inspected {
     /// A regular file.
     File(OpenFile),

@@ -306,10 +306,7 @@ const SENT_HEADS: usize = 8;
 impl SentHeads {
     fn find(&self, made_for: (usize, u64), ranked: Ranked, version: Version) -> Option<Arc<SentHead>> {
         let heads = self.0.borrow();
-        heads
-            .iter()
-            .find(|h| h.made_for == made_for && h.ranked == ranked && h.version == version)
-            .cloned()
+        heads.iter().find(|h| h.made_for == made_for && h.ranked == ranked && h.version == version).cloned()
     }
 
     fn put(&self, head: SentHead) {
@@ -439,6 +436,7 @@ fn plain_file(req: &Request) -> Option<&Rc<OpenFile>> {
     if asks.iter().any(|n| first[*n as usize] != 0)
         || !matches!(req.method, Method::Get)
         || !r.location.is_empty()
+        || r.gzip_vary
     {
         return None;
     }

@@ -53,10 +53,8 @@ impl FieldList {
     /// Gives the first line with this name another value; it stays where it is.
     pub fn replace(&mut self, name: &[u8], value: &[u8]) {
         let buf = &self.buf;
-        let Some(i) = self
-            .lines
-            .iter()
-            .position(|(a, b, _)| buf[*a as usize..*b as usize].eq_ignore_ascii_case(name))
+        let Some(i) =
+            self.lines.iter().position(|(a, b, _)| buf[*a as usize..*b as usize].eq_ignore_ascii_case(name))
         else {
             return;
         };

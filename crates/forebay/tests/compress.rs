@@ -92,7 +92,8 @@ fn site(server: &str) -> Site {
          proxy_temp_path %DIR%/proxy; root %DIR%/html;\n{server}\n}}\n"
     ));
     // Without it the files of a site that root made cannot be read by workers.
-    for (name, lines) in [("small.html", 2), ("page.html", 400), ("big.txt", 60_000), ("a.css", 30), ("a.png", 30)]
+    for (name, lines) in
+        [("small.html", 2), ("page.html", 400), ("big.txt", 60_000), ("a.css", 30), ("a.png", 30)]
     {
         site.write(&format!("html/{name}"), &text(lines));
     }
@@ -147,10 +148,31 @@ fn gzip_is_that_of_nginx() {
     let (ours, theirs) = (Server::start_on(site(conf)), Oracle::start(&nginx, site(conf)));
     let mut requests = Vec::new();
     let paths = [
-        "/page.html", "/small.html", "/tiny.html", "/empty.html", "/a.png", "/nothing", "/big.txt", "/types/a.css",
-        "/types/small.html", "/types/big.txt", "/all/a.png", "/all/big.txt", "/off/page.html", "/charset/page.html",
-        "/proxy/page.html", "/proxy/big.txt", "/proxy/empty.html", "/unbuffered/page.html", "/return", "/ready/only.txt",
-        "/ready/page.html", "/always/only.txt", "/no-agent/page.html", "/if/page.html", "/if/page.html?gzip=1",
+        "/page.html",
+        "/small.html",
+        "/tiny.html",
+        "/empty.html",
+        "/a.png",
+        "/nothing",
+        "/big.txt",
+        "/types/a.css",
+        "/types/small.html",
+        "/types/big.txt",
+        "/all/a.png",
+        "/all/big.txt",
+        "/off/page.html",
+        "/charset/page.html",
+        "/proxy/page.html",
+        "/proxy/big.txt",
+        "/proxy/empty.html",
+        "/unbuffered/page.html",
+        "/return",
+        "/ready/only.txt",
+        "/ready/page.html",
+        "/always/only.txt",
+        "/no-agent/page.html",
+        "/if/page.html",
+        "/if/page.html?gzip=1",
     ];
     for path in paths {
         for method in ["GET", "HEAD"] {
@@ -161,11 +183,15 @@ fn gzip_is_that_of_nginx() {
             }
         }
     }
-    for accept in ["*", "gzip;q=0", "gzip;q=0.5, identity", "identity;q=0", "deflate", "GZIP", "x-gzip", "gzip ; q=1"] {
+    for accept in
+        ["*", "gzip;q=0", "gzip;q=0.5, identity", "identity;q=0", "deflate", "GZIP", "x-gzip", "gzip ; q=1"]
+    {
         requests.push(request("GET", "/page.html", &format!("Accept-Encoding: {accept}\r\n")));
     }
     let via = "Accept-Encoding: gzip\r\nVia: 1.1 proxy\r\n";
-    for place in ["expired", "expired-is", "expired-not", "no-cache", "no-lm", "no-etag", "auth", "any", "types"] {
+    for place in
+        ["expired", "expired-is", "expired-not", "no-cache", "no-lm", "no-etag", "auth", "any", "types"]
+    {
         requests.push(request("GET", &format!("/{place}/page.html"), via));
         requests.push(request("GET", &format!("/{place}/page.html"), &format!("{via}Authorization: x\r\n")));
     }
@@ -363,7 +389,9 @@ fn curl_understands_all_of_it() {
     let server = Server::start_on(site(ALL));
     for path in ["page.html", "proxy/big.txt", "small.html"] {
         let url = format!("http://{}/{path}", server.addr(0));
-        let get = |args: &[&str]| Command::new("curl").args(["-sS"]).args(args).arg(&url).output().expect("curl").stdout;
+        let get = |args: &[&str]| {
+            Command::new("curl").args(["-sS"]).args(args).arg(&url).output().expect("curl").stdout
+        };
         let plain = get(&[]);
         assert!(!plain.is_empty());
         assert!(get(&["--compressed"]) == plain, "{path}");
@@ -374,8 +402,13 @@ fn curl_understands_all_of_it() {
 #[test]
 fn the_ratio_is_logged() {
     let conf = "log_format r '$uri $gzip_ratio $brotli_ratio $zstd_ratio'; access_log logs/r.log r;\n";
-    let server = Server::start_on(site(&format!("{conf}{}", ALL.replace("location / { }", "location / { gzip_types *; }"))));
-    for (path, coding) in [("/page.html", "gzip"), ("/page.html", "br"), ("/big.txt", "gzip"), ("/page.html", "zstd")] {
+    let server = Server::start_on(site(&format!(
+        "{conf}{}",
+        ALL.replace("location / { }", "location / { gzip_types *; }")
+    )));
+    for (path, coding) in
+        [("/page.html", "gzip"), ("/page.html", "br"), ("/big.txt", "gzip"), ("/page.html", "zstd")]
+    {
         ask(&server, path, &format!("Accept-Encoding: {coding}\r\n"));
     }
     ask(&server, "/page.html", "");

@@ -93,7 +93,10 @@ mod tests {
             ("fastcgi_read_timeout 1M", "\"fastcgi_read_timeout\" directive invalid value"),
             ("fastcgi_ignore_headers Vary most", "invalid value \"most\""),
             ("use kqueue", "invalid event type \"kqueue\""),
-            ("fastcgi_buffering x", "invalid value \"x\" in \"fastcgi_buffering\" directive, it must be \"on\" or \"off\""),
+            (
+                "fastcgi_buffering x",
+                "invalid value \"x\" in \"fastcgi_buffering\" directive, it must be \"on\" or \"off\"",
+            ),
             ("limit_conn_status 503", ""),
             ("fastcgi_buffers 8 8k", ""),
             ("fastcgi_ignore_headers VARY Expires", ""),

@@ -219,7 +219,14 @@ fn read(file: OpenFile, node: &Arc<Node>, generation: u64, key: &[u8]) -> Result
         Some(c) => Content::Memory(c.slice(body_start..)),
         None => Content::File(Rc::new(file), body_start as u64),
     };
-    Ok(Entry { meta, node: node.clone(), content, heads: SentHeads::default(), forms: Forms::default(), generation })
+    Ok(Entry {
+        meta,
+        node: node.clone(),
+        content,
+        heads: SentHeads::default(),
+        forms: Forms::default(),
+        generation,
+    })
 }
 
 fn read_at(file: &OpenFile, out: &mut Vec<u8>) -> Result<(), Errno> {

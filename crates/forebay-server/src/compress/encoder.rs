@@ -228,7 +228,7 @@ impl BodyFilter for Encoder {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::*;
     use std::io::Read;
 
@@ -237,18 +237,21 @@ pub mod tests {
     }
 
     /// Undoes a coding.
-    pub fn decoded(coding: Coding, bytes: &[u8]) -> Vec<u8> {
+    fn decoded(coding: Coding, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        match coding {
-            Coding::Gzip => drop(flate2::read::MultiGzDecoder::new(bytes).read_to_end(&mut out).expect("gzip")),
-            Coding::Br => drop(brotli::Decompressor::new(bytes, 4096).read_to_end(&mut out).expect("brotli")),
-            Coding::Zstd => out = zstd::decode_all(bytes).expect("zstd"),
-        }
+        let read = match coding {
+            Coding::Gzip => flate2::read::MultiGzDecoder::new(bytes).read_to_end(&mut out),
+            Coding::Br => brotli::Decompressor::new(bytes, 4096).read_to_end(&mut out),
+            Coding::Zstd => zstd::Decoder::new(bytes).expect("a decoder").read_to_end(&mut out),
+        };
+        assert_eq!(read.expect("decoded"), out.len());
         out
     }
 
     fn text(n: usize) -> Vec<u8> {
-        (0..n).flat_map(|i| format!("line {} {}\n", i % 97, i.wrapping_mul(2654435761) % 1000).into_bytes()).collect()
+        (0..n)
+            .flat_map(|i| format!("line {} {}\n", i % 97, i.wrapping_mul(2654435761) % 1000).into_bytes())
+            .collect()
     }
 
     #[test]

@@ -8,7 +8,7 @@ pub mod accept;
 pub mod encoder;
 pub mod forms;
 
-use crate::modules::{LocationSettings, gzip_accept};
+use crate::modules::{LocationSettings, gzip_accept, slice};
 use crate::request::{Request, VarError};
 use crate::response::Part;
 use accept::{Ranked, Set};
@@ -159,7 +159,9 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let s = &http.location(req).settings;
     let r = &req.resp;
-    if !matches!(r.status, 200 | 403 | 404) || r.fields.get(b"Content-Encoding").is_some() {
+    // Slices begin where the range does: without its range the response would lack its beginning.
+    let sliced = slice::active(req) && req.head.get(Name::Range).is_some();
+    if sliced || !matches!(r.status, 200 | 403 | 404) || r.fields.get(b"Content-Encoding").is_some() {
         return Ok(());
     }
     let eligible = eligible(req, s);

@@ -106,10 +106,7 @@ mod tests {
             ("gzip_comp_level x", "\"gzip_comp_level\" directive invalid number"),
             ("gzip_window 3k", "\"gzip_window\" directive must be 512, 1k, 2k, 4k, 8k, 16k, or 32k"),
             ("gzip_window 256", "\"gzip_window\" directive must be 512, 1k, 2k, 4k, 8k, 16k, or 32k"),
-            (
-                "gzip_hash 256k",
-                "\"gzip_hash\" directive must be 512, 1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k",
-            ),
+            ("gzip_hash 256k", "\"gzip_hash\" directive must be 512, 1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k"),
             ("postpone_gzipping x", "\"postpone_gzipping\" directive invalid value"),
             ("gzip on; gzip off", "\"gzip\" directive is duplicate"),
             ("brotli_comp_level 12", "value must be between 0 and 11"),
@@ -122,6 +119,9 @@ mod tests {
         ] {
             assert_eq!(testing::error(&format!("{text};")).as_deref(), Some(message), "{text}");
         }
-        assert_eq!(testing::error("gzip_hash 128k; gzip_window 512; gzip_types *; brotli_comp_level 0;"), None);
+        assert_eq!(
+            testing::error("gzip_hash 128k; gzip_window 512; gzip_types *; brotli_comp_level 0;"),
+            None
+        );
     }
 }

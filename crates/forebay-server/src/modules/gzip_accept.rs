@@ -118,9 +118,9 @@ impl Proxied {
             let asked: [(bool, &[u8]); 3] =
                 [(self.no_cache, b"no-cache"), (self.no_store, b"no-store"), (self.private, b"private")];
             return controls.any(|value| {
-                asked.iter().any(|(on, word)| {
-                    *on && value.windows(word.len()).any(|w| w.eq_ignore_ascii_case(word))
-                })
+                asked
+                    .iter()
+                    .any(|(on, word)| *on && value.windows(word.len()).any(|w| w.eq_ignore_ascii_case(word)))
             });
         }
         let etag = !r.etag.is_empty() || r.fields.get(b"ETag").is_some();

@@ -46,10 +46,14 @@ pub async fn run(req: &mut Request) -> Option<Outcome> {
     let mut queue = [None; 6];
     // What the client asks for first; then what it gets unasked; then what only others would get.
     let others = Coding::ALL.into_iter().filter(|c| vary && on.has(*c));
-    for (slot, c) in queue.iter_mut().zip(taken.by_ref().flatten().map(|c| (c, true))
-        .chain(always.map(|c| (c, true)))
-        .chain(others.map(|c| (c, false))))
-    {
+    for (slot, c) in queue.iter_mut().zip(
+        taken
+            .by_ref()
+            .flatten()
+            .map(|c| (c, true))
+            .chain(always.map(|c| (c, true)))
+            .chain(others.map(|c| (c, false))),
+    ) {
         *slot = Some(c);
     }
     for (coding, wanted) in queue.into_iter().flatten() {
