@@ -103,7 +103,7 @@ pub fn rank(req: &Request, s: &LocationSettings, among: Set) -> Ranked {
 }
 
 /// The media type of a response, without parameters.
-fn media_type(content_type: &[u8]) -> &[u8] {
+pub fn media_type(content_type: &[u8]) -> &[u8] {
     let end = memchr::memchr(b';', content_type).unwrap_or(content_type.len());
     content_type.get(..end).unwrap_or_default().trim_ascii_end()
 }
@@ -111,10 +111,8 @@ fn media_type(content_type: &[u8]) -> &[u8] {
 /// The codings that a response may have at all: not those whose types or least length leave it out.
 fn eligible(req: &Request, s: &LocationSettings) -> Set {
     let r = &req.resp;
+    // As in nginx, `*` stands for a response without a type, too.
     let kind = media_type(&r.content_type);
-    if kind.is_empty() {
-        return Set::default();
-    }
     let long = |min: u64| r.content_length.is_none_or(|n| n >= min);
     Set([
         s.zstd.on && long(s.zstd.min_length.0) && s.zstd.types.contains(kind),

@@ -43,6 +43,7 @@ pub mod split_clients;
 pub mod ssl;
 pub mod static_file;
 pub mod stub_status;
+pub mod sub_filter;
 pub mod try_files;
 pub mod userid;
 pub mod vars;
@@ -87,7 +88,7 @@ macro_rules! modules {
 
 modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
-    gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, referer, secure_link, userid, proxy, proxy_cache, slice, limit_req, http2, ssl,
+    gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, sub_filter, referer, secure_link, userid, proxy, proxy_cache, slice, limit_req, http2, ssl,
     proxy_ssl, resolver,
 }
 
@@ -199,6 +200,7 @@ const HEADER_FILTERS: &[FilterEntry] = &[
     FilterEntry { enabled: headers::enabled, filter: headers::filter, standard: false },
     FilterEntry { enabled: userid::enabled, filter: userid::filter, standard: false },
     FilterEntry { enabled: gunzip::enabled, filter: gunzip::filter, standard: false },
+    FilterEntry { enabled: sub_filter::enabled, filter: sub_filter::filter, standard: false },
     FilterEntry { enabled: charset::enabled, filter: charset::filter, standard: false },
     FilterEntry { enabled: charset::by_upstream, filter: charset::filter_upstream, standard: true },
     FilterEntry { enabled: compress::enabled, filter: compress::filter, standard: true },
