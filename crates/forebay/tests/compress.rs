@@ -119,9 +119,25 @@ fn ask(server: &Server, uri: &str, fields: &str) -> Answer {
 
 const GZIP: &str = "Accept-Encoding: gzip\r\n";
 
+/// Asks nginx and us; heads and contents must agree, however they are coded and framed.
+fn compare(conf: &str, requests: &[String]) {
+    let Some(nginx) = oracle() else { return };
+    let (ours, theirs) = (Server::start_on(site(conf)), Oracle::start(&nginx, site(conf)));
+    let mut differences = String::new();
+    for r in requests {
+        let a = Answer::of(&raw(theirs.addr(), r.as_bytes()));
+        let b = Answer::of(&ours.raw(r.as_bytes()));
+        let built_in = String::from_utf8_lossy(&b.content()).contains("<center>forebay");
+        if a.comparable() != b.comparable() || (!built_in && a.content() != b.content()) {
+            let (a, b) = (a.comparable(), b.comparable());
+            differences.push_str(&format!("== {r:?}\n-- nginx\n{a}\n-- forebay\n{b}\n"));
+        }
+    }
+    assert!(differences.is_empty(), "{differences}");
+}
+
 #[test]
 fn gzip_is_that_of_nginx() {
-    let Some(nginx) = oracle() else { return };
     let conf = "server { listen 127.0.0.1:%PORT0%; gzip on; gzip_vary on;\n\
          location / { }\n\
          location /types/ { alias %DIR%/html/; gzip_types text/plain text/css; gzip_min_length 1000; gzip_comp_level 9; }\n\
@@ -145,7 +161,6 @@ fn gzip_is_that_of_nginx() {
          if ($arg_gzip = off) { set $x 1; }\n\
          location /if/ { alias %DIR%/html/; gzip off; if ($arg_gzip) { gzip on; } } }\n\
          server { listen 127.0.0.1:%PORT1%; gzip off; add_header X-Back $http_accept_encoding; }";
-    let (ours, theirs) = (Server::start_on(site(conf)), Oracle::start(&nginx, site(conf)));
     let mut requests = Vec::new();
     let paths = [
         "/page.html",
@@ -215,17 +230,7 @@ fn gzip_is_that_of_nginx() {
     }
     requests.push("GET /page.html HTTP/1.0\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n".into());
     requests.push("GET /all/page.html HTTP/1.0\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n".into());
-    let mut differences = String::new();
-    for r in &requests {
-        let a = Answer::of(&raw(theirs.addr(), r.as_bytes()));
-        let b = Answer::of(&ours.raw(r.as_bytes()));
-        let built_in = String::from_utf8_lossy(&b.content()).contains("<center>forebay");
-        if a.comparable() != b.comparable() || (!built_in && a.content() != b.content()) {
-            let (a, b) = (a.comparable(), b.comparable());
-            differences.push_str(&format!("== {r:?}\n-- nginx\n{a}\n-- forebay\n{b}\n"));
-        }
-    }
-    assert!(differences.is_empty(), "{differences}");
+    compare(conf, &requests);
 }
 
 const ALL: &str = "server { listen 127.0.0.1:%PORT0%; http2 on; gzip on; brotli on; zstd on;\n\
@@ -422,4 +427,40 @@ fn the_ratio_is_logged() {
         assert!(ratio > 2.0 && columns[line].iter().filter(|c| **c == "-").count() == 2, "{log}");
     }
     assert_eq!(columns[4], ["-", "-", "-"]);
+}
+
+#[test]
+fn replaced_text_is_that_of_nginx() {
+    let server = "server { listen 127.0.0.1:%PORT0%; sub_filter_types text/html text/plain;\n\
+         location / { sub_filter page PAGE; sub_filter line $arg_a; gzip on; }\n\
+         location /all/ { alias %DIR%/html/; sub_filter_once off; sub_filter_last_modified on;\n\
+         sub_filter 0 zero; sub_filter abc ABC; sub_filter xyz ''; }\n\
+         location /proxy/ { proxy_pass http://127.0.0.1:%PORT1%/; sub_filter_once off; sub_filter E 3; }\n\
+         location /kept/ { proxy_pass http://127.0.0.1:%PORT1%/; sub_filter_last_modified on; sub_filter a b; }\n\
+         location /text { default_type text/plain; sub_filter_once off; sub_filter $arg_x y; return 200 $args; } }\n\
+         server { listen 127.0.0.1:%PORT1%; }";
+    let mut requests = Vec::new();
+    let paths = [
+        "/page.html",
+        "/small.html?a=b",
+        "/a.css",
+        "/empty.html",
+        "/big.txt",
+        "/nothing",
+        "/all/big.txt",
+        "/all/page.html",
+        "/proxy/page.html",
+        "/proxy/empty.html",
+        "/kept/page.html",
+        "/kept/a.css",
+        "/text?x=a&aA.",
+        "/text?aaa",
+    ];
+    for path in paths {
+        for (method, fields) in [("GET", ""), ("HEAD", ""), ("GET", "Range: bytes=0-3\r\n"), ("GET", GZIP)] {
+            requests.push(request(method, path, fields));
+        }
+        requests.push(request("GET", path, "").replace("HTTP/1.1", "HTTP/1.0"));
+    }
+    compare(server, &requests);
 }

@@ -93,7 +93,9 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
         req.log(Level::Error, "search patterns of \"sub_filter\" are too large");
         return Ok(());
     };
-    compress::unknown_length(req);
+    compress::weaken_etag(req);
+    req.resp.content_length = None;
+    req.resp.allow_ranges = false;
     if !s.last_modified {
         let r = &mut req.resp;
         r.last_modified = None;
