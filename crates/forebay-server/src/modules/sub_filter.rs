@@ -207,7 +207,9 @@ mod tests {
         String::from_utf8(out).expect("text")
     }
 
-    const CASES: &[(&[(&str, &str)], &str, &str, &str)] = &[
+    type Case = (&'static [(&'static str, &'static str)], &'static str, &'static str, &'static str);
+
+    const CASES: &[Case] = &[
         (&[("foo", "bar")], "xFOOfoofo", "xbarbarfo", "xbarfoofo"),
         (&[("ab", "1"), ("abc", "2")], "xabcabd", "x1c1d", "x1cabd"),
         (&[("abc", "2"), ("ab", "1")], "xabcabdabab", "x21d11", "x21dabab"),
