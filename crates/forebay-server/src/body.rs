@@ -684,13 +684,21 @@ async fn send_parts(
     let mut pending = req.take_buf();
     pending.extend_from_slice(head);
     let filtered = !req.resp.filters.is_empty();
-    let total = parts.len();
-    for (i, part) in parts.iter().enumerate() {
+    // Empty parts behind it must not keep the filters from learning that it is the last.
+    let total = parts.iter().rposition(|p| !p.is_empty()).map_or(0, |i| i + 1);
+    let limit = if filtered {
+        piece_limit(req)
+    } else if chunked {
+        32 * 1024
+    } else {
+        PIECE
+    };
+    for (i, part) in parts.iter().take(total).enumerate() {
         let last = i + 1 == total;
         let len = part.len();
         let mut at = 0;
         while at < len {
-            let want = if filtered || chunked { (len - at).min(32 * 1024) } else { (len - at).min(PIECE) };
+            let want = (len - at).min(limit);
             let n = match pace.allowance(want) {
                 Ok(n) => n,
                 Err(wait) => {
@@ -722,8 +730,17 @@ async fn send_parts(
                 if !load(text, part, at, n, &mut piece).await {
                     return false;
                 }
-                push_piece(req, &piece, last && at + n == len, chunked, &mut pending);
+                let follows = if last && at + n == len { Follows::End } else { Follows::More };
+                let sound = push_piece(req, &piece, follows, chunked, &mut pending);
                 req.give_buf(piece);
+                if !sound {
+                    flush_parts(thread, req, &mut pending).await;
+                    return false;
+                }
+                if filtered && follows == Follows::More {
+                    // Filters compute: others of the thread have their turn, too.
+                    thread.reactor.yield_now().await;
+                }
                 if pending.len() >= 64 * 1024 && !flush_parts(thread, req, &mut pending).await {
                     return false;
                 }
@@ -732,10 +749,10 @@ async fn send_parts(
             pace.sent += n;
         }
     }
+    if total == 0 && !push_piece(req, b"", Follows::End, chunked, &mut pending) {
+        return false;
+    }
     if chunked {
-        if total == 0 || parts.iter().all(Part::is_empty) {
-            push_piece(req, b"", true, true, &mut pending);
-        }
         end_chunks(req, &mut pending);
     }
     let ok = flush_parts(thread, req, &mut pending).await;
@@ -790,7 +807,12 @@ async fn send_source(
             break;
         }
         let last = state == Pulled::End;
-        if !send_piece(thread, req, &piece, last, chunked, &mut pace, &mut pending, &mut source).await {
+        let follows = match state {
+            Pulled::End => Follows::End,
+            Pulled::Blocked if source.unbuffered() => Follows::Pause,
+            _ => Follows::More,
+        };
+        if !send_piece(thread, req, &piece, follows, chunked, &mut pace, &mut pending, &mut source).await {
             ok = false;
             break;
         }
@@ -826,15 +848,17 @@ async fn send_piece(
     thread: &Rc<Thread>,
     req: &mut Request,
     piece: &[u8],
-    last: bool,
+    follows: Follows,
     chunked: bool,
     pace: &mut Pace,
     pending: &mut Vec<u8>,
     source: &mut Body,
 ) -> bool {
     let mut rest = piece;
+    let filtered = !req.resp.filters.is_empty();
+    let limit = if filtered { piece_limit(req) } else { u64::MAX };
     loop {
-        let n = match pace.allowance(rest.len() as u64) {
+        let n = match pace.allowance((rest.len() as u64).min(limit)) {
             Ok(n) => n as usize,
             Err(_) if rest.is_empty() => 0,
             Err(wait) => {
@@ -850,8 +874,16 @@ async fn send_piece(
         };
         let (now, later) = rest.split_at(n.min(rest.len()));
         rest = later;
-        push_piece(req, now, last && rest.is_empty(), chunked, pending);
+        let then = if rest.is_empty() { follows } else { Follows::More };
+        if !push_piece(req, now, then, chunked, pending) {
+            flush(thread, req, pending, source).await;
+            return false;
+        }
         pace.sent += now.len() as u64;
+        if filtered && then == Follows::More && !now.is_empty() {
+            // Filters compute: others of the thread have their turn, too.
+            thread.reactor.yield_now().await;
+        }
         if pending.len() >= 16 * 1024 && !flush(thread, req, pending, source).await {
             return false;
         }
@@ -929,26 +961,69 @@ async fn client_gone_within(thread: &Rc<Thread>, req: &Request, wait: Duration) 
     thread.reactor.deadline(Instant::now() + wait, gone).await.is_some()
 }
 
-/// Sends a piece through the filters and frames it.
-fn push_piece(req: &mut Request, piece: &[u8], last: bool, chunked: bool, out: &mut Vec<u8>) {
-    let mut filters = std::mem::take(&mut req.resp.filters);
-    let mut current = piece.to_vec();
-    for f in &mut filters {
-        let mut next = Vec::with_capacity(current.len());
-        f.feed(&current, last, &mut next);
-        current = next;
+/// Most of a body that is put through filters at once, bytes.
+fn piece_limit(req: &Request) -> u64 {
+    if req.resp.filters.iter().any(|f| f.expands()) { 2 * 1024 } else { 32 * 1024 }
+}
+
+/// What follows a piece.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Follows {
+    /// More, soon.
+    More,
+    /// Nothing for a while: what the filters hold is to leave.
+    Pause,
+    /// Nothing.
+    End,
+}
+
+/// Sends a piece through the filters and frames it. `false`: a filter cannot go on.
+fn push_piece(req: &mut Request, piece: &[u8], follows: Follows, chunked: bool, out: &mut Vec<u8>) -> bool {
+    if req.resp.filters.is_empty() {
+        frame(piece, chunked, out);
+        return true;
     }
-    req.resp.filters = filters;
-    if current.is_empty() {
+    let (mut from, mut to) = (req.take_buf(), req.take_buf());
+    let mut done = Ok(());
+    for (i, f) in req.resp.filters.iter_mut().enumerate() {
+        let input = if i == 0 { piece } else { from.as_slice() };
+        done = f.feed(input, follows == Follows::End, &mut to);
+        if done.is_ok() && follows == Follows::Pause {
+            done = f.flush(&mut to);
+        }
+        if done.is_err() {
+            break;
+        }
+        std::mem::swap(&mut from, &mut to);
+        to.clear();
+    }
+    if done.is_ok() {
+        frame(&from, chunked, out);
+    }
+    req.give_buf(from);
+    req.give_buf(to);
+    if let Err(crate::response::Broken(what)) = done {
+        req.log(Level::Error, &format!("{what} while sending response to client"));
+    }
+    done.is_ok()
+}
+
+/// Appends bytes of a body, as a chunk where it goes in chunks.
+fn frame(bytes: &[u8], chunked: bool, out: &mut Vec<u8>) {
+    if bytes.is_empty() {
         return;
     }
-    if chunked {
-        out.extend_from_slice(format!("{:x}\r\n", current.len()).as_bytes());
-        out.extend_from_slice(&current);
-        out.extend_from_slice(b"\r\n");
-    } else {
-        out.extend_from_slice(&current);
+    if !chunked {
+        out.extend_from_slice(bytes);
+        return;
     }
+    let digits = (usize::BITS - bytes.len().leading_zeros()).div_ceil(4);
+    for i in (0..digits).rev() {
+        out.push(b"0123456789abcdef"[bytes.len() >> (4 * i) & 15]);
+    }
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
 }
 
 async fn flush_parts(thread: &Rc<Thread>, req: &mut Request, pending: &mut Vec<u8>) -> bool {

@@ -3,6 +3,7 @@
 
 use crate::access_log;
 use crate::body;
+use crate::compress;
 use crate::error_log;
 use crate::error_page;
 use crate::h2::{Session, Stream};
@@ -547,12 +548,13 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
     let framing = if head::write_lean(req, &mut out) || head::write_file(req, &mut out) {
         BodyFraming::Plain
     } else {
+        let file = head::subject(req);
         run_header_filters(req).await;
         if req.drop_connection {
             return false;
         }
         let framing = head::write(req, &mut out);
-        head::remember(req, &out);
+        head::remember(req, file, &out);
         framing
     };
     req.closes_at_once = !req.keep_alive && req.resp.source.is_none();
@@ -597,6 +599,7 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
 async fn run_header_filters(req: &mut Request) {
     let mut content_range = Vec::new();
     loop {
+        req.modules.compress.clear();
         let http = req.http();
         if let Some(status) = req.status_override {
             if req.resp.status != status {
@@ -606,6 +609,7 @@ async fn run_header_filters(req: &mut Request) {
         }
         for filter in &http.location(req).plan.header_filters {
             if filter(req).is_err() {
+                req.modules.compress.clear();
                 error_page::built_in(req, 500);
                 return;
             }
@@ -613,7 +617,12 @@ async fn run_header_filters(req: &mut Request) {
                 break;
             }
         }
-        let Some(refusal) = req.refusal.take() else { break };
+        let Some(refusal) = req.refusal.take() else {
+            if compress::unsettled(req) {
+                compress::settle(req).await;
+            }
+            break;
+        };
         if !refusal.content_range.is_empty() {
             content_range = refusal.content_range;
         }

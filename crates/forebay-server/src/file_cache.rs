@@ -4,10 +4,12 @@
 //! kernel whether the file is still the same (one `statx`), so a change is seen at once, as in nginx, while
 //! the descriptor, the validators and the contents are kept.
 
+use crate::compress::forms::Forms;
+use crate::head::SentHeads;
 use bytes::Bytes;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -28,7 +30,7 @@ pub const SHED: usize = 16;
 
 /// What tells one state of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
+pub struct Identity {
     dev: u64,
     ino: u64,
     size: u64,
@@ -45,6 +47,11 @@ impl Identity {
             mtime: (s.st_mtime, s.st_mtime_nsec),
             ctime: (s.st_ctime, s.st_ctime_nsec),
         }
+    }
+
+    /// Whether a file is still in this state.
+    pub fn still(self, fd: impl std::os::fd::AsFd) -> bool {
+        rustix::fs::fstat(fd).is_ok_and(|s| Identity::of(&s) == self)
     }
 }
 
@@ -67,7 +74,20 @@ pub struct OpenFile {
     pub tail: RefCell<Option<Tail>>,
     /// The same for HTTP/2.
     pub tail_h2: RefCell<Option<Tail>>,
+    /// Its compressed forms.
+    pub forms: Forms,
+    /// Heads of plain answers where they may be compressed, as they were sent last.
+    pub heads: SentHeads,
+    /// It is in the cache, so the next request finds what is kept with it.
+    pub kept: Cell<bool>,
     identity: Identity,
+}
+
+impl OpenFile {
+    /// The state it was in when it was opened.
+    pub fn state(&self) -> Identity {
+        self.identity
+    }
 }
 
 /// The fields of a plain 200 answer for a file, from `Content-Type` to the empty line.
@@ -203,6 +223,9 @@ impl FileCache {
             self.remove(self.oldest);
         }
         self.content_bytes += content_len(found);
+        if let Found::File(f) = found {
+            f.kept.set(true);
+        }
         let key: Rc<[u8]> = path.into();
         let entry = Entry {
             found: found.clone(),
@@ -227,6 +250,16 @@ impl FileCache {
         self.link(i);
     }
 
+    /// A file that was found here has got a compressed form of `n` bytes.
+    pub fn grew(&mut self, file: &OpenFile, n: u64) {
+        if file.kept.get() {
+            self.content_bytes += n;
+        }
+        while self.content_bytes > CONTENT_BUDGET && self.oldest != NIL {
+            self.remove(self.oldest);
+        }
+    }
+
     /// Lets go of the entries that were used least recently, at most `n`; gives how many.
     pub fn shed(&mut self, n: usize) -> usize {
         let mut shed = 0;
@@ -241,7 +274,9 @@ impl FileCache {
         self.unlink(i);
         let key = self.entries[i].key.clone();
         self.content_bytes = self.content_bytes.saturating_sub(content_len(&self.entries[i].found));
-        self.entries[i].found = Found::Other;
+        if let Found::File(f) = std::mem::replace(&mut self.entries[i].found, Found::Other) {
+            f.kept.set(false);
+        }
         self.index.remove(&key);
         self.free.push(i);
     }
@@ -271,7 +306,7 @@ impl FileCache {
 
 fn content_len(f: &Found) -> u64 {
     match f {
-        Found::File(f) => f.content.as_ref().map_or(0, |c| c.len() as u64),
+        Found::File(f) => f.content.as_ref().map_or(0, |c| c.len() as u64) + f.forms.len(),
         _ => 0,
     }
 }
@@ -289,8 +324,7 @@ fn unchanged(path: &[u8], found: &Found) -> bool {
 
 /// What opening gave, in a form that may cross threads.
 #[derive(Debug)]
-// Moved once, right where it is made.
-#[allow(clippy::large_enum_variant)]
+#[allow(clippy::large_enum_variant, reason = "moved once, into the Rc that keeps it")]
 pub enum Inspected {
     /// A regular file.
     File(OpenFile),
@@ -366,6 +400,9 @@ pub fn inspect(fd: OwnedFd) -> Inspected {
         last_modified: forebay_http::date::imf(identity.mtime.0),
         tail: RefCell::new(None),
         tail_h2: RefCell::new(None),
+        forms: Forms::default(),
+        heads: SentHeads::default(),
+        kept: Cell::new(false),
         identity,
     })
 }

@@ -1,6 +1,7 @@
 //! The response head as it goes onto an HTTP/1 connection (nginx: the header filter). Hot path.
 
-use crate::cache::local::{Entry, SentHead};
+use crate::cache::local::Entry;
+use crate::compress::{self, accept::Ranked, forms::Form};
 use crate::file_cache::{OpenFile, Tail};
 use crate::modules::core::{ServerTokens, Settings};
 use crate::request::{Peer, Request};
@@ -9,6 +10,9 @@ use forebay_http::field::Name;
 use forebay_http::h1::response;
 use forebay_http::h2::encode;
 use forebay_http::request::{Method, Version};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
 
 /// Name and version in `Server` and on built-in pages.
 pub const PRODUCT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
@@ -276,19 +280,66 @@ fn made_for(req: &Request) -> (usize, u64) {
     (req.location, req.http().serial)
 }
 
-/// Whether the head that was sent last for a cached response is the one for this request too.
-pub fn is_lean(req: &Request, e: &Entry) -> bool {
-    e.head.borrow().as_ref().is_some_and(|h| h.made_for == made_for(req))
-        && is_plain(req)
-        && req.resp.fields.is_empty()
-        && req.resp.limit_rate == 0
+/// The head of a plain answer as it was sent last. All but the date is the same from one request to the next.
+#[derive(Debug)]
+pub struct SentHead {
+    /// Location that it was made for, and the serial number of its configuration.
+    made_for: (usize, u64),
+    /// Codings that the client takes of those that the location has.
+    ranked: Ranked,
+    version: Version,
+    /// What stands before the date,
+    before: Box<[u8]>,
+    /// and behind it.
+    after: Box<[u8]>,
+    /// The body, where it is compressed.
+    pub form: Option<Arc<Form>>,
+}
+
+/// Such heads of one file or cached response.
+#[derive(Debug, Default)]
+pub struct SentHeads(RefCell<Vec<Arc<SentHead>>>);
+
+/// Heads kept of one file or cached response.
+const SENT_HEADS: usize = 8;
+
+impl SentHeads {
+    fn find(&self, made_for: (usize, u64), ranked: Ranked, version: Version) -> Option<Arc<SentHead>> {
+        let heads = self.0.borrow();
+        heads.iter().find(|h| h.made_for == made_for && h.ranked == ranked && h.version == version).cloned()
+    }
+
+    fn put(&self, head: SentHead) {
+        let mut heads = self.0.borrow_mut();
+        heads.retain(|h| {
+            h.made_for.1 == head.made_for.1
+                && (h.made_for, h.ranked, h.version) != (head.made_for, head.ranked, head.version)
+        });
+        if heads.len() >= SENT_HEADS {
+            heads.remove(0);
+        }
+        heads.push(Arc::new(head));
+    }
+}
+
+/// The codings by which the heads of a location are told apart. `None`: they depend on more.
+fn ranked(req: &Request) -> Option<Ranked> {
+    let http = req.http();
+    let l = http.location(req);
+    if l.plan.compresses { compress::ranked(req, &l.settings) } else { Some(Ranked::default()) }
+}
+
+/// The head that was sent last for a cached response, if it is the one for this request too.
+pub fn lean(req: &Request, e: &Entry) -> Option<Arc<SentHead>> {
+    if !is_plain(req) || !req.resp.fields.is_empty() || req.resp.limit_rate != 0 {
+        return None;
+    }
+    e.heads.find(made_for(req), ranked(req)?, Version::Http11)
 }
 
 /// Appends the head of a lean answer. `false`: it is none.
 pub fn write_lean(req: &mut Request, out: &mut Vec<u8>) -> bool {
-    let Some(e) = req.resp.entry.as_ref().filter(|_| req.resp.lean) else { return false };
-    let head = e.head.borrow();
-    let Some(h) = head.as_ref() else { return false };
+    let Some(h) = &req.resp.lean else { return false };
     out.extend_from_slice(&h.before);
     out.extend_from_slice(&req.thread.clock.http_date());
     const KEEP: &[u8] = b"Connection: keep-alive";
@@ -304,45 +355,80 @@ pub fn write_lean(req: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Keeps the head that has been written for a cached response, if the next request can have it as it is.
-pub fn remember(req: &Request, out: &[u8]) {
-    let Some(e) = &req.resp.entry else { return };
+/// The file of a plain answer in a location that compresses, before the header filters have run.
+pub fn subject(req: &Request) -> Option<Rc<OpenFile>> {
+    let http = req.http();
+    if !http.location(req).plan.compresses {
+        return None;
+    }
+    plain_file(req).filter(|f| f.kept.get()).cloned()
+}
+
+/// Keeps the head that has been written for a cached response or a file, if the next request can have it as it is.
+pub fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
     let r = &req.resp;
-    let depends = !r.location.is_empty()
-        || r.gzip_vary
-        || r.limit_rate != 0
-        || r.source.is_some()
-        || r.head_only
-        || r.status != e.meta.status
-        || r.content_length != Some(e.len())
-        || !r.override_charset.is_empty()
-        || [b"Date".as_slice(), b"Location", b"Refresh"].iter().any(|n| r.fields.get(n).is_some());
-    if depends || !is_plain(req) {
+    let state = &req.modules.compress;
+    let len = state.form.as_ref().map(|f| f.bytes.len() as u64);
+    let heads = match (&file, &r.entry) {
+        (Some(f), _) => {
+            let known = |name: &[u8]| {
+                name.eq_ignore_ascii_case(b"Content-Encoding") || name.eq_ignore_ascii_case(b"Accept-Ranges")
+            };
+            if r.status != 200
+                || r.content_length != Some(len.unwrap_or(f.size))
+                || !r.location.is_empty()
+                || !r.fields.iter().all(|(name, _)| known(name))
+            {
+                return;
+            }
+            &f.heads
+        }
+        (None, Some(e)) => {
+            let depends = !r.location.is_empty()
+                || r.limit_rate != 0
+                || r.status != e.meta.status
+                || r.content_length != Some(len.unwrap_or(e.len()))
+                || !r.override_charset.is_empty()
+                || [b"Date".as_slice(), b"Location", b"Refresh"].iter().any(|n| r.fields.get(n).is_some());
+            if depends || !is_plain(req) {
+                return;
+            }
+            &e.heads
+        }
+        (None, None) => return,
+    };
+    if r.source.is_some() || r.head_only || !r.filters.is_empty() {
         return;
     }
+    let Some(ranked) = ranked(req) else { return };
     let date = req.thread.clock.http_date();
-    let Some(at) = memchr::memmem::find(out, &[b"\r\nDate: ".as_slice(), &date].concat()) else { return };
-    let at = at + 8;
-    *e.head.borrow_mut() = Some(SentHead {
+    let Some(at) = memchr::memmem::find(out, &date) else { return };
+    // A field of the response may have the same date in front of it.
+    if req.head.version == Version::Http11 && !out.get(..at).is_some_and(|b| b.ends_with(b"\r\nDate: ")) {
+        return;
+    }
+    heads.put(SentHead {
         made_for: made_for(req),
+        ranked,
+        version: req.head.version,
         before: out.get(..at).unwrap_or_default().into(),
         after: out.get(at + date.len()..).unwrap_or_default().into(),
+        form: state.form.clone(),
     });
 }
 
-/// Appends the head of a plain 200 answer for a whole file, if that is what the response is and nothing of
-/// the request or the location asks for more. All but the date is the same from one request to the next,
-/// so it is kept with the file. `false`: nothing was written.
-pub fn write_file(req: &mut Request, out: &mut Vec<u8>) -> bool {
+/// The file of a response that is a plain 200 answer for it, whole, as long as nothing of the request or the
+/// location asks for more.
+fn plain_file(req: &Request) -> Option<&Rc<OpenFile>> {
     let r = &req.resp;
-    let [Part::File { file, start: 0, end }] = r.body.as_slice() else { return false };
+    let [Part::File { file, start: 0, end }] = r.body.as_slice() else { return None };
     if r.status != 200
         || req.status_override.is_some()
         || *end != file.size
         || !req.keep_alive
         || !matches!(req.head.version, Version::Http11 | Version::Http2)
     {
-        return false;
+        return None;
     }
     let first = &req.head.first.0;
     let asks =
@@ -350,14 +436,28 @@ pub fn write_file(req: &mut Request, out: &mut Vec<u8>) -> bool {
     if asks.iter().any(|n| first[*n as usize] != 0)
         || !matches!(req.method, Method::Get)
         || !r.location.is_empty()
+        || r.gzip_vary
     {
-        return false;
+        return None;
     }
     let http = req.http();
     let l = http.location(req);
-    if !l.plan.plain_head || http.logs_sent_fields || req.error_status != 0 || !r.fields.is_empty() {
-        return false;
+    let plain = l.plan.plain_head && !http.logs_sent_fields && req.error_status == 0 && r.fields.is_empty();
+    plain.then_some(file)
+}
+
+/// Appends the head of a plain 200 answer for a whole file, if that is what the response is and nothing of
+/// the request or the location asks for more. All but the date is the same from one request to the next,
+/// so it is kept with the file. `false`: nothing was written.
+pub fn write_file(req: &mut Request, out: &mut Vec<u8>) -> bool {
+    let Some(file) = plain_file(req) else { return false };
+    let http = req.http();
+    let l = http.location(req);
+    if l.plan.compresses {
+        let file = file.clone();
+        return write_compressed_file(req, out, &file);
     }
+    let r = &req.resp;
     let made_for = made_for(req);
     if req.head.version == Version::Http2 {
         return write_file_h2(req, out, file, &l.settings.core, made_for);
@@ -391,6 +491,19 @@ pub fn write_file(req: &mut Request, out: &mut Vec<u8>) -> bool {
         }
     };
     out.extend_from_slice(bytes);
+    true
+}
+
+/// The same where the file may go compressed: one head for each set of codings that clients take.
+fn write_compressed_file(req: &mut Request, out: &mut Vec<u8>, file: &Rc<OpenFile>) -> bool {
+    let Some(ranked) = ranked(req) else { return false };
+    let Some(h) = file.heads.find(made_for(req), ranked, req.head.version) else { return false };
+    out.extend_from_slice(&h.before);
+    out.extend_from_slice(&req.thread.clock.http_date());
+    out.extend_from_slice(&h.after);
+    if let Some(form) = &h.form {
+        compress::use_form(req, form.clone(), file.size);
+    }
     true
 }
 

@@ -5,6 +5,7 @@ pub mod background;
 pub mod body;
 pub mod cache;
 pub mod cidr;
+pub mod compress;
 pub mod config;
 pub mod connection;
 pub mod counters;

@@ -50,6 +50,21 @@ impl FieldList {
         self.push(name, value);
     }
 
+    /// Gives the first line with this name another value; it stays where it is.
+    pub fn replace(&mut self, name: &[u8], value: &[u8]) {
+        let buf = &self.buf;
+        let Some(i) =
+            self.lines.iter().position(|(a, b, _)| buf[*a as usize..*b as usize].eq_ignore_ascii_case(name))
+        else {
+            return;
+        };
+        let (start, mid, _) = self.lines[i];
+        let at = self.buf.len() as u32;
+        self.buf.extend_from_within(start as usize..mid as usize);
+        self.buf.extend_from_slice(value);
+        self.lines[i] = (at, at + mid - start, self.buf.len() as u32);
+    }
+
     /// Forgets all lines, keeps the memory.
     pub fn clear(&mut self) {
         self.buf.clear();
@@ -124,11 +139,35 @@ impl Part {
     }
 }
 
-/// A change of the body's bytes on their way out (charset now; compression, ssi and the like later).
-/// Files reach it in pieces of at most 32 KiB.
+/// Why a body cannot go on; the connection is closed, so that nobody takes what was sent for the whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken(pub &'static str);
+
+/// A change of the body's bytes on their way out. Files reach it in pieces of at most 32 KiB.
 pub trait BodyFilter {
     /// Takes a piece; `last` says that nothing follows. Appends what can go on to `out`.
-    fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>);
+    ///
+    /// # Errors
+    /// [`Broken`].
+    fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), Broken>;
+
+    /// What has been taken must leave now: nothing follows for a while.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    fn flush(&mut self, _out: &mut Vec<u8>) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    /// Bytes taken and given, where that is of interest (`$gzip_ratio`).
+    fn lengths(&self) -> Option<(u64, u64)> {
+        None
+    }
+
+    /// A short piece may become a very long one: it is to be given little at a time.
+    fn expands(&self) -> bool {
+        false
+    }
 }
 
 /// A response under construction.
@@ -169,7 +208,7 @@ pub struct Response {
     /// Came from a cache, with this entry.
     pub entry: Option<Rc<crate::cache::local::Entry>>,
     /// The head is the one that was sent last for the entry; nothing but status and body is filled in.
-    pub lean: bool,
+    pub lean: Option<std::sync::Arc<crate::head::SentHead>>,
     /// Only one range of it can be asked for.
     pub single_range: bool,
     /// Filters of the body, in order.
@@ -210,7 +249,7 @@ impl Response {
         self.proxied = false;
         self.cacheable = false;
         self.entry = None;
-        self.lean = false;
+        self.lean = None;
         self.single_range = false;
         self.filters.clear();
         self.allow_ranges = false;

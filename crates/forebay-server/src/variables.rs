@@ -191,7 +191,6 @@ const LATER_PREFIXES: &[&str] = &["ssl_", "jwt_"];
 /// Variables of features that are not there yet: a log format may name them, and they print as `-`.
 const LATER: &[&str] = &[
     "ancient_browser",
-    "brotli_ratio",
     "connections_active",
     "date_gmt",
     "date_local",
@@ -207,7 +206,6 @@ const LATER: &[&str] = &[
     "geoip_country_code3",
     "geoip_country_name",
     "grpc_internal_trailers",
-    "gzip_ratio",
     "http2",
     "http3",
     "limit_conn_status",
@@ -223,5 +221,4 @@ const LATER: &[&str] = &[
     "upstream_queue_time",
     "upstream_server_name",
     "upstream_session_time",
-    "zstd_ratio",
 ];

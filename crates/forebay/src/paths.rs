@@ -85,12 +85,14 @@ pub fn configure_arguments() -> String {
     for module in [
         "v2_module",
         "realip_module",
+        "gunzip_module",
         "gzip_static_module",
         "random_index_module",
         "secure_link_module",
         "slice_module",
         "ssl_module",
         "stub_status_module",
+        "sub_module",
     ] {
         text.push_str(&format!(" --with-http_{module}"));
     }

@@ -5,6 +5,7 @@ mod harness;
 
 mod cache;
 mod command_line;
+mod compress;
 mod differential;
 mod http2;
 mod load;

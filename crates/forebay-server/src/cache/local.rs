@@ -4,7 +4,9 @@
 use super::Cache;
 use super::entry::{FIXED, Meta};
 use super::index::Node;
+use crate::compress::forms::Forms;
 use crate::file_cache::{self, Inspected, OpenFile, Opened};
+use crate::head::SentHeads;
 use crate::response::Part;
 use bytes::Bytes;
 use rustix::io::Errno;
@@ -32,17 +34,6 @@ pub enum Content {
     File(Rc<OpenFile>, u64),
 }
 
-/// The head of a plain answer for an entry. All but the date is the same from one request to the next.
-#[derive(Debug)]
-pub struct SentHead {
-    /// Location that it was made for, and the serial number of its configuration.
-    pub made_for: (usize, u64),
-    /// What stands before the date,
-    pub before: Box<[u8]>,
-    /// and behind it.
-    pub after: Box<[u8]>,
-}
-
 /// A cached response.
 #[derive(Debug)]
 pub struct Entry {
@@ -52,8 +43,10 @@ pub struct Entry {
     pub node: Arc<Node>,
     /// Body.
     pub content: Content,
-    /// The head of a plain answer as it was sent last, without its date.
-    pub head: RefCell<Option<SentHead>>,
+    /// Heads of plain answers as they were sent last, without their date.
+    pub heads: SentHeads,
+    /// Its compressed forms.
+    pub forms: Forms,
     generation: u64,
 }
 
@@ -87,7 +80,7 @@ impl Entry {
 
     fn cost(&self) -> usize {
         let body = if let Content::Memory(b) = &self.content { b.len() } else { 0 };
-        OVERHEAD + body + self.meta.head.len() + self.meta.key.len()
+        OVERHEAD + body + self.meta.head.len() + self.meta.key.len() + self.forms.len() as usize
     }
 
     fn is_file(&self) -> bool {
@@ -129,6 +122,16 @@ impl Local {
     /// Keeps an entry.
     pub fn put(&self, key: &[u8], e: &Rc<Entry>) {
         self.put_boxed(key.into(), e.clone());
+    }
+
+    /// An entry has got a compressed form of `n` bytes.
+    pub fn grew(&self, n: usize) {
+        self.bytes.set(self.bytes.get() + n);
+        if self.bytes.get() > BUDGET / 2 {
+            *self.older.borrow_mut() = std::mem::take(&mut *self.newer.borrow_mut());
+            self.bytes.set(0);
+            self.files.set(0);
+        }
     }
 
     fn put_boxed(&self, key: Box<[u8]>, e: Rc<Entry>) {
@@ -216,7 +219,14 @@ fn read(file: OpenFile, node: &Arc<Node>, generation: u64, key: &[u8]) -> Result
         Some(c) => Content::Memory(c.slice(body_start..)),
         None => Content::File(Rc::new(file), body_start as u64),
     };
-    Ok(Entry { meta, node: node.clone(), content, head: RefCell::default(), generation })
+    Ok(Entry {
+        meta,
+        node: node.clone(),
+        content,
+        heads: SentHeads::default(),
+        forms: Forms::default(),
+        generation,
+    })
 }
 
 fn read_at(file: &OpenFile, out: &mut Vec<u8>) -> Result<(), Errno> {

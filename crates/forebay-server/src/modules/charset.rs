@@ -7,7 +7,7 @@ use crate::config::template::Template;
 use crate::config::value::{Setting, once};
 use crate::modules::LocationSettings;
 use crate::request::{Request, VarError};
-use crate::response::BodyFilter;
+use crate::response::{BodyFilter, Broken};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
 use std::collections::HashMap;
@@ -268,7 +268,7 @@ struct Recode {
 }
 
 impl BodyFilter for Recode {
-    fn feed(&mut self, input: &[u8], _last: bool, out: &mut Vec<u8>) {
+    fn feed(&mut self, input: &[u8], _last: bool, out: &mut Vec<u8>) -> Result<(), Broken> {
         match self.table.as_ref() {
             Table::Bytes(t) => out.extend(input.iter().map(|b| t[usize::from(*b)])),
             Table::ToUtf8(t) => {
@@ -283,6 +283,7 @@ impl BodyFilter for Recode {
                 from_utf8(t, &text, &mut self.pending, out);
             }
         }
+        Ok(())
     }
 }
 
@@ -403,7 +404,7 @@ mod tests {
         let mut f = Recode { table: Arc::new(table), pending: Vec::new() };
         let mut out = Vec::new();
         for (i, p) in pieces.iter().enumerate() {
-            f.feed(p, i + 1 == pieces.len(), &mut out);
+            f.feed(p, i + 1 == pieces.len(), &mut out).expect("never broken");
         }
         out
     }

@@ -4,6 +4,7 @@
 use crate::config::scope::Scope;
 use crate::config::value::Setting;
 use crate::keyword;
+use crate::modules::LocationSettings;
 use crate::pattern::Pattern;
 use crate::request::Request;
 use forebay_conf::error::Error;
@@ -93,21 +94,52 @@ impl Setting for Disable {
     }
 }
 
-/// Whether this client takes gzip, as far as its request says (nginx decides on `Accept-Encoding` by rules
-/// of its own, which are kept).
-pub fn accepted(req: &Request) -> bool {
-    let http = req.http();
-    let s = &http.location(req).settings.gzip_accept;
-    let Some(accept) = req.head.get(Name::AcceptEncoding) else { return false };
-    if !names_gzip(accept) {
-        return false;
+impl Proxied {
+    /// Whether the fields of the response are of no interest: all or nothing is compressed.
+    pub fn is_plain(self) -> bool {
+        self.any || self == Proxied::default()
     }
+
+    /// Whether a response may go compressed to a proxy (RFC 9110, section 7.6.3: it says so in `Via`).
+    fn allows(self, req: &Request) -> bool {
+        if self.is_plain() {
+            return self.any;
+        }
+        let r = &req.resp;
+        if self.auth && req.head.get(Name::Authorization).is_some() {
+            return true;
+        }
+        if let Some(expires) = r.fields.get(b"Expires") {
+            let now = req.thread.clock.unix();
+            return self.expired && forebay_http::date::parse(expires).is_some_and(|t| t < now);
+        }
+        let mut controls = r.fields.all(b"Cache-Control").peekable();
+        if controls.peek().is_some() {
+            let asked: [(bool, &[u8]); 3] =
+                [(self.no_cache, b"no-cache"), (self.no_store, b"no-store"), (self.private, b"private")];
+            return controls.any(|value| {
+                asked
+                    .iter()
+                    .any(|(on, word)| *on && value.windows(word.len()).any(|w| w.eq_ignore_ascii_case(word)))
+            });
+        }
+        let etag = !r.etag.is_empty() || r.fields.get(b"ETag").is_some();
+        // nginx does not count the time of a file as this field.
+        let modified = r.fields.get(b"Last-Modified").is_some();
+        !(self.no_last_modified && modified || self.no_etag && etag)
+    }
+}
+
+/// Whether this client takes gzip (nginx decides on `Accept-Encoding` by rules of its own, which are kept).
+pub fn accepted(req: &Request, s: &LocationSettings) -> bool {
+    req.head.get(Name::AcceptEncoding).is_some_and(names_gzip) && allowed(req, s)
+}
+
+/// Whether the configuration lets this client have gzip, if it takes it.
+pub fn allowed(req: &Request, s: &LocationSettings) -> bool {
+    let s = &s.gzip_accept;
     let oldest = if s.http_version == HttpVersion::V10 { Version::Http10 } else { Version::Http11 };
-    if req.head.version < oldest {
-        return false;
-    }
-    // At this time the response has no fields yet that `expired` and the like could look at.
-    if req.head.get(Name::Via).is_some() && s.proxied == Proxied::default() {
+    if req.head.version < oldest || (req.head.get(Name::Via).is_some() && !s.proxied.allows(req)) {
         return false;
     }
     if s.disable.patterns.is_empty() && !s.disable.msie6 {

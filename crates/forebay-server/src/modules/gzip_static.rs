@@ -1,8 +1,11 @@
-//! `gzip_static` (nginx: ngx_http_gzip_static_module).
+//! `gzip_static`, `brotli_static`, `zstd_static`: files that were compressed beforehand (nginx:
+//! ngx_http_gzip_static_module).
 
+use crate::compress::accept::Set;
+use crate::compress::{self, Coding};
 use crate::file_cache::Found;
 use crate::keyword;
-use crate::modules::{gzip_accept, static_file};
+use crate::modules::{LocationSettings, static_file};
 use crate::phases::Outcome;
 use crate::request::Request;
 use forebay_conf::error::Level;
@@ -15,52 +18,86 @@ crate::settings! {
 }
 
 keyword! {
-    /// Whether files are sent from their `.gz` neighbours.
+    /// Whether files are sent from their compressed neighbours.
     pub enum Mode { Off = "off", On = "on", Always = "always", }
+}
+
+fn modes(s: &LocationSettings) -> [Mode; 3] {
+    [s.zstd.ready, s.brotli.ready, s.gzip_static.mode]
 }
 
 /// The content handler. `None`: not for this request.
 pub async fn run(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
     let s = &http.location(req).settings;
-    if s.gzip_static.mode == Mode::Off
+    let modes = modes(s);
+    if modes == [Mode::Off; 3]
         || !matches!(req.method, Method::Get | Method::Head)
         || req.uri.last() == Some(&b'/')
     {
         return None;
     }
-    let always = s.gzip_static.mode == Mode::Always;
-    let accepted = always || gzip_accept::accepted(req);
-    if !accepted && !s.gzip_accept.vary {
-        return None;
+    let on = Set(modes.map(|m| m == Mode::On));
+    // Without it a cache on the way gives one client what another one takes. nginx leaves that to gzip_vary.
+    let vary = s.gzip_accept.vary || (on != Set::default() && on != Set::of(Coding::Gzip));
+    let mut taken = compress::rank(req, s, on).iter().map(Some);
+    let mut tried = Set::default();
+    let always = Coding::ALL.into_iter().filter(|c| modes[*c as usize] == Mode::Always);
+    let mut queue = [None; 6];
+    // What the client asks for first; then what it gets unasked; then what only others would get.
+    let others = Coding::ALL.into_iter().filter(|c| vary && on.has(*c));
+    for (slot, c) in queue.iter_mut().zip(
+        taken
+            .by_ref()
+            .flatten()
+            .map(|c| (c, true))
+            .chain(always.map(|c| (c, true)))
+            .chain(others.map(|c| (c, false))),
+    ) {
+        *slot = Some(c);
     }
+    for (coding, wanted) in queue.into_iter().flatten() {
+        if tried.has(coding) {
+            continue;
+        }
+        tried.0[coding as usize] = true;
+        let asked = on.has(coding);
+        match neighbour(req, coding).await {
+            Err(out) => return Some(out),
+            Ok(None) => {}
+            Ok(Some(found)) => {
+                if asked {
+                    req.resp.gzip_vary = vary;
+                }
+                if let Found::File(file) = found
+                    && wanted
+                {
+                    static_file::serve(req, file);
+                    req.resp.fields.push(b"Content-Encoding", coding.name());
+                    return Some(Outcome::Done);
+                }
+            }
+        }
+    }
+    None
+}
+
+/// The compressed neighbour of the file that is asked for, if there is one.
+async fn neighbour(req: &mut Request, coding: Coding) -> Result<Option<Found>, Outcome> {
     let mut path = req.take_buf();
     if static_file::map_path(req, &mut path).is_err() {
-        return Some(Outcome::Status(500));
+        return Err(Outcome::Status(500));
     }
-    path.extend_from_slice(b".gz");
-    let found = static_file::open(req, &path).await;
-    let out = match found {
+    path.extend_from_slice(coding.suffix());
+    let found = match static_file::open(req, &path).await {
         Found::Error(e) => {
             report(req, &path, e);
             None
         }
-        found => {
-            if !always {
-                req.resp.gzip_vary = s.gzip_accept.vary;
-            }
-            match found {
-                Found::File(file) if accepted => {
-                    static_file::serve(req, file);
-                    req.resp.fields.push(b"Content-Encoding", b"gzip");
-                    Some(Outcome::Done)
-                }
-                _ => None,
-            }
-        }
+        found => Some(found),
     };
     req.give_buf(path);
-    out
+    Ok(found)
 }
 
 /// A file that is there but cannot be opened is worth a line; the plain file is sent instead.

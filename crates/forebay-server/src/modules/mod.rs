@@ -1,6 +1,7 @@
 //! The one place that knows all modules: their settings, directives, variables and the order in which
 //! their hooks run.
 
+use crate::compress;
 use crate::config::http::{Kind, LocationBuild};
 use crate::config::scope::Scope;
 use crate::request::Request;
@@ -11,10 +12,13 @@ use forebay_conf::tree::Directive;
 pub mod access;
 pub mod auth_basic;
 pub mod autoindex;
+pub mod brotli;
 pub mod charset;
 pub mod core;
 pub mod empty_gif;
 pub mod geo;
+pub mod gunzip;
+pub mod gzip;
 pub mod gzip_accept;
 pub mod gzip_static;
 pub mod headers;
@@ -39,9 +43,11 @@ pub mod split_clients;
 pub mod ssl;
 pub mod static_file;
 pub mod stub_status;
+pub mod sub_filter;
 pub mod try_files;
 pub mod userid;
 pub mod vars;
+pub mod zstd;
 
 /// Makes the settings of all modules into one set a location.
 macro_rules! modules {
@@ -82,7 +88,7 @@ macro_rules! modules {
 
 modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
-    gzip_accept, gzip_static, referer, secure_link, userid, proxy, proxy_cache, slice, limit_req, http2, ssl,
+    gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, sub_filter, referer, secure_link, userid, proxy, proxy_cache, slice, limit_req, http2, ssl,
     proxy_ssl, resolver,
 }
 
@@ -171,6 +177,8 @@ pub struct Plan {
     pub header_filters: Vec<HeaderFilter>,
     /// Nothing here changes the head of a plain answer for a file.
     pub plain_head: bool,
+    /// Responses may be compressed here.
+    pub compresses: bool,
 }
 
 /// Changes the response before its head is written.
@@ -180,7 +188,8 @@ pub type HeaderFilter = fn(&mut Request) -> Result<(), crate::request::VarError>
 pub struct FilterEntry {
     enabled: fn(&LocationSettings) -> bool,
     filter: HeaderFilter,
-    /// Leaves the head of a plain answer as it is (conditions and ranges, which ask for themselves).
+    /// Leaves the head of a plain answer as it is (conditions and ranges, which ask for themselves, and
+    /// compression, by which such heads are told apart).
     standard: bool,
 }
 
@@ -190,8 +199,11 @@ const HEADER_FILTERS: &[FilterEntry] = &[
     FilterEntry { enabled: |_| true, filter: static_file::not_modified, standard: true },
     FilterEntry { enabled: headers::enabled, filter: headers::filter, standard: false },
     FilterEntry { enabled: userid::enabled, filter: userid::filter, standard: false },
+    FilterEntry { enabled: gunzip::enabled, filter: gunzip::filter, standard: false },
+    FilterEntry { enabled: sub_filter::enabled, filter: sub_filter::filter, standard: false },
     FilterEntry { enabled: charset::enabled, filter: charset::filter, standard: false },
     FilterEntry { enabled: charset::by_upstream, filter: charset::filter_upstream, standard: true },
+    FilterEntry { enabled: compress::enabled, filter: compress::filter, standard: true },
     FilterEntry { enabled: |_| true, filter: static_file::ranges, standard: true },
 ];
 
@@ -206,6 +218,7 @@ impl Plan {
             plain_head: (HEADER_FILTERS.iter()).all(|e| e.standard || !(e.enabled)(s))
                 && s.core.keepalive_timeout.header.is_none()
                 && !matches!(s.core.server_tokens, core::ServerTokens::Value(_)),
+            compresses: compress::enabled(s),
             header_filters: HEADER_FILTERS.iter().filter(|e| (e.enabled)(s)).map(|e| e.filter).collect(),
         }
     }
@@ -329,6 +342,7 @@ pub fn variables() -> impl Iterator<Item = &'static Row> {
         crate::tls::vars::VARIABLES,
         proxy_cache::VARIABLES,
         slice::VARIABLES,
+        gzip::VARIABLES,
     ]
     .into_iter()
     .flatten()
@@ -353,6 +367,8 @@ pub struct ModuleState {
     pub proxy_cache: proxy_cache::State,
     /// Slices of the response.
     pub slice: slice::State,
+    /// How the response is compressed.
+    pub compress: compress::State,
 }
 
 impl ModuleState {
@@ -366,6 +382,7 @@ impl ModuleState {
         self.limit_req = None;
         self.proxy_cache.clear();
         self.slice.clear();
+        self.compress.clear();
     }
 }
 

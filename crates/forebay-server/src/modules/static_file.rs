@@ -6,7 +6,7 @@ use crate::modules::core::{IfModifiedSince, Settings as Core, SymlinkMode};
 use crate::modules::slice;
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::{Refusal, Request, VarError};
-use crate::response::{BodyFilter, Part};
+use crate::response::{BodyFilter, Broken, Part};
 use forebay_conf::error::Level;
 use forebay_http::conditional::{self, Conditions, Validators, Verdict};
 use forebay_http::field::Name;
@@ -455,12 +455,13 @@ struct Cut {
 }
 
 impl BodyFilter for Cut {
-    fn feed(&mut self, input: &[u8], _last: bool, out: &mut Vec<u8>) {
+    fn feed(&mut self, input: &[u8], _last: bool, out: &mut Vec<u8>) -> Result<(), Broken> {
         let len = input.len() as u64;
         let from = self.start.saturating_sub(self.at).min(len);
         let to = self.end.saturating_sub(self.at).min(len);
         out.extend_from_slice(input.get(from as usize..to as usize).unwrap_or_default());
         self.at += len;
+        Ok(())
     }
 }
 

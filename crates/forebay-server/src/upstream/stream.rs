@@ -159,6 +159,11 @@ impl Body {
         self.spool = Some(Box::new(Spool::new(limits, Some(keep), dir)));
     }
 
+    /// Whether what comes is to leave as it comes (nginx: proxy_buffering off).
+    pub fn unbuffered(&self) -> bool {
+        self.ahead.is_none() && self.lease.is_some()
+    }
+
     /// Whether the response is kept.
     pub fn keeps(&self) -> bool {
         self.spool.as_ref().is_some_and(|s| s.keeps())

@@ -1,0 +1,160 @@
+//! `Accept-Encoding` (RFC 9110, section 12.5.3). Hot path.
+
+use super::Coding;
+
+/// Some of the codings, in the order of [`Coding::ALL`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Set(pub [bool; 3]);
+
+impl Set {
+    /// One coding.
+    pub fn of(c: Coding) -> Set {
+        let mut set = Set::default();
+        set.0[c as usize] = true;
+        set
+    }
+
+    /// Whether a coding is in it.
+    pub fn has(self, c: Coding) -> bool {
+        self.0[c as usize]
+    }
+
+    /// Takes a coding out.
+    pub fn remove(&mut self, c: Coding) {
+        self.0[c as usize] = false;
+    }
+}
+
+/// Codings that a client takes, best first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ranked([Option<Coding>; 3]);
+
+impl Ranked {
+    /// One coding.
+    pub fn of(c: Coding) -> Ranked {
+        Ranked([Some(c), None, None])
+    }
+
+    /// The codings.
+    pub fn iter(self) -> impl Iterator<Item = Coding> {
+        self.0.into_iter().flatten()
+    }
+
+    /// The best one of a set.
+    pub fn first_of(self, set: Set) -> Option<Coding> {
+        self.iter().find(|c| set.has(*c))
+    }
+}
+
+/// Weight in thousandths; what is malformed counts as "not acceptable".
+fn weight(text: &[u8]) -> u16 {
+    match text {
+        [b'1'] | [b'1', b'.'] => 1000,
+        [b'1', b'.', zeros @ ..] if zeros.len() <= 3 && zeros.iter().all(|b| *b == b'0') => 1000,
+        [b'0'] => 0,
+        [b'0', b'.', digits @ ..] if digits.len() <= 3 && digits.iter().all(u8::is_ascii_digit) => {
+            let mut n = 0;
+            for i in 0..3 {
+                n = n * 10 + u16::from(digits.get(i).map_or(0, |b| b - b'0'));
+            }
+            n
+        }
+        _ => 0,
+    }
+}
+
+/// What one element of the list says: its name and weight.
+fn element(text: &[u8]) -> (&[u8], u16) {
+    let mut pieces = text.split(|b| *b == b';');
+    let name = pieces.next().unwrap_or_default().trim_ascii();
+    let q = pieces.find_map(|p| match p.trim_ascii() {
+        [b'q' | b'Q', b'=', q @ ..] => Some(weight(q)),
+        _ => None,
+    });
+    (name, q.unwrap_or(1000))
+}
+
+/// The codings of `on` that the client takes, by weight; where weights are the same, in the order of
+/// [`Coding::ALL`]. `*` stands for gzip alone, which whoever says "anything" most likely knows. A coding that the
+/// client wants less than `identity` is left out. Of two elements with one name the first counts.
+pub fn rank(accept: &[u8], on: Set) -> Ranked {
+    let mut weights: [Option<u16>; 3] = [None; 3];
+    let (mut any, mut identity) = (None, None);
+    for e in accept.split(|b| *b == b',') {
+        let (name, q) = element(e);
+        let slot = if name.eq_ignore_ascii_case(b"zstd") {
+            &mut weights[Coding::Zstd as usize]
+        } else if name.eq_ignore_ascii_case(b"br") {
+            &mut weights[Coding::Br as usize]
+        } else if name.eq_ignore_ascii_case(b"gzip") || name.eq_ignore_ascii_case(b"x-gzip") {
+            &mut weights[Coding::Gzip as usize]
+        } else if name.eq_ignore_ascii_case(b"identity") {
+            &mut identity
+        } else if name == b"*" {
+            &mut any
+        } else {
+            continue;
+        };
+        slot.get_or_insert(q);
+    }
+    let gzip = &mut weights[Coding::Gzip as usize];
+    *gzip = gzip.or(any);
+    let least = identity.unwrap_or(0).max(1);
+    let mut out = Ranked::default();
+    for place in &mut out.0 {
+        let best = Coding::ALL
+            .into_iter()
+            .filter(|c| on.has(*c))
+            .filter_map(|c| Some((c, weights[c as usize].filter(|q| *q >= least)?)))
+            // Of equal ones the last would win: the order is turned around.
+            .rev()
+            .max_by_key(|(_, q)| *q);
+        let Some((c, _)) = best else { break };
+        weights[c as usize] = None;
+        *place = Some(c);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(accept: &str, on: [bool; 3]) -> String {
+        let names: Vec<_> = rank(accept.as_bytes(), Set(on))
+            .iter()
+            .map(|c| String::from_utf8_lossy(c.name()).into_owned())
+            .collect();
+        names.join(" ")
+    }
+
+    #[test]
+    fn weights_decide_and_then_the_order() {
+        let all = [true; 3];
+        for (accept, expected) in [
+            ("gzip, deflate, br, zstd", "zstd br gzip"),
+            ("gzip;q=1.0, br;q=0.9, zstd;q=0.5", "gzip br zstd"),
+            ("br;q=0.5 , gzip ; q=0.5", "br gzip"),
+            ("GZIP", "gzip"),
+            ("x-gzip", "gzip"),
+            ("*", "gzip"),
+            ("*;q=0", ""),
+            ("br, *;q=0", "br"),
+            ("gzip;q=0, *", ""),
+            ("identity;q=0", ""),
+            ("identity;q=0, gzip;q=0.001", "gzip"),
+            ("gzip;q=0.5, identity", ""),
+            ("gzip, identity", "gzip"),
+            ("gzip;q=2, br;q=, zstd;q=1.001", ""),
+            ("gzip;q=0.0005", ""),
+            ("gzip;q=0, gzip", ""),
+            ("", ""),
+            (",,;;q=1,", ""),
+            ("brotli, gzipped", ""),
+        ] {
+            assert_eq!(names(accept, all), expected, "{accept}");
+        }
+        assert_eq!(names("gzip, br, zstd", [false, true, true]), "br gzip");
+        assert_eq!(names("br, zstd", [false, false, true]), "");
+    }
+}

@@ -1,0 +1,236 @@
+//! Compressed forms of files and cached responses. One is made once, on the blocking pool, kept with what it was
+//! made of, and goes with it. Hot path.
+
+use super::{Coding, encoder};
+use crate::cache::local::{Content, Entry};
+use crate::file_cache::OpenFile;
+use crate::modules::LocationSettings;
+use crate::request::Request;
+use crate::response::Part;
+use bytes::Bytes;
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// Longest content of which a form is kept, bytes. Longer ones are compressed as they are sent.
+const LONGEST: u64 = 1024 * 1024;
+
+/// Forms of one content.
+const MOST: usize = 8;
+
+/// How a content is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Coding.
+    pub coding: Coding,
+    /// Its level.
+    pub level: u8,
+    /// Window as a power of two; zstd chooses its own.
+    pub window: u8,
+}
+
+impl Key {
+    /// What the configuration says for a stream.
+    pub fn stream(coding: Coding, s: &LocationSettings) -> Key {
+        let (level, window) = match coding {
+            Coding::Gzip => (s.gzip.level.0, s.gzip.window.0),
+            Coding::Br => (s.brotli.level.0, s.brotli.window.0),
+            Coding::Zstd => (s.zstd.level.0, 0),
+        };
+        Key { coding, level, window }
+    }
+
+    /// For a form that is made once and sent often: a level below these saves nothing worth having.
+    pub fn once(coding: Coding, s: &LocationSettings) -> Key {
+        let least = match coding {
+            Coding::Gzip | Coding::Br => 6,
+            Coding::Zstd => 9,
+        };
+        let key = Key::stream(coding, s);
+        Key { level: key.level.max(least), ..key }
+    }
+}
+
+/// A compressed form.
+#[derive(Debug)]
+pub struct Form {
+    /// How it was made.
+    pub key: Key,
+    /// Its bytes.
+    pub bytes: Bytes,
+}
+
+/// The forms of one content.
+#[derive(Debug, Default)]
+pub struct Forms {
+    ready: RefCell<Vec<Arc<Form>>>,
+    /// Under way, and who waits for it.
+    making: RefCell<Vec<(Key, Arc<Notify>)>>,
+}
+
+impl Forms {
+    /// A form that is ready.
+    pub fn get(&self, key: Key) -> Option<Arc<Form>> {
+        self.ready.borrow().iter().find(|f| f.key == key).cloned()
+    }
+
+    /// All of them, in bytes.
+    pub fn len(&self) -> u64 {
+        self.ready.borrow().iter().map(|f| f.bytes.len() as u64).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.ready.borrow().is_empty()
+    }
+
+    fn busy(&self, key: Key) -> Option<Arc<Notify>> {
+        self.making.borrow().iter().find(|(k, _)| *k == key).map(|(_, n)| n.clone())
+    }
+}
+
+/// Who makes a form; the others are woken when it is dropped.
+struct Maker<'f>(&'f Forms, Key);
+
+impl<'f> Maker<'f> {
+    fn new(forms: &'f Forms, key: Key) -> Maker<'f> {
+        forms.making.borrow_mut().push((key, Arc::new(Notify::new())));
+        Maker(forms, key)
+    }
+}
+
+impl Drop for Maker<'_> {
+    fn drop(&mut self) {
+        self.0.making.borrow_mut().retain(|(k, n)| {
+            if *k == self.1 {
+                n.notify_waiters();
+            }
+            *k != self.1
+        });
+    }
+}
+
+/// What forms are made of.
+#[derive(Clone, Debug)]
+pub enum Subject {
+    /// A file.
+    File(Rc<OpenFile>),
+    /// A cached response.
+    Entry(Rc<Entry>),
+}
+
+impl Subject {
+    /// Its forms.
+    pub fn forms(&self) -> &Forms {
+        match self {
+            Subject::File(f) => &f.forms,
+            Subject::Entry(e) => &e.forms,
+        }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        match self {
+            Subject::File(f) => f.size,
+            Subject::Entry(e) => e.len(),
+        }
+    }
+
+    /// Whether it is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The content, or where to read it.
+    fn source(&self) -> Option<Source> {
+        let (file, start) = match self {
+            Subject::File(f) => (f, 0),
+            Subject::Entry(e) => match &e.content {
+                Content::Memory(b) => return Some(Source::Memory(b.clone())),
+                Content::File(f, start) => (f, *start),
+            },
+        };
+        match &file.content {
+            Some(b) => Some(Source::Memory(b.slice((start as usize).min(b.len())..))),
+            None => {
+                let len = usize::try_from(file.size.checked_sub(start)?).ok()?;
+                Some(Source::File { fd: file.fd.try_clone().ok()?, start, len, state: file.state() })
+            }
+        }
+    }
+}
+
+enum Source {
+    Memory(Bytes),
+    File { fd: OwnedFd, start: u64, len: usize, state: crate::file_cache::Identity },
+}
+
+impl Source {
+    /// Encodes it; may block. `None`: it cannot be read, or the file was written to meanwhile.
+    fn encode(self, key: Key) -> Option<Vec<u8>> {
+        match self {
+            Source::Memory(b) => encoder::whole(key, &b),
+            Source::File { fd, start, len, state } => {
+                use std::os::unix::fs::FileExt;
+                let file = std::fs::File::from(fd);
+                let mut text = vec![0; len];
+                file.read_exact_at(&mut text, start).ok()?;
+                if !state.still(&file) {
+                    return None;
+                }
+                encoder::whole(key, &text)
+            }
+        }
+    }
+}
+
+/// What a response's body is made of, if it is the whole of something that is kept and small enough.
+pub fn subject(req: &Request, len: Option<u64>) -> Option<Subject> {
+    let r = &req.resp;
+    if r.source.is_some() || !r.filters.is_empty() || len.is_none_or(|n| n == 0 || n > LONGEST) {
+        return None;
+    }
+    let [part] = r.body.as_slice() else { return None };
+    if let Some(e) = &r.entry {
+        return (Some(e.len()) == len && part.len() == e.len()).then(|| Subject::Entry(e.clone()));
+    }
+    match part {
+        Part::File { file, start: 0, end } if *end == file.size && file.kept.get() => {
+            Some(Subject::File(file.clone()))
+        }
+        _ => None,
+    }
+}
+
+/// Makes a form, or waits for whoever makes it. `None`: it cannot be made.
+pub async fn make(req: &mut Request, subject: &Subject, key: Key) -> Option<Arc<Form>> {
+    let forms = subject.forms();
+    for _ in 0..2 {
+        if let Some(form) = forms.get(key) {
+            return Some(form);
+        }
+        let Some(other) = forms.busy(key) else { break };
+        // Nothing else runs on this thread between the look and the wait.
+        other.notified().await;
+    }
+    if let Some(form) = forms.get(key) {
+        return Some(form);
+    }
+    if forms.busy(key).is_some() || forms.ready.borrow().len() >= MOST {
+        return None;
+    }
+    let source = subject.source()?;
+    let maker = Maker::new(forms, key);
+    let made = tokio::task::spawn_blocking(move || source.encode(key)).await.ok().flatten()?;
+    let form = Arc::new(Form { key, bytes: made.into() });
+    let grown = form.bytes.len() as u64;
+    forms.ready.borrow_mut().push(form.clone());
+    drop(maker);
+    match subject {
+        Subject::File(f) => req.thread.files.borrow_mut().grew(f, grown),
+        Subject::Entry(_) => req.thread.cached.grew(form.bytes.len()),
+    }
+    Some(form)
+}

@@ -1,0 +1,242 @@
+//! Compressed responses: which coding a response gets, its head, and where its compressed bytes come from. Hot path.
+//!
+//! nginx has one filter a coding; here one filter decides among all that a location enables, since the client's
+//! weights speak about all of them. The compressed form of a small file or cached response is made once, by
+//! [`forms`]; anything else goes through an [`encoder`].
+
+pub mod accept;
+pub mod encoder;
+pub mod forms;
+
+use crate::modules::{LocationSettings, gzip_accept, slice};
+use crate::request::{Request, VarError};
+use crate::response::Part;
+use accept::{Ranked, Set};
+use encoder::Encoder;
+use forebay_http::field::Name;
+use forebay_http::request::Method;
+use forms::{Form, Key, Subject};
+use std::sync::Arc;
+
+/// A content coding, in the order in which they are preferred where the client has no preference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// `zstd` (RFC 8878).
+    Zstd,
+    /// `br` (RFC 7932).
+    Br,
+    /// `gzip` (RFC 1952).
+    Gzip,
+}
+
+impl Coding {
+    /// All of them, in order of preference.
+    pub const ALL: [Coding; 3] = [Coding::Zstd, Coding::Br, Coding::Gzip];
+
+    /// The token in `Content-Encoding`.
+    pub fn name(self) -> &'static [u8] {
+        match self {
+            Coding::Zstd => b"zstd",
+            Coding::Br => b"br",
+            Coding::Gzip => b"gzip",
+        }
+    }
+
+    /// What ends the name of a file that was compressed beforehand.
+    pub fn suffix(self) -> &'static [u8] {
+        match self {
+            Coding::Zstd => b".zst",
+            Coding::Br => b".br",
+            Coding::Gzip => b".gz",
+        }
+    }
+}
+
+/// What compression keeps for one request.
+#[derive(Debug, Default)]
+pub struct State {
+    coding: Option<Coding>,
+    /// Lengths before and after, where the form was ready.
+    lengths: Option<(u64, u64)>,
+    /// A form that is to be made before the head is written.
+    wanted: Option<(Subject, Key)>,
+    /// The form that is the body.
+    pub form: Option<Arc<Form>>,
+}
+
+impl State {
+    /// Empties it for the next request or response.
+    pub fn clear(&mut self) {
+        *self = State::default();
+    }
+}
+
+/// Whether a location compresses.
+pub fn enabled(s: &LocationSettings) -> bool {
+    on(s) != Set::default()
+}
+
+fn on(s: &LocationSettings) -> Set {
+    Set([s.zstd.on, s.brotli.on, s.gzip.on])
+}
+
+/// The codings that the client takes here, as far as its request tells. `None`: the fields of the response count
+/// too (nginx: gzip_proxied).
+pub fn ranked(req: &Request, s: &LocationSettings) -> Option<Ranked> {
+    if s.gzip.on && req.head.get(Name::Via).is_some() && !s.gzip_accept.proxied.is_plain() {
+        return None;
+    }
+    Some(rank(req, s, on(s)))
+}
+
+/// What the client takes of some codings. Where gzip is the only one, nginx's reading of `Accept-Encoding` holds.
+pub fn rank(req: &Request, s: &LocationSettings, among: Set) -> Ranked {
+    let Some(accept) = req.head.get(Name::AcceptEncoding) else { return Ranked::default() };
+    if among == Set::of(Coding::Gzip) {
+        return if gzip_accept::accepted(req, s) { Ranked::of(Coding::Gzip) } else { Ranked::default() };
+    }
+    let mut among = among;
+    if among.has(Coding::Gzip) && !gzip_accept::allowed(req, s) {
+        among.remove(Coding::Gzip);
+    }
+    accept::rank(accept, among)
+}
+
+/// The media type of a response, without parameters.
+pub fn media_type(content_type: &[u8]) -> &[u8] {
+    let end = memchr::memchr(b';', content_type).unwrap_or(content_type.len());
+    content_type.get(..end).unwrap_or_default().trim_ascii_end()
+}
+
+/// The codings that a response may have at all: not those whose types or least length leave it out.
+fn eligible(req: &Request, s: &LocationSettings) -> Set {
+    let r = &req.resp;
+    // As in nginx, `*` stands for a response without a type, too.
+    let kind = media_type(&r.content_type);
+    let long = |min: u64| r.content_length.is_none_or(|n| n >= min);
+    Set([
+        s.zstd.on && long(s.zstd.min_length.0) && s.zstd.types.contains(kind),
+        s.brotli.on && long(s.brotli.min_length.0) && s.brotli.types.contains(kind),
+        s.gzip.on && long(s.gzip.min_length.0) && s.gzip.types.contains(kind),
+    ])
+}
+
+/// The content was changed: its validator is no longer that of the bytes (nginx: W/ before it).
+pub fn weaken_etag(req: &mut Request) {
+    let r = &mut req.resp;
+    if r.etag.first() == Some(&b'"') {
+        r.etag.splice(0..0, *b"W/");
+    }
+    let Some(etag) = r.fields.get(b"ETag") else { return };
+    if etag.starts_with(b"W/") {
+        return;
+    }
+    if etag.first() == Some(&b'"') {
+        let weak = [b"W/", etag].concat();
+        r.fields.replace(b"ETag", &weak);
+    } else {
+        r.fields.remove(b"ETag");
+    }
+}
+
+/// Makes a response one whose length and ranges are not known before it has been made.
+pub fn unknown_length(req: &mut Request) {
+    weaken_etag(req);
+    let r = &mut req.resp;
+    r.content_length = None;
+    r.allow_ranges = false;
+    r.fields.remove(b"Accept-Ranges");
+}
+
+/// The header filter.
+///
+/// # Errors
+/// Never.
+pub fn filter(req: &mut Request) -> Result<(), VarError> {
+    req.modules.compress.clear();
+    let http = req.http();
+    let s = &http.location(req).settings;
+    let r = &req.resp;
+    // Slices begin where the range does: without its range the response would lack its beginning.
+    let sliced = slice::active(req) && req.head.get(Name::Range).is_some();
+    if sliced || !matches!(r.status, 200 | 403 | 404) || r.fields.get(b"Content-Encoding").is_some() {
+        return Ok(());
+    }
+    let eligible = eligible(req, s);
+    if eligible == Set::default() {
+        return Ok(());
+    }
+    // Without it a cache on the way gives one client what another one takes. nginx leaves that to gzip_vary.
+    req.resp.gzip_vary |= s.gzip_accept.vary || eligible != Set::of(Coding::Gzip);
+    let Some(coding) = rank(req, s, on(s)).first_of(eligible) else { return Ok(()) };
+    req.modules.compress.coding = Some(coding);
+    let len = req.resp.content_length;
+    unknown_length(req);
+    req.resp.fields.push(b"Content-Encoding", coding.name());
+    if let Some(subject) = forms::subject(req, len) {
+        let key = Key::once(coding, s);
+        match subject.forms().get(key) {
+            Some(form) => use_form(req, form, len.unwrap_or(0)),
+            None if req.method == Method::Head => {}
+            None => req.modules.compress.wanted = Some((subject, key)),
+        }
+    } else if req.method != Method::Head {
+        let filter = Encoder::new(Key::stream(coding, s));
+        req.resp.filters.push(Box::new(filter));
+    }
+    Ok(())
+}
+
+/// The body is a compressed form.
+pub fn use_form(req: &mut Request, form: Arc<Form>, from: u64) {
+    let len = form.bytes.len() as u64;
+    req.resp.content_length = Some(len);
+    req.resp.body.clear();
+    req.resp.body.push(Part::Bytes(form.bytes.clone()));
+    let state = &mut req.modules.compress;
+    state.coding = Some(form.key.coding);
+    state.lengths = Some((from, len));
+    state.form = Some(form);
+}
+
+/// Whether [`settle`] has something to do.
+#[inline]
+pub fn unsettled(req: &Request) -> bool {
+    req.modules.compress.wanted.is_some()
+}
+
+/// Makes the form that the header filter asked for, on another thread. Where that cannot be, the response is
+/// compressed as it is sent.
+pub async fn settle(req: &mut Request) {
+    let Some((subject, key)) = req.modules.compress.wanted.take() else { return };
+    match forms::make(req, &subject, key).await {
+        Some(form) => use_form(req, form, subject.len()),
+        None => {
+            let http = req.http();
+            let key = Key::stream(key.coding, &http.location(req).settings);
+            req.resp.filters.push(Box::new(Encoder::new(key)));
+        }
+    }
+}
+
+/// Appends the achieved ratio of a coding (nginx: $gzip_ratio), before to after with two digits.
+pub fn ratio(req: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
+    let state = &req.modules.compress;
+    if state.coding != Some(coding) {
+        return false;
+    }
+    let encoded = || req.resp.filters.iter().find_map(|f| f.lengths());
+    let Some((before, after)) = state.lengths.or_else(encoded).filter(|(_, after)| *after > 0) else {
+        return false;
+    };
+    let (mut whole, mut hundredths) = (before / after, before.saturating_mul(100) / after % 100);
+    if before.saturating_mul(1000) / after % 10 > 4 {
+        hundredths += 1;
+        if hundredths > 99 {
+            (whole, hundredths) = (whole + 1, 0);
+        }
+    }
+    forebay_http::h1::response::number(out, whole);
+    out.extend_from_slice(&[b'.', b'0' + (hundredths / 10) as u8, b'0' + (hundredths % 10) as u8]);
+    true
+}

@@ -1,0 +1,24 @@
+//! `brotli` and its kin, with the names of the ngx_brotli module. What is compressed and how is decided in
+//! [`crate::compress`].
+
+use super::gzip::{Level, PowerOfTwo};
+use super::gzip_static::Mode;
+use crate::config::mime_types::MimeTypes;
+use crate::config::value::{Buffers, Size};
+
+crate::settings! {
+    /// `brotli`.
+    "brotli" => on: bool = false;
+    /// `brotli_types`.
+    "brotli_types" => types: MimeTypes = MimeTypes::of(&["text/html"]);
+    /// `brotli_min_length`, bytes.
+    "brotli_min_length" => min_length: Size = Size(20);
+    /// `brotli_comp_level`.
+    "brotli_comp_level" => level: Level<0, 11> = Level(6);
+    /// `brotli_window`, as a power of two.
+    "brotli_window" => window: PowerOfTwo<10, 24> = PowerOfTwo(19);
+    /// `brotli_buffers`; deprecated there, too.
+    "brotli_buffers" => buffers: Buffers = Buffers { count: 32, size: 4096 };
+    /// `brotli_static`.
+    "brotli_static" => ready: Mode = Mode::Off;
+}

@@ -1,0 +1,110 @@
+//! `gunzip` (nginx: ngx_http_gunzip_module): what is kept compressed reaches clients that do not take gzip.
+
+use crate::compress;
+use crate::config::value::Buffers;
+use crate::modules::{LocationSettings, gzip_accept};
+use crate::request::{Request, VarError};
+use crate::response::{BodyFilter, Broken};
+use flate2::write::MultiGzDecoder;
+use forebay_http::request::Method;
+use std::io::Write;
+
+crate::settings! {
+    /// `gunzip`.
+    "gunzip" => on: bool = false;
+    /// `gunzip_buffers`; output is sent as it gathers, so there is nothing to be sized.
+    "gunzip_buffers" => buffers: Buffers = Buffers { count: 32, size: 4096 };
+}
+
+/// Whether a location decompresses.
+pub fn enabled(s: &LocationSettings) -> bool {
+    s.gunzip.on
+}
+
+/// The header filter.
+///
+/// # Errors
+/// Never.
+pub fn filter(req: &mut Request) -> Result<(), VarError> {
+    let r = &req.resp;
+    let zipped = r.fields.get(b"Content-Encoding").is_some_and(|c| c.eq_ignore_ascii_case(b"gzip"));
+    if !zipped {
+        return Ok(());
+    }
+    let http = req.http();
+    let s = &http.location(req).settings;
+    req.resp.gzip_vary |= s.gzip_accept.vary;
+    if gzip_accept::accepted(req, s) {
+        return Ok(());
+    }
+    compress::unknown_length(req);
+    req.resp.fields.remove(b"Content-Encoding");
+    if req.method == Method::Head {
+        return Ok(());
+    }
+    req.resp.filters.push(Box::new(Gunzip { decoder: MultiGzDecoder::new(Vec::new()) }));
+    Ok(())
+}
+
+/// Undoes gzip, one member after another.
+struct Gunzip {
+    decoder: MultiGzDecoder<Vec<u8>>,
+}
+
+impl BodyFilter for Gunzip {
+    fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), Broken> {
+        std::mem::swap(self.decoder.get_mut(), out);
+        let mut done = self.decoder.write_all(input);
+        if last && done.is_ok() {
+            done = self.decoder.try_finish();
+        } else if done.is_ok() {
+            // Moves what was decoded out of the decoder's own buffer.
+            done = self.decoder.flush();
+        }
+        std::mem::swap(self.decoder.get_mut(), out);
+        done.map_err(|_| Broken("inflate() failed"))
+    }
+
+    fn expands(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn zipped(text: &[u8]) -> Vec<u8> {
+        let mut e = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        e.write_all(text).expect("written");
+        e.finish().expect("finished")
+    }
+
+    fn unzipped(bytes: &[u8], piece: usize) -> Result<Vec<u8>, Broken> {
+        let mut g = Gunzip { decoder: MultiGzDecoder::new(Vec::new()) };
+        let mut out = Vec::new();
+        for p in bytes.chunks(piece) {
+            g.feed(p, false, &mut out)?;
+        }
+        g.feed(b"", true, &mut out).map(|()| out)
+    }
+
+    #[test]
+    fn members_are_joined_however_they_are_cut() {
+        let text = b"some text that is compressed ".repeat(1000);
+        let both = [zipped(&text), zipped(b"end")].concat();
+        for piece in [1, 7, 100, both.len()] {
+            assert_eq!(unzipped(&both, piece), Ok([&text[..], b"end"].concat()));
+        }
+    }
+
+    #[test]
+    fn what_is_broken_or_cut_short_is_no_body() {
+        let mut good = zipped(b"text");
+        assert!(unzipped(&good[..good.len() - 3], 5).is_err());
+        assert!(unzipped(b"no gzip at all", 5).is_err());
+        let at = good.len() - 6;
+        good[at] ^= 1;
+        assert!(unzipped(&good, 5).is_err(), "checksum");
+    }
+}

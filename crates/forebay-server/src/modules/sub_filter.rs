@@ -1,0 +1,251 @@
+//! `sub_filter` and its kin (nginx: ngx_http_sub_module): text of a response is replaced by other text.
+
+use crate::compress;
+use crate::config::mime_types::MimeTypes;
+use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::config::value::Setting;
+use crate::modules::LocationSettings;
+use crate::request::{Request, VarError};
+use crate::response::{BodyFilter, Broken};
+use aho_corasick::{AhoCorasick, Anchored, Input, MatchKind};
+use forebay_conf::error::{Error, Level};
+use forebay_conf::tree::Directive;
+use forebay_http::request::Method;
+use std::sync::Arc;
+
+crate::settings! {
+    /// `sub_filter`.
+    "sub_filter" => pairs: Pairs = Pairs::default();
+    /// `sub_filter_types`.
+    "sub_filter_types" => types: MimeTypes = MimeTypes::of(&["text/html"]);
+    /// `sub_filter_once`.
+    "sub_filter_once" => once: bool = true;
+    /// `sub_filter_last_modified`.
+    "sub_filter_last_modified" => last_modified: bool = false;
+}
+
+/// What is replaced by what, in the order of the file.
+#[derive(Clone, Debug, Default)]
+pub struct Pairs {
+    list: Arc<Vec<(Template, Template)>>,
+    /// Finds the texts, where none has variables.
+    fixed: Option<AhoCorasick>,
+}
+
+impl Setting for Pairs {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let [text, by] = d.args.as_slice() else { return Err(cx.error(d, "invalid number of arguments")) };
+        if text.text.is_empty() {
+            return Err(cx.error(d, "empty search pattern"));
+        }
+        let pair = (cx.template(d, text)?, cx.template(d, by)?);
+        let mut list = previous.unwrap_or_default().list.as_ref().clone();
+        list.push(pair);
+        let texts: Option<Vec<&[u8]>> = list.iter().map(|(text, _)| text.as_const()).collect();
+        let fixed = match texts.map(|t| finder(&t)) {
+            Some(None) => return Err(cx.error(d, "search patterns are too large")),
+            found => found.flatten(),
+        };
+        Ok(Pairs { list: Arc::new(list), fixed })
+    }
+}
+
+/// Finds texts, the leftmost first; of several at one place the one that stands first. Case does not count.
+fn finder<T: AsRef<[u8]>>(texts: &[T]) -> Option<AhoCorasick> {
+    AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).ascii_case_insensitive(true).build(texts).ok()
+}
+
+/// Whether a location replaces text.
+pub fn enabled(s: &LocationSettings) -> bool {
+    !s.sub_filter.pairs.list.is_empty()
+}
+
+/// The header filter.
+///
+/// # Errors
+/// When a variable cannot be evaluated.
+pub fn filter(req: &mut Request) -> Result<(), VarError> {
+    let http = req.http();
+    let s = &http.location(req).settings.sub_filter;
+    let r = &req.resp;
+    let kind = compress::media_type(&r.content_type);
+    let bodiless = r.content_length == Some(0) || matches!(r.status, 204 | 304);
+    if bodiless || !s.types.contains(kind) {
+        return Ok(());
+    }
+    let mut texts = Vec::new();
+    for (text, by) in s.pairs.list.iter() {
+        let text = text.value(req)?;
+        // What is empty is found nowhere.
+        if !text.is_empty() {
+            texts.push((text, by.value(req)?));
+        }
+    }
+    if texts.is_empty() {
+        return Ok(());
+    }
+    let found = s.pairs.fixed.clone().or_else(|| {
+        let only: Vec<&[u8]> = texts.iter().map(|(text, _)| text.as_slice()).collect();
+        finder(&only)
+    });
+    let Some(finder) = found else {
+        req.log(Level::Error, "search patterns of \"sub_filter\" are too large");
+        return Ok(());
+    };
+    compress::weaken_etag(req);
+    req.resp.content_length = None;
+    req.resp.allow_ranges = false;
+    if !s.last_modified {
+        let r = &mut req.resp;
+        r.last_modified = None;
+        r.fields.remove(b"Last-Modified");
+        r.etag.clear();
+        r.fields.remove(b"ETag");
+    }
+    if req.method != Method::Head {
+        req.resp.filters.push(Box::new(Replace::new(finder, texts, s.once)));
+    }
+    Ok(())
+}
+
+/// Replaces texts in a body.
+struct Replace {
+    /// `None`: all have been replaced that were to be.
+    finder: Option<AhoCorasick>,
+    /// Texts and what replaces them, in the order of the finder's patterns.
+    texts: Vec<(Vec<u8>, Vec<u8>)>,
+    once: bool,
+    /// The beginning of a text whose rest may come with the next piece.
+    held: Vec<u8>,
+    longest: usize,
+}
+
+impl Replace {
+    fn new(finder: AhoCorasick, texts: Vec<(Vec<u8>, Vec<u8>)>, once: bool) -> Replace {
+        let longest = texts.iter().map(|(t, _)| t.len()).max().unwrap_or(0);
+        Replace { finder: Some(finder), texts, once, held: Vec::new(), longest }
+    }
+
+    /// Where the first text may begin of which only a part is there; the end of the input if nowhere.
+    fn open(&self, input: &[u8], from: usize) -> usize {
+        let start = from.max(input.len().saturating_sub(self.longest.saturating_sub(1)));
+        let begins = |i: &usize| {
+            let rest = &input[*i..];
+            self.texts.iter().any(|(text, _)| {
+                text.len() > rest.len()
+                    && text[0].eq_ignore_ascii_case(&rest[0])
+                    && text.iter().zip(rest).all(|(a, b)| a.eq_ignore_ascii_case(b))
+            })
+        };
+        (start..input.len()).find(begins).unwrap_or(input.len())
+    }
+
+    /// A text has had its turn.
+    fn spend(&mut self, i: usize) {
+        self.texts.remove(i);
+        let only: Vec<&[u8]> = self.texts.iter().map(|(text, _)| text.as_slice()).collect();
+        self.finder = if only.is_empty() { None } else { finder(&only) };
+    }
+
+    /// Replaces what is complete, gives how much of the input is done with.
+    fn replace(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> usize {
+        let mut at = 0;
+        let mut open = if last { input.len() } else { self.open(input, 0) };
+        while let Some(f) = &self.finder {
+            if open < at {
+                open = self.open(input, at);
+            }
+            let found = f.find(Input::new(input).range(at..).anchored(Anchored::No));
+            let Some(m) = found.filter(|m| m.start() < open || last) else { break };
+            out.extend_from_slice(&input[at..m.start()]);
+            at = m.end();
+            let i = m.pattern().as_usize();
+            if let Some((_, by)) = self.texts.get(i) {
+                out.extend_from_slice(by);
+            }
+            if self.once {
+                self.spend(i);
+                open = if last { input.len() } else { self.open(input, at) };
+            }
+        }
+        let end = if self.finder.is_none() { input.len() } else { open.max(at) };
+        out.extend_from_slice(&input[at..end]);
+        end
+    }
+}
+
+impl BodyFilter for Replace {
+    fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), Broken> {
+        if self.held.is_empty() {
+            let done = self.replace(input, last, out);
+            self.held.extend_from_slice(&input[done..]);
+            return Ok(());
+        }
+        let mut all = std::mem::take(&mut self.held);
+        all.extend_from_slice(input);
+        let done = self.replace(&all, last, out);
+        all.drain(..done);
+        self.held = all;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn replaced(pairs: &[(&str, &str)], once: bool, pieces: &[&[u8]]) -> String {
+        let texts: Vec<(Vec<u8>, Vec<u8>)> = pairs.iter().map(|(a, b)| ((*a).into(), (*b).into())).collect();
+        let only: Vec<&[u8]> = texts.iter().map(|(text, _)| text.as_slice()).collect();
+        let mut f = Replace::new(finder(&only).expect("built"), texts.clone(), once);
+        let mut out = Vec::new();
+        for (i, p) in pieces.iter().enumerate() {
+            f.feed(p, i + 1 == pieces.len(), &mut out).expect("never broken");
+        }
+        String::from_utf8(out).expect("text")
+    }
+
+    type Case = (&'static [(&'static str, &'static str)], &'static str, &'static str, &'static str);
+
+    const CASES: &[Case] = &[
+        (&[("foo", "bar")], "xFOOfoofo", "xbarbarfo", "xbarfoofo"),
+        (&[("ab", "1"), ("abc", "2")], "xabcabd", "x1c1d", "x1cabd"),
+        (&[("abc", "2"), ("ab", "1")], "xabcabdabab", "x21d11", "x21dabab"),
+        (&[("bcd", "1"), ("abc", "2")], "abcdbcd", "2d1", "2d1"),
+        (&[("abcde", "1"), ("bc", "2")], "abcdabcde", "a2d1", "a2d1"),
+        (&[("b", "1"), ("abcd", "2"), ("cde", "3")], "xbcdeabcdx", "x132x", "x132x"),
+        (&[("ab", "1"), ("ab", "2")], "ababab", "111", "12ab"),
+        (&[("aab", "+"), ("yyz", "-")], "yyzyyzaabaabyyz", "--++-", "-yyz+aabyyz"),
+    ];
+
+    #[test]
+    fn however_the_text_is_cut() {
+        for (pairs, text, all, once) in CASES {
+            let text = text.as_bytes();
+            for i in 0..=text.len() {
+                for j in i..=text.len() {
+                    let pieces = [&text[..i], &text[i..j], &text[j..], b""];
+                    assert_eq!(replaced(pairs, false, &pieces), *all, "{pieces:?}");
+                    assert_eq!(replaced(pairs, true, &pieces), *once, "{pieces:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_may_be_a_beginning_is_held_back() {
+        let mut f = Replace::new(finder(&["za"]).expect("built"), vec![(b"za".into(), b"ZA".into())], true);
+        let mut out = Vec::new();
+        f.feed(b"xyz", false, &mut out).expect("fed");
+        assert_eq!(out, b"xy");
+        f.feed(b"!", false, &mut out).expect("fed");
+        assert_eq!(out, b"xyz!");
+    }
+
+    #[test]
+    fn an_empty_text_is_refused() {
+        assert_eq!(testing::error("sub_filter \"\" x;").as_deref(), Some("empty search pattern"));
+    }
+}

@@ -1,0 +1,22 @@
+//! `zstd` and its kin, with the names of the zstd-nginx-module. What is compressed and how is decided in
+//! [`crate::compress`].
+
+use super::gzip::Level;
+use super::gzip_static::Mode;
+use crate::config::mime_types::MimeTypes;
+use crate::config::value::{Buffers, Size};
+
+crate::settings! {
+    /// `zstd`.
+    "zstd" => on: bool = false;
+    /// `zstd_types`.
+    "zstd_types" => types: MimeTypes = MimeTypes::of(&["text/html"]);
+    /// `zstd_min_length`, bytes.
+    "zstd_min_length" => min_length: Size = Size(20);
+    /// `zstd_comp_level`.
+    "zstd_comp_level" => level: Level<1, 22> = Level(1);
+    /// `zstd_buffers`; output is sent as it gathers, so there is nothing to be sized.
+    "zstd_buffers" => buffers: Buffers = Buffers { count: 32, size: 4096 };
+    /// `zstd_static`.
+    "zstd_static" => ready: Mode = Mode::Off;
+}

@@ -1,0 +1,471 @@
+//! Compressed responses: what clients get of gzip, brotli and zstd, and that nginx sends the same.
+
+use crate::differential::{Oracle, oracle, tool};
+use crate::harness::{Server, Site, raw, wait_for};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// An answer, its body without the chunked coding.
+struct Answer {
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn of(bytes: &[u8]) -> Answer {
+        let at = bytes.windows(4).position(|w| w == b"\r\n\r\n").expect("a head");
+        let head = String::from_utf8_lossy(&bytes[..at]).into_owned();
+        let mut body = bytes[at + 4..].to_vec();
+        if head.contains("Transfer-Encoding: chunked") {
+            body = dechunked(&body);
+        }
+        Answer { head, body }
+    }
+
+    fn field(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|l| l.split_once(": ").filter(|(n, _)| *n == name).map(|(_, v)| v))
+    }
+
+    /// The content, with the tools of the codings.
+    fn content(&self) -> Vec<u8> {
+        match self.field("Content-Encoding") {
+            None => self.body.clone(),
+            _ if self.body.is_empty() => Vec::new(),
+            Some("gzip") => through(&["gzip", "-dc"], &self.body),
+            Some("br") => through(&["brotli", "-dc"], &self.body),
+            Some("zstd") => through(&["zstd", "-dc"], &self.body),
+            Some(other) => panic!("{other}"),
+        }
+    }
+
+    /// The head without what two servers, or two framings, may say differently.
+    fn comparable(&self) -> String {
+        let mut skipped = vec!["Date", "Server", "Content-Length", "Transfer-Encoding"];
+        if self.field("Content-Encoding").is_some() && self.field("ETag").is_some_and(|e| e.starts_with('"'))
+        {
+            // A file that was compressed beforehand: nginx 1.31.5 allows ranges of it, 1.22.1 does not.
+            skipped.push("Accept-Ranges");
+        }
+        let lines = self.head.lines().filter(|l| !skipped.iter().any(|s| l.starts_with(&format!("{s}: "))));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn dechunked(mut body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    loop {
+        let at = body.windows(2).position(|w| w == b"\r\n").expect("a chunk's size");
+        let size = usize::from_str_radix(std::str::from_utf8(&body[..at]).expect("text"), 16).expect("hex");
+        if size == 0 {
+            assert_eq!(&body[at..], b"\r\n\r\n", "the end");
+            return out;
+        }
+        out.extend_from_slice(&body[at + 2..at + 2 + size]);
+        assert_eq!(&body[at + 2 + size..at + 4 + size], b"\r\n");
+        body = &body[at + 4 + size..];
+    }
+}
+
+/// Bytes as a program gives them back.
+fn through(command: &[&str], bytes: &[u8]) -> Vec<u8> {
+    let mut child = (Command::new(command[0]).args(&command[1..]))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the tool runs");
+    let mut input = child.stdin.take().expect("piped");
+    let bytes = bytes.to_vec();
+    let writer = std::thread::spawn(move || drop(input.write_all(&bytes)));
+    let out = child.wait_with_output().expect("output");
+    writer.join().expect("writer");
+    assert!(out.status.success(), "{command:?}");
+    out.stdout
+}
+
+fn text(lines: usize) -> String {
+    (0..lines).map(|i| format!("line {i} of a page, {}\n", i * i % 1009)).collect()
+}
+
+const STAMP: u64 = 1_700_000_000;
+
+fn site(server: &str) -> Site {
+    let site = Site::new(&format!(
+        "worker_processes 1;\nerror_log logs/error.log info;\npid logs/nginx.pid;\nevents {{ }}\n\
+         http {{ access_log off; types {{ text/html html; text/css css; text/plain txt; image/png png; }}\n\
+         proxy_temp_path %DIR%/proxy; root %DIR%/html;\n{server}\n}}\n"
+    ));
+    // Without it the files of a site that root made cannot be read by workers.
+    for (name, lines) in
+        [("small.html", 2), ("page.html", 400), ("big.txt", 60_000), ("a.css", 30), ("a.png", 30)]
+    {
+        site.write(&format!("html/{name}"), &text(lines));
+    }
+    site.write("html/tiny.html", "tiny");
+    site.write("html/empty.html", "");
+    let gz = through(&["gzip", "-nc"], text(50).as_bytes());
+    std::fs::write(site.dir().join("html/only.txt.gz"), gz).expect("written");
+    std::fs::write(site.dir().join("html/broken.txt.gz"), b"\x1f\x8b\x08 this is no gzip").expect("written");
+    for entry in std::fs::read_dir(site.dir().join("html")).expect("directory") {
+        let file = std::fs::File::open(entry.expect("entry").path()).expect("open");
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(STAMP)).expect("time");
+    }
+    site
+}
+
+fn request(method: &str, uri: &str, fields: &str) -> String {
+    format!("{method} {uri} HTTP/1.1\r\nHost: localhost\r\n{fields}Connection: close\r\n\r\n")
+}
+
+fn ask(server: &Server, uri: &str, fields: &str) -> Answer {
+    Answer::of(&server.raw(request("GET", uri, fields).as_bytes()))
+}
+
+const GZIP: &str = "Accept-Encoding: gzip\r\n";
+
+/// Asks nginx and us; heads and contents must agree, however they are coded and framed.
+fn compare(conf: &str, requests: &[String]) {
+    let Some(nginx) = oracle() else { return };
+    let (ours, theirs) = (Server::start_on(site(conf)), Oracle::start(&nginx, site(conf)));
+    let mut differences = String::new();
+    for r in requests {
+        let a = Answer::of(&raw(theirs.addr(), r.as_bytes()));
+        let b = Answer::of(&ours.raw(r.as_bytes()));
+        let built_in = String::from_utf8_lossy(&b.content()).contains("<center>forebay");
+        if a.comparable() != b.comparable() || (!built_in && a.content() != b.content()) {
+            let (a, b) = (a.comparable(), b.comparable());
+            differences.push_str(&format!("== {r:?}\n-- nginx\n{a}\n-- forebay\n{b}\n"));
+        }
+    }
+    assert!(differences.is_empty(), "{differences}");
+}
+
+#[test]
+fn gzip_is_that_of_nginx() {
+    let conf = "server { listen 127.0.0.1:%PORT0%; gzip on; gzip_vary on;\n\
+         location / { }\n\
+         location /types/ { alias %DIR%/html/; gzip_types text/plain text/css; gzip_min_length 1000; gzip_comp_level 9; }\n\
+         location /all/ { alias %DIR%/html/; gzip_types *; gzip_vary off; gzip_http_version 1.0; }\n\
+         location /off/ { alias %DIR%/html/; gzip off; }\n\
+         location /no-agent/ { alias %DIR%/html/; gzip_disable \"bad\" msie6; }\n\
+         location /charset/ { alias %DIR%/html/; charset utf-8; add_header X-A b; expires 1h; }\n\
+         location /proxy/ { proxy_pass http://127.0.0.1:%PORT1%/; gzip_types *; }\n\
+         location /unbuffered/ { proxy_pass http://127.0.0.1:%PORT1%/; proxy_buffering off; gzip_types *; }\n\
+         location /expired/ { alias %DIR%/html/; gzip_proxied expired; }\n\
+         location /expired-is/ { alias %DIR%/html/; gzip_proxied expired; expires epoch; }\n\
+         location /expired-not/ { alias %DIR%/html/; gzip_proxied expired; expires 1h; }\n\
+         location /no-cache/ { alias %DIR%/html/; gzip_proxied no-cache private; add_header Cache-Control \"a, no-cache\"; }\n\
+         location /no-lm/ { alias %DIR%/html/; gzip_proxied no_last_modified; }\n\
+         location /no-etag/ { alias %DIR%/html/; gzip_proxied no_etag; }\n\
+         location /auth/ { alias %DIR%/html/; gzip_proxied auth; }\n\
+         location /any/ { alias %DIR%/html/; gzip_proxied any; }\n\
+         location /ready/ { alias %DIR%/html/; gzip_static on; gunzip on; }\n\
+         location /always/ { alias %DIR%/html/; gzip_static always; gunzip on; }\n\
+         location /return { default_type text/html; return 200 \"a text that is long enough for it\"; }\n\
+         if ($arg_gzip = off) { set $x 1; }\n\
+         location /if/ { alias %DIR%/html/; gzip off; if ($arg_gzip) { gzip on; } } }\n\
+         server { listen 127.0.0.1:%PORT1%; gzip off; add_header X-Back $http_accept_encoding; }";
+    let mut requests = Vec::new();
+    let paths = [
+        "/page.html",
+        "/small.html",
+        "/tiny.html",
+        "/empty.html",
+        "/a.png",
+        "/nothing",
+        "/big.txt",
+        "/types/a.css",
+        "/types/small.html",
+        "/types/big.txt",
+        "/all/a.png",
+        "/all/big.txt",
+        "/off/page.html",
+        "/charset/page.html",
+        "/proxy/page.html",
+        "/proxy/big.txt",
+        "/proxy/empty.html",
+        "/unbuffered/page.html",
+        "/return",
+        "/ready/only.txt",
+        "/ready/page.html",
+        "/always/only.txt",
+        "/no-agent/page.html",
+        "/if/page.html",
+        "/if/page.html?gzip=1",
+    ];
+    for path in paths {
+        for method in ["GET", "HEAD"] {
+            for fields in ["", GZIP, "Accept-Encoding: br, zstd\r\n"] {
+                // Twice: the second time what was made for the first is at hand.
+                requests.push(request(method, path, fields));
+                requests.push(request(method, path, fields));
+            }
+        }
+    }
+    for accept in
+        ["*", "gzip;q=0", "gzip;q=0.5, identity", "identity;q=0", "deflate", "GZIP", "x-gzip", "gzip ; q=1"]
+    {
+        requests.push(request("GET", "/page.html", &format!("Accept-Encoding: {accept}\r\n")));
+    }
+    let via = "Accept-Encoding: gzip\r\nVia: 1.1 proxy\r\n";
+    for place in
+        ["expired", "expired-is", "expired-not", "no-cache", "no-lm", "no-etag", "auth", "any", "types"]
+    {
+        requests.push(request("GET", &format!("/{place}/page.html"), via));
+        requests.push(request("GET", &format!("/{place}/page.html"), &format!("{via}Authorization: x\r\n")));
+    }
+    for agent in ["good", "a BAD one", "Mozilla/4.0 (compatible; MSIE 6.0; Windows)"] {
+        requests.push(request("GET", "/no-agent/page.html", &format!("{GZIP}User-Agent: {agent}\r\n")));
+    }
+    let etag = format!("\"{STAMP:x}-{:x}\"", text(400).len());
+    for condition in [
+        format!("If-None-Match: {etag}"),
+        format!("If-None-Match: W/{etag}"),
+        "If-None-Match: \"other\"".into(),
+        format!("If-Match: {etag}"),
+        format!("If-Match: W/{etag}"),
+        "Range: bytes=0-9".into(),
+        format!("Range: bytes=0-9\r\nIf-Range: {etag}"),
+        format!("Range: bytes=0-9\r\nIf-Range: W/{etag}"),
+        "If-Modified-Since: Tue, 14 Nov 2023 22:13:20 GMT".into(),
+    ] {
+        requests.push(request("GET", "/page.html", &format!("{GZIP}{condition}\r\n")));
+        requests.push(request("GET", "/page.html", &format!("{condition}\r\n")));
+    }
+    requests.push("GET /page.html HTTP/1.0\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n".into());
+    requests.push("GET /all/page.html HTTP/1.0\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n".into());
+    compare(conf, &requests);
+}
+
+const ALL: &str = "server { listen 127.0.0.1:%PORT0%; http2 on; gzip on; brotli on; zstd on;\n\
+     location / { }\n\
+     location /proxy/ { proxy_pass http://127.0.0.1:%PORT1%/; gzip_types *; brotli_types *; zstd_types *; }\n\
+     location /static/ { alias %DIR%/html/; gzip_static on; brotli_static on; zstd_static on; gzip off; } }\n\
+     server { listen 127.0.0.1:%PORT1%; }";
+
+#[test]
+fn clients_get_the_coding_they_like_best() {
+    if !tool("brotli") || !tool("zstd") {
+        return;
+    }
+    let site = site(ALL);
+    for (suffix, text) in [("gz", "gz"), ("br", "br"), ("zst", "zst")] {
+        site.write(&format!("html/page.html.{suffix}"), text);
+    }
+    let server = Server::start_on(site);
+    for (accept, coding) in [
+        ("gzip, deflate, br, zstd", Some("zstd")),
+        ("gzip, deflate, br", Some("br")),
+        ("gzip, br;q=0.9", Some("gzip")),
+        ("*", Some("gzip")),
+        ("identity;q=0, br", Some("br")),
+        ("br;q=0.1, identity;q=0.5", None),
+        ("deflate", None),
+        ("br;q=0, *;q=0", None),
+    ] {
+        let fields = format!("Accept-Encoding: {accept}\r\n");
+        for (path, lines) in [("/page.html", 400), ("/proxy/big.txt", 60_000), ("/page.html", 400)] {
+            let a = ask(&server, path, &fields);
+            assert_eq!(a.field("Content-Encoding"), coding, "{accept}: {}", a.head);
+            assert_eq!(a.field("Vary"), Some("Accept-Encoding"), "{}", a.head);
+            assert!(a.content() == text(lines).as_bytes(), "{accept} {path}");
+            assert_eq!(a.field("ETag").is_some_and(|e| e.starts_with("W/")), coding.is_some(), "{}", a.head);
+        }
+        let ready = ask(&server, "/static/page.html", &fields);
+        let name = coding.map(|c| c.replace("gzip", "gz").replace("zstd", "zst"));
+        assert_eq!(ready.field("Content-Encoding"), coding);
+        assert_eq!(ready.field("Vary"), Some("Accept-Encoding"));
+        if let Some(name) = name {
+            assert_eq!(ready.body, name.as_bytes(), "{accept}");
+        }
+    }
+}
+
+#[test]
+fn a_form_is_made_once_and_anew_when_the_file_changes() {
+    let server = Server::start_on(site(
+        "server { listen 127.0.0.1:%PORT0%; gzip on; gzip_types *; location /cached/ { proxy_cache one;\n\
+         proxy_pass http://127.0.0.1:%PORT1%/; proxy_cache_valid 1h; add_header X-Cache $upstream_cache_status; }\n\
+         location /lean/ { proxy_cache one; proxy_pass http://127.0.0.1:%PORT1%/; proxy_cache_valid 1h; } }\n\
+         proxy_cache_path %DIR%/cache keys_zone=one:1m;\n\
+         server { listen 127.0.0.1:%PORT1%; }",
+    ));
+    for path in ["/page.html", "/big.txt", "/lean/page.html", "/cached/page.html"] {
+        let first = ask(&server, path, GZIP);
+        assert_eq!(first.field("Content-Encoding"), Some("gzip"), "{}", first.head);
+        for _ in 0..4 {
+            let a = ask(&server, path, GZIP);
+            assert_eq!(a.content(), first.content());
+            let kept = a.field("Content-Length").is_some();
+            assert_eq!(kept, path != "/big.txt", "{}", a.head);
+            let plain = ask(&server, path, "");
+            assert_eq!(plain.field("Content-Encoding"), None);
+            assert_eq!(plain.body, first.content());
+        }
+        let (a, b) = (ask(&server, path, GZIP), ask(&server, path, GZIP));
+        assert!(a.body == b.body, "byte for byte");
+    }
+    assert_eq!(ask(&server, "/cached/page.html", GZIP).field("X-Cache"), Some("HIT"));
+    server.site.write("html/page.html", &text(300));
+    let a = ask(&server, "/page.html", GZIP);
+    assert!(a.content() == text(300).as_bytes(), "the new content");
+    assert!(ask(&server, "/cached/page.html", GZIP).content() == text(400).as_bytes(), "the cached one");
+}
+
+#[test]
+fn many_clients_wait_for_one_form() {
+    let server = Server::start_on(site(
+        "server { listen 127.0.0.1:%PORT0%; brotli on; brotli_comp_level 11; brotli_types *; }",
+    ));
+    let addr = server.addr(0);
+    let clients: Vec<_> = (0..16)
+        .map(|i| {
+            let path = if i % 4 == 0 { "/a.css" } else { "/page.html" };
+            let bytes = request("GET", path, "Accept-Encoding: br\r\n");
+            std::thread::spawn(move || (path, raw(addr, bytes.as_bytes())))
+        })
+        .collect();
+    let answers: Vec<_> = clients.into_iter().map(|c| c.join().expect("client")).collect();
+    for (path, bytes) in &answers {
+        let a = Answer::of(bytes);
+        assert_eq!(a.field("Content-Encoding"), Some("br"), "{}", a.head);
+        let other = answers.iter().find(|(p, _)| p == path).expect("itself");
+        assert!(Answer::of(&other.1).body == a.body, "{path}");
+    }
+}
+
+/// What comes from an upstream that is not buffered leaves at once, though it is compressed.
+#[test]
+fn streams_are_flushed() {
+    let back = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+    let port = back.local_addr().expect("bound").port();
+    for (coding, unzip) in [("gzip", "gzip"), ("br", "brotli"), ("zstd", "zstd")] {
+        if !tool(unzip) {
+            continue;
+        }
+        let server = Server::start_on(site(&format!(
+            "server {{ listen 127.0.0.1:%PORT0%; gzip on; brotli on; zstd on;\n\
+             location / {{ proxy_pass http://127.0.0.1:{port}; proxy_buffering off; }} }}"
+        )));
+        let mut client = TcpStream::connect(server.addr(0)).expect("connected");
+        client.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+        let fields = format!("Accept-Encoding: {coding}\r\n");
+        client.write_all(request("GET", "/events", &fields).as_bytes()).expect("sent");
+        let (mut upstream, _) = back.accept().expect("the server asks");
+        let mut head = [0; 4096];
+        assert!(upstream.read(&mut head).expect("a request") > 0);
+        upstream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n").expect("head");
+        let mut got = Vec::new();
+        for i in 0..5 {
+            let before = got.len();
+            upstream.write_all(format!("event {i}, and no more for now\n").as_bytes()).expect("event");
+            // It must come although the upstream says nothing more.
+            wait_for("the event", || {
+                let mut piece = [0; 4096];
+                let n = client.read(&mut piece).expect("before the timeout");
+                assert!(n > 0, "not over yet");
+                got.extend_from_slice(&piece[..n]);
+                let head = got.windows(4).position(|w| w == b"\r\n\r\n")? + 4;
+                (got.len() > before.max(head) + 5).then_some(())
+            });
+        }
+        drop(upstream);
+        client.read_to_end(&mut got).expect("the rest");
+        let a = Answer::of(&got);
+        assert_eq!(a.field("Content-Encoding"), Some(coding));
+        let content = String::from_utf8(a.content()).expect("text");
+        assert_eq!(content.lines().count(), 5);
+        assert!(content.starts_with("event 0") && content.ends_with("event 4, and no more for now\n"));
+    }
+}
+
+#[test]
+fn a_broken_gzip_file_breaks_only_its_response() {
+    let server = Server::start_on(site(
+        "server { listen 127.0.0.1:%PORT0%; location / { gzip_static always; gunzip on; } }",
+    ));
+    let bytes = server.raw(request("GET", "/broken.txt", "").as_bytes());
+    assert!(!bytes.ends_with(b"0\r\n\r\n"), "not complete");
+    server.wait_for_log("inflate() failed while sending response to client", 1);
+    assert!(ask(&server, "/only.txt", "").content() == text(50).as_bytes(), "others are well");
+}
+
+#[test]
+fn curl_understands_all_of_it() {
+    if !tool("curl") {
+        return;
+    }
+    let server = Server::start_on(site(ALL));
+    for path in ["page.html", "proxy/big.txt", "small.html"] {
+        let url = format!("http://{}/{path}", server.addr(0));
+        let get = |args: &[&str]| {
+            Command::new("curl").args(["-sS"]).args(args).arg(&url).output().expect("curl").stdout
+        };
+        let plain = get(&[]);
+        assert!(!plain.is_empty());
+        assert!(get(&["--compressed"]) == plain, "{path}");
+        assert!(get(&["--compressed", "--http2-prior-knowledge"]) == plain, "{path} over h2");
+    }
+}
+
+#[test]
+fn the_ratio_is_logged() {
+    let conf = "log_format r '$uri $gzip_ratio $brotli_ratio $zstd_ratio'; access_log logs/r.log r;\n";
+    let server = Server::start_on(site(&format!(
+        "{conf}{}",
+        ALL.replace("location / { }", "location / { gzip_types *; }")
+    )));
+    for (path, coding) in
+        [("/page.html", "gzip"), ("/page.html", "br"), ("/big.txt", "gzip"), ("/page.html", "zstd")]
+    {
+        ask(&server, path, &format!("Accept-Encoding: {coding}\r\n"));
+    }
+    ask(&server, "/page.html", "");
+    let log = wait_for("the log", || {
+        let log = server.site.read("logs/r.log");
+        (log.lines().count() == 5).then_some(log)
+    });
+    let columns: Vec<Vec<&str>> = log.lines().map(|l| l.split(' ').skip(1).collect()).collect();
+    for (line, column) in [(0, 0), (1, 1), (2, 0), (3, 2)] {
+        let ratio: f64 = columns[line][column].parse().expect("a number");
+        assert!(ratio > 2.0 && columns[line].iter().filter(|c| **c == "-").count() == 2, "{log}");
+    }
+    assert_eq!(columns[4], ["-", "-", "-"]);
+}
+
+#[test]
+fn replaced_text_is_that_of_nginx() {
+    let server = "server { listen 127.0.0.1:%PORT0%; sub_filter_types text/html text/plain;\n\
+         location / { sub_filter page PAGE; sub_filter line $arg_a; gzip on; }\n\
+         location /all/ { alias %DIR%/html/; sub_filter_once off; sub_filter_last_modified on;\n\
+         sub_filter 0 zero; sub_filter abc ABC; sub_filter xyz ''; }\n\
+         location /proxy/ { proxy_pass http://127.0.0.1:%PORT1%/; sub_filter_once off; sub_filter E 3; }\n\
+         location /kept/ { proxy_pass http://127.0.0.1:%PORT1%/; sub_filter_last_modified on; sub_filter a b; }\n\
+         location /text { default_type text/plain; sub_filter_once off; sub_filter $arg_x y; return 200 $args; } }\n\
+         server { listen 127.0.0.1:%PORT1%; }";
+    let mut requests = Vec::new();
+    let paths = [
+        "/page.html",
+        "/small.html?a=b",
+        "/a.css",
+        "/empty.html",
+        "/big.txt",
+        "/nothing",
+        "/all/big.txt",
+        "/all/page.html",
+        "/proxy/page.html",
+        "/proxy/empty.html",
+        "/kept/page.html",
+        "/kept/a.css",
+        "/text?x=a&aA.",
+        "/text?aaa",
+    ];
+    for path in paths {
+        for (method, fields) in [("GET", ""), ("HEAD", ""), ("GET", "Range: bytes=0-3\r\n"), ("GET", GZIP)] {
+            requests.push(request(method, path, fields));
+        }
+        requests.push(request("GET", path, "").replace("HTTP/1.1", "HTTP/1.0"));
+    }
+    compare(server, &requests);
+}
