@@ -6,12 +6,18 @@
 //! [`stats`] and [`compare`] tell whether two targets differ; the tuner uses them too. The rest is command
 //! line and output.
 
+pub mod compare;
 pub mod engine;
 pub mod histogram;
 pub mod load;
+pub mod observe;
 pub mod record;
+pub mod run;
 pub mod schedule;
+pub mod signals;
+pub mod stats;
 pub mod url;
+pub mod verdict;
 
 /// Why there is nothing to measure.
 #[derive(Debug, thiserror::Error)]

@@ -1,0 +1,1 @@
+pub const ROUNDS: usize = 20;
