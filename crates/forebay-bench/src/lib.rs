@@ -6,18 +6,28 @@
 //! [`stats`] and [`compare`] tell whether two targets differ; the tuner uses them too. The rest is command
 //! line and output.
 
+pub mod ab;
+pub mod agent;
+pub mod cli;
 pub mod compare;
 pub mod engine;
 pub mod histogram;
 pub mod load;
+pub mod matrix;
 pub mod observe;
+pub mod options;
+pub mod output;
 pub mod record;
 pub mod run;
 pub mod schedule;
 pub mod signals;
+pub mod sources;
 pub mod stats;
+pub mod tls;
+pub mod units;
 pub mod url;
 pub mod verdict;
+pub mod wrk;
 
 /// Why there is nothing to measure.
 #[derive(Debug, thiserror::Error)]

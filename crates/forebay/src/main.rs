@@ -1,7 +1,7 @@
 //! The forebay web server: nginx's command line, processes and signals.
 //!
 //! One program in three roles: [`server`] and its [`master`], started by people; [`worker`], started by the
-//! master; and the subcommands `check`, `explain` and `serve`.
+//! master; and the subcommands `bench`, `check`, `explain` and `serve`.
 
 mod check;
 mod cli;
@@ -38,5 +38,5 @@ fn main() -> ExitCode {
 /// nginx's options begin with a dash; what does not, and is a known word, is a subcommand.
 fn is_subcommand(arguments: &[OsString]) -> bool {
     let word = arguments.get(1).and_then(|word| word.to_str());
-    matches!(word, Some("check" | "explain" | "serve" | "help" | "--help" | "--version"))
+    matches!(word, Some("bench" | "check" | "explain" | "serve" | "help" | "--help" | "--version"))
 }

@@ -1,4 +1,4 @@
-//! What is this program's own: `check`, `explain`, `serve`.
+//! What is this program's own: `check`, `explain`, `bench`, `serve`.
 
 use crate::cli::Options;
 use crate::{check, explain, serve};
@@ -27,8 +27,18 @@ enum Wish {
     Check(CheckArgs),
     /// Show each effective setting and where it comes from
     Explain(Where),
+    /// Load a server and measure it
+    #[command(disable_help_flag = true)]
+    Bench(BenchArgs),
     /// Serve a folder, or the demo site, without a configuration
     Serve(ServeArgs),
+}
+
+/// `forebay bench` reads its arguments itself.
+#[derive(Args)]
+struct BenchArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    rest: Vec<OsString>,
 }
 
 /// Which configuration.
@@ -92,6 +102,7 @@ pub fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     match line.command {
         Wish::Check(args) => check(args),
         Wish::Explain(place) => explain::main(&place.options()),
+        Wish::Bench(args) => forebay_bench::cli::main(args.rest),
         Wish::Serve(args) => serve::main(&args, arguments, titled),
     }
 }

@@ -329,15 +329,20 @@ impl<'a> Worker<'a> {
                 usage = Some(Usage::now());
             }
             let halt = stop.load(Ordering::Relaxed);
-            if self.ctx.issuing && (now >= times.end || halt) {
-                self.ctx.issuing = false;
+            if stopped.is_none() && (now >= times.end || halt) {
                 self.ctx.times.end = self.ctx.times.end.min(now);
                 stopped = Some((now.min(times.end), usage.unwrap_or_else(Usage::now).until_now()));
                 drain_until = now.saturating_add(if halt { 0 } else { drain });
+            }
+            // In an open loop what was due before the end is still sent.
+            let waiting = self.ctx.schedule.is_some() && self.ctx.next_due < self.ctx.times.end && !halt;
+            if self.ctx.issuing && stopped.is_some() && !waiting {
+                self.ctx.issuing = false;
                 self.close_idle();
             }
             let spent = self.ctx.budget == Some(0) && self.ctx.again.is_empty();
-            if (!self.ctx.issuing || spent) && (self.ctx.in_flight == 0 || now >= drain_until) {
+            let over = stopped.is_some() && now >= drain_until;
+            if over || (!self.ctx.issuing || spent) && self.ctx.in_flight == 0 {
                 break;
             }
             while self.ctx.issuing && self.ctx.next_due <= now && self.ctx.schedule.is_some() {
@@ -375,8 +380,10 @@ impl<'a> Worker<'a> {
             if let Some(Reverse((at, _))) = self.timers.peek() {
                 until = until.min(*at);
             }
-            if self.ctx.issuing {
+            if stopped.is_none() {
                 until = until.min(times.end);
+            } else {
+                until = until.min(drain_until);
             }
             self.wait(&mut events, until)?;
             for event in &events {
@@ -435,8 +442,6 @@ impl<'a> Worker<'a> {
 
     /// Connections without a request are of no more use after the end.
     fn close_idle(&mut self) {
-        self.queue.clear();
-        self.timers.clear();
         for conn in &mut self.conns {
             let idle = conn.first.is_none()
                 && conn.flights.is_empty()
@@ -685,6 +690,17 @@ impl<'a> Worker<'a> {
                 return self.end(slot, Some(kind));
             }
         }
+        if conn.tls.is_some() {
+            // Content that came with the end of the handshake.
+            plain.clear();
+            let result = decrypt(ctx, conn, plain, &[]).and_then(|()| match plain.is_empty() {
+                true => Ok(()),
+                false => write(ctx, conn, plain),
+            });
+            if let Err(kind) = result {
+                return self.end(slot, Some(kind));
+            }
+        }
         if ctx.load.per_connection != 1
             && let Some(flight) = &mut conn.first
         {
@@ -917,7 +933,9 @@ fn decrypt(ctx: &mut Ctx<'_>, conn: &mut Conn, plain: &mut Vec<u8>, data: &[u8])
     let Some(mut tls) = conn.tls.take() else { return Ok(()) };
     let result = (|| {
         let mut data = data;
-        while !data.is_empty() {
+        let mut first = true;
+        while first || !data.is_empty() {
+            first = false;
             tls.read_tls(&mut data).map_err(|_| Failure::Tls)?;
             if let Err(e) = tls.process_new_packets() {
                 ctx.note(|| e.to_string());
@@ -925,7 +943,8 @@ fn decrypt(ctx: &mut Ctx<'_>, conn: &mut Conn, plain: &mut Vec<u8>, data: &[u8])
                 let _ = tls.write_tls(&mut conn.out);
                 return Err(if conn.phase == Phase::Handshaking { Failure::Tls } else { Failure::Read });
             }
-            loop {
+            // What the server says at once is for the protocol that is set up when the handshake is over.
+            while conn.phase == Phase::Open {
                 let mut reader = tls.reader();
                 let n = match reader.fill_buf() {
                     Ok(content) if !content.is_empty() => {
