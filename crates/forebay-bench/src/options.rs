@@ -118,6 +118,9 @@ pub struct LoadArgs {
     /// Allow addresses that are not of this machine or a private network
     #[arg(long)]
     pub i_own_this_target: bool,
+    /// Content of a job that another machine sent, in place of `body`.
+    #[arg(skip)]
+    pub content: Option<Vec<u8>>,
 }
 
 impl LoadArgs {
@@ -128,6 +131,30 @@ impl LoadArgs {
         // Every argument has a default or is optional.
         let matches = command.get_matches_from(["x"]);
         LoadArgs::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
+    }
+
+    /// Whether files are named.
+    pub fn files(&self) -> bool {
+        self.urls.is_some()
+            || self.access_log.is_some()
+            || self.nginx_conf.is_some()
+            || self.ca.is_some()
+            || self.server_pid.is_some()
+    }
+
+    /// The content to send.
+    ///
+    /// # Errors
+    /// Those of the file that it is in.
+    pub fn bytes(&self) -> Result<Option<Vec<u8>>, Error> {
+        Ok(match (self.content.as_ref(), self.body.as_deref()) {
+            (Some(content), _) => Some(content.clone()),
+            (None, None) => None,
+            (None, Some(text)) => Some(match text.strip_prefix('@') {
+                Some(file) => std::fs::read(file).map_err(Error::io(file))?,
+                None => text.as_bytes().to_vec(),
+            }),
+        })
     }
 
     fn wanted(&self, urls: &[String]) -> Result<Vec<Wanted>, Error> {
@@ -158,20 +185,14 @@ impl LoadArgs {
                 .ok_or_else(|| Error::Usage(format!("field \"{text}\": expected \"Name: value\"")))?;
             fields.push((name.trim().to_owned(), value.trim().to_owned()));
         }
-        let body = match self.body.as_deref() {
-            None => Vec::new(),
-            Some(text) => match text.strip_prefix('@') {
-                Some(file) => std::fs::read(file).map_err(Error::io(file))?,
-                None => text.as_bytes().to_vec(),
-            },
-        };
+        let body = self.bytes()?;
         for wanted in &mut all {
             for field in &fields {
                 wanted.fields.retain(|(name, _)| !(name == "Host" && field.0.eq_ignore_ascii_case("host")));
                 wanted.fields.push(field.clone());
             }
-            if self.body.is_some() {
-                wanted.body.clone_from(&body);
+            if let Some(body) = &body {
+                wanted.body.clone_from(body);
                 wanted.method = "POST".into();
             }
             if let Some(method) = &self.method {
