@@ -173,6 +173,7 @@ Subcommands:
   serve [DIR]   : serve a folder, or the demo site, without a configuration
   check [FILE]  : report all errors of a configuration at once
   explain       : show each effective setting and where it comes from
+  bench URL     : load a server and measure it
 
 "
     )

@@ -1,7 +1,7 @@
 //! The forebay web server: nginx's command line, processes and signals.
 //!
 //! One program in three roles: [`server`] and its [`master`], started by people; [`worker`], started by the
-//! master; and the subcommands `check`, `explain` and `serve`.
+//! master; and the subcommands `bench`, `check`, `explain` and `serve`.
 
 mod check;
 mod cli;

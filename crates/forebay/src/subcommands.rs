@@ -1,4 +1,4 @@
-//! What is this program's own: `check`, `doctor`, `explain`, `fmt`, `serve`.
+//! What is this program's own: `bench`, `check`, `doctor`, `explain`, `fmt`, `serve`.
 
 use crate::cli::Options;
 use crate::{check, doctor, explain, fmt, serve};
@@ -31,8 +31,18 @@ enum Wish {
     Doctor(DoctorArgs),
     /// Format configuration files: layout only, comments are kept
     Fmt(FmtArgs),
+    /// Load a server and measure it
+    #[command(disable_help_flag = true)]
+    Bench(BenchArgs),
     /// Serve a folder, or the demo site, without a configuration
     Serve(ServeArgs),
+}
+
+/// `forebay bench` reads its arguments itself.
+#[derive(Args)]
+struct BenchArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    rest: Vec<OsString>,
 }
 
 /// Which configuration.
@@ -145,6 +155,7 @@ pub fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         Wish::Explain(place) => explain::main(&place.options()),
         Wish::Doctor(args) => doctor::main(args),
         Wish::Fmt(args) => fmt::main(&args),
+        Wish::Bench(args) => forebay_bench::cli::main(args.rest),
         Wish::Serve(args) => serve::main(&args, arguments, titled),
     }
 }

@@ -1,0 +1,459 @@
+//! Several machines load one target: `bench agent` waits for work, `bench --agents` hands it out and merges
+//! what comes back.
+//!
+//! Both sides prove that they know the secret (HMAC-SHA256 over fresh random numbers), and each job and
+//! result carries a MAC of its own. What is sent is not encrypted: it holds URLs, fields and figures.
+
+use crate::engine::Outcome;
+use crate::histogram::Histogram;
+use crate::load::Load;
+use crate::options::{Arrival, LoadArgs};
+use crate::record::{FAILURES, Record, ThreadUse};
+use crate::run::{self, Report};
+use crate::url::Address;
+use crate::verdict::{self, Finding};
+use crate::Error;
+use aws_lc_rs::hmac;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use clap::{Args, Parser};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longest message of a peer.
+const MESSAGE: usize = 64 << 20;
+/// Longest message of a peer that has not proved anything yet.
+const GREETING: usize = 1024;
+/// Shortest secret.
+const SECRET: usize = 16;
+/// How long a peer may take for a message that is due at once.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// `bench agent`.
+#[derive(Args, Debug)]
+pub struct AgentArgs {
+    /// Address and port to wait at
+    #[arg(long, default_value = "127.0.0.1:7700")]
+    pub listen: String,
+    /// File with the shared secret, 16 bytes or more
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: PathBuf,
+    /// Hosts that may be loaded
+    #[arg(long, value_name = "LIST", value_delimiter = ',', required = true)]
+    pub allow: Vec<String>,
+    /// Longest run that is accepted
+    #[arg(long, default_value = "1h", value_parser = crate::units::duration)]
+    pub longest: Duration,
+    /// End after one run
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// A job is a command line without files.
+#[derive(Parser)]
+struct Job {
+    urls: Vec<String>,
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+fn secret(file: &Path) -> Result<hmac::Key, Error> {
+    let bytes = std::fs::read(file).map_err(Error::io(file.display()))?;
+    let text = bytes.trim_ascii();
+    if text.len() < SECRET {
+        return Err(Error::Usage(format!("{}: the secret needs {SECRET} bytes or more", file.display())));
+    }
+    Ok(hmac::Key::new(hmac::HMAC_SHA256, text))
+}
+
+fn nonce() -> Result<String, Error> {
+    let mut bytes = [0u8; 32];
+    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| Error::Usage("no random numbers".into()))?;
+    Ok(BASE64.encode(bytes))
+}
+
+/// A connection between leader and agent.
+struct Peer {
+    stream: TcpStream,
+    key: hmac::Key,
+    name: String,
+    /// Both nonces, in the order leader, agent: ties every MAC to this conversation.
+    session: String,
+}
+
+impl Peer {
+    fn lost(&self) -> impl FnOnce(std::io::Error) -> Error {
+        Error::io(format!("agent connection {}", self.name))
+    }
+
+    fn write(&mut self, value: &Value) -> Result<(), Error> {
+        let text = value.to_string();
+        let mut bytes = (text.len() as u32).to_be_bytes().to_vec();
+        bytes.extend_from_slice(text.as_bytes());
+        self.stream.write_all(&bytes).map_err(self.lost())
+    }
+
+    fn read(&mut self, most: usize) -> Result<Value, Error> {
+        let mut length = [0u8; 4];
+        self.stream.read_exact(&mut length).map_err(self.lost())?;
+        let length = u32::from_be_bytes(length) as usize;
+        if length > most {
+            return Err(Error::Usage(format!("{}: a message of {length} bytes is too long", self.name)));
+        }
+        let mut text = vec![0; length];
+        self.stream.read_exact(&mut text).map_err(self.lost())?;
+        serde_json::from_slice(&text).map_err(|_| Error::Usage(format!("{}: no message of an agent", self.name)))
+    }
+
+    fn mac(&self, role: &str, text: &str) -> String {
+        BASE64.encode(hmac::sign(&self.key, format!("{role}\n{}\n{text}", self.session).as_bytes()))
+    }
+
+    fn check(&self, role: &str, text: &str, mac: &Value) -> Result<(), Error> {
+        let tag = mac.as_str().and_then(|m| BASE64.decode(m).ok()).unwrap_or_default();
+        let data = format!("{role}\n{}\n{text}", self.session);
+        hmac::verify(&self.key, data.as_bytes(), &tag)
+            .map_err(|_| Error::Usage(format!("{}: the secret is another one", self.name)))
+    }
+
+    fn send(&mut self, role: &str, content: &Value) -> Result<(), Error> {
+        let text = content.to_string();
+        let mac = self.mac(role, &text);
+        self.write(&json!({"text": text, "mac": mac}))
+    }
+
+    fn receive(&mut self, role: &str) -> Result<Value, Error> {
+        let value = self.read(MESSAGE)?;
+        let text = value["text"].as_str().unwrap_or_default();
+        self.check(role, text, &value["mac"])?;
+        serde_json::from_str(text).map_err(|_| Error::Usage(format!("{}: no message of an agent", self.name)))
+    }
+}
+
+/// Runs `bench agent`.
+///
+/// # Errors
+/// It cannot listen, or a host that is allowed has no address.
+pub fn main(args: &AgentArgs) -> Result<u8, Error> {
+    let key = secret(&args.secret_file)?;
+    let mut allowed = BTreeSet::new();
+    for host in &args.allow {
+        let found = (host.as_str(), 0).to_socket_addrs().map_err(|e| Error::Resolve(host.clone(), e))?;
+        allowed.extend(found.map(|a| a.ip()));
+    }
+    let listener = TcpListener::bind(&args.listen).map_err(Error::io(&args.listen))?;
+    let addr = listener.local_addr().map_err(Error::io(&args.listen))?;
+    println!("agent at {addr}, loads {}", args.allow.join(", "));
+    listener.set_nonblocking(true).map_err(Error::io(&args.listen))?;
+    while !crate::signals::interrupted() {
+        let Ok((stream, peer)) = listener.accept() else {
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        };
+        match serve(stream, peer.to_string(), &key, &allowed, args.longest) {
+            Ok(()) => {
+                eprintln!("{peer}: done");
+                if args.once {
+                    break;
+                }
+            }
+            Err(e) => eprintln!("{peer}: {e}"),
+        }
+    }
+    Ok(0)
+}
+
+fn serve(
+    stream: TcpStream,
+    name: String,
+    key: &hmac::Key,
+    allowed: &BTreeSet<IpAddr>,
+    longest: Duration,
+) -> Result<(), Error> {
+    stream.set_nonblocking(false).map_err(Error::io(&name))?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(Error::io(&name))?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(Error::io(&name))?;
+    let own = nonce()?;
+    let mut peer = Peer { stream, key: key.clone(), name, session: String::new() };
+    peer.write(&json!({"forebay": "bench agent", "version": 1, "nonce": own}))?;
+    let hello = peer.read(GREETING)?;
+    peer.session = format!("{}\n{own}", hello["nonce"].as_str().unwrap_or_default());
+    peer.check("leader", "", &hello["mac"])?;
+    let proof = peer.mac("agent", "");
+    peer.write(&json!({"mac": proof}))?;
+    let job = peer.receive("job")?;
+    let load = match accept(&job, allowed, longest) {
+        Ok(load) => load,
+        Err(e) => {
+            peer.send("answer", &json!({"refused": e.to_string()}))?;
+            return Err(e);
+        }
+    };
+    peer.send("answer", &json!({"ready": true}))?;
+    // The leader waits for the slowest agent here.
+    peer.stream.set_read_timeout(Some(PATIENCE * 6)).map_err(peer.lost())?;
+    peer.receive("go")?;
+    peer.stream.set_nonblocking(true).map_err(peer.lost())?;
+    let watch = peer.stream.try_clone().map_err(peer.lost())?;
+    let report = run::run(&load, None, |_| {
+        // Bytes or the end: either way the leader wants no more.
+        let quiet = matches!(watch.peek(&mut [0]), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock);
+        quiet && !crate::signals::interrupted()
+    });
+    peer.stream.set_nonblocking(false).map_err(peer.lost())?;
+    match report {
+        Ok(report) => peer.send("result", &to_json(&report)),
+        Err(e) => peer.send("result", &json!({"refused": e.to_string()})),
+    }
+}
+
+fn accept(job: &Value, allowed: &BTreeSet<IpAddr>, longest: Duration) -> Result<Load, Error> {
+    let words = job["args"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let words = words.iter().filter_map(Value::as_str).map(str::to_owned);
+    let mut job_args = Job::try_parse_from(std::iter::once("job".to_owned()).chain(words))
+        .map_err(|e| Error::Usage(e.to_string()))?;
+    let args = &mut job_args.load;
+    if args.files() || args.body.is_some() {
+        return Err(Error::Usage("a job may not name files of the agent".into()));
+    }
+    args.content = match job["body"].as_str() {
+        None => None,
+        Some(text) => Some(BASE64.decode(text).map_err(|_| Error::Usage("the body is not base64".into()))?),
+    };
+    // The list of allowed hosts is what decides here.
+    args.i_own_this_target = true;
+    args.many_hosts = true;
+    let (mut load, _) = args.load(&job_args.urls)?;
+    for origin in &load.origins {
+        match &origin.address {
+            Address::Tcp(addr) if allowed.contains(&addr.ip()) => {}
+            _ => return Err(Error::Usage(format!("{} was not allowed when the agent was started", origin.name))),
+        }
+    }
+    let limit = match load.stop {
+        crate::load::Stop::After(time) => time + load.warmup,
+        crate::load::Stop::Count(..) => Duration::ZERO,
+    };
+    if limit > longest {
+        return Err(Error::Usage(format!("a run may take {} s at most", longest.as_secs())));
+    }
+    if let crate::load::Stop::Count(n, _) = load.stop {
+        load.stop = crate::load::Stop::Count(n, Some(longest));
+    }
+    Ok(load)
+}
+
+/// Hands a load out to agents and gives the sum.
+///
+/// # Errors
+/// An agent cannot be reached, refuses, or is lost.
+pub fn lead(agents: &[String], file: Option<&Path>, args: &LoadArgs, urls: &[String]) -> Result<Report, Error> {
+    let file = file.ok_or_else(|| Error::Usage("--agents needs --secret-file".into()))?;
+    let key = secret(file)?;
+    if args.files() {
+        return Err(Error::Usage("--urls, --access-log, --nginx-conf and --ca are not handed to agents".into()));
+    }
+    if args.find_limit.is_some() {
+        return Err(Error::Usage("--find-limit is not for agents".into()));
+    }
+    if args.connections < agents.len() as u64 || args.requests.is_some_and(|n| n < agents.len() as u64) {
+        return Err(Error::Usage(format!("{} agents need as many connections and requests", agents.len())));
+    }
+    // Mistakes are told before anybody is asked.
+    let (load, _) = args.load(urls)?;
+    let mut peers = Vec::new();
+    for (index, agent) in agents.iter().enumerate() {
+        let mut peer = greet(agent, &key)?;
+        peer.send("job", &job(args, urls, index as u64, agents.len() as u64)?)?;
+        let answer = peer.receive("answer")?;
+        if let Some(why) = answer["refused"].as_str() {
+            return Err(Error::Usage(format!("{agent} refuses: {why}")));
+        }
+        peers.push(peer);
+    }
+    for peer in &mut peers {
+        peer.send("go", &json!({}))?;
+    }
+    let mut outcome = Outcome::default();
+    let mut findings = Vec::new();
+    for (index, peer) in peers.iter_mut().enumerate() {
+        let longest = args.duration + load.warmup + args.timeout * 2 + PATIENCE * 6;
+        let wait = if args.requests.is_some() { None } else { Some(longest) };
+        peer.stream.set_read_timeout(wait).map_err(peer.lost())?;
+        let result = peer.receive("result")?;
+        if let Some(why) = result["refused"].as_str() {
+            return Err(Error::Usage(format!("{}: {why}", peer.name)));
+        }
+        let bad = || Error::Usage(format!("{}: not the result of an agent", peer.name));
+        let one = from_json(&result).ok_or_else(bad)?;
+        outcome.record.merge(&one.record);
+        outcome.threads.extend(one.threads);
+        outcome.measured = outcome.measured.max(one.measured);
+        outcome.first_error = outcome.first_error.take().or(one.first_error);
+        outcome.interrupted |= one.interrupted;
+        for finding in result["findings"].as_array().into_iter().flatten() {
+            if finding["client"].as_bool() == Some(true) {
+                let text = format!("agent {}: {}", agents[index], finding["text"].as_str().unwrap_or_default());
+                findings.push(Finding { void: finding["void"].as_bool() == Some(true), client: true, text });
+            }
+        }
+    }
+    let mut report = Report {
+        target: load.origins.iter().map(|o| o.name.as_str()).collect::<Vec<_>>().join(" "),
+        manner: format!("{} agents: {}", agents.len(), agents.join(", ")),
+        connections: load.connections,
+        rate: load.rate,
+        outcome,
+        points: Vec::new(),
+        server: None,
+        machine: (0.0, 0.0),
+        findings: Vec::new(),
+    };
+    report.findings = verdict::judge(&report);
+    report.findings.retain(|f| !f.client);
+    report.findings.extend(findings);
+    Ok(report)
+}
+
+fn greet(agent: &str, key: &hmac::Key) -> Result<Peer, Error> {
+    let addr = agent.to_socket_addrs().map_err(|e| Error::Resolve(agent.into(), e))?.next();
+    let addr = addr.ok_or_else(|| Error::Usage(format!("{agent} has no address")))?;
+    let stream = TcpStream::connect_timeout(&addr, PATIENCE).map_err(Error::io(agent))?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(Error::io(agent))?;
+    let own = nonce()?;
+    let mut peer = Peer { stream, key: key.clone(), name: agent.to_owned(), session: String::new() };
+    let hello = peer.read(GREETING)?;
+    peer.session = format!("{own}\n{}", hello["nonce"].as_str().unwrap_or_default());
+    let mac = peer.mac("leader", "");
+    peer.write(&json!({"nonce": own, "mac": mac}))?;
+    let proof = match peer.read(GREETING) {
+        Ok(proof) => proof,
+        Err(_) => return Err(Error::Usage(format!("{agent} hung up: is the secret the same?"))),
+    };
+    peer.check("agent", "", &proof["mac"])?;
+    Ok(peer)
+}
+
+/// The share of one agent, as a command line.
+fn job(args: &LoadArgs, urls: &[String], index: u64, of: u64) -> Result<Value, Error> {
+    let share = |n: u64| n / of + u64::from(index < n % of);
+    let ms = |t: Duration| format!("{}us", t.as_micros());
+    let mut words: Vec<String> = Vec::new();
+    let mut put = |name: &str, value: String| words.push(format!("--{name}={value}"));
+    put("connections", share(args.connections).to_string());
+    put("duration", ms(args.duration));
+    if let Some(n) = args.requests {
+        put("requests", share(n).to_string());
+    }
+    if let Some(t) = args.warmup {
+        put("warmup", ms(t));
+    }
+    if let Some(rate) = args.rate()? {
+        put("rate", format!("{}..{}", rate.from / of as f64, rate.to / of as f64));
+        put("arrival", if args.arrival == Arrival::Poisson { "poisson" } else { "constant" }.into());
+    }
+    put("streams", args.streams.to_string());
+    put("pipeline", args.pipeline.to_string());
+    put("think", ms(args.think));
+    put("timeout", ms(args.timeout));
+    put("threads", args.threads.to_string());
+    put("seed", (args.seed + index).to_string());
+    if let Some(n) = args.per_connection {
+        put("per-connection", n.to_string());
+    }
+    if let Some(method) = &args.method {
+        put("method", method.clone());
+    }
+    args.headers.iter().for_each(|h| put("header", h.clone()));
+    if !args.expect_status.is_empty() {
+        put("expect-status", args.expect_status.iter().map(ToString::to_string).collect::<Vec<_>>().join(","));
+    }
+    if let Some(n) = args.expect_length {
+        put("expect-length", n.to_string());
+    }
+    if let Some(text) = &args.expect_body {
+        put("expect-body", text.clone());
+    }
+    for (set, name) in [
+        (args.http2, "http2"),
+        (args.no_keepalive, "no-keepalive"),
+        (args.insecure, "insecure"),
+        (args.resume, "resume"),
+    ] {
+        if set {
+            words.push(format!("--{name}"));
+        }
+    }
+    words.push("--".into());
+    words.extend(urls.iter().cloned());
+    let body = args.bytes()?.map(|b| BASE64.encode(b));
+    Ok(json!({"args": words, "body": body}))
+}
+
+fn to_json(report: &Report) -> Value {
+    let r = &report.outcome.record;
+    let threads: Vec<Value> = report
+        .outcome
+        .threads
+        .iter()
+        .map(|t| json!([t.cpu_time, t.run_delay, t.wall, t.switches.0, t.switches.1]))
+        .collect();
+    json!({
+        "counts": [r.ok, r.complete, r.in_time, r.connections, r.resumed, r.retried, r.bytes_in, r.body_in, r.bytes_out],
+        "failures": r.failures,
+        "statuses": r.seen().map(|(s, n)| json!([s, n])).collect::<Vec<_>>(),
+        "latency": r.latency.to_text(),
+        "uncorrected": r.uncorrected.to_text(),
+        "lateness": r.lateness.to_text(),
+        "connect": r.connect.to_text(),
+        "handshake": r.handshake.to_text(),
+        "threads": threads,
+        "measured_ns": report.outcome.measured.as_nanos() as u64,
+        "interrupted": report.outcome.interrupted,
+        "first_error": report.outcome.first_error,
+        "findings": report.findings.iter().map(|f| json!({"void": f.void, "client": f.client, "text": f.text})).collect::<Vec<_>>(),
+    })
+}
+
+fn from_json(value: &Value) -> Option<Outcome> {
+    let mut record = Record::default();
+    let counts: Vec<u64> = value["counts"].as_array()?.iter().filter_map(Value::as_u64).collect();
+    let &[ok, complete, in_time, connections, resumed, retried, bytes_in, body_in, bytes_out] = counts.as_slice() else {
+        return None;
+    };
+    (record.ok, record.complete, record.in_time, record.connections) = (ok, complete, in_time, connections);
+    (record.resumed, record.retried) = (resumed, retried);
+    (record.bytes_in, record.body_in, record.bytes_out) = (bytes_in, body_in, bytes_out);
+    let failures: Vec<u64> = value["failures"].as_array()?.iter().filter_map(Value::as_u64).collect();
+    record.failures = <[u64; FAILURES.len()]>::try_from(failures).ok()?;
+    for pair in value["statuses"].as_array()? {
+        *record.statuses.get_mut(pair[0].as_u64()? as usize)? = pair[1].as_u64()?;
+    }
+    let histogram = |name: &str| Histogram::from_text(value[name].as_str()?);
+    record.latency = histogram("latency")?;
+    record.uncorrected = histogram("uncorrected")?;
+    record.lateness = histogram("lateness")?;
+    record.connect = histogram("connect")?;
+    record.handshake = histogram("handshake")?;
+    let thread = |t: &Value| {
+        Some(ThreadUse {
+            cpu: None,
+            cpu_time: t[0].as_u64()?,
+            run_delay: t[1].as_u64()?,
+            wall: t[2].as_u64()?,
+            switches: (t[3].as_u64()?, t[4].as_u64()?),
+        })
+    };
+    Some(Outcome {
+        record,
+        threads: value["threads"].as_array()?.iter().map(thread).collect::<Option<_>>()?,
+        samples: Vec::new(),
+        measured: Duration::from_nanos(value["measured_ns"].as_u64()?),
+        interrupted: value["interrupted"].as_bool()?,
+        first_error: value["first_error"].as_str().map(str::to_owned),
+    })
+}

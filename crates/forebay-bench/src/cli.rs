@@ -1,0 +1,189 @@
+//! `forebay bench`.
+
+use crate::compare::{self, CompareArgs};
+use crate::options::{LoadArgs, limit};
+use crate::output::live::Live;
+use crate::output::{html, json, text};
+use crate::run::{self, Report};
+use crate::{Error, ab, agent, duration_text, matrix, wrk};
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+#[derive(Parser)]
+#[command(
+    name = "forebay bench",
+    about = "Loads a server and says how far the figures can be trusted",
+    args_conflicts_with_subcommands = true,
+    arg_required_else_help = true
+)]
+struct Line {
+    #[command(subcommand)]
+    command: Option<Wish>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(Subcommand)]
+enum Wish {
+    /// Compare two targets in interleaved rounds
+    Compare(Box<CompareArgs>),
+    /// The sizing matrix of vendors: sizes, CPUs, handshakes, throughput
+    Matrix(matrix::MatrixArgs),
+    /// Load on behalf of another machine
+    Agent(agent::AgentArgs),
+    /// Options and output of wrk and wrk2
+    #[command(disable_help_flag = true)]
+    Wrk(Foreign),
+    /// Options and output of ab
+    #[command(disable_help_flag = true)]
+    Ab(Foreign),
+}
+
+#[derive(Args)]
+struct Foreign {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    rest: Vec<OsString>,
+}
+
+/// A plain run.
+#[derive(Args)]
+struct RunArgs {
+    /// URLs: http://..., https://..., unix:/path/of/socket:/path
+    urls: Vec<String>,
+    #[command(flatten)]
+    load: LoadArgs,
+    /// Write the result as JSON to a file, - for standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the latency distribution for HdrHistogram's tools
+    #[arg(long, value_name = "FILE")]
+    hgrm: Option<PathBuf>,
+    /// Write a report with plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// No view while it runs
+    #[arg(short, long)]
+    quiet: bool,
+    /// Lines instead of a screen
+    #[arg(long)]
+    plain: bool,
+    /// Agents that share the load, HOST:PORT,...
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    agents: Vec<String>,
+    /// File with the secret shared with the agents
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+}
+
+/// Runs `bench` with the arguments after it; gives the exit code: 0; 1 nothing measured or a mistake in the
+/// command; 2 the figures are void.
+pub fn main(arguments: Vec<OsString>) -> u8 {
+    crate::signals::catch();
+    let name = OsString::from("forebay bench");
+    let line = match Line::try_parse_from(std::iter::once(name).chain(arguments)) {
+        Ok(line) => line,
+        Err(e) => {
+            let _ = e.print();
+            return u8::from(e.use_stderr());
+        }
+    };
+    let texts = |f: Foreign| f.rest.into_iter().map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>();
+    let result = match line.command {
+        None => plain(&line.run),
+        Some(Wish::Compare(args)) => compare::main(&args),
+        Some(Wish::Matrix(args)) => matrix::main(&args),
+        Some(Wish::Agent(args)) => agent::main(&args),
+        Some(Wish::Wrk(rest)) => wrk::main(&texts(rest)),
+        Some(Wish::Ab(rest)) => ab::main(&texts(rest)),
+    };
+    result.unwrap_or_else(|e| {
+        eprintln!("forebay bench: {e}");
+        1
+    })
+}
+
+/// Writes to a file, or to standard output for `-`.
+///
+/// # Errors
+/// Those of the file.
+pub fn write_out(file: &Path, text: &str) -> Result<(), Error> {
+    use std::io::Write;
+    if file.as_os_str() == "-" {
+        // A reader that has gone away is no reason to complain.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+        return Ok(());
+    }
+    std::fs::write(file, text).map_err(Error::io(file.display()))
+}
+
+fn plain(args: &RunArgs) -> Result<u8, Error> {
+    if !args.agents.is_empty() {
+        let report = agent::lead(&args.agents, args.secret_file.as_deref(), &args.load, &args.urls)?;
+        return finish(args, &report);
+    }
+    let (load, server) = args.load.load(&args.urls)?;
+    if let Some(wish) = &args.load.find_limit {
+        return find(args, wish);
+    }
+    let mut live = if args.plain { Live::Lines(0.0) } else { Live::new(&title(args), args.quiet) };
+    let report = run::run(&load, server, |p| live.show(p));
+    drop(live);
+    finish(args, &report?)
+}
+
+fn title(args: &RunArgs) -> String {
+    format!("forebay bench  {}", args.urls.first().map_or("", String::as_str))
+}
+
+fn finish(args: &RunArgs, report: &Report) -> Result<u8, Error> {
+    let mut quiet = false;
+    if let Some(file) = &args.json {
+        quiet |= file.as_os_str() == "-";
+        write_out(file, &format!("{:#}\n", json::report(report)))?;
+    }
+    if let Some(file) = &args.hgrm {
+        quiet |= file.as_os_str() == "-";
+        write_out(file, &text::hgrm(&report.outcome.record.latency))?;
+    }
+    if let Some(file) = &args.html {
+        quiet |= file.as_os_str() == "-";
+        write_out(file, &html::report(report))?;
+    }
+    if !quiet {
+        print!("{}", text::summary(report));
+    }
+    Ok(report.exit_code())
+}
+
+fn find(args: &RunArgs, wish: &str) -> Result<u8, Error> {
+    let (quantile, within) = limit(wish)?;
+    let (mut load, server) = args.load.load(&args.urls)?;
+    // Steps need not be long; the search has many.
+    load.stop = crate::load::Stop::After(args.load.duration);
+    load.drain = Some(within * 2);
+    let quiet = args.quiet;
+    let (best, tried, limited) = run::find_limit(&load, server.as_ref(), quantile, within, |rate, at, passed| {
+        if !quiet {
+            eprintln!("{rate:>10.0}/s  {wish}: {:>9}  {}", duration_text(at), if passed { "held" } else { "not held" });
+        }
+        !crate::signals::interrupted()
+    })?;
+    if let Some(file) = &args.json {
+        let steps: Vec<_> = tried
+            .iter()
+            .map(|(r, at, ok)| serde_json::json!({"rate": r, "latency_us": *at as f64 / 1e3, "held": ok}))
+            .collect();
+        let value = serde_json::json!({"schema": json::SCHEMA, "limit": wish, "rate": best, "client_limited": limited, "steps": steps});
+        write_out(file, &format!("{value:#}\n"))?;
+    }
+    if best <= 0.0 {
+        println!("{wish} was not held at any rate that was tried");
+        return Ok(1);
+    }
+    println!("highest rate with {wish}: {best:.0} requests/s");
+    if limited {
+        println!("note: beyond that the client was the limit; the server may hold more");
+    }
+    Ok(0)
+}

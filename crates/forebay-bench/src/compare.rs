@@ -1,0 +1,393 @@
+//! `bench compare A B`: two targets in interleaved rounds.
+
+use crate::load::{Load, Stop};
+use crate::observe::Server;
+use crate::options::LoadArgs;
+use crate::stats::{self, Comparison, Verdict};
+use crate::{Error, run, sources, units};
+use clap::Args;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Rounds without being told: enough to find 5 % where single rounds vary by 3 %.
+pub const ROUNDS: usize = 20;
+
+/// `bench compare`.
+#[derive(Args, Debug)]
+pub struct CompareArgs {
+    /// A URL, or forebay:CONF or nginx:CONF, a server that is started for it
+    pub a: String,
+    /// The other one
+    pub b: String,
+    /// Rounds, each with both targets
+    #[arg(long, default_value_t = ROUNDS as u64, value_parser = units::count)]
+    pub rounds: u64,
+    /// Measured time of a turn
+    #[arg(long, default_value = "2s", value_parser = units::duration)]
+    pub turn: Duration,
+    /// Path that is asked for, where a configuration is given; else its static files
+    #[arg(long)]
+    pub path: Option<String>,
+    /// Program for nginx:CONF
+    #[arg(long, default_value = "nginx")]
+    pub nginx: PathBuf,
+    /// Program for forebay:CONF (default: this one)
+    #[arg(long)]
+    pub forebay: Option<PathBuf>,
+    /// Write the result as JSON to a file, - for standard output
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// No lines while it runs
+    #[arg(short, long)]
+    pub quiet: bool,
+    #[allow(missing_docs)]
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
+
+/// What a turn measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Turn {
+    /// Requests a second.
+    pub rate: f64,
+    /// ns of server CPU per request, where the server is seen.
+    pub cpu: Option<f64>,
+    /// 99 % of latencies are at most this, ns.
+    pub p99: f64,
+    /// Whether the client was the limit.
+    pub limited: bool,
+}
+
+/// Something that can be measured again and again.
+pub trait Target {
+    /// Measures for `turn`.
+    ///
+    /// # Errors
+    /// It could not be started, or no figure can be trusted.
+    fn measure(&mut self, turn: Duration, warmup: Duration) -> Result<Turn, Error>;
+}
+
+/// A running server.
+pub struct Running {
+    load: Load,
+    server: Option<Server>,
+}
+
+impl Running {
+    /// For a load, and the server's process where it is seen.
+    pub fn new(load: Load, server: Option<Server>) -> Running {
+        Running { load, server }
+    }
+}
+
+impl Target for Running {
+    fn measure(&mut self, turn: Duration, warmup: Duration) -> Result<Turn, Error> {
+        self.load.stop = Stop::After(turn);
+        self.load.warmup = warmup;
+        let report = run::run(&self.load, self.server.clone(), |_| !crate::signals::interrupted())?;
+        if report.is_void() || report.outcome.interrupted {
+            let why = report.findings.iter().find(|f| f.void).or(report.findings.first());
+            let why = why.map_or("nothing was measured", |f| f.text.as_str());
+            return Err(Error::Usage(format!("{}: {why}", report.target)));
+        }
+        Ok(Turn {
+            rate: report.outcome.rate(),
+            cpu: report.server.as_ref().map(|s| s.cpu_per_request),
+            p99: report.outcome.record.latency.quantile(0.99) as f64,
+            limited: report.findings.iter().any(|f| f.client),
+        })
+    }
+}
+
+/// A server that is started for each turn: both may listen on the same port, and what differs from start to
+/// start is part of the spread.
+pub struct Configured {
+    program: PathBuf,
+    conf: PathBuf,
+    urls: Vec<String>,
+    args: LoadArgs,
+}
+
+impl Configured {
+    /// `path`: asked of its first server, instead of the static files of all.
+    ///
+    /// # Errors
+    /// The configuration cannot be read or has no server.
+    pub fn new(program: &Path, conf: &Path, path: Option<&str>, args: &LoadArgs) -> Result<Configured, Error> {
+        let wanted = sources::nginx_conf(conf)?;
+        let mut args = args.clone();
+        let mut urls = Vec::new();
+        match (path, wanted.first()) {
+            (Some(path), Some(first)) => {
+                let mut url = first.url.clone();
+                path.clone_into(&mut url.path);
+                urls.push(url.to_string());
+                args.headers.extend(first.fields.iter().map(|(n, v)| format!("{n}: {v}")));
+            }
+            _ => args.nginx_conf = Some(conf.to_owned()),
+        }
+        Ok(Configured { program: program.to_owned(), conf: conf.to_owned(), urls, args })
+    }
+}
+
+/// A server's process that ends with this value.
+pub struct Started(Child);
+
+impl Started {
+    /// Starts `PROGRAM -c CONF` in the foreground.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn new(program: &Path, conf: &Path) -> Result<Started, Error> {
+        let conf = std::path::absolute(conf).map_err(Error::io(conf.display()))?;
+        let text = std::fs::read_to_string(&conf).map_err(Error::io(conf.display()))?;
+        let mut command = Command::new(program);
+        command.arg("-c").arg(&conf);
+        if let Some(dir) = conf.parent() {
+            command.arg("-p").arg(dir);
+        }
+        if !text.lines().any(|l| l.trim_start().starts_with("daemon ")) {
+            command.args(["-g", "daemon off;"]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Started(command.spawn().map_err(Error::io(program.display()))?))
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Waits until `ready`; tells when it has ended instead.
+    ///
+    /// # Errors
+    /// It ended, or ten seconds went by.
+    pub fn wait(&mut self, ready: impl Fn() -> bool) -> Result<(), Error> {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(10) {
+            if let Ok(Some(status)) = self.0.try_wait() {
+                return Err(Error::Usage(format!("the server ended at once: {status}; try it with -t")));
+            }
+            if ready() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Err(Error::Usage("the server did not listen within 10 s".into()))
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.0.id() as i32);
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        let start = Instant::now();
+        while matches!(self.0.try_wait(), Ok(None)) {
+            if start.elapsed() > Duration::from_secs(5) {
+                let _ = self.0.kill();
+                let _ = self.0.wait();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Whether somebody accepts there.
+pub fn accepts(address: &crate::url::Address) -> bool {
+    match address {
+        crate::url::Address::Tcp(addr) => {
+            std::net::TcpStream::connect_timeout(addr, Duration::from_millis(200)).is_ok()
+        }
+        crate::url::Address::Unix(path) => std::os::unix::net::UnixStream::connect(path).is_ok(),
+    }
+}
+
+impl Target for Configured {
+    fn measure(&mut self, turn: Duration, warmup: Duration) -> Result<Turn, Error> {
+        let (load, _) = self.args.load(&self.urls)?;
+        if load.origins.iter().any(|o| accepts(&o.address)) {
+            return Err(Error::Usage(format!("{}: another server listens there already", self.conf.display())));
+        }
+        let mut started = Started::new(&self.program, &self.conf)?;
+        started
+            .wait(|| load.origins.iter().all(|o| accepts(&o.address)))
+            .map_err(|e| Error::Usage(format!("{}: {e}", self.conf.display())))?;
+        // Again, now that it is known where the server runs.
+        let mut args = self.args.clone();
+        args.server_pid = Some(started.pid());
+        let (load, server) = args.load(&self.urls)?;
+        Running::new(load, server).measure(turn, warmup.max(Duration::from_millis(300)))
+    }
+}
+
+/// All turns and what they show.
+#[derive(Debug)]
+pub struct Rounds {
+    /// Turns of A.
+    pub a: Vec<Turn>,
+    /// Turns of B.
+    pub b: Vec<Turn>,
+    /// Requests a second.
+    pub rate: Comparison,
+    /// Server CPU per request, as speed: above 1, B needs less.
+    pub cpu: Option<Comparison>,
+    /// 99 % latency, as speed.
+    pub p99: Comparison,
+}
+
+/// Measures both targets in interleaved rounds. `show` is told each round; `false` ends it.
+///
+/// # Errors
+/// A target that cannot be measured in its first turn, or three times.
+pub fn compare(
+    a: &mut dyn Target,
+    b: &mut dyn Target,
+    rounds: usize,
+    turn: Duration,
+    seed: u64,
+    mut show: impl FnMut(usize, &Turn, &Turn) -> bool,
+) -> Result<Rounds, Error> {
+    let warmup = (turn / 5).min(Duration::from_millis(500));
+    // Caches and connections of the first use belong to nobody's figure.
+    a.measure(turn / 4, warmup)?;
+    b.measure(turn / 4, warmup)?;
+    let (mut all_a, mut all_b) = (Vec::new(), Vec::new());
+    let mut lost = 0;
+    for (number, order) in stats::order(rounds).into_iter().enumerate() {
+        let (mut x, mut y) = (None, None);
+        let mut failed = None;
+        for second in order {
+            match if second { b.measure(turn, warmup) } else { a.measure(turn, warmup) } {
+                Ok(t) if second => y = Some(t),
+                Ok(t) => x = Some(t),
+                Err(e) => failed = Some(e),
+            }
+        }
+        if crate::signals::interrupted() {
+            break;
+        }
+        let (Some(x), Some(y)) = (x, y) else {
+            lost += 1;
+            if lost > 2 && let Some(e) = failed {
+                return Err(e);
+            }
+            continue;
+        };
+        all_a.push(x);
+        all_b.push(y);
+        if !show(number, &x, &y) {
+            break;
+        }
+    }
+    let values = |all: &[Turn], f: &dyn Fn(&Turn) -> f64| all.iter().map(f).collect::<Vec<f64>>();
+    let by = |f: &dyn Fn(&Turn) -> f64| stats::compare(&values(&all_a, f), &values(&all_b, f), seed);
+    let seen = all_a.iter().chain(&all_b).all(|t| t.cpu.is_some());
+    Ok(Rounds {
+        rate: by(&|t| t.rate),
+        cpu: seen.then(|| by(&|t| 1.0 / t.cpu.unwrap_or(1.0).max(1.0))),
+        p99: by(&|t| 1.0 / t.p99.max(1.0)),
+        a: all_a,
+        b: all_b,
+    })
+}
+
+fn target(text: &str, args: &CompareArgs) -> Result<Box<dyn Target>, Error> {
+    let program = match text.split_once(':') {
+        Some(("nginx", conf)) => Some((args.nginx.clone(), conf)),
+        Some(("forebay", conf)) => {
+            let own = || std::env::current_exe().map_err(Error::io("this program"));
+            Some((args.forebay.clone().map_or_else(own, Ok)?, conf))
+        }
+        _ => None,
+    };
+    match program {
+        Some((program, conf)) => {
+            Ok(Box::new(Configured::new(&program, Path::new(conf), args.path.as_deref(), &args.load)?))
+        }
+        None => {
+            let (load, server) = args.load.load(&[text.to_owned()])?;
+            Ok(Box::new(Running::new(load, server)))
+        }
+    }
+}
+
+/// Runs the subcommand; the exit code is 0 whatever the verdict.
+///
+/// # Errors
+/// Nothing could be compared.
+pub fn main(args: &CompareArgs) -> Result<u8, Error> {
+    let mut a = target(&args.a, args)?;
+    let mut b = target(&args.b, args)?;
+    let rounds = usize::try_from(args.rounds).unwrap_or(ROUNDS).min(100_000);
+    let quiet = args.quiet;
+    let result = compare(&mut *a, &mut *b, rounds, args.turn, args.load.seed, |n, x, y| {
+        if !quiet {
+            eprintln!("round {:>3}/{rounds}   A {:>10.0}/s   B {:>10.0}/s   B/A {:.3}", n + 1, x.rate, y.rate, y.rate / x.rate.max(1e-9));
+        }
+        true
+    })?;
+    if result.a.is_empty() {
+        return Err(Error::Usage("no round was measured".into()));
+    }
+    let text = render(&args.a, &args.b, &result);
+    match &args.json {
+        Some(file) => {
+            let json = to_json(&args.a, &args.b, &result);
+            crate::cli::write_out(file, &format!("{json:#}\n"))?;
+            if file.as_os_str() != "-" {
+                print!("{text}");
+            }
+        }
+        None => print!("{text}"),
+    }
+    Ok(0)
+}
+
+fn rows(result: &Rounds) -> Vec<(&'static str, f64, f64, Comparison)> {
+    let med = |all: &[Turn], f: &dyn Fn(&Turn) -> f64| stats::median(&all.iter().map(f).collect::<Vec<_>>());
+    let row = |name, f: &dyn Fn(&Turn) -> f64, c: Comparison| (name, med(&result.a, f), med(&result.b, f), c);
+    let mut rows = vec![row("requests/s", &|t| t.rate, result.rate)];
+    if let Some(cpu) = result.cpu {
+        rows.push(row("server CPU us/request", &|t| t.cpu.unwrap_or(0.0) / 1e3, cpu));
+    }
+    rows.push(row("p99 latency us", &|t| t.p99 / 1e3, result.p99));
+    rows
+}
+
+/// The result for people.
+pub fn render(a: &str, b: &str, result: &Rounds) -> String {
+    let mut out = format!("A  {a}\nB  {b}\n{} rounds, ABBA\n\n", result.a.len());
+    out.push_str(&format!("{:<22} {:>11} {:>11}   {:<24} B is\n", "median", "A", "B", "speed B/A, 95 % interval"));
+    for (name, x, y, c) in rows(result) {
+        let interval = format!("{:.3}  {:.3} to {:.3}", c.ratio, c.low, c.high);
+        out.push_str(&format!("{name:<22} {x:>11.2} {y:>11.2}   {interval:<24} {}\n", c.verdict.as_str()));
+    }
+    let rates: Vec<f64> = result.a.iter().map(|t| t.rate).collect();
+    out.push_str(&format!("\nspread of A's requests/s from round to round: {:.1} %\n", stats::spread(&rates) * 100.0));
+    let limited = result.a.iter().chain(&result.b).filter(|t| t.limited).count();
+    if limited * 2 > result.a.len() {
+        out.push_str("note: the client was the limit in most turns; of the rows, server CPU is the one to go by\n");
+    }
+    if result.rate.verdict == Verdict::NoDifference {
+        let width = (result.rate.high.min(9.99) - 1.0).max(1.0 - result.rate.low) * 100.0;
+        out.push_str(&format!("no difference shown: one of up to {width:.1} % cannot be ruled out\n"));
+    }
+    out
+}
+
+fn to_json(a: &str, b: &str, result: &Rounds) -> Value {
+    let turns = |all: &[Turn]| {
+        all.iter()
+            .map(|t| json!({"rate": t.rate, "server_cpu_us": t.cpu.map(|c| c / 1e3), "p99_us": t.p99 / 1e3, "client_limited": t.limited}))
+            .collect::<Vec<_>>()
+    };
+    let rows: Vec<Value> = rows(result)
+        .into_iter()
+        .map(|(name, x, y, c)| json!({"name": name, "a": x, "b": y, "ratio": c.ratio, "low": c.low, "high": c.high, "verdict": c.verdict.as_str()}))
+        .collect();
+    json!({"schema": crate::output::json::SCHEMA, "a": a, "b": b, "rounds": result.a.len(), "results": rows,
+           "turns": {"a": turns(&result.a), "b": turns(&result.b)}})
+}

@@ -1,0 +1,77 @@
+//! Load generator: open and closed loop over HTTP/1.1 and HTTP/2, with figures that say how far they can be
+//! trusted.
+//!
+//! [`load`] describes what is sent, [`engine`] sends it with one pinned thread a CPU, [`record`] is what
+//! comes out; [`observe`] watches this machine and the server meanwhile and [`verdict`] judges the result.
+//! [`stats`] and [`compare`] tell whether two targets differ; the tuner uses them too. The rest is command
+//! line and output.
+
+pub mod ab;
+pub mod agent;
+pub mod cli;
+pub mod compare;
+pub mod engine;
+pub mod histogram;
+pub mod load;
+pub mod matrix;
+pub mod observe;
+pub mod options;
+pub mod output;
+pub mod record;
+pub mod run;
+pub mod schedule;
+pub mod signals;
+pub mod sources;
+pub mod stats;
+pub mod tls;
+pub mod units;
+pub mod url;
+pub mod verdict;
+pub mod wrk;
+
+/// Why there is nothing to measure.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The command line, or a file that it names, asks for something impossible.
+    #[error("{0}")]
+    Usage(String),
+    /// A host has no address.
+    #[error("{0}: {1}")]
+    Resolve(String, std::io::Error),
+    /// Something of this machine failed.
+    #[error("{0}: {1}")]
+    Io(String, std::io::Error),
+}
+
+impl Error {
+    /// With the name of what failed.
+    pub fn io(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> Error {
+        move |e| Error::Io(what.to_string(), e)
+    }
+}
+
+/// Nanoseconds of the monotonic clock. Hot path.
+#[inline]
+pub fn clock() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// CPU time of the calling thread, ns.
+pub fn thread_cpu() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// A time for people: `1.23ms`, as wrk writes it.
+pub fn duration_text(nanos: u64) -> String {
+    let n = nanos as f64;
+    match nanos {
+        0..1_000 => format!("{nanos}ns"),
+        1_000..1_000_000 => format!("{:.2}us", n / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.2}ms", n / 1e6),
+        1_000_000_000..60_000_000_000 => format!("{:.2}s", n / 1e9),
+        60_000_000_000..3_600_000_000_000 => format!("{:.2}m", n / 60e9),
+        _ => format!("{:.2}h", n / 3600e9),
+    }
+}

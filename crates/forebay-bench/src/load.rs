@@ -1,0 +1,369 @@
+//! What is sent, and how: one description, ready to be run.
+
+use crate::Error;
+use crate::schedule::{Random, Rate};
+use crate::url::{Address, Url};
+use forebay_http::h2::encode;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Version of HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Protocol {
+    /// HTTP/1.1.
+    #[default]
+    Http1,
+    /// HTTP/1.0, as ab speaks it.
+    Http10,
+    /// HTTP/2, by ALPN over TLS and by prior knowledge without.
+    Http2,
+}
+
+/// When a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// After this time, warm-up not counted.
+    After(Duration),
+    /// After this many requests, or the time, whichever comes first.
+    Count(u64, Option<Duration>),
+}
+
+/// One request before it is encoded.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Where to.
+    pub url: Url,
+    /// `GET` and so on.
+    pub method: String,
+    /// Further fields. `Host` and `User-Agent` replace those that are sent anyway.
+    pub fields: Vec<(String, String)>,
+    /// Content, sent with its length.
+    pub body: Vec<u8>,
+    /// How often it comes, compared with the others.
+    pub weight: u32,
+}
+
+impl Wanted {
+    /// A plain GET.
+    pub fn get(url: Url) -> Wanted {
+        Wanted { url, method: "GET".into(), fields: Vec::new(), body: Vec::new(), weight: 1 }
+    }
+}
+
+/// What an answer must be. Unset: anything.
+#[derive(Clone, Debug, Default)]
+pub struct Checks {
+    /// Statuses that are right. `None`: 200 to 399.
+    pub status: Option<Vec<u16>>,
+    /// Bytes of content.
+    pub length: Option<u64>,
+    /// The same length every time, learned from the first answer (ab).
+    pub same_length: bool,
+    /// Bytes that the content must contain.
+    pub contains: Option<Vec<u8>>,
+}
+
+impl Checks {
+    pub(crate) fn status_ok(&self, status: u16) -> bool {
+        match &self.status {
+            None => (200..400).contains(&status),
+            Some(list) => list.contains(&status),
+        }
+    }
+}
+
+/// One place that connections go to.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// As shown.
+    pub name: String,
+    /// Resolved.
+    pub address: Address,
+    /// For TLS.
+    pub server_name: Option<ServerName<'static>>,
+    /// Requests in the order in which they are sent, then again from the first; indices of
+    /// [`Load::requests`].
+    pub order: Vec<u32>,
+    /// Its share of all requests.
+    pub weight: u64,
+}
+
+/// An encoded request.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Whole message in HTTP/1.1.
+    pub h1: Vec<u8>,
+    /// Field block in HTTP/2.
+    pub h2: Vec<u8>,
+    /// Content for HTTP/2.
+    pub body: Vec<u8>,
+    /// Whether it is HEAD.
+    pub head: bool,
+    /// For reports: method and path.
+    pub name: String,
+}
+
+/// A run.
+#[derive(Clone)]
+pub struct Load {
+    /// Where to, at least one.
+    pub origins: Vec<Origin>,
+    /// What, at least one.
+    pub requests: Vec<Request>,
+    /// Connections kept open or in the making.
+    pub connections: usize,
+    /// CPUs, one thread each. Empty: one thread that is not pinned.
+    pub cpus: Vec<usize>,
+    /// Open loop; `None`: each connection sends its next request when it has an answer.
+    pub rate: Option<Rate>,
+    /// The end.
+    pub stop: Stop,
+    /// Time at the start that does not count.
+    pub warmup: Duration,
+    /// Longest time for connecting, and for a request.
+    pub timeout: Duration,
+    /// How long answers are waited for after the end. `None`: as [`Load::timeout`].
+    pub drain: Option<Duration>,
+    /// Pause of a connection between answer and next request.
+    pub think: Duration,
+    /// Version.
+    pub protocol: Protocol,
+    /// Requests under way on a connection: depth of the pipeline, or streams. At least 1.
+    pub parallel: usize,
+    /// Requests on a connection before it is closed; 1: a new connection each. 0: no limit.
+    pub per_connection: u64,
+    /// For TLS.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// Whether sessions are resumed.
+    pub resume: bool,
+    /// What is checked.
+    pub checks: Checks,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Bytes asked for as receive buffer of sockets (ab -b); 0: the system's default.
+    pub receive_buffer: usize,
+}
+
+impl std::fmt::Debug for Load {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.origins.iter().map(|o| o.name.as_str()).collect();
+        write!(f, "Load({names:?}, {} requests, {} connections)", self.requests.len(), self.connections)
+    }
+}
+
+/// Longest sequence that a weighted mix is laid out in.
+const SEQUENCE: usize = 65_536;
+
+/// How the order of requests is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// At random by weight.
+    Mixed,
+    /// As listed.
+    Listed,
+}
+
+impl Load {
+    /// A closed loop of 50 connections for ten seconds.
+    ///
+    /// # Errors
+    /// No request, hosts without address, a method or field that cannot be sent.
+    pub fn new(wanted: &[Wanted], protocol: Protocol, order: Order, seed: u64) -> Result<Load, Error> {
+        if wanted.is_empty() {
+            return Err(Error::Usage("there is no URL".into()));
+        }
+        let mut origins: Vec<Origin> = Vec::new();
+        let mut keys: Vec<(bool, String, u16, Option<std::path::PathBuf>)> = Vec::new();
+        let mut members: Vec<Vec<(u32, u32)>> = Vec::new();
+        let mut requests = Vec::new();
+        for (number, want) in wanted.iter().enumerate() {
+            let url = &want.url;
+            let key = (url.tls, url.host.to_ascii_lowercase(), url.port, url.socket.clone());
+            let at = match keys.iter().position(|k| *k == key) {
+                Some(at) => at,
+                None => {
+                    origins.push(origin(url)?);
+                    keys.push(key);
+                    members.push(Vec::new());
+                    keys.len() - 1
+                }
+            };
+            members[at].push((number as u32, want.weight));
+            requests.push(encode(want, protocol)?);
+        }
+        let mut random = Random::new(seed);
+        for (origin, members) in origins.iter_mut().zip(&members) {
+            origin.weight = members.iter().map(|(_, weight)| u64::from(*weight)).sum();
+            if origin.weight == 0 {
+                return Err(Error::Usage("all weights are 0".into()));
+            }
+            origin.order = sequence(members, order, &mut random);
+        }
+        Ok(Load {
+            origins,
+            requests,
+            connections: 50,
+            cpus: Vec::new(),
+            rate: None,
+            stop: Stop::After(Duration::from_secs(10)),
+            warmup: Duration::ZERO,
+            timeout: Duration::from_secs(10),
+            drain: None,
+            think: Duration::ZERO,
+            protocol,
+            parallel: 1,
+            per_connection: 0,
+            tls: None,
+            resume: false,
+            checks: Checks::default(),
+            seed,
+            receive_buffer: 0,
+        })
+    }
+
+    /// Makes every request the last one of its connection and says so to the server.
+    ///
+    /// # Errors
+    /// As [`Load::new`].
+    pub fn close_each(wanted: &mut [Wanted]) {
+        for want in wanted {
+            if !want.fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("connection")) {
+                want.fields.push(("Connection".into(), "close".into()));
+            }
+        }
+    }
+
+    /// Whether any origin is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.origins.iter().any(|o| o.server_name.is_some())
+    }
+}
+
+fn sequence(members: &[(u32, u32)], order: Order, random: &mut Random) -> Vec<u32> {
+    let same = members.windows(2).all(|pair| pair[0].1 == pair[1].1);
+    if order == Order::Listed || members.len() == 1 {
+        return members.iter().map(|(number, _)| *number).collect();
+    }
+    // Each exactly as often as it should be, then shuffled.
+    let total: u64 = members.iter().map(|(_, weight)| u64::from(*weight)).sum();
+    let wanted = (members.len() * 64).clamp(1024, SEQUENCE).max(members.len()) as u64;
+    let mut list: Vec<u32> = Vec::new();
+    for (number, weight) in members {
+        let share = if same { wanted / members.len() as u64 } else { wanted * u64::from(*weight) / total };
+        let least = u64::from(*weight > 0);
+        list.extend(std::iter::repeat_n(*number, share.max(least) as usize));
+    }
+    for i in (1..list.len()).rev() {
+        list.swap(i, random.below(i + 1));
+    }
+    list
+}
+
+fn origin(url: &Url) -> Result<Origin, Error> {
+    let server_name = if url.tls {
+        let name = ServerName::try_from(url.host.clone());
+        Some(name.map_err(|_| Error::Usage(format!("\"{}\" is not a name that TLS knows", url.host)))?)
+    } else {
+        None
+    };
+    let name = match &url.socket {
+        Some(socket) => format!("unix:{}", socket.display()),
+        None => format!("{}://{}", url.scheme(), url.authority()),
+    };
+    Ok(Origin { name, address: url.resolve()?, server_name, order: Vec::new(), weight: 1 })
+}
+
+fn encode(want: &Wanted, protocol: Protocol) -> Result<Request, Error> {
+    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    if want.method.is_empty() || !want.method.bytes().all(token) {
+        return Err(Error::Usage(format!("method \"{}\" has characters that no method has", want.method)));
+    }
+    for (name, value) in &want.fields {
+        if name.is_empty() || !name.bytes().all(token) {
+            return Err(Error::Usage(format!("field name \"{name}\" is not possible")));
+        }
+        if value.bytes().any(|b| matches!(b, b'\r' | b'\n' | 0)) {
+            return Err(Error::Usage(format!("value of field \"{name}\" has a line end in it")));
+        }
+    }
+    let authority = want.url.authority();
+    let given = |name: &str| want.fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str());
+    let host = given("host").unwrap_or(&authority);
+    let length = !want.body.is_empty() || matches!(want.method.as_str(), "POST" | "PUT" | "PATCH");
+    let length = length && given("content-length").is_none();
+
+    let version = if protocol == Protocol::Http10 { "1.0" } else { "1.1" };
+    let mut h1 = format!("{} {} HTTP/{version}\r\nHost: {host}\r\n", want.method, want.url.path).into_bytes();
+    let mut h2 = Vec::new();
+    match want.method.as_str() {
+        "GET" => h2.push(0x82),
+        "POST" => h2.push(0x83),
+        other => encode::indexed(&mut h2, encode::METHOD, other.as_bytes()),
+    }
+    h2.push(if want.url.tls { 0x87 } else { 0x86 });
+    encode::indexed(&mut h2, encode::AUTHORITY, host.as_bytes());
+    match want.url.path.as_str() {
+        "/" => h2.push(0x84),
+        path => encode::indexed(&mut h2, encode::PATH, path.as_bytes()),
+    }
+    for (name, value) in want.fields.iter().filter(|(name, _)| !name.eq_ignore_ascii_case("host")) {
+        h1.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
+        // RFC 9113, section 8.2.2: fields of the connection have no place there.
+        if !["connection", "keep-alive", "transfer-encoding", "upgrade"].iter().any(|n| name.eq_ignore_ascii_case(n)) {
+            encode::field(&mut h2, name.as_bytes(), value.as_bytes());
+        }
+    }
+    if length {
+        h1.extend_from_slice(format!("Content-Length: {}\r\n", want.body.len()).as_bytes());
+        encode::field(&mut h2, b"content-length", want.body.len().to_string().as_bytes());
+    }
+    h1.extend_from_slice(b"\r\n");
+    h1.extend_from_slice(&want.body);
+    if h2.len() > forebay_http::h2::frame::MAX_FRAME {
+        return Err(Error::Usage("the fields are longer than a frame of HTTP/2".into()));
+    }
+    let name = format!("{} {}", want.method, want.url.path);
+    Ok(Request { h1, h2, body: want.body.clone(), head: want.method == "HEAD", name })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn want(url: &str) -> Wanted {
+        Wanted::get(Url::parse(url).expect("good"))
+    }
+
+    #[test]
+    fn messages() {
+        let mut w = want("http://127.0.0.1:81/a?b");
+        w.fields = vec![("X".into(), "y".into()), ("host".into(), "h".into())];
+        w.method = "POST".into();
+        w.body = b"abc".to_vec();
+        let load = Load::new(&[w.clone()], Protocol::Http1, Order::Mixed, 0).expect("good");
+        let text = "POST /a?b HTTP/1.1\r\nHost: h\r\nX: y\r\nContent-Length: 3\r\n\r\nabc";
+        assert_eq!(String::from_utf8_lossy(&load.requests[0].h1), text);
+        for (method, name, value) in [("G T", "X", "y"), ("", "X", "y"), ("GET", "X Y", "y"), ("GET", "X", "a\nb")] {
+            w.method = method.into();
+            w.fields = vec![(name.into(), value.into())];
+            assert!(Load::new(&[w.clone()], Protocol::Http1, Order::Mixed, 0).is_err(), "{method} {name}");
+        }
+        assert!(Load::new(&[], Protocol::Http1, Order::Mixed, 0).is_err());
+    }
+
+    #[test]
+    fn mixes_have_their_shares() {
+        let mut all = [want("http://127.0.0.1/a"), want("http://127.0.0.1/b"), want("http://127.0.0.1/c")];
+        all[1].weight = 3;
+        all[2].weight = 0;
+        let load = Load::new(&all, Protocol::Http1, Order::Mixed, 1).expect("good");
+        assert_eq!(load.origins.len(), 1);
+        let count = |n: u32| load.origins[0].order.iter().filter(|r| **r == n).count();
+        assert_eq!(count(1), 3 * count(0));
+        assert_eq!(count(2), 0);
+        let listed = Load::new(&all, Protocol::Http1, Order::Listed, 1).expect("good");
+        assert_eq!(listed.origins[0].order, [0, 1, 2]);
+    }
+}

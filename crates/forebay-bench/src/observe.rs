@@ -1,0 +1,225 @@
+//! What this machine and the server's process did meanwhile, from /proc.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// A server's processes at one moment; the difference of two is what it used.
+#[derive(Clone, Debug, Default)]
+pub struct Usage {
+    /// ns of CPU time of all its threads.
+    pub cpu: u64,
+    /// Context switches, of its own accord and not.
+    pub switches: (u64, u64),
+    /// Resident memory, bytes. Shared pages are counted in each process.
+    pub memory: u64,
+    /// How many processes.
+    pub processes: usize,
+}
+
+/// A process and its children, found anew at each reading, since workers come and go.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// The oldest one.
+    pub pid: u32,
+}
+
+fn text(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+fn family(pid: u32, into: &mut BTreeSet<u32>) {
+    if !into.insert(pid) {
+        return;
+    }
+    for task in tasks(pid) {
+        for child in text(&format!("/proc/{pid}/task/{task}/children")).split_whitespace() {
+            if let Ok(child) = child.parse() {
+                family(child, into);
+            }
+        }
+    }
+}
+
+fn tasks(pid: u32) -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn number(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+impl Server {
+    /// The server that was named by its pid: that process and its children.
+    pub fn of(pid: u32) -> Option<Server> {
+        Path::new(&format!("/proc/{pid}")).exists().then_some(Server { pid })
+    }
+
+    /// The process that listens on a loopback address, or on all of them; the master when it is one of a
+    /// family. `None` when it is not visible from here.
+    pub fn listening(addr: SocketAddr) -> Option<Server> {
+        if !addr.ip().to_canonical().is_loopback() {
+            return None;
+        }
+        let inodes: BTreeSet<String> =
+            ["tcp", "tcp6"].iter().flat_map(|name| listeners(&text(&format!("/proc/net/{name}")), addr.port())).collect();
+        let mut holders = BTreeSet::new();
+        for entry in std::fs::read_dir("/proc").ok()?.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else { continue };
+            let Ok(fds) = std::fs::read_dir(entry.path().join("fd")) else { continue };
+            let holds = fds.flatten().any(|fd| {
+                let link = std::fs::read_link(fd.path()).unwrap_or_default();
+                let link = link.to_string_lossy();
+                link.strip_prefix("socket:[").and_then(|l| l.strip_suffix(']')).is_some_and(|n| inodes.contains(n))
+            });
+            if holds {
+                holders.insert(pid);
+            }
+        }
+        let parent = |pid: &u32| number(&text(&format!("/proc/{pid}/status")), "PPid").map(|p| p as u32);
+        let eldest = holders.iter().find(|pid| !parent(pid).is_some_and(|p| holders.contains(&p)))?;
+        (*eldest != std::process::id()).then_some(Server { pid: *eldest })
+    }
+
+    fn processes(&self) -> BTreeSet<u32> {
+        let mut all = BTreeSet::new();
+        if Path::new(&format!("/proc/{}", self.pid)).exists() {
+            family(self.pid, &mut all);
+        }
+        all
+    }
+
+    /// Its name.
+    pub fn name(&self) -> String {
+        text(&format!("/proc/{}/comm", self.pid)).trim().to_owned()
+    }
+
+    /// What it has used until now.
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        for pid in self.processes() {
+            usage.processes += 1;
+            usage.memory += number(&text(&format!("/proc/{pid}/status")), "VmRSS").unwrap_or(0) * 1024;
+            for task in tasks(pid) {
+                let base = format!("/proc/{pid}/task/{task}");
+                let cpu = text(&format!("{base}/schedstat"));
+                usage.cpu += cpu.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0);
+                let status = text(&format!("{base}/status"));
+                usage.switches.0 += number(&status, "voluntary_ctxt_switches").unwrap_or(0);
+                usage.switches.1 += number(&status, "nonvoluntary_ctxt_switches").unwrap_or(0);
+            }
+        }
+        usage
+    }
+
+    /// CPUs on which its threads may run, taken together, without the ones that are free to run anywhere
+    /// (masters mostly sleep and are not pinned).
+    pub fn cpus(&self) -> BTreeSet<usize> {
+        let all = forebay_sys::affinity::allowed().map_or(usize::MAX, |c| c.len());
+        let mut used = BTreeSet::new();
+        for pid in self.processes() {
+            for task in tasks(pid) {
+                let status = text(&format!("/proc/{pid}/task/{task}/status"));
+                let list = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:"));
+                let cpus = list.and_then(forebay_sys::affinity::parse_cpu_list).unwrap_or_default();
+                if cpus.len() < all {
+                    used.extend(cpus);
+                }
+            }
+        }
+        used
+    }
+}
+
+fn listeners(table: &str, port: u16) -> Vec<String> {
+    table
+        .lines()
+        .skip(1)
+        .filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (_, local) = words.get(1)?.rsplit_once(':')?;
+            let listening = words.get(3) == Some(&"0A");
+            let here = u16::from_str_radix(local, 16).ok()? == port;
+            (listening && here).then(|| words.get(9).map(|inode| (*inode).to_owned()))?
+        })
+        .collect()
+}
+
+/// CPU times of the machine, in clock ticks: everything, idle, stolen by the hypervisor.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Machine {
+    total: u64,
+    idle: u64,
+    steal: u64,
+}
+
+impl Machine {
+    /// Until now.
+    pub fn now() -> Machine {
+        let stat = text("/proc/stat");
+        let line = stat.lines().next().unwrap_or_default();
+        let n: Vec<u64> = line.split_whitespace().skip(1).take(8).filter_map(|w| w.parse().ok()).collect();
+        let at = |i: usize| n.get(i).copied().unwrap_or(0);
+        Machine { total: n.iter().sum(), idle: at(3) + at(4), steal: at(7) }
+    }
+
+    /// Shares of all CPU time since `before`: busy and stolen, 0 to 1.
+    pub fn since(self, before: Machine) -> (f64, f64) {
+        let total = self.total.saturating_sub(before.total).max(1) as f64;
+        let idle = self.idle.saturating_sub(before.idle) as f64 / total;
+        ((1.0 - idle).max(0.0), self.steal.saturating_sub(before.steal) as f64 / total)
+    }
+}
+
+/// CPUs for `threads` threads (0: as seems right) that stay out of the server's way.
+pub fn choose_cpus(server: Option<&Server>, threads: usize) -> Vec<usize> {
+    let allowed = forebay_sys::affinity::allowed().unwrap_or_default();
+    let Some(server) = server else {
+        let n = if threads == 0 { allowed.len() } else { threads };
+        return allowed.iter().copied().cycle().take(n).collect();
+    };
+    let taken = server.cpus();
+    let apart: Vec<usize> = allowed.iter().copied().filter(|cpu| !taken.contains(cpu)).collect();
+    // A server that is pinned nowhere, or everywhere: half of the machine, from its end.
+    let half: Vec<usize> = allowed.iter().rev().take((allowed.len() / 2).max(1)).copied().collect();
+    let chosen = if apart.is_empty() || taken.is_empty() { half } else { apart };
+    let n = if threads == 0 { chosen.len() } else { threads };
+    chosen.iter().copied().cycle().take(n).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_the_kernel() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
+             0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4242 1 x\n   \
+             1: 0100007F:1F90 0100007F:AAAA 01 00000000:00000000 00:00000000 00000000     0        0 99 1 x\n   \
+             2: 00000000:0050 00000000:0000 0A 0:0 0:0 0 0 0 7 1 x\n";
+        assert_eq!(listeners(table, 8080), ["4242"]);
+        assert_eq!(listeners(table, 81), [""; 0]);
+    }
+
+    #[test]
+    fn a_listener_is_found_with_its_use() {
+        let mut child = std::process::Command::new("python3")
+            .args(["-c", "import socket,time\ns=socket.create_server(('127.0.0.1',0))\nprint(s.getsockname()[1],flush=True)\ntime.sleep(60)"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("python3");
+        let mut line = String::new();
+        let out = child.stdout.take().expect("piped");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("a line");
+        let port: u16 = line.trim().parse().expect("port");
+        let found = Server::listening(([127, 0, 0, 1], port).into());
+        let usage = found.as_ref().map(Server::usage).unwrap_or_default();
+        let _ = child.kill();
+        let _ = child.wait();
+        assert_eq!(found.map(|s| s.pid), Some(child.id()));
+        assert!(usage.cpu > 0 && usage.memory > 1 << 20 && usage.processes == 1, "{usage:?}");
+        assert!(Server::listening(([192, 0, 2, 1], port).into()).is_none());
+    }
+}

@@ -1,0 +1,334 @@
+//! The command line of `forebay bench`, and the load that it describes.
+
+use crate::load::{Load, Order, Protocol, Stop, Wanted};
+use crate::observe::{Server, choose_cpus};
+use crate::schedule::Rate;
+use crate::tls::{Trust, config};
+use crate::url::{Address, Url, is_private};
+use crate::{Error, sources, units};
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How requests of an open loop come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Arrival {
+    /// At random, as independent users do
+    Poisson,
+    /// Evenly
+    Constant,
+}
+
+/// What to load and how.
+#[derive(Args, Clone, Debug)]
+pub struct LoadArgs {
+    /// Connections
+    #[arg(short, long, default_value = "50", value_parser = units::count)]
+    pub connections: u64,
+    /// Measured time
+    #[arg(short, long, default_value = "10s", value_parser = units::duration)]
+    pub duration: Duration,
+    /// End after so many requests
+    #[arg(short = 'n', long, value_name = "N", value_parser = units::count)]
+    pub requests: Option<u64>,
+    /// Time at the start that does not count (default: a tenth of the duration, 2 s at most; none with -n)
+    #[arg(short, long, value_parser = units::duration)]
+    pub warmup: Option<Duration>,
+    /// Open loop: requests a second, or FROM..TO for a ramp
+    #[arg(short, long, value_name = "RATE")]
+    pub rate: Option<String>,
+    /// How requests of an open loop come
+    #[arg(long, value_enum, default_value = "poisson")]
+    pub arrival: Arrival,
+    /// Search the highest rate at which a quantile stays below a time, for instance p99=10ms
+    #[arg(long, value_name = "pQ=TIME")]
+    pub find_limit: Option<String>,
+    /// HTTP/2: by ALPN for https, by prior knowledge for http
+    #[arg(long)]
+    pub http2: bool,
+    /// Streams on a connection (HTTP/2)
+    #[arg(short = 'm', long, default_value = "1", value_parser = units::count)]
+    pub streams: u64,
+    /// Requests sent ahead on a connection (HTTP/1.1)
+    #[arg(long, default_value = "1", value_parser = units::count)]
+    pub pipeline: u64,
+    /// A new connection for each request
+    #[arg(long)]
+    pub no_keepalive: bool,
+    /// Requests on a connection before it is closed
+    #[arg(long, value_name = "N", value_parser = units::count)]
+    pub per_connection: Option<u64>,
+    /// Pause of a connection after each answer
+    #[arg(long, default_value = "0s", value_parser = units::duration)]
+    pub think: Duration,
+    /// Longest time for a connection or an answer
+    #[arg(long, default_value = "10s", value_parser = units::duration)]
+    pub timeout: Duration,
+    /// Method
+    #[arg(short = 'X', long)]
+    pub method: Option<String>,
+    /// A field, "Name: value"
+    #[arg(short = 'H', long = "header", value_name = "FIELD")]
+    pub headers: Vec<String>,
+    /// Content to send, or @FILE
+    #[arg(short, long)]
+    pub body: Option<String>,
+    /// File with [METHOD] URL [WEIGHT] lines
+    #[arg(long, value_name = "FILE")]
+    pub urls: Option<PathBuf>,
+    /// Access log (combined or common) whose requests are sent to the URL, in their mix
+    #[arg(long, value_name = "FILE")]
+    pub access_log: Option<PathBuf>,
+    /// nginx.conf whose servers and static files are asked for
+    #[arg(long, value_name = "FILE")]
+    pub nginx_conf: Option<PathBuf>,
+    /// Statuses that are right (default: 200 to 399)
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub expect_status: Vec<u16>,
+    /// Length of content that is right
+    #[arg(long, value_name = "BYTES")]
+    pub expect_length: Option<u64>,
+    /// Text that the content must contain
+    #[arg(long, value_name = "TEXT")]
+    pub expect_body: Option<String>,
+    /// Take any certificate
+    #[arg(long)]
+    pub insecure: bool,
+    /// Certificates to believe, PEM
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Resume TLS sessions (default: full handshakes)
+    #[arg(long)]
+    pub resume: bool,
+    /// Threads (default: as many as there are CPUs apart from the server's)
+    #[arg(short, long, default_value = "0")]
+    pub threads: usize,
+    /// CPUs of the client, for instance 2-3
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<String>,
+    /// The server's process, if it is not the one that listens there
+    #[arg(long, value_name = "PID")]
+    pub server_pid: Option<u32>,
+    /// Seed of everything random
+    #[arg(long, default_value = "1")]
+    pub seed: u64,
+    /// Allow more than one host
+    #[arg(long)]
+    pub many_hosts: bool,
+    /// Allow addresses that are not of this machine or a private network
+    #[arg(long)]
+    pub i_own_this_target: bool,
+    /// Content of a job that another machine sent, in place of `body`.
+    #[arg(skip)]
+    pub content: Option<Vec<u8>>,
+}
+
+impl LoadArgs {
+    /// The defaults, without a command line.
+    pub fn plain() -> LoadArgs {
+        use clap::FromArgMatches;
+        let command = LoadArgs::augment_args(clap::Command::new("x"));
+        // Every argument has a default or is optional.
+        let matches = command.get_matches_from(["x"]);
+        LoadArgs::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
+    }
+
+    /// Whether files are named.
+    pub fn files(&self) -> bool {
+        self.urls.is_some()
+            || self.access_log.is_some()
+            || self.nginx_conf.is_some()
+            || self.ca.is_some()
+            || self.server_pid.is_some()
+    }
+
+    /// The content to send.
+    ///
+    /// # Errors
+    /// Those of the file that it is in.
+    pub fn bytes(&self) -> Result<Option<Vec<u8>>, Error> {
+        Ok(match (self.content.as_ref(), self.body.as_deref()) {
+            (Some(content), _) => Some(content.clone()),
+            (None, None) => None,
+            (None, Some(text)) => Some(match text.strip_prefix('@') {
+                Some(file) => std::fs::read(file).map_err(Error::io(file))?,
+                None => text.as_bytes().to_vec(),
+            }),
+        })
+    }
+
+    fn wanted(&self, urls: &[String]) -> Result<Vec<Wanted>, Error> {
+        let mut all = Vec::new();
+        let parsed = urls.iter().map(|u| Url::parse(u)).collect::<Result<Vec<_>, _>>()?;
+        match &self.access_log {
+            Some(log) => {
+                let [base] = parsed.as_slice() else {
+                    return Err(Error::Usage("--access-log needs one URL: where its requests are sent".into()));
+                };
+                all.extend(sources::access_log(log, base)?);
+            }
+            None => all.extend(parsed.into_iter().map(Wanted::get)),
+        }
+        if let Some(file) = &self.urls {
+            all.extend(sources::list(file)?);
+        }
+        if let Some(file) = &self.nginx_conf {
+            all.extend(sources::nginx_conf(file)?);
+        }
+        if all.is_empty() {
+            return Err(Error::Usage("there is no URL; see forebay bench --help".into()));
+        }
+        let mut fields = Vec::new();
+        for text in &self.headers {
+            let (name, value) = text
+                .split_once(':')
+                .ok_or_else(|| Error::Usage(format!("field \"{text}\": expected \"Name: value\"")))?;
+            fields.push((name.trim().to_owned(), value.trim().to_owned()));
+        }
+        let body = self.bytes()?;
+        for wanted in &mut all {
+            for field in &fields {
+                wanted.fields.retain(|(name, _)| !(name == "Host" && field.0.eq_ignore_ascii_case("host")));
+                wanted.fields.push(field.clone());
+            }
+            if let Some(body) = &body {
+                wanted.body.clone_from(body);
+                wanted.method = "POST".into();
+            }
+            if let Some(method) = &self.method {
+                wanted.method.clone_from(method);
+            }
+        }
+        Ok(all)
+    }
+
+    /// The rate of an open loop.
+    ///
+    /// # Errors
+    /// A text that is none.
+    pub fn rate(&self) -> Result<Option<Rate>, Error> {
+        let Some(text) = &self.rate else { return Ok(None) };
+        let (from, to) = text.split_once("..").unwrap_or((text, text));
+        let number = |text: &str| {
+            units::number(text).ok().filter(|n| *n > 0.0).ok_or_else(|| {
+                Error::Usage(format!("--rate {text}: expected requests a second, or FROM..TO"))
+            })
+        };
+        Ok(Some(Rate { from: number(from)?, to: number(to)?, poisson: self.arrival == Arrival::Poisson }))
+    }
+
+    /// The load for these URLs, and the server's process if it is seen from here.
+    ///
+    /// # Errors
+    /// Options that contradict each other or that no run can follow, and targets that are not allowed.
+    pub fn load(&self, urls: &[String]) -> Result<(Load, Option<Server>), Error> {
+        let usage = |text: &str| Err(Error::Usage(text.to_owned()));
+        let mut wanted = self.wanted(urls)?;
+        let protocol = if self.http2 { Protocol::Http2 } else { Protocol::Http1 };
+        if self.streams > 1 && !self.http2 {
+            return usage("--streams is for HTTP/2: add --http2 (HTTP/1.1 has --pipeline)");
+        }
+        if self.pipeline > 1 && self.http2 {
+            return usage("--pipeline is for HTTP/1.1; HTTP/2 has --streams");
+        }
+        if self.timeout.is_zero() || self.duration.is_zero() {
+            return usage("times of 0 measure nothing");
+        }
+        let per_connection = if self.no_keepalive { 1 } else { self.per_connection.unwrap_or(0) };
+        if per_connection == 1 && !self.http2 {
+            Load::close_each(&mut wanted);
+        }
+        let order = if self.access_log.is_some() || wanted.len() > 1 { Order::Mixed } else { Order::Listed };
+        let mut load = Load::new(&wanted, protocol, order, self.seed)?;
+        self.check_targets(&load)?;
+        load.connections = usize::try_from(self.connections).unwrap_or(usize::MAX);
+        load.stop = match self.requests {
+            Some(n) => Stop::Count(n, None),
+            None => Stop::After(self.duration),
+        };
+        let tenth = self.duration / 10;
+        let default = if self.requests.is_some() { Duration::ZERO } else { tenth.min(Duration::from_secs(2)) };
+        load.warmup = self.warmup.unwrap_or(default);
+        load.rate = self.rate()?;
+        load.timeout = self.timeout;
+        load.think = self.think;
+        load.parallel = if self.http2 { self.streams } else { self.pipeline }.min(100_000) as usize;
+        load.per_connection = per_connection;
+        load.resume = self.resume;
+        load.checks.status = (!self.expect_status.is_empty()).then(|| self.expect_status.clone());
+        load.checks.length = self.expect_length;
+        load.checks.contains = self.expect_body.as_ref().map(|t| t.as_bytes().to_vec());
+        if load.is_encrypted() {
+            let trust = match (&self.ca, self.insecure) {
+                (_, true) => Trust::Anyone,
+                (Some(file), _) => Trust::File(file),
+                _ => Trust::System,
+            };
+            load.tls = Some(config(&trust, protocol)?);
+        }
+        let server = match (self.server_pid, load.origins.first().map(|o| &o.address)) {
+            (Some(pid), _) => Some(Server::of(pid).ok_or_else(|| Error::Usage(format!("there is no process {pid}")))?),
+            (None, Some(Address::Tcp(addr))) => Server::listening(*addr),
+            _ => None,
+        };
+        load.cpus = match &self.cpus {
+            None => choose_cpus(server.as_ref(), self.threads),
+            Some(list) => {
+                let cpus = forebay_sys::affinity::parse_cpu_list(list).filter(|c| !c.is_empty());
+                let cpus = cpus.ok_or_else(|| Error::Usage(format!("--cpus {list}: expected a list such as 0-1,3")))?;
+                let allowed = forebay_sys::affinity::allowed().unwrap_or_default();
+                if let Some(cpu) = cpus.iter().find(|c| !allowed.contains(c)) {
+                    return Err(Error::Usage(format!("--cpus {list}: CPU {cpu} is not there for this process")));
+                }
+                cpus
+            }
+        };
+        Ok((load, server))
+    }
+
+    fn check_targets(&self, load: &Load) -> Result<(), Error> {
+        let mut hosts: Vec<String> = load
+            .origins
+            .iter()
+            .map(|o| match &o.address {
+                Address::Tcp(addr) => addr.ip().to_string(),
+                Address::Unix(_) => "localhost".into(),
+            })
+            .collect();
+        hosts.sort();
+        hosts.dedup();
+        if hosts.len() > 1 && !self.many_hosts {
+            return Err(Error::Usage(format!(
+                "{} hosts would be loaded ({}); say --many-hosts if that is wanted",
+                hosts.len(),
+                hosts.join(", ")
+            )));
+        }
+        for origin in &load.origins {
+            if let Address::Tcp(addr) = &origin.address
+                && !is_private(addr.ip())
+                && !self.i_own_this_target
+            {
+                return Err(Error::Usage(format!(
+                    "{} is at {}, neither on this machine nor in a private network. Load on somebody else's server \
+                     is an attack; if it is yours, say --i-own-this-target",
+                    origin.name,
+                    addr.ip()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `p99=10ms`: the share and the time.
+///
+/// # Errors
+/// Another text.
+pub fn limit(text: &str) -> Result<(f64, Duration), Error> {
+    let bad = || Error::Usage(format!("--find-limit {text}: expected for instance p99=10ms"));
+    let (quantile, time) = text.strip_prefix('p').and_then(|t| t.split_once('=')).ok_or_else(bad)?;
+    let quantile: f64 = quantile.parse().ok().filter(|q| *q > 0.0 && *q < 100.0).ok_or_else(bad)?;
+    let time = units::duration(time).ok().filter(|t| !t.is_zero()).ok_or_else(bad)?;
+    Ok((quantile / 100.0, time))
+}

@@ -1,0 +1,184 @@
+//! What a thread counts, and the sum over threads. Hot path.
+
+use crate::histogram::{Coarse, Histogram};
+
+/// Why a request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Failure {
+    /// No connection.
+    Connect,
+    /// The handshake failed, or the certificate does not verify.
+    Tls,
+    /// Reset, or closed before the answer began.
+    Read,
+    /// Could not be sent.
+    Write,
+    /// No answer in time.
+    Timeout,
+    /// Another status than expected.
+    Status,
+    /// The content ended early or had another length than expected.
+    Length,
+    /// The content is not what was expected.
+    Body,
+    /// The answer is not HTTP.
+    Protocol,
+    /// Sent, or due in an open loop, and neither answered nor failed at the end.
+    Unanswered,
+}
+
+/// Names of the kinds, in order.
+pub const FAILURES: [&str; 10] =
+    ["connect", "tls", "read", "write", "timeout", "status", "length", "body", "protocol", "unanswered"];
+
+/// Counts of one thread, or of several together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Requests answered as expected.
+    pub ok: u64,
+    /// Answers received whole, whatever their status.
+    pub complete: u64,
+    /// Answers received whole within the measured time, also to requests from before: what a rate is
+    /// made of.
+    pub in_time: u64,
+    /// From the moment a request was due, ns. In a closed loop that is when it was sent.
+    pub latency: Histogram,
+    /// From the moment a request was sent, ns. Open loop only.
+    pub uncorrected: Histogram,
+    /// How late this machine sent what it could have sent, ns. Open loop only.
+    pub lateness: Histogram,
+    /// Until a connection stood, ns.
+    pub connect: Histogram,
+    /// TLS handshakes, ns.
+    pub handshake: Histogram,
+    /// By [`Failure`].
+    pub failures: [u64; FAILURES.len()],
+    /// Answers by status, 0 to 999.
+    pub statuses: Vec<u64>,
+    /// Connections made.
+    pub connections: u64,
+    /// Handshakes that resumed a session.
+    pub resumed: u64,
+    /// Requests given up because the server closed first, and sent again.
+    pub retried: u64,
+    /// Bytes received, heads and frames included, TLS not.
+    pub bytes_in: u64,
+    /// Bytes of content received.
+    pub body_in: u64,
+    /// Bytes of requests sent.
+    pub bytes_out: u64,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Record {
+            ok: 0,
+            complete: 0,
+            in_time: 0,
+            latency: Histogram::default(),
+            uncorrected: Histogram::default(),
+            lateness: Histogram::default(),
+            connect: Histogram::default(),
+            handshake: Histogram::default(),
+            failures: [0; FAILURES.len()],
+            statuses: vec![0; 1000],
+            connections: 0,
+            resumed: 0,
+            retried: 0,
+            bytes_in: 0,
+            body_in: 0,
+            bytes_out: 0,
+        }
+    }
+}
+
+impl Record {
+    /// Counts a failure.
+    #[inline]
+    pub fn fail(&mut self, kind: Failure) {
+        self.failures[kind as usize] += 1;
+    }
+
+    /// How often it failed that way.
+    pub fn failed(&self, kind: Failure) -> u64 {
+        self.failures[kind as usize]
+    }
+
+    /// All failures.
+    pub fn errors(&self) -> u64 {
+        self.failures.iter().sum()
+    }
+
+    /// Answers of a class: 2 for 200 to 299.
+    pub fn class(&self, class: usize) -> u64 {
+        self.statuses.iter().skip(class * 100).take(100).sum()
+    }
+
+    /// Status and count of what was received.
+    pub fn seen(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        self.statuses.iter().copied().enumerate().filter(|(_, n)| *n > 0)
+    }
+
+    /// Adds the counts of another.
+    pub fn merge(&mut self, other: &Record) {
+        self.ok += other.ok;
+        self.complete += other.complete;
+        self.in_time += other.in_time;
+        self.latency.merge(&other.latency);
+        self.uncorrected.merge(&other.uncorrected);
+        self.lateness.merge(&other.lateness);
+        self.connect.merge(&other.connect);
+        self.handshake.merge(&other.handshake);
+        for (a, b) in self.failures.iter_mut().zip(&other.failures) {
+            *a += b;
+        }
+        for (a, b) in self.statuses.iter_mut().zip(&other.statuses) {
+            *a += b;
+        }
+        self.connections += other.connections;
+        self.resumed += other.resumed;
+        self.retried += other.retried;
+        self.bytes_in += other.bytes_in;
+        self.body_in += other.body_in;
+        self.bytes_out += other.bytes_out;
+    }
+}
+
+/// What a thread sends about every tenth of a second.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Which thread.
+    pub thread: usize,
+    /// ns since the start of the run.
+    pub at: u64,
+    /// Whether it belongs to the warm-up.
+    pub warmup: bool,
+    /// Answers since the last sample.
+    pub complete: u64,
+    /// Failures since the last sample.
+    pub errors: u64,
+    /// Bytes received since the last sample.
+    pub bytes: u64,
+    /// CPU time of the thread since the last sample, ns.
+    pub cpu: u64,
+    /// Time that the sample covers, ns.
+    pub span: u64,
+    /// Latencies since the last sample.
+    pub latency: Coarse,
+}
+
+/// What a thread used, over the measured time.
+#[derive(Clone, Debug, Default)]
+pub struct ThreadUse {
+    /// CPU it was pinned to.
+    pub cpu: Option<usize>,
+    /// ns of CPU time.
+    pub cpu_time: u64,
+    /// ns on the run queue, waiting for the CPU.
+    pub run_delay: u64,
+    /// ns measured.
+    pub wall: u64,
+    /// Context switches, of its own accord and not.
+    pub switches: (u64, u64),
+}

@@ -1,0 +1,179 @@
+//! URLs of targets, and which of them may be loaded.
+
+use crate::Error;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+/// Where connections go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+/// An absolute URL: `http://host[:port]/path?query`, `https://...`, or `unix:/path/of/socket[:/path]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// Whether the connection is encrypted.
+    pub tls: bool,
+    /// Host without brackets; `localhost` for a unix socket.
+    pub host: String,
+    /// Port; 0 for a unix socket.
+    pub port: u16,
+    /// Path and query, never empty.
+    pub path: String,
+    /// The unix socket, if it is one.
+    pub socket: Option<PathBuf>,
+}
+
+impl Url {
+    /// Reads a URL. Without a scheme it is taken for `http://`.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn parse(text: &str) -> Result<Url, Error> {
+        let bad = |why: &str| Error::Usage(format!("URL \"{text}\": {why}"));
+        if text.is_empty() {
+            return Err(bad("is empty"));
+        }
+        if text.bytes().any(|b| b <= b' ' || b == 0x7f) {
+            return Err(bad("contains a blank or a control character"));
+        }
+        if let Some(rest) = text.strip_prefix("unix:") {
+            let (socket, path) = rest.split_once(':').unwrap_or((rest, "/"));
+            if socket.is_empty() || !path.starts_with('/') {
+                return Err(bad("expected unix:/path/of/socket:/path"));
+            }
+            let (host, port, path) = ("localhost".to_owned(), 0, path.to_owned());
+            return Ok(Url { tls: false, host, port, path, socket: Some(PathBuf::from(socket)) });
+        }
+        let (tls, rest) = match text.split_once("://") {
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
+            Some((scheme, _)) => return Err(bad(&format!("unknown scheme \"{scheme}\""))),
+            None => (false, text),
+        };
+        let rest = rest.split('#').next().unwrap_or_default();
+        let (authority, path) = match rest.find(['/', '?']) {
+            Some(at) => rest.split_at(at),
+            None => (rest, "/"),
+        };
+        if authority.contains('@') {
+            return Err(bad("user names belong into -A or an Authorization field"));
+        }
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(v6) => {
+                let (host, after) = v6.split_once(']').ok_or_else(|| bad("\"[\" is not closed"))?;
+                host.parse::<std::net::Ipv6Addr>().map_err(|_| bad("no IPv6 address between the brackets"))?;
+                (host, if after.is_empty() { None } else { Some(after.strip_prefix(':').unwrap_or("x")) })
+            }
+            None => match authority.rsplit_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (authority, None),
+            },
+        };
+        if host.is_empty() || host.contains(':') && !authority.starts_with('[') {
+            return Err(bad("has no host"));
+        }
+        let port = match port {
+            None | Some("") => if tls { 443 } else { 80 },
+            Some(port) => port.parse().ok().filter(|p| *p > 0).ok_or_else(|| bad("the port is not a number from 1 to 65535"))?,
+        };
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        Ok(Url { tls, host: host.to_owned(), port, path, socket: None })
+    }
+
+    /// `Host` field or `:authority`.
+    pub fn authority(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        match (self.tls, self.port) {
+            (_, 0) | (false, 80) | (true, 443) => host,
+            (_, port) => format!("{host}:{port}"),
+        }
+    }
+
+    /// `http` or `https`.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
+    }
+
+    /// Looks up where the URL leads.
+    ///
+    /// # Errors
+    /// The name has no address.
+    pub fn resolve(&self) -> Result<Address, Error> {
+        if let Some(socket) = &self.socket {
+            return Ok(Address::Unix(socket.clone()));
+        }
+        let found = (self.host.as_str(), self.port).to_socket_addrs();
+        let mut all: Vec<SocketAddr> = found.map_err(|e| Error::Resolve(self.host.clone(), e))?.collect();
+        // Servers more often listen on IPv4 alone than on IPv6 alone.
+        all.sort_by_key(SocketAddr::is_ipv6);
+        let reachable = all.iter().find(|a| all.len() > 1 && a.ip().is_loopback() && accepts(a));
+        let first = reachable.or(all.first()).copied();
+        first.map(Address::Tcp).ok_or_else(|| {
+            Error::Resolve(self.host.clone(), std::io::Error::other("the name has no address"))
+        })
+    }
+}
+
+fn accepts(addr: &SocketAddr) -> bool {
+    std::net::TcpStream::connect_timeout(addr, std::time::Duration::from_millis(200)).is_ok()
+}
+
+impl std::fmt::Display for Url {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.socket {
+            Some(socket) => write!(f, "unix:{}:{}", socket.display(), self.path),
+            None => write!(f, "{}://{}{}", self.scheme(), self.authority(), self.path),
+        }
+    }
+}
+
+/// Whether an address belongs to this machine or a private network, which may be loaded unasked.
+pub fn is_private(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local() || ip.is_unspecified(),
+        IpAddr::V6(ip) => {
+            ip.is_loopback() || ip.is_unspecified() || ip.is_unique_local() || ip.is_unicast_link_local()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        for (text, shown, host, port) in [
+            ("http://a/", "http://a/", "a", 80),
+            ("a", "http://a/", "a", 80),
+            ("HTTPS://a:8443/x?y#z", "https://a:8443/x?y", "a", 8443),
+            ("http://[::1]:81?q", "http://[::1]:81/?q", "::1", 81),
+            ("https://a:443", "https://a/", "a", 443),
+            ("unix:/run/x.sock", "unix:/run/x.sock:/", "localhost", 0),
+            ("unix:/run/x.sock:/a?b", "unix:/run/x.sock:/a?b", "localhost", 0),
+        ] {
+            let url = Url::parse(text).expect(text);
+            assert_eq!((url.to_string().as_str(), url.host.as_str(), url.port), (shown, host, port));
+        }
+        for bad in
+            ["", "ftp://a/", "http://", "http://a:0/", "http://a:x/", "http://[::1/", "http://[a]/", "http://a b/", "http://u@a/", "http://::1/", "unix::/", "http://[::1]x/"]
+        {
+            assert!(Url::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn private_addresses() {
+        for ip in ["127.0.0.1", "10.1.1.1", "192.168.0.1", "172.16.9.9", "169.254.1.1", "::1", "fd00::1", "::ffff:10.0.0.1"] {
+            assert!(is_private(ip.parse().expect("address")), "{ip}");
+        }
+        for ip in ["8.8.8.8", "172.32.0.1", "2001:db8::1", "100.64.0.1"] {
+            assert!(!is_private(ip.parse().expect("address")), "{ip}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! How far a figure can be trusted.
+
+use crate::Error;
+use crate::load::Load;
+use crate::record::{FAILURES, Failure};
+use crate::run::Report;
+use crate::schedule::Rate;
+use crate::{clock, duration_text, stats};
+use std::io::{Read, Write};
+
+/// Something that the reader of a figure has to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The figure may not be used.
+    pub void: bool,
+    /// The client was what limited.
+    pub client: bool,
+    /// In words.
+    pub text: String,
+}
+
+/// Share of a CPU from which on a thread of the client counts as saturated.
+const BUSY: f64 = 0.85;
+/// Share of failures from which on the figures are void.
+const FAILED: f64 = 0.01;
+/// Spread of the rate over time, interquartile range over median, that is too large.
+const SPREAD: f64 = 0.15;
+
+/// Judges a run.
+pub fn judge(report: &Report) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut say = |void, client, text: String| findings.push(Finding { void, client, text });
+    let outcome = &report.outcome;
+    let record = &outcome.record;
+    let reason = outcome.first_error.as_deref().map(|e| format!(" ({e})")).unwrap_or_default();
+    if record.complete == 0 {
+        say(true, false, format!("nothing was measured: no answer at all{reason}"));
+    }
+    let errors = record.errors();
+    let share = errors as f64 / (record.complete + errors).max(1) as f64;
+    if record.complete > 0 && share > FAILED {
+        let kinds: Vec<String> =
+            FAILURES.iter().zip(&record.failures).filter(|(_, n)| **n > 0).map(|(k, n)| format!("{k} {n}")).collect();
+        say(true, false, format!("errors make the figures void: {:.1} % failed: {}{reason}", share * 100.0, kinds.join(", ")));
+    } else if errors > 0 && record.complete > 0 {
+        say(false, false, format!("{errors} requests failed{reason}"));
+    }
+    let busiest = outcome.threads.iter().map(|t| t.cpu_time as f64 / t.wall.max(1) as f64).fold(0.0, f64::max);
+    if busiest > BUSY && record.complete > 0 {
+        let most = format!("a thread of the client used {:.0} % of its CPU", busiest * 100.0);
+        say(false, true, format!("the client was the limit: {most}; the server can do at least this"));
+    }
+    let delay = outcome.threads.iter().map(|t| t.run_delay as f64 / t.wall.max(1) as f64).fold(0.0, f64::max);
+    if delay > 0.1 {
+        say(false, true, format!("the client waited for its CPU {:.0} % of the time: something else ran there", delay * 100.0));
+    }
+    if let Some(rate) = report.rate {
+        open_loop(report, rate, &mut say);
+    }
+    let rates: Vec<f64> = steady_rates(report);
+    let spread = stats::spread(&rates);
+    if rates.len() >= 8 && spread > SPREAD && report.rate.is_none_or(|r| r.from == r.to) {
+        say(false, false, format!("the noise was large: the rate varied by {:.0} % (interquartile range) during the run", spread * 100.0));
+    }
+    if report.machine.1 > 0.02 {
+        say(false, false, format!("the hypervisor took {:.0} % of the CPU time away", report.machine.1 * 100.0));
+    }
+    if outcome.interrupted {
+        say(false, false, "interrupted: what was measured until then".into());
+    }
+    findings
+}
+
+/// Rates of quarter seconds or more without the warm-up.
+pub fn steady_rates(report: &Report) -> Vec<f64> {
+    let points: Vec<f64> = report.points.iter().filter(|p| !p.warmup).map(|p| p.rate).collect();
+    points.chunks_exact(3).map(|c| c.iter().sum::<f64>() / 3.0).collect()
+}
+
+fn open_loop(report: &Report, rate: Rate, say: &mut impl FnMut(bool, bool, String)) {
+    let outcome = &report.outcome;
+    let record = &outcome.record;
+    let median = record.latency.quantile(0.5).max(1);
+    let late = record.lateness.quantile(0.99);
+    // Below some tens of microseconds lateness is the resolution of timers.
+    if late > (median / 10).max(200_000) {
+        let text = format!("requests left late (99 %: {}) although connections were free", duration_text(late));
+        let hopeless = late > 10_000_000 && late > median;
+        let text = format!("{text}: this machine {} the rate", if hopeless { "cannot hold" } else { "barely holds" });
+        say(hopeless, true, text);
+    }
+    let wanted = f64::midpoint(rate.from, rate.to);
+    if record.complete > 100 && outcome.rate() < 0.97 * wanted {
+        let text = format!("{:.0} requests/s were answered of the {wanted:.0} that were due", outcome.rate());
+        let waiting = record.failed(Failure::Unanswered);
+        say(false, false, format!("{text}; {waiting} were not answered at the end, and count with their age"));
+    }
+}
+
+/// Refuses a rate that this machine cannot send.
+///
+/// # Errors
+/// [`Error::Usage`] with what it can.
+pub fn refuse_rate(rate: Rate, load: &Load) -> Result<(), Error> {
+    if !(rate.from > 0.0 && rate.to > 0.0 && rate.highest().is_finite()) {
+        return Err(Error::Usage("a rate is a number above 0".into()));
+    }
+    let threads = load.cpus.len().max(1).min(load.connections.max(1)) as f64;
+    // Timers, scheduling and TLS cost too: asked for only where a request costs next to nothing else.
+    if rate.highest() < 20_000.0 * threads {
+        return Ok(());
+    }
+    let most = round_trips().unwrap_or(f64::INFINITY) * threads;
+    if rate.highest() > most {
+        return Err(Error::Usage(format!(
+            "{:.0} requests/s are more than {threads:.0} threads of this machine can send (about {most:.0}); more CPUs \
+             (--cpus), fewer requests, or several machines (--agents)",
+            rate.highest()
+        )));
+    }
+    Ok(())
+}
+
+/// Messages a second that one thread can send and have answered over loopback, at best.
+fn round_trips() -> Option<f64> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").ok()?;
+    let mut client = std::net::TcpStream::connect(listener.local_addr().ok()?).ok()?;
+    let (mut server, _) = listener.accept().ok()?;
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let mut buf = [0u8; 512];
+    let (start, mut n) = (clock(), 0u64);
+    while clock() - start < 30_000_000 {
+        // Four calls, of which two are the client's.
+        client.write_all(&buf[..100]).ok()?;
+        server.read_exact(&mut buf[..100]).ok()?;
+        server.write_all(&buf[..200]).ok()?;
+        client.read_exact(&mut buf[..200]).ok()?;
+        n += 1;
+    }
+    Some(n as f64 * 2.0 / ((clock() - start) as f64 / 1e9))
+}
