@@ -426,13 +426,10 @@ async fn write_temporary(req: &mut Request, mem: &mut Vec<u8>) -> Result<(), Bod
 
 fn open_temporary(req: &mut Request) -> Result<(), BodyError> {
     use crate::modules::core::BodyInFile;
-    use std::os::unix::ffi::OsStrExt;
     let http = req.http();
     let core = &http.location(req).settings.core;
-    let dir = core.client_body_temp_path.0.clone().unwrap_or_else(|| {
-        let prefix = std::path::Path::new(std::ffi::OsStr::from_bytes(&req.conf.config.prefix));
-        prefix.join("client_body_temp")
-    });
+    let given = core.client_body_temp_path.0.clone();
+    let dir = given.unwrap_or_else(|| req.conf.config.client_body_temp.clone());
     let open = |path: &std::path::Path| {
         std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(path)
     };

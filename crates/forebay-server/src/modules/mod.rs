@@ -13,6 +13,7 @@ pub mod auth_basic;
 pub mod autoindex;
 pub mod charset;
 pub mod core;
+pub mod early_hints;
 pub mod empty_gif;
 pub mod geo;
 pub mod gzip_accept;
@@ -24,7 +25,9 @@ pub mod limit_req;
 pub mod log;
 pub mod map;
 pub mod proxy;
+pub mod proxy_bind;
 pub mod proxy_cache;
+pub mod proxy_cookie;
 pub mod proxy_protocol;
 pub mod proxy_ssl;
 pub mod random_index;
@@ -82,7 +85,7 @@ macro_rules! modules {
 
 modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
-    gzip_accept, gzip_static, referer, secure_link, userid, proxy, proxy_cache, slice, limit_req, http2, ssl,
+    gzip_accept, gzip_static, referer, secure_link, userid, proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, slice, limit_req, http2, ssl,
     proxy_ssl, resolver,
 }
 

@@ -6,7 +6,7 @@ use super::{Redirect, Settings, Stop};
 use crate::cache::local::Entry;
 use crate::error_page;
 use crate::modules::proxy_cache::Settings as CacheSettings;
-use crate::modules::slice;
+use crate::modules::{proxy_cookie, slice};
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::Request;
 use crate::response::Part;
@@ -291,6 +291,15 @@ fn field(req: &mut Request, f: &FieldLine, buf: &[u8], pass: &Arc<Pass>, s: &Set
                 return Ok(());
             }
             req.resp.fields.push(name, &out);
+        }
+        Name::SetCookie => {
+            let http = req.http();
+            let cookies = &http.location(req).settings.proxy_cookie;
+            let new = match proxy_cookie::enabled(cookies) {
+                true => proxy_cookie::rewrite(req, cookies, value)?,
+                false => None,
+            };
+            req.resp.fields.push(name, new.as_deref().unwrap_or(value));
         }
         Name::AcceptRanges if s.force_ranges => {}
         // What is whole here can be cut here.
