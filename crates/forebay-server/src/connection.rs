@@ -620,6 +620,7 @@ fn finish(req: &mut Request) {
         source.abandon(req);
     }
     access_log::log_request(req);
+    req.modules.limit_conn.clear();
     req.body.end();
     req.resp.body.clear();
 }

@@ -210,7 +210,6 @@ const LATER: &[&str] = &[
     "gzip_ratio",
     "http2",
     "http3",
-    "limit_conn_status",
     "memcached_key",
     "modern_browser",
     "msie",

@@ -463,6 +463,9 @@ impl<'s, 'f> Builder<'s, 'f> {
         if let Some(message) = self.cx.zones.undefined() {
             return Err(super::plain(&message));
         }
+        if let Some(message) = self.cx.conn_zones.undefined() {
+            return Err(super::plain(&message));
+        }
         if let Some(message) = self.cx.caches.undefined() {
             return Err(super::plain(&message));
         }

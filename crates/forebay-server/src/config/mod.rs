@@ -195,6 +195,7 @@ fn build(
     let mut charset_maps = crate::modules::charset::Maps::default();
     let mut upstreams = crate::upstream::config::Groups::default();
     let mut zones = crate::modules::limit_req::Zones::default();
+    let mut conn_zones = crate::modules::limit_conn::Zones::default();
     let mut caches = crate::cache::Zones::default();
     let mut cx = Scope {
         env,
@@ -207,6 +208,7 @@ fn build(
         charset_maps: &mut charset_maps,
         upstreams: &mut upstreams,
         zones: &mut zones,
+        conn_zones: &mut conn_zones,
         caches: &mut caches,
     };
     let mut http_seen = false;

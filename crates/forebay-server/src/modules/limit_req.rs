@@ -30,9 +30,31 @@ keyword! {
     pub enum LogLevel { Info = "info", Notice = "notice", Warn = "warn", Error = "error", }
 }
 
+impl LogLevel {
+    /// The level of the error log.
+    pub fn level(self) -> Level {
+        match self {
+            LogLevel::Info => Level::Info,
+            LogLevel::Notice => Level::Notice,
+            LogLevel::Warn => Level::Warn,
+            LogLevel::Error => Level::Error,
+        }
+    }
+}
+
 /// `limit_req_status`.
 #[derive(Clone, Copy, Debug)]
 pub struct Status(u16);
+
+impl Status {
+    /// 503.
+    pub const UNAVAILABLE: Status = Status(503);
+
+    /// The status.
+    pub fn code(self) -> u16 {
+        self.0
+    }
+}
 
 impl Setting for Status {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -391,13 +413,7 @@ fn line(what: &str, excess: u64, zone: &[u8], dry: bool) -> String {
 }
 
 fn refuse(req: &mut Request, s: &Settings, excess: u64, zone: &[u8]) -> Verdict {
-    let level = match s.log_level {
-        LogLevel::Info => Level::Info,
-        LogLevel::Notice => Level::Notice,
-        LogLevel::Warn => Level::Warn,
-        LogLevel::Error => Level::Error,
-    };
-    req.log(level, &line("limiting", excess, zone, s.dry_run));
+    req.log(s.log_level.level(), &line("limiting", excess, zone, s.dry_run));
     if s.dry_run {
         req.modules.limit_req = Some(Outcome::RejectedDryRun);
         return Verdict::Declined;

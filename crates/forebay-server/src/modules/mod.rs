@@ -21,6 +21,7 @@ pub mod gzip_static;
 pub mod headers;
 pub mod http2;
 pub mod index;
+pub mod limit_conn;
 pub mod limit_req;
 pub mod log;
 pub mod map;
@@ -85,7 +86,7 @@ macro_rules! modules {
 
 modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
-    gzip_accept, gzip_static, referer, secure_link, userid, proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, slice, limit_req, http2, ssl,
+    gzip_accept, gzip_static, referer, secure_link, userid, proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, slice, limit_req, limit_conn, http2, ssl,
     proxy_ssl, resolver,
 }
 
@@ -152,6 +153,7 @@ const POST_READ: &[Entry] = &[Entry { enabled: realip::enabled, hook: realip::re
 /// Runs before access, in this order (nginx: PREACCESS).
 const PREACCESS: &[Entry] = &[
     Entry { enabled: realip::enabled, hook: realip::replace },
+    Entry { enabled: limit_conn::enabled, hook: limit_conn::check },
     Entry { enabled: limit_req::enabled, hook: limit_req::check },
 ];
 
@@ -247,6 +249,7 @@ pub const HTTP_DIRECTIVES: &[&str] = &[
     "charset_map",
     "upstream",
     "limit_req_zone",
+    "limit_conn_zone",
     "match",
     "proxy_cache_path",
 ];
@@ -264,6 +267,7 @@ pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> 
         b"charset_map" => charset::map(d, cx)?,
         b"upstream" => crate::upstream::config::block(d, cx)?,
         b"match" => crate::upstream::config::matching(d, cx)?,
+        b"limit_conn_zone" => limit_conn::zone(d, cx)?,
         b"limit_req_zone" => limit_req::zone(d, cx)?,
         b"proxy_cache_path" => crate::cache::path(d, cx)?,
         _ => return Ok(false),
@@ -329,6 +333,7 @@ pub fn variables() -> impl Iterator<Item = &'static Row> {
         userid::VARIABLES,
         crate::upstream::vars::VARIABLES,
         limit_req::VARIABLES,
+        limit_conn::VARIABLES,
         crate::tls::vars::VARIABLES,
         proxy_cache::VARIABLES,
         slice::VARIABLES,
@@ -352,6 +357,8 @@ pub struct ModuleState {
     pub upstream: crate::upstream::exchange::Upstreamed,
     /// `$limit_req_status`.
     pub limit_req: Option<limit_req::Outcome>,
+    /// Places in the zones of `limit_conn`.
+    pub limit_conn: limit_conn::State,
     /// What a cache has to do with it.
     pub proxy_cache: proxy_cache::State,
     /// Slices of the response.
@@ -367,6 +374,7 @@ impl ModuleState {
         self.userid = userid::State::default();
         self.upstream.clear();
         self.limit_req = None;
+        self.limit_conn.clear();
         self.proxy_cache.clear();
         self.slice.clear();
     }
