@@ -100,6 +100,20 @@ impl RequestBody {
         };
     }
 
+    /// The body of a request that is made for this one, as far as it has been read.
+    pub fn share(&self) -> RequestBody {
+        let s = &self.stored;
+        let stored = Stored {
+            complete: true,
+            mem: s.mem.clone(),
+            file: s.file.clone(),
+            path: s.path.clone(),
+            in_file: s.in_file,
+            remove: false,
+        };
+        RequestBody { framing: self.framing, at: self.at, done: true, len: self.len, stored, ..Default::default() }
+    }
+
     /// The request is over: files are removed.
     pub fn end(&mut self) {
         self.stored.clear();

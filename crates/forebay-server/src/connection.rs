@@ -7,6 +7,7 @@ use crate::error_log;
 use crate::error_page;
 use crate::h2::{Session, Stream};
 use crate::head::{self, BodyFraming};
+use crate::modules::post_action;
 use crate::modules::static_file::errno_text;
 use crate::phases::{self, MAX_URI_CHANGES};
 use crate::reactor::{Job, Token};
@@ -110,7 +111,7 @@ impl End {
 
 async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Conn>) {
     if let Some(work) = thread.background.take(job.token) {
-        crate::background::run(thread, req, job.token, *work).await;
+        Box::pin(crate::background::run(thread, req, job.token, work)).await;
         return;
     }
     let Job { token, mut conn } = job;
@@ -619,6 +620,7 @@ fn finish(req: &mut Request) {
     if let Some(mut source) = req.resp.source.take() {
         source.abandon(req);
     }
+    post_action::begin(req);
     access_log::log_request(req);
     req.modules.limit_conn.clear();
     req.body.end();

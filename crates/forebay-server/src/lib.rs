@@ -25,6 +25,7 @@ pub mod reactor;
 pub mod request;
 pub mod resolver;
 pub mod response;
+pub mod subrequest;
 pub mod symlinks;
 pub mod syslog;
 #[cfg(test)]

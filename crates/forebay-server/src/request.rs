@@ -256,6 +256,8 @@ pub struct Request {
     pub timed_out: bool,
     /// `return 444`: closed without an answer.
     pub drop_connection: bool,
+    /// Made for another request, inside the server.
+    pub subrequest: bool,
     /// Came in one packet with the request before it.
     pub pipelined: bool,
 }
@@ -308,6 +310,7 @@ impl Request {
             closes_at_once: false,
             timed_out: false,
             drop_connection: false,
+            subrequest: false,
             pipelined: false,
         }
     }

@@ -277,7 +277,6 @@ impl Wire {
         if let Some(s) = &self.stream {
             return std::future::poll_fn(|cx| s.poll_readable(cx)).await;
         }
-        t.reactor.readable(self.token).await;
         if !self.tls.as_ref().is_some_and(|s| s.has_ready()) {
             t.reactor.readable(self.token).await;
         }

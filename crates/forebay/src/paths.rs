@@ -84,6 +84,7 @@ pub fn configure_arguments() -> String {
     }
     for module in [
         "v2_module",
+        "auth_request_module",
         "realip_module",
         "gzip_static_module",
         "random_index_module",

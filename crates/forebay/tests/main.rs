@@ -12,5 +12,6 @@ mod processes;
 mod proxy;
 mod robustness;
 mod subcommands;
+mod subrequests;
 mod tls;
 mod upstream;

@@ -39,7 +39,8 @@ pub async fn pass(req: &mut Request) {
     let l = http.location(req);
     let wanted = req.modules.upstream.head.status == 103
         && req.head.version >= Version::Http11
-        && req.modules.proxy_cache.ticket.is_none()
+        && !req.subrequest
+        && !req.modules.proxy_cache.background
         && l.settings.early_hints.conditions.test(req).unwrap_or(false);
     if !wanted {
         return;

@@ -229,6 +229,11 @@ pub struct State {
 }
 
 impl State {
+    /// For a request that is made for this one: it takes no places of its own.
+    pub fn counted(&self) -> State {
+        State { outcome: self.outcome, places: Vec::new() }
+    }
+
     /// The request is over.
     #[inline]
     pub fn clear(&mut self) {

@@ -10,6 +10,7 @@ use forebay_conf::tree::Directive;
 
 pub mod access;
 pub mod auth_basic;
+pub mod auth_request;
 pub mod autoindex;
 pub mod charset;
 pub mod core;
@@ -25,6 +26,8 @@ pub mod limit_conn;
 pub mod limit_req;
 pub mod log;
 pub mod map;
+pub mod mirror;
+pub mod post_action;
 pub mod proxy;
 pub mod proxy_bind;
 pub mod proxy_cache;
@@ -85,7 +88,7 @@ macro_rules! modules {
 }
 
 modules! {
-    core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
+    core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, auth_request, mirror, post_action, realip, charset,
     gzip_accept, gzip_static, referer, secure_link, userid, proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, slice, limit_req, limit_conn, http2, ssl,
     proxy_ssl, resolver,
 }
@@ -172,6 +175,10 @@ pub struct Plan {
     pub preaccess: Vec<Hook>,
     /// ACCESS.
     pub access: Vec<Hook>,
+    /// `auth_request` is the last of ACCESS.
+    pub auth_request: bool,
+    /// `mirror` is the last of PRECONTENT.
+    pub mirror: bool,
     /// HEADER_FILTERS.
     pub header_filters: Vec<HeaderFilter>,
     /// Nothing here changes the head of a plain answer for a file.
@@ -208,6 +215,8 @@ impl Plan {
             post_read: pick(POST_READ),
             preaccess: pick(PREACCESS),
             access: pick(ACCESS),
+            auth_request: auth_request::enabled(s),
+            mirror: mirror::enabled(s),
             plain_head: (HEADER_FILTERS.iter()).all(|e| e.standard || !(e.enabled)(s))
                 && s.core.keepalive_timeout.header.is_none()
                 && !matches!(s.core.server_tokens, core::ServerTokens::Value(_)),

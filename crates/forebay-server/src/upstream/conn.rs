@@ -96,6 +96,8 @@ impl Watch {
     pub fn new(client: &Wire) -> Watch {
         match client.as_stream() {
             Some(s) => Watch::Stream(s.clone()),
+            // A request of the server's own.
+            None if client.token() == Token::NONE => Watch::Nobody,
             None => Watch::Socket(client.token()),
         }
     }

@@ -45,7 +45,7 @@ pub enum Outgoing {
 }
 
 /// One server that was asked.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Attempt {
     /// `$upstream_addr`.
     pub name: Vec<u8>,

@@ -16,7 +16,7 @@ use crate::upstream::stream::{Body, Pulled};
 use forebay_conf::error::Level;
 use forebay_http::field::{FieldLine, Name};
 use forebay_http::h1::client::{self, framing_of_response};
-use forebay_http::request::Method;
+use forebay_http::request::{Method, Version};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -268,6 +268,8 @@ fn field(req: &mut Request, f: &FieldLine, buf: &[u8], pass: &Arc<Pass>, s: &Set
     let (name, value) = (f.name.of(buf), f.value.of(buf));
     match f.id {
         Name::Connection | Name::KeepAlive | Name::TransferEncoding | Name::ContentLength => return Ok(()),
+        // RFC 9113, section 8.2.2.
+        Name::Upgrade if req.head.version == Version::Http2 => return Ok(()),
         _ => {}
     }
     if f.id == Name::XAccelCharset && !s.ignore_headers.has(b"X-Accel-Charset") {
