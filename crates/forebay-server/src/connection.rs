@@ -621,6 +621,7 @@ fn finish(req: &mut Request) {
         source.abandon(req);
     }
     post_action::begin(req);
+    crate::metrics::count(req);
     access_log::log_request(req);
     req.modules.limit_conn.clear();
     req.body.end();
@@ -833,6 +834,7 @@ impl Request {
             self.head.host = host;
         }
         self.location = http.servers.get(self.server).map_or(0, |s| s.root);
+        crate::metrics::begin(self);
         self.keepalive_timeout = http.location(self).settings.core.keepalive_timeout.timeout;
     }
 

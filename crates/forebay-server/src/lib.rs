@@ -16,6 +16,7 @@ pub mod head;
 pub mod host_table;
 pub mod location;
 pub mod log_files;
+pub mod metrics;
 pub mod modules;
 pub mod password;
 pub mod pattern;

@@ -2,6 +2,7 @@
 
 use crate::error_page::{self, Next};
 use crate::location;
+use crate::metrics::{api, prometheus};
 use crate::modules::core::Satisfy;
 use crate::modules::{
     Content, Verdict, auth_request, autoindex, empty_gif, gzip_static, mirror, proxy, random_index, rewrite, static_file,
@@ -328,6 +329,9 @@ async fn content(req: &mut Request) -> Outcome {
     match &l.content {
         Some(Content::StubStatus) => return outcome(stub_status::handle(req)),
         Some(Content::EmptyGif) => return outcome(empty_gif::handle(req)),
+        Some(Content::Prometheus) => return outcome(prometheus::handle(req)),
+        Some(Content::Api) => return outcome(api::handle(req)),
+        Some(Content::Dashboard) => return outcome(api::dashboard(req)),
         Some(Content::Proxy(pass)) => return proxy::run(req, pass).await,
         None => {}
     }

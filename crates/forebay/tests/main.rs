@@ -8,6 +8,7 @@ mod command_line;
 mod differential;
 mod http2;
 mod load;
+mod metrics;
 mod processes;
 mod proxy;
 mod robustness;

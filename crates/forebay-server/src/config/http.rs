@@ -143,6 +143,8 @@ pub struct Location {
     pub limit_except: Option<(Vec<Vec<u8>>, LocationId)>,
     /// Locations inside this one.
     pub tree: LocationTree,
+    /// `status_zone`.
+    pub status_zone: Option<std::sync::Arc<crate::metrics::Zone>>,
     /// How upstreams are spoken to where that is encrypted.
     pub upstream_tls: Option<std::sync::Arc<crate::tls::client::ClientTls>>,
     /// Hooks that are enabled here.
@@ -173,6 +175,8 @@ pub struct LocationBuild {
     pub internal: bool,
     /// `limit_except`.
     pub limit_except: Option<(Vec<Vec<u8>>, LocationId)>,
+    /// `status_zone`.
+    pub status_zone: Option<std::sync::Arc<crate::metrics::Zone>>,
     /// `health_check`.
     pub health_check: Option<crate::upstream::health::Check>,
     /// Locations inside this one.
@@ -223,6 +227,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             internal: false,
             limit_except: None,
             health_check: None,
+            status_zone: None,
             children: Vec::new(),
         });
         self.locations.len() - 1
@@ -443,6 +448,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 limit_except: l.limit_except,
                 tree,
                 plan,
+                status_zone: l.status_zone,
                 upstream_tls: None,
                 auto_redirect,
             });
@@ -453,6 +459,9 @@ impl<'s, 'f> Builder<'s, 'f> {
             if let (Kind::LimitExcept | Kind::If, Some(p)) = (&locations[i].kind, locations[i].parent) {
                 let (internal, content) = (locations[p].internal, locations[p].content.clone());
                 locations[i].internal |= internal;
+                if locations[i].status_zone.is_none() {
+                    locations[i].status_zone = locations[p].status_zone.clone();
+                }
                 if locations[i].content.is_none()
                     && content.as_ref().is_some_and(modules::Content::inherited_by_if)
                 {

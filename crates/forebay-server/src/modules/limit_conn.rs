@@ -4,6 +4,7 @@
 use crate::config::scope::Scope;
 use crate::config::template::Template;
 use crate::config::value::Setting;
+use crate::metrics::Limit;
 use crate::modules::limit_req::{LogLevel, Status};
 use crate::modules::{LocationSettings, Verdict};
 use crate::request::{Request, VarError};
@@ -12,7 +13,6 @@ use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 crate::settings! {
@@ -56,8 +56,7 @@ pub struct Zone {
     /// Name.
     pub name: Vec<u8>,
     defined: OnceLock<Defined>,
-    /// What became of requests: passed, rejected, rejected in a dry run.
-    pub counts: Arc<[AtomicU64; 3]>,
+    counts: Arc<Limit>,
 }
 
 #[derive(Debug)]
@@ -77,7 +76,7 @@ impl Zones {
         if let Some((z, _)) = self.zones.iter().find(|(z, _)| z.name == name) {
             return z.clone();
         }
-        let zone = Zone { name: name.to_vec(), defined: OnceLock::new(), counts: counts(name) };
+        let zone = Zone { name: name.to_vec(), defined: OnceLock::new(), counts: Limit::named(false, name) };
         let z = Arc::new(zone);
         self.zones.push((z.clone(), ordinal));
         z
@@ -87,11 +86,6 @@ impl Zones {
     pub fn undefined(&self) -> Option<String> {
         let (z, _) = self.zones.iter().find(|(z, _)| z.defined.get().is_none())?;
         Some(format!("zero size shared memory zone \"{}\"", String::from_utf8_lossy(&z.name)))
-    }
-
-    /// All of them.
-    pub fn finish(self) -> Vec<Arc<Zone>> {
-        self.zones.into_iter().map(|(z, _)| z).collect()
     }
 }
 
@@ -149,20 +143,6 @@ fn table(name: &[u8], key: &[u8], size: usize) -> Arc<Mutex<Table>> {
     let t = Arc::new(Mutex::new(Table { map: HashMap::default(), room: size, used: 0 }));
     zones.push((name.to_vec(), key.to_vec(), size, Arc::downgrade(&t)));
     t
-}
-
-type Counts = Arc<[AtomicU64; 3]>;
-
-/// Counters of this process by the zone's name: they go on after a reload.
-fn counts(name: &[u8]) -> Counts {
-    static COUNTS: Mutex<Vec<(Vec<u8>, Counts)>> = Mutex::new(Vec::new());
-    let mut all = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, c)) = all.iter().find(|(n, _)| n == name) {
-        return c.clone();
-    }
-    let c = Counts::default();
-    all.push((name.to_vec(), c.clone()));
-    c
 }
 
 /// `limit_conn_zone`.
@@ -287,7 +267,7 @@ pub fn check(req: &mut Request) -> Verdict {
         let entered = z.table.lock().unwrap_or_else(PoisonError::into_inner).enter(&key, *most);
         if entered {
             req.modules.limit_conn.outcome = Some(Outcome::Passed);
-            zone.counts[0].fetch_add(1, Relaxed);
+            zone.counts.count(0);
             let place = Place { table: z.table.clone(), key: key.as_slice().into() };
             req.modules.limit_conn.places.push(place);
             continue;
@@ -297,7 +277,7 @@ pub fn check(req: &mut Request) -> Verdict {
         req.log(s.log_level.level(), &format!("limiting connections{dry} by zone \"{name}\""));
         req.modules.limit_conn.places.clear();
         req.give_buf(key);
-        zone.counts[if s.dry_run { 2 } else { 1 }].fetch_add(1, Relaxed);
+        zone.counts.count(if s.dry_run { 4 } else { 2 });
         if s.dry_run {
             req.modules.limit_conn.outcome = Some(Outcome::RejectedDryRun);
             return Verdict::Declined;

@@ -118,6 +118,7 @@ impl Setting for Limits {
 #[derive(Debug)]
 pub struct Zone {
     name: Vec<u8>,
+    counts: Arc<crate::metrics::Limit>,
     defined: OnceLock<Defined>,
 }
 
@@ -140,7 +141,11 @@ impl Zones {
         if let Some((z, _)) = self.zones.iter().find(|(z, _)| z.name == name) {
             return z.clone();
         }
-        let z = Arc::new(Zone { name: name.to_vec(), defined: OnceLock::new() });
+        let z = Arc::new(Zone {
+            name: name.to_vec(),
+            counts: crate::metrics::Limit::named(true, name),
+            defined: OnceLock::new(),
+        });
         self.zones.push((z.clone(), ordinal));
         z
     }
@@ -364,14 +369,16 @@ pub fn check(req: &mut Request) -> Verdict {
         let name = &limit.zone.name;
         match accounted {
             Err(excess) => {
+                limit.zone.counts.count(if s.dry_run { 4 } else { 2 });
                 req.give_buf(key);
                 return refuse(req, s, excess, name);
             }
             Ok(excess) if excess > limit.delay => {
                 let ms = (excess - limit.delay).saturating_mul(1000) / z.rate.max(1);
+                limit.zone.counts.count(if s.dry_run { 3 } else { 1 });
                 delay.take(ms, excess, name);
             }
-            Ok(_) => {}
+            Ok(_) => limit.zone.counts.count(0),
         }
         req.modules.limit_req = Some(Outcome::Passed);
     }

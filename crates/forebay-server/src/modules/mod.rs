@@ -3,6 +3,7 @@
 
 use crate::config::http::{Kind, LocationBuild};
 use crate::config::scope::Scope;
+use crate::metrics;
 use crate::request::Request;
 use crate::variables::Row;
 use forebay_conf::error::Error;
@@ -232,6 +233,12 @@ pub enum Content {
     StubStatus,
     /// `empty_gif`.
     EmptyGif,
+    /// `prometheus`.
+    Prometheus,
+    /// `api`.
+    Api,
+    /// `dashboard`.
+    Dashboard,
     /// `proxy_pass`.
     Proxy(std::sync::Arc<proxy::Pass>),
 }
@@ -299,6 +306,10 @@ pub const LOCATION_DIRECTIVES: &[&str] = &[
     "health_check",
     "stub_status",
     "empty_gif",
+    "prometheus",
+    "dashboard",
+    "api",
+    "status_zone",
 ];
 
 /// Directives of a location that are not inherited. `Ok(false)`: not one of them.
@@ -320,6 +331,21 @@ pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'
         b"health_check" => l.health_check = Some(crate::upstream::health::Check::parse(d, cx)?),
         b"stub_status" => l.content = Some(Content::StubStatus),
         b"empty_gif" => l.content = Some(Content::EmptyGif),
+        b"prometheus" => l.content = Some(Content::Prometheus),
+        b"dashboard" => l.content = Some(Content::Dashboard),
+        b"api" => {
+            if let Some(w) = d.args.first().filter(|w| w.text != b"write=off") {
+                return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
+            }
+            l.content = Some(Content::Api);
+        }
+        b"status_zone" => {
+            if l.status_zone.is_some() {
+                return Err(cx.error(d, "\"status_zone\" directive is duplicate"));
+            }
+            let kind = if is_location(&l.kind) { metrics::Kind::Location } else { metrics::Kind::Server };
+            l.status_zone = Some(metrics::zone(kind, crate::config::value::first(d)));
+        }
         _ => return Ok(false),
     }
     Ok(true)
@@ -368,6 +394,8 @@ pub struct ModuleState {
     pub limit_req: Option<limit_req::Outcome>,
     /// Places in the zones of `limit_conn`.
     pub limit_conn: limit_conn::State,
+    /// It is counted as under way.
+    pub processing: Option<metrics::Processing>,
     /// What a cache has to do with it.
     pub proxy_cache: proxy_cache::State,
     /// Slices of the response.
@@ -384,6 +412,7 @@ impl ModuleState {
         self.upstream.clear();
         self.limit_req = None;
         self.limit_conn.clear();
+        self.processing = None;
         self.proxy_cache.clear();
         self.slice.clear();
     }
