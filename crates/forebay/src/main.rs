@@ -1,7 +1,7 @@
 //! The forebay web server: nginx's command line, processes and signals.
 //!
 //! One program in three roles: [`server`] and its [`master`], started by people; [`worker`], started by the
-//! master; and the subcommands `check`, `explain` and `serve`.
+//! master; and the subcommands `check`, `explain`, `proxy` and `serve`.
 
 mod check;
 mod cli;
@@ -12,6 +12,7 @@ mod master_log;
 mod origin;
 mod paths;
 mod plan;
+mod proxy;
 mod serve;
 mod server;
 mod signals;
@@ -38,5 +39,5 @@ fn main() -> ExitCode {
 /// nginx's options begin with a dash; what does not, and is a known word, is a subcommand.
 fn is_subcommand(arguments: &[OsString]) -> bool {
     let word = arguments.get(1).and_then(|word| word.to_str());
-    matches!(word, Some("check" | "explain" | "serve" | "help" | "--help" | "--version"))
+    matches!(word, Some("check" | "explain" | "proxy" | "serve" | "help" | "--help" | "--version"))
 }

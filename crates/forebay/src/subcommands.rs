@@ -1,7 +1,7 @@
-//! What is this program's own: `check`, `explain`, `serve`.
+//! What is this program's own: `check`, `explain`, `proxy`, `serve`.
 
 use crate::cli::Options;
-use crate::{check, explain, serve};
+use crate::{check, explain, proxy, serve};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
@@ -27,6 +27,8 @@ enum Wish {
     Check(CheckArgs),
     /// Show each effective setting and where it comes from
     Explain(Where),
+    /// Pass all requests to an application
+    Proxy(ProxyArgs),
     /// Serve a folder, or the demo site, without a configuration
     Serve(ServeArgs),
 }
@@ -80,6 +82,17 @@ pub struct ServeArgs {
     pub print_config: bool,
 }
 
+/// `forebay proxy`.
+#[derive(Args, Clone, Debug)]
+pub struct ProxyArgs {
+    /// Where to listen (an address or a port), and where requests go: a port, an address or a URL
+    #[arg(value_name = "[LISTEN] UPSTREAM", required = true, num_args = 1..=2)]
+    pub places: Vec<String>,
+    /// Print the nginx.conf that would be run, and end
+    #[arg(long)]
+    pub print_config: bool,
+}
+
 /// Runs a subcommand; gives the exit code.
 pub fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     let line = match Line::try_parse_from(&arguments) {
@@ -92,6 +105,7 @@ pub fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     match line.command {
         Wish::Check(args) => check(args),
         Wish::Explain(place) => explain::main(&place.options()),
+        Wish::Proxy(args) => proxy::main(&args, arguments, titled),
         Wish::Serve(args) => serve::main(&args, arguments, titled),
     }
 }
