@@ -4,8 +4,8 @@ use crate::file_cache::OpenFile;
 use crate::request::Request;
 use crate::response::Part;
 use crate::thread::Thread;
-use crate::wire::{self, Then};
 use crate::upstream::stream::{Body, Pulled};
+use crate::wire::{self, Then};
 use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::{Framing, Version};
@@ -111,7 +111,14 @@ impl RequestBody {
             in_file: s.in_file,
             remove: false,
         };
-        RequestBody { framing: self.framing, at: self.at, done: true, len: self.len, stored, ..Default::default() }
+        RequestBody {
+            framing: self.framing,
+            at: self.at,
+            done: true,
+            len: self.len,
+            stored,
+            ..Default::default()
+        }
     }
 
     /// The request is over: files are removed.
@@ -801,8 +808,7 @@ async fn send_source(
             break;
         }
         let last = state == Pulled::End;
-        if !send_piece(thread, req, &piece, last, chunked, &mut pace, &mut pending, &mut source).await
-        {
+        if !send_piece(thread, req, &piece, last, chunked, &mut pace, &mut pending, &mut source).await {
             ok = false;
             break;
         }
@@ -874,12 +880,7 @@ async fn send_piece(
 }
 
 /// Writes what has gathered; while the client takes nothing, the source is read ahead.
-async fn flush(
-    thread: &Rc<Thread>,
-    req: &mut Request,
-    pending: &mut Vec<u8>,
-    source: &mut Body,
-) -> bool {
+async fn flush(thread: &Rc<Thread>, req: &mut Request, pending: &mut Vec<u8>, source: &mut Body) -> bool {
     let mut rest = pending.as_slice();
     let mut ok = true;
     let mut full = false;

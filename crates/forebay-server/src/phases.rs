@@ -5,8 +5,8 @@ use crate::location;
 use crate::metrics::{api, prometheus};
 use crate::modules::core::Satisfy;
 use crate::modules::{
-    Content, Verdict, auth_request, autoindex, empty_gif, gzip_static, mirror, proxy, random_index, rewrite, static_file,
-    stub_status, try_files,
+    Content, Verdict, auth_request, autoindex, empty_gif, gzip_static, mirror, proxy, random_index, rewrite,
+    static_file, stub_status, try_files,
 };
 use crate::request::Request;
 use crate::upstream::conn::Watch;

@@ -551,7 +551,8 @@ impl Handler for WorkerThread {
     fn finished(&self) -> bool {
         self.thread.stopping.get()
             || (self.thread.quitting.get()
-                && ((self.connections() == 0 && self.thread.background.subs() == 0) || self.quit_deadline.get().is_some_and(|d| Instant::now() >= d)))
+                && ((self.connections() == 0 && self.thread.background.subs() == 0)
+                    || self.quit_deadline.get().is_some_and(|d| Instant::now() >= d)))
     }
 
     fn panicked(&self) {

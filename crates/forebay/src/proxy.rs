@@ -128,10 +128,9 @@ fn configuration(listen: SocketAddr, upstream: &Upstream, directory: &Path) -> S
     let foreign = upstream.encrypted && !upstream.host.is_empty();
     let host = if foreign { upstream.host.as_str() } else { "$http_host" };
     let tls = match foreign {
-        true => format!(
-            "            proxy_ssl_server_name on;\n            proxy_ssl_name {};\n",
-            upstream.host
-        ),
+        true => {
+            format!("            proxy_ssl_server_name on;\n            proxy_ssl_name {};\n", upstream.host)
+        }
         false => String::new(),
     };
     format!(

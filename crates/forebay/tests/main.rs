@@ -6,6 +6,7 @@ mod harness;
 mod cache;
 mod command_line;
 mod differential;
+mod drills;
 mod http2;
 mod load;
 mod metrics;

@@ -130,7 +130,8 @@ fn a_browser_shows_the_dashboard() {
     let out = browser.arg(format!("http://{}/dashboard", server.addr(0))).stderr(Stdio::null()).output();
     let dom = String::from_utf8_lossy(&out.expect("chromium runs").stdout).into_owned();
     if picture.is_empty() {
-        for text in ["<td>front</td>", "<td>app</td>", "<h3>u</h3>", "<td>things</td>", ">live<", "(backup)"] {
+        for text in ["<td>front</td>", "<td>app</td>", "<h3>u</h3>", "<td>things</td>", ">live<", "(backup)"]
+        {
             assert!(dom.contains(text), "no {text} in {dom}");
         }
     }

@@ -98,9 +98,13 @@ fn proxy_passes_to_an_application() {
         true
     });
     let port = free_port();
-    let output = Command::new(PROGRAM).args(["proxy", "8099", "https://x.test/y/", "--print-config"]).output();
+    let output =
+        Command::new(PROGRAM).args(["proxy", "8099", "https://x.test/y/", "--print-config"]).output();
     let text = String::from_utf8_lossy(&output.expect("runs").stdout).into_owned();
-    assert!(text.contains("listen 127.0.0.1:8099;") && text.contains("proxy_pass https://application/y/;"), "{text}");
+    assert!(
+        text.contains("listen 127.0.0.1:8099;") && text.contains("proxy_pass https://application/y/;"),
+        "{text}"
+    );
     let mut child = Command::new(PROGRAM)
         .args(["proxy", &port.to_string(), &format!("http://{up}/app/")])
         .stdin(Stdio::null())

@@ -38,7 +38,8 @@ pub fn dashboard(req: &mut Request) -> Verdict {
     req.resp.status = 200;
     req.resp.content_type = b"text/html".to_vec();
     req.resp.charset = b"utf-8".to_vec();
-    let policy = b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'";
+    let policy =
+        b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'";
     req.resp.fields.push(b"Content-Security-Policy", policy);
     req.resp.fields.push(b"Cache-Control", b"no-store");
     req.resp.set_body(PAGE);
@@ -63,7 +64,10 @@ fn answer(req: &mut Request, path: &str) -> Verdict {
         Ok(value) => (200, select(req, value)),
         Err((status, text, code)) => {
             let error = json!({"status": status, "text": text, "code": code});
-            (status, json!({"error": error, "href": "https://nginx.org/en/docs/http/ngx_http_api_module.html"}))
+            (
+                status,
+                json!({"error": error, "href": "https://nginx.org/en/docs/http/ngx_http_api_module.html"}),
+            )
         }
     };
     req.resp.status = status;
@@ -112,7 +116,13 @@ fn find(req: &Request, path: &str) -> Result<Value, Failed> {
         ["slabs" | "resolvers"] => Ok(json!({})),
         ["workers"] => Ok(workers(req)),
         ["http"] => Ok(json!([
-            "requests", "server_zones", "location_zones", "caches", "limit_conns", "limit_reqs", "upstreams"
+            "requests",
+            "server_zones",
+            "location_zones",
+            "caches",
+            "limit_conns",
+            "limit_reqs",
+            "upstreams"
         ])),
         ["http", "requests"] => {
             let [_, _, _, requests, reading, writing, _] = stub_status::totals(req);

@@ -49,7 +49,8 @@ mod cell {
 }
 
 /// Ways in which a cache takes part, in the order of [`crate::modules::proxy_cache::Status`].
-pub const CACHE_STATUSES: [&str; 7] = ["miss", "bypass", "expired", "stale", "updating", "revalidated", "hit"];
+pub const CACHE_STATUSES: [&str; 7] =
+    ["miss", "bypass", "expired", "stale", "updating", "revalidated", "hit"];
 
 /// Cells that one thread writes.
 type Cells = Arc<[AtomicU64]>;
@@ -145,7 +146,10 @@ impl Zone {
             discarded: sum(cell::DISCARDED),
             received: sum(cell::RECEIVED),
             sent: sum(cell::SENT),
-            codes: (0..500u16).map(|n| (n + 100, sum(cell::CODES + usize::from(n)))).filter(|(_, n)| *n > 0).collect(),
+            codes: (0..500u16)
+                .map(|n| (n + 100, sum(cell::CODES + usize::from(n))))
+                .filter(|(_, n)| *n > 0)
+                .collect(),
             times: Histogram {
                 counts: std::array::from_fn(|n| sum(cell::BUCKETS + n)),
                 sum: Duration::from_micros(sum(cell::MICROS)),
@@ -272,7 +276,8 @@ pub struct Limit {
 }
 
 /// What a limit may say, as NGINX Plus calls it. `limit_conn` delays nothing.
-pub const LIMIT_OUTCOMES: [&str; 5] = ["passed", "delayed", "rejected", "delayed_dry_run", "rejected_dry_run"];
+pub const LIMIT_OUTCOMES: [&str; 5] =
+    ["passed", "delayed", "rejected", "delayed_dry_run", "rejected_dry_run"];
 
 static LIMITS: Mutex<Vec<Weak<Limit>>> = Mutex::new(Vec::new());
 

@@ -162,14 +162,16 @@ impl Page {
         each!("forebay_upstream_peer_active", "gauge", "Requests under way", |p| p.active);
         each!("forebay_upstream_peer_requests_total", counter, "Requests", |p| p.requests);
         each!("forebay_upstream_peer_sent_bytes_total", counter, "Bytes sent to it", |p| p.sent);
-        each!("forebay_upstream_peer_received_bytes_total", counter, "Bytes received from it", |p| p.received);
+        each!("forebay_upstream_peer_received_bytes_total", counter, "Bytes received from it", |p| p
+            .received);
         each!("forebay_upstream_peer_fails_total", counter, "Attempts that failed", |p| p.fails);
         each!("forebay_upstream_peer_unavail_total", counter, "Times it became unavailable", |p| p.unavail);
         each!("forebay_upstream_peer_health_checks_total", counter, "Health checks", |p| p.checks);
-        each!("forebay_upstream_peer_health_checks_failed_total", counter, "Failed checks", |p| p.check_fails);
-        let classes = all.iter().flat_map(|(l, p)| {
-            (1..).zip(p.responses).map(move |(c, n)| (format!("{l},class=\"{c}xx\""), n))
-        });
+        each!("forebay_upstream_peer_health_checks_failed_total", counter, "Failed checks", |p| p
+            .check_fails);
+        let classes = all
+            .iter()
+            .flat_map(|(l, p)| (1..).zip(p.responses).map(move |(c, n)| (format!("{l},class=\"{c}xx\""), n)));
         self.many("forebay_upstream_peer_responses_total", counter, "Responses by class", classes);
         let name = "forebay_upstream_peer_response_duration_seconds";
         self.about(name, "histogram", "Time from the choice of the server to the end of its response");

@@ -192,7 +192,13 @@ pub async fn wait_for_one(
     }
 }
 
-fn take_idle(req: &Request, conf: &ThreadConfig, seat: &Seat, location: usize, made_for: u64) -> Option<Conn> {
+fn take_idle(
+    req: &Request,
+    conf: &ThreadConfig,
+    seat: &Seat,
+    location: usize,
+    made_for: u64,
+) -> Option<Conn> {
     let peer = seat.local.set.peers.get(seat.peer)?.live.id;
     with_state(conf, seat.group, |group, state| {
         loop {

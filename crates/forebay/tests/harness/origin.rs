@@ -23,9 +23,8 @@ impl Asked {
 
     /// Value of a field, empty if there is none.
     pub fn field(&self, name: &str) -> &str {
-        let line = self.text.lines().find(|l| {
-            l.split_once(':').is_some_and(|(n, _)| n.eq_ignore_ascii_case(name))
-        });
+        let line =
+            self.text.lines().find(|l| l.split_once(':').is_some_and(|(n, _)| n.eq_ignore_ascii_case(name)));
         line.and_then(|l| l.split_once(':')).map_or("", |(_, v)| v.trim())
     }
 
@@ -40,10 +39,9 @@ impl Asked {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Resets the connection.
+    /// Resets the connection, once the answer says that it does not go on.
     pub fn reset(self) {
         let _ = rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO));
-        let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
 

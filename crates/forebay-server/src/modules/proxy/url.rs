@@ -189,7 +189,8 @@ impl Pass {
             req.log(Level::Error, &format!("no resolver defined to resolve {text}"));
             return Err(502);
         };
-        let addrs = look_up(req, &resolver, &name, parts.place.port().unwrap_or(parts.default_port())).await?;
+        let addrs =
+            look_up(req, &resolver, &name, parts.place.port().unwrap_or(parts.default_port())).await?;
         Ok((Target::Direct(addrs), uri))
     }
 
