@@ -27,14 +27,13 @@ impl Setting for Uris {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let given = previous.is_some();
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
-        match d.args.first() {
-            Some(w) if w.text == b"off" || given && all.is_empty() => {
-                if given {
-                    return Err(cx.error(d, "\"mirror\" directive is duplicate"));
-                }
-            }
-            Some(w) => all.push(w.text.clone()),
-            None => {}
+        let Some(w) = d.args.first() else { return Ok(Uris::default()) };
+        let off = w.text == b"off";
+        if given && (off || all.is_empty()) {
+            return Err(cx.error(d, "\"mirror\" directive is duplicate"));
+        }
+        if !off {
+            all.push(w.text.clone());
         }
         Ok(Uris(Arc::new(all)))
     }
