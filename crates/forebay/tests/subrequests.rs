@@ -1,5 +1,6 @@
 //! What makes requests for a request, limits requests under way, and smaller parts of the proxy.
 
+use crate::differential::tool;
 use crate::harness::{Server, origin, raw, wait_for};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -190,4 +191,24 @@ fn hints_come_early() {
     assert!(rest.starts_with("HTTP/1.1 200 OK") && rest.ends_with("well"), "{rest}");
     go.send(()).expect("the upstream waits");
     assert!(server.get("/?h=0").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn hints_come_early_by_http2() {
+    if !tool("curl") {
+        return;
+    }
+    let up = origin::start(|mut asked| {
+        asked.write(b"HTTP/1.1 103 Early Hints\r\nLink: </s.css>; rel=preload\r\n\r\n");
+        asked.answer("200 OK", "", "well");
+        true
+    });
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; http2 on; early_hints 1; location / {{ proxy_pass http://{up}; }} }}"
+    )));
+    let url = format!("http://{}/", server.addr(0));
+    let out = std::process::Command::new("curl").args(["-si", "--http2-prior-knowledge", &url]).output();
+    let text = String::from_utf8_lossy(&out.expect("curl runs").stdout).into_owned();
+    assert!(text.starts_with("HTTP/2 103 \r\nlink: </s.css>; rel=preload\r\n\r\nHTTP/2 200 \r\n"), "{text}");
+    assert!(text.ends_with("well"), "{text}");
 }
