@@ -100,9 +100,10 @@ thread_local! {
     static LOCAL: RefCell<Vec<Option<Cells>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `f` with this thread's cells of a zone.
+/// Calls `f` with this thread's cells of a zone. At the end of a thread there may be none any more.
 fn with_cells(id: usize, f: impl FnOnce(&[AtomicU64])) {
-    LOCAL.with_borrow_mut(|all| {
+    let _ = LOCAL.try_with(|all| {
+        let mut all = all.borrow_mut();
         if let Some(Some(cells)) = all.get(id) {
             return f(cells);
         }
