@@ -734,6 +734,7 @@ impl Request {
                 ignore_invalid_headers: s.settings.ignore_invalid_headers,
                 underscores_in_headers: s.settings.underscores_in_headers,
                 merge_slashes: s.settings.merge_slashes,
+                connect: http.has_tunnels,
             },
             None => Limits::default(),
         }

@@ -6,7 +6,7 @@ use crate::metrics::{api, prometheus};
 use crate::modules::core::Satisfy;
 use crate::modules::{
     Content, Verdict, auth_request, autoindex, empty_gif, gzip_static, mirror, proxy, random_index, rewrite,
-    static_file, stub_status, try_files,
+    static_file, stub_status, try_files, tunnel,
 };
 use crate::request::Request;
 use crate::upstream::conn::Watch;
@@ -245,11 +245,13 @@ async fn access(req: &mut Request) -> Option<Outcome> {
             Verdict::Allowed if any => {
                 // What an earlier hook asked for (authentication) is not asked for after all.
                 req.resp.fields.remove(b"WWW-Authenticate");
+                req.resp.fields.remove(b"Proxy-Authenticate");
                 return None;
             }
             Verdict::Allowed => {}
-            Verdict::Status(s @ (401 | 403)) if any => {
-                refused = Some(if refused == Some(401) { 401 } else { s })
+            Verdict::Status(s @ (401 | 403 | 407)) if any => {
+                refused =
+                    Some(if refused == Some(401) || refused == Some(407) { refused.unwrap_or(s) } else { s })
             }
             Verdict::Status(s) => return Some(delayed(req, s).await),
             v => return Some(outcome(v)),
@@ -266,7 +268,7 @@ async fn access(req: &mut Request) -> Option<Outcome> {
 async fn delayed(req: &mut Request, status: u16) -> Outcome {
     let http = req.http();
     let delay = http.location(req).settings.core.auth_delay.0;
-    if status == 401 && !delay.is_zero() {
+    if matches!(status, 401 | 407) && !delay.is_zero() {
         req.log(Level::Info, "delaying unauthorized request");
         let thread = req.thread.clone();
         thread.reactor.sleep(delay).await;
@@ -326,9 +328,13 @@ fn outcome(v: Verdict) -> Outcome {
 async fn content(req: &mut Request) -> Outcome {
     let http = req.http();
     let l = http.location(req);
+    if req.head.method == Method::Connect && !matches!(l.content, Some(Content::Tunnel(_))) {
+        return Outcome::Status(405);
+    }
     match &l.content {
         Some(Content::StubStatus) => return outcome(stub_status::handle(req)),
         Some(Content::EmptyGif) => return outcome(empty_gif::handle(req)),
+        Some(Content::Tunnel(pass)) => return Box::pin(tunnel::run(req, pass)).await,
         Some(Content::Prometheus) => return outcome(prometheus::handle(req)),
         Some(Content::Api) => return outcome(api::handle(req)),
         Some(Content::Dashboard) => return outcome(api::dashboard(req)),

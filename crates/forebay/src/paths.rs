@@ -92,6 +92,7 @@ pub fn configure_arguments() -> String {
         "slice_module",
         "ssl_module",
         "stub_status_module",
+        "tunnel_module",
     ] {
         text.push_str(&format!(" --with-http_{module}"));
     }

@@ -212,3 +212,38 @@ fn hints_come_early_by_http2() {
     assert!(text.starts_with("HTTP/2 103 \r\nlink: </s.css>; rel=preload\r\n\r\nHTTP/2 200 \r\n"), "{text}");
     assert!(text.ends_with("well"), "{text}");
 }
+
+#[test]
+fn connect_makes_a_tunnel() {
+    let (up, _) = recorder("");
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{up}; }} }}\n\
+         server {{ listen 127.0.0.1:%PORT1%; tunnel_pass; tunnel_connect_timeout 1s; auth_basic x;\n\
+         auth_basic_user_file %DIR%/users; }}"
+    )));
+    server.site.write("users", "me:{PLAIN}secret\n");
+    let ask = |port: usize, target: &str, more: &str| {
+        let get = "GET /in HTTP/1.0\r\n\r\n";
+        let text = format!("CONNECT {target} HTTP/1.1\r\nHost: x\r\n{more}\r\n{get}");
+        String::from_utf8_lossy(&raw(server.addr(port), text.as_bytes())).into_owned()
+    };
+    let me = "Proxy-Authorization: Basic bWU6c2VjcmV0\r\n";
+    let up = up.to_string();
+    let through = ask(1, &up, me);
+    let head = through.split("\r\n\r\n").next().unwrap_or_default();
+    assert!(head.starts_with("HTTP/1.1 200 OK") && !head.contains("Content-Length"), "{through}");
+    assert!(!head.contains("Transfer-Encoding") && through.ends_with("well"), "{through}");
+    let who = ask(1, &up, "");
+    assert!(
+        who.starts_with("HTTP/1.1 407") && who.contains("Proxy-Authenticate: Basic realm=\"x\""),
+        "{who}"
+    );
+    assert!(ask(1, "127.0.0.1:1", me).starts_with("HTTP/1.1 502"));
+    assert!(ask(1, &up, &format!("{me}Content-Length: 3\r\n")).starts_with("HTTP/1.1 400"));
+    assert!(ask(1, "127.0.0.1", me).starts_with("HTTP/1.1 400"));
+    assert!(
+        raw(server.addr(1), b"GET / HTTP/1.0\r\nProxy-Authorization: x\r\n\r\n").starts_with(b"HTTP/1.1 401")
+    );
+    // Where there is no tunnel, nothing of it reaches an upstream.
+    assert!(ask(0, &up, "").starts_with("HTTP/1.1 405"));
+}

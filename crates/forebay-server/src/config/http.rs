@@ -45,6 +45,8 @@ pub struct Http {
     pub conf_dir: std::path::PathBuf,
     /// Caches of responses.
     pub caches: Vec<std::sync::Arc<crate::cache::Cache>>,
+    /// Whether any location makes tunnels.
+    pub has_tunnels: bool,
     /// Whether any location has `auto_redirect`.
     pub has_auto_redirect: bool,
 }
@@ -514,6 +516,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             certificate_files: loader.paths,
             conf_dir: self.cx.conf_path(b""),
             caches: std::mem::take(self.cx.caches).finish(),
+            has_tunnels: locations.iter().any(|l| matches!(l.content, Some(modules::Content::Tunnel(_)))),
             has_auto_redirect: locations.iter().any(|l| l.auto_redirect),
             servers,
             locations,

@@ -48,6 +48,7 @@ pub mod ssl;
 pub mod static_file;
 pub mod stub_status;
 pub mod try_files;
+pub mod tunnel;
 pub mod userid;
 pub mod vars;
 
@@ -90,7 +91,7 @@ macro_rules! modules {
 
 modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, auth_request, mirror, post_action, realip, charset,
-    gzip_accept, gzip_static, referer, secure_link, userid, proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, slice, limit_req, limit_conn, http2, ssl,
+    gzip_accept, gzip_static, referer, secure_link, userid, proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, tunnel, slice, limit_req, limit_conn, http2, ssl,
     proxy_ssl, resolver,
 }
 
@@ -233,6 +234,8 @@ pub enum Content {
     StubStatus,
     /// `empty_gif`.
     EmptyGif,
+    /// `tunnel_pass`.
+    Tunnel(std::sync::Arc<proxy::Pass>),
     /// `prometheus`.
     Prometheus,
     /// `api`.
@@ -307,6 +310,7 @@ pub const LOCATION_DIRECTIVES: &[&str] = &[
     "stub_status",
     "empty_gif",
     "prometheus",
+    "tunnel_pass",
     "dashboard",
     "api",
     "status_zone",
@@ -331,6 +335,7 @@ pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'
         b"health_check" => l.health_check = Some(crate::upstream::health::Check::parse(d, cx)?),
         b"stub_status" => l.content = Some(Content::StubStatus),
         b"empty_gif" => l.content = Some(Content::EmptyGif),
+        b"tunnel_pass" => tunnel::pass(d, l, cx)?,
         b"prometheus" => l.content = Some(Content::Prometheus),
         b"dashboard" => l.content = Some(Content::Dashboard),
         b"api" => {

@@ -318,7 +318,9 @@ async fn attempt(
         use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
         made_for ^= BuildHasherDefault::<DefaultHasher>::default().hash_one(a);
     }
-    let idle = lease.take_idle(req, made_for);
+    // A tunnel has no head of its own, and its connection to itself.
+    let tunnel = head.is_empty();
+    let idle = if tunnel { None } else { lease.take_idle(req, made_for) };
     let conn = match idle {
         Some(c) => c,
         None => {
@@ -334,6 +336,9 @@ async fn attempt(
         a.connect = Some(a.started.elapsed());
     }
     let conn = lease.conn.insert(conn);
+    if tunnel {
+        return Ok(());
+    }
     send(req, conn, head, body, s, &mut watch).await?;
     read_head(req, conn, s, &mut watch).await
 }
