@@ -48,6 +48,7 @@ fuzz_target!(|data: &[u8]| {
         ignore_invalid_headers: options & 8 == 0,
         underscores_in_headers: options & 16 != 0,
         merge_slashes: options & 32 == 0,
+        connect: options & 64 != 0,
     };
     let (head, outcome) = feed(input, &limits, input.len());
     let (slow_head, slow) = feed(input, &limits, 1 + (options >> 6) as usize);

@@ -163,12 +163,17 @@ fn find(args: &RunArgs, wish: &str) -> Result<u8, Error> {
     load.stop = crate::load::Stop::After(args.load.duration);
     load.drain = Some(within * 2);
     let quiet = args.quiet;
-    let (best, tried, limited) = run::find_limit(&load, server.as_ref(), quantile, within, |rate, at, passed| {
-        if !quiet {
-            eprintln!("{rate:>10.0}/s  {wish}: {:>9}  {}", duration_text(at), if passed { "held" } else { "not held" });
-        }
-        !crate::signals::interrupted()
-    })?;
+    let (best, tried, limited) =
+        run::find_limit(&load, server.as_ref(), quantile, within, |rate, at, passed| {
+            if !quiet {
+                eprintln!(
+                    "{rate:>10.0}/s  {wish}: {:>9}  {}",
+                    duration_text(at),
+                    if passed { "held" } else { "not held" }
+                );
+            }
+            !crate::signals::interrupted()
+        })?;
     if let Some(file) = &args.json {
         let steps: Vec<_> = tried
             .iter()

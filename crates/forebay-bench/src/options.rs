@@ -163,7 +163,9 @@ impl LoadArgs {
         match &self.access_log {
             Some(log) => {
                 let [base] = parsed.as_slice() else {
-                    return Err(Error::Usage("--access-log needs one URL: where its requests are sent".into()));
+                    return Err(Error::Usage(
+                        "--access-log needs one URL: where its requests are sent".into(),
+                    ));
                 };
                 all.extend(sources::access_log(log, base)?);
             }
@@ -247,7 +249,8 @@ impl LoadArgs {
             None => Stop::After(self.duration),
         };
         let tenth = self.duration / 10;
-        let default = if self.requests.is_some() { Duration::ZERO } else { tenth.min(Duration::from_secs(2)) };
+        let default =
+            if self.requests.is_some() { Duration::ZERO } else { tenth.min(Duration::from_secs(2)) };
         load.warmup = self.warmup.unwrap_or(default);
         load.rate = self.rate()?;
         load.timeout = self.timeout;
@@ -267,7 +270,9 @@ impl LoadArgs {
             load.tls = Some(config(&trust, protocol)?);
         }
         let server = match (self.server_pid, load.origins.first().map(|o| &o.address)) {
-            (Some(pid), _) => Some(Server::of(pid).ok_or_else(|| Error::Usage(format!("there is no process {pid}")))?),
+            (Some(pid), _) => {
+                Some(Server::of(pid).ok_or_else(|| Error::Usage(format!("there is no process {pid}")))?)
+            }
             (None, Some(Address::Tcp(addr))) => Server::listening(*addr),
             _ => None,
         };
@@ -275,10 +280,13 @@ impl LoadArgs {
             None => choose_cpus(server.as_ref(), self.threads),
             Some(list) => {
                 let cpus = forebay_sys::affinity::parse_cpu_list(list).filter(|c| !c.is_empty());
-                let cpus = cpus.ok_or_else(|| Error::Usage(format!("--cpus {list}: expected a list such as 0-1,3")))?;
+                let cpus = cpus
+                    .ok_or_else(|| Error::Usage(format!("--cpus {list}: expected a list such as 0-1,3")))?;
                 let allowed = forebay_sys::affinity::allowed().unwrap_or_default();
                 if let Some(cpu) = cpus.iter().find(|c| !allowed.contains(c)) {
-                    return Err(Error::Usage(format!("--cpus {list}: CPU {cpu} is not there for this process")));
+                    return Err(Error::Usage(format!(
+                        "--cpus {list}: CPU {cpu} is not there for this process"
+                    )));
                 }
                 cpus
             }

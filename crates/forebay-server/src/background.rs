@@ -3,11 +3,12 @@
 
 use crate::cache::index::Ticket;
 use crate::modules::{Content, proxy};
-use crate::reactor::Token;
+use crate::reactor::{Job, Token};
 use crate::request::{Captures, Conn, Peer, Request, Slot};
 use crate::thread::{Thread, ThreadConfig};
+use forebay_conf::error::Level;
 use forebay_http::request::{Method, RequestHead};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// What is to be done.
@@ -33,18 +34,37 @@ pub struct Work {
     ticket: Ticket,
 }
 
+/// A request without a client.
+pub enum Task {
+    /// Renews an entry of a cache.
+    Renew(Box<Work>),
+    /// A subrequest that nobody waits for, and the location it is for, if that has a name.
+    Sub(Box<Request>, Box<[u8]>),
+}
+
 /// Work of a thread, by the slot that stands for the client.
 #[derive(Default)]
-pub struct Queue(RefCell<Vec<(Token, Box<Work>)>>);
+pub struct Queue {
+    waiting: RefCell<Vec<(Token, Task)>>,
+    /// Subrequests that have not ended.
+    subs: Rc<Cell<usize>>,
+}
 
-/// Most background requests of a thread at a time.
+/// Most renewals of a thread that wait at a time.
 const MOST: usize = 256;
+/// Most subrequests of a thread at a time.
+const MOST_SUBS: usize = 1024;
 
 impl Queue {
+    /// Subrequests that have not ended.
+    pub fn subs(&self) -> usize {
+        self.subs.get()
+    }
+
     /// The work of a slot.
     #[inline]
-    pub fn take(&self, token: Token) -> Option<Box<Work>> {
-        let mut queue = self.0.borrow_mut();
+    pub fn take(&self, token: Token) -> Option<Task> {
+        let mut queue = self.waiting.borrow_mut();
         let at = queue.iter().position(|(t, _)| *t == token)?;
         Some(queue.swap_remove(at).1)
     }
@@ -52,14 +72,10 @@ impl Queue {
 
 /// Renews the entry that answers a request, in the background.
 pub fn update(req: &Request, ticket: Ticket) {
-    use rustix::event::{EventfdFlags, eventfd};
     let thread = &req.thread;
-    if thread.background.0.borrow().len() >= MOST {
+    if thread.background.waiting.borrow().len() >= MOST {
         return;
     }
-    // A descriptor that nothing ever happens on takes the place of the client's.
-    let Ok(fd) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else { return };
-    let token = thread.reactor.insert(fd);
     let work = Work {
         conf: req.conf.clone(),
         head: req.head.clone(),
@@ -81,14 +97,33 @@ pub fn update(req: &Request, ticket: Ticket) {
         slice: req.modules.slice.clone(),
         ticket,
     };
-    thread.background.0.borrow_mut().push((token, Box::new(work)));
-    thread.reactor.drained(token);
-    // Its deadline is over: a runner gets it in this turn of the loop.
-    let now = thread.reactor.now();
-    if thread.reactor.park(token, Box::new(Conn::none(now)), now).is_err() {
-        thread.background.take(token);
-        thread.reactor.remove(token);
+    start(thread, Task::Renew(Box::new(work)));
+}
+
+/// Sends a subrequest on its way that nobody waits for.
+pub fn send(req: &mut Request, sub: Box<Request>, target: &[u8]) {
+    let thread = req.thread.clone();
+    if thread.background.subs() >= MOST_SUBS {
+        req.log(Level::Warn, "too many subrequests are under way, one is left out");
+        return;
     }
+    thread.background.subs.set(thread.background.subs() + 1);
+    if !start(&thread, Task::Sub(sub, target.into())) {
+        thread.background.subs.set(thread.background.subs() - 1);
+        req.log(Level::Alert, "no descriptor is left for a subrequest");
+    }
+}
+
+fn start(thread: &Rc<Thread>, task: Task) -> bool {
+    use rustix::event::{EventfdFlags, eventfd};
+    // A descriptor that nothing ever happens on takes the place of the client's.
+    let Ok(fd) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else { return false };
+    let token = thread.reactor.insert(fd);
+    thread.background.waiting.borrow_mut().push((token, task));
+    thread.reactor.drained(token);
+    // A runner gets it in this turn of the loop.
+    thread.reactor.queue(Job { token, conn: Box::new(Conn::none(thread.reactor.now())) });
+    true
 }
 
 /// Frees the slot, also after a panic.
@@ -100,9 +135,26 @@ impl Drop for Guard<'_> {
     }
 }
 
+/// Counts a subrequest out, also after a panic.
+struct Leave(Rc<Cell<usize>>);
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
 /// Does the work.
-pub async fn run(thread: &Rc<Thread>, req: &mut Request, token: Token, work: Work) {
+pub async fn run(thread: &Rc<Thread>, req: &mut Request, token: Token, task: Task) {
     let _guard = Guard(thread, token);
+    let work = match task {
+        Task::Renew(work) => *work,
+        Task::Sub(mut sub, target) => {
+            let _leave = Leave(thread.background.subs.clone());
+            crate::subrequest::run(&mut sub, &target).await;
+            return;
+        }
+    };
     let mut conn = Box::new(Conn::none(thread.clock.now()));
     (conn.number, conn.listener, conn.local, conn.peer) = (work.number, work.listener, work.local, work.peer);
     req.conn = conn;

@@ -100,6 +100,27 @@ impl RequestBody {
         };
     }
 
+    /// The body of a request that is made for this one, as far as it has been read.
+    pub fn share(&self) -> RequestBody {
+        let s = &self.stored;
+        let stored = Stored {
+            complete: true,
+            mem: s.mem.clone(),
+            file: s.file.clone(),
+            path: s.path.clone(),
+            in_file: s.in_file,
+            remove: false,
+        };
+        RequestBody {
+            framing: self.framing,
+            at: self.at,
+            done: true,
+            len: self.len,
+            stored,
+            ..Default::default()
+        }
+    }
+
     /// The request is over: files are removed.
     pub fn end(&mut self) {
         self.stored.clear();
@@ -426,13 +447,10 @@ async fn write_temporary(req: &mut Request, mem: &mut Vec<u8>) -> Result<(), Bod
 
 fn open_temporary(req: &mut Request) -> Result<(), BodyError> {
     use crate::modules::core::BodyInFile;
-    use std::os::unix::ffi::OsStrExt;
     let http = req.http();
     let core = &http.location(req).settings.core;
-    let dir = core.client_body_temp_path.0.clone().unwrap_or_else(|| {
-        let prefix = std::path::Path::new(std::ffi::OsStr::from_bytes(&req.conf.config.prefix));
-        prefix.join("client_body_temp")
-    });
+    let given = core.client_body_temp_path.0.clone();
+    let dir = given.unwrap_or_else(|| req.conf.config.client_body_temp.clone());
     let open = |path: &std::path::Path| {
         std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(path)
     };

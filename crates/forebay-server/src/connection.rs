@@ -8,6 +8,7 @@ use crate::error_log;
 use crate::error_page;
 use crate::h2::{Session, Stream};
 use crate::head::{self, BodyFraming};
+use crate::modules::post_action;
 use crate::modules::static_file::errno_text;
 use crate::phases::{self, MAX_URI_CHANGES};
 use crate::reactor::{Job, Token};
@@ -111,7 +112,7 @@ impl End {
 
 async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
     if let Some(work) = thread.background.take(job.token) {
-        crate::background::run(thread, req, job.token, *work).await;
+        Box::pin(crate::background::run(thread, req, job.token, work)).await;
         return;
     }
     let Job { token, mut conn } = job;
@@ -638,7 +639,10 @@ fn finish(req: &mut Request) {
     if let Some(mut source) = req.resp.source.take() {
         source.abandon(req);
     }
+    post_action::begin(req);
+    crate::metrics::count(req);
     access_log::log_request(req);
+    req.modules.limit_conn.clear();
     req.body.end();
     req.resp.body.clear();
 }
@@ -749,6 +753,7 @@ impl Request {
                 ignore_invalid_headers: s.settings.ignore_invalid_headers,
                 underscores_in_headers: s.settings.underscores_in_headers,
                 merge_slashes: s.settings.merge_slashes,
+                connect: http.has_tunnels,
             },
             None => Limits::default(),
         }
@@ -861,6 +866,7 @@ impl Request {
             self.head.host = host;
         }
         self.location = http.servers.get(self.server).map_or(0, |s| s.root);
+        crate::metrics::begin(self);
         self.keepalive_timeout = http.location(self).settings.core.keepalive_timeout.timeout;
     }
 

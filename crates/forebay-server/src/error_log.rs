@@ -51,6 +51,9 @@ impl Request {
         if !line.is_empty() {
             quoted(b", request: \"", line);
         }
+        if self.subrequest {
+            quoted(b", subrequest: \"", &self.uri);
+        }
         let upstream = &self.modules.upstream;
         if !upstream.log_name.is_empty() {
             quoted(b", upstream: \"", &[upstream.log_name.as_slice(), &upstream.log_path].concat());

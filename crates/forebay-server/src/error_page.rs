@@ -146,6 +146,9 @@ pub fn built_in(req: &mut Request, status: u16) {
     if status != 401 {
         req.resp.fields.remove(b"WWW-Authenticate");
     }
+    if status != 407 {
+        req.resp.fields.remove(b"Proxy-Authenticate");
+    }
     req.resp.status = status;
     req.resp.error_page = true;
     if status == 304 || status == 204 || status < 300 {

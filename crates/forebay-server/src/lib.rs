@@ -17,6 +17,7 @@ pub mod head;
 pub mod host_table;
 pub mod location;
 pub mod log_files;
+pub mod metrics;
 pub mod modules;
 pub mod password;
 pub mod pattern;
@@ -26,6 +27,7 @@ pub mod reactor;
 pub mod request;
 pub mod resolver;
 pub mod response;
+pub mod subrequest;
 pub mod symlinks;
 pub mod syslog;
 #[cfg(test)]

@@ -2,14 +2,17 @@
 
 use crate::error_page::{self, Next};
 use crate::location;
+use crate::metrics::{api, prometheus};
 use crate::modules::core::Satisfy;
 use crate::modules::{
-    Content, Verdict, autoindex, empty_gif, gzip_static, proxy, random_index, rewrite, static_file,
-    stub_status, try_files,
+    Content, Verdict, auth_request, autoindex, empty_gif, gzip_static, mirror, proxy, random_index, rewrite,
+    static_file, stub_status, try_files, tunnel,
 };
 use crate::request::Request;
+use crate::upstream::conn::Watch;
 use forebay_conf::error::Level;
 use forebay_http::request::{Framing, Method};
+use std::task::Poll;
 
 /// Where a walk through the phases begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +48,23 @@ pub async fn run(req: &mut Request) {
 /// page.
 pub async fn refuse(req: &mut Request, status: u16) {
     settle_outcome(req, Outcome::Status(status)).await;
+}
+
+/// Runs the phases for a subrequest. A name of a location in `target` is where it begins.
+pub async fn subrequest(req: &mut Request, target: &[u8]) {
+    let status = req.resp.status;
+    let outcome = match target.first() {
+        Some(b'@') => match error_page::named(req, target) {
+            Ok(()) => {
+                // What the request came to that this one is about.
+                req.resp.status = status;
+                walk(req, Start::Rewrite).await
+            }
+            Err(status) => Outcome::Status(status),
+        },
+        _ => walk(req, Start::ServerRewrite).await,
+    };
+    settle_outcome(req, outcome).await;
 }
 
 async fn settle_outcome(req: &mut Request, first: Outcome) {
@@ -107,6 +127,11 @@ async fn walk(req: &mut Request, start: Start) -> Outcome {
     }
     if let Some(t) = &http.location(req).try_files
         && let Some(out) = try_files::run(req, t).await
+    {
+        return out;
+    }
+    if http.location(req).plan.mirror
+        && let Some(out) = Box::pin(mirror::run(req)).await
     {
         return out;
     }
@@ -197,22 +222,36 @@ async fn preaccess(req: &mut Request) -> Option<Outcome> {
 }
 
 async fn access(req: &mut Request) -> Option<Outcome> {
+    if req.subrequest {
+        return None;
+    }
     let http = req.http();
     let l = http.location(req);
     let any = l.settings.core.satisfy == Satisfy::Any;
     let mut refused = None;
-    for hook in &l.plan.access {
-        let verdict = hook(req);
-        match settle(req, verdict).await {
+    let mut hooks = l.plan.access.iter();
+    let mut asks = l.plan.auth_request;
+    loop {
+        let verdict = match hooks.next() {
+            Some(hook) => {
+                let verdict = hook(req);
+                settle(req, verdict).await
+            }
+            None if std::mem::take(&mut asks) => Box::pin(auth_request::check(req)).await,
+            None => break,
+        };
+        match verdict {
             Verdict::Declined => {}
             Verdict::Allowed if any => {
                 // What an earlier hook asked for (authentication) is not asked for after all.
                 req.resp.fields.remove(b"WWW-Authenticate");
+                req.resp.fields.remove(b"Proxy-Authenticate");
                 return None;
             }
             Verdict::Allowed => {}
-            Verdict::Status(s @ (401 | 403)) if any => {
-                refused = Some(if refused == Some(401) { 401 } else { s })
+            Verdict::Status(s @ (401 | 403 | 407)) if any => {
+                refused =
+                    Some(if refused == Some(401) || refused == Some(407) { refused.unwrap_or(s) } else { s })
             }
             Verdict::Status(s) => return Some(delayed(req, s).await),
             v => return Some(outcome(v)),
@@ -229,12 +268,26 @@ async fn access(req: &mut Request) -> Option<Outcome> {
 async fn delayed(req: &mut Request, status: u16) -> Outcome {
     let http = req.http();
     let delay = http.location(req).settings.core.auth_delay.0;
-    if status == 401 && !delay.is_zero() {
+    if matches!(status, 401 | 407) && !delay.is_zero() {
         req.log(Level::Info, "delaying unauthorized request");
         let thread = req.thread.clone();
         thread.reactor.sleep(delay).await;
     }
     Outcome::Status(status)
+}
+
+/// Waits. `false`: the client has left meanwhile.
+async fn pause(req: &Request, wait: std::time::Duration) -> bool {
+    let thread = &req.thread;
+    let mut watch = Watch::new(&req.conn.wire);
+    let end = thread.reactor.now() + wait;
+    std::future::poll_fn(|cx| {
+        if watch.poll_gone(thread, cx).is_ready() {
+            return Poll::Ready(false);
+        }
+        thread.reactor.poll_deadline(end).map(|()| true)
+    })
+    .await
 }
 
 /// Waits as long as a verdict asks for it.
@@ -243,8 +296,10 @@ async fn settle(req: &mut Request, v: Verdict) -> Verdict {
     loop {
         v = match v {
             Verdict::Delay(d, then) => {
-                let thread = req.thread.clone();
-                thread.reactor.sleep(d).await;
+                if !pause(req, d).await {
+                    req.log(Level::Info, "client prematurely closed connection");
+                    return Verdict::Status(499);
+                }
                 *then
             }
             Verdict::Offload(o) => match tokio::task::spawn_blocking(o.work).await {
@@ -273,9 +328,16 @@ fn outcome(v: Verdict) -> Outcome {
 async fn content(req: &mut Request) -> Outcome {
     let http = req.http();
     let l = http.location(req);
+    if req.head.method == Method::Connect && !matches!(l.content, Some(Content::Tunnel(_))) {
+        return Outcome::Status(405);
+    }
     match &l.content {
         Some(Content::StubStatus) => return outcome(stub_status::handle(req)),
         Some(Content::EmptyGif) => return outcome(empty_gif::handle(req)),
+        Some(Content::Tunnel(pass)) => return Box::pin(tunnel::run(req, pass)).await,
+        Some(Content::Prometheus) => return outcome(prometheus::handle(req)),
+        Some(Content::Api) => return outcome(api::handle(req)),
+        Some(Content::Dashboard) => return outcome(api::dashboard(req)),
         Some(Content::Proxy(pass)) => return proxy::run(req, pass).await,
         None => {}
     }

@@ -157,6 +157,7 @@ impl Worker {
     pub fn reload(&self, generation: Generation) {
         let config = generation.config.clone();
         crate::cache::manager::attend(&config.http.caches);
+        crate::metrics::reloaded();
         let old = locked(&self.current).0.clone();
         let shares = self.shares(generation, self.threads.len());
         self.begin(&config, Some(&old));
@@ -172,6 +173,8 @@ impl Worker {
 
     /// Stops accepting, finishes requests under way, closes idle connections, at most `timeout` long.
     pub fn quit(&self, timeout: Option<Duration>) {
+        // Whoever connects from now on is refused, not left waiting in a queue that nobody looks into.
+        locked(&self.sockets).clear();
         self.tell(|_| Command::Quit(timeout));
     }
 

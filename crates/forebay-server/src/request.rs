@@ -258,6 +258,8 @@ pub struct Request {
     pub timed_out: bool,
     /// `return 444`: closed without an answer.
     pub drop_connection: bool,
+    /// Made for another request, inside the server.
+    pub subrequest: bool,
     /// Came in one packet with the request before it.
     pub pipelined: bool,
 }
@@ -311,6 +313,7 @@ impl Request {
             closes_at_once: false,
             timed_out: false,
             drop_connection: false,
+            subrequest: false,
             pipelined: false,
         }
     }
@@ -358,6 +361,7 @@ impl Request {
     /// which a page of `error_page` is to carry.
     pub fn forget_response(&mut self) {
         let (rate, vary) = (self.resp.limit_rate, self.resp.gzip_vary);
+        let proxy = self.resp.fields.get(b"Proxy-Authenticate").map(<[u8]>::to_vec);
         let authenticate: Vec<Vec<u8>> =
             self.resp.fields.all(b"WWW-Authenticate").map(<[u8]>::to_vec).collect();
         self.resp.clear();
@@ -365,6 +369,9 @@ impl Request {
         self.resp.gzip_vary = vary;
         for a in &authenticate {
             self.resp.fields.push(b"WWW-Authenticate", a);
+        }
+        if let Some(p) = proxy {
+            self.resp.fields.push(b"Proxy-Authenticate", &p);
         }
     }
 

@@ -208,7 +208,6 @@ const LATER: &[&str] = &[
     "grpc_internal_trailers",
     "http2",
     "http3",
-    "limit_conn_status",
     "memcached_key",
     "modern_browser",
     "msie",

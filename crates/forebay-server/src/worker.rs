@@ -531,7 +531,6 @@ impl Handler for WorkerThread {
 
     fn turn(&self) {
         let now = self.thread.reactor.now();
-        self.thread.error_lines.borrow_mut().flush(&self.thread);
         for c in self.mailbox.take() {
             self.command(c);
         }
@@ -539,6 +538,8 @@ impl Handler for WorkerThread {
             access_log::flush(&self.thread, false);
         }
         self.resume(now);
+        // Last, for commands log, too: nothing may come for long after this turn.
+        self.thread.error_lines.borrow_mut().flush(&self.thread);
     }
 
     fn due(&self) -> Option<Instant> {
@@ -550,7 +551,8 @@ impl Handler for WorkerThread {
     fn finished(&self) -> bool {
         self.thread.stopping.get()
             || (self.thread.quitting.get()
-                && (self.connections() == 0 || self.quit_deadline.get().is_some_and(|d| Instant::now() >= d)))
+                && ((self.connections() == 0 && self.thread.background.subs() == 0)
+                    || self.quit_deadline.get().is_some_and(|d| Instant::now() >= d)))
     }
 
     fn panicked(&self) {

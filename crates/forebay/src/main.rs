@@ -1,7 +1,7 @@
 //! The forebay web server: nginx's command line, processes and signals.
 //!
 //! One program in three roles: [`server`] and its [`master`], started by people; [`worker`], started by the
-//! master; and the subcommands `bench`, `check`, `explain` and `serve`.
+//! master; and the subcommands (`subcommands.rs`).
 
 mod check;
 mod cli;
@@ -14,6 +14,7 @@ mod master_log;
 mod origin;
 mod paths;
 mod plan;
+mod proxy;
 mod serve;
 mod server;
 mod signals;

@@ -82,6 +82,8 @@ pub struct Master {
     /// WINCH came: no worker is wanted.
     no_accept: bool,
     respawn_at: Option<Instant>,
+    /// Workers that ended unasked so far.
+    respawned: u64,
     pause: Duration,
     new_binary: Option<Pid>,
     /// Pid file as it is called now; `.oldbin` while a new binary runs.
@@ -105,6 +107,7 @@ impl Master {
             kill_at: None,
             no_accept: false,
             respawn_at: None,
+            respawned: 0,
             pause: Duration::ZERO,
             new_binary: None,
             pid_file,
@@ -295,6 +298,7 @@ impl Master {
         if let Some(zone) = std::env::var_os("TZ") {
             command.env("TZ", zone);
         }
+        command.env(worker::RESPAWNED, self.respawned.to_string());
         let process = command.env(worker::ROLE, "1").spawn()?;
         let pid = Pid::from_raw(i32::try_from(process.id()).map_err(io::Error::other)?);
         let (order, fds) = self.state.order(&[]);
@@ -353,6 +357,7 @@ impl Master {
             self.log.write(level, &format!("worker process {pid} {text}"));
             let replaced = self.children.iter().any(|other| !other.leaving);
             if !child.leaving && !replaced && self.ending == Ending::No && !self.no_accept {
+                self.respawned += 1;
                 self.respawn_later(child.started.elapsed());
             }
         }

@@ -84,6 +84,7 @@ pub fn configure_arguments() -> String {
     }
     for module in [
         "v2_module",
+        "auth_request_module",
         "realip_module",
         "gunzip_module",
         "gzip_static_module",
@@ -93,6 +94,7 @@ pub fn configure_arguments() -> String {
         "ssl_module",
         "stub_status_module",
         "sub_module",
+        "tunnel_module",
     ] {
         text.push_str(&format!(" --with-http_{module}"));
     }

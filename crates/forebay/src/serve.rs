@@ -110,7 +110,7 @@ fn run(args: &ServeArgs, arguments: Vec<OsString>) -> Result<u8, String> {
 }
 
 /// The wanted address, or port 8080 of this machine only, or the next one that is free.
-fn choose_address(wanted: Option<&str>) -> Result<SocketAddr, String> {
+pub fn choose_address(wanted: Option<&str>) -> Result<SocketAddr, String> {
     let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let Some(text) = wanted else {
         return (PORT..PORT + PORTS)
@@ -124,7 +124,7 @@ fn choose_address(wanted: Option<&str>) -> Result<SocketAddr, String> {
         Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port))
     };
     let addr = text.parse().ok().or_else(|| port(text)).or_else(|| all(text));
-    let addr: SocketAddr = addr.ok_or_else(|| format!("--listen {text}: not an address or a port"))?;
+    let addr: SocketAddr = addr.ok_or_else(|| format!("{text}: not an address or a port"))?;
     match addr.port() {
         0 => TcpListener::bind(addr).and_then(|listener| listener.local_addr()).map_err(|e| errno(&e)),
         _ => Ok(addr),
@@ -159,7 +159,7 @@ fn folder(dir: &Path, listen: SocketAddr) -> Result<Site, String> {
 }
 
 /// A word of the configuration, quoted.
-fn quoted(path: &Path) -> String {
+pub fn quoted(path: &Path) -> String {
     // A dollar sign starts a variable in `root` and cannot be escaped; such folders are rare and fail visibly.
     let text = path.to_string_lossy().replace('\\', "\\\\").replace('"', "\\\"");
     format!("\"{text}\"")

@@ -133,6 +133,11 @@ pub fn open(
     for directory in &config.temp_paths {
         make_directory(directory, identity.as_ref()).map_err(refuse)?;
     }
+    for directory in &config.default_temp_paths {
+        if let Err(text) = make_directory(directory, identity.as_ref()) {
+            log.warn(&text);
+        }
+    }
     let error_log = error_targets(&config, environment);
     let logs = open_logs(&config, &error_log).map_err(refuse)?;
     let none = Listeners::default();

@@ -1,7 +1,7 @@
-//! What is this program's own: `bench`, `check`, `doctor`, `explain`, `fmt`, `serve`.
+//! What is this program's own: `bench`, `check`, `doctor`, `explain`, `fmt`, `proxy`, `serve`.
 
 use crate::cli::Options;
-use crate::{check, doctor, explain, fmt, serve};
+use crate::{check, doctor, explain, fmt, proxy, serve};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
@@ -34,6 +34,8 @@ enum Wish {
     /// Load a server and measure it
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
+    /// Pass all requests to an application
+    Proxy(ProxyArgs),
     /// Serve a folder, or the demo site, without a configuration
     Serve(ServeArgs),
 }
@@ -141,6 +143,17 @@ pub struct ServeArgs {
     pub print_config: bool,
 }
 
+/// `forebay proxy`.
+#[derive(Args, Clone, Debug)]
+pub struct ProxyArgs {
+    /// Where to listen (an address or a port), and where requests go: a port, an address or a URL
+    #[arg(value_name = "[LISTEN] UPSTREAM", required = true, num_args = 1..=2)]
+    pub places: Vec<String>,
+    /// Print the nginx.conf that would be run, and end
+    #[arg(long)]
+    pub print_config: bool,
+}
+
 /// Runs a subcommand; gives the exit code.
 pub fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     let line = match Line::try_parse_from(&arguments) {
@@ -156,6 +169,7 @@ pub fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         Wish::Doctor(args) => doctor::main(args),
         Wish::Fmt(args) => fmt::main(&args),
         Wish::Bench(args) => forebay_bench::cli::main(args.rest),
+        Wish::Proxy(args) => proxy::main(&args, arguments, titled),
         Wish::Serve(args) => serve::main(&args, arguments, titled),
     }
 }

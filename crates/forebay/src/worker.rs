@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// Environment variable that tells the program it is a worker; its standard input is the control socket.
 pub const ROLE: &str = "FOREBAY_WORKER";
+/// Environment variable with the number of workers before it that ended unasked.
+pub const RESPAWNED: &str = "FOREBAY_RESPAWNED";
 /// Title that `ps` shows.
 pub const TITLE: &str = "nginx: worker process";
 
@@ -132,6 +134,8 @@ impl Process {
         let started = build(order, fds).and_then(|built| {
             become_worker(order, &built.generation.config, &built.log)?;
             let config = built.generation.config.clone();
+            let respawned = std::env::var(RESPAWNED).ok().and_then(|n| n.parse().ok());
+            forebay_server::metrics::started(respawned.unwrap_or(0));
             let worker = Worker::start(built.generation, &order.plan()).map_err(|e| e.to_string())?;
             Ok((worker, config, built.log))
         });

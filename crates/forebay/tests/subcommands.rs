@@ -157,3 +157,42 @@ fn doctor_finds_places_and_reasons() {
         "{text}"
     );
 }
+
+#[test]
+fn proxy_passes_to_an_application() {
+    let up = crate::harness::origin::start(|mut asked| {
+        let told = format!("{} {} {}", asked.target(), asked.field("Host"), asked.text.len());
+        asked.answer("200 OK", "", &told);
+        true
+    });
+    let port = free_port();
+    let output =
+        Command::new(PROGRAM).args(["proxy", "8099", "https://x.test/y/", "--print-config"]).output();
+    let text = String::from_utf8_lossy(&output.expect("runs").stdout).into_owned();
+    assert!(
+        text.contains("listen 127.0.0.1:8099;") && text.contains("proxy_pass https://application/y/;"),
+        "{text}"
+    );
+    let mut child = Command::new(PROGRAM)
+        .args(["proxy", &port.to_string(), &format!("http://{up}/app/")])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut first).expect("a line");
+    assert_eq!(first, format!("Passing http://localhost:{port}/ to http://{up}/app/\n"));
+    let addr = ([127, 0, 0, 1], port).into();
+    wait_for("a server that accepts", || std::net::TcpStream::connect(addr).ok());
+    // A body too large for memory goes through a file, which the worker can write.
+    let head = "POST /x HTTP/1.0\r\nHost: own.test\r\nContent-Length: 50000\r\n\r\n";
+    let answer = raw(addr, &[head.as_bytes(), &[b'x'; 50_000]].concat());
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("/app/x own.test 50"), "{answer}");
+    kill(child.id() as i32, Signal::SIGINT);
+    let code = wait_for("the end", || child.try_wait().expect("child")).code();
+    assert_eq!(code, Some(0));
+    let output = Command::new(PROGRAM).args(["proxy", "ftp://x"]).output().expect("runs");
+    assert_eq!(output.status.code(), Some(1));
+}

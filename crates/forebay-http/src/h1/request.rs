@@ -24,6 +24,8 @@ pub struct Limits {
     pub underscores_in_headers: bool,
     /// Make one slash of several in `path` (nginx: merge_slashes).
     pub merge_slashes: bool,
+    /// Take CONNECT by HTTP/1.1 instead of refusing it (nginx: tunnel_pass).
+    pub connect: bool,
 }
 
 impl Default for Limits {
@@ -36,6 +38,7 @@ impl Default for Limits {
             ignore_invalid_headers: true,
             underscores_in_headers: false,
             merge_slashes: true,
+            connect: false,
         }
     }
 }
@@ -160,7 +163,7 @@ fn run(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<Status, Re
             Event::End => {
                 head.len = head.scan.pos;
                 head.scan.state = State::Done;
-                finish(buf, head)?;
+                finish(buf, head, limits.connect)?;
             }
         }
     }
@@ -320,7 +323,7 @@ fn contains(value: &[u8], word: &[u8]) -> bool {
 }
 
 /// The checks of a complete head.
-fn finish(buf: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
+fn finish(buf: &[u8], head: &mut RequestHead, connect: bool) -> Result<(), Reject> {
     let http11 = head.version >= Version::Http11;
     let refuse = |status, reason| Err(Reject::new(status, reason, Stage::Fields));
     if http11 && first_line(head, Name::Host).is_none() {
@@ -333,7 +336,15 @@ fn finish(buf: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
     }
     match head.method {
         Method::Trace => refuse(405, "client sent TRACE method"),
-        Method::Connect => refuse(405, "client sent CONNECT method"),
+        Method::Connect if !connect || !http11 => refuse(405, "client sent CONNECT method"),
+        // What follows the head belongs to the tunnel (RFC 9110, section 9.3.6).
+        Method::Connect if head.framing != Framing::None => refuse(400, "client sent CONNECT with a body"),
+        Method::Connect => {
+            if head.path.is_empty() {
+                head.path.push(b'/');
+            }
+            Ok(())
+        }
         _ => Ok(()),
     }
 }

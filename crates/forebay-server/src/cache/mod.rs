@@ -55,6 +55,8 @@ pub struct Cache {
     pub manager: Steps,
     /// What is in it.
     pub index: Arc<Index>,
+    /// What it has answered.
+    pub counts: Arc<crate::metrics::Zone>,
 }
 
 impl Cache {
@@ -265,6 +267,7 @@ pub fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         loader,
         manager,
         index,
+        counts: crate::metrics::zone(crate::metrics::Kind::Cache, &name),
     };
     let zone = cx.caches.find_or_promise(&name, "proxy_cache");
     if zone.cache.set(Arc::new(cache)).is_err() {
@@ -293,6 +296,7 @@ mod tests {
             loader: Steps { files: 1, sleep: Duration::ZERO, threshold: Duration::ZERO },
             manager: Steps { files: 1, sleep: Duration::ZERO, threshold: Duration::ZERO },
             index: Arc::new(Index::new(1)),
+            counts: crate::metrics::zone(crate::metrics::Kind::Cache, b""),
         };
         // The example of nginx's documentation.
         let want = "/data/nginx/cache/c/29/b7f54b2df7773722d382f4809d65029c";

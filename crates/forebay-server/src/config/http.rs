@@ -45,6 +45,8 @@ pub struct Http {
     pub conf_dir: std::path::PathBuf,
     /// Caches of responses.
     pub caches: Vec<std::sync::Arc<crate::cache::Cache>>,
+    /// Whether any location makes tunnels.
+    pub has_tunnels: bool,
     /// Whether any location has `auto_redirect`.
     pub has_auto_redirect: bool,
 }
@@ -143,6 +145,8 @@ pub struct Location {
     pub limit_except: Option<(Vec<Vec<u8>>, LocationId)>,
     /// Locations inside this one.
     pub tree: LocationTree,
+    /// `status_zone`.
+    pub status_zone: Option<std::sync::Arc<crate::metrics::Zone>>,
     /// How upstreams are spoken to where that is encrypted.
     pub upstream_tls: Option<std::sync::Arc<crate::tls::client::ClientTls>>,
     /// Hooks that are enabled here.
@@ -173,6 +177,8 @@ pub struct LocationBuild {
     pub internal: bool,
     /// `limit_except`.
     pub limit_except: Option<(Vec<Vec<u8>>, LocationId)>,
+    /// `status_zone`.
+    pub status_zone: Option<std::sync::Arc<crate::metrics::Zone>>,
     /// `health_check`.
     pub health_check: Option<crate::upstream::health::Check>,
     /// Locations inside this one.
@@ -223,6 +229,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             internal: false,
             limit_except: None,
             health_check: None,
+            status_zone: None,
             children: Vec::new(),
         });
         self.locations.len() - 1
@@ -443,6 +450,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 limit_except: l.limit_except,
                 tree,
                 plan,
+                status_zone: l.status_zone,
                 upstream_tls: None,
                 auto_redirect,
             });
@@ -453,6 +461,9 @@ impl<'s, 'f> Builder<'s, 'f> {
             if let (Kind::LimitExcept | Kind::If, Some(p)) = (&locations[i].kind, locations[i].parent) {
                 let (internal, content) = (locations[p].internal, locations[p].content.clone());
                 locations[i].internal |= internal;
+                if locations[i].status_zone.is_none() {
+                    locations[i].status_zone = locations[p].status_zone.clone();
+                }
                 if locations[i].content.is_none()
                     && content.as_ref().is_some_and(modules::Content::inherited_by_if)
                 {
@@ -461,6 +472,9 @@ impl<'s, 'f> Builder<'s, 'f> {
             }
         }
         if let Some(message) = self.cx.zones.undefined() {
+            return Err(super::plain(&message));
+        }
+        if let Some(message) = self.cx.conn_zones.undefined() {
             return Err(super::plain(&message));
         }
         if let Some(message) = self.cx.caches.undefined() {
@@ -502,6 +516,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             certificate_files: loader.paths,
             conf_dir: self.cx.conf_path(b""),
             caches: std::mem::take(self.cx.caches).finish(),
+            has_tunnels: locations.iter().any(|l| matches!(l.content, Some(modules::Content::Tunnel(_)))),
             has_auto_redirect: locations.iter().any(|l| l.auto_redirect),
             servers,
             locations,

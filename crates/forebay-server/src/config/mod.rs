@@ -35,6 +35,17 @@ pub struct Environment {
     pub access_log: String,
 }
 
+impl Environment {
+    /// A temporary directory that the configuration does not name: below the prefix that was given, or where
+    /// distributions have it (the access log is absolute there, too).
+    fn temp_path(&self, installed: &str, relative: &str) -> PathBuf {
+        match self.access_log.starts_with('/') {
+            true => PathBuf::from(installed),
+            false => self.prefix.join(relative),
+        }
+    }
+}
+
 /// Address that a listener is bound to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ListenAddr {
@@ -109,6 +120,12 @@ pub struct Config {
     pub log_files: Vec<PathBuf>,
     /// Directories that must exist, made by the master for the worker's user (temp paths).
     pub temp_paths: Vec<PathBuf>,
+    /// The same for directories that nobody named; one that cannot be made stops nothing.
+    pub default_temp_paths: Vec<PathBuf>,
+    /// `client_body_temp_path` where none is given.
+    pub client_body_temp: PathBuf,
+    /// `proxy_temp_path` where none is given.
+    pub proxy_temp: PathBuf,
     /// The http block.
     pub http: http::Http,
     /// `-p`, with its final slash.
@@ -178,6 +195,7 @@ fn build(
     let mut charset_maps = crate::modules::charset::Maps::default();
     let mut upstreams = crate::upstream::config::Groups::default();
     let mut zones = crate::modules::limit_req::Zones::default();
+    let mut conn_zones = crate::modules::limit_conn::Zones::default();
     let mut caches = crate::cache::Zones::default();
     let mut cx = Scope {
         env,
@@ -190,6 +208,7 @@ fn build(
         charset_maps: &mut charset_maps,
         upstreams: &mut upstreams,
         zones: &mut zones,
+        conn_zones: &mut conn_zones,
         caches: &mut caches,
     };
     let mut http_seen = false;
@@ -234,6 +253,16 @@ fn build(
     }
     config.log_files = log_files;
     config.temp_paths = temp_paths;
+    config.client_body_temp = env.temp_path("/var/lib/nginx/body", "client_body_temp");
+    config.proxy_temp = env.temp_path("/var/lib/nginx/proxy", "proxy_temp");
+    let servers = config.http.locations.iter().skip(1);
+    if servers.clone().any(|l| l.settings.core.client_body_temp_path.0.is_none()) {
+        config.default_temp_paths.push(config.client_body_temp.clone());
+    }
+    let proxies = |l: &http::Location| matches!(l.content, Some(crate::modules::Content::Proxy(_)));
+    if servers.clone().any(|l| proxies(l) && l.settings.proxy.temp_path.0.is_none()) {
+        config.default_temp_paths.push(config.proxy_temp.clone());
+    }
     config.http.logs_sent_fields = [b"sent_http_".as_slice(), b"upstream_http_", b"upstream_cookie_"]
         .iter()
         .any(|prefix| vars.uses_prefix(prefix));

@@ -31,6 +31,8 @@ pub struct Scope<'a> {
     pub upstreams: &'a mut crate::upstream::config::Groups,
     /// Shared zones of the limiting modules.
     pub zones: &'a mut crate::modules::limit_req::Zones,
+    /// Zones of `limit_conn`.
+    pub conn_zones: &'a mut crate::modules::limit_conn::Zones,
     /// Caches of responses.
     pub caches: &'a mut crate::cache::Zones,
 }

@@ -274,7 +274,12 @@ impl Stream {
     pub fn send_status(&self, status: u16) {
         let mut block = Vec::with_capacity(8);
         encode::status(&mut block, status);
-        self.send_head(&block);
+        self.send_interim(&block);
+    }
+
+    /// The same with its field block.
+    pub fn send_interim(&self, block: &[u8]) {
+        self.send_head(block);
         // The end of the stream must not be put on this one.
         self.frame.set(None);
     }

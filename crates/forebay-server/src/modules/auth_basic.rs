@@ -11,6 +11,7 @@ use base64::Engine;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_http::field::Name;
+use forebay_http::request::Method;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -53,9 +54,18 @@ pub fn enabled(s: &LocationSettings) -> bool {
     a.realm.as_ref().is_some_and(|r| r.as_const() != Some(b"off")) && a.user_file.is_some()
 }
 
+/// Who asks for a tunnel says who it is to a proxy (RFC 9110, section 11.7).
+fn is_proxy(req: &Request) -> bool {
+    req.head.method == Method::Connect
+}
+
+fn field(req: &Request) -> Name {
+    if is_proxy(req) { Name::ProxyAuthorization } else { Name::Authorization }
+}
+
 /// User and password of `Authorization: Basic ...`.
 pub fn credentials(req: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
-    let (scheme, rest) = req.head.get(Name::Authorization)?.split_at_checked(6)?;
+    let (scheme, rest) = req.head.get(field(req))?.split_at_checked(6)?;
     if !scheme.eq_ignore_ascii_case(b"basic ") {
         return None;
     }
@@ -119,6 +129,10 @@ fn settle(req: &mut Request, right: bool, user: &[u8], realm: &[u8]) -> Verdict 
 
 fn ask(req: &mut Request, realm: &[u8]) -> Verdict {
     let value = [b"Basic realm=\"", realm, b"\""].concat();
+    if is_proxy(req) {
+        req.resp.fields.set(b"Proxy-Authenticate", &value);
+        return Verdict::Status(407);
+    }
     req.resp.fields.set(b"WWW-Authenticate", &value);
     Verdict::Status(401)
 }

@@ -79,6 +79,8 @@ crate::settings! {
     "limit_rate_after" => limit_rate_after: RateTemplate = RateTemplate(None);
     /// `satisfy`.
     "satisfy" => satisfy: Satisfy = Satisfy::All;
+    /// `log_subrequest`.
+    "log_subrequest" => log_subrequest: bool = false;
     /// `auth_delay`.
     "auth_delay" => auth_delay: Msec = Msec(Duration::ZERO);
     /// `recursive_error_pages`.

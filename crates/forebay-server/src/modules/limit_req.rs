@@ -30,9 +30,31 @@ keyword! {
     pub enum LogLevel { Info = "info", Notice = "notice", Warn = "warn", Error = "error", }
 }
 
+impl LogLevel {
+    /// The level of the error log.
+    pub fn level(self) -> Level {
+        match self {
+            LogLevel::Info => Level::Info,
+            LogLevel::Notice => Level::Notice,
+            LogLevel::Warn => Level::Warn,
+            LogLevel::Error => Level::Error,
+        }
+    }
+}
+
 /// `limit_req_status`.
 #[derive(Clone, Copy, Debug)]
 pub struct Status(u16);
+
+impl Status {
+    /// 503.
+    pub const UNAVAILABLE: Status = Status(503);
+
+    /// The status.
+    pub fn code(self) -> u16 {
+        self.0
+    }
+}
 
 impl Setting for Status {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -96,6 +118,7 @@ impl Setting for Limits {
 #[derive(Debug)]
 pub struct Zone {
     name: Vec<u8>,
+    counts: Arc<crate::metrics::Limit>,
     defined: OnceLock<Defined>,
 }
 
@@ -118,7 +141,11 @@ impl Zones {
         if let Some((z, _)) = self.zones.iter().find(|(z, _)| z.name == name) {
             return z.clone();
         }
-        let z = Arc::new(Zone { name: name.to_vec(), defined: OnceLock::new() });
+        let z = Arc::new(Zone {
+            name: name.to_vec(),
+            counts: crate::metrics::Limit::named(true, name),
+            defined: OnceLock::new(),
+        });
         self.zones.push((z.clone(), ordinal));
         z
     }
@@ -342,14 +369,16 @@ pub fn check(req: &mut Request) -> Verdict {
         let name = &limit.zone.name;
         match accounted {
             Err(excess) => {
+                limit.zone.counts.count(if s.dry_run { 4 } else { 2 });
                 req.give_buf(key);
                 return refuse(req, s, excess, name);
             }
             Ok(excess) if excess > limit.delay => {
                 let ms = (excess - limit.delay).saturating_mul(1000) / z.rate.max(1);
+                limit.zone.counts.count(if s.dry_run { 3 } else { 1 });
                 delay.take(ms, excess, name);
             }
-            Ok(_) => {}
+            Ok(_) => limit.zone.counts.count(0),
         }
         req.modules.limit_req = Some(Outcome::Passed);
     }
@@ -391,13 +420,7 @@ fn line(what: &str, excess: u64, zone: &[u8], dry: bool) -> String {
 }
 
 fn refuse(req: &mut Request, s: &Settings, excess: u64, zone: &[u8]) -> Verdict {
-    let level = match s.log_level {
-        LogLevel::Info => Level::Info,
-        LogLevel::Notice => Level::Notice,
-        LogLevel::Warn => Level::Warn,
-        LogLevel::Error => Level::Error,
-    };
-    req.log(level, &line("limiting", excess, zone, s.dry_run));
+    req.log(s.log_level.level(), &line("limiting", excess, zone, s.dry_run));
     if s.dry_run {
         req.modules.limit_req = Some(Outcome::RejectedDryRun);
         return Verdict::Declined;

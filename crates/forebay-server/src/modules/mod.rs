@@ -4,6 +4,7 @@
 use crate::compress;
 use crate::config::http::{Kind, LocationBuild};
 use crate::config::scope::Scope;
+use crate::metrics;
 use crate::request::Request;
 use crate::variables::Row;
 use forebay_conf::error::Error;
@@ -11,10 +12,12 @@ use forebay_conf::tree::Directive;
 
 pub mod access;
 pub mod auth_basic;
+pub mod auth_request;
 pub mod autoindex;
 pub mod brotli;
 pub mod charset;
 pub mod core;
+pub mod early_hints;
 pub mod empty_gif;
 pub mod geo;
 pub mod gunzip;
@@ -24,11 +27,16 @@ pub mod gzip_static;
 pub mod headers;
 pub mod http2;
 pub mod index;
+pub mod limit_conn;
 pub mod limit_req;
 pub mod log;
 pub mod map;
+pub mod mirror;
+pub mod post_action;
 pub mod proxy;
+pub mod proxy_bind;
 pub mod proxy_cache;
+pub mod proxy_cookie;
 pub mod proxy_protocol;
 pub mod proxy_ssl;
 pub mod random_index;
@@ -45,6 +53,7 @@ pub mod static_file;
 pub mod stub_status;
 pub mod sub_filter;
 pub mod try_files;
+pub mod tunnel;
 pub mod userid;
 pub mod vars;
 pub mod zstd;
@@ -87,8 +96,9 @@ macro_rules! modules {
 }
 
 modules! {
-    core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, realip, charset,
-    gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, sub_filter, referer, secure_link, userid, proxy, proxy_cache, slice, limit_req, http2, ssl,
+    core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, auth_request, mirror, post_action,
+    realip, charset, gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, sub_filter, referer, secure_link, userid,
+    proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, tunnel, slice, limit_req, limit_conn, http2, ssl,
     proxy_ssl, resolver,
 }
 
@@ -155,6 +165,7 @@ const POST_READ: &[Entry] = &[Entry { enabled: realip::enabled, hook: realip::re
 /// Runs before access, in this order (nginx: PREACCESS).
 const PREACCESS: &[Entry] = &[
     Entry { enabled: realip::enabled, hook: realip::replace },
+    Entry { enabled: limit_conn::enabled, hook: limit_conn::check },
     Entry { enabled: limit_req::enabled, hook: limit_req::check },
 ];
 
@@ -173,6 +184,10 @@ pub struct Plan {
     pub preaccess: Vec<Hook>,
     /// ACCESS.
     pub access: Vec<Hook>,
+    /// `auth_request` is the last of ACCESS.
+    pub auth_request: bool,
+    /// `mirror` is the last of PRECONTENT.
+    pub mirror: bool,
     /// HEADER_FILTERS.
     pub header_filters: Vec<HeaderFilter>,
     /// Nothing here changes the head of a plain answer for a file.
@@ -215,6 +230,8 @@ impl Plan {
             post_read: pick(POST_READ),
             preaccess: pick(PREACCESS),
             access: pick(ACCESS),
+            auth_request: auth_request::enabled(s),
+            mirror: mirror::enabled(s),
             plain_head: (HEADER_FILTERS.iter()).all(|e| e.standard || !(e.enabled)(s))
                 && s.core.keepalive_timeout.header.is_none()
                 && !matches!(s.core.server_tokens, core::ServerTokens::Value(_)),
@@ -231,6 +248,14 @@ pub enum Content {
     StubStatus,
     /// `empty_gif`.
     EmptyGif,
+    /// `tunnel_pass`.
+    Tunnel(std::sync::Arc<proxy::Pass>),
+    /// `prometheus`.
+    Prometheus,
+    /// `api`.
+    Api,
+    /// `dashboard`.
+    Dashboard,
     /// `proxy_pass`.
     Proxy(std::sync::Arc<proxy::Pass>),
 }
@@ -257,6 +282,7 @@ pub const HTTP_DIRECTIVES: &[&str] = &[
     "charset_map",
     "upstream",
     "limit_req_zone",
+    "limit_conn_zone",
     "match",
     "proxy_cache_path",
 ];
@@ -274,6 +300,7 @@ pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> 
         b"charset_map" => charset::map(d, cx)?,
         b"upstream" => crate::upstream::config::block(d, cx)?,
         b"match" => crate::upstream::config::matching(d, cx)?,
+        b"limit_conn_zone" => limit_conn::zone(d, cx)?,
         b"limit_req_zone" => limit_req::zone(d, cx)?,
         b"proxy_cache_path" => crate::cache::path(d, cx)?,
         _ => return Ok(false),
@@ -296,6 +323,11 @@ pub const LOCATION_DIRECTIVES: &[&str] = &[
     "health_check",
     "stub_status",
     "empty_gif",
+    "prometheus",
+    "tunnel_pass",
+    "dashboard",
+    "api",
+    "status_zone",
 ];
 
 /// Directives of a location that are not inherited. `Ok(false)`: not one of them.
@@ -317,6 +349,22 @@ pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'
         b"health_check" => l.health_check = Some(crate::upstream::health::Check::parse(d, cx)?),
         b"stub_status" => l.content = Some(Content::StubStatus),
         b"empty_gif" => l.content = Some(Content::EmptyGif),
+        b"tunnel_pass" => tunnel::pass(d, l, cx)?,
+        b"prometheus" => l.content = Some(Content::Prometheus),
+        b"dashboard" => l.content = Some(Content::Dashboard),
+        b"api" => {
+            if let Some(w) = d.args.first().filter(|w| w.text != b"write=off") {
+                return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
+            }
+            l.content = Some(Content::Api);
+        }
+        b"status_zone" => {
+            if l.status_zone.is_some() {
+                return Err(cx.error(d, "\"status_zone\" directive is duplicate"));
+            }
+            let kind = if is_location(&l.kind) { metrics::Kind::Location } else { metrics::Kind::Server };
+            l.status_zone = Some(metrics::zone(kind, crate::config::value::first(d)));
+        }
         _ => return Ok(false),
     }
     Ok(true)
@@ -339,6 +387,7 @@ pub fn variables() -> impl Iterator<Item = &'static Row> {
         userid::VARIABLES,
         crate::upstream::vars::VARIABLES,
         limit_req::VARIABLES,
+        limit_conn::VARIABLES,
         crate::tls::vars::VARIABLES,
         proxy_cache::VARIABLES,
         slice::VARIABLES,
@@ -363,6 +412,10 @@ pub struct ModuleState {
     pub upstream: crate::upstream::exchange::Upstreamed,
     /// `$limit_req_status`.
     pub limit_req: Option<limit_req::Outcome>,
+    /// Places in the zones of `limit_conn`.
+    pub limit_conn: limit_conn::State,
+    /// It is counted as under way.
+    pub processing: Option<metrics::Processing>,
     /// What a cache has to do with it.
     pub proxy_cache: proxy_cache::State,
     /// Slices of the response.
@@ -380,6 +433,8 @@ impl ModuleState {
         self.userid = userid::State::default();
         self.upstream.clear();
         self.limit_req = None;
+        self.limit_conn.clear();
+        self.processing = None;
         self.proxy_cache.clear();
         self.slice.clear();
         self.compress.clear();

@@ -321,7 +321,9 @@ impl NextUpstream {
 pub struct NextMask(u32);
 
 impl NextMask {
-    const DEFAULT: NextMask = NextMask(1 << NextUpstream::Error as u32 | 1 << NextUpstream::Timeout as u32);
+    /// What holds where nothing is said.
+    pub const DEFAULT: NextMask =
+        NextMask(1 << NextUpstream::Error as u32 | 1 << NextUpstream::Timeout as u32);
 
     /// Whether a kind is in it.
     pub fn has(self, kind: NextUpstream) -> bool {

@@ -296,6 +296,8 @@ pub struct State {
     pub etag: Vec<u8>,
     /// `$upstream_cache_key`.
     pub key: Vec<u8>,
+    /// Number of the zone that counts the answers of the cache.
+    pub zone: Option<usize>,
     /// Runs without a client, to renew an entry.
     pub background: bool,
     /// Goes on when the client leaves.
@@ -312,6 +314,7 @@ impl State {
         self.last_modified = None;
         self.etag.clear();
         self.key.clear();
+        self.zone = None;
         self.background = false;
         self.detached = false;
         self.ticket = None;

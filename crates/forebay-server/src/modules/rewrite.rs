@@ -103,6 +103,16 @@ fn set(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
     Ok(Op::Set(id, cx.template(d, value)?))
 }
 
+/// The variable that a directive sets, defined if it is not yet.
+///
+/// # Errors
+/// `invalid variable name`, or a variable that cannot be set.
+pub fn variable_to_set(d: &Directive, name: &Word, cx: &mut Scope<'_>) -> Result<VarId, Error> {
+    let var = variable(d, name, cx)?;
+    let id = cx.vars.define_stored(var).map_err(|m| cx.error_at(d, name, m))?;
+    Ok(id)
+}
+
 fn variable<'w>(d: &Directive, w: &'w Word, cx: &Scope<'_>) -> Result<&'w [u8], Error> {
     match w.text.strip_prefix(b"$") {
         Some(n) if !n.is_empty() => Ok(n),

@@ -50,6 +50,8 @@ pub enum Failure {
     Connect(Errno),
     /// No descriptor or no memory for one: not the server's fault.
     Local(Errno),
+    /// The address that connections are to come from cannot be had (nginx: proxy_bind).
+    Bind(Errno),
     /// Not in time.
     Timeout,
     /// The client left meanwhile.
@@ -94,6 +96,8 @@ impl Watch {
     pub fn new(client: &Wire) -> Watch {
         match client.as_stream() {
             Some(s) => Watch::Stream(s.clone()),
+            // A request of the server's own.
+            None if client.token() == Token::NONE => Watch::Nobody,
             None => Watch::Socket(client.token()),
         }
     }
@@ -148,6 +152,7 @@ impl Conn {
         thread: &Rc<Thread>,
         addr: &PeerAddr,
         bind: Option<std::net::SocketAddr>,
+        prepare: impl FnOnce(&std::os::fd::OwnedFd),
         deadline: Instant,
         watch: &mut Watch,
     ) -> Result<Conn, Failure> {
@@ -158,8 +163,9 @@ impl Conn {
         };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(Failure::Local)?;
+        prepare(&fd);
         if let Some(local) = bind {
-            rustix::net::bind(&fd, &local).map_err(Failure::Local)?;
+            rustix::net::bind(&fd, &local).map_err(Failure::Bind)?;
         }
         let begun = match addr {
             PeerAddr::Inet(a) => {

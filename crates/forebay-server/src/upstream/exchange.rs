@@ -45,7 +45,7 @@ pub enum Outgoing {
 }
 
 /// One server that was asked.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Attempt {
     /// `$upstream_addr`.
     pub name: Vec<u8>,
@@ -308,12 +308,23 @@ async fn attempt(
     let mut watch = if watched { Watch::new(&req.conn.wire) } else { Watch::Nobody };
     req.modules.upstream.head.advance(usize::MAX);
     let wanted = wanted(req)?;
-    let made_for = wanted.as_ref().map_or(0, Wanted::key);
-    let idle = lease.take_idle(req, made_for);
+    let mut made_for = wanted.as_ref().map_or(0, Wanted::key);
+    let http = req.http();
+    let local = match http.location(req).settings.proxy_bind.local(req) {
+        Ok(local) => local,
+        Err(_) => return Err(Fault::client(500)),
+    };
+    if let Some(a) = local {
+        use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+        made_for ^= BuildHasherDefault::<DefaultHasher>::default().hash_one(a);
+    }
+    // A tunnel has no head of its own, and its connection to itself.
+    let tunnel = head.is_empty();
+    let idle = if tunnel { None } else { lease.take_idle(req, made_for) };
     let conn = match idle {
         Some(c) => c,
         None => {
-            let mut conn = connect(req, addr, s, &mut watch).await?;
+            let mut conn = connect(req, addr, local, s, &mut watch).await?;
             conn.made_for = made_for;
             if let Some(wanted) = &wanted {
                 handshake(req, &conn, wanted, s, &mut watch).await?;
@@ -325,6 +336,9 @@ async fn attempt(
         a.connect = Some(a.started.elapsed());
     }
     let conn = lease.conn.insert(conn);
+    if tunnel {
+        return Ok(());
+    }
     send(req, conn, head, body, s, &mut watch).await?;
     read_head(req, conn, s, &mut watch).await
 }
@@ -402,10 +416,19 @@ async fn handshake(
     Ok(())
 }
 
-async fn connect(req: &mut Request, addr: &PeerAddr, s: &Settings, watch: &mut Watch) -> Result<Conn, Fault> {
+async fn connect(
+    req: &mut Request,
+    addr: &PeerAddr,
+    local: Option<std::net::SocketAddr>,
+    s: &Settings,
+    watch: &mut Watch,
+) -> Result<Conn, Fault> {
     let thread = req.thread.clone();
     let deadline = Instant::now() + s.connect_timeout.0;
-    match Conn::open(&thread, addr, None, deadline, watch).await {
+    let http = req.http();
+    let sockets = &http.location(req).settings.proxy_bind;
+    let local = local.filter(|_| matches!(addr, PeerAddr::Inet(_)));
+    match Conn::open(&thread, addr, local, |fd| sockets.prepare(fd), deadline, watch).await {
         Ok(c) => {
             if s.socket_keepalive {
                 let _ = c.with_fd(|fd| rustix::net::sockopt::set_socket_keepalive(fd, true));
@@ -420,6 +443,12 @@ async fn connect(req: &mut Request, addr: &PeerAddr, s: &Settings, watch: &mut W
             };
             req.log(level, &format!("connect() {to}failed {} while connecting to upstream", errno_text(e)));
             Err(Fault { unsent: true, ..Fault::new(NextUpstream::Error, 502) })
+        }
+        Err(Failure::Bind(e)) => {
+            let to = local.map(|a| if a.port() == 0 { a.ip().to_string() } else { a.to_string() });
+            let text = format!("bind({}) failed {}", to.unwrap_or_default(), errno_text(e));
+            req.log(Level::Crit, &format!("{text} while connecting to upstream"));
+            Err(Fault { unsent: true, last: true, ..Fault::new(NextUpstream::Error, 500) })
         }
         Err(Failure::Local(e)) => {
             req.log(Level::Alert, &format!("socket() failed {} while connecting to upstream", errno_text(e)));
@@ -663,6 +692,8 @@ async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Wat
             match client::parse(head, limit) {
                 Ok(Status::Complete) if head.is_interim() && interim < MAX_INTERIM => {
                     interim += 1;
+                    crate::modules::early_hints::pass(req).await;
+                    let head = &mut req.modules.upstream.head;
                     let len = head.len;
                     head.advance(len);
                     continue;

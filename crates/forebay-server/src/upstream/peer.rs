@@ -121,6 +121,10 @@ impl Peer {
             }
             s.sent += shard.sent.load(Relaxed);
             s.received += shard.received.load(Relaxed);
+            for (sum, n) in s.times.counts.iter_mut().zip(&shard.buckets) {
+                *sum += n.load(Relaxed);
+            }
+            s.times.sum += Duration::from_micros(shard.micros.load(Relaxed));
             header.add(shard.header_time.load(Relaxed), requests);
             response.add(shard.response_time.load(Relaxed), requests);
         }
@@ -218,6 +222,8 @@ pub struct PeerStatus {
     pub header_time: Option<Duration>,
     /// Mean time to the end of a response, lately.
     pub response_time: Option<Duration>,
+    /// Times to the end of responses.
+    pub times: crate::metrics::Histogram,
 }
 
 /// Milliseconds of the process, from 1 on.
@@ -368,6 +374,8 @@ pub struct Shard {
     received: AtomicU64,
     header_time: AtomicU64,
     response_time: AtomicU64,
+    micros: AtomicU64,
+    buckets: [AtomicU64; crate::metrics::BUCKETS.len() + 1],
 }
 
 /// Only the owner writes: no read-modify-write is needed.
@@ -412,6 +420,10 @@ impl Shard {
             average(&self.header_time, d);
             if let Some(d) = response {
                 average(&self.response_time, d);
+                add(&self.micros, u64::try_from(d.as_micros()).unwrap_or(0));
+                if let Some(b) = self.buckets.get(crate::metrics::bucket(d)) {
+                    add(b, 1);
+                }
             }
         }
     }

@@ -551,13 +551,7 @@ impl Body {
 
 /// Directory for temporary files of upstream responses (nginx: proxy_temp_path).
 fn temporary(req: &Request) -> PathBuf {
-    use std::os::unix::ffi::OsStrExt;
     let http = req.http();
-    match &http.location(req).settings.proxy.temp_path.0 {
-        Some(p) => p.clone(),
-        None => {
-            let prefix = std::ffi::OsStr::from_bytes(&req.conf.config.prefix);
-            std::path::Path::new(prefix).join("proxy_temp")
-        }
-    }
+    let given = http.location(req).settings.proxy.temp_path.0.clone();
+    given.unwrap_or_else(|| req.conf.config.proxy_temp.clone())
 }

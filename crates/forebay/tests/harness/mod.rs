@@ -2,6 +2,8 @@
 //!
 //! A configuration may contain `%DIR%` (the prefix) and `%PORT0%` to `%PORT9%` (free ports of 127.0.0.1).
 
+pub mod origin;
+
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

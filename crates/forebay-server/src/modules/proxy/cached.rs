@@ -82,6 +82,7 @@ pub async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> Result<F
         }
     };
     let Some(cache) = cache else { return none };
+    req.modules.proxy_cache.zone = Some(cache.counts.id);
     let mut key = req.take_buf();
     match &cs.key.0 {
         Some(t) => t.eval(req, &mut key)?,

@@ -6,7 +6,7 @@ use super::{Redirect, Settings, Stop};
 use crate::cache::local::Entry;
 use crate::error_page;
 use crate::modules::proxy_cache::Settings as CacheSettings;
-use crate::modules::slice;
+use crate::modules::{proxy_cookie, slice};
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::Request;
 use crate::response::Part;
@@ -16,7 +16,7 @@ use crate::upstream::stream::{Body, Pulled};
 use forebay_conf::error::Level;
 use forebay_http::field::{FieldLine, Name};
 use forebay_http::h1::client::{self, framing_of_response};
-use forebay_http::request::Method;
+use forebay_http::request::{Method, Version};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -272,6 +272,8 @@ fn field(req: &mut Request, f: &FieldLine, buf: &[u8], pass: &Arc<Pass>, s: &Set
     let (name, value) = (f.name.of(buf), f.value.of(buf));
     match f.id {
         Name::Connection | Name::KeepAlive | Name::TransferEncoding | Name::ContentLength => return Ok(()),
+        // RFC 9113, section 8.2.2.
+        Name::Upgrade if req.head.version == Version::Http2 => return Ok(()),
         _ => {}
     }
     if f.id == Name::XAccelCharset && !s.ignore_headers.has(b"X-Accel-Charset") {
@@ -295,6 +297,15 @@ fn field(req: &mut Request, f: &FieldLine, buf: &[u8], pass: &Arc<Pass>, s: &Set
                 return Ok(());
             }
             req.resp.fields.push(name, &out);
+        }
+        Name::SetCookie => {
+            let http = req.http();
+            let cookies = &http.location(req).settings.proxy_cookie;
+            let new = match proxy_cookie::enabled(cookies) {
+                true => proxy_cookie::rewrite(req, cookies, value)?,
+                false => None,
+            };
+            req.resp.fields.push(name, new.as_deref().unwrap_or(value));
         }
         Name::AcceptRanges if s.force_ranges => {}
         // What is whole here can be cut here.

@@ -1,0 +1,315 @@
+//! `api`: the counters as JSON, with the paths and field names of NGINX Plus; and the page that shows them live
+//! (ours: `dashboard`). Nothing can be changed by it.
+
+use super::{CACHE_STATUSES, Kind, Limit, Totals, total, zones};
+use crate::modules::{Verdict, stub_status};
+use crate::request::Request;
+use crate::upstream::PeerStatus;
+use crate::upstream::peer::State;
+use forebay_http::request::Method;
+use serde_json::{Map, Value, json};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// Versions of NGINX Plus's interface that are answered, all alike.
+const VERSIONS: std::ops::RangeInclusive<u64> = 1..=9;
+
+/// The page of the dashboard.
+const PAGE: &[u8] = include_bytes!("dashboard.html");
+
+/// The content handler of `api`.
+pub fn handle(req: &mut Request) -> Verdict {
+    let below = below(req);
+    answer(req, &below)
+}
+
+/// The content handler of `dashboard`: the page, and below `api/` what it asks.
+pub fn dashboard(req: &mut Request) -> Verdict {
+    let below = below(req);
+    if let Some(path) = below.strip_prefix("api") {
+        return answer(req, path.strip_prefix('/').unwrap_or(path));
+    }
+    if !below.is_empty() {
+        return Verdict::Status(404);
+    }
+    if !matches!(req.method, Method::Get | Method::Head) {
+        return Verdict::Status(405);
+    }
+    req.resp.status = 200;
+    req.resp.content_type = b"text/html".to_vec();
+    req.resp.charset = b"utf-8".to_vec();
+    let policy =
+        b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'";
+    req.resp.fields.push(b"Content-Security-Policy", policy);
+    req.resp.fields.push(b"Cache-Control", b"no-store");
+    req.resp.set_body(PAGE);
+    Verdict::Done
+}
+
+/// What of the path stands behind the location, without slashes at its ends.
+fn below(req: &Request) -> String {
+    let http = req.http();
+    let l = http.location(req);
+    let name: &[u8] = if matches!(l.kind, crate::config::http::Kind::Regex(_)) { b"" } else { &l.name };
+    let rest = req.uri.strip_prefix(name).unwrap_or(&req.uri);
+    String::from_utf8_lossy(rest).trim_matches('/').to_owned()
+}
+
+fn answer(req: &mut Request, path: &str) -> Verdict {
+    let made = match req.method {
+        Method::Get | Method::Head => find(req, path),
+        _ => Err((405, "method disabled", "MethodDisabled")),
+    };
+    let (status, value) = match made {
+        Ok(value) => (200, select(req, value)),
+        Err((status, text, code)) => {
+            let error = json!({"status": status, "text": text, "code": code});
+            (
+                status,
+                json!({"error": error, "href": "https://nginx.org/en/docs/http/ngx_http_api_module.html"}),
+            )
+        }
+    };
+    req.resp.status = status;
+    req.resp.content_type = b"application/json".to_vec();
+    req.resp.fields.push(b"Cache-Control", b"no-store");
+    req.resp.set_body(value.to_string());
+    Verdict::Done
+}
+
+/// `?fields=a,b`: only these of an object, or of each object in it.
+fn select(req: &Request, value: Value) -> Value {
+    let args = String::from_utf8_lossy(&req.args).into_owned();
+    let Some(wanted) = args.split('&').find_map(|a| a.strip_prefix("fields=")) else { return value };
+    let wanted: Vec<&str> = wanted.split(',').filter(|w| !w.is_empty()).collect();
+    let Value::Object(all) = value else { return value };
+    let direct = all.keys().any(|k| wanted.contains(&k.as_str()));
+    let pick = |m: Map<String, Value>| m.into_iter().filter(|(k, _)| wanted.contains(&k.as_str())).collect();
+    if direct || wanted.is_empty() {
+        return Value::Object(pick(all));
+    }
+    let each = all.into_iter().map(|(k, v)| match v {
+        Value::Object(m) => (k, Value::Object(pick(m))),
+        v => (k, v),
+    });
+    Value::Object(each.collect())
+}
+
+type Failed = (u16, &'static str, &'static str);
+const NOT_FOUND: Failed = (404, "path not found", "PathNotFound");
+
+fn find(req: &Request, path: &str) -> Result<Value, Failed> {
+    if path.is_empty() {
+        return Ok(VERSIONS.collect::<Vec<_>>().into());
+    }
+    let mut parts = path.split('/');
+    let version = parts.next().and_then(|v| v.parse::<u64>().ok());
+    if !version.is_some_and(|v| VERSIONS.contains(&v)) {
+        return Err((404, "unknown version", "UnknownVersion"));
+    }
+    let parts: Vec<&str> = parts.collect();
+    match parts.as_slice() {
+        [] => Ok(json!(["nginx", "processes", "connections", "slabs", "http", "resolvers", "workers"])),
+        ["nginx"] => Ok(program(req)),
+        ["processes"] => Ok(json!({"respawned": super::RESPAWNED.load(Relaxed)})),
+        ["connections"] => Ok(connections(stub_status::totals(req))),
+        ["slabs" | "resolvers"] => Ok(json!({})),
+        ["workers"] => Ok(workers(req)),
+        ["http"] => Ok(json!([
+            "requests",
+            "server_zones",
+            "location_zones",
+            "caches",
+            "limit_conns",
+            "limit_reqs",
+            "upstreams"
+        ])),
+        ["http", "requests"] => {
+            let [_, _, _, requests, reading, writing, _] = stub_status::totals(req);
+            Ok(json!({"total": requests, "current": reading.wrapping_add(writing)}))
+        }
+        ["http", rest @ ..] => http(req, rest),
+        _ => Err(NOT_FOUND),
+    }
+}
+
+/// One of the collections below `http`, or one member of it.
+fn http(req: &Request, path: &[&str]) -> Result<Value, Failed> {
+    let (what, rest) = path.split_first().ok_or(NOT_FOUND)?;
+    let all = match *what {
+        "server_zones" => totals(Kind::Server),
+        "location_zones" => totals(Kind::Location),
+        "caches" => caches(req),
+        "limit_reqs" => limits(true),
+        "limit_conns" => limits(false),
+        "upstreams" => upstreams(req),
+        _ => return Err(NOT_FOUND),
+    };
+    match rest {
+        [] => Ok(Value::Object(all)),
+        [name] => all.get(*name).cloned().ok_or(NOT_FOUND),
+        [name, "servers"] if *what == "upstreams" => {
+            all.get(*name).and_then(|u| u.get("peers")).cloned().ok_or(NOT_FOUND)
+        }
+        _ => Err(NOT_FOUND),
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// `2026-01-31T12:00:00.000Z`.
+fn time(ms: i64) -> String {
+    jiff::Timestamp::from_millisecond(ms).map_or_else(|_| String::new(), |t| format!("{t:.3}"))
+}
+
+fn program(req: &Request) -> Value {
+    let address = req.local_address().map(|a| a.ip().to_string()).unwrap_or_default();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "build": "forebay",
+        "address": address,
+        "generation": super::RELOADS.load(Relaxed) + 1,
+        "load_timestamp": time(super::LOADED.load(Relaxed)),
+        "timestamp": time(super::now_ms()),
+        "pid": req.thread.pid,
+        "ppid": rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get()),
+        "threads": req.thread.all_counters.len(),
+        "panics": total(req, |c| &c.panics),
+        "log_lines_lost": total(req, |c| &c.log_lines_lost),
+    })
+}
+
+fn connections([active, accepted, handled, _, _, _, waiting]: [u64; 7]) -> Value {
+    json!({
+        "accepted": accepted,
+        "dropped": accepted.saturating_sub(handled),
+        "active": active.saturating_sub(waiting),
+        "idle": waiting,
+    })
+}
+
+/// A thread of ours does what a worker process of nginx does.
+fn workers(req: &Request) -> Value {
+    let each = req.thread.all_counters.iter().enumerate().map(|(n, c)| {
+        let busy = c.reading.get().wrapping_add(c.writing.get());
+        let (accepted, handled, active) = (c.accepted.get(), c.handled.get(), c.active.get());
+        let counts = [active, accepted, handled, 0, 0, 0, active.saturating_sub(busy)];
+        json!({
+            "id": n,
+            "pid": req.thread.pid,
+            "connections": connections(counts),
+            "http": {"requests": {"total": c.requests.get(), "current": busy}},
+        })
+    });
+    Value::Array(each.collect())
+}
+
+fn responses(classes: [u64; 5], codes: Option<&[(u16, u64)]>) -> Value {
+    let mut all = Map::new();
+    for (class, n) in (1..).zip(classes) {
+        all.insert(format!("{class}xx"), n.into());
+    }
+    if let Some(codes) = codes {
+        let codes: Map<_, _> = codes.iter().map(|(c, n)| (c.to_string(), (*n).into())).collect();
+        all.insert("codes".into(), codes.into());
+    }
+    all.insert("total".into(), classes.iter().sum::<u64>().into());
+    all.into()
+}
+
+fn totals(kind: Kind) -> Map<String, Value> {
+    let each = zones(kind).into_iter().map(|z| {
+        let t: Totals = z.totals();
+        let mut value = json!({
+            "requests": t.requests,
+            "responses": responses(t.classes(), Some(&t.codes)),
+            "discarded": t.discarded,
+            "received": t.received,
+            "sent": t.sent,
+        });
+        if let (Kind::Server, Value::Object(m)) = (kind, &mut value) {
+            m.insert("processing".into(), t.processing.into());
+        }
+        (text(&z.name), value)
+    });
+    each.collect()
+}
+
+fn caches(req: &Request) -> Map<String, Value> {
+    let each = req.conf.config.http.caches.iter().map(|c| {
+        let mut value = Map::new();
+        value.insert("size".into(), c.index.size().into());
+        if let Some(max) = c.max_size {
+            value.insert("max_size".into(), max.into());
+        }
+        value.insert("cold".into(), (!c.index.loaded()).into());
+        value.insert("entries".into(), c.index.count().into());
+        for (status, (responses, bytes)) in CACHE_STATUSES.iter().zip(c.counts.cache_totals()) {
+            value.insert((*status).into(), json!({"responses": responses, "bytes": bytes}));
+        }
+        (text(&c.name), Value::Object(value))
+    });
+    each.collect()
+}
+
+fn limits(requests: bool) -> Map<String, Value> {
+    let each = Limit::all(requests).into_iter().map(|l| {
+        let outcomes: Map<_, _> = l.outcomes().map(|(o, n)| (o.to_owned(), n.into())).collect();
+        (text(&l.name), Value::Object(outcomes))
+    });
+    each.collect()
+}
+
+fn upstreams(req: &Request) -> Map<String, Value> {
+    let now = req.thread.reactor.now();
+    let groups = req.conf.config.http.upstreams.iter().filter(|g| g.explicit);
+    let each = groups.map(|g| {
+        let peers: Vec<Value> = g.status(now).iter().enumerate().map(|(n, p)| peer(n, p)).collect();
+        (text(&g.name), json!({"peers": peers, "zone": text(&g.name)}))
+    });
+    each.collect()
+}
+
+fn peer(number: usize, p: &PeerStatus) -> Value {
+    let mut value = json!({
+        "id": number,
+        "server": text(&p.name),
+        "name": text(&p.server),
+        "backup": p.backup,
+        "weight": p.weight,
+        "state": match p.state {
+            State::Up => "up",
+            State::Down => "down",
+            State::Unavail => "unavail",
+            State::Draining => "draining",
+            State::Unhealthy => "unhealthy",
+            State::Checking => "checking",
+        },
+        "active": p.active,
+        "requests": p.requests,
+        "responses": responses(p.responses, None),
+        "sent": p.sent,
+        "received": p.received,
+        "fails": p.fails,
+        "unavail": p.unavail,
+        "health_checks": {"checks": p.checks, "fails": p.check_fails, "unhealthy": p.unhealthy},
+    });
+    let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+    if let Value::Object(m) = &mut value {
+        if p.max_conns > 0 {
+            m.insert("max_conns".into(), p.max_conns.into());
+        }
+        if let Some(t) = p.header_time {
+            m.insert("header_time".into(), ms(t).into());
+        }
+        if let Some(t) = p.response_time {
+            m.insert("response_time".into(), ms(t).into());
+        }
+        if let (Some(passed), Some(Value::Object(h))) = (p.last_check_passed, m.get_mut("health_checks")) {
+            h.insert("last_passed".into(), passed.into());
+        }
+    }
+    value
+}

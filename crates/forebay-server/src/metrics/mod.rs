@@ -1,0 +1,380 @@
+//! What is counted for observers: zones of servers, locations and caches, outcomes of limits, the life of the process.
+//! Each thread writes cells of its own; they are summed when somebody reads them. What [`crate::counters`] has is
+//! counted always, zones only where the configuration asks for them (NGINX Plus: status_zone).
+
+pub mod api;
+pub mod prometheus;
+
+use crate::request::Request;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::ThreadId;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Upper ends of the buckets of a histogram, microseconds; one more bucket has the rest.
+pub const BUCKETS: [u64; 13] = [
+    1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
+    10_000_000,
+];
+
+/// Number of the bucket of a time.
+pub fn bucket(time: Duration) -> usize {
+    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    BUCKETS.partition_point(|end| *end < micros)
+}
+
+/// What a zone counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Requests to virtual servers.
+    Server,
+    /// Requests to locations.
+    Location,
+    /// Responses of a cache.
+    Cache,
+}
+
+/// Places of the cells of a server or location.
+mod cell {
+    pub const REQUESTS: usize = 0;
+    pub const DISCARDED: usize = 1;
+    pub const RECEIVED: usize = 2;
+    pub const SENT: usize = 3;
+    pub const MICROS: usize = 4;
+    pub const PROCESSING: usize = 5;
+    pub const BUCKETS: usize = 6;
+    pub const CODES: usize = BUCKETS + super::BUCKETS.len() + 1;
+    pub const COUNT: usize = CODES + 500;
+}
+
+/// Ways in which a cache takes part, in the order of [`crate::modules::proxy_cache::Status`].
+pub const CACHE_STATUSES: [&str; 7] =
+    ["miss", "bypass", "expired", "stale", "updating", "revalidated", "hit"];
+
+/// Cells that one thread writes.
+type Cells = Arc<[AtomicU64]>;
+
+fn add(cells: &[AtomicU64], at: usize, n: u64) {
+    if let Some(c) = cells.get(at) {
+        c.store(c.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+}
+
+/// A zone; lives as long as a configuration names it.
+#[derive(Debug)]
+pub struct Zone {
+    /// Kind.
+    pub kind: Kind,
+    /// Name.
+    pub name: Vec<u8>,
+    /// Unique in the process.
+    pub id: usize,
+    shards: Mutex<Vec<(ThreadId, Cells)>>,
+}
+
+static ZONES: Mutex<Vec<Weak<Zone>>> = Mutex::new(Vec::new());
+
+fn locked<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The zone of this name. What it has counted goes on after a reload.
+pub fn zone(kind: Kind, name: &[u8]) -> Arc<Zone> {
+    let mut all = locked(&ZONES);
+    let known = all.iter().filter_map(Weak::upgrade).find(|z| z.kind == kind && z.name == name);
+    known.unwrap_or_else(|| {
+        let z = Arc::new(Zone { kind, name: name.to_vec(), id: all.len(), shards: Mutex::default() });
+        all.push(Arc::downgrade(&z));
+        z
+    })
+}
+
+/// All zones of a kind, in the order in which the configuration named them.
+pub fn zones(kind: Kind) -> Vec<Arc<Zone>> {
+    locked(&ZONES).iter().filter_map(Weak::upgrade).filter(|z| z.kind == kind).collect()
+}
+
+thread_local! {
+    /// This thread's cells, by the numbers of the zones.
+    static LOCAL: RefCell<Vec<Option<Cells>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `f` with this thread's cells of a zone. At the end of a thread there may be none any more.
+fn with_cells(id: usize, f: impl FnOnce(&[AtomicU64])) {
+    let _ = LOCAL.try_with(|all| {
+        let mut all = all.borrow_mut();
+        if let Some(Some(cells)) = all.get(id) {
+            return f(cells);
+        }
+        let Some(zone) = locked(&ZONES).get(id).and_then(Weak::upgrade) else { return };
+        let cells = zone.cells();
+        f(&cells);
+        if all.len() <= id {
+            all.resize(id + 1, None);
+        }
+        all[id] = Some(cells);
+    });
+}
+
+impl Zone {
+    fn cells(&self) -> Cells {
+        let me = std::thread::current().id();
+        let mut shards = locked(&self.shards);
+        if let Some((_, c)) = shards.iter().find(|(id, _)| *id == me) {
+            return c.clone();
+        }
+        let count = if self.kind == Kind::Cache { 2 * CACHE_STATUSES.len() } else { cell::COUNT };
+        let cells: Cells = (0..count).map(|_| AtomicU64::new(0)).collect();
+        shards.push((me, cells.clone()));
+        cells
+    }
+
+    fn sum(&self) -> impl Fn(usize) -> u64 {
+        let shards: Vec<Cells> = locked(&self.shards).iter().map(|(_, c)| c.clone()).collect();
+        move |at| {
+            let cells = shards.iter().filter_map(|s| s.get(at));
+            cells.fold(0, |sum, c| sum.wrapping_add(c.load(Relaxed)))
+        }
+    }
+
+    /// What a server or location has counted.
+    pub fn totals(&self) -> Totals {
+        let sum = self.sum();
+        Totals {
+            processing: sum(cell::PROCESSING),
+            requests: sum(cell::REQUESTS),
+            discarded: sum(cell::DISCARDED),
+            received: sum(cell::RECEIVED),
+            sent: sum(cell::SENT),
+            codes: (0..500u16)
+                .map(|n| (n + 100, sum(cell::CODES + usize::from(n))))
+                .filter(|(_, n)| *n > 0)
+                .collect(),
+            times: Histogram {
+                counts: std::array::from_fn(|n| sum(cell::BUCKETS + n)),
+                sum: Duration::from_micros(sum(cell::MICROS)),
+            },
+        }
+    }
+
+    /// What a cache has counted: responses and their bytes by [`CACHE_STATUSES`].
+    pub fn cache_totals(&self) -> [(u64, u64); 7] {
+        let sum = self.sum();
+        std::array::from_fn(|n| (sum(2 * n), sum(2 * n + 1)))
+    }
+}
+
+/// Times by their length.
+#[derive(Clone, Debug, Default)]
+pub struct Histogram {
+    /// How many, by bucket.
+    pub counts: [u64; BUCKETS.len() + 1],
+    /// All together.
+    pub sum: Duration,
+}
+
+/// What a server or location has counted.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Requests under way.
+    pub processing: u64,
+    /// Requests.
+    pub requests: u64,
+    /// Requests that ended without an answer.
+    pub discarded: u64,
+    /// Bytes received.
+    pub received: u64,
+    /// Bytes sent.
+    pub sent: u64,
+    /// Answers by status.
+    pub codes: Vec<(u16, u64)>,
+    /// Times from the first byte of the request to the last of the answer.
+    pub times: Histogram,
+}
+
+impl Totals {
+    /// Answers by class: 1xx to 5xx.
+    pub fn classes(&self) -> [u64; 5] {
+        let mut all = [0; 5];
+        for (code, n) in &self.codes {
+            if let Some(c) = all.get_mut(usize::from(code / 100).wrapping_sub(1)) {
+                *c += n;
+            }
+        }
+        all
+    }
+}
+
+/// A request under way in a server's zone.
+#[derive(Debug)]
+pub struct Processing(usize);
+
+impl Drop for Processing {
+    fn drop(&mut self) {
+        with_cells(self.0, |c| add(c, cell::PROCESSING, u64::MAX));
+    }
+}
+
+/// A request begins, where its server has a zone.
+#[inline]
+pub fn begin(req: &mut Request) {
+    let http = req.http();
+    let root = http.servers.get(req.server).and_then(|s| http.locations.get(s.root));
+    if let Some(zone) = root.and_then(|l| l.status_zone.as_ref()) {
+        with_cells(zone.id, |c| add(c, cell::PROCESSING, 1));
+        req.modules.processing = Some(Processing(zone.id));
+    }
+}
+
+/// A request is over.
+#[inline]
+pub fn count(req: &mut Request) {
+    let http = req.http();
+    if let (Some(status), Some(id)) = (req.modules.proxy_cache.status, req.modules.proxy_cache.zone) {
+        with_cells(id, |c| {
+            add(c, 2 * status as usize, 1);
+            add(c, 2 * status as usize + 1, req.sent.saturating_sub(req.sent_head));
+        });
+    }
+    if let Some(p) = req.modules.processing.take() {
+        count_in(req, p.0);
+    }
+    if let Some(zone) = http.locations.get(req.location).and_then(|l| l.status_zone.as_ref())
+        && zone.kind == Kind::Location
+    {
+        count_in(req, zone.id);
+    }
+}
+
+fn count_in(req: &Request, zone: usize) {
+    let time = req.started.elapsed();
+    with_cells(zone, |c| {
+        add(c, cell::REQUESTS, 1);
+        add(c, cell::RECEIVED, req.received);
+        add(c, cell::SENT, req.sent);
+        if req.sent == 0 {
+            add(c, cell::DISCARDED, 1);
+            return;
+        }
+        if let Some(code) = usize::from(req.logged_status()).checked_sub(100).filter(|n| *n < 500) {
+            add(c, cell::CODES + code, 1);
+        }
+        add(c, cell::BUCKETS + bucket(time), 1);
+        add(c, cell::MICROS, u64::try_from(time.as_micros()).unwrap_or(0));
+    });
+}
+
+/// Outcomes of a zone of `limit_req` or `limit_conn`. Their zones are shared by the threads as it is.
+#[derive(Debug)]
+pub struct Limit {
+    /// Whether it is one of `limit_req`.
+    pub requests: bool,
+    /// Name.
+    pub name: Vec<u8>,
+    /// See [`LIMIT_OUTCOMES`].
+    counts: [AtomicU64; 5],
+}
+
+/// What a limit may say, as NGINX Plus calls it. `limit_conn` delays nothing.
+pub const LIMIT_OUTCOMES: [&str; 5] =
+    ["passed", "delayed", "rejected", "delayed_dry_run", "rejected_dry_run"];
+
+static LIMITS: Mutex<Vec<Weak<Limit>>> = Mutex::new(Vec::new());
+
+impl Limit {
+    /// The counters of a zone; they go on after a reload.
+    pub fn named(requests: bool, name: &[u8]) -> Arc<Limit> {
+        let mut all = locked(&LIMITS);
+        all.retain(|l| l.strong_count() > 0);
+        let known = all.iter().filter_map(Weak::upgrade).find(|l| l.requests == requests && l.name == name);
+        known.unwrap_or_else(|| {
+            let l = Arc::new(Limit { requests, name: name.to_vec(), counts: Default::default() });
+            all.push(Arc::downgrade(&l));
+            l
+        })
+    }
+
+    /// All of them.
+    pub fn all(requests: bool) -> Vec<Arc<Limit>> {
+        locked(&LIMITS).iter().filter_map(Weak::upgrade).filter(|l| l.requests == requests).collect()
+    }
+
+    /// Counts an outcome, by its place in [`LIMIT_OUTCOMES`].
+    pub fn count(&self, outcome: usize) {
+        if let Some(c) = self.counts.get(outcome) {
+            c.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Outcomes so far.
+    pub fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let all = LIMIT_OUTCOMES.iter().zip(&self.counts).map(|(n, c)| (*n, c.load(Relaxed)));
+        all.filter(|(n, _)| self.requests || !n.starts_with("delayed"))
+    }
+}
+
+/// Configurations that this process has had, milliseconds since the epoch when it loaded the last one, and when
+/// it started.
+static RELOADS: AtomicU64 = AtomicU64::new(0);
+static LOADED: AtomicI64 = AtomicI64::new(0);
+static STARTED: AtomicI64 = AtomicI64::new(0);
+static RESPAWNED: AtomicU64 = AtomicU64::new(0);
+
+fn now_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(0)
+}
+
+/// Notes the start of the process; workers before it have ended unasked.
+pub fn started(respawned: u64) {
+    STARTED.store(now_ms(), Relaxed);
+    LOADED.store(now_ms(), Relaxed);
+    RESPAWNED.store(respawned, Relaxed);
+}
+
+/// Notes a new configuration.
+pub fn reloaded() {
+    RELOADS.fetch_add(1, Relaxed);
+    LOADED.store(now_ms(), Relaxed);
+}
+
+/// Sums of counters over all threads.
+pub fn total(req: &Request, f: impl Fn(&crate::counters::Counters) -> &crate::counters::Counter) -> u64 {
+    req.thread.all_counters.iter().map(|c| f(c).get()).fold(0, u64::wrapping_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_fall_into_buckets() {
+        assert_eq!(bucket(Duration::ZERO), 0);
+        assert_eq!(bucket(Duration::from_millis(1)), 0);
+        assert_eq!(bucket(Duration::from_micros(1001)), 1);
+        assert_eq!(bucket(Duration::from_secs(10)), 12);
+        assert_eq!(bucket(Duration::MAX), 13);
+    }
+
+    #[test]
+    fn threads_are_summed() {
+        let zone = zone(Kind::Location, b"threads_are_summed");
+        std::thread::scope(|s| {
+            for _ in 0..3 {
+                s.spawn(|| {
+                    for _ in 0..10 {
+                        with_cells(zone.id, |c| {
+                            add(c, cell::REQUESTS, 1);
+                            add(c, cell::CODES + 104, 1);
+                        });
+                    }
+                });
+            }
+        });
+        let totals = zone.totals();
+        assert_eq!((totals.requests, totals.codes.clone()), (30, vec![(204, 30)]));
+        assert_eq!(totals.classes(), [0, 30, 0, 0, 0]);
+        assert!(Arc::ptr_eq(&zone, &super::zone(Kind::Location, b"threads_are_summed")));
+    }
+}

@@ -1,0 +1,217 @@
+//! `prometheus`: the counters as Prometheus reads them, the names of nginx-prometheus-exporter first.
+
+use super::{BUCKETS, CACHE_STATUSES, Histogram, Kind, Limit, Totals, total, zones};
+use crate::modules::{Verdict, stub_status};
+use crate::request::Request;
+use crate::upstream::peer::State;
+use forebay_http::request::Method;
+use std::fmt::Write;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The content handler.
+pub fn handle(req: &mut Request) -> Verdict {
+    if !matches!(req.method, Method::Get | Method::Head) {
+        return Verdict::Status(405);
+    }
+    let mut page = Page::default();
+    page.connections(req);
+    page.process(req);
+    page.zones(Kind::Server, "server");
+    page.zones(Kind::Location, "location");
+    page.upstreams(req);
+    page.caches(req);
+    page.limits(true, "limit_req");
+    page.limits(false, "limit_conn");
+    req.resp.status = 200;
+    req.resp.content_type = b"text/plain; version=0.0.4".to_vec();
+    req.resp.charset = b"utf-8".to_vec();
+    req.resp.set_body(page.0);
+    Verdict::Done
+}
+
+/// A label's value: text between quotes.
+fn label(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// The text so far. Writing to a string cannot fail.
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn about(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
+        self.about(name, kind, help);
+        let _ = writeln!(self.0, "{name} {value}");
+    }
+
+    fn value(&mut self, name: &str, labels: &str, value: u64) {
+        let _ = writeln!(self.0, "{name}{{{labels}}} {value}");
+    }
+
+    /// Series of one name: labels and values.
+    fn many(&mut self, name: &str, kind: &str, help: &str, all: impl IntoIterator<Item = (String, u64)>) {
+        self.about(name, kind, help);
+        for (labels, value) in all {
+            self.value(name, &labels, value);
+        }
+    }
+
+    fn histogram(&mut self, name: &str, labels: &str, h: &Histogram) {
+        let mut sum = 0;
+        for (n, count) in h.counts.iter().enumerate() {
+            sum += count;
+            let end = match BUCKETS.get(n) {
+                Some(end) => format!("{}", *end as f64 / 1e6),
+                None => "+Inf".to_owned(),
+            };
+            let _ = writeln!(self.0, "{name}_bucket{{{labels},le=\"{end}\"}} {sum}");
+        }
+        let _ = writeln!(self.0, "{name}_sum{{{labels}}} {}", h.sum.as_secs_f64());
+        self.value(&format!("{name}_count"), labels, sum);
+    }
+
+    fn connections(&mut self, req: &Request) {
+        let [active, accepted, handled, requests, reading, writing, waiting] = stub_status::totals(req);
+        self.one("nginx_up", "gauge", "Status of the last metric scrape", 1);
+        self.one("nginx_connections_accepted", "counter", "Accepted client connections", accepted);
+        self.one("nginx_connections_active", "gauge", "Active client connections", active);
+        self.one("nginx_connections_handled", "counter", "Handled client connections", handled);
+        let help = "Connections where the request header is being read";
+        self.one("nginx_connections_reading", "gauge", help, reading);
+        self.one("nginx_connections_waiting", "gauge", "Idle client connections", waiting);
+        let help = "Connections where the response is being written";
+        self.one("nginx_connections_writing", "gauge", help, writing);
+        self.one("nginx_http_requests_total", "counter", "Total http requests", requests);
+    }
+
+    fn process(&mut self, req: &Request) {
+        let loaded = u64::try_from(super::LOADED.load(Relaxed) / 1000).unwrap_or(0);
+        let started = u64::try_from(super::STARTED.load(Relaxed) / 1000).unwrap_or(0);
+        let counter = "counter";
+        let reloads = super::RELOADS.load(Relaxed);
+        self.one("forebay_reloads_total", counter, "Configurations loaded after the first", reloads);
+        let help = "Worker processes that ended unasked and were replaced";
+        self.one("forebay_worker_restarts_total", counter, help, super::RESPAWNED.load(Relaxed));
+        let help = "When the worker process started, Unix seconds";
+        self.one("forebay_start_time_seconds", "gauge", help, started);
+        let help = "When the configuration in effect was loaded, Unix seconds";
+        self.one("forebay_config_load_time_seconds", "gauge", help, loaded);
+        let panics = total(req, |c| &c.panics);
+        self.one("forebay_panics_total", counter, "Panics, each of which cost one connection", panics);
+        let lost = total(req, |c| &c.log_lines_lost);
+        self.one("forebay_log_lines_lost_total", counter, "Log lines that could not be written", lost);
+        let threads = req.thread.all_counters.len() as u64;
+        self.one("forebay_threads", "gauge", "Threads that serve connections", threads);
+    }
+
+    fn zones(&mut self, kind: Kind, what: &str) {
+        let all: Vec<(String, Totals)> =
+            zones(kind).iter().map(|z| (format!("zone=\"{}\"", label(&z.name)), z.totals())).collect();
+        if all.is_empty() {
+            return;
+        }
+        let each = |f: fn(&Totals) -> u64| all.iter().map(move |(l, t)| (l.clone(), f(t)));
+        let name = |rest: &str| format!("forebay_{what}_{rest}");
+        if kind == Kind::Server {
+            self.many(&name("processing"), "gauge", "Requests under way", each(|t| t.processing));
+        }
+        let counter = "counter";
+        self.many(&name("requests_total"), counter, "Requests", each(|t| t.requests));
+        self.many(&name("discarded_total"), counter, "Requests without an answer", each(|t| t.discarded));
+        self.many(&name("received_bytes_total"), counter, "Bytes received", each(|t| t.received));
+        self.many(&name("sent_bytes_total"), counter, "Bytes sent", each(|t| t.sent));
+        let classes = all.iter().flat_map(|(l, t)| {
+            let classes = t.classes();
+            (1..).zip(classes).map(move |(c, n)| (format!("{l},class=\"{c}xx\""), n))
+        });
+        self.many(&name("responses_total"), counter, "Responses by class", classes);
+        let name = name("request_duration_seconds");
+        self.about(&name, "histogram", "Time from the first byte of a request to the last of its response");
+        for (l, t) in &all {
+            self.histogram(&name, l, &t.times);
+        }
+    }
+
+    fn upstreams(&mut self, req: &Request) {
+        let now = req.thread.reactor.now();
+        let mut all = Vec::new();
+        for g in req.conf.config.http.upstreams.iter().filter(|g| g.explicit) {
+            for p in g.status(now) {
+                let labels = format!("upstream=\"{}\",peer=\"{}\"", label(&g.name), label(&p.name));
+                all.push((labels, p));
+            }
+        }
+        if all.is_empty() {
+            return;
+        }
+        let counter = "counter";
+        macro_rules! each {
+            ($name:literal, $kind:expr, $help:literal, $f:expr) => {{
+                let f: fn(&crate::upstream::PeerStatus) -> u64 = $f;
+                self.many($name, $kind, $help, all.iter().map(|(l, p)| (l.clone(), f(p))));
+            }};
+        }
+        each!("forebay_upstream_peer_up", "gauge", "Whether the server is asked", |p| u64::from(matches!(
+            p.state,
+            State::Up | State::Draining
+        )));
+        each!("forebay_upstream_peer_active", "gauge", "Requests under way", |p| p.active);
+        each!("forebay_upstream_peer_requests_total", counter, "Requests", |p| p.requests);
+        each!("forebay_upstream_peer_sent_bytes_total", counter, "Bytes sent to it", |p| p.sent);
+        each!("forebay_upstream_peer_received_bytes_total", counter, "Bytes received from it", |p| p
+            .received);
+        each!("forebay_upstream_peer_fails_total", counter, "Attempts that failed", |p| p.fails);
+        each!("forebay_upstream_peer_unavail_total", counter, "Times it became unavailable", |p| p.unavail);
+        each!("forebay_upstream_peer_health_checks_total", counter, "Health checks", |p| p.checks);
+        each!("forebay_upstream_peer_health_checks_failed_total", counter, "Failed checks", |p| p
+            .check_fails);
+        let classes = all
+            .iter()
+            .flat_map(|(l, p)| (1..).zip(p.responses).map(move |(c, n)| (format!("{l},class=\"{c}xx\""), n)));
+        self.many("forebay_upstream_peer_responses_total", counter, "Responses by class", classes);
+        let name = "forebay_upstream_peer_response_duration_seconds";
+        self.about(name, "histogram", "Time from the choice of the server to the end of its response");
+        for (l, p) in &all {
+            self.histogram(name, l, &p.times);
+        }
+    }
+
+    fn caches(&mut self, req: &Request) {
+        let caches = &req.conf.config.http.caches;
+        if caches.is_empty() {
+            return;
+        }
+        let zone = |name: &[u8]| format!("zone=\"{}\"", label(name));
+        let sizes = caches.iter().map(|c| (zone(&c.name), c.index.size()));
+        self.many("forebay_cache_size_bytes", "gauge", "Bytes on disk", sizes);
+        let entries = caches.iter().map(|c| (zone(&c.name), c.index.count() as u64));
+        self.many("forebay_cache_entries", "gauge", "Entries", entries);
+        let counts = caches.iter().flat_map(|c| {
+            let all = CACHE_STATUSES.iter().zip(c.counts.cache_totals());
+            let l = zone(&c.name);
+            all.map(move |(s, (n, bytes))| (format!("{l},status=\"{s}\""), n, bytes))
+        });
+        let counts: Vec<_> = counts.collect();
+        let name = "forebay_cache_responses_total";
+        self.many(name, "counter", "Responses", counts.iter().map(|(l, n, _)| (l.clone(), *n)));
+        let name = "forebay_cache_bytes_total";
+        self.many(name, "counter", "Bytes of bodies", counts.iter().map(|(l, _, b)| (l.clone(), *b)));
+    }
+
+    fn limits(&mut self, requests: bool, what: &str) {
+        let limits = Limit::all(requests);
+        if limits.is_empty() {
+            return;
+        }
+        let all = limits.iter().flat_map(|l| {
+            let zone = label(&l.name);
+            l.outcomes().map(move |(o, n)| (format!("zone=\"{zone}\",outcome=\"{o}\""), n))
+        });
+        let all: Vec<_> = all.collect();
+        self.many(&format!("forebay_{what}_total"), "counter", "Requests by what the zone said", all);
+    }
+}

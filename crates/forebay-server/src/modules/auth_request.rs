@@ -1,0 +1,82 @@
+//! `auth_request`: another location decides on access (nginx: ngx_http_auth_request_module).
+
+use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::config::value::{Setting, once};
+use crate::modules::{LocationSettings, Verdict};
+use crate::request::Request;
+use crate::subrequest::{self, Body};
+use crate::variables::VarId;
+use forebay_conf::error::{Error, Level};
+use forebay_conf::tree::Directive;
+use std::sync::Arc;
+
+crate::settings! {
+    /// `auth_request`.
+    "auth_request" => uri: Target = Target(None);
+    /// `auth_request_set`.
+    "auth_request_set" => set: Sets = Sets::default();
+}
+
+/// A path inside the server; `None`: off.
+#[derive(Clone, Debug)]
+pub struct Target(pub Option<Arc<[u8]>>);
+
+impl Setting for Target {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let uri = d.args.first().filter(|w| w.text != b"off");
+        Ok(Target(uri.map(|w| w.text.as_slice().into())))
+    }
+}
+
+/// Variables and their values.
+#[derive(Clone, Debug, Default)]
+pub struct Sets(Arc<Vec<(VarId, Template)>>);
+
+impl Setting for Sets {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        if let [name, value] = d.args.as_slice() {
+            let id = crate::modules::rewrite::variable_to_set(d, name, cx)?;
+            all.push((id, cx.template(d, value)?));
+        }
+        Ok(Sets(Arc::new(all)))
+    }
+}
+
+/// Whether a location asks another one.
+pub fn enabled(s: &LocationSettings) -> bool {
+    s.auth_request.uri.0.is_some()
+}
+
+/// Asks, and judges the answer.
+pub async fn check(req: &mut Request) -> Verdict {
+    let http = req.http();
+    let s = &http.location(req).settings.auth_request;
+    let Some(uri) = &s.uri.0 else { return Verdict::Declined };
+    let mut sub = subrequest::make(req, uri, b"", Body::None);
+    subrequest::run(&mut sub, b"").await;
+    // Variables are those of the request, whoever sets them.
+    req.slots.clone_from(&sub.slots);
+    req.arena.clone_from(&sub.arena);
+    for (id, value) in s.set.0.iter() {
+        let Ok(value) = value.value(&mut sub) else { return Verdict::Status(500) };
+        if !req.set_special(*id, &value) {
+            req.store(*id, Some(&value));
+        }
+    }
+    match sub.resp.status {
+        status @ (401 | 403) => {
+            for value in sub.resp.fields.all(b"WWW-Authenticate").filter(|_| status == 401) {
+                req.resp.fields.push(b"WWW-Authenticate", value);
+            }
+            Verdict::Status(status)
+        }
+        200..=299 => Verdict::Allowed,
+        status => {
+            req.log(Level::Error, &format!("auth request unexpected status: {status}"));
+            Verdict::Status(500)
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! `early_hints`: 103 of an upstream is passed to the client (nginx: ngx_http_core_module; RFC 8297).
+
+use crate::body;
+use crate::modules::proxy_cache::Predicates;
+use crate::request::Request;
+use forebay_http::field::Name;
+use forebay_http::h2::encode;
+use forebay_http::request::Version;
+
+crate::settings! {
+    /// `early_hints`: passed where one of the values is neither empty nor 0.
+    "early_hints" => conditions: Predicates = Predicates::default();
+}
+
+/// Fields that are about the connection, or that the client is not to see.
+fn withheld(name: Name) -> bool {
+    matches!(
+        name,
+        Name::Connection
+            | Name::KeepAlive
+            | Name::ProxyConnection
+            | Name::TransferEncoding
+            | Name::ContentLength
+            | Name::Te
+            | Name::Upgrade
+            | Name::Date
+            | Name::Server
+            | Name::XAccelRedirect
+            | Name::XAccelExpires
+            | Name::XAccelLimitRate
+            | Name::XAccelBuffering
+            | Name::XAccelCharset
+    )
+}
+
+/// Passes the interim response whose head has been read on, if the location wants that.
+pub async fn pass(req: &mut Request) {
+    let http = req.http();
+    let l = http.location(req);
+    let wanted = req.modules.upstream.head.status == 103
+        && req.head.version >= Version::Http11
+        && !req.subrequest
+        && !req.modules.proxy_cache.background
+        && l.settings.early_hints.conditions.test(req).unwrap_or(false);
+    if !wanted {
+        return;
+    }
+    let stream = req.conn.wire.as_stream().cloned();
+    let mut out = req.take_buf();
+    match stream {
+        Some(_) => encode::status(&mut out, 103),
+        None => out.extend_from_slice(b"HTTP/1.1 103 Early Hints\r\n"),
+    }
+    let h = &req.modules.upstream.head;
+    for f in h.fields.iter().filter(|f| !withheld(f.id)) {
+        let (name, value) = (f.name.of(&h.buf), f.value.of(&h.buf));
+        if l.settings.proxy.hide_header.has(name) {
+            continue;
+        }
+        match stream {
+            Some(_) => encode::field(&mut out, name, value),
+            None => {
+                for piece in [name, b": ", value, b"\r\n"] {
+                    out.extend_from_slice(piece);
+                }
+            }
+        }
+    }
+    match stream {
+        Some(s) => s.send_interim(&out),
+        None => {
+            out.extend_from_slice(b"\r\n");
+            let (thread, sent) = (req.thread.clone(), req.sent);
+            // A client that is gone is noticed when it is to have the answer.
+            let _ = body::write_all(&thread, req, &out).await;
+            req.sent = sent;
+        }
+    }
+    req.give_buf(out);
+}

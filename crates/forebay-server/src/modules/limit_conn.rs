@@ -1,0 +1,335 @@
+//! `limit_conn`: requests under way per key, in zones that all threads share (nginx: ngx_http_limit_conn_module).
+//! As there, a connection counts only while a request of it is served, and each HTTP/2 stream for itself.
+
+use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::config::value::Setting;
+use crate::metrics::Limit;
+use crate::modules::limit_req::{LogLevel, Status};
+use crate::modules::{LocationSettings, Verdict};
+use crate::request::{Request, VarError};
+use crate::variables::{Row, RowSource};
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_conf::units;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+crate::settings! {
+    /// `limit_conn`.
+    "limit_conn" => limits: Limits = Limits::default();
+    /// `limit_conn_dry_run`.
+    "limit_conn_dry_run" => dry_run: bool = false;
+    /// `limit_conn_log_level`.
+    "limit_conn_log_level" => log_level: LogLevel = LogLevel::Error;
+    /// `limit_conn_status`.
+    "limit_conn_status" => status: Status = Status::UNAVAILABLE;
+}
+
+/// All `limit_conn` of a level: a zone and the most at a time.
+#[derive(Clone, Debug, Default)]
+pub struct Limits(Arc<Vec<(Arc<Zone>, u32)>>);
+
+impl Setting for Limits {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let [name, most] = d.args.as_slice() else { return Ok(Limits(Arc::new(all))) };
+        let zone = cx.conn_zones.find_or_promise(&name.text, d.ordinal);
+        if all.iter().any(|(z, _)| Arc::ptr_eq(z, &zone)) {
+            return Err(cx.error(d, "\"limit_conn\" directive is duplicate"));
+        }
+        let n = units::number(&most.text).filter(|n| *n > 0);
+        let n = n.ok_or_else(|| {
+            cx.error_at(d, most, format!("invalid number of connections \"{}\"", most.as_str()))
+        })?;
+        if n > 65535 {
+            return Err(cx.error_at(d, most, "connection limit must be less 65536"));
+        }
+        all.push((zone, n as u32));
+        Ok(Limits(Arc::new(all)))
+    }
+}
+
+/// A `limit_conn_zone`. A limit may name it before it is defined.
+#[derive(Debug)]
+pub struct Zone {
+    /// Name.
+    pub name: Vec<u8>,
+    defined: OnceLock<Defined>,
+    counts: Arc<Limit>,
+}
+
+#[derive(Debug)]
+struct Defined {
+    key: Template,
+    table: Arc<Mutex<Table>>,
+}
+
+/// Zones of a configuration under construction.
+#[derive(Debug, Default)]
+pub struct Zones {
+    zones: Vec<(Arc<Zone>, u32)>,
+}
+
+impl Zones {
+    fn find_or_promise(&mut self, name: &[u8], ordinal: u32) -> Arc<Zone> {
+        if let Some((z, _)) = self.zones.iter().find(|(z, _)| z.name == name) {
+            return z.clone();
+        }
+        let zone = Zone { name: name.to_vec(), defined: OnceLock::new(), counts: Limit::named(false, name) };
+        let z = Arc::new(zone);
+        self.zones.push((z.clone(), ordinal));
+        z
+    }
+
+    /// The first zone that nothing defines.
+    pub fn undefined(&self) -> Option<String> {
+        let (z, _) = self.zones.iter().find(|(z, _)| z.defined.get().is_none())?;
+        Some(format!("zero size shared memory zone \"{}\"", String::from_utf8_lossy(&z.name)))
+    }
+}
+
+/// Bytes that one key takes beside its text: so many keys fit into a zone as in nginx, about.
+const KEY_COST: usize = 64;
+
+/// The keys of a zone with a request under way. Nothing can be evicted: a zone that is full refuses.
+#[derive(Debug)]
+struct Table {
+    map: HashMap<Box<[u8]>, u32, foldhash::fast::RandomState>,
+    room: usize,
+    used: usize,
+}
+
+impl Table {
+    fn enter(&mut self, key: &[u8], most: u32) -> bool {
+        if let Some(n) = self.map.get_mut(key) {
+            if *n >= most {
+                return false;
+            }
+            *n += 1;
+            return true;
+        }
+        let cost = KEY_COST + key.len();
+        if self.used + cost > self.room {
+            return false;
+        }
+        self.used += cost;
+        self.map.insert(key.into(), 1);
+        true
+    }
+
+    fn leave(&mut self, key: &[u8]) {
+        let Some(n) = self.map.get_mut(key) else { return };
+        *n -= 1;
+        if *n == 0 {
+            self.map.remove(key);
+            self.used -= KEY_COST + key.len();
+        }
+    }
+}
+
+type Registered = (Vec<u8>, Vec<u8>, usize, Weak<Mutex<Table>>);
+
+/// Zones of this process by name, key and size: who is in survives a reload.
+static ZONES: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
+
+fn table(name: &[u8], key: &[u8], size: usize) -> Arc<Mutex<Table>> {
+    let mut zones = ZONES.lock().unwrap_or_else(PoisonError::into_inner);
+    zones.retain(|z| z.3.strong_count() > 0);
+    let known = zones.iter().find(|z| z.0 == name && z.1 == key && z.2 == size);
+    if let Some(t) = known.and_then(|z| z.3.upgrade()) {
+        return t;
+    }
+    let t = Arc::new(Mutex::new(Table { map: HashMap::default(), room: size, used: 0 }));
+    zones.push((name.to_vec(), key.to_vec(), size, Arc::downgrade(&t)));
+    t
+}
+
+/// `limit_conn_zone`.
+///
+/// # Errors
+/// In nginx's words.
+pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+    let Some((key_word, options)) = d.args.split_first() else { return Err(cx.error(d, "no key")) };
+    let key = cx.template(d, key_word)?;
+    let (mut name, mut size) = (Vec::new(), 0);
+    for w in options {
+        let Some(z) = w.text.strip_prefix(b"zone=") else {
+            return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
+        };
+        let invalid = || cx.error_at(d, w, format!("invalid zone size \"{}\"", w.as_str()));
+        let at = memchr::memchr(b':', z).ok_or_else(invalid)?;
+        name = z[..at].to_vec();
+        size = units::size(&z[at + 1..]).ok_or_else(invalid)?;
+        if size < 8 * 4096 {
+            let text = String::from_utf8_lossy(&name).into_owned();
+            return Err(cx.error_at(d, w, format!("zone \"{text}\" is too small")));
+        }
+    }
+    if name.is_empty() {
+        return Err(cx.error(d, "\"limit_conn_zone\" must have \"zone\" parameter"));
+    }
+    let z = cx.conn_zones.find_or_promise(&name, d.ordinal);
+    let table = table(&name, &key_word.text, usize::try_from(size).unwrap_or(usize::MAX));
+    if let Err(_again) = z.defined.set(Defined { key, table }) {
+        let text = String::from_utf8_lossy(&name).into_owned();
+        let key = key_word.as_str();
+        return Err(cx.error(d, format!("limit_conn_zone \"{text}\" is already bound to key \"{key}\"")));
+    }
+    Ok(())
+}
+
+/// What became of a request (`$limit_conn_status`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Outcome {
+    Passed,
+    Rejected,
+    RejectedDryRun,
+}
+
+/// A place in a zone, given back when dropped.
+#[derive(Debug)]
+struct Place {
+    table: Arc<Mutex<Table>>,
+    key: Box<[u8]>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner).leave(&self.key);
+    }
+}
+
+/// What a request keeps.
+#[derive(Debug, Default)]
+pub struct State {
+    outcome: Option<Outcome>,
+    places: Vec<Place>,
+}
+
+impl State {
+    /// For a request that is made for this one: it takes no places of its own.
+    pub fn counted(&self) -> State {
+        State { outcome: self.outcome, places: Vec::new() }
+    }
+
+    /// The request is over.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.outcome = None;
+        self.places.clear();
+    }
+}
+
+/// The rows.
+pub const VARIABLES: &[Row] =
+    &[Row { name: "limit_conn_status", get: RowSource::Get(status), settable: false }];
+
+fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
+    let Some(o) = r.modules.limit_conn.outcome else { return Ok(false) };
+    out.extend_from_slice(match o {
+        Outcome::Passed => b"PASSED",
+        Outcome::Rejected => b"REJECTED",
+        Outcome::RejectedDryRun => b"REJECTED_DRY_RUN",
+    });
+    Ok(true)
+}
+
+/// Whether a location limits.
+pub fn enabled(s: &LocationSettings) -> bool {
+    !s.limit_conn.limits.0.is_empty()
+}
+
+/// The hook: once for a request.
+pub fn check(req: &mut Request) -> Verdict {
+    if req.modules.limit_conn.outcome.is_some() {
+        return Verdict::Declined;
+    }
+    let http = req.http();
+    let s = &http.location(req).settings.limit_conn;
+    let mut key = req.take_buf();
+    for (zone, most) in s.limits.0.iter() {
+        let Some(z) = zone.defined.get() else { continue };
+        key.clear();
+        if z.key.eval(req, &mut key).is_err() {
+            return Verdict::Status(500);
+        }
+        if key.is_empty() {
+            continue;
+        }
+        if key.len() > 255 {
+            let text = String::from_utf8_lossy(&key).into_owned();
+            let what = format!("the value of the key is more than 255 bytes: \"{text}\"");
+            req.log(forebay_conf::error::Level::Error, &what);
+            continue;
+        }
+        let entered = z.table.lock().unwrap_or_else(PoisonError::into_inner).enter(&key, *most);
+        if entered {
+            req.modules.limit_conn.outcome = Some(Outcome::Passed);
+            zone.counts.count(0);
+            let place = Place { table: z.table.clone(), key: key.as_slice().into() };
+            req.modules.limit_conn.places.push(place);
+            continue;
+        }
+        let name = String::from_utf8_lossy(&zone.name).into_owned();
+        let dry = if s.dry_run { ", dry run," } else { "" };
+        req.log(s.log_level.level(), &format!("limiting connections{dry} by zone \"{name}\""));
+        req.modules.limit_conn.places.clear();
+        req.give_buf(key);
+        zone.counts.count(if s.dry_run { 4 } else { 2 });
+        if s.dry_run {
+            req.modules.limit_conn.outcome = Some(Outcome::RejectedDryRun);
+            return Verdict::Declined;
+        }
+        req.modules.limit_conn.outcome = Some(Outcome::Rejected);
+        return Verdict::Status(s.status.code());
+    }
+    req.give_buf(key);
+    Verdict::Declined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{again, error, request, value};
+
+    #[test]
+    fn places_are_given_back() {
+        let conf = "limit_conn_zone $arg_k zone=own:32k;\n\
+                    server { limit_conn own 1; set $x $limit_conn_status; }";
+        let (mut a, mut b) = (request(conf, "k=1"), request(conf, "k=1"));
+        assert_eq!(check(&mut a), Verdict::Declined);
+        assert_eq!(value(&mut a, "limit_conn_status").as_deref(), Some("PASSED"));
+        assert_eq!(check(&mut b), Verdict::Status(503));
+        assert_eq!(value(&mut b, "limit_conn_status").as_deref(), Some("REJECTED"));
+        again(&mut b, "k=2");
+        assert_eq!(check(&mut b), Verdict::Declined);
+        again(&mut b, "k=1");
+        drop(a);
+        assert_eq!(check(&mut b), Verdict::Declined);
+    }
+
+    #[test]
+    fn a_full_zone_refuses() {
+        let mut t = Table { map: HashMap::default(), room: 2 * (KEY_COST + 1), used: 0 };
+        assert!(t.enter(b"a", 2) && t.enter(b"b", 1) && !t.enter(b"c", 1) && t.enter(b"a", 2));
+        t.leave(b"a");
+        assert!(!t.enter(b"c", 1));
+        t.leave(b"a");
+        assert!(t.enter(b"c", 1));
+        t.leave(b"nobody");
+        assert_eq!(t.used, 2 * (KEY_COST + 1));
+    }
+
+    #[test]
+    fn mistakes_are_refused() {
+        let says = |conf: &str, what: &str| error(conf).is_some_and(|m| m.contains(what));
+        assert!(says("limit_conn none 1;", "zero size shared memory zone \"none\""));
+        assert!(says("limit_conn_zone $host zone=a:1m; limit_conn a 0;", "invalid number of connections"));
+        assert!(says("limit_conn_zone $host zone=a:1m; limit_conn a 70000;", "must be less 65536"));
+        assert!(says("limit_conn_zone $host zone=a:1k;", "is too small"));
+        assert!(says("limit_conn_zone $host zone=a:1m; limit_conn_zone $host zone=a:1m;", "already bound"));
+        assert!(says("limit_conn_zone $host zone=a:1m; limit_conn a 1; limit_conn a 2;", "is duplicate"));
+    }
+}

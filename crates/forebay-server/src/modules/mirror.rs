@@ -1,0 +1,71 @@
+//! `mirror`: copies of requests go to other locations, whose answers are thrown away (nginx: ngx_http_mirror_module).
+
+use crate::background;
+use crate::body::{self, BodyError};
+use crate::config::scope::Scope;
+use crate::config::value::Setting;
+use crate::modules::LocationSettings;
+use crate::phases::Outcome;
+use crate::request::Request;
+use crate::subrequest::{self, Body};
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use std::sync::Arc;
+
+crate::settings! {
+    /// `mirror`.
+    "mirror" => uris: Uris = Uris::default();
+    /// `mirror_request_body`.
+    "mirror_request_body" => request_body: bool = true;
+}
+
+/// Paths inside the server; empty: off.
+#[derive(Clone, Debug, Default)]
+pub struct Uris(Arc<Vec<Vec<u8>>>);
+
+impl Setting for Uris {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let given = previous.is_some();
+        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let Some(w) = d.args.first() else { return Ok(Uris::default()) };
+        let off = w.text == b"off";
+        if given && (off || all.is_empty()) {
+            return Err(cx.error(d, "\"mirror\" directive is duplicate"));
+        }
+        if !off {
+            all.push(w.text.clone());
+        }
+        Ok(Uris(Arc::new(all)))
+    }
+}
+
+/// Whether a location has its requests copied.
+pub fn enabled(s: &LocationSettings) -> bool {
+    !s.mirror.uris.0.is_empty()
+}
+
+/// Sends the copies on their way. `Some`: the body, which they are to have, cannot be read.
+pub async fn run(req: &mut Request) -> Option<Outcome> {
+    if req.subrequest {
+        return None;
+    }
+    let http = req.http();
+    let s = &http.location(req).settings.mirror;
+    let mut body = Body::None;
+    if s.request_body {
+        match body::read_all(req).await {
+            Ok(()) => body = Body::Shared,
+            Err(BodyError::Status(status)) => return Some(Outcome::Status(status)),
+            Err(BodyError::Gone) => {
+                req.drop_connection = true;
+                return Some(Outcome::Done);
+            }
+        }
+    }
+    for uri in s.uris.0.iter() {
+        let mut sub = subrequest::make(req, uri, &req.args, body);
+        sub.method = req.method;
+        background::send(req, sub, b"");
+    }
+    None
+}

@@ -1,0 +1,31 @@
+//! `post_action`: another location learns of a request that is over (nginx: ngx_http_core_module).
+
+use crate::background;
+use crate::modules::auth_request::Target;
+use crate::request::Request;
+use crate::subrequest::{self, Body};
+
+crate::settings! {
+    /// `post_action`.
+    "post_action" => target: Target = Target(None);
+}
+
+/// Tells the location, which sees what became of the request in its variables.
+#[inline]
+pub fn begin(req: &mut Request) {
+    let http = req.http();
+    let Some(target) = &http.location(req).settings.post_action.target.0 else { return };
+    if req.uri.is_empty() {
+        return;
+    }
+    let (uri, args) = match target.first() {
+        Some(b'@') => (req.uri.as_slice(), req.args.as_slice()),
+        _ => (&target[..], &b""[..]),
+    };
+    let mut sub = subrequest::make(req, uri, args, Body::None);
+    sub.location = req.location;
+    sub.resp.status = req.resp.status;
+    (sub.sent, sub.sent_head, sub.complete) = (req.sent, req.sent_head, req.complete);
+    sub.modules.upstream.attempts.clone_from(&req.modules.upstream.attempts);
+    background::send(req, sub, target);
+}

@@ -1,0 +1,291 @@
+//! `proxy_cookie_domain`, `proxy_cookie_path`, `proxy_cookie_flags`: `Set-Cookie` of an upstream as the client shall
+//! see it (nginx: ngx_http_proxy_module; RFC 6265, section 4.1).
+
+use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::config::value::Setting;
+use crate::pattern::Pattern;
+use crate::request::{Request, VarError};
+use forebay_conf::error::Error;
+use forebay_conf::tree::{Directive, Word};
+use std::sync::Arc;
+
+crate::settings! {
+    /// `proxy_cookie_domain`.
+    "proxy_cookie_domain" => domain: Domains = Domains(Rewrites::default());
+    /// `proxy_cookie_path`.
+    "proxy_cookie_path" => path: Paths = Paths(Rewrites::default());
+    /// `proxy_cookie_flags`.
+    "proxy_cookie_flags" => flags: Flags = Flags::default();
+}
+
+/// What a value is compared with.
+#[derive(Clone, Debug)]
+enum Like {
+    Text(Template),
+    Pattern(Pattern),
+}
+
+/// Values and what replaces them; empty: off.
+#[derive(Clone, Debug, Default)]
+pub struct Rewrites(Arc<Vec<(Like, Template)>>);
+
+/// `proxy_cookie_domain`.
+#[derive(Clone, Debug)]
+pub struct Domains(Rewrites);
+
+/// `proxy_cookie_path`.
+#[derive(Clone, Debug)]
+pub struct Paths(Rewrites);
+
+/// A value, or a pattern behind `~` or `~*`.
+fn like(d: &Directive, w: &Word, caseless: bool, cx: &mut Scope<'_>) -> Result<Like, Error> {
+    Ok(match w.text.as_slice() {
+        [b'~', b'*', p @ ..] => Like::Pattern(cx.pattern(d, p, true)?),
+        [b'~', p @ ..] => Like::Pattern(cx.pattern(d, p, caseless)?),
+        _ => Like::Text(cx.template(d, w)?),
+    })
+}
+
+fn rewrites(
+    previous: Option<Rewrites>,
+    d: &Directive,
+    caseless: bool,
+    cx: &mut Scope<'_>,
+) -> Result<Rewrites, Error> {
+    let given = previous.is_some();
+    let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+    match d.args.as_slice() {
+        [w] if w.text == b"off" && !given => {}
+        [w] if w.text == b"off" => {
+            return Err(cx.error(d, format!("\"{}\" directive is duplicate", d.name.as_str())));
+        }
+        [from, to, ..] => {
+            let to = cx.template(d, to)?;
+            all.push((like(d, from, caseless, cx)?, to));
+        }
+        [w] => return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))),
+        [] => {}
+    }
+    Ok(Rewrites(Arc::new(all)))
+}
+
+/// A domain without the dot it may begin with, which says nothing.
+fn undotted(text: &[u8]) -> &[u8] {
+    text.strip_prefix(b".").unwrap_or(text)
+}
+
+impl Setting for Domains {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        rewrites(previous.map(|p| p.0), d, true, cx).map(Domains)
+    }
+}
+
+impl Setting for Paths {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        rewrites(previous.map(|p| p.0), d, false, cx).map(Paths)
+    }
+}
+
+/// `proxy_cookie_flags`: cookies, and what becomes of their flags; empty: off.
+#[derive(Clone, Debug, Default)]
+pub struct Flags(Arc<Vec<(Like, Vec<Template>)>>);
+
+impl Setting for Flags {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let given = previous.is_some();
+        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let Some((cookie, words)) = d.args.split_first() else { return Ok(Flags::default()) };
+        if words.is_empty() {
+            if cookie.text != b"off" {
+                return Err(cx.error_at(d, cookie, format!("invalid parameter \"{}\"", cookie.as_str())));
+            }
+            if given {
+                return Err(cx.error(d, "\"proxy_cookie_flags\" directive is duplicate"));
+            }
+            return Ok(Flags::default());
+        }
+        let mut flags = Vec::new();
+        for w in words {
+            if !w.text.contains(&b'$') && Change::of(&w.text).is_none() {
+                return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
+            }
+            flags.push(cx.template(d, w)?);
+        }
+        all.push((like(d, cookie, true, cx)?, flags));
+        Ok(Flags(Arc::new(all)))
+    }
+}
+
+/// What becomes of a flag: its name in lower case, and the attribute that is to be there, if it is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Change(&'static [u8], Option<&'static [u8]>);
+
+impl Change {
+    fn of(word: &[u8]) -> Option<Change> {
+        Some(match word.to_ascii_lowercase().as_slice() {
+            b"secure" => Change(b"secure", Some(b"Secure")),
+            b"nosecure" => Change(b"secure", None),
+            b"httponly" => Change(b"httponly", Some(b"HttpOnly")),
+            b"nohttponly" => Change(b"httponly", None),
+            b"samesite=strict" => Change(b"samesite", Some(b"SameSite=Strict")),
+            b"samesite=lax" => Change(b"samesite", Some(b"SameSite=Lax")),
+            b"samesite=none" => Change(b"samesite", Some(b"SameSite=None")),
+            b"nosamesite" => Change(b"samesite", None),
+            _ => return None,
+        })
+    }
+}
+
+/// One attribute: name and value.
+type Attribute = (Vec<u8>, Option<Vec<u8>>);
+
+fn attributes(text: &[u8]) -> Vec<Attribute> {
+    let parts = text.split(|b| *b == b';').map(<[u8]>::trim_ascii).filter(|a| !a.is_empty());
+    parts
+        .map(|a| match memchr::memchr(b'=', a) {
+            Some(at) => (a[..at].trim_ascii_end().to_vec(), Some(a[at + 1..].trim_ascii_start().to_vec())),
+            None => (a.to_vec(), None),
+        })
+        .collect()
+}
+
+/// Whether anything is to be done to cookies at a location.
+pub fn enabled(s: &Settings) -> bool {
+    !s.domain.0.0.is_empty() || !s.path.0.0.is_empty() || !s.flags.0.is_empty()
+}
+
+/// `Set-Cookie` as the client shall see it; `None`: as it is.
+///
+/// # Errors
+/// When a variable cannot be evaluated.
+pub fn rewrite(req: &mut Request, s: &Settings, value: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
+    let end = memchr::memchr(b';', value).unwrap_or(value.len());
+    let (pair, rest) = value.split_at(end);
+    let mut attributes = attributes(rest);
+    let mut changed = false;
+    for (name, value) in &mut attributes {
+        let Some(old) = value else { continue };
+        let new = if name.eq_ignore_ascii_case(b"domain") {
+            domain(req, &s.domain, old)?
+        } else if name.eq_ignore_ascii_case(b"path") {
+            path(req, &s.path, old)?
+        } else {
+            None
+        };
+        if let Some(mut new) = new {
+            // What a variable brings must not end the attribute, or the field.
+            new.retain(|b| !matches!(b, b';' | b'\r' | b'\n' | 0));
+            *old = new;
+            changed = true;
+        }
+    }
+    let name = pair.split(|b| *b == b'=').next().unwrap_or_default().trim_ascii();
+    if let Some(changes) = flags(req, &s.flags, name)? {
+        changed |= !changes.is_empty();
+        for Change(name, wanted) in changes {
+            let at = attributes.iter().position(|(n, _)| n.eq_ignore_ascii_case(name));
+            let wanted = wanted.map(|w| (w.to_vec(), None));
+            match (at, wanted) {
+                (Some(at), Some(w)) => attributes[at] = w,
+                (None, Some(w)) => attributes.push(w),
+                (_, None) => attributes.retain(|(n, _)| !n.eq_ignore_ascii_case(name)),
+            }
+        }
+    }
+    if !changed {
+        return Ok(None);
+    }
+    let mut out = pair.to_vec();
+    for (name, value) in attributes {
+        out.extend_from_slice(b"; ");
+        out.extend_from_slice(&name);
+        if let Some(v) = value {
+            out.push(b'=');
+            out.extend_from_slice(&v);
+        }
+    }
+    Ok(Some(out))
+}
+
+fn domain(req: &mut Request, all: &Domains, old: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
+    let bare = undotted(old);
+    for (from, to) in all.0.0.iter() {
+        let found = match from {
+            Like::Text(t) => undotted(&t.value(req)?).eq_ignore_ascii_case(bare),
+            Like::Pattern(p) => p.exec(req, bare),
+        };
+        if found {
+            let dot: &[u8] = if old.len() > bare.len() { b"." } else { b"" };
+            return Ok(Some([dot, undotted(&to.value(req)?)].concat()));
+        }
+    }
+    Ok(None)
+}
+
+fn path(req: &mut Request, all: &Paths, old: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
+    for (from, to) in all.0.0.iter() {
+        match from {
+            Like::Text(t) => {
+                if let Some(rest) = old.strip_prefix(t.value(req)?.as_slice()) {
+                    return Ok(Some([&to.value(req)?, rest].concat()));
+                }
+            }
+            Like::Pattern(p) if p.exec(req, old) => return to.value(req).map(Some),
+            Like::Pattern(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+fn flags(req: &mut Request, all: &Flags, name: &[u8]) -> Result<Option<Vec<Change>>, VarError> {
+    for (cookie, flags) in all.0.iter() {
+        let found = match cookie {
+            Like::Text(t) => t.value(req)?.eq_ignore_ascii_case(name),
+            Like::Pattern(p) => p.exec(req, name),
+        };
+        if !found {
+            continue;
+        }
+        let mut changes = Vec::new();
+        for f in flags {
+            changes.extend(Change::of(&f.value(req)?));
+        }
+        return Ok(Some(changes));
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, request};
+
+    fn changed(conf: &str, cookie: &str) -> String {
+        let mut req = request(&format!("server {{ server_name s; {conf} }}"), "d=.x.y&nl=a%0ab");
+        let http = req.http();
+        let s = &http.location(&req).settings.proxy_cookie;
+        assert!(enabled(s));
+        let new = rewrite(&mut req, s, cookie.as_bytes()).expect("no circle");
+        new.map_or("as it was".into(), |v| String::from_utf8_lossy(&v).into_owned())
+    }
+
+    #[test]
+    fn cookies_are_rewritten() {
+        let c = "proxy_cookie_domain a.b $arg_d; proxy_cookie_domain ~^(\\w+)\\.com$ $1.org;";
+        assert_eq!(changed(c, "v=1;Domain=.A.b;Secure"), "v=1; Domain=.x.y; Secure");
+        assert_eq!(changed(c, "v=1; domain=foo.COM"), "v=1; domain=foo.org");
+        assert_eq!(changed(c, "v=1;domain=other"), "as it was");
+        let c = "proxy_cookie_path /a/ /; proxy_cookie_flags v secure nohttponly samesite=lax;";
+        assert_eq!(changed(c, "v=1;HttpOnly; Path=/a/b"), "v=1; Path=/b; Secure; SameSite=Lax");
+        assert_eq!(changed(c, "w=1;HttpOnly; Path=/A/b"), "as it was");
+    }
+
+    #[test]
+    fn mistakes_are_refused() {
+        assert!(error("proxy_cookie_flags a sekure;").is_some_and(|m| m.contains("invalid parameter")));
+        assert!(error("proxy_cookie_path a;").is_some_and(|m| m.contains("invalid parameter")));
+        let twice = error("proxy_cookie_path a b; proxy_cookie_path off;");
+        assert!(twice.is_some_and(|m| m.contains("is duplicate")));
+    }
+}

@@ -1,0 +1,207 @@
+//! `forebay proxy`: writes an nginx.conf that passes everything to one application, and runs it in the foreground.
+
+use crate::cli::Options;
+use crate::master_log::errno;
+use crate::serve::{choose_address, quoted};
+use crate::subcommands::ProxyArgs;
+use crate::{server, title};
+use forebay_conf::files::Files;
+use forebay_server::config::load;
+use std::ffi::OsString;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// Runs `proxy`; gives the exit code.
+pub fn main(args: &ProxyArgs, arguments: Vec<OsString>, titled: bool) -> u8 {
+    if !titled && !args.print_config {
+        title::set_master(&arguments);
+    }
+    match run(args, arguments) {
+        Ok(code) => code,
+        Err(text) => {
+            eprintln!("forebay: {text}");
+            1
+        }
+    }
+}
+
+fn run(args: &ProxyArgs, arguments: Vec<OsString>) -> Result<u8, String> {
+    let (listen, upstream) = match args.places.as_slice() {
+        [listen, upstream] => (Some(listen.as_str()), upstream),
+        [upstream] => (None, upstream),
+        _ => return Err("an upstream is wanted".into()),
+    };
+    let listen = choose_address(listen)?;
+    let upstream = Upstream::parse(upstream)?;
+    let private = tempfile::Builder::new().prefix("forebay-").tempdir().map_err(|e| errno(&e))?;
+    let directory = private.path();
+    let text = configuration(listen, &upstream, directory);
+    if args.print_config {
+        print!("{text}");
+        return Ok(0);
+    }
+    prepare(directory, &text).map_err(|e| format!("{}: {}", directory.display(), errno(&e)))?;
+    let options = Options {
+        prefix: Some(directory.to_string_lossy().into_owned()),
+        conf: Some("nginx.conf".to_owned()),
+        error_log: Some("stderr".to_owned()),
+        ..Options::default()
+    };
+    let (environment, _) = options.places();
+    let mut files = Files::disk();
+    load(&environment, &mut files).map_err(|e| files.render(&e))?;
+    let host = match listen.ip() {
+        ip if ip.is_loopback() || ip.is_unspecified() => "localhost".to_owned(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+        ip => ip.to_string(),
+    };
+    // A reader that has gone away is no reason to end.
+    let _ = writeln!(
+        std::io::stdout(),
+        "Passing http://{host}:{}/ to {}\nEnd it with Ctrl-C; --print-config shows the nginx.conf behind it.",
+        listen.port(),
+        upstream.shown()
+    );
+    // The directory is removed when `private` goes out of scope, after the server has ended.
+    Ok(server::start(&options, arguments))
+}
+
+/// Where requests go.
+#[derive(Debug, PartialEq, Eq)]
+struct Upstream {
+    encrypted: bool,
+    /// What stands in `server`.
+    server: String,
+    /// Name for the certificate; empty where there is none.
+    host: String,
+    /// Path that replaces the first slash; empty: none.
+    path: String,
+}
+
+impl Upstream {
+    /// `PORT`, `HOST[:PORT]`, `unix:PATH` or a URL.
+    fn parse(text: &str) -> Result<Upstream, String> {
+        let bad = || Err(format!("{text}: not a port, an address or a URL"));
+        let (encrypted, rest) = match text.split_once("://") {
+            Some(("http", rest)) => (false, rest),
+            Some(("https", rest)) => (true, rest),
+            Some(_) => return bad(),
+            None => (false, text),
+        };
+        let safe = |c: char| c.is_ascii_graphic() && !"{};\"'\\$#".contains(c);
+        if rest.is_empty() || !rest.chars().all(safe) {
+            return bad();
+        }
+        if rest.starts_with("unix:") {
+            return Ok(Upstream { encrypted, server: rest.into(), host: String::new(), path: String::new() });
+        }
+        let (place, path) = match rest.find('/') {
+            Some(at) => rest.split_at(at),
+            None => (rest, ""),
+        };
+        if place.parse::<u16>().is_ok_and(|port| port > 0) {
+            let (server, path) = (format!("127.0.0.1:{place}"), path.into());
+            return Ok(Upstream { encrypted, server, host: String::new(), path });
+        }
+        let (host, port) = match place.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+            _ => (place, None),
+        };
+        let number = host.bytes().all(|b| b.is_ascii_digit());
+        if number || port.is_some_and(|p| !p.parse::<u16>().is_ok_and(|p| p > 0)) {
+            return bad();
+        }
+        let server = format!("{host}:{}", port.unwrap_or(if encrypted { "443" } else { "80" }));
+        Ok(Upstream { encrypted, server, host: host.into(), path: path.into() })
+    }
+
+    fn shown(&self) -> String {
+        format!("{}://{}{}", if self.encrypted { "https" } else { "http" }, self.server, self.path)
+    }
+}
+
+fn configuration(listen: SocketAddr, upstream: &Upstream, directory: &Path) -> String {
+    let scheme = if upstream.encrypted { "https" } else { "http" };
+    // A server elsewhere answers to its own name, one of ours to that of the client.
+    let foreign = upstream.encrypted && !upstream.host.is_empty();
+    let host = if foreign { upstream.host.as_str() } else { "$http_host" };
+    let tls = match foreign {
+        true => {
+            format!("            proxy_ssl_server_name on;\n            proxy_ssl_name {};\n", upstream.host)
+        }
+        false => String::new(),
+    };
+    format!(
+        "# Written by `forebay proxy`; a start for a configuration of your own.
+daemon off;
+worker_processes auto;
+pid {pid};
+error_log stderr warn;
+
+events {{
+}}
+
+http {{
+    access_log off;
+
+    map $http_upgrade $connection_upgrade {{
+        default upgrade;
+        '' '';
+    }}
+
+    upstream application {{
+        server {server};
+        keepalive 64;
+    }}
+
+    server {{
+        listen {listen};
+        server_name localhost;
+        client_max_body_size 0;
+
+        location / {{
+            proxy_pass {scheme}://application{path};
+            proxy_set_header Host {host};
+            proxy_set_header X-Real-IP $remote_addr;
+            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+            proxy_set_header X-Forwarded-Proto $scheme;
+            proxy_set_header Upgrade $http_upgrade;
+            proxy_set_header Connection $connection_upgrade;
+{tls}        }}
+    }}
+}}
+",
+        pid = quoted(&directory.join("nginx.pid")),
+        server = upstream.server,
+        path = upstream.path,
+    )
+}
+
+/// Fills the private directory. The worker may be another user: it may look in, not write.
+fn prepare(directory: &Path, text: &str) -> std::io::Result<()> {
+    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?;
+    std::fs::create_dir(directory.join("logs"))?;
+    std::fs::write(directory.join("nginx.conf"), text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn upstreams() {
+        let shown = |text: &str| Upstream::parse(text).map(|u| u.shown());
+        assert_eq!(shown("3000").as_deref(), Ok("http://127.0.0.1:3000"));
+        assert_eq!(shown("app:3000").as_deref(), Ok("http://app:3000"));
+        assert_eq!(shown("app").as_deref(), Ok("http://app:80"));
+        assert_eq!(shown("https://example.com/x/").as_deref(), Ok("https://example.com:443/x/"));
+        assert_eq!(shown("http://[::1]:81").as_deref(), Ok("http://[::1]:81"));
+        assert_eq!(shown("[::1]").as_deref(), Ok("http://[::1]:80"));
+        assert_eq!(shown("unix:/run/app.sock").as_deref(), Ok("http://unix:/run/app.sock"));
+        for bad in ["", "ftp://x", "0", "x:0", "x:99999", ":80", "a;b", "a b", "x{"] {
+            assert!(shown(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What the server tells about itself: Prometheus, the JSON interface, the dashboard.
+
+use crate::harness::{Server, origin, raw, wait_for};
+use serde_json::Value;
+use std::process::{Command, Stdio};
+
+fn conf(rest: &str) -> String {
+    format!(
+        "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; proxy_cache_path %DIR%/c keys_zone=things:1m;\n\
+         limit_req_zone $arg_k zone=rate:1m rate=1r/m; limit_conn_zone $arg_k zone=many:1m; {rest}\n\
+         server {{ listen 127.0.0.1:%PORT0%; status_zone front;\n\
+         location / {{ status_zone app; limit_conn many 5; proxy_pass http://u; }}\n\
+         location /cached {{ proxy_cache things; proxy_cache_valid 200 1h; proxy_pass http://u; }}\n\
+         location /limited {{ limit_req zone=rate; empty_gif; }} location /none {{ return 404; }}\n\
+         location /metrics {{ prometheus; }} location /api {{ api; }} location /basic {{ stub_status; }}\n\
+         location /dashboard {{ dashboard; }} }} }}"
+    )
+}
+
+fn start() -> Server {
+    let up = origin::start(|mut asked| {
+        asked.answer("200 OK", "", "well");
+        true
+    });
+    Server::start(&conf(&format!("upstream u {{ server {up}; server 127.0.0.1:1 backup; }}")))
+}
+
+fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").map_or("", |(_, b)| b)
+}
+
+fn json(server: &Server, path: &str) -> Value {
+    let answer = server.get(path);
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("application/json"), "{answer}");
+    serde_json::from_str(body(&answer)).unwrap_or_else(|e| panic!("{e}: {answer}"))
+}
+
+/// The value of a series, by its whole left side.
+fn series(text: &str, name: &str) -> f64 {
+    let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|v| v.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
+}
+
+#[test]
+fn counters_add_up() {
+    let server = start();
+    for _ in 0..10 {
+        assert!(server.get("/?k=1").ends_with("well"));
+    }
+    for _ in 0..3 {
+        assert!(server.get("/cached").ends_with("well"));
+    }
+    for status in ["200", "503", "503"] {
+        assert!(server.get("/limited?k=1").starts_with(&format!("HTTP/1.1 {status}")));
+    }
+    assert!(server.get("/none").starts_with("HTTP/1.1 404"));
+    // A request is counted when its answer has been sent.
+    let requests = || json(&server, "/api/9/http/server_zones/front")["responses"]["codes"]["404"] == 1;
+    wait_for("the last one", || requests().then_some(()));
+    let app = json(&server, "/api/9/http/location_zones")["app"].clone();
+    assert_eq!((app["requests"].as_u64(), app["responses"]["2xx"].as_u64()), (Some(10), Some(10)));
+    assert!(app["sent"].as_u64() > Some(1000) && app["received"].as_u64() > Some(500), "{app}");
+    let peers = json(&server, "/api/9/http/upstreams/u")["peers"].clone();
+    assert_eq!((peers[0]["requests"].as_u64(), peers[0]["state"].as_str()), (Some(11), Some("up")));
+    assert_eq!((peers[1]["backup"].as_bool(), peers[1]["requests"].as_u64()), (Some(true), Some(0)));
+    let cache = json(&server, "/api/9/http/caches/things");
+    let of = |what: &str| cache[what]["responses"].as_u64();
+    assert_eq!((of("hit"), of("miss"), cache["hit"]["bytes"].as_u64()), (Some(2), Some(1), Some(8)));
+    let limit = json(&server, "/api/9/http/limit_reqs/rate");
+    assert_eq!((limit["passed"].as_u64(), limit["rejected"].as_u64()), (Some(1), Some(2)));
+    assert_eq!(json(&server, "/api/9/http/limit_conns/many")["passed"].as_u64(), Some(10));
+    assert_eq!(json(&server, "/api/9/nginx?fields=generation"), serde_json::json!({"generation": 1}));
+    assert!(json(&server, "/api/9/connections")["accepted"].as_u64() > Some(15));
+    assert_eq!(json(&server, "/api/9/workers").as_array().map(Vec::len), Some(2));
+    assert!(server.get("/api/9/none").starts_with("HTTP/1.1 404"));
+    assert!(server.get("/api/99/nginx").contains("UnknownVersion"));
+    let delete = raw(server.addr(0), b"DELETE /api/9/connections HTTP/1.0\r\n\r\n");
+    assert!(String::from_utf8_lossy(&delete).starts_with("HTTP/1.1 405"));
+
+    let answer = server.get("/metrics");
+    let text = body(&answer);
+    assert!(series(text, "nginx_http_requests_total") > 15.0);
+    assert_eq!(series(text, "nginx_up"), 1.0);
+    assert_eq!(series(text, "forebay_location_responses_total{zone=\"app\",class=\"2xx\"}"), 10.0);
+    let times = "forebay_location_request_duration_seconds";
+    assert_eq!(series(text, &format!("{times}_bucket{{zone=\"app\",le=\"+Inf\"}}")), 10.0);
+    assert_eq!(series(text, &format!("{times}_count{{zone=\"app\"}}")), 10.0);
+    assert!(series(text, &format!("{times}_sum{{zone=\"app\"}}")) > 0.0);
+    assert_eq!(series(text, "forebay_cache_responses_total{zone=\"things\",status=\"hit\"}"), 2.0);
+    assert_eq!(series(text, "forebay_limit_req_total{zone=\"rate\",outcome=\"rejected\"}"), 2.0);
+    assert_eq!(series(text, "forebay_server_processing{zone=\"front\"}"), 1.0, "this one");
+
+    // A new configuration goes on counting.
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    wait_for("the reload", || (json(&server, "/api/9/nginx")["generation"] == 2).then_some(()));
+    assert_eq!(json(&server, "/api/9/http/location_zones/app")["requests"].as_u64(), Some(10));
+    // So does the process that follows one that died.
+    let worker = server.workers(server.pid())[0];
+    crate::harness::kill(worker, nix::sys::signal::Signal::SIGKILL);
+    wait_for("the next worker", || {
+        let next = server.workers(server.pid());
+        (next.len() == 1 && next[0] != worker).then_some(())
+    });
+    assert_eq!(series(body(&server.get("/metrics")), "forebay_worker_restarts_total"), 1.0);
+}
+
+#[test]
+fn a_browser_shows_the_dashboard() {
+    if !crate::differential::tool("chromium") {
+        return;
+    }
+    let server = start();
+    for _ in 0..7 {
+        assert!(server.get("/").ends_with("well"));
+    }
+    assert!(server.get("/dashboard/x").starts_with("HTTP/1.1 404"));
+    let profile = tempfile::tempdir().expect("temporary directory");
+    let picture = std::env::var("FOREBAY_TEST_SCREENSHOT").unwrap_or_default();
+    let mut browser = Command::new("chromium");
+    browser
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .args(["--window-size=1400,1100", "--virtual-time-budget=5000"]);
+    match picture.as_str() {
+        "" => browser.arg("--dump-dom"),
+        path => browser.arg(format!("--screenshot={path}")),
+    };
+    let out = browser.arg(format!("http://{}/dashboard", server.addr(0))).stderr(Stdio::null()).output();
+    let dom = String::from_utf8_lossy(&out.expect("chromium runs").stdout).into_owned();
+    if picture.is_empty() {
+        for text in ["<td>front</td>", "<td>app</td>", "<h3>u</h3>", "<td>things</td>", ">live<", "(backup)"]
+        {
+            assert!(dom.contains(text), "no {text} in {dom}");
+        }
+    }
+}

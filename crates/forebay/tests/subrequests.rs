@@ -1,0 +1,249 @@
+//! What makes requests for a request, limits requests under way, and smaller parts of the proxy.
+
+use crate::differential::tool;
+use crate::harness::{Server, origin, raw, wait_for};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+fn conf(rest: &str) -> String {
+    format!(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; {rest} }}"
+    )
+}
+
+/// An upstream that answers every request with `answer`, and what it was asked.
+fn recorder(fields: &'static str) -> (std::net::SocketAddr, Arc<Mutex<Vec<String>>>) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let all = seen.clone();
+    let addr = origin::start(move |mut asked| {
+        all.lock().expect("seen").push(asked.text.clone());
+        asked.answer("200 OK", fields, "well");
+        true
+    });
+    (addr, seen)
+}
+
+#[test]
+fn large_bodies_find_their_directory() {
+    let up = origin::start(|mut asked| {
+        let body = asked.text.split("\r\n\r\n").nth(1).map_or(0, str::len);
+        asked.answer("200 OK", "", &format!("{body} bytes"));
+        true
+    });
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{up}; }} }}"
+    )));
+    assert!(server.site.dir().join("client_body_temp").is_dir());
+    assert!(server.site.dir().join("proxy_temp").is_dir());
+    let head = "POST / HTTP/1.0\r\nContent-Length: 100000\r\n\r\n";
+    let answer = server.raw(&[head.as_bytes(), &[b'x'; 100_000]].concat());
+    assert!(String::from_utf8_lossy(&answer).ends_with("100000 bytes"), "{}", server.error_log());
+}
+
+#[test]
+fn another_location_decides_on_access() {
+    let auth = origin::start(|mut asked| {
+        assert_eq!(asked.field("Content-Length"), "");
+        match asked.field("X-Token") {
+            "good" => asked.answer("204 No Content", "X-User: me\r\n", ""),
+            "bad" => asked.answer("403 Forbidden", "", "no"),
+            "odd" => asked.answer("418 Odd", "", ""),
+            _ => asked.answer("401 Unauthorized", "WWW-Authenticate: Own realm=x\r\n", "who?"),
+        }
+        true
+    });
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; location / {{ auth_request /auth; auth_request_set $u $upstream_http_x_user;\n\
+         error_page 404 = @got; }} location @got {{ return 200 \"$u $request_method\"; }}\n\
+         location = /auth {{ internal; proxy_pass http://{auth}; add_header X-Not here; }} }}"
+    )));
+    let ask = |token: &str| {
+        let text = format!("POST /x HTTP/1.0\r\nContent-Length: 3\r\nX-Token: {token}\r\n\r\nabc");
+        String::from_utf8_lossy(&server.raw(text.as_bytes())).into_owned()
+    };
+    for _ in 0..3 {
+        let good = ask("good");
+        assert!(good.starts_with("HTTP/1.1 200") && good.ends_with("me POST"), "{good}");
+    }
+    assert!(ask("bad").starts_with("HTTP/1.1 403"));
+    let who = ask("");
+    assert!(who.starts_with("HTTP/1.1 401") && who.contains("WWW-Authenticate: Own realm=x"), "{who}");
+    assert!(ask("odd").starts_with("HTTP/1.1 500"));
+    server.wait_for_log("auth request unexpected status: 418", 1);
+    assert!(server.get("/auth").starts_with("HTTP/1.1 404"));
+}
+
+#[test]
+fn copies_go_elsewhere() {
+    let (main, _) = recorder("");
+    let (copy, seen) = recorder("");
+    let (told, actions) = recorder("");
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; location / {{ mirror /m; mirror /m2; proxy_pass http://{main};\n\
+         post_action @told; }} location /bare {{ mirror /m; mirror_request_body off; proxy_pass http://{main}; }}\n\
+         location /m {{ internal; proxy_pass http://{copy}; }} location /dead {{ mirror /gone; proxy_pass http://{main}; }}\n\
+         location /gone {{ proxy_pass http://127.0.0.1:1; }}\n\
+         location @told {{ proxy_pass http://{told}; proxy_set_header X-What \"$status $upstream_addr $request_completion\"; }} }}"
+    )));
+    let post = |uri: &str| {
+        let text = format!("POST {uri} HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc");
+        String::from_utf8_lossy(&server.raw(text.as_bytes())).into_owned()
+    };
+    assert!(post("/?q").ends_with("well"));
+    wait_for("two copies", || (seen.lock().expect("seen").len() == 2).then_some(()));
+    for copy in seen.lock().expect("seen").drain(..) {
+        assert!(copy.starts_with("POST /m") && copy.contains("?q HTTP") && copy.ends_with("abc"), "{copy}");
+    }
+    wait_for("the action", || (actions.lock().expect("seen").len() == 1).then_some(()));
+    let action = actions.lock().expect("seen").remove(0);
+    assert!(action.contains(&format!("X-What: 200 {main} OK")), "{action}");
+    assert!(post("/bare").ends_with("well"));
+    wait_for("a copy", || (seen.lock().expect("seen").len() == 1).then_some(()));
+    assert!(seen.lock().expect("seen")[0].ends_with("\r\n\r\n"));
+    // What becomes of a copy is nobody's business.
+    assert!(post("/dead").ends_with("well"));
+}
+
+#[test]
+fn requests_under_way_are_limited() {
+    let (held, wait) = (mpsc::channel::<()>(), Arc::new(Mutex::new(())));
+    let begun = Mutex::new(held.0);
+    let gate = wait.clone();
+    let up = origin::start(move |mut asked| {
+        let _ = begun.lock().expect("sender").send(());
+        drop(gate.lock());
+        asked.answer("200 OK", "", "well");
+        true
+    });
+    let text = conf(&format!(
+        "limit_conn_zone $arg_k zone=z:1m; limit_conn_status 429;\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ limit_conn z 1; proxy_pass http://{up}; }}\n\
+         location /dry {{ limit_conn z 1; limit_conn_dry_run on; add_header X-S $limit_conn_status; empty_gif; }} }}"
+    ));
+    let server = Server::start(&text);
+    let shut = wait.lock().expect("gate");
+    let addr = server.addr(0);
+    let first = std::thread::spawn(move || raw(addr, b"GET /?k=1 HTTP/1.0\r\n\r\n"));
+    held.1.recv_timeout(Duration::from_secs(20)).expect("the first");
+    assert!(server.get("/?k=1").starts_with("HTTP/1.1 429"));
+    assert!(server.get("/dry?k=1").contains("X-S: REJECTED_DRY_RUN"));
+    assert!(server.get("/dry?k=2").contains("X-S: PASSED"));
+    // Who is in is known after a reload.
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.wait_for_log("reconfiguring", 1);
+    assert!(server.get("/?k=1").starts_with("HTTP/1.1 429"));
+    drop(shut);
+    assert!(String::from_utf8_lossy(&first.join().expect("answer")).ends_with("well"));
+    wait_for("a place", || server.get("/?k=1").starts_with("HTTP/1.1 200").then_some(()));
+    assert!(server.error_log().contains("limiting connections by zone \"z\""));
+}
+
+#[test]
+fn connections_come_from_where_they_are_told_to() {
+    let up = origin::start(|mut asked| {
+        let from = asked.peer.ip().to_string();
+        asked.answer("200 OK", "Set-Cookie: a=1; Domain=up; path=/in/x\r\n", &from);
+        true
+    });
+    let server = Server::start(&conf(&format!(
+        "upstream u {{ server {up}; keepalive 8; }} server {{ listen 127.0.0.1:%PORT0%;\n\
+         location / {{ proxy_bind $arg_b; proxy_pass http://u; proxy_cookie_domain up down;\n\
+         proxy_cookie_path /in/ /out/; proxy_cookie_flags a httponly; }} }}"
+    )));
+    for _ in 0..3 {
+        assert!(server.get("/?b=127.0.0.2").ends_with("127.0.0.2"));
+        assert!(server.get("/?b=127.0.0.3").ends_with("127.0.0.3"));
+        assert!(server.get("/").ends_with("127.0.0.1"));
+    }
+    assert!(server.get("/").contains("Set-Cookie: a=1; Domain=down; path=/out/x; HttpOnly\r\n"));
+    assert!(server.get("/?b=192.0.2.1").contains("500 Internal"));
+    server.wait_for_log("bind(192.0.2.1) failed (99: Cannot assign requested address)", 1);
+    assert!(server.get("/?b=x").ends_with("127.0.0.1"));
+    server.wait_for_log("invalid local address \"x\"", 1);
+}
+
+#[test]
+fn hints_come_early() {
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let up = origin::start(move |mut asked| {
+        asked.write(b"HTTP/1.1 103 Early Hints\r\nLink: </s.css>; rel=preload\r\nServer: x\r\n\r\n");
+        let _ = wait.lock().expect("receiver").recv_timeout(Duration::from_secs(20));
+        asked.answer("200 OK", "", "well");
+        true
+    });
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; early_hints $arg_h; location / {{ proxy_pass http://{up}; }} }}"
+    )));
+    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
+    client.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
+    client.write_all(b"GET /?h=1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("write");
+    let mut hint = vec![0; 64];
+    let n = client.read(&mut hint).expect("the hint, before the answer");
+    assert_eq!(&hint[..n], b"HTTP/1.1 103 Early Hints\r\nLink: </s.css>; rel=preload\r\n\r\n");
+    go.send(()).expect("the upstream waits");
+    let mut rest = String::new();
+    client.read_to_string(&mut rest).expect("the answer");
+    assert!(rest.starts_with("HTTP/1.1 200 OK") && rest.ends_with("well"), "{rest}");
+    go.send(()).expect("the upstream waits");
+    assert!(server.get("/?h=0").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn hints_come_early_by_http2() {
+    if !tool("curl") {
+        return;
+    }
+    let up = origin::start(|mut asked| {
+        asked.write(b"HTTP/1.1 103 Early Hints\r\nLink: </s.css>; rel=preload\r\n\r\n");
+        asked.answer("200 OK", "", "well");
+        true
+    });
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; http2 on; early_hints 1; location / {{ proxy_pass http://{up}; }} }}"
+    )));
+    let url = format!("http://{}/", server.addr(0));
+    let out = std::process::Command::new("curl").args(["-si", "--http2-prior-knowledge", &url]).output();
+    let text = String::from_utf8_lossy(&out.expect("curl runs").stdout).into_owned();
+    assert!(text.starts_with("HTTP/2 103 \r\nlink: </s.css>; rel=preload\r\n\r\nHTTP/2 200 \r\n"), "{text}");
+    assert!(text.ends_with("well"), "{text}");
+}
+
+#[test]
+fn connect_makes_a_tunnel() {
+    let (up, _) = recorder("");
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{up}; }} }}\n\
+         server {{ listen 127.0.0.1:%PORT1%; tunnel_pass; tunnel_connect_timeout 1s; auth_basic x;\n\
+         auth_basic_user_file %DIR%/users; }}"
+    )));
+    server.site.write("users", "me:{PLAIN}secret\n");
+    let ask = |port: usize, target: &str, more: &str| {
+        let get = "GET /in HTTP/1.0\r\n\r\n";
+        let text = format!("CONNECT {target} HTTP/1.1\r\nHost: x\r\n{more}\r\n{get}");
+        String::from_utf8_lossy(&raw(server.addr(port), text.as_bytes())).into_owned()
+    };
+    let me = "Proxy-Authorization: Basic bWU6c2VjcmV0\r\n";
+    let up = up.to_string();
+    let through = ask(1, &up, me);
+    let head = through.split("\r\n\r\n").next().unwrap_or_default();
+    assert!(head.starts_with("HTTP/1.1 200 OK") && !head.contains("Content-Length"), "{through}");
+    assert!(!head.contains("Transfer-Encoding") && through.ends_with("well"), "{through}");
+    let who = ask(1, &up, "");
+    assert!(
+        who.starts_with("HTTP/1.1 407") && who.contains("Proxy-Authenticate: Basic realm=\"x\""),
+        "{who}"
+    );
+    assert!(ask(1, "127.0.0.1:1", me).starts_with("HTTP/1.1 502"));
+    assert!(ask(1, &up, &format!("{me}Content-Length: 3\r\n")).starts_with("HTTP/1.1 400"));
+    assert!(ask(1, "127.0.0.1", me).starts_with("HTTP/1.1 400"));
+    assert!(
+        raw(server.addr(1), b"GET / HTTP/1.0\r\nProxy-Authorization: x\r\n\r\n").starts_with(b"HTTP/1.1 401")
+    );
+    // Where there is no tunnel, nothing of it reaches an upstream.
+    assert!(ask(0, &up, "").starts_with("HTTP/1.1 405"));
+}
