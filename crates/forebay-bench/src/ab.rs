@@ -96,7 +96,10 @@ pub fn parse(args: &[String]) -> Result<Option<Options>, Error> {
                 _ => {
                     let glued = letters.get(at + letter.len_utf8()..).unwrap_or_default();
                     let value = match glued {
-                        "" => rest.next().ok_or_else(|| bad(format!("option -{letter} needs a value")))?.as_str(),
+                        "" => rest
+                            .next()
+                            .ok_or_else(|| bad(format!("option -{letter} needs a value")))?
+                            .as_str(),
                         glued => glued,
                     };
                     o.value(letter, value).map_err(bad)?;
@@ -130,7 +133,8 @@ impl Options {
             'm' => self.method = Some(value.into()),
             'v' => {}
             'H' => {
-                let (name, value) = value.split_once(':').ok_or(format!("-H {value}: expected \"Name: value\""))?;
+                let (name, value) =
+                    value.split_once(':').ok_or(format!("-H {value}: expected \"Name: value\""))?;
                 self.fields.push((name.trim().into(), value.trim().into()));
             }
             'C' => self.fields.push(("Cookie".into(), value.into())),
@@ -167,7 +171,9 @@ pub fn main(args: &[String]) -> Result<u8, Error> {
     if let Some((file, method)) = &o.post {
         wanted.body = std::fs::read(file).map_err(Error::io(file.display()))?;
         wanted.method = (*method).into();
-        wanted.fields.push(("Content-type".into(), o.content_type.clone().unwrap_or_else(|| "text/plain".into())));
+        wanted
+            .fields
+            .push(("Content-type".into(), o.content_type.clone().unwrap_or_else(|| "text/plain".into())));
     }
     if let Some(method) = &o.method {
         wanted.method.clone_from(method);
@@ -184,7 +190,10 @@ pub fn main(args: &[String]) -> Result<u8, Error> {
     load.receive_buffer = o.buffer;
     let (mut load, server) = wrk::prepare(load, 1, o.own)?;
     load.cpus.truncate(1);
-    println!("This is forebay bench {}, in the words of ApacheBench, Version 2.3\n", env!("CARGO_PKG_VERSION"));
+    println!(
+        "This is forebay bench {}, in the words of ApacheBench, Version 2.3\n",
+        env!("CARGO_PKG_VERSION")
+    );
     print!("Benchmarking {} (be patient)...", url.host);
     let report = run::run(&load, server, |_| !crate::signals::interrupted())?;
     println!("..done\n\n");
@@ -233,13 +242,19 @@ pub fn render(o: &Options, url: &Url, report: &Report) -> String {
     row("Complete requests:", done.to_string());
     let f = |k: Failure| record.failed(k);
     let connect = f(Failure::Connect) + f(Failure::Tls);
-    let receive = f(Failure::Read) + f(Failure::Timeout) + f(Failure::Protocol) + f(Failure::Write) + f(Failure::Unanswered);
+    let receive = f(Failure::Read)
+        + f(Failure::Timeout)
+        + f(Failure::Protocol)
+        + f(Failure::Write)
+        + f(Failure::Unanswered);
     let failed = connect + receive + f(Failure::Length);
     row("Failed requests:", failed.to_string());
     if failed > 0 {
         row(
             "   (Connect:",
-            format!("{connect}, Receive: {receive}, Length: {}, Exceptions: 0)", f(Failure::Length)).trim_start().to_owned(),
+            format!("{connect}, Receive: {receive}, Length: {}, Exceptions: 0)", f(Failure::Length))
+                .trim_start()
+                .to_owned(),
         );
     }
     let bad = record.seen().filter(|(s, _)| !(200..300).contains(s)).map(|(_, n)| n).sum::<u64>();
@@ -247,7 +262,10 @@ pub fn render(o: &Options, url: &Url, report: &Report) -> String {
         row("Non-2xx responses:", bad.to_string());
     }
     if o.keep_alive {
-        row("Keep-Alive requests:", done.saturating_sub(record.connections.saturating_sub(o.concurrency as u64)).to_string());
+        row(
+            "Keep-Alive requests:",
+            done.saturating_sub(record.connections.saturating_sub(o.concurrency as u64)).to_string(),
+        );
     }
     row("Total transferred:", format!("{} bytes", record.bytes_in));
     if o.post.is_some() {
@@ -267,7 +285,14 @@ pub fn render(o: &Options, url: &Url, report: &Report) -> String {
     let ms = |n: u64| n as f64 / 1e6;
     let _ = writeln!(out, "\nConnection Times (ms)\n              min  mean[+/-sd] median   max");
     let line = |name: &str, h: &crate::histogram::Histogram| {
-        format!("{name:<13}{:>4.0} {:>4.0} {:>5.1} {:>6.0} {:>7.0}\n", ms(h.min()), h.mean() / 1e6, h.deviation() / 1e6, ms(h.quantile(0.5)), ms(h.max()))
+        format!(
+            "{name:<13}{:>4.0} {:>4.0} {:>5.1} {:>6.0} {:>7.0}\n",
+            ms(h.min()),
+            h.mean() / 1e6,
+            h.deviation() / 1e6,
+            ms(h.quantile(0.5)),
+            ms(h.max())
+        )
     };
     out.push_str(&line("Connect:", &record.connect));
     out.push_str(&line("Processing:", h));
@@ -277,7 +302,8 @@ pub fn render(o: &Options, url: &Url, report: &Report) -> String {
         let _ = writeln!(out, "\nPercentage of the requests served within a certain time (ms)");
         for p in [50u32, 66, 75, 80, 90, 95, 98, 99, 100] {
             let value = ms(h.quantile(f64::from(p) / 100.0));
-            let _ = writeln!(out, "  {p:>3}%  {value:>5.0}{}", if p == 100 { " (longest request)" } else { "" });
+            let _ =
+                writeln!(out, "  {p:>3}%  {value:>5.0}{}", if p == 100 { " (longest request)" } else { "" });
         }
     }
     out
@@ -292,10 +318,14 @@ mod tests {
         let options = |line: &str| parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
         let o = options("-k -n 50000 -c40 http://127.0.0.1/").expect("good").expect("options");
         assert_eq!((o.requests, o.concurrency, o.keep_alive), (Some(50_000), 40, true));
-        let o = options("-kc 100 -t 10 -H Accept-Encoding:gzip -A a:b http://h/").expect("good").expect("options");
+        let o = options("-kc 100 -t 10 -H Accept-Encoding:gzip -A a:b http://h/")
+            .expect("good")
+            .expect("options");
         assert_eq!((o.concurrency, o.limit, o.fields.len()), (100, Some(Duration::from_secs(10)), 2));
         assert_eq!(o.fields[1].1, "Basic YTpi");
-        for bad in ["", "-n", "-n 1 -c 2 http://a/", "-n 0 http://a/", "-X p:1 http://a/", "-@ 1 http://a/", "a b"] {
+        for bad in
+            ["", "-n", "-n 1 -c 2 http://a/", "-n 0 http://a/", "-X p:1 http://a/", "-@ 1 http://a/", "a b"]
+        {
             assert!(options(bad).is_err(), "{bad}");
         }
     }

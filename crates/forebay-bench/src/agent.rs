@@ -4,6 +4,7 @@
 //! Both sides prove that they know the secret (HMAC-SHA256 over fresh random numbers), and each job and
 //! result carries a MAC of its own. What is sent is not encrypted: it holds URLs, fields and figures.
 
+use crate::Error;
 use crate::engine::Outcome;
 use crate::histogram::Histogram;
 use crate::load::Load;
@@ -12,7 +13,6 @@ use crate::record::{FAILURES, Record, ThreadUse};
 use crate::run::{self, Report};
 use crate::url::Address;
 use crate::verdict::{self, Finding};
-use crate::Error;
 use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -106,7 +106,8 @@ impl Peer {
         }
         let mut text = vec![0; length];
         self.stream.read_exact(&mut text).map_err(self.lost())?;
-        serde_json::from_slice(&text).map_err(|_| Error::Usage(format!("{}: no message of an agent", self.name)))
+        serde_json::from_slice(&text)
+            .map_err(|_| Error::Usage(format!("{}: no message of an agent", self.name)))
     }
 
     fn mac(&self, role: &str, text: &str) -> String {
@@ -231,7 +232,12 @@ fn accept(job: &Value, allowed: &BTreeSet<IpAddr>, longest: Duration) -> Result<
     for origin in &load.origins {
         match &origin.address {
             Address::Tcp(addr) if allowed.contains(&addr.ip()) => {}
-            _ => return Err(Error::Usage(format!("{} was not allowed when the agent was started", origin.name))),
+            _ => {
+                return Err(Error::Usage(format!(
+                    "{} was not allowed when the agent was started",
+                    origin.name
+                )));
+            }
         }
     }
     let limit = match load.stop {
@@ -251,11 +257,18 @@ fn accept(job: &Value, allowed: &BTreeSet<IpAddr>, longest: Duration) -> Result<
 ///
 /// # Errors
 /// An agent cannot be reached, refuses, or is lost.
-pub fn lead(agents: &[String], file: Option<&Path>, args: &LoadArgs, urls: &[String]) -> Result<Report, Error> {
+pub fn lead(
+    agents: &[String],
+    file: Option<&Path>,
+    args: &LoadArgs,
+    urls: &[String],
+) -> Result<Report, Error> {
     let file = file.ok_or_else(|| Error::Usage("--agents needs --secret-file".into()))?;
     let key = secret(file)?;
     if args.files() {
-        return Err(Error::Usage("--urls, --access-log, --nginx-conf and --ca are not handed to agents".into()));
+        return Err(Error::Usage(
+            "--urls, --access-log, --nginx-conf and --ca are not handed to agents".into(),
+        ));
     }
     if args.find_limit.is_some() {
         return Err(Error::Usage("--find-limit is not for agents".into()));
@@ -297,7 +310,8 @@ pub fn lead(agents: &[String], file: Option<&Path>, args: &LoadArgs, urls: &[Str
         outcome.interrupted |= one.interrupted;
         for finding in result["findings"].as_array().into_iter().flatten() {
             if finding["client"].as_bool() == Some(true) {
-                let text = format!("agent {}: {}", agents[index], finding["text"].as_str().unwrap_or_default());
+                let text =
+                    format!("agent {}: {}", agents[index], finding["text"].as_str().unwrap_or_default());
                 findings.push(Finding { void: finding["void"].as_bool() == Some(true), client: true, text });
             }
         }
@@ -370,7 +384,10 @@ fn job(args: &LoadArgs, urls: &[String], index: u64, of: u64) -> Result<Value, E
     }
     args.headers.iter().for_each(|h| put("header", h.clone()));
     if !args.expect_status.is_empty() {
-        put("expect-status", args.expect_status.iter().map(ToString::to_string).collect::<Vec<_>>().join(","));
+        put(
+            "expect-status",
+            args.expect_status.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+        );
     }
     if let Some(n) = args.expect_length {
         put("expect-length", n.to_string());
@@ -422,7 +439,9 @@ fn to_json(report: &Report) -> Value {
 fn from_json(value: &Value) -> Option<Outcome> {
     let mut record = Record::default();
     let counts: Vec<u64> = value["counts"].as_array()?.iter().filter_map(Value::as_u64).collect();
-    let &[ok, complete, in_time, connections, resumed, retried, bytes_in, body_in, bytes_out] = counts.as_slice() else {
+    let &[ok, complete, in_time, connections, resumed, retried, bytes_in, body_in, bytes_out] =
+        counts.as_slice()
+    else {
         return None;
     };
     (record.ok, record.complete, record.in_time, record.connections) = (ok, complete, in_time, connections);

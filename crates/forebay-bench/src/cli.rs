@@ -163,12 +163,17 @@ fn find(args: &RunArgs, wish: &str) -> Result<u8, Error> {
     load.stop = crate::load::Stop::After(args.load.duration);
     load.drain = Some(within * 2);
     let quiet = args.quiet;
-    let (best, tried, limited) = run::find_limit(&load, server.as_ref(), quantile, within, |rate, at, passed| {
-        if !quiet {
-            eprintln!("{rate:>10.0}/s  {wish}: {:>9}  {}", duration_text(at), if passed { "held" } else { "not held" });
-        }
-        !crate::signals::interrupted()
-    })?;
+    let (best, tried, limited) =
+        run::find_limit(&load, server.as_ref(), quantile, within, |rate, at, passed| {
+            if !quiet {
+                eprintln!(
+                    "{rate:>10.0}/s  {wish}: {:>9}  {}",
+                    duration_text(at),
+                    if passed { "held" } else { "not held" }
+                );
+            }
+            !crate::signals::interrupted()
+        })?;
     if let Some(file) = &args.json {
         let steps: Vec<_> = tried
             .iter()
@@ -186,4 +191,16 @@ fn find(args: &RunArgs, wish: &str) -> Result<u8, Error> {
         println!("note: beyond that the client was the limit; the server may hold more");
     }
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        use clap::CommandFactory;
+        Line::command().debug_assert();
+        assert!(LoadArgs::plain().connections == 50);
+    }
 }

@@ -115,7 +115,12 @@ impl Configured {
     ///
     /// # Errors
     /// The configuration cannot be read or has no server.
-    pub fn new(program: &Path, conf: &Path, path: Option<&str>, args: &LoadArgs) -> Result<Configured, Error> {
+    pub fn new(
+        program: &Path,
+        conf: &Path,
+        path: Option<&str>,
+        args: &LoadArgs,
+    ) -> Result<Configured, Error> {
         let wanted = sources::nginx_conf(conf)?;
         let mut args = args.clone();
         let mut urls = Vec::new();
@@ -209,7 +214,10 @@ impl Target for Configured {
     fn measure(&mut self, turn: Duration, warmup: Duration) -> Result<Turn, Error> {
         let (load, _) = self.args.load(&self.urls)?;
         if load.origins.iter().any(|o| accepts(&o.address)) {
-            return Err(Error::Usage(format!("{}: another server listens there already", self.conf.display())));
+            return Err(Error::Usage(format!(
+                "{}: another server listens there already",
+                self.conf.display()
+            )));
         }
         let mut started = Started::new(&self.program, &self.conf)?;
         started
@@ -271,7 +279,9 @@ pub fn compare(
         }
         let (Some(x), Some(y)) = (x, y) else {
             lost += 1;
-            if lost > 2 && let Some(e) = failed {
+            if lost > 2
+                && let Some(e) = failed
+            {
                 return Err(e);
             }
             continue;
@@ -325,7 +335,13 @@ pub fn main(args: &CompareArgs) -> Result<u8, Error> {
     let quiet = args.quiet;
     let result = compare(&mut *a, &mut *b, rounds, args.turn, args.load.seed, |n, x, y| {
         if !quiet {
-            eprintln!("round {:>3}/{rounds}   A {:>10.0}/s   B {:>10.0}/s   B/A {:.3}", n + 1, x.rate, y.rate, y.rate / x.rate.max(1e-9));
+            eprintln!(
+                "round {:>3}/{rounds}   A {:>10.0}/s   B {:>10.0}/s   B/A {:.3}",
+                n + 1,
+                x.rate,
+                y.rate,
+                y.rate / x.rate.max(1e-9)
+            );
         }
         true
     })?;
@@ -360,16 +376,24 @@ fn rows(result: &Rounds) -> Vec<(&'static str, f64, f64, Comparison)> {
 /// The result for people.
 pub fn render(a: &str, b: &str, result: &Rounds) -> String {
     let mut out = format!("A  {a}\nB  {b}\n{} rounds, ABBA\n\n", result.a.len());
-    out.push_str(&format!("{:<22} {:>11} {:>11}   {:<24} B is\n", "median", "A", "B", "speed B/A, 95 % interval"));
+    out.push_str(&format!(
+        "{:<22} {:>11} {:>11}   {:<24} B is\n",
+        "median", "A", "B", "speed B/A, 95 % interval"
+    ));
     for (name, x, y, c) in rows(result) {
         let interval = format!("{:.3}  {:.3} to {:.3}", c.ratio, c.low, c.high);
         out.push_str(&format!("{name:<22} {x:>11.2} {y:>11.2}   {interval:<24} {}\n", c.verdict.as_str()));
     }
     let rates: Vec<f64> = result.a.iter().map(|t| t.rate).collect();
-    out.push_str(&format!("\nspread of A's requests/s from round to round: {:.1} %\n", stats::spread(&rates) * 100.0));
+    out.push_str(&format!(
+        "\nspread of A's requests/s from round to round: {:.1} %\n",
+        stats::spread(&rates) * 100.0
+    ));
     let limited = result.a.iter().chain(&result.b).filter(|t| t.limited).count();
     if limited * 2 > result.a.len() {
-        out.push_str("note: the client was the limit in most turns; of the rows, server CPU is the one to go by\n");
+        out.push_str(
+            "note: the client was the limit in most turns; of the rows, server CPU is the one to go by\n",
+        );
     }
     if result.rate.verdict == Verdict::NoDifference {
         let width = (result.rate.high.min(9.99) - 1.0).max(1.0 - result.rate.low) * 100.0;

@@ -209,16 +209,23 @@ mod tests {
 
     #[test]
     fn parts_merge_to_the_whole_and_survive_text() {
-        let (mut a, mut b, mut all) = (Histogram::<10>::default(), Histogram::default(), Histogram::default());
+        let (mut a, mut b, mut all) =
+            (Histogram::<10>::default(), Histogram::default(), Histogram::default());
         for v in 0..5000u64 {
             let value = v * v * 31;
-            if v % 3 == 0 { a.record(value) } else { b.record(value) };
+            if v % 3 == 0 {
+                a.record(value)
+            } else {
+                b.record(value)
+            };
             all.record(value);
         }
         a.merge(&b);
         assert!(a == all);
         assert!(Histogram::from_text(&all.to_text()) == Some(all));
-        assert!(Histogram::<10>::from_text(&Histogram::<10>::default().to_text()) == Some(Histogram::default()));
+        assert!(
+            Histogram::<10>::from_text(&Histogram::<10>::default().to_text()) == Some(Histogram::default())
+        );
         for bad in ["", "1 2", "1 2 x", "1 2 3 99999999:1", "1 2 3 4"] {
             assert!(Histogram::<10>::from_text(bad).is_none(), "{bad}");
         }

@@ -289,7 +289,8 @@ fn encode(want: &Wanted, protocol: Protocol) -> Result<Request, Error> {
         }
     }
     let authority = want.url.authority();
-    let given = |name: &str| want.fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str());
+    let given =
+        |name: &str| want.fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str());
     let host = given("host").unwrap_or(&authority);
     let length = !want.body.is_empty() || matches!(want.method.as_str(), "POST" | "PUT" | "PATCH");
     let length = length && given("content-length").is_none();
@@ -311,7 +312,10 @@ fn encode(want: &Wanted, protocol: Protocol) -> Result<Request, Error> {
     for (name, value) in want.fields.iter().filter(|(name, _)| !name.eq_ignore_ascii_case("host")) {
         h1.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
         // RFC 9113, section 8.2.2: fields of the connection have no place there.
-        if !["connection", "keep-alive", "transfer-encoding", "upgrade"].iter().any(|n| name.eq_ignore_ascii_case(n)) {
+        if !["connection", "keep-alive", "transfer-encoding", "upgrade"]
+            .iter()
+            .any(|n| name.eq_ignore_ascii_case(n))
+        {
             encode::field(&mut h2, name.as_bytes(), value.as_bytes());
         }
     }
@@ -345,7 +349,9 @@ mod tests {
         let load = Load::new(&[w.clone()], Protocol::Http1, Order::Mixed, 0).expect("good");
         let text = "POST /a?b HTTP/1.1\r\nHost: h\r\nX: y\r\nContent-Length: 3\r\n\r\nabc";
         assert_eq!(String::from_utf8_lossy(&load.requests[0].h1), text);
-        for (method, name, value) in [("G T", "X", "y"), ("", "X", "y"), ("GET", "X Y", "y"), ("GET", "X", "a\nb")] {
+        for (method, name, value) in
+            [("G T", "X", "y"), ("", "X", "y"), ("GET", "X Y", "y"), ("GET", "X", "a\nb")]
+        {
             w.method = method.into();
             w.fields = vec![(name.into(), value.into())];
             assert!(Load::new(&[w.clone()], Protocol::Http1, Order::Mixed, 0).is_err(), "{method} {name}");

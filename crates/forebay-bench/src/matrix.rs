@@ -47,8 +47,14 @@ pub struct MatrixArgs {
     pub html: Option<PathBuf>,
 }
 
-const SIZES: [(&str, usize); 6] =
-    [("0 KB", 0), ("1 KB", 1024), ("10 KB", 10 << 10), ("100 KB", 100 << 10), ("1 MB", 1 << 20), ("10 MB", 10 << 20)];
+const SIZES: [(&str, usize); 6] = [
+    ("0 KB", 0),
+    ("1 KB", 1024),
+    ("10 KB", 10 << 10),
+    ("100 KB", 100 << 10),
+    ("1 MB", 1 << 20),
+    ("10 MB", 10 << 20),
+];
 
 /// Published sizing study of nginx 1.9.7 on two Xeon E5-2699 v3: CPUs, then a figure per column.
 const HTTP: [(usize, [f64; 4]); 7] = [
@@ -75,7 +81,9 @@ const GBITS: [(usize, [f64; 3]); 4] =
     [(1, [13.0, 48.0, 68.0]), (2, [20.0, 69.0, 71.0]), (4, [45.0, 67.0, 71.0]), (8, [50.0, 68.0, 72.0])];
 
 fn published(part: &str, column: usize, cpus: usize) -> Option<f64> {
-    let look = |rows: &[(usize, &[f64])]| rows.iter().find(|(n, _)| *n == cpus).and_then(|(_, v)| v.get(column).copied());
+    let look = |rows: &[(usize, &[f64])]| {
+        rows.iter().find(|(n, _)| *n == cpus).and_then(|(_, v)| v.get(column).copied())
+    };
     match part {
         "http" => look(&HTTP.each_ref().map(|(n, v)| (*n, &v[..]))),
         "https" => look(&HTTPS.each_ref().map(|(n, v)| (*n, &v[..]))),
@@ -108,7 +116,14 @@ fn columns(parts: &[String]) -> Vec<Column> {
     }
     if wanted("connections") {
         for (index, name) in ["HTTP", "HTTPS RSA 2048", "HTTPS ECDSA P-256"].into_iter().enumerate() {
-            all.push(Column { part: "connections", index, name: name.into(), path: path(0), port: index, close: true });
+            all.push(Column {
+                part: "connections",
+                index,
+                name: name.into(),
+                path: path(0),
+                port: index,
+                close: true,
+            });
         }
     }
     if wanted("throughput") {
@@ -121,8 +136,10 @@ fn columns(parts: &[String]) -> Vec<Column> {
 }
 
 fn certificates(dir: &Path) -> Result<(), Error> {
-    let kinds: [(&str, &[&str]); 2] =
-        [("rsa", &["-newkey", "rsa:2048"]), ("ec", &["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])];
+    let kinds: [(&str, &[&str]); 2] = [
+        ("rsa", &["-newkey", "rsa:2048"]),
+        ("ec", &["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]),
+    ];
     for (name, key) in kinds {
         let status = Command::new("openssl")
             .args(["req", "-x509", "-nodes", "-days", "30", "-subj", "/CN=localhost"])
@@ -144,8 +161,10 @@ fn certificates(dir: &Path) -> Result<(), Error> {
 fn configuration(dir: &Path, cpus: &[usize], ports: &[u16; 3]) -> String {
     let d = dir.display();
     let width = cpus.iter().max().copied().unwrap_or(0) + 1;
-    let masks: Vec<String> =
-        cpus.iter().map(|cpu| (0..width).rev().map(|i| if i == *cpu { '1' } else { '0' }).collect()).collect();
+    let masks: Vec<String> = cpus
+        .iter()
+        .map(|cpu| (0..width).rev().map(|i| if i == *cpu { '1' } else { '0' }).collect())
+        .collect();
     let user = if forebay_sys::identity::is_root() { "user root;\n" } else { "" };
     format!(
         "daemon off;\n{user}worker_processes {};\nworker_cpu_affinity {};\npid {d}/pid;\nerror_log {d}/error.log warn;\n\
@@ -178,8 +197,12 @@ type Figures = BTreeMap<(usize, usize, usize), (f64, bool)>;
 /// # Errors
 /// A server does not start, or nothing could be measured.
 pub fn main(args: &MatrixArgs) -> Result<u8, Error> {
-    if let Some(bad) = args.parts.iter().find(|p| !["http", "https", "connections", "throughput"].contains(&p.as_str())) {
-        return Err(Error::Usage(format!("--parts {bad}: there are http, https, connections and throughput")));
+    if let Some(bad) =
+        args.parts.iter().find(|p| !["http", "https", "connections", "throughput"].contains(&p.as_str()))
+    {
+        return Err(Error::Usage(format!(
+            "--parts {bad}: there are http, https, connections and throughput"
+        )));
     }
     let dir = tempfile::Builder::new().prefix("forebay-matrix-").tempdir().map_err(Error::io("a folder"))?;
     let www = dir.path().join("www");
@@ -209,7 +232,8 @@ pub fn main(args: &MatrixArgs) -> Result<u8, Error> {
             let home = dir.path().join(format!("{name}-{cpus}"));
             std::fs::create_dir(&home).map_err(Error::io(home.display()))?;
             let conf = home.join("nginx.conf");
-            let text = configuration(dir.path(), &used, ports).replace("/pid;", &format!("/{name}-{cpus}/pid;"));
+            let text =
+                configuration(dir.path(), &used, ports).replace("/pid;", &format!("/{name}-{cpus}/pid;"));
             std::fs::write(&conf, text).map_err(Error::io(conf.display()))?;
             let mut started = Started::new(program, &conf)?;
             let addr = crate::url::Address::Tcp(([127, 0, 0, 1], ports[0]).into());
@@ -225,7 +249,13 @@ pub fn main(args: &MatrixArgs) -> Result<u8, Error> {
                     turn.reverse();
                 }
                 for s in turn {
-                    let cell = measure(args, column, &ports[s], running[s].pid(), if rest.is_empty() { &allowed } else { &rest })?;
+                    let cell = measure(
+                        args,
+                        column,
+                        &ports[s],
+                        running[s].pid(),
+                        if rest.is_empty() { &allowed } else { &rest },
+                    )?;
                     all[s].push(cell);
                 }
                 if crate::signals::interrupted() {
@@ -236,7 +266,10 @@ pub fn main(args: &MatrixArgs) -> Result<u8, Error> {
                 let values: Vec<f64> = cells.iter().map(|c| c.0).collect();
                 let cell = (crate::stats::median(&values), cells.iter().any(|c| c.1));
                 figures.insert((at, cpus, s), cell);
-                eprintln!("{cpus} CPUs  {:<12} {:<18} {:<8} {:>12.1}", column.part, column.name, servers[s].0, cell.0);
+                eprintln!(
+                    "{cpus} CPUs  {:<12} {:<18} {:<8} {:>12.1}",
+                    column.part, column.name, servers[s].0, cell.0
+                );
             }
             if crate::signals::interrupted() {
                 break;
@@ -259,7 +292,10 @@ pub fn main(args: &MatrixArgs) -> Result<u8, Error> {
                        "client_limited": limited, "published": published(columns[*at].part, columns[*at].index, *cpus)})
             })
             .collect();
-        crate::cli::write_out(file, &format!("{:#}\n", json!({"schema": crate::output::json::SCHEMA, "cells": cells})))?;
+        crate::cli::write_out(
+            file,
+            &format!("{:#}\n", json!({"schema": crate::output::json::SCHEMA, "cells": cells})),
+        )?;
     }
     if let Some(file) = &args.html {
         crate::cli::write_out(file, &page(&columns, &counts, &names, &figures, &text))?;
@@ -267,7 +303,13 @@ pub fn main(args: &MatrixArgs) -> Result<u8, Error> {
     Ok(u8::from(figures.is_empty()))
 }
 
-fn measure(args: &MatrixArgs, column: &Column, ports: &[u16; 3], pid: u32, cpus: &[usize]) -> Result<(f64, bool), Error> {
+fn measure(
+    args: &MatrixArgs,
+    column: &Column,
+    ports: &[u16; 3],
+    pid: u32,
+    cpus: &[usize],
+) -> Result<(f64, bool), Error> {
     let scheme = if column.port == 0 { "http" } else { "https" };
     let url = format!("{scheme}://127.0.0.1:{}{}", ports.get(column.port).copied().unwrap_or(0), column.path);
     let mut options = LoadArgs::plain();
@@ -286,7 +328,11 @@ fn measure(args: &MatrixArgs, column: &Column, ports: &[u16; 3], pid: u32, cpus:
         return Err(Error::Usage(format!("{} {}: {why}", column.part, column.name)));
     }
     let value = match column.part {
-        "throughput" => report.outcome.record.bytes_in as f64 * 8.0 / 1e9 / report.outcome.measured.as_secs_f64().max(1e-9),
+        "throughput" => {
+            report.outcome.record.bytes_in as f64 * 8.0
+                / 1e9
+                / report.outcome.measured.as_secs_f64().max(1e-9)
+        }
         _ => report.outcome.rate(),
     };
     Ok((value, report.findings.iter().any(|f| f.client)))
@@ -317,7 +363,8 @@ const TITLES: [(&str, &str); 4] = [
 fn tables(columns: &[Column], counts: &[usize], names: &[&str], figures: &Figures, shared: bool) -> String {
     let mut out = String::new();
     for (part, title) in TITLES {
-        let here: Vec<(usize, &Column)> = columns.iter().enumerate().filter(|(_, c)| c.part == part).collect();
+        let here: Vec<(usize, &Column)> =
+            columns.iter().enumerate().filter(|(_, c)| c.part == part).collect();
         if here.is_empty() {
             continue;
         }
@@ -343,7 +390,9 @@ fn tables(columns: &[Column], counts: &[usize], names: &[&str], figures: &Figure
                     let _ = write!(out, " {} |", show(cell(s)));
                 });
                 if names.len() == 2 {
-                    let ratio = cell(0).zip(cell(1)).map_or("-".into(), |(a, b)| format!("{:.2}", a.0 / b.0.max(1e-9)));
+                    let ratio = cell(0)
+                        .zip(cell(1))
+                        .map_or("-".into(), |(a, b)| format!("{:.2}", a.0 / b.0.max(1e-9)));
                     let _ = write!(out, " {ratio} |");
                 }
                 let before = published(part, column.index, *cpus);
@@ -358,7 +407,10 @@ fn tables(columns: &[Column], counts: &[usize], names: &[&str], figures: &Figure
         }
     }
     let _ = writeln!(out, "\n\\* the client was the limit: the server can do at least this.");
-    let _ = writeln!(out, "Published: nginx 1.9.7 on two Xeon E5-2699 v3 over 40 GbE; compare the shape, not the height.");
+    let _ = writeln!(
+        out,
+        "Published: nginx 1.9.7 on two Xeon E5-2699 v3 over 40 GbE; compare the shape, not the height."
+    );
     if shared {
         let _ = writeln!(out, "With all CPUs for the server the client ran on the same ones.");
     }
@@ -371,14 +423,24 @@ fn page(columns: &[Column], counts: &[usize], names: &[&str], figures: &Figures,
         for (at, column) in columns.iter().enumerate().filter(|(_, c)| c.part == part) {
             let factors = |f: &dyn Fn(usize) -> Option<f64>| -> Vec<(f64, f64)> {
                 let one = f(1).unwrap_or(0.0);
-                counts.iter().filter_map(|n| Some((*n as f64, f(*n)? / one))).filter(|p| p.1.is_finite()).collect()
+                counts
+                    .iter()
+                    .filter_map(|n| Some((*n as f64, f(*n)? / one)))
+                    .filter(|p| p.1.is_finite())
+                    .collect()
             };
             let mut lines: Vec<Line> = names
                 .iter()
                 .enumerate()
-                .map(|(s, name)| Line { name: (*name).into(), points: factors(&|n| figures.get(&(at, n, s)).map(|c| c.0)) })
+                .map(|(s, name)| Line {
+                    name: (*name).into(),
+                    points: factors(&|n| figures.get(&(at, n, s)).map(|c| c.0)),
+                })
                 .collect();
-            lines.push(Line { name: "published".into(), points: factors(&|n| published(part, column.index, n)) });
+            lines.push(Line {
+                name: "published".into(),
+                points: factors(&|n| published(part, column.index, n)),
+            });
             body.push_str(
                 &Plot {
                     title: format!("{title}, {}: scaling", column.name),

@@ -63,8 +63,10 @@ impl Server {
         if !addr.ip().to_canonical().is_loopback() {
             return None;
         }
-        let inodes: BTreeSet<String> =
-            ["tcp", "tcp6"].iter().flat_map(|name| listeners(&text(&format!("/proc/net/{name}")), addr.port())).collect();
+        let inodes: BTreeSet<String> = ["tcp", "tcp6"]
+            .iter()
+            .flat_map(|name| listeners(&text(&format!("/proc/net/{name}")), addr.port()))
+            .collect();
         let mut holders = BTreeSet::new();
         for entry in std::fs::read_dir("/proc").ok()?.flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else { continue };
@@ -72,7 +74,9 @@ impl Server {
             let holds = fds.flatten().any(|fd| {
                 let link = std::fs::read_link(fd.path()).unwrap_or_default();
                 let link = link.to_string_lossy();
-                link.strip_prefix("socket:[").and_then(|l| l.strip_suffix(']')).is_some_and(|n| inodes.contains(n))
+                link.strip_prefix("socket:[")
+                    .and_then(|l| l.strip_suffix(']'))
+                    .is_some_and(|n| inodes.contains(n))
             });
             if holds {
                 holders.insert(pid);

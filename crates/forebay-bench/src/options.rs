@@ -74,8 +74,8 @@ pub struct LoadArgs {
     #[arg(short, long)]
     pub body: Option<String>,
     /// File with [METHOD] URL [WEIGHT] lines
-    #[arg(long, value_name = "FILE")]
-    pub urls: Option<PathBuf>,
+    #[arg(long = "urls", value_name = "FILE")]
+    pub url_file: Option<PathBuf>,
     /// Access log (combined or common) whose requests are sent to the URL, in their mix
     #[arg(long, value_name = "FILE")]
     pub access_log: Option<PathBuf>,
@@ -135,7 +135,7 @@ impl LoadArgs {
 
     /// Whether files are named.
     pub fn files(&self) -> bool {
-        self.urls.is_some()
+        self.url_file.is_some()
             || self.access_log.is_some()
             || self.nginx_conf.is_some()
             || self.ca.is_some()
@@ -163,13 +163,15 @@ impl LoadArgs {
         match &self.access_log {
             Some(log) => {
                 let [base] = parsed.as_slice() else {
-                    return Err(Error::Usage("--access-log needs one URL: where its requests are sent".into()));
+                    return Err(Error::Usage(
+                        "--access-log needs one URL: where its requests are sent".into(),
+                    ));
                 };
                 all.extend(sources::access_log(log, base)?);
             }
             None => all.extend(parsed.into_iter().map(Wanted::get)),
         }
-        if let Some(file) = &self.urls {
+        if let Some(file) = &self.url_file {
             all.extend(sources::list(file)?);
         }
         if let Some(file) = &self.nginx_conf {
@@ -247,7 +249,8 @@ impl LoadArgs {
             None => Stop::After(self.duration),
         };
         let tenth = self.duration / 10;
-        let default = if self.requests.is_some() { Duration::ZERO } else { tenth.min(Duration::from_secs(2)) };
+        let default =
+            if self.requests.is_some() { Duration::ZERO } else { tenth.min(Duration::from_secs(2)) };
         load.warmup = self.warmup.unwrap_or(default);
         load.rate = self.rate()?;
         load.timeout = self.timeout;
@@ -267,7 +270,9 @@ impl LoadArgs {
             load.tls = Some(config(&trust, protocol)?);
         }
         let server = match (self.server_pid, load.origins.first().map(|o| &o.address)) {
-            (Some(pid), _) => Some(Server::of(pid).ok_or_else(|| Error::Usage(format!("there is no process {pid}")))?),
+            (Some(pid), _) => {
+                Some(Server::of(pid).ok_or_else(|| Error::Usage(format!("there is no process {pid}")))?)
+            }
             (None, Some(Address::Tcp(addr))) => Server::listening(*addr),
             _ => None,
         };
@@ -275,10 +280,13 @@ impl LoadArgs {
             None => choose_cpus(server.as_ref(), self.threads),
             Some(list) => {
                 let cpus = forebay_sys::affinity::parse_cpu_list(list).filter(|c| !c.is_empty());
-                let cpus = cpus.ok_or_else(|| Error::Usage(format!("--cpus {list}: expected a list such as 0-1,3")))?;
+                let cpus = cpus
+                    .ok_or_else(|| Error::Usage(format!("--cpus {list}: expected a list such as 0-1,3")))?;
                 let allowed = forebay_sys::affinity::allowed().unwrap_or_default();
                 if let Some(cpu) = cpus.iter().find(|c| !allowed.contains(c)) {
-                    return Err(Error::Usage(format!("--cpus {list}: CPU {cpu} is not there for this process")));
+                    return Err(Error::Usage(format!(
+                        "--cpus {list}: CPU {cpu} is not there for this process"
+                    )));
                 }
                 cpus
             }

@@ -1,12 +1,12 @@
 //! One run with everything that is watched meanwhile.
 
 use crate::engine::{self, Outcome};
+use crate::histogram::Coarse;
 use crate::load::{Load, Stop};
 use crate::observe::{Machine, Server, Usage};
 use crate::record::Sample;
 use crate::schedule::Rate;
 use crate::verdict::{self, Finding};
-use crate::histogram::Coarse;
 use crate::{Error, clock};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -119,7 +119,11 @@ pub struct Progress<'a> {
 ///
 /// # Errors
 /// Those of [`engine::run`], and a rate that this machine cannot hold.
-pub fn run(load: &Load, server: Option<Server>, mut show: impl FnMut(&Progress<'_>) -> bool) -> Result<Report, Error> {
+pub fn run(
+    load: &Load,
+    server: Option<Server>,
+    mut show: impl FnMut(&Progress<'_>) -> bool,
+) -> Result<Report, Error> {
     if let Some(rate) = load.rate {
         verdict::refuse_rate(rate, load)?;
     }
@@ -147,7 +151,8 @@ pub fn run(load: &Load, server: Option<Server>, mut show: impl FnMut(&Progress<'
     })?;
     let wall = clock() - start;
     let machine = Machine::now().since(machine);
-    let server = server.zip(before).map(|(server, before)| server_use(&server, &before, gather.complete, wall));
+    let server =
+        server.zip(before).map(|(server, before)| server_use(&server, &before, gather.complete, wall));
     let names: Vec<&str> = load.origins.iter().map(|o| o.name.as_str()).collect();
     let target = match load.requests.as_slice() {
         [only] => format!("{}{}", names.join(" "), only.name.split_once(' ').map_or("", |(_, path)| path)),
@@ -336,7 +341,11 @@ pub fn find_limit(
         if !show(rate, at, passed) || report.outcome.interrupted {
             break;
         }
-        if passed { good = rate } else { bad = rate }
+        if passed {
+            good = rate
+        } else {
+            bad = rate
+        }
         rate = match () {
             () if bad.is_infinite() => rate * 1.6,
             () if good == 0.0 => rate / 4.0,

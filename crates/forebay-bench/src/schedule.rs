@@ -163,7 +163,8 @@ mod tests {
         for (from, to) in [(100.0, 300.0), (300.0, 100.0)] {
             let mut s = Schedule::new(Rate { from, to, poisson: false }, 10 * SECOND, 0, 1, 0);
             let times: Vec<u64> = (0..4000).map(|_| s.next()).collect();
-            let within = |a: u64, b: u64| times.iter().filter(|t| (a * SECOND..b * SECOND).contains(t)).count() as f64;
+            let within =
+                |a: u64, b: u64| times.iter().filter(|t| (a * SECOND..b * SECOND).contains(t)).count() as f64;
             let slope = (to - from) / 10.0;
             assert!((within(0, 1) - (from + slope / 2.0)).abs() < 3.0);
             assert!((within(9, 10) - (to - slope / 2.0)).abs() < 3.0);

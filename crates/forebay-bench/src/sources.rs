@@ -29,13 +29,16 @@ pub fn list(path: &Path) -> Result<Vec<Wanted>, Error> {
         }
         let bad = |why: String| Error::Usage(format!("{}:{}: {why}", path.display(), number + 1));
         let mut words: Vec<&str> = line.split_whitespace().collect();
-        let method = words.first().filter(|w| w.bytes().all(|b| b.is_ascii_uppercase())).map(|w| (*w).to_owned());
+        let method =
+            words.first().filter(|w| w.bytes().all(|b| b.is_ascii_uppercase())).map(|w| (*w).to_owned());
         if method.is_some() && words.len() > 1 {
             words.remove(0);
         }
         let (url, weight) = match words.as_slice() {
             [url] => (url, 1),
-            [url, weight] => (url, weight.parse().map_err(|_| bad(format!("weight \"{weight}\" is not a number")))?),
+            [url, weight] => {
+                (url, weight.parse().map_err(|_| bad(format!("weight \"{weight}\" is not a number")))?)
+            }
             _ => return Err(bad("expected [METHOD] URL [WEIGHT]".into())),
         };
         let mut wanted = Wanted::get(Url::parse(url).map_err(|e| bad(e.to_string()))?);
@@ -82,7 +85,9 @@ fn log_request(line: &str) -> Option<(&str, &str)> {
     let request = line.split('"').nth(1)?;
     let mut words = request.split(' ');
     let (method, target) = (words.next()?, words.next()?);
-    let safe = matches!(method, "GET" | "HEAD") && target.starts_with('/') && target.bytes().all(|b| b > b' ' && b != 0x7f);
+    let safe = matches!(method, "GET" | "HEAD")
+        && target.starts_with('/')
+        && target.bytes().all(|b| b > b' ' && b != 0x7f);
     safe.then_some((method, target))
 }
 
@@ -117,7 +122,8 @@ fn values(within: &Block, name: &str) -> Vec<Vec<String>> {
 }
 
 fn servers_files(http: &Block, server: &Block, dir: &Path, all: &mut Vec<Wanted>) {
-    let first = |name: &str| values(server, name).into_iter().chain(values(http, name)).next()?.into_iter().next();
+    let first =
+        |name: &str| values(server, name).into_iter().chain(values(http, name)).next()?.into_iter().next();
     let root: PathBuf = dir.join(first("root").unwrap_or_else(|| "html".into()));
     let mut paths = Vec::new();
     walk(&root, &root, &mut paths);
@@ -166,7 +172,9 @@ fn walk(root: &Path, dir: &Path, paths: &mut Vec<String>) {
         let (path, kind) = (entry.path(), entry.file_type());
         let plain = |p: &Path| {
             let text = p.strip_prefix(root).ok()?.to_str()?;
-            text.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-~".contains(&b)).then(|| format!("/{text}"))
+            text.bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"/._-~".contains(&b))
+                .then(|| format!("/{text}"))
         };
         match kind {
             Ok(kind) if kind.is_dir() => walk(root, &path, paths),
@@ -186,7 +194,10 @@ mod tests {
         let file = dir.path().join("urls");
         std::fs::write(&file, "# mix\nhttp://127.0.0.1/a 3\n\nPOST http://127.0.0.1/b\n").expect("write");
         let all = list(&file).expect("good");
-        assert_eq!(all.iter().map(|w| (w.method.as_str(), w.weight)).collect::<Vec<_>>(), [("GET", 3), ("POST", 1)]);
+        assert_eq!(
+            all.iter().map(|w| (w.method.as_str(), w.weight)).collect::<Vec<_>>(),
+            [("GET", 3), ("POST", 1)]
+        );
         for bad in ["http://a/ x", "ftp://a/", "a b c d", ""] {
             std::fs::write(&file, bad).expect("write");
             assert!(list(&file).is_err(), "{bad}");
@@ -197,11 +208,20 @@ mod tests {
     fn logs_keep_their_mix() {
         let dir = tempfile::tempdir().expect("temporary");
         let file = dir.path().join("access.log");
-        let line = |request: &str| format!("1.2.3.4 - - [10/Oct/2026:13:55:36 +0000] \"{request}\" 200 5 \"-\" \"x\"\n");
-        let text: String = ["GET /a HTTP/1.1", "GET /b?x HTTP/1.1", "GET /a HTTP/1.1", "POST /c HTTP/1.1", "\\x16", "HEAD /a HTTP/1.0"]
-            .iter()
-            .map(|r| line(r))
-            .collect();
+        let line = |request: &str| {
+            format!("1.2.3.4 - - [10/Oct/2026:13:55:36 +0000] \"{request}\" 200 5 \"-\" \"x\"\n")
+        };
+        let text: String = [
+            "GET /a HTTP/1.1",
+            "GET /b?x HTTP/1.1",
+            "GET /a HTTP/1.1",
+            "POST /c HTTP/1.1",
+            "\\x16",
+            "HEAD /a HTTP/1.0",
+        ]
+        .iter()
+        .map(|r| line(r))
+        .collect();
         std::fs::write(&file, text).expect("write");
         let all = access_log(&file, &Url::parse("http://127.0.0.1:81/").expect("good")).expect("good");
         let got: Vec<_> = all.iter().map(|w| (w.method.as_str(), w.url.to_string(), w.weight)).collect();
@@ -229,7 +249,11 @@ mod tests {
         let urls: Vec<String> = all.iter().map(|w| w.url.to_string()).collect();
         assert_eq!(
             urls,
-            ["http://127.0.0.1:8081/css/a.css", "http://127.0.0.1:8081/index.html", "https://127.0.0.1:8443/"]
+            [
+                "http://127.0.0.1:8081/css/a.css",
+                "http://127.0.0.1:8081/index.html",
+                "https://127.0.0.1:8443/"
+            ]
         );
         assert_eq!(all[0].fields, [("Host".to_owned(), "a.example".to_owned())]);
         std::fs::write(&conf, "bogus;").expect("write");

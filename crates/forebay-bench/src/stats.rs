@@ -127,9 +127,8 @@ fn t_factor(n: usize) -> f64 {
     let df = n as f64 - 1.0;
     // Cornish-Fisher expansion; within 1 % from 4 degrees on.
     let z: f64 = 1.959_964;
-    let t = z
-        + (z.powi(3) + z) / (4.0 * df)
-        + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * df * df);
+    let t =
+        z + (z.powi(3) + z) / (4.0 * df) + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * df * df);
     t / z * (n as f64 / df).sqrt()
 }
 

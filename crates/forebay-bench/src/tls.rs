@@ -88,6 +88,7 @@ pub fn config(trust: &Trust<'_>, protocol: Protocol) -> Result<Arc<ClientConfig>
             builder.with_root_certificates(roots).with_no_client_auth()
         }
     };
-    config.alpn_protocols = vec![if protocol == Protocol::Http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
+    config.alpn_protocols =
+        vec![if protocol == Protocol::Http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
     Ok(Arc::new(config))
 }

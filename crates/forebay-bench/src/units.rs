@@ -17,7 +17,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "h" => 3600.0,
         _ => return Err(format!("\"{text}\": expected a time such as 500ms, 10s or 2m")),
     };
-    let number: f64 = number.parse().map_err(|_| format!("\"{text}\": expected a time such as 500ms, 10s or 2m"))?;
+    let number: f64 =
+        number.parse().map_err(|_| format!("\"{text}\": expected a time such as 500ms, 10s or 2m"))?;
     Duration::try_from_secs_f64(number * factor)
         .ok()
         .filter(|d| *d <= Duration::from_secs(7 * 86_400))
@@ -46,7 +47,11 @@ pub fn number(text: &str) -> Result<f64, String> {
 /// What is expected.
 pub fn count(text: &str) -> Result<u64, String> {
     let n = number(text)?;
-    if n >= 1.0 && n.fract() == 0.0 && n < 1e15 { Ok(n as u64) } else { Err(format!("\"{text}\": expected a whole number above 0")) }
+    if n >= 1.0 && n.fract() == 0.0 && n < 1e15 {
+        Ok(n as u64)
+    } else {
+        Err(format!("\"{text}\": expected a whole number above 0"))
+    }
 }
 
 #[cfg(test)]

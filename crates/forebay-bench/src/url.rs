@@ -66,7 +66,8 @@ impl Url {
         let (host, port) = match authority.strip_prefix('[') {
             Some(v6) => {
                 let (host, after) = v6.split_once(']').ok_or_else(|| bad("\"[\" is not closed"))?;
-                host.parse::<std::net::Ipv6Addr>().map_err(|_| bad("no IPv6 address between the brackets"))?;
+                host.parse::<std::net::Ipv6Addr>()
+                    .map_err(|_| bad("no IPv6 address between the brackets"))?;
                 (host, if after.is_empty() { None } else { Some(after.strip_prefix(':').unwrap_or("x")) })
             }
             None => match authority.rsplit_once(':') {
@@ -78,8 +79,18 @@ impl Url {
             return Err(bad("has no host"));
         }
         let port = match port {
-            None | Some("") => if tls { 443 } else { 80 },
-            Some(port) => port.parse().ok().filter(|p| *p > 0).ok_or_else(|| bad("the port is not a number from 1 to 65535"))?,
+            None | Some("") => {
+                if tls {
+                    443
+                } else {
+                    80
+                }
+            }
+            Some(port) => port
+                .parse()
+                .ok()
+                .filter(|p| *p > 0)
+                .ok_or_else(|| bad("the port is not a number from 1 to 65535"))?,
         };
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         Ok(Url { tls, host: host.to_owned(), port, path, socket: None })
@@ -160,16 +171,36 @@ mod tests {
             let url = Url::parse(text).expect(text);
             assert_eq!((url.to_string().as_str(), url.host.as_str(), url.port), (shown, host, port));
         }
-        for bad in
-            ["", "ftp://a/", "http://", "http://a:0/", "http://a:x/", "http://[::1/", "http://[a]/", "http://a b/", "http://u@a/", "http://::1/", "unix::/", "http://[::1]x/"]
-        {
+        for bad in [
+            "",
+            "ftp://a/",
+            "http://",
+            "http://a:0/",
+            "http://a:x/",
+            "http://[::1/",
+            "http://[a]/",
+            "http://a b/",
+            "http://u@a/",
+            "http://::1/",
+            "unix::/",
+            "http://[::1]x/",
+        ] {
             assert!(Url::parse(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn private_addresses() {
-        for ip in ["127.0.0.1", "10.1.1.1", "192.168.0.1", "172.16.9.9", "169.254.1.1", "::1", "fd00::1", "::ffff:10.0.0.1"] {
+        for ip in [
+            "127.0.0.1",
+            "10.1.1.1",
+            "192.168.0.1",
+            "172.16.9.9",
+            "169.254.1.1",
+            "::1",
+            "fd00::1",
+            "::ffff:10.0.0.1",
+        ] {
             assert!(is_private(ip.parse().expect("address")), "{ip}");
         }
         for ip in ["8.8.8.8", "172.32.0.1", "2001:db8::1", "100.64.0.1"] {

@@ -39,20 +39,40 @@ pub fn judge(report: &Report) -> Vec<Finding> {
     let errors = record.errors();
     let share = errors as f64 / (record.complete + errors).max(1) as f64;
     if record.complete > 0 && share > FAILED {
-        let kinds: Vec<String> =
-            FAILURES.iter().zip(&record.failures).filter(|(_, n)| **n > 0).map(|(k, n)| format!("{k} {n}")).collect();
-        say(true, false, format!("errors make the figures void: {:.1} % failed: {}{reason}", share * 100.0, kinds.join(", ")));
+        let kinds: Vec<String> = FAILURES
+            .iter()
+            .zip(&record.failures)
+            .filter(|(_, n)| **n > 0)
+            .map(|(k, n)| format!("{k} {n}"))
+            .collect();
+        say(
+            true,
+            false,
+            format!(
+                "errors make the figures void: {:.1} % failed: {}{reason}",
+                share * 100.0,
+                kinds.join(", ")
+            ),
+        );
     } else if errors > 0 && record.complete > 0 {
         say(false, false, format!("{errors} requests failed{reason}"));
     }
-    let busiest = outcome.threads.iter().map(|t| t.cpu_time as f64 / t.wall.max(1) as f64).fold(0.0, f64::max);
+    let busiest =
+        outcome.threads.iter().map(|t| t.cpu_time as f64 / t.wall.max(1) as f64).fold(0.0, f64::max);
     if busiest > BUSY && record.complete > 0 {
         let most = format!("a thread of the client used {:.0} % of its CPU", busiest * 100.0);
         say(false, true, format!("the client was the limit: {most}; the server can do at least this"));
     }
     let delay = outcome.threads.iter().map(|t| t.run_delay as f64 / t.wall.max(1) as f64).fold(0.0, f64::max);
     if delay > 0.1 {
-        say(false, true, format!("the client waited for its CPU {:.0} % of the time: something else ran there", delay * 100.0));
+        say(
+            false,
+            true,
+            format!(
+                "the client waited for its CPU {:.0} % of the time: something else ran there",
+                delay * 100.0
+            ),
+        );
     }
     if let Some(rate) = report.rate {
         open_loop(report, rate, &mut say);
@@ -60,10 +80,21 @@ pub fn judge(report: &Report) -> Vec<Finding> {
     let rates: Vec<f64> = steady_rates(report);
     let spread = stats::spread(&rates);
     if rates.len() >= 8 && spread > SPREAD && report.rate.is_none_or(|r| r.from == r.to) {
-        say(false, false, format!("the noise was large: the rate varied by {:.0} % (interquartile range) during the run", spread * 100.0));
+        say(
+            false,
+            false,
+            format!(
+                "the noise was large: the rate varied by {:.0} % (interquartile range) during the run",
+                spread * 100.0
+            ),
+        );
     }
     if report.machine.1 > 0.02 {
-        say(false, false, format!("the hypervisor took {:.0} % of the CPU time away", report.machine.1 * 100.0));
+        say(
+            false,
+            false,
+            format!("the hypervisor took {:.0} % of the CPU time away", report.machine.1 * 100.0),
+        );
     }
     if outcome.interrupted {
         say(false, false, "interrupted: what was measured until then".into());
@@ -84,16 +115,24 @@ fn open_loop(report: &Report, rate: Rate, say: &mut impl FnMut(bool, bool, Strin
     let late = record.lateness.quantile(0.99);
     // Below some tens of microseconds lateness is the resolution of timers.
     if late > (median / 10).max(200_000) {
-        let text = format!("requests left late (99 %: {}) although connections were free", duration_text(late));
+        let text =
+            format!("requests left late (99 %: {}) although connections were free", duration_text(late));
         let hopeless = late > 10_000_000 && late > median;
-        let text = format!("{text}: this machine {} the rate", if hopeless { "cannot hold" } else { "barely holds" });
+        let text = format!(
+            "{text}: this machine {} the rate",
+            if hopeless { "cannot hold" } else { "barely holds" }
+        );
         say(hopeless, true, text);
     }
     let wanted = f64::midpoint(rate.from, rate.to);
     if record.complete > 100 && outcome.rate() < 0.97 * wanted {
         let text = format!("{:.0} requests/s were answered of the {wanted:.0} that were due", outcome.rate());
         let waiting = record.failed(Failure::Unanswered);
-        say(false, false, format!("{text}; {waiting} were not answered at the end, and count with their age"));
+        say(
+            false,
+            false,
+            format!("{text}; {waiting} were not answered at the end, and count with their age"),
+        );
     }
 }
 

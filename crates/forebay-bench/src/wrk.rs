@@ -105,7 +105,12 @@ pub fn parse(args: &[String]) -> Result<Option<Options>, Error> {
             None => rest.next().cloned().ok_or_else(|| bad(format!("option {name} needs a value")))?,
         };
         let count = || units::count(&value).map(|n| usize::try_from(n).unwrap_or(usize::MAX)).map_err(&bad);
-        let time = || units::duration(&value).ok().filter(|t| !t.is_zero()).ok_or_else(|| bad(format!("bad time \"{value}\"")));
+        let time = || {
+            units::duration(&value)
+                .ok()
+                .filter(|t| !t.is_zero())
+                .ok_or_else(|| bad(format!("bad time \"{value}\"")))
+        };
         match name.as_str() {
             "-t" | "--threads" => o.threads = count()?,
             "-c" | "--connections" => o.connections = count()?,
@@ -113,7 +118,8 @@ pub fn parse(args: &[String]) -> Result<Option<Options>, Error> {
             "--timeout" | "-T" => o.timeout = time()?,
             "-R" | "--rate" => o.rate = Some(count()? as f64),
             "-H" | "--header" => {
-                let (name, value) = value.split_once(':').ok_or_else(|| bad(format!("bad header \"{value}\"")))?;
+                let (name, value) =
+                    value.split_once(':').ok_or_else(|| bad(format!("bad header \"{value}\"")))?;
                 o.fields.push((name.trim().to_owned(), value.trim().to_owned()));
             }
             _ => return Err(bad(format!("unknown option {name}"))),
@@ -220,7 +226,8 @@ pub fn render(o: &Options, report: &Report) -> String {
     let (mean, deviation) = (h.mean() / 1e3, h.deviation() / 1e3);
     let share = |h: &crate::histogram::Histogram| {
         let (low, high) = ((h.mean() - h.deviation()).max(0.0), h.mean() + h.deviation());
-        let within = h.count_up_to(high as u64).saturating_sub(if low > 0.0 { h.count_up_to(low as u64) } else { 0 });
+        let within =
+            h.count_up_to(high as u64).saturating_sub(if low > 0.0 { h.count_up_to(low as u64) } else { 0 });
         within as f64 / h.len().max(1) as f64 * 100.0
     };
     let rates: Vec<f64> =
@@ -250,9 +257,22 @@ pub fn render(o: &Options, report: &Report) -> String {
     );
     if o.latency {
         let spectrum = o.rate.is_some();
-        let _ = writeln!(out, "  Latency Distribution{}", if spectrum { " (HdrHistogram - Recorded Latency)" } else { "" });
+        let _ = writeln!(
+            out,
+            "  Latency Distribution{}",
+            if spectrum { " (HdrHistogram - Recorded Latency)" } else { "" }
+        );
         if spectrum {
-            for (q, name) in [(0.5, "50.000%"), (0.75, "75.000%"), (0.9, "90.000%"), (0.99, "99.000%"), (0.999, "99.900%"), (0.9999, "99.990%"), (0.99999, "99.999%"), (1.0, "100.000%")] {
+            for (q, name) in [
+                (0.5, "50.000%"),
+                (0.75, "75.000%"),
+                (0.9, "90.000%"),
+                (0.99, "99.000%"),
+                (0.999, "99.900%"),
+                (0.9999, "99.990%"),
+                (0.99999, "99.999%"),
+                (1.0, "100.000%"),
+            ] {
                 let _ = writeln!(out, "{name:>8} {:>9}", time(h.quantile(q) as f64 / 1e3));
             }
             let _ = writeln!(out, "\n  Detailed Percentile spectrum:");
@@ -265,13 +285,23 @@ pub fn render(o: &Options, report: &Report) -> String {
         }
     }
     let seconds = outcome.measured.as_secs_f64();
-    let _ = writeln!(out, "  {} requests in {}, {} read", record.in_time, time(seconds * 1e6), binary(record.bytes_in as f64));
+    let _ = writeln!(
+        out,
+        "  {} requests in {}, {} read",
+        record.in_time,
+        time(seconds * 1e6),
+        binary(record.bytes_in as f64)
+    );
     let connect = record.failed(Failure::Connect) + record.failed(Failure::Tls);
-    let read = [Failure::Read, Failure::Length, Failure::Protocol].iter().map(|k| record.failed(*k)).sum::<u64>();
+    let read =
+        [Failure::Read, Failure::Length, Failure::Protocol].iter().map(|k| record.failed(*k)).sum::<u64>();
     let write = record.failed(Failure::Write);
     let timeout = record.failed(Failure::Timeout) + record.failed(Failure::Unanswered);
     if connect + read + write + timeout > 0 {
-        let _ = writeln!(out, "  Socket errors: connect {connect}, read {read}, write {write}, timeout {timeout}");
+        let _ = writeln!(
+            out,
+            "  Socket errors: connect {connect}, read {read}, write {write}, timeout {timeout}"
+        );
     }
     let bad = record.class(4) + record.class(5) + record.class(1);
     if bad > 0 {
@@ -292,12 +322,30 @@ mod tests {
 
     #[test]
     fn command_lines_of_the_articles() {
-        let o = options("-t12 -c400 -d30s --latency http://127.0.0.1:8080/index.html").expect("good").expect("options");
-        assert_eq!((o.threads, o.connections, o.duration, o.latency), (12, 400, Duration::from_secs(30), true));
-        let o = options("-t 2 -c 1k -d 1m --timeout=5s -R2000 -H X:y http://a/").expect("good").expect("options");
-        assert_eq!((o.connections, o.duration, o.timeout, o.rate), (1000, Duration::from_secs(60), Duration::from_secs(5), Some(2000.0)));
+        let o = options("-t12 -c400 -d30s --latency http://127.0.0.1:8080/index.html")
+            .expect("good")
+            .expect("options");
+        assert_eq!(
+            (o.threads, o.connections, o.duration, o.latency),
+            (12, 400, Duration::from_secs(30), true)
+        );
+        let o =
+            options("-t 2 -c 1k -d 1m --timeout=5s -R2000 -H X:y http://a/").expect("good").expect("options");
+        assert_eq!(
+            (o.connections, o.duration, o.timeout, o.rate),
+            (1000, Duration::from_secs(60), Duration::from_secs(5), Some(2000.0))
+        );
         assert_eq!(o.fields, [("X".to_owned(), "y".to_owned())]);
-        for bad in ["", "-t", "-c0 http://a/", "-t4 -c2 http://a/", "-x http://a/", "http://a/ http://b/", "-d0 http://a/", "-s x.lua http://a/"] {
+        for bad in [
+            "",
+            "-t",
+            "-c0 http://a/",
+            "-t4 -c2 http://a/",
+            "-x http://a/",
+            "http://a/ http://b/",
+            "-d0 http://a/",
+            "-s x.lua http://a/",
+        ] {
             assert!(options(bad).is_err(), "{bad}");
         }
     }

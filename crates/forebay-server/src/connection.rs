@@ -881,7 +881,10 @@ impl Request {
         if on {
             return None;
         }
-        self.log(Level::Info, "client attempted to request the server name for which the negotiated protocol is disabled");
+        self.log(
+            Level::Info,
+            "client attempted to request the server name for which the negotiated protocol is disabled",
+        );
         Some(421)
     }
 

@@ -3,6 +3,7 @@
 
 mod harness;
 
+mod bench;
 mod command_line;
 mod differential;
 mod http2;

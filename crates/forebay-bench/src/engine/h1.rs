@@ -81,7 +81,12 @@ impl Conn {
     }
 
     /// Gives what follows the head, or `None` while it is incomplete.
-    fn parse_head<'d>(&mut self, ctx: &mut Ctx<'_>, request: usize, data: &'d [u8]) -> Result<Option<&'d [u8]>, Failure> {
+    fn parse_head<'d>(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        request: usize,
+        data: &'d [u8],
+    ) -> Result<Option<&'d [u8]>, Failure> {
         let before = self.head.buf.len();
         let part = data.get(..HEAD).unwrap_or(data);
         self.head.buf.extend_from_slice(part);

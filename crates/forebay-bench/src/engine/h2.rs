@@ -3,10 +3,10 @@
 use super::conn::{Conn, Flight};
 use super::worker::{Ctx, append_limited};
 use crate::record::Failure;
-use forebay_http::h2::frame::{self, Code, Header, flag, kind, setting};
-use forebay_http::h2::hpack::{Decoder, Label, Sink};
-use forebay_http::h2::frame::{HEADER_LEN, INITIAL_WINDOW, MAX_FRAME, MAX_WINDOW, PREFACE};
 use forebay_http::field::Name;
+use forebay_http::h2::frame::{self, Code, Header, flag, kind, setting};
+use forebay_http::h2::frame::{HEADER_LEN, INITIAL_WINDOW, MAX_FRAME, MAX_WINDOW, PREFACE};
+use forebay_http::h2::hpack::{Decoder, Label, Sink};
 
 /// Windows that we grant: large enough never to be what limits.
 const WINDOW: u32 = 1 << 30;
@@ -104,7 +104,9 @@ impl H2 {
 
     /// Whether another stream may be opened.
     pub fn has_room(&self, parallel: usize) -> bool {
-        !self.goaway && self.streams.len() < parallel.min(self.max_streams) && self.next_id < MAX_WINDOW as u32 - 2
+        !self.goaway
+            && self.streams.len() < parallel.min(self.max_streams)
+            && self.next_id < MAX_WINDOW as u32 - 2
     }
 
     /// Whether the peer wants the connection to end.
@@ -168,7 +170,8 @@ impl H2 {
 
     fn end_stream(&mut self, ctx: &mut Ctx<'_>, at: usize) {
         let mut stream = self.streams.swap_remove(at);
-        let complete = stream.status != 0 && stream.length.is_none_or(|n| n == stream.got || ctx.is_head(stream.flight));
+        let complete =
+            stream.status != 0 && stream.length.is_none_or(|n| n == stream.got || ctx.is_head(stream.flight));
         if complete {
             ctx.answered(stream.flight, stream.status, stream.got, &stream.content);
         } else {
@@ -241,7 +244,14 @@ impl H2 {
         Ok(())
     }
 
-    fn take_data(&mut self, ctx: &mut Ctx<'_>, header: Header, content: &[u8], left: usize, out: &mut Vec<u8>) {
+    fn take_data(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        header: Header,
+        content: &[u8],
+        left: usize,
+        out: &mut Vec<u8>,
+    ) {
         let n = content.len() as u64;
         self.unreported += n;
         if self.unreported >= REOPEN {
@@ -272,7 +282,13 @@ impl H2 {
         }
     }
 
-    fn frame(&mut self, ctx: &mut Ctx<'_>, header: &Header, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
+    fn frame(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        header: &Header,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
         if self.block.is_some() && header.kind != kind::CONTINUATION {
             return Err(Failure::Protocol);
         }
@@ -299,7 +315,9 @@ impl H2 {
                 self.block = Some((header.stream, header.flags, block.to_vec()));
             }
             kind::CONTINUATION => {
-                let Some((stream, flags, mut block)) = self.block.take() else { return Err(Failure::Protocol) };
+                let Some((stream, flags, mut block)) = self.block.take() else {
+                    return Err(Failure::Protocol);
+                };
                 if stream != header.stream || block.len() + payload.len() > BLOCK {
                     return Err(Failure::Protocol);
                 }
@@ -339,7 +357,9 @@ impl H2 {
                 let n = i64::from(frame::number(payload).ok_or(Failure::Protocol)? & 0x7fff_ffff);
                 if header.stream == 0 {
                     self.window = self.window.saturating_add(n);
-                } else if let Some(stream) = self.position(header.stream).and_then(|at| self.streams.get_mut(at)) {
+                } else if let Some(stream) =
+                    self.position(header.stream).and_then(|at| self.streams.get_mut(at))
+                {
                     stream.window = stream.window.saturating_add(n);
                 }
                 self.send_bodies(ctx, out);
@@ -350,7 +370,13 @@ impl H2 {
         Ok(())
     }
 
-    fn settings(&mut self, ctx: &Ctx<'_>, header: &Header, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
+    fn settings(
+        &mut self,
+        ctx: &Ctx<'_>,
+        header: &Header,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
         if header.has(flag::ACK) {
             return Ok(());
         }
@@ -365,7 +391,9 @@ impl H2 {
                     self.initial_window = i64::from(value);
                     self.streams.iter_mut().for_each(|s| s.window += change);
                 }
-                setting::MAX_FRAME_SIZE if (16_384..=16_777_215).contains(&value) => self.max_frame = value as usize,
+                setting::MAX_FRAME_SIZE if (16_384..=16_777_215).contains(&value) => {
+                    self.max_frame = value as usize
+                }
                 setting::INITIAL_WINDOW_SIZE | setting::MAX_FRAME_SIZE => return Err(Failure::Protocol),
                 _ => {}
             }
@@ -408,7 +436,12 @@ impl H2 {
 
 impl Conn {
     /// Hands bytes to the HTTP/2 state, whose answers go to what is to be sent.
-    pub fn h2_bytes(&mut self, ctx: &mut Ctx<'_>, plain_out: &mut Vec<u8>, data: &[u8]) -> Result<(), Failure> {
+    pub fn h2_bytes(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        plain_out: &mut Vec<u8>,
+        data: &[u8],
+    ) -> Result<(), Failure> {
         let Some(h2) = self.h2.as_deref_mut() else { return Err(Failure::Protocol) };
         h2.bytes(ctx, data, plain_out)
     }

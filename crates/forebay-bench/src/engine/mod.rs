@@ -111,7 +111,9 @@ pub fn run(load: &Load, mut tick: impl FnMut(&[Sample]) -> bool) -> Result<Outco
         let start = clock();
         let from = start + load.warmup.as_nanos() as u64;
         let end = match load.stop {
-            crate::load::Stop::After(time) | crate::load::Stop::Count(_, Some(time)) => from + time.as_nanos() as u64,
+            crate::load::Stop::After(time) | crate::load::Stop::Count(_, Some(time)) => {
+                from + time.as_nanos() as u64
+            }
             crate::load::Stop::Count(_, None) => u64::MAX / 2,
         };
         let _ = times.set(Times { start, from, end });
@@ -132,7 +134,8 @@ pub fn run(load: &Load, mut tick: impl FnMut(&[Sample]) -> bool) -> Result<Outco
             }
             outcome.samples.append(&mut new);
         }
-        let ended = handles.into_iter().map(|h| h.join().map_err(|_| Error::Usage("a thread panicked".into()))?);
+        let ended =
+            handles.into_iter().map(|h| h.join().map_err(|_| Error::Usage("a thread panicked".into()))?);
         ended.collect::<Result<Vec<_>, Error>>()
     })?;
     let mut measured = 0;

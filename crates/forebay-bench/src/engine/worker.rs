@@ -3,10 +3,10 @@
 use super::conn::{Body, Conn, Flight, Phase, connect};
 use super::h1::Template;
 use super::h2::H2;
-use super::{ThreadResult, TICK, Times};
+use super::{TICK, ThreadResult, Times};
+use crate::histogram::Coarse;
 use crate::load::{Load, Protocol, Stop};
 use crate::record::{Failure, Record, Sample, ThreadUse};
-use crate::histogram::Coarse;
 use crate::schedule::Schedule;
 use crate::{Error, clock, thread_cpu};
 use rustix::event::{Timespec, epoll};
@@ -209,6 +209,14 @@ impl Ctx<'_> {
         }
     }
 
+    /// Whether a request of an open loop should have left.
+    fn open_due(&self, now: u64) -> bool {
+        self.schedule.is_some()
+            && self.next_due <= now
+            && self.next_due < self.times.end
+            && self.budget != Some(0)
+    }
+
     fn may_issue(&self) -> bool {
         self.issuing && self.budget != Some(0)
     }
@@ -231,8 +239,14 @@ pub struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    pub fn new(load: &'a Load, index: usize, threads: usize, sender: Sender<Sample>) -> Result<Worker<'a>, Error> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| Error::Io("epoll".into(), e.into()))?;
+    pub fn new(
+        load: &'a Load,
+        index: usize,
+        threads: usize,
+        sender: Sender<Sample>,
+    ) -> Result<Worker<'a>, Error> {
+        let epoll =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| Error::Io("epoll".into(), e.into()))?;
         let share = |n: u64| n / threads as u64 + u64::from((index as u64) < n % threads as u64);
         let span = match load.stop {
             Stop::After(time) | Stop::Count(_, Some(time)) => (time + load.warmup).as_nanos() as u64,
@@ -345,7 +359,7 @@ impl<'a> Worker<'a> {
             if over || (!self.ctx.issuing || spent) && self.ctx.in_flight == 0 {
                 break;
             }
-            while self.ctx.issuing && self.ctx.next_due <= now && self.ctx.schedule.is_some() {
+            while self.ctx.issuing && self.ctx.open_due(now) {
                 let Some(slot) = self.free.pop_front() else { break };
                 if let Some(conn) = self.conns.get_mut(slot as usize) {
                     conn.in_free = false;
@@ -374,7 +388,7 @@ impl<'a> Worker<'a> {
                 (last_tick, last_cpu, next_tick) = (now, cpu, now + TICK);
             }
             let mut until = next_tick.min(next_scan);
-            if !self.free.is_empty() && self.ctx.schedule.is_some() && self.ctx.issuing {
+            if !self.free.is_empty() && self.ctx.issuing && self.ctx.open_due(u64::MAX) {
                 until = until.min(self.ctx.next_due);
             }
             if let Some(Reverse((at, _))) = self.timers.peek() {
@@ -394,8 +408,9 @@ impl<'a> Worker<'a> {
             }
         }
         self.ctx.now = clock();
-        let (end, used) = stopped
-            .unwrap_or_else(|| (self.ctx.last_answer.max(times.from), usage.unwrap_or_else(Usage::now).until_now()));
+        let (end, used) = stopped.unwrap_or_else(|| {
+            (self.ctx.last_answer.max(times.from), usage.unwrap_or_else(Usage::now).until_now())
+        });
         self.leave();
         let cpu = thread_cpu();
         self.report(last_tick, cpu.saturating_sub(last_cpu));
@@ -582,7 +597,8 @@ impl<'a> Worker<'a> {
                 h2.send(ctx, work, plain);
             } else {
                 conn.flights.push_back(work);
-                if conn.flights.len() == 1 && conn.tls.is_none() && load.parallel == 1 && conn.out.is_empty() {
+                if conn.flights.len() == 1 && conn.tls.is_none() && load.parallel == 1 && conn.out.is_empty()
+                {
                     direct = Some(request.h1.as_slice());
                     break;
                 }
@@ -867,7 +883,10 @@ impl<'a> Worker<'a> {
             }
             break;
         }
-        if handshaking && let Some(tls) = &conn.tls && !tls.is_handshaking() {
+        if handshaking
+            && let Some(tls) = &conn.tls
+            && !tls.is_handshaking()
+        {
             ctx.record.handshake.record(ctx.now.saturating_sub(conn.since));
             flush_tls(ctx, conn)?;
             if !ended {
@@ -1034,7 +1053,8 @@ struct Usage {
 
 impl Usage {
     fn now() -> Usage {
-        let text = |name: &str| std::fs::read_to_string(format!("/proc/thread-self/{name}")).unwrap_or_default();
+        let text =
+            |name: &str| std::fs::read_to_string(format!("/proc/thread-self/{name}")).unwrap_or_default();
         let delay = text("schedstat").split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
         let status = text("status");
         let field = |name: &str| {

@@ -127,11 +127,21 @@ impl Plot {
         }
         for (i, line) in self.lines.iter().enumerate() {
             let color = COLORS[i % COLORS.len()];
-            let path: Vec<String> = line.points.iter().map(|(a, b)| format!("{:.1},{:.1}", x(*a), y(*b))).collect();
-            let _ = write!(s, "<polyline fill=\"none\" stroke=\"{color}\" stroke-width=\"1.8\" points=\"{}\"/>", path.join(" "));
+            let path: Vec<String> =
+                line.points.iter().map(|(a, b)| format!("{:.1},{:.1}", x(*a), y(*b))).collect();
+            let _ = write!(
+                s,
+                "<polyline fill=\"none\" stroke=\"{color}\" stroke-width=\"1.8\" points=\"{}\"/>",
+                path.join(" ")
+            );
             if line.points.len() <= 12 {
                 for (a, b) in &line.points {
-                    let _ = write!(s, "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{color}\"/>", x(*a), y(*b));
+                    let _ = write!(
+                        s,
+                        "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{color}\"/>",
+                        x(*a),
+                        y(*b)
+                    );
                 }
             }
             let at = WIDTH - RIGHT - 150.0 * (self.lines.len() - i) as f64;
@@ -184,7 +194,16 @@ pub fn by_percentile(lines: &[(&str, &Histogram)]) -> Plot {
             })
             .collect(),
     };
-    let ticks = [(0.0, 0.0), (0.301, 50.0), (1.0, 90.0), (2.0, 99.0), (3.0, 99.9), (4.0, 99.99), (5.0, 99.999), (6.0, 99.9999)];
+    let ticks = [
+        (0.0, 0.0),
+        (0.301, 50.0),
+        (1.0, 90.0),
+        (2.0, 99.0),
+        (3.0, 99.9),
+        (4.0, 99.99),
+        (5.0, 99.999),
+        (6.0, 99.9999),
+    ];
     Plot {
         title: "Latency by percentile".into(),
         x_label: "percentile".into(),
@@ -237,7 +256,13 @@ pub fn report(report: &Report) -> String {
             log: true,
             ..Plot::default()
         },
-        Plot { title: "CPUs in use".into(), x_label: seconds(), y_label: "CPUs".into(), lines: cpu, ..Plot::default() },
+        Plot {
+            title: "CPUs in use".into(),
+            x_label: seconds(),
+            y_label: "CPUs".into(),
+            lines: cpu,
+            ..Plot::default()
+        },
     ];
     for plot in plots {
         body.push_str(&plot.svg());

@@ -97,7 +97,13 @@ fn line(p: &Progress<'_>) -> String {
 
 /// Draws into whatever size there is; made for 80x24.
 pub fn draw(frame: &mut Frame<'_>, title: &str, p: &Progress<'_>) {
-    let rows = [Constraint::Length(1), Constraint::Length(3), Constraint::Length(10), Constraint::Min(4), Constraint::Length(1)];
+    let rows = [
+        Constraint::Length(1),
+        Constraint::Length(3),
+        Constraint::Length(10),
+        Constraint::Min(4),
+        Constraint::Length(1),
+    ];
     let [head, bar, middle, chart, foot] = Layout::vertical(rows).areas(frame.area());
     frame.render_widget(Line::from(format!(" {title}")).bold(), head);
     let share = match (p.total, p.count) {
@@ -120,7 +126,9 @@ pub fn draw(frame: &mut Frame<'_>, title: &str, p: &Progress<'_>) {
     frame.render_widget(gauge, bar);
     let [figures, latency] = Layout::horizontal([Constraint::Percentage(50); 2]).areas(middle);
     let recent: Vec<_> = p.points.iter().rev().take(10).collect();
-    let mean = |f: &dyn Fn(&crate::run::Point) -> f64| recent.iter().map(|x| f(x)).sum::<f64>() / recent.len().max(1) as f64;
+    let mean = |f: &dyn Fn(&crate::run::Point) -> f64| {
+        recent.iter().map(|x| f(x)).sum::<f64>() / recent.len().max(1) as f64
+    };
     let server = last.server_cpu.map_or("not visible".to_owned(), |c| format!("{c:.2} CPUs"));
     let errors = Line::from(format!("errors       {}", p.errors));
     let text = vec![
@@ -146,7 +154,10 @@ pub fn draw(frame: &mut Frame<'_>, title: &str, p: &Progress<'_>) {
     let data: Vec<u64> = p.points.iter().skip(skip).map(|x| x.rate as u64).collect();
     let top = data.iter().max().copied().unwrap_or(0);
     let block = Block::bordered().title(format!(" requests/s, highest {top} "));
-    frame.render_widget(Sparkline::default().block(block).data(&data).style(Style::new().fg(Color::Green)), chart);
+    frame.render_widget(
+        Sparkline::default().block(block).data(&data).style(Style::new().fg(Color::Green)),
+        chart,
+    );
     frame.render_widget(Line::from(" q or ^C: stop and show what was measured").dim(), foot);
 }
 
@@ -176,7 +187,8 @@ mod tests {
             screen.draw(|f| draw(f, "http://127.0.0.1/", &progress)).expect("drawn");
             if width == 80 {
                 let text = screen.backend().to_string();
-                for part in ["12345", "errors       7", "99.9 %", "7 s left", "^C", "requests/s, highest 199"] {
+                for part in ["12345", "errors       7", "99.9 %", "7 s left", "^C", "requests/s, highest 199"]
+                {
                     assert!(text.contains(part), "{part}: {text}");
                 }
             }

@@ -21,10 +21,19 @@ pub fn summary(report: &Report) -> String {
     let rate = record.bytes_in as f64 / seconds.max(1e-9);
     let _ = writeln!(out, "  received     {} ({}/s)", bytes_text(record.bytes_in as f64), bytes_text(rate));
     let statuses: Vec<String> = record.seen().map(|(status, n)| format!("{status}: {n}")).collect();
-    let _ = writeln!(out, "  status       {}", if statuses.is_empty() { "none".into() } else { statuses.join(", ") });
-    let failed: Vec<String> =
-        FAILURES.iter().zip(&record.failures).filter(|(_, n)| **n > 0).map(|(k, n)| format!("{k}: {n}")).collect();
-    let _ = writeln!(out, "  errors       {}", if failed.is_empty() { "none".into() } else { failed.join(", ") });
+    let _ = writeln!(
+        out,
+        "  status       {}",
+        if statuses.is_empty() { "none".into() } else { statuses.join(", ") }
+    );
+    let failed: Vec<String> = FAILURES
+        .iter()
+        .zip(&record.failures)
+        .filter(|(_, n)| **n > 0)
+        .map(|(k, n)| format!("{k}: {n}"))
+        .collect();
+    let _ =
+        writeln!(out, "  errors       {}", if failed.is_empty() { "none".into() } else { failed.join(", ") });
     if record.retried > 0 {
         let _ = writeln!(out, "  sent again   {}", record.retried);
     }
@@ -40,7 +49,8 @@ pub fn summary(report: &Report) -> String {
     let _ = writeln!(out, "\n");
     latencies(&mut out, report);
     let _ = writeln!(out);
-    let busiest = outcome.threads.iter().map(|t| t.cpu_time as f64 / t.wall.max(1) as f64).fold(0.0, f64::max);
+    let busiest =
+        outcome.threads.iter().map(|t| t.cpu_time as f64 / t.wall.max(1) as f64).fold(0.0, f64::max);
     let _ = writeln!(
         out,
         "  client CPU   {:.2} us a request, busiest thread {:.0} %",
@@ -101,7 +111,8 @@ fn latencies(out: &mut String, report: &Report) {
     let _ = writeln!(out);
     if open {
         let late = record.lateness.quantile(0.99);
-        let _ = writeln!(out, "  99 % of the requests left within {} of when they could", duration_text(late));
+        let _ =
+            writeln!(out, "  99 % of the requests left within {} of when they could", duration_text(late));
     }
 }
 
@@ -120,7 +131,14 @@ pub fn hgrm(h: &Histogram) -> String {
             if count >= h.len() {
                 break;
             }
-            let _ = writeln!(out, "{:12.3} {:14.12} {:10} {:14.2}", ms(value), reached.min(q.max(0.0)), count, 1.0 / (1.0 - q));
+            let _ = writeln!(
+                out,
+                "{:12.3} {:14.12} {:10} {:14.2}",
+                ms(value),
+                reached.min(q.max(0.0)),
+                count,
+                1.0 / (1.0 - q)
+            );
             last = count;
         }
         // Five steps for each halving of what is left.
@@ -133,7 +151,8 @@ pub fn hgrm(h: &Histogram) -> String {
         }
     }
     let _ = writeln!(out, "{:12.3} {:14.12} {:10} {:>14}", ms(h.max()), 1.0, h.len(), "inf");
-    let _ = writeln!(out, "#[Mean    = {:12.3}, StdDeviation   = {:12.3}]", h.mean() / 1e6, h.deviation() / 1e6);
+    let _ =
+        writeln!(out, "#[Mean    = {:12.3}, StdDeviation   = {:12.3}]", h.mean() / 1e6, h.deviation() / 1e6);
     let _ = writeln!(out, "#[Max     = {:12.3}, Total count    = {:12}]", ms(h.max()), h.len());
     let _ = writeln!(out, "#[Buckets = {:12}, SubBuckets     = {:12}]", 32, 2048);
     out

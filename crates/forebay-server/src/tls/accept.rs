@@ -171,7 +171,9 @@ fn choose(t: &Rc<Thread>, req: &mut Request, hello: Hello) -> bool {
         || req.address_in(&conf).is_some_and(|a| a.options.http2);
     let config = match tls(server) {
         Some(tls) if tls.reject => Err((UNRECOGNIZED_NAME, String::new())),
-        Some(tls) if tls.dynamic.is_empty() => Ok(if http2 { tls.config_h2.clone() } else { tls.config.clone() }),
+        Some(tls) if tls.dynamic.is_empty() => {
+            Ok(if http2 { tls.config_h2.clone() } else { tls.config.clone() })
+        }
         Some(tls) => {
             // The names are evaluated as for a request that has not begun.
             req.slots.clear();
