@@ -163,7 +163,7 @@ fn find(args: &RunArgs, wish: &str) -> Result<u8, Error> {
     load.stop = crate::load::Stop::After(args.load.duration);
     load.drain = Some(within * 2);
     let quiet = args.quiet;
-    let (best, tried, limited) =
+    let run::Limit { rate: best, tried, client_limited: limited } =
         run::find_limit(&load, server.as_ref(), quantile, within, |rate, at, passed| {
             if !quiet {
                 eprintln!(

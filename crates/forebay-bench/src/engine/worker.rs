@@ -92,7 +92,7 @@ impl Ctx<'_> {
                 if due > self.now || due >= self.times.end {
                     return None;
                 }
-                self.next_due = self.times.start + schedule.next();
+                self.next_due = self.times.start + schedule.following();
                 due
             }
         };
@@ -322,7 +322,7 @@ impl<'a> Worker<'a> {
         self.ctx.times = times;
         self.ctx.now = clock();
         if let Some(schedule) = &mut self.ctx.schedule {
-            self.ctx.next_due = times.start + schedule.next();
+            self.ctx.next_due = times.start + schedule.following();
         }
         for slot in 0..self.conns.len() as u32 {
             self.start(slot);
@@ -447,7 +447,7 @@ impl<'a> Worker<'a> {
                 ctx.failed(flight, Failure::Unanswered);
             }
             if let Some(schedule) = &mut ctx.schedule {
-                ctx.next_due = ctx.times.start + schedule.next();
+                ctx.next_due = ctx.times.start + schedule.following();
             }
             if let Some(left) = &mut ctx.budget {
                 *left -= 1;
@@ -535,7 +535,7 @@ impl<'a> Worker<'a> {
         let Some(conn) = conns.get_mut(slot as usize) else { return };
         let load = ctx.load;
         let open = conn.phase == Phase::Open;
-        if !open && conn.phase != Phase::Closed || conn.first.is_some() && !open {
+        if !open && (conn.phase != Phase::Closed || conn.first.is_some()) {
             return;
         }
         if ctx.think > 0 && ctx.schedule.is_none() && conn.gate > ctx.now {
