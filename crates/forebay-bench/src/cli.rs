@@ -163,7 +163,7 @@ fn find(args: &RunArgs, wish: &str) -> Result<u8, Error> {
     load.stop = crate::load::Stop::After(args.load.duration);
     load.drain = Some(within * 2);
     let quiet = args.quiet;
-    let (best, tried, limited) =
+    let run::Limit { rate: best, tried, client_limited: limited } =
         run::find_limit(&load, server.as_ref(), quantile, within, |rate, at, passed| {
             if !quiet {
                 eprintln!(
@@ -191,4 +191,16 @@ fn find(args: &RunArgs, wish: &str) -> Result<u8, Error> {
         println!("note: beyond that the client was the limit; the server may hold more");
     }
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        use clap::CommandFactory;
+        Line::command().debug_assert();
+        assert!(LoadArgs::plain().connections == 50);
+    }
 }

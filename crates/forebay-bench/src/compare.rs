@@ -138,7 +138,7 @@ impl Configured {
 }
 
 /// A server's process that ends with this value.
-pub struct Started(Child);
+pub struct Started(Child, std::fs::File);
 
 impl Started {
     /// Starts `PROGRAM -c CONF` in the foreground.
@@ -156,8 +156,11 @@ impl Started {
         if !text.lines().any(|l| l.trim_start().starts_with("daemon ")) {
             command.args(["-g", "daemon off;"]);
         }
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Started(command.spawn().map_err(Error::io(program.display()))?))
+        // What it says goes to a file: a pipe that nobody reads would stop it one day.
+        let said = tempfile::tempfile().map_err(Error::io("a temporary file"))?;
+        let copy = said.try_clone().map_err(Error::io("a temporary file"))?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(copy);
+        Ok(Started(command.spawn().map_err(Error::io(program.display()))?, said))
     }
 
     /// Its pid.
@@ -173,7 +176,10 @@ impl Started {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(10) {
             if let Ok(Some(status)) = self.0.try_wait() {
-                return Err(Error::Usage(format!("the server ended at once: {status}; try it with -t")));
+                let mut text = vec![0; 4096];
+                let read = std::os::unix::fs::FileExt::read_at(&self.1, &mut text, 0).unwrap_or(0);
+                let text = String::from_utf8_lossy(text.get(..read).unwrap_or_default()).trim().to_owned();
+                return Err(Error::Usage(format!("the server ended at once, {status}: {text}")));
             }
             if ready() {
                 return Ok(());

@@ -74,8 +74,8 @@ pub struct LoadArgs {
     #[arg(short, long)]
     pub body: Option<String>,
     /// File with [METHOD] URL [WEIGHT] lines
-    #[arg(long, value_name = "FILE")]
-    pub urls: Option<PathBuf>,
+    #[arg(long = "urls", value_name = "FILE")]
+    pub url_file: Option<PathBuf>,
     /// Access log (combined or common) whose requests are sent to the URL, in their mix
     #[arg(long, value_name = "FILE")]
     pub access_log: Option<PathBuf>,
@@ -135,7 +135,7 @@ impl LoadArgs {
 
     /// Whether files are named.
     pub fn files(&self) -> bool {
-        self.urls.is_some()
+        self.url_file.is_some()
             || self.access_log.is_some()
             || self.nginx_conf.is_some()
             || self.ca.is_some()
@@ -171,7 +171,7 @@ impl LoadArgs {
             }
             None => all.extend(parsed.into_iter().map(Wanted::get)),
         }
-        if let Some(file) = &self.urls {
+        if let Some(file) = &self.url_file {
             all.extend(sources::list(file)?);
         }
         if let Some(file) = &self.nginx_conf {

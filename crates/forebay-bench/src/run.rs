@@ -303,9 +303,20 @@ impl Gather {
     }
 }
 
+/// What [`find_limit`] found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limit {
+    /// The highest rate that was held; 0 when none was.
+    pub rate: f64,
+    /// All that was tried: rate, latency at the quantile in ns, whether it was held.
+    pub tried: Vec<(f64, u64, bool)>,
+    /// Whether the client was what ended it.
+    pub client_limited: bool,
+}
+
 /// Searches the highest open-loop rate at which the share `quantile` of requests is answered within
 /// `within`, failures at most one in a thousand. Steps up by 1.6 until it fails, then halves the distance
-/// in logarithms until it is below 4 %. Gives all that was tried: rate, latency at the quantile, passed.
+/// in logarithms until it is below 4 %.
 ///
 /// # Errors
 /// Those of [`run`], other than for a rate that this machine cannot hold, which ends the search.
@@ -315,7 +326,7 @@ pub fn find_limit(
     quantile: f64,
     within: Duration,
     mut show: impl FnMut(f64, u64, bool) -> bool,
-) -> Result<(f64, Vec<(f64, u64, bool)>, bool), Error> {
+) -> Result<Limit, Error> {
     let mut tried: Vec<(f64, u64, bool)> = Vec::new();
     let (mut good, mut bad) = (0.0f64, f64::INFINITY);
     let mut limited = false;
@@ -334,7 +345,9 @@ pub fn find_limit(
         let at = report.outcome.record.latency.quantile(quantile);
         let record = &report.outcome.record;
         let few = record.errors() * 1000 <= record.complete;
-        let held = report.outcome.rate() >= 0.97 * rate;
+        // By chance fewer may have come than the rate says.
+        let due = rate * report.outcome.measured.as_secs_f64();
+        let held = report.outcome.record.in_time as f64 >= 0.97 * due - 3.0 * due.sqrt();
         let passed = at <= within.as_nanos() as u64 && few && held;
         limited = report.findings.iter().any(|f| f.client) && !passed;
         tried.push((rate, at, passed));
@@ -352,5 +365,5 @@ pub fn find_limit(
             () => (good * bad).sqrt(),
         };
     }
-    Ok((good, tried, limited))
+    Ok(Limit { rate: good, tried, client_limited: limited })
 }

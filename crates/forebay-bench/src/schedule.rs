@@ -59,7 +59,7 @@ impl Schedule {
 
     /// Time of the next request, ns from the start.
     #[inline]
-    pub fn next(&mut self) -> u64 {
+    pub fn following(&mut self) -> u64 {
         let at = self.time_of(self.position);
         self.step();
         at
@@ -140,7 +140,7 @@ mod tests {
         let mut all: Vec<u64> = (0..3)
             .flat_map(|i| {
                 let mut s = Schedule::new(Rate::constant(1000.0), SECOND, i, 3, 1);
-                (0..100).map(move |_| s.next()).collect::<Vec<_>>()
+                (0..100).map(move |_| s.following()).collect::<Vec<_>>()
             })
             .collect();
         all.sort_unstable();
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn poisson_has_the_rate_and_the_spread() {
         let mut s = Schedule::new(Rate { from: 1000.0, to: 1000.0, poisson: true }, SECOND, 0, 1, 7);
-        let times: Vec<f64> = (0..100_000).map(|_| s.next() as f64 / 1e6).collect();
+        let times: Vec<f64> = (0..100_000).map(|_| s.following() as f64 / 1e6).collect();
         let gaps: Vec<f64> = times.windows(2).map(|w| w[1] - w[0]).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
@@ -162,7 +162,7 @@ mod tests {
     fn ramps_rise_and_fall() {
         for (from, to) in [(100.0, 300.0), (300.0, 100.0)] {
             let mut s = Schedule::new(Rate { from, to, poisson: false }, 10 * SECOND, 0, 1, 0);
-            let times: Vec<u64> = (0..4000).map(|_| s.next()).collect();
+            let times: Vec<u64> = (0..4000).map(|_| s.following()).collect();
             let within =
                 |a: u64, b: u64| times.iter().filter(|t| (a * SECOND..b * SECOND).contains(t)).count() as f64;
             let slope = (to - from) / 10.0;

@@ -3,6 +3,7 @@
 
 mod harness;
 
+mod bench;
 mod cache;
 mod command_line;
 mod compress;

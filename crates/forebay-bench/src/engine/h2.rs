@@ -306,7 +306,7 @@ impl H2 {
                     start += 5;
                 }
                 let block = payload.get(start..end).ok_or(Failure::Protocol)?;
-                if header.stream % 2 == 0 || header.stream >= self.next_id {
+                if header.stream.is_multiple_of(2) || header.stream >= self.next_id {
                     return Err(Failure::Protocol);
                 }
                 if header.has(flag::END_HEADERS) {
@@ -380,7 +380,7 @@ impl H2 {
         if header.has(flag::ACK) {
             return Ok(());
         }
-        if payload.len() % 6 != 0 || header.stream != 0 {
+        if !payload.len().is_multiple_of(6) || header.stream != 0 {
             return Err(Failure::Protocol);
         }
         for (id, value) in frame::settings(payload) {

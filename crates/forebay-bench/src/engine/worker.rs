@@ -92,7 +92,7 @@ impl Ctx<'_> {
                 if due > self.now || due >= self.times.end {
                     return None;
                 }
-                self.next_due = self.times.start + schedule.next();
+                self.next_due = self.times.start + schedule.following();
                 due
             }
         };
@@ -209,6 +209,14 @@ impl Ctx<'_> {
         }
     }
 
+    /// Whether a request of an open loop should have left.
+    fn open_due(&self, now: u64) -> bool {
+        self.schedule.is_some()
+            && self.next_due <= now
+            && self.next_due < self.times.end
+            && self.budget != Some(0)
+    }
+
     fn may_issue(&self) -> bool {
         self.issuing && self.budget != Some(0)
     }
@@ -314,7 +322,7 @@ impl<'a> Worker<'a> {
         self.ctx.times = times;
         self.ctx.now = clock();
         if let Some(schedule) = &mut self.ctx.schedule {
-            self.ctx.next_due = times.start + schedule.next();
+            self.ctx.next_due = times.start + schedule.following();
         }
         for slot in 0..self.conns.len() as u32 {
             self.start(slot);
@@ -351,7 +359,7 @@ impl<'a> Worker<'a> {
             if over || (!self.ctx.issuing || spent) && self.ctx.in_flight == 0 {
                 break;
             }
-            while self.ctx.issuing && self.ctx.next_due <= now && self.ctx.schedule.is_some() {
+            while self.ctx.issuing && self.ctx.open_due(now) {
                 let Some(slot) = self.free.pop_front() else { break };
                 if let Some(conn) = self.conns.get_mut(slot as usize) {
                     conn.in_free = false;
@@ -380,7 +388,7 @@ impl<'a> Worker<'a> {
                 (last_tick, last_cpu, next_tick) = (now, cpu, now + TICK);
             }
             let mut until = next_tick.min(next_scan);
-            if !self.free.is_empty() && self.ctx.schedule.is_some() && self.ctx.issuing {
+            if !self.free.is_empty() && self.ctx.issuing && self.ctx.open_due(u64::MAX) {
                 until = until.min(self.ctx.next_due);
             }
             if let Some(Reverse((at, _))) = self.timers.peek() {
@@ -439,7 +447,7 @@ impl<'a> Worker<'a> {
                 ctx.failed(flight, Failure::Unanswered);
             }
             if let Some(schedule) = &mut ctx.schedule {
-                ctx.next_due = ctx.times.start + schedule.next();
+                ctx.next_due = ctx.times.start + schedule.following();
             }
             if let Some(left) = &mut ctx.budget {
                 *left -= 1;
@@ -527,7 +535,7 @@ impl<'a> Worker<'a> {
         let Some(conn) = conns.get_mut(slot as usize) else { return };
         let load = ctx.load;
         let open = conn.phase == Phase::Open;
-        if !open && conn.phase != Phase::Closed || conn.first.is_some() && !open {
+        if !open && (conn.phase != Phase::Closed || conn.first.is_some()) {
             return;
         }
         if ctx.think > 0 && ctx.schedule.is_none() && conn.gate > ctx.now {

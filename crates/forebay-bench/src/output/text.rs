@@ -60,7 +60,8 @@ pub fn summary(report: &Report) -> String {
     if let Some(server) = &report.server {
         let _ = writeln!(
             out,
-            "  server CPU   {:.2} us a request, {:.2} CPUs, {:.2} context switches a request, {} resident ({}, pid {}, {} processes)",
+            "  server CPU   {:.2} us a request, {:.2} CPUs, {:.2} context switches a request\n  server       {} resident ({}, pid {}, {} \
+             processes)",
             server.cpu_per_request / 1e3,
             server.cpus,
             server.switches_per_request,
@@ -123,7 +124,7 @@ pub fn hgrm(h: &Histogram) -> String {
     let mut q = 0.0f64;
     let mut half = 1.0f64;
     let mut last = u64::MAX;
-    while h.len() > 0 {
+    while !h.is_empty() {
         let value = h.quantile(q);
         let count = h.count_up_to(value);
         let reached = count as f64 / h.len() as f64;

@@ -1,0 +1,292 @@
+//! `bench` as people start it, beside the tools whose words it speaks.
+
+use crate::harness::PROGRAM;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Command, Stdio};
+
+/// Answers 200 with five bytes, and 404 below `/missing`.
+fn server(bind: &str) -> SocketAddr {
+    let listener = TcpListener::bind(bind).expect("bind");
+    let addr = listener.local_addr().expect("address");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let (mut buf, mut seen) = ([0; 4096], Vec::new());
+                loop {
+                    while let Some(end) = seen.windows(4).position(|w| w == b"\r\n\r\n") {
+                        let head: Vec<u8> = seen.drain(..end + 4).collect();
+                        let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
+                        let status =
+                            if head.starts_with("get /missing") { "404 Not Found" } else { "200 OK" };
+                        let keep = !head.contains(" http/1.0") || head.contains("keep-alive");
+                        let keep_text = if keep { "keep-alive" } else { "close" };
+                        let text = format!(
+                            "HTTP/1.1 {status}\r\nContent-Length: 5\r\nConnection: {keep_text}\r\n\r\nhello"
+                        );
+                        if stream.write_all(text.as_bytes()).is_err() || !keep {
+                            return;
+                        }
+                    }
+                    match stream.read(&mut buf) {
+                        Ok(n) if n > 0 => seen.extend_from_slice(&buf[..n]),
+                        _ => return,
+                    }
+                }
+            });
+        }
+    });
+    addr
+}
+
+fn run(program: &str, args: &[&str]) -> Option<(i32, String, String)> {
+    let output = Command::new(program).args(args).stdin(Stdio::null()).output().ok()?;
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    Some((output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr)))
+}
+
+fn bench(args: &[&str]) -> (i32, String, String) {
+    run(PROGRAM, &[&["bench"], args].concat()).expect("runs")
+}
+
+/// The lines with every number replaced, so that only the words are compared.
+fn words(text: &str) -> Vec<String> {
+    let word =
+        |w: &str| if w.starts_with(|c: char| c.is_ascii_digit()) { "#".to_owned() } else { w.to_owned() };
+    text.lines()
+        .map(|line| line.split_whitespace().map(word).collect::<Vec<_>>().join(" "))
+        .filter(|line| !line.is_empty())
+        .collect()
+}
+
+#[test]
+fn wrk_lines_are_those_of_wrk() {
+    let addr = server("127.0.0.1:0");
+    for path in ["", "missing"] {
+        let url = format!("http://{addr}/{path}");
+        let args = ["-t1", "-c4", "-d1s", "--latency", url.as_str()];
+        let Some((_, theirs, _)) = run("wrk", &args) else {
+            return eprintln!("skipped: wrk is not installed");
+        };
+        let (code, ours, errors) = bench(&[&["wrk"], &args[..]].concat());
+        assert_eq!(code, 0, "{errors}");
+        assert_eq!(words(&ours), words(&theirs), "{ours}\n{theirs}");
+    }
+    assert_eq!(bench(&["wrk", "-s", "x.lua", "http://127.0.0.1/"]).0, 1);
+}
+
+#[test]
+fn ab_lines_are_those_of_ab() {
+    let addr = server("127.0.0.1:0");
+    for (path, keep) in [("", false), ("", true), ("missing", false)] {
+        let url = format!("http://{addr}/{path}");
+        let mut args = vec!["-q", "-n", "200", "-c", "4"];
+        if keep {
+            args.push("-k");
+        }
+        args.push(&url);
+        let Some((_, theirs, _)) = run("ab", &args) else { return eprintln!("skipped: ab is not installed") };
+        let (code, ours, errors) = bench(&[&["ab"], &args[..]].concat());
+        assert_eq!(code, 0, "{errors}");
+        let after = |text: &str| {
+            let lines = words(text).into_iter().skip_while(|l| !l.starts_with("Server Software"));
+            lines.collect::<Vec<_>>()
+        };
+        assert_eq!(after(&ours), after(&theirs), "{ours}\n{theirs}");
+        let figure = |text: &str, name: &str| {
+            let line = text.lines().find(|l| l.starts_with(name)).unwrap_or_default();
+            line.split_whitespace().filter_map(|w| w.parse::<u64>().ok()).next()
+        };
+        for name in [
+            "Document Length:",
+            "Complete requests:",
+            "Failed requests:",
+            "HTML transferred:",
+            "Total transferred:",
+        ] {
+            assert_eq!(figure(&ours, name), figure(&theirs, name), "{name}");
+        }
+    }
+}
+
+#[test]
+fn results_for_programs_and_people() {
+    let addr = server("127.0.0.1:0");
+    let dir = tempfile::tempdir().expect("temporary");
+    let file = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+    let (html, hgrm) = (file("r.html"), file("r.hgrm"));
+    let url = format!("http://{addr}/");
+    let (code, out, errors) =
+        bench(&["-n", "500", "-c", "4", "-q", "--json", "-", "--html", &html, "--hgrm", &hgrm, &url]);
+    assert_eq!(code, 0, "{errors}");
+    let value: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((value["schema"].as_u64(), value["requests"]["ok"].as_u64()), (Some(1), Some(500)));
+    assert_eq!(value["latency_us"]["count"].as_u64(), Some(500));
+    let page = std::fs::read_to_string(&html).expect("report");
+    assert!(page.matches("<svg").count() == 4 && !page.contains("NaN") && !page.contains("src="));
+    let spectrum = std::fs::read_to_string(&hgrm).expect("spectrum");
+    assert!(spectrum.contains("Total count    =          500]"), "{spectrum}");
+}
+
+#[test]
+fn mistakes_are_told() {
+    let addr = server("127.0.0.1:0");
+    let url = format!("http://{addr}/");
+    let missing = format!("http://{addr}/missing");
+    for (args, want) in [
+        (vec!["-c", "0", &url], "whole number above 0"),
+        (vec!["http://127.0.0.1:x/"], "port is not a number"),
+        (vec!["http://192.0.2.1/"], "--i-own-this-target"),
+        (vec!["http://127.0.0.1/", "http://127.0.0.2/"], "--many-hosts"),
+        (vec!["-r", "1e9", &url], "expected requests a second"),
+        (vec!["-r", "900M", &url], "more than"),
+        (vec!["--find-limit", "99=1ms", &url], "p99=10ms"),
+        (vec!["-H", "nocolon", &url], "Name: value"),
+        (vec!["--cpus", "9999", &url], "CPU 9999"),
+    ] {
+        let (code, _, errors) = bench(&args);
+        assert!(
+            code == 1 && errors.contains(want) || code != 0 && errors.contains(want),
+            "{args:?}: {code} {errors}"
+        );
+    }
+    let (code, out, _) = bench(&["-q", "-n", "20", &missing]);
+    assert!(code == 2 && out.contains("VOID") && out.contains("status: 20"), "{code} {out}");
+    let (code, out, _) = bench(&["-q", "-d", "200ms", "http://127.0.0.1:1/"]);
+    assert!(code == 1 && out.contains("nothing was measured"), "{code} {out}");
+}
+
+/// Network namespaces joined by a bridge, removed at the end.
+struct Namespaces(Vec<String>, String);
+
+impl Namespaces {
+    fn ip(args: &str) -> bool {
+        let status =
+            Command::new("ip").args(args.split(' ')).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        status.is_ok_and(|s| s.success())
+    }
+
+    /// `None` where it is not allowed.
+    fn new() -> Option<Namespaces> {
+        let id = std::process::id() % 10_000;
+        let bridge = format!("fbr{id}");
+        let mut new = Namespaces(Vec::new(), bridge.clone());
+        if !Namespaces::ip(&format!("link add {bridge} type bridge")) {
+            return None;
+        }
+        let mut good = Namespaces::ip(&format!("addr add 10.213.77.1/24 dev {bridge}"));
+        good &= Namespaces::ip(&format!("link set {bridge} up"));
+        for i in 1..3 {
+            let name = format!("fbn{id}x{i}");
+            new.0.push(name.clone());
+            for command in [
+                format!("netns add {name}"),
+                format!("link add fbv{id}x{i} type veth peer name eth0 netns {name}"),
+                format!("link set fbv{id}x{i} master {bridge} up"),
+                format!("-n {name} addr add 10.213.77.1{i}/24 dev eth0"),
+                format!("-n {name} link set eth0 up"),
+            ] {
+                good &= Namespaces::ip(&command);
+            }
+        }
+        good.then_some(new)
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|name| {
+            Namespaces::ip(&format!("netns del {name}"));
+        });
+        Namespaces::ip(&format!("link del {}", self.1));
+    }
+}
+
+struct Agent(std::process::Child);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts an agent, below `prefix`, and waits until it listens.
+fn agent(prefix: &[&str], listen: &str, secret: &str, allow: &str) -> (Agent, String) {
+    let mut words: Vec<&str> = prefix.to_vec();
+    words.extend([PROGRAM, "bench", "agent", "--listen", listen, "--secret-file", secret, "--allow", allow]);
+    let mut child = Command::new(words[0]).args(&words[1..]).stdout(Stdio::piped()).spawn().expect("agent");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    let at = line.split_whitespace().nth(2).unwrap_or_default().trim_end_matches(',').to_owned();
+    (Agent(child), at)
+}
+
+#[test]
+fn agents_refuse_strangers_and_other_targets() {
+    let addr = server("127.0.0.1:0");
+    let dir = tempfile::tempdir().expect("temporary");
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("write");
+        path.to_string_lossy().into_owned()
+    };
+    let (good, bad) =
+        (file("a", "a secret of more than 16 bytes"), file("b", "another secret, also long enough"));
+    let (_agent, at) = agent(&[], "127.0.0.1:0", &good, "127.0.0.1");
+    let url = format!("http://{addr}/");
+    let with = |secret: &str, url: &str| {
+        bench(&["-q", "-n", "100", "-c", "4", "--agents", &at, "--secret-file", secret, url])
+    };
+    let (code, _, errors) = with(&bad, &url);
+    assert!(code == 1 && errors.contains("secret"), "{errors}");
+    let (code, _, errors) = with(&good, "http://127.0.0.2:1/");
+    assert!(code == 1 && errors.contains("was not allowed"), "{errors}");
+    let (code, _, errors) = with(&file("c", "short"), &url);
+    assert!(code == 1 && errors.contains("16 bytes"), "{errors}");
+    let (code, out, errors) = with(&good, &url);
+    assert!(code == 0 && out.contains("answered     100 "), "{out} {errors}");
+}
+
+#[test]
+fn agents_in_namespaces_merge_to_the_sum() {
+    let Some(spaces) = Namespaces::new() else {
+        return eprintln!("skipped: no right to make network namespaces");
+    };
+    let addr = server("10.213.77.1:0");
+    let dir = tempfile::tempdir().expect("temporary");
+    let secret = dir.path().join("s");
+    std::fs::write(&secret, "a secret of more than 16 bytes").expect("write");
+    let secret = secret.to_string_lossy().into_owned();
+    let started: Vec<_> = spaces
+        .0
+        .iter()
+        .enumerate()
+        .map(|(i, name)| {
+            let listen = format!("10.213.77.1{}:7700", i + 1);
+            agent(&["ip", "netns", "exec", name], &listen, &secret, "10.213.77.1")
+        })
+        .collect();
+    let list = started.iter().map(|(_, at)| at.as_str()).collect::<Vec<_>>().join(",");
+    let url = format!("http://{addr}/");
+    let (code, out, errors) = bench(&[
+        "-q",
+        "-n",
+        "1001",
+        "-c",
+        "7",
+        "--json",
+        "-",
+        "--agents",
+        &list,
+        "--secret-file",
+        &secret,
+        &url,
+    ]);
+    assert_eq!(code, 0, "{errors}");
+    let value: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(value["requests"]["ok"].as_u64(), Some(1001));
+    assert_eq!(value["latency_us"]["count"].as_u64(), Some(1001));
+    assert_eq!(value["bytes"]["content"].as_u64(), Some(5005));
+    assert_eq!(value["connections_made"].as_u64(), Some(7));
+}
