@@ -73,7 +73,7 @@ pub struct LoadArgs {
     /// Content to send, or @FILE
     #[arg(short, long)]
     pub body: Option<String>,
-    /// File with [METHOD] URL [WEIGHT] lines
+    /// File with lines `[METHOD] URL [WEIGHT]`
     #[arg(long = "urls", value_name = "FILE")]
     pub url_file: Option<PathBuf>,
     /// Access log (combined or common) whose requests are sent to the URL, in their mix
