@@ -302,7 +302,11 @@ fn stopping_early_keeps_what_was_measured() {
 }
 
 /// nginx with a plain, a cleartext HTTP/2 and a TLS server.
-struct Nginx(std::process::Child, tempfile::TempDir, [u16; 3]);
+struct Nginx(
+    std::process::Child,
+    #[expect(dead_code, reason = "removed when it ends")] tempfile::TempDir,
+    [u16; 3],
+);
 
 impl Drop for Nginx {
     fn drop(&mut self) {
