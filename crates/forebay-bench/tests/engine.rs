@@ -304,7 +304,7 @@ fn stopping_early_keeps_what_was_measured() {
 /// nginx with a plain, a cleartext HTTP/2 and a TLS server.
 struct Nginx(
     std::process::Child,
-    #[allow(dead_code, reason = "lives as long as the server")] tempfile::TempDir,
+    #[expect(dead_code, reason = "removed when it ends")] tempfile::TempDir,
     [u16; 3],
 );
 
