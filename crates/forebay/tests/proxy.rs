@@ -117,3 +117,47 @@ fn a_large_body_goes_through_a_file() {
     });
     server.wait_for_log("a client request body is buffered to a temporary file", 1);
 }
+
+/// Each piece reaches the upstream before the next is sent: a wait for the client's bytes ends with their first event.
+#[test]
+fn an_unbuffered_upload_passes_piece_by_piece() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+    let up = listener.local_addr().expect("an address");
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut seen = Vec::new();
+        let mut piece = [0; 4096];
+        while !seen.ends_with(b"\r\n0\r\n\r\n") {
+            let n = stream.read(&mut piece).expect("bytes");
+            assert!(n > 0, "the upload ended early");
+            seen.extend_from_slice(&piece[..n]);
+            let _ = tell.send(seen.len());
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood").expect("an answer");
+    });
+    let server = Server::start(&format!(
+        "worker_processes 1;\nevents {{}}\nhttp {{ access_log off; server {{ listen 127.0.0.1:%PORT0%; location / {{ \
+         proxy_pass http://{up}; proxy_request_buffering off; }} }} }}\n"
+    ));
+    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
+    client.set_read_timeout(Some(crate::harness::DEADLINE)).expect("a timeout");
+    client
+        .write_all(b"PUT / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n")
+        .expect("a head");
+    let mut seen = 0;
+    for i in 0..6 {
+        client.write_all(format!("4\r\np{i:03}\r\n").as_bytes()).expect("a piece");
+        let before = seen;
+        while seen < before + 9 {
+            seen = told.recv_timeout(crate::harness::DEADLINE).expect("the piece at the upstream");
+            if before == 0 && seen > 9 {
+                break;
+            }
+        }
+    }
+    client.write_all(b"0\r\n\r\n").expect("the end");
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("good"), "{answer}");
+}
