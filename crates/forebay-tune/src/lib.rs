@@ -2,7 +2,10 @@
 //! lines to keep and what may be claimed. `model` is the regression that it learns with, `stats` the intervals.
 
 pub mod design;
+pub mod knobs;
 pub mod model;
+pub mod patch;
 pub mod random;
 pub mod search;
 pub mod stats;
+pub mod sysctl;
