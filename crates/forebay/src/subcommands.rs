@@ -1,4 +1,4 @@
-//! What is this program's own: `bench`, `check`, `doctor`, `explain`, `fmt`, `serve`.
+//! What is this program's own: `bench`, `check`, `doctor`, `explain`, `fmt`, `serve`, `tune`.
 
 use crate::cli::Options;
 use crate::{check, doctor, explain, fmt, serve};
@@ -34,11 +34,14 @@ enum Wish {
     /// Load a server and measure it
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
+    /// Find faster settings by measuring
+    #[command(disable_help_flag = true)]
+    Tune(BenchArgs),
     /// Serve a folder, or the demo site, without a configuration
     Serve(ServeArgs),
 }
 
-/// `forebay bench` reads its arguments itself.
+/// `forebay bench` and `forebay tune` read their arguments themselves.
 #[derive(Args)]
 struct BenchArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -156,6 +159,7 @@ pub fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         Wish::Doctor(args) => doctor::main(args),
         Wish::Fmt(args) => fmt::main(&args),
         Wish::Bench(args) => forebay_bench::cli::main(args.rest),
+        Wish::Tune(args) => forebay_tune::cli::main(args.rest),
         Wish::Serve(args) => serve::main(&args, arguments, titled),
     }
 }
