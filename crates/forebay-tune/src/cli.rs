@@ -358,6 +358,7 @@ fn tune(args: &RunArgs) -> Result<(), String> {
         seed: args.seed,
         http2: args.http2,
         gzip: source.view().any_on("gzip"),
+        close: false,
         access_log: args.access_log.clone(),
     };
     let conf = copy.write(&source, &[])?;
@@ -373,7 +374,9 @@ fn tune(args: &RunArgs) -> Result<(), String> {
         println!("Nothing to try: all that could matter for this load is so already.");
         return Ok(());
     }
-    let planned = ((args.budget.as_secs_f64() / 3.0) as usize).clamp(60, 200);
+    // Short runs are noisy, few runs prove nothing: first a hundred short ones, then longer ones, then more.
+    let seconds = args.budget.as_secs_f64();
+    let planned = ((seconds / 3.0).min(200.0).max((seconds / 0.6).min(100.0)) as usize).max(60);
     let what = if args.server == Which::Nginx { "nginx" } else { "Forebay" };
     let proxied = targets.iter().filter(|t| t.proxied).count();
     let about = format!(

@@ -46,11 +46,16 @@ impl Result<'_> {
         format!("{}: {}", a.knob.name, text.trim_end_matches(';'))
     }
 
+    /// What only the model says is no proof: runs with and without the line are.
+    fn proven(line: &Line) -> bool {
+        line.proven && line.pairs >= 2
+    }
+
     /// Kept or not, and why.
     pub fn verdict(&self, line: &Line) -> &'static str {
         match () {
             () if line.kept && !self.report.proven => "not proposed: the whole is not proven",
-            () if line.proven => "kept",
+            () if Self::proven(line) => "kept",
             () if line.kept => "kept as part of the group",
             () if line.gain.high < 0.0 => "rejected: worse",
             () if line.gain.high < 0.01 => "rejected: no effect",
@@ -60,7 +65,7 @@ impl Result<'_> {
 
     /// Why a line is in tuned.conf.
     pub fn reason(&self, line: &Line) -> String {
-        let group = if line.proven { "" } else { ", as part of the group" };
+        let group = if Self::proven(line) { "" } else { ", as part of the group" };
         format!("forebay tune: {} {}, {} pairs{group}", gain(&line.gain), self.goal, line.pairs)
     }
 
@@ -130,7 +135,7 @@ impl Result<'_> {
             .iter()
             .map(|l| {
                 json!({"knob": self.active[l.knob].knob.name, "setting": self.name(l), "gain": interval(&l.gain),
-                       "pairs": l.pairs, "kept": l.kept && self.report.proven, "proven": l.proven,
+                       "pairs": l.pairs, "kept": l.kept && self.report.proven, "proven": Self::proven(l),
                        "verdict": self.verdict(l)})
             })
             .collect();

@@ -161,7 +161,10 @@ impl<'t> View<'t> {
     /// Inserts a directive as the first one of a block, or of the main file.
     pub fn insert(&self, block: Option<usize>, text: &str) -> Edit {
         let Some(b) = block else {
-            return Edit { file: self.main, start: 0, end: 0, text: format!("{text}\n") };
+            // Before the first directive: what comments say at the top of a file is about the file.
+            let first = self.children(None).map(|n| self.span(n)).find(|s| s.file == self.main);
+            let at = first.map_or(0, |s| s.start);
+            return Edit { file: self.main, start: at, end: at, text: format!("{text}\n") };
         };
         let at = self.nodes[b].d.end;
         let first = self.children(Some(b)).find(|n| self.span(*n).file == at.file && self.span(*n).line > at.line);

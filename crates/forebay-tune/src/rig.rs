@@ -171,6 +171,8 @@ pub struct Manner {
     pub http2: bool,
     /// Take compressed answers.
     pub gzip: bool,
+    /// A new connection for each request.
+    pub close: bool,
     /// An access log whose requests replace those of the targets.
     pub access_log: Option<PathBuf>,
 }
@@ -193,6 +195,9 @@ pub fn load(targets: &[Target], manner: &Manner) -> Result<Load, String> {
             w.fields.extend(base.host.clone().map(|h| ("Host".to_owned(), h)));
         }
     }
+    if manner.close {
+        Load::close_each(&mut wanted);
+    }
     if manner.gzip {
         for w in &mut wanted {
             w.fields.push(("Accept-Encoding".into(), "gzip".into()));
@@ -201,6 +206,7 @@ pub fn load(targets: &[Target], manner: &Manner) -> Result<Load, String> {
     let protocol = if manner.http2 { Protocol::Http2 } else { Protocol::Http1 };
     let mut load = Load::new(&wanted, protocol, Order::Mixed, manner.seed).map_err(text)?;
     load.connections = manner.connections;
+    load.per_connection = u64::from(manner.close);
     load.timeout = Duration::from_secs(5);
     load.drain = Some(Duration::from_millis(500));
     if manner.access_log.is_some() {

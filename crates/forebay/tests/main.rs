@@ -14,4 +14,5 @@ mod proxy;
 mod robustness;
 mod subcommands;
 mod tls;
+mod tune;
 mod upstream;
