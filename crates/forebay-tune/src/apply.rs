@@ -61,7 +61,7 @@ pub fn apply(source: &Source, edits: &[Edit], out: &Path, program: &Path, prefix
         return Err(format!("the tuned configuration is refused, the old one is back: {text}"));
     }
     if let Err(text) = server(program, prefix, &source.path, &["-s", "reload"]) {
-        println!("Not reloaded (does the server run?): {text}");
+        say!("Not reloaded (does the server run?): {text}");
     }
     Ok(())
 }
@@ -99,8 +99,8 @@ pub fn rollback(out: &Path) -> Result<(), String> {
     let _ = std::fs::remove_file(&file);
     let (Some(program), Some(conf)) = (note["program"].as_str(), note["conf"].as_str()) else { return Ok(()) };
     if let Err(text) = server(Path::new(program), note["prefix"].as_str().map(Path::new), Path::new(conf), &["-s", "reload"]) {
-        println!("Not reloaded (does the server run?): {text}");
+        say!("Not reloaded (does the server run?): {text}");
     }
-    println!("The old configuration is back.");
+    say!("The old configuration is back.");
     Ok(())
 }

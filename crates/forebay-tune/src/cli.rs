@@ -167,9 +167,9 @@ pub fn main(rest: Vec<OsString>) -> u8 {
 
 fn list() {
     for k in KNOBS {
-        println!("{:<26} {}", k.name, k.levels.join(" | "));
+        say!("{:<26} {}", k.name, k.levels.join(" | "));
         if let Safety::Notice(text) = k.safety {
-            println!("{:<26} note: {text}", "");
+            say!("{:<26} note: {text}", "");
         }
     }
 }
@@ -331,7 +331,7 @@ fn tune(args: &RunArgs) -> Result<(), String> {
     let _lock = lock(&state)?;
     let (journal, restored) = Journal::open(&args.sysctl_root, &state.join("journal"))?;
     if restored > 0 {
-        println!("Put back {restored} kernel settings that an earlier run had left.");
+        say!("Put back {restored} kernel settings that an earlier run had left.");
     }
     let source = Source::read(&args.conf)?;
     let io = |e: std::io::Error| format!("{}: {e}", args.out.display());
@@ -371,7 +371,7 @@ fn tune(args: &RunArgs) -> Result<(), String> {
     }
     let active = active(args, &source.view(), &targets)?;
     if active.is_empty() {
-        println!("Nothing to try: all that could matter for this load is so already.");
+        say!("Nothing to try: all that could matter for this load is so already.");
         return Ok(());
     }
     // Short runs are noisy, few runs prove nothing: first a hundred short ones, then longer ones, then more.
@@ -386,9 +386,9 @@ fn tune(args: &RunArgs) -> Result<(), String> {
         manner.connections,
         cpus()
     );
-    println!("{about}");
+    say!("{about}");
     let names: Vec<&str> = active.iter().map(|a| a.knob.name).collect();
-    println!("Trying {}: {}", active.len(), names.join(", "));
+    say!("Trying {}: {}", active.len(), names.join(", "));
     let plan = json!({"conf": source.path, "server": what, "seed": args.seed, "runs": planned, "goal": format!("{:?}", args.goal),
         "knobs": active.iter().map(|a| a.levels.iter().map(|l| l.0.clone()).collect::<Vec<_>>()).collect::<Vec<_>>()});
     let log = out.join("runs.jsonl");
@@ -398,7 +398,7 @@ fn tune(args: &RunArgs) -> Result<(), String> {
     live.past = past;
     live.journal = Some(journal);
     let first = live.prove()?;
-    println!("As it is: {:.0} requests/s, p99 {}, {:.1} us of CPU per request", first.rate, duration_text(first.p99), first.cpu);
+    say!("As it is: {:.0} requests/s, p99 {}, {:.1} us of CPU per request", first.rate, duration_text(first.p99), first.cpu);
     let knobs: Vec<Knob> = active
         .iter()
         .map(|a| Knob { name: a.knob.name.into(), levels: a.levels.len() as u8 + 1 })
@@ -406,7 +406,7 @@ fn tune(args: &RunArgs) -> Result<(), String> {
     let mut points = Vec::new();
     let mut zero = None;
     let report = search::tune(&knobs, &mut live, &Settings { runs: planned, seed: args.seed, ..Settings::default() }, &mut |e| match e {
-        Event::Phase(name, runs) => println!("-- {name}: up to {runs} runs"),
+        Event::Phase(name, runs) => say!("-- {name}: up to {runs} runs"),
         Event::Run { number, point, outcome } => {
             let moved: Vec<&str> =
                 active.iter().zip(&point).filter(|(_, l)| **l > 0).map(|(a, _)| a.knob.name).collect();
@@ -414,9 +414,9 @@ fn tune(args: &RunArgs) -> Result<(), String> {
             match outcome {
                 Run::Score(s) => {
                     let zero = *zero.get_or_insert(s);
-                    println!("{number:>4}/{planned} {:>8}  {moved}", crate::output::percent(s - zero));
+                    say!("{number:>4}/{planned} {:>8}  {moved}", crate::output::percent(s - zero));
                 }
-                Run::Infeasible(why) => println!("{number:>4}/{planned}  refused  {moved}: {why}"),
+                Run::Infeasible(why) => say!("{number:>4}/{planned}  refused  {moved}: {why}"),
             }
             points.push(point);
         }
@@ -428,13 +428,13 @@ fn tune(args: &RunArgs) -> Result<(), String> {
         Goal::Latency => "1/p99",
     };
     let result = Outcome { report: &report, active: &active, figures: &live.figures, points: &points, goal, about };
-    print!("{}", result.text());
+    say!("{}", result.text());
     let edits = write(&source, &result, &out, live.journal.as_ref())?;
-    println!("Results are in {}", out.display());
+    say!("Results are in {}", out.display());
     let _ = std::fs::remove_dir_all(&dir);
     if args.apply && report.proven && !signals::interrupted() {
         apply::apply(&source, &edits, &out, &live.program.path, args.prefix.as_deref())?;
-        println!("Applied {}; --rollback undoes it.", gain(&report.gain));
+        say!("Applied {}; --rollback undoes it.", gain(&report.gain));
     }
     Ok(())
 }

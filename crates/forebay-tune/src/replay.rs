@@ -217,7 +217,7 @@ pub fn main(args: &ReplayArgs) -> Result<(), String> {
     let mut servers = vec![("Forebay", program(Which::Forebay, None)?)];
     match program(Which::Nginx, args.nginx.as_deref()) {
         Ok(p) => servers.insert(0, ("nginx", p)),
-        Err(e) => println!("Only Forebay is measured: {e}"),
+        Err(e) => say!("Only Forebay is measured: {e}"),
     }
     let mut all = Vec::new();
     for a in chosen {
@@ -229,8 +229,8 @@ pub fn main(args: &ReplayArgs) -> Result<(), String> {
             certificate(&dir)?;
         }
         let connections = a.connections.min(args.connections as usize);
-        println!("\n{}: {}. Here: {connections} connections", a.name, a.about);
-        println!("{:<32} {:>9} {:>7}   {}", "step", "claimed", "", servers.iter().map(|(n, _)| format!("{n:>11} {:>7} {:>9} {:>9}", "", "p99", "CPU")).collect::<String>());
+        say!("\n{}: {}. Here: {connections} connections", a.name, a.about);
+        say!("{:<32} {:>9} {:>7}   {}", "step", "claimed", "", servers.iter().map(|(n, _)| format!("{n:>11} {:>7} {:>9} {:>9}", "", "p99", "CPU")).collect::<String>());
         let mut first = vec![0.0; servers.len()];
         for n in 1..=a.steps.len() {
             let s = &a.steps[n - 1];
@@ -278,7 +278,7 @@ pub fn main(args: &ReplayArgs) -> Result<(), String> {
                 all.push(json!({"article": a.name, "step": s.name, "claimed": s.claimed, "server": name, "rate": rate,
                                 "p99_ns": p99, "cpu_us": cpu, "errors": errors}));
             }
-            println!("{line}");
+            say!("{line}");
         }
     }
     let _ = std::fs::remove_dir_all(&dir);
