@@ -34,7 +34,13 @@ fn server(program: &Path, prefix: Option<&Path>, conf: &Path, more: &[&str]) -> 
 ///
 /// # Errors
 /// The server's words, or what could not be written. A server that does not run is no error.
-pub fn apply(source: &Source, edits: &[Edit], out: &Path, program: &Path, prefix: Option<&Path>) -> Result<(), String> {
+pub fn apply(
+    source: &Source,
+    edits: &[Edit],
+    out: &Path,
+    program: &Path,
+    prefix: Option<&Path>,
+) -> Result<(), String> {
     let backup = out.join("backup");
     let say = |e: std::io::Error| format!("{}: {e}", backup.display());
     std::fs::create_dir_all(&backup).map_err(say)?;
@@ -76,8 +82,12 @@ pub fn rollback(out: &Path) -> Result<(), String> {
         .ok()
         .and_then(|b| serde_json::from_slice(&b).ok())
         .ok_or_else(|| format!("nothing to undo: there is no {}", file.display()))?;
-    let files: Vec<PathBuf> =
-        note["files"].as_array().into_iter().flatten().filter_map(|f| f.as_str().map(PathBuf::from)).collect();
+    let files: Vec<PathBuf> = note["files"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|f| f.as_str().map(PathBuf::from))
+        .collect();
     let read = |p: PathBuf| std::fs::read(&p).map_err(|e| format!("{}: {e}", p.display()));
     let mut todo = Vec::new();
     for (i, path) in files.iter().enumerate() {
@@ -97,8 +107,12 @@ pub fn rollback(out: &Path) -> Result<(), String> {
         replace(path, &old)?;
     }
     let _ = std::fs::remove_file(&file);
-    let (Some(program), Some(conf)) = (note["program"].as_str(), note["conf"].as_str()) else { return Ok(()) };
-    if let Err(text) = server(Path::new(program), note["prefix"].as_str().map(Path::new), Path::new(conf), &["-s", "reload"]) {
+    let (Some(program), Some(conf)) = (note["program"].as_str(), note["conf"].as_str()) else {
+        return Ok(());
+    };
+    if let Err(text) =
+        server(Path::new(program), note["prefix"].as_str().map(Path::new), Path::new(conf), &["-s", "reload"])
+    {
         say!("Not reloaded (does the server run?): {text}");
     }
     say!("The old configuration is back.");

@@ -218,11 +218,14 @@ pub fn lock(state: &Path) -> Result<File, String> {
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
         .map_err(|_| format!("another tuner runs (lock {}); two would measure each other", path.display()))?;
     let copy = state.join("copy");
-    if let Some(pid) = std::fs::read_to_string(copy.join("server.pid")).ok().and_then(|t| t.trim().parse::<i32>().ok()) {
+    if let Some(pid) =
+        std::fs::read_to_string(copy.join("server.pid")).ok().and_then(|t| t.trim().parse::<i32>().ok())
+    {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let needle = copy.join("conf").display().to_string();
         if String::from_utf8_lossy(&line).contains(&needle) {
-            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM);
+            let _ =
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM);
         }
     }
     let _ = std::fs::remove_dir_all(&copy);
@@ -309,7 +312,13 @@ fn choose(args: &RunArgs, all: Vec<Target>) -> Vec<Target> {
 }
 
 /// Keeps what answers well as it is.
-fn probe(targets: Vec<Target>, manner: &Manner, program: &Program, conf: &Path, copy: &Copy) -> Result<Vec<Target>, String> {
+fn probe(
+    targets: Vec<Target>,
+    manner: &Manner,
+    program: &Program,
+    conf: &Path,
+    copy: &Copy,
+) -> Result<Vec<Target>, String> {
     program.test(conf)?;
     let ports: Vec<u16> = copy.ports.values().copied().collect();
     let _process = program.start(conf, &ports, &copy.place.dir.join("stderr"))?;
@@ -318,7 +327,8 @@ fn probe(targets: Vec<Target>, manner: &Manner, program: &Program, conf: &Path, 
         let mut load = rig::load(std::slice::from_ref(&t), &Manner { access_log: None, ..manner.clone() })?;
         load.connections = 1;
         load.stop = forebay_bench::load::Stop::Count(1, Some(Duration::from_secs(3)));
-        let r = forebay_bench::run::run(&load, None, |_| !signals::interrupted()).map_err(|e| e.to_string())?;
+        let r =
+            forebay_bench::run::run(&load, None, |_| !signals::interrupted()).map_err(|e| e.to_string())?;
         if r.outcome.record.errors() == 0 && r.outcome.record.ok > 0 {
             kept.push(t);
         }
@@ -394,40 +404,60 @@ fn tune(args: &RunArgs) -> Result<(), String> {
     let log = out.join("runs.jsonl");
     let past = past(args.resume, &out, &log, &plan)?;
     let left = args.budget.mul_f64(planned.saturating_sub(past.len()) as f64 / planned as f64);
-    let mut live = Live::new(&source, copy, program, active.clone(), targets, manner, args.goal, log, Instant::now() + left, planned);
+    let mut live = Live::new(
+        &source,
+        copy,
+        program,
+        active.clone(),
+        targets,
+        manner,
+        args.goal,
+        log,
+        Instant::now() + left,
+        planned,
+    );
     live.past = past;
     live.journal = Some(journal);
     let first = live.prove()?;
-    say!("As it is: {:.0} requests/s, p99 {}, {:.1} us of CPU per request", first.rate, duration_text(first.p99), first.cpu);
-    let knobs: Vec<Knob> = active
-        .iter()
-        .map(|a| Knob { name: a.knob.name.into(), levels: a.levels.len() as u8 + 1 })
-        .collect();
+    say!(
+        "As it is: {:.0} requests/s, p99 {}, {:.1} us of CPU per request",
+        first.rate,
+        duration_text(first.p99),
+        first.cpu
+    );
+    let knobs: Vec<Knob> =
+        active.iter().map(|a| Knob { name: a.knob.name.into(), levels: a.levels.len() as u8 + 1 }).collect();
     let mut points = Vec::new();
     let mut zero = None;
-    let report = search::tune(&knobs, &mut live, &Settings { runs: planned, seed: args.seed, ..Settings::default() }, &mut |e| match e {
-        Event::Phase(name, runs) => say!("-- {name}: up to {runs} runs"),
-        Event::Run { number, point, outcome } => {
-            let moved: Vec<&str> =
-                active.iter().zip(&point).filter(|(_, l)| **l > 0).map(|(a, _)| a.knob.name).collect();
-            let moved = if moved.is_empty() { "as it is".to_owned() } else { moved.join(" ") };
-            match outcome {
-                Run::Score(s) => {
-                    let zero = *zero.get_or_insert(s);
-                    say!("{number:>4}/{planned} {:>8}  {moved}", crate::output::percent(s - zero));
+    let report = search::tune(
+        &knobs,
+        &mut live,
+        &Settings { runs: planned, seed: args.seed, ..Settings::default() },
+        &mut |e| match e {
+            Event::Phase(name, runs) => say!("-- {name}: up to {runs} runs"),
+            Event::Run { number, point, outcome } => {
+                let moved: Vec<&str> =
+                    active.iter().zip(&point).filter(|(_, l)| **l > 0).map(|(a, _)| a.knob.name).collect();
+                let moved = if moved.is_empty() { "as it is".to_owned() } else { moved.join(" ") };
+                match outcome {
+                    Run::Score(s) => {
+                        let zero = *zero.get_or_insert(s);
+                        say!("{number:>4}/{planned} {:>8}  {moved}", crate::output::percent(s - zero));
+                    }
+                    Run::Infeasible(why) => say!("{number:>4}/{planned}  refused  {moved}: {why}"),
                 }
-                Run::Infeasible(why) => say!("{number:>4}/{planned}  refused  {moved}: {why}"),
+                points.push(point);
             }
-            points.push(point);
-        }
-    });
+        },
+    );
     live.end();
     let goal = match args.goal {
         Goal::Cpu => "requests per CPU second",
         Goal::Throughput => "requests/s",
         Goal::Latency => "1/p99",
     };
-    let result = Outcome { report: &report, active: &active, figures: &live.figures, points: &points, goal, about };
+    let result =
+        Outcome { report: &report, active: &active, figures: &live.figures, points: &points, goal, about };
     say!("{}", result.text());
     let edits = write(&source, &result, &out, live.journal.as_ref())?;
     say!("Results are in {}", out.display());
@@ -446,16 +476,26 @@ fn past(resume: bool, out: &Path, log: &Path, plan: &Value) -> Result<VecDeque<V
         std::fs::write(&path, format!("{plan:#}\n")).map_err(|e| format!("{}: {e}", path.display()))?;
         return Ok(VecDeque::new());
     }
-    let old: Value = std::fs::read(&path).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
+    let old: Value =
+        std::fs::read(&path).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
     if old != *plan {
         return Err(format!("--resume: {} is of another tuning", path.display()));
     }
     let file = File::open(log).map_err(|e| format!("{}: {e}", log.display()))?;
-    Ok(BufReader::new(file).lines().map_while(Result::ok).map_while(|l| serde_json::from_str(&l).ok()).collect())
+    Ok(BufReader::new(file)
+        .lines()
+        .map_while(Result::ok)
+        .map_while(|l| serde_json::from_str(&l).ok())
+        .collect())
 }
 
 /// Writes all results; gives the edits that are proposed.
-fn write(source: &Source, result: &Outcome<'_>, out: &Path, journal: Option<&Journal>) -> Result<Vec<Edit>, String> {
+fn write(
+    source: &Source,
+    result: &Outcome<'_>,
+    out: &Path,
+    journal: Option<&Journal>,
+) -> Result<Vec<Edit>, String> {
     let mut edits = Vec::new();
     let mut kernel = String::new();
     for l in result.report.lines.iter().filter(|l| l.kept && result.report.proven) {
@@ -477,9 +517,12 @@ fn write(source: &Source, result: &Outcome<'_>, out: &Path, journal: Option<&Jou
     let mut diff = String::new();
     for (path, new) in patch::changed(source, &edits) {
         let old = std::fs::read(&path).unwrap_or_default();
-        let (old, new) = (String::from_utf8_lossy(&old).into_owned(), String::from_utf8_lossy(&new).into_owned());
+        let (old, new) =
+            (String::from_utf8_lossy(&old).into_owned(), String::from_utf8_lossy(&new).into_owned());
         let name = path.display().to_string();
-        diff.push_str(&similar::TextDiff::from_lines(&old, &new).unified_diff().header(&name, &name).to_string());
+        diff.push_str(
+            &similar::TextDiff::from_lines(&old, &new).unified_diff().header(&name, &name).to_string(),
+        );
     }
     put("tuned.patch", diff.as_bytes())?;
     put("result.json", format!("{:#}\n", result.json()).as_bytes())?;

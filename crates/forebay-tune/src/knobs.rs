@@ -104,7 +104,12 @@ pub const KNOBS: &[Knob] = &[
     row("reuseport", Listen, &["reuseport", "reuseport; multi_accept on;"], Need::Cpus),
     row("multi_accept", Events, &["multi_accept off;"], Need::Nothing),
     row("sendfile", Http, &["sendfile on; tcp_nopush on;", "sendfile on; tcp_nopush off;"], Need::Files),
-    row("sendfile_max_chunk", Http, &["sendfile_max_chunk 256k;", "sendfile_max_chunk 2m;"], Need::LargeFiles),
+    row(
+        "sendfile_max_chunk",
+        Http,
+        &["sendfile_max_chunk 256k;", "sendfile_max_chunk 2m;"],
+        Need::LargeFiles,
+    ),
     notice(
         row(
             "open_file_cache",
@@ -121,7 +126,12 @@ pub const KNOBS: &[Knob] = &[
         row("access_log", AccessLog, &["buffer=64k flush=1s", "buffer=256k flush=5s"], Need::Nothing),
         "lines come late, and a crash loses those in the buffer",
     ),
-    row("keepalive_requests", Http, &["keepalive_requests 100000;", "keepalive_requests 1000;"], Need::Nothing),
+    row(
+        "keepalive_requests",
+        Http,
+        &["keepalive_requests 100000;", "keepalive_requests 1000;"],
+        Need::Nothing,
+    ),
     notice(
         row(
             "gzip_comp_level",
@@ -154,12 +164,7 @@ pub const KNOBS: &[Knob] = &[
     ),
     row("ssl_buffer_size", Http, &["ssl_buffer_size 4k;", "ssl_buffer_size 16k;"], Need::Tls),
     row("http2_chunk_size", Http, &["http2_chunk_size 16k;", "http2_chunk_size 32k;"], Need::Http2),
-    machine(row(
-        "backlog",
-        Sysctl,
-        &["net.core.somaxconn = 4096; backlog=4096"],
-        Need::Nothing,
-    )),
+    machine(row("backlog", Sysctl, &["net.core.somaxconn = 4096; backlog=4096"], Need::Nothing)),
     machine(row("tcp_rmem", Sysctl, &["net.ipv4.tcp_rmem = 4096 131072 16777216"], Need::Nothing)),
     machine(row("tcp_wmem", Sysctl, &["net.ipv4.tcp_wmem = 4096 65536 16777216"], Need::Nothing)),
     machine(row("tcp_notsent_lowat", Sysctl, &["net.ipv4.tcp_notsent_lowat = 131072"], Need::Nothing)),
@@ -204,7 +209,10 @@ mod tests {
                     Listen => statements(&level)[1..].to_vec(),
                     AccessLog => Vec::new(),
                     Sysctl => {
-                        assert!(level.split_once(" = ").is_some_and(|(n, _)| n.starts_with("net.")), "{level}");
+                        assert!(
+                            level.split_once(" = ").is_some_and(|(n, _)| n.starts_with("net.")),
+                            "{level}"
+                        );
                         Vec::new()
                     }
                 };

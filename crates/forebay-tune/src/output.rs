@@ -71,8 +71,13 @@ impl Result<'_> {
 
     /// Medians of the figures at a point.
     pub fn at(&self, point: &[u8]) -> Option<Figures> {
-        let all: Vec<Figures> =
-            self.points.iter().zip(self.figures).filter(|(p, _)| *p == point).filter_map(|(_, f)| *f).collect();
+        let all: Vec<Figures> = self
+            .points
+            .iter()
+            .zip(self.figures)
+            .filter(|(p, _)| *p == point)
+            .filter_map(|(_, f)| *f)
+            .collect();
         let mid = |f: &dyn Fn(&Figures) -> f64| median(&mut all.iter().map(f).collect::<Vec<_>>());
         (!all.is_empty()).then(|| Figures {
             rate: mid(&|f| f.rate),
@@ -89,7 +94,8 @@ impl Result<'_> {
         let mut out = String::new();
         let _ = writeln!(out, "\n{}", self.about);
         let _ = writeln!(out, "Noise of one run: {:.1} %\n", self.report.noise * 100.0);
-        let _ = writeln!(out, "{:<28} {:>10} {:>9} {:>9} {:>12}", "", "requests/s", "p50", "p99", "CPU/request");
+        let _ =
+            writeln!(out, "{:<28} {:>10} {:>9} {:>9} {:>12}", "", "requests/s", "p50", "p99", "CPU/request");
         let mut show = |name: &str, f: Option<Figures>| {
             if let Some(f) = f {
                 let (p50, p99) = (duration_text(f.p50), duration_text(f.p99));
@@ -105,7 +111,8 @@ impl Result<'_> {
             let _ = writeln!(out, "{:<52} {:<26} {}", self.name(l), gain(&l.gain), self.verdict(l));
         }
         if self.report.proven {
-            let _ = writeln!(out, "\nAll together: {} ({}), 95 % interval", gain(&self.report.gain), self.goal);
+            let _ =
+                writeln!(out, "\nAll together: {} ({}), 95 % interval", gain(&self.report.gain), self.goal);
         } else {
             let _ = writeln!(
                 out,
@@ -123,9 +130,7 @@ impl Result<'_> {
 
     /// `result.json`.
     pub fn json(&self) -> Value {
-        let interval = |i: &Interval| {
-            json!({"mid": i.mid.exp_m1(), "low": finite(i.low.exp_m1()), "high": finite(i.high.exp_m1())})
-        };
+        let interval = |i: &Interval| json!({"mid": i.mid.exp_m1(), "low": finite(i.low.exp_m1()), "high": finite(i.high.exp_m1())});
         let fig = |f: Option<Figures>| {
             f.map(|f| json!({"rate": f.rate, "p50_ns": f.p50, "p99_ns": f.p99, "cpu_us": f.cpu, "memory": f.memory}))
         };
@@ -139,8 +144,12 @@ impl Result<'_> {
                        "verdict": self.verdict(l)})
             })
             .collect();
-        let infeasible: Vec<Value> =
-            self.report.infeasible.iter().map(|(p, why)| json!({"settings": self.settings(p), "why": why})).collect();
+        let infeasible: Vec<Value> = self
+            .report
+            .infeasible
+            .iter()
+            .map(|(p, why)| json!({"settings": self.settings(p), "why": why}))
+            .collect();
         json!({"about": self.about, "goal": self.goal, "proven": self.report.proven, "gain": interval(&self.report.gain),
                "noise": self.report.noise, "could_see": self.report.could_see.exp_m1(), "lines": lines,
                "before": fig(self.at(&vec![0; self.active.len()])), "after": fig(self.at(&self.report.best)),
@@ -174,7 +183,11 @@ impl Result<'_> {
         }
         out.push_str("\n# Not tried\n\n");
         for k in KNOBS.iter().filter(|k| self.active.iter().all(|a| a.knob.name != k.name)) {
-            let why = if k.safety == Safety::Machine { "a setting of the machine, without --sysctl" } else { "already so, without effect on this load, or left out" };
+            let why = if k.safety == Safety::Machine {
+                "a setting of the machine, without --sysctl"
+            } else {
+                "already so, without effect on this load, or left out"
+            };
             let _ = writeln!(out, "- {}: {why}", k.name);
         }
         out
@@ -206,7 +219,12 @@ impl Result<'_> {
                 self.verdict(l)
             );
         }
-        let _ = write!(out, "</table><h2>Summary</h2><pre>{}</pre><h2>Not taken</h2><pre>{}</pre>", escape(&self.text()), escape(&self.rejected()));
+        let _ = write!(
+            out,
+            "</table><h2>Summary</h2><pre>{}</pre><h2>Not taken</h2><pre>{}</pre>",
+            escape(&self.text()),
+            escape(&self.rejected())
+        );
         out
     }
 
@@ -220,9 +238,17 @@ impl Result<'_> {
         if self.report.gain != Interval::default() {
             lines.push(("all together".into(), self.report.gain, "#27c"));
         }
-        let most = lines.iter().flat_map(|(_, i, _)| [i.low, i.high, i.mid]).filter(|x| x.is_finite()).map(f64::abs).fold(0.01, f64::max);
+        let most = lines
+            .iter()
+            .flat_map(|(_, i, _)| [i.low, i.high, i.mid])
+            .filter(|x| x.is_finite())
+            .map(f64::abs)
+            .fold(0.01, f64::max);
         let x = |v: f64| 560.0 + (v / most).clamp(-1.0, 1.0) * 220.0;
-        let mut svg = format!("<svg viewBox='0 0 800 {}' role=img aria-label='Gain of each line'>", lines.len() * 26 + 10);
+        let mut svg = format!(
+            "<svg viewBox='0 0 800 {}' role=img aria-label='Gain of each line'>",
+            lines.len() * 26 + 10
+        );
         for (n, (name, i, color)) in lines.iter().enumerate() {
             let y = n * 26 + 8;
             let (a, b) = (x(0.0).min(x(i.mid)), x(0.0).max(x(i.mid)));

@@ -95,7 +95,10 @@ impl<'t> View<'t> {
 
     /// Its arguments.
     pub fn args(&self, n: usize) -> Vec<String> {
-        self.nodes.get(n).map(|n| n.d.args.iter().map(|w| w.as_str().into_owned()).collect()).unwrap_or_default()
+        self.nodes
+            .get(n)
+            .map(|n| n.d.args.iter().map(|w| w.as_str().into_owned()).collect())
+            .unwrap_or_default()
     }
 
     /// Directives with this name.
@@ -167,7 +170,8 @@ impl<'t> View<'t> {
             return Edit { file: self.main, start: at, end: at, text: format!("{text}\n") };
         };
         let at = self.nodes[b].d.end;
-        let first = self.children(Some(b)).find(|n| self.span(*n).file == at.file && self.span(*n).line > at.line);
+        let first =
+            self.children(Some(b)).find(|n| self.span(*n).file == at.file && self.span(*n).line > at.line);
         let indent = match first {
             Some(c) => self.span(c).column as usize - 1,
             None => self.span(b).column as usize + 3,
@@ -206,16 +210,20 @@ impl<'t> View<'t> {
             Place::Events => {
                 // Only what is there: the table has defaults for the rest.
                 for (name, args) in statements(level) {
-                    edits.extend(self.all(name).filter(|n| self.args(*n).join(" ") != args).map(|n| {
-                        self.replace(n, &format!("{name} {args};"))
-                    }));
+                    edits.extend(
+                        self.all(name)
+                            .filter(|n| self.args(*n).join(" ") != args)
+                            .map(|n| self.replace(n, &format!("{name} {args};"))),
+                    );
                 }
             }
             Place::Http => {
                 let Some(http) = http else { return edits };
                 for (name, args) in statements(level) {
                     // Zones are made once; a second level that only differs in them is of no use.
-                    if name == "ssl_session_cache" && self.all(name).any(|n| self.args(n)[0].starts_with("shared")) {
+                    if name == "ssl_session_cache"
+                        && self.all(name).any(|n| self.args(n)[0].starts_with("shared"))
+                    {
                         return Vec::new();
                     }
                     edits.extend(self.set(Some(http), name, args));
@@ -236,7 +244,9 @@ impl<'t> View<'t> {
                 let Some(http) = http else { return edits };
                 for n in self.all("access_log").filter(|n| self.within(*n, http)) {
                     let args = self.args(n);
-                    let file = args.first().is_some_and(|a| a != "off" && !a.starts_with("syslog:") && !a.contains('$'));
+                    let file = args
+                        .first()
+                        .is_some_and(|a| a != "off" && !a.starts_with("syslog:") && !a.contains('$'));
                     let buffered = args.iter().any(|a| a.starts_with("buffer=") || a.starts_with("gzip"));
                     if file && !buffered {
                         let format = if args.len() == 1 { "combined " } else { "" };
@@ -427,9 +437,14 @@ mod tests {
 
     #[test]
     fn comments_and_layout_stay() {
-        let text = "# mine\nevents { }\nhttp {\n   sendfile  off ;   # slow disk\n   server { listen 80; }\n}\n";
+        let text =
+            "# mine\nevents { }\nhttp {\n   sendfile  off ;   # slow disk\n   server { listen 80; }\n}\n";
         let new = patched(text, "sendfile", Some("+3 %"));
-        for part in ["# mine\nevents { }\nhttp {", "sendfile on;  # +3 %   # slow disk\n", "\n   tcp_nopush on;  # +3 %\n"] {
+        for part in [
+            "# mine\nevents { }\nhttp {",
+            "sendfile on;  # +3 %   # slow disk\n",
+            "\n   tcp_nopush on;  # +3 %\n",
+        ] {
             assert!(new.contains(part), "{new}");
         }
     }
@@ -441,7 +456,12 @@ mod tests {
         assert_eq!(new.matches("reuseport").count(), 2, "{new}");
         assert!(new.contains("listen 80 reuseport; }"), "{new}");
         assert!(new.contains("listen [::]:80 reuseport;  # why\n"), "{new}");
-        assert_eq!(patched("events {}\nhttp { server { listen 80 reuseport; } }", "reuseport", None).matches("reuseport").count(), 1);
+        assert_eq!(
+            patched("events {}\nhttp { server { listen 80 reuseport; } }", "reuseport", None)
+                .matches("reuseport")
+                .count(),
+            1
+        );
     }
 
     #[test]
@@ -453,7 +473,8 @@ mod tests {
 
     #[test]
     fn deeper_occurrences_change_too() {
-        let text = "events {}\nhttp { server { keepalive_requests 1; location / { keepalive_requests 2; } } }\n";
+        let text =
+            "events {}\nhttp { server { keepalive_requests 1; location / { keepalive_requests 2; } } }\n";
         let new = patched(text, "keepalive_requests", Some("why"));
         assert!(!new.contains("requests 1;") && !new.contains("requests 2;"), "{new}");
     }
@@ -469,7 +490,9 @@ mod tests {
 
     #[test]
     fn addresses() {
-        for (a, b) in [("80", "*:80"), ("localhost", "localhost:80"), ("[::]:80", "[::]:80"), ("[::]", "[::]:80")] {
+        for (a, b) in
+            [("80", "*:80"), ("localhost", "localhost:80"), ("[::]:80", "[::]:80"), ("[::]", "[::]:80")]
+        {
             assert_eq!(normal(a), normal(b));
         }
     }

@@ -31,7 +31,13 @@ struct Article {
     steps: &'static [Step],
 }
 
-const fn step(name: &'static str, claimed: u32, main: &'static str, events: &'static str, http: &'static str) -> Step {
+const fn step(
+    name: &'static str,
+    claimed: u32,
+    main: &'static str,
+    events: &'static str,
+    http: &'static str,
+) -> Step {
     Step { name, claimed, main, events, http }
 }
 
@@ -48,7 +54,13 @@ const ARTICLES: &[Article] = &[
             step("4 workers", 3051, "worker_processes 4;", "", ""),
             step("8 workers", 5204, "worker_processes 8;", "", ""),
             step("1,024 connections", 6068, "", "worker_connections 1024;", ""),
-            step("4,096 connections, descriptors", 6350, "worker_rlimit_nofile 4096;", "worker_connections 4096;", ""),
+            step(
+                "4,096 connections, descriptors",
+                6350,
+                "worker_rlimit_nofile 4096;",
+                "worker_connections 4096;",
+                "",
+            ),
             step(
                 "open_file_cache",
                 6949,
@@ -67,7 +79,13 @@ const ARTICLES: &[Article] = &[
         size: 8192,
         steps: &[
             step("before", 16442, "worker_processes 1;", "worker_connections 768;", ""),
-            step("workers", 0, "worker_processes auto; worker_rlimit_nofile 8192;", "worker_connections 4096; multi_accept on;", ""),
+            step(
+                "workers",
+                0,
+                "worker_processes auto; worker_rlimit_nofile 8192;",
+                "worker_connections 4096; multi_accept on;",
+                "",
+            ),
             step(
                 "sendfile, open files",
                 0,
@@ -147,6 +165,9 @@ pub struct ReplayArgs {
     /// Executable of nginx
     #[arg(long, value_name = "FILE")]
     pub nginx: Option<PathBuf>,
+    /// Executable of Forebay (default: this one)
+    #[arg(long, value_name = "FILE")]
+    pub forebay: Option<PathBuf>,
     /// Write figures to a file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -191,13 +212,28 @@ fn configuration(a: &Article, steps: usize, dir: &Path, port: u16) -> String {
 
 fn certificate(dir: &Path) -> Result<(), String> {
     let out = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout"])
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-keyout",
+        ])
         .arg(dir.join("key.pem"))
         .arg("-out")
         .arg(dir.join("cert.pem"))
         .stderr(Stdio::null())
         .status();
-    if out.is_ok_and(|s| s.success()) { Ok(()) } else { Err("the openssl program is needed for a certificate".into()) }
+    if out.is_ok_and(|s| s.success()) {
+        Ok(())
+    } else {
+        Err("the openssl program is needed for a certificate".into())
+    }
 }
 
 /// Measures the ladders of articles, for nginx and Forebay in turn.
@@ -205,7 +241,8 @@ fn certificate(dir: &Path) -> Result<(), String> {
 /// # Errors
 /// There is no such article, no nginx, or a server does not start.
 pub fn main(args: &ReplayArgs) -> Result<(), String> {
-    let chosen: Vec<&Article> = ARTICLES.iter().filter(|a| args.article == "all" || args.article == a.name).collect();
+    let chosen: Vec<&Article> =
+        ARTICLES.iter().filter(|a| args.article == "all" || args.article == a.name).collect();
     if chosen.is_empty() {
         let names: Vec<&str> = ARTICLES.iter().map(|a| a.name).collect();
         return Err(format!("there is no article \"{}\"; known: {}, all", args.article, names.join(", ")));
@@ -214,7 +251,7 @@ pub fn main(args: &ReplayArgs) -> Result<(), String> {
     let _lock = lock(&state)?;
     let dir = state.join("copy");
     let io = |e: std::io::Error| format!("{}: {e}", dir.display());
-    let mut servers = vec![("Forebay", program(Which::Forebay, None)?)];
+    let mut servers = vec![("Forebay", program(Which::Forebay, args.forebay.as_deref())?)];
     match program(Which::Nginx, args.nginx.as_deref()) {
         Ok(p) => servers.insert(0, ("nginx", p)),
         Err(e) => say!("Only Forebay is measured: {e}"),
@@ -230,12 +267,22 @@ pub fn main(args: &ReplayArgs) -> Result<(), String> {
         }
         let connections = a.connections.min(args.connections as usize);
         say!("\n{}: {}. Here: {connections} connections", a.name, a.about);
-        say!("{:<32} {:>9} {:>7}   {}", "step", "claimed", "", servers.iter().map(|(n, _)| format!("{n:>11} {:>7} {:>9} {:>9}", "", "p99", "CPU")).collect::<String>());
+        say!(
+            "{:<32} {:>9} {:>7}   {}",
+            "step",
+            "claimed",
+            "",
+            servers
+                .iter()
+                .map(|(n, _)| format!("{n:>11} {:>7} {:>9} {:>9}", "", "p99", "CPU"))
+                .collect::<String>()
+        );
         let mut first = vec![0.0; servers.len()];
         for n in 1..=a.steps.len() {
             let s = &a.steps[n - 1];
             let claimed = |v: u32| if v == 0 { "-".to_owned() } else { v.to_string() };
-            let factor = |v: f64, of: f64| if v > 0.0 && of > 0.0 { format!("x{:.2}", v / of) } else { String::new() };
+            let factor =
+                |v: f64, of: f64| if v > 0.0 && of > 0.0 { format!("x{:.2}", v / of) } else { String::new() };
             let mut line = format!(
                 "{:<32} {:>9} {:>7}   ",
                 s.name,
@@ -254,8 +301,20 @@ pub fn main(args: &ReplayArgs) -> Result<(), String> {
                 let process = program.start(&conf, &[port], &dir.join("stderr"))?;
                 let _ = std::fs::write(dir.join("server.pid"), process.id().to_string());
                 let scheme = if a.tls { "https" } else { "http" };
-                let target = Target { url: format!("{scheme}://127.0.0.1:{port}/f.html"), host: None, proxied: false, size: 0 };
-                let manner = rig::Manner { connections, seed: 1, http2: false, gzip: false, close: !a.keepalive, access_log: None };
+                let target = Target {
+                    url: format!("{scheme}://127.0.0.1:{port}/f.html"),
+                    host: None,
+                    proxied: false,
+                    size: 0,
+                };
+                let manner = rig::Manner {
+                    connections,
+                    seed: 1,
+                    http2: false,
+                    gzip: false,
+                    close: !a.keepalive,
+                    access_log: None,
+                };
                 let load = rig::load(&[target], &manner)?;
                 let mut runs = Vec::new();
                 for _ in 0..3 {
@@ -265,13 +324,18 @@ pub fn main(args: &ReplayArgs) -> Result<(), String> {
                         return Ok(());
                     }
                 }
-                let mid = |f: &dyn Fn(&rig::Figures) -> f64| median(&mut runs.iter().map(f).collect::<Vec<_>>());
+                let mid =
+                    |f: &dyn Fn(&rig::Figures) -> f64| median(&mut runs.iter().map(f).collect::<Vec<_>>());
                 let (rate, p99, cpu) = (mid(&|f| f.rate), mid(&|f| f.p99 as f64), mid(&|f| f.cpu));
                 let errors: u64 = runs.iter().map(|f| f.errors).sum();
                 if n == 1 {
                     first[k] = rate;
                 }
-                line.push_str(&format!("{rate:>11.0} {:>7} {:>9} {cpu:>6.1} us", factor(rate, first[k]), duration_text(p99 as u64)));
+                line.push_str(&format!(
+                    "{rate:>11.0} {:>7} {:>9} {cpu:>6.1} us",
+                    factor(rate, first[k]),
+                    duration_text(p99 as u64)
+                ));
                 if errors > 0 {
                     line.push_str(&format!(" ({errors} failed)"));
                 }
@@ -283,7 +347,8 @@ pub fn main(args: &ReplayArgs) -> Result<(), String> {
     }
     let _ = std::fs::remove_dir_all(&dir);
     if let Some(file) = &args.json {
-        std::fs::write(file, format!("{:#}\n", json!(all))).map_err(|e| format!("{}: {e}", file.display()))?;
+        std::fs::write(file, format!("{:#}\n", json!(all)))
+            .map_err(|e| format!("{}: {e}", file.display()))?;
     }
     Ok(())
 }

@@ -125,12 +125,14 @@ impl Program {
     /// # Errors
     /// The server's words.
     pub fn test(&self, conf: &Path) -> Result<(), String> {
-        let out = self.command(conf).arg("-t").output().map_err(|e| format!("{}: {e}", self.path.display()))?;
+        let out =
+            self.command(conf).arg("-t").output().map_err(|e| format!("{}: {e}", self.path.display()))?;
         if out.status.success() {
             return Ok(());
         }
         let text = String::from_utf8_lossy(&out.stderr);
-        let line = text.lines().find(|l| l.contains("[emerg]")).or(text.lines().next()).unwrap_or("no reason given");
+        let line =
+            text.lines().find(|l| l.contains("[emerg]")).or(text.lines().next()).unwrap_or("no reason given");
         Err(line.trim().to_owned())
     }
 
@@ -148,7 +150,10 @@ impl Program {
             while TcpStream::connect(("127.0.0.1", *port)).is_err() {
                 if let Ok(Some(status)) = process.child.try_wait() {
                     let text = std::fs::read_to_string(log).unwrap_or_default();
-                    return Err(format!("the server ended ({status}): {}", text.lines().last().unwrap_or_default()));
+                    return Err(format!(
+                        "the server ended ({status}): {}",
+                        text.lines().last().unwrap_or_default()
+                    ));
                 }
                 if Instant::now() > until {
                     return Err(format!("the server does not accept at port {port}"));
@@ -223,7 +228,12 @@ pub fn load(targets: &[Target], manner: &Manner) -> Result<Load, String> {
 ///
 /// # Errors
 /// Those of forebay-bench.
-pub fn measure(load: &Load, pid: u32, warm: Duration, time: Duration) -> Result<(Figures, Option<String>), String> {
+pub fn measure(
+    load: &Load,
+    pid: u32,
+    warm: Duration,
+    time: Duration,
+) -> Result<(Figures, Option<String>), String> {
     let server = Server::of(pid);
     let mut load = load.clone();
     load.cpus = choose_cpus(server.as_ref(), 0);
@@ -331,7 +341,9 @@ impl<'s> Live<'s> {
         self.process = None;
         if let Some(j) = &self.journal {
             j.restore()?;
-            for (a, l) in self.active.iter().zip(point).filter(|(a, l)| **l > 0 && a.knob.place == Place::Sysctl) {
+            for (a, l) in
+                self.active.iter().zip(point).filter(|(a, l)| **l > 0 && a.knob.place == Place::Sysctl)
+            {
                 let text = a.levels[usize::from(*l) - 1].0.split(';').next().unwrap_or_default().to_owned();
                 if let Some((name, value)) = text.split_once(" = ") {
                     j.set(name, value)?;
@@ -448,7 +460,11 @@ impl<'s> Live<'s> {
     fn remember(&self, point: &Point, outcome: &Outcome, f: Option<Figures>) {
         let mut line = json!({"point": point});
         match outcome {
-            Outcome::Score(s) => line["score"] = json!(s),
+            Outcome::Score(s) => {
+                line["score"] = json!(s);
+                // Text loses the last bit, and the choices of a search hang on it.
+                line["bits"] = json!(s.to_bits());
+            }
             Outcome::Infeasible(why) => line["why"] = json!(why),
         }
         if let Some(f) = f {
@@ -487,8 +503,8 @@ impl Rig for Live<'_> {
                 if let (true, Some(f)) = (point.iter().all(|l| *l == 0), f) {
                     self.base.push(f);
                 }
-                return match line["score"].as_f64() {
-                    Some(s) => Outcome::Score(s),
+                return match line["bits"].as_u64() {
+                    Some(bits) => Outcome::Score(f64::from_bits(bits)),
                     None => Outcome::Infeasible(line["why"].as_str().unwrap_or_default().to_owned()),
                 };
             }

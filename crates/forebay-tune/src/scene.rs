@@ -83,7 +83,9 @@ impl Copy {
             let name = view.name(n).to_owned();
             let put = |text: String| view.replace(n, &text);
             match name.as_str() {
-                "daemon" | "pid" | "lock_file" | "master_process" | "worker_cpu_priority" => edits.push(put(String::new())),
+                "daemon" | "pid" | "lock_file" | "master_process" | "worker_cpu_priority" => {
+                    edits.push(put(String::new()))
+                }
                 "listen" if first.starts_with("unix:") => {
                     edits.push(put(format!("listen unix:{}{};", place.dir.join("sock").display(), rest(1))));
                 }
@@ -98,25 +100,46 @@ impl Copy {
                         }
                     };
                     let word = &view.nodes[n].d.args[0].span;
-                    edits.push(Edit { file: word.file, start: word.start, end: word.end, text: format!("127.0.0.1:{port}") });
+                    edits.push(Edit {
+                        file: word.file,
+                        start: word.start,
+                        end: word.end,
+                        text: format!("127.0.0.1:{port}"),
+                    });
                     for w in view.nodes[n].d.args.iter().filter(|w| w.text.starts_with(b"ipv6only")) {
-                        edits.push(Edit { file: w.span.file, start: w.span.start, end: w.span.end, text: String::new() });
+                        edits.push(Edit {
+                            file: w.span.file,
+                            start: w.span.start,
+                            end: w.span.end,
+                            text: String::new(),
+                        });
                     }
                 }
                 "access_log" | "error_log"
-                    if first != "off" && first != "stderr" && !first.starts_with("syslog:") && !first.contains('$') =>
+                    if first != "off"
+                        && first != "stderr"
+                        && !first.starts_with("syslog:")
+                        && !first.contains('$') =>
                 {
                     let file = place.dir.join("logs").join(first.replace('/', "_"));
                     edits.push(put(format!("{name} {}{};", quote(&file), rest(1))));
                 }
-                "client_body_temp_path" | "proxy_temp_path" | "fastcgi_temp_path" | "uwsgi_temp_path"
-                | "scgi_temp_path" => edits.push(put(format!("{name} {};", quote(&place.dir.join("temp").join(&name))))),
+                "client_body_temp_path"
+                | "proxy_temp_path"
+                | "fastcgi_temp_path"
+                | "uwsgi_temp_path"
+                | "scgi_temp_path" => {
+                    edits.push(put(format!("{name} {};", quote(&place.dir.join("temp").join(&name)))))
+                }
                 "proxy_cache_path" | "fastcgi_cache_path" | "uwsgi_cache_path" | "scgi_cache_path" => {
                     let file = place.dir.join("cache").join(first.replace('/', "_"));
                     edits.push(put(format!("{name} {}{};", quote(&file), rest(1))));
                 }
                 "root" if place.root.is_some() => {
-                    edits.push(put(format!("root {};", quote(place.root.as_deref().unwrap_or(Path::new("/"))))));
+                    edits.push(put(format!(
+                        "root {};",
+                        quote(place.root.as_deref().unwrap_or(Path::new("/")))
+                    )));
                 }
                 "root" | "alias" | "load_module" | "auth_basic_user_file"
                     if !first.starts_with('/') && !first.starts_with('$') =>
@@ -125,7 +148,9 @@ impl Copy {
                     edits.push(put(format!("{name} {}{};", quote(&base.join(&first)), rest(1))));
                 }
                 _ if (name.starts_with("ssl_") || name.starts_with("proxy_ssl_"))
-                    && ["certificate", "_key", "dhparam", "crl", "_file"].iter().any(|s| name.ends_with(s))
+                    && ["certificate", "_key", "dhparam", "crl", "_file"]
+                        .iter()
+                        .any(|s| name.ends_with(s))
                     && !first.contains(':')
                     && !first.starts_with(['/', '$'])
                     && view.nodes[n].d.args.len() == 1 =>
@@ -141,7 +166,9 @@ impl Copy {
                     let (scheme, target) = first.split_once("://").unwrap_or(("", &first));
                     let (host, path) = target.find('/').map_or((target, ""), |i| target.split_at(i));
                     let named = view.all("upstream").any(|u| view.args(u).first().is_some_and(|a| a == host));
-                    if let (Some(port), false, false) = (place.upstream, scheme.is_empty(), host.contains('$')) {
+                    if let (Some(port), false, false) =
+                        (place.upstream, scheme.is_empty(), host.contains('$'))
+                    {
                         let host = if named { host.to_owned() } else { format!("127.0.0.1:{port}") };
                         edits.push(put(format!("proxy_pass http://{host}{path};")));
                     }
@@ -165,7 +192,13 @@ impl Copy {
         edits.push(view.insert(None, &head));
         let Some(http) = view.child(None, "http") else { return Ok(()) };
         let mut text = String::new();
-        for name in ["client_body_temp_path", "proxy_temp_path", "fastcgi_temp_path", "uwsgi_temp_path", "scgi_temp_path"] {
+        for name in [
+            "client_body_temp_path",
+            "proxy_temp_path",
+            "fastcgi_temp_path",
+            "uwsgi_temp_path",
+            "scgi_temp_path",
+        ] {
             if view.child(Some(http), name).is_none() {
                 text.push_str(&format!("{name} {}; ", quote(&dir.join("temp").join(name))));
             }
@@ -240,15 +273,17 @@ impl Copy {
                     continue;
                 }
                 let scheme = if tls { "https" } else { "http" };
-                let host = view
-                    .child(Some(s), "server_name")
-                    .and_then(|n| view.args(n).into_iter().find(|h| !h.contains(['*', '~', '_', '$']) && !h.is_empty()));
+                let host = view.child(Some(s), "server_name").and_then(|n| {
+                    view.args(n).into_iter().find(|h| !h.contains(['*', '~', '_', '$']) && !h.is_empty())
+                });
                 let mut add = |path: &str, proxied: bool, size: u64| {
                     let url = format!("{scheme}://127.0.0.1:{port}{path}");
                     out.push(Target { url, host: host.clone(), proxied, size });
                 };
                 for p in view.all("proxy_pass").filter(|p| view.within(*p, s)) {
-                    let Some(l) = view.nodes[p].parent.filter(|l| view.name(*l) == "location") else { continue };
+                    let Some(l) = view.nodes[p].parent.filter(|l| view.name(*l) == "location") else {
+                        continue;
+                    };
                     let args = view.args(l);
                     match args.as_slice() {
                         [path] if path.starts_with('/') => add(path, true, 0),

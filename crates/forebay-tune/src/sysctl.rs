@@ -93,7 +93,8 @@ pub fn restore(path: &Path) -> Result<usize, String> {
         // A line cut short by a crash was not followed by a write.
         let Ok(entry) = serde_json::from_str::<Value>(line) else { continue };
         let (Some(file), Some(old)) = (entry["file"].as_str(), entry["old"].as_str()) else { continue };
-        std::fs::write(file, old).map_err(|e| format!("cannot put back {file} = {old}: {e}; see {}", path.display()))?;
+        std::fs::write(file, old)
+            .map_err(|e| format!("cannot put back {file} = {old}: {e}; see {}", path.display()))?;
         count += 1;
     }
     std::fs::remove_file(path).map_err(|e| format!("{}: {e}", path.display()))?;

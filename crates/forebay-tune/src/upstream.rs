@@ -14,7 +14,8 @@ const MOST: usize = 2048;
 pub fn start(latency: Duration, size: usize) -> std::io::Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let port = listener.local_addr()?.port();
-    let mut answer = format!("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {size}\r\n\r\n").into_bytes();
+    let mut answer =
+        format!("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {size}\r\n\r\n").into_bytes();
     let words = b"<p>the quick brown fox jumps over the lazy dog</p>\n";
     answer.extend(words.iter().cycle().take(size));
     let answer: std::sync::Arc<[u8]> = answer.into();
@@ -47,7 +48,8 @@ fn serve(mut stream: TcpStream, answer: &[u8], latency: Duration) -> std::io::Re
         have += n;
         while let Some(end) = buf[..have].windows(4).position(|w| w == b"\r\n\r\n") {
             let head = String::from_utf8_lossy(&buf[..end]).to_ascii_lowercase();
-            let close = head.contains("\r\nconnection: close") || head.lines().next().is_some_and(|l| l.ends_with("http/1.0"));
+            let close = head.contains("\r\nconnection: close")
+                || head.lines().next().is_some_and(|l| l.ends_with("http/1.0"));
             buf.copy_within(end + 4..have, 0);
             have -= end + 4;
             if !latency.is_zero() {

@@ -42,11 +42,18 @@ fn a_bad_configuration_gets_better_and_comes_back() {
     let output = tune(&site, &only).output().expect("runs");
     let said = text(&output);
     assert!(output.status.success(), "{said}");
-    let result: serde_json::Value = serde_json::from_str(&read(&site.dir().join("out/result.json"))).expect("JSON");
+    let result: serde_json::Value =
+        serde_json::from_str(&read(&site.dir().join("out/result.json"))).expect("JSON");
     assert_eq!(result["proven"], true, "{said}");
     assert!(result["gain"]["low"].as_f64().expect("a number") > 0.0, "{said}");
     let tuned = read(&site.dir().join("out/tuned.conf"));
-    for part in ["# my server\n", "    # disk was slow once\n", "# since 2019", "listen 80;   # public", "keepalive_requests 100"] {
+    for part in [
+        "# my server\n",
+        "    # disk was slow once\n",
+        "# since 2019",
+        "listen 80;   # public",
+        "keepalive_requests 100",
+    ] {
         assert!(tuned.contains(part), "{part}: {tuned}");
     }
     assert_eq!(read(&conf), tuned);
@@ -60,7 +67,8 @@ fn a_bad_configuration_gets_better_and_comes_back() {
     let more = ["--only", "sendfile,keepalive_requests", "--budget", "32s", "--resume"];
     let output = tune(&site, &more).output().expect("runs");
     assert!(output.status.success(), "{}", text(&output));
-    let again: serde_json::Value = serde_json::from_str(&read(&site.dir().join("out/result.json"))).expect("JSON");
+    let again: serde_json::Value =
+        serde_json::from_str(&read(&site.dir().join("out/result.json"))).expect("JSON");
     assert_eq!(again["gain"], result["gain"]);
     assert_eq!(read(&conf), before);
 }
@@ -99,7 +107,11 @@ fn one_tuner_at_a_time_and_a_killed_one_leaves_nothing() {
     kill(first.id() as i32, Signal::SIGKILL);
     let _ = first.wait();
     // The next start puts the setting back, and ends the server that was left.
-    let mut next = tune(&site, &["--budget", "30s"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
+    let mut next = tune(&site, &["--budget", "30s"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("starts");
     let mut lines = BufReader::new(next.stdout.take().expect("piped")).lines();
     assert!(lines.any(|l| l.is_ok_and(|l| l.starts_with("-- noise"))));
     assert!(["0", "1"].contains(&read(&file).trim()));
