@@ -173,8 +173,9 @@ impl<'t> View<'t> {
         let first =
             self.children(Some(b)).find(|n| self.span(*n).file == at.file && self.span(*n).line > at.line);
         let indent = match first {
-            Some(c) => self.span(c).column as usize - 1,
-            None => self.span(b).column as usize + 3,
+            // A block that goes on in one line has no layout to follow.
+            Some(c) => (self.span(c).column as usize - 1).min(32),
+            None => (self.span(b).column as usize + 3).min(32),
         };
         Edit { file: at.file, start: at.end, end: at.end, text: format!("\n{}{text}", " ".repeat(indent)) }
     }
@@ -290,7 +291,7 @@ impl<'t> View<'t> {
                 // After the method of balancing, which has to come first.
                 let last = self.children(Some(u)).last().unwrap_or(last);
                 let end = self.nodes[last].d.end;
-                let indent = " ".repeat(self.span(last).column as usize - 1);
+                let indent = " ".repeat((self.span(last).column as usize - 1).min(32));
                 let text = format!("\n{indent}{level}");
                 edits.push(Edit { file: end.file, start: end.end, end: end.end, text });
                 names.extend(self.args(u).first().cloned());

@@ -2,7 +2,6 @@
 //! upstreams, and what can be asked of it.
 
 use crate::patch::{self, Edit, Source, View, normal};
-use forebay_conf::files::Files;
 use forebay_conf::tree::FileId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
@@ -122,7 +121,14 @@ impl Copy {
                         && !first.contains('$') =>
                 {
                     let file = place.dir.join("logs").join(first.replace('/', "_"));
-                    edits.push(put(format!("{name} {}{};", quote(&file), rest(1))));
+                    // Only the path: a knob may add parameters to the same line.
+                    let word = &view.nodes[n].d.args[0].span;
+                    edits.push(Edit {
+                        file: word.file,
+                        start: word.start,
+                        end: word.end,
+                        text: quote(&file),
+                    });
                 }
                 "client_body_temp_path"
                 | "proxy_temp_path"
@@ -247,7 +253,7 @@ impl Copy {
                 edits.push(e.clone());
             }
         }
-        includes(&source.tree.root, &source.files, &name, &mut edits);
+        includes(&source.tree.root, &name, &mut edits);
         for (id, path, bytes) in source.files.iter() {
             let to = name(id);
             let new = patch::apply(bytes, id, &edits);
@@ -337,12 +343,7 @@ fn walk(dir: &Path, path: &str, depth: u32, found: &mut Vec<(String, u64)>) {
 }
 
 /// Each `include` names the copies of its files.
-fn includes(
-    block: &forebay_conf::tree::Block,
-    files: &Files,
-    name: &dyn Fn(FileId) -> PathBuf,
-    edits: &mut Vec<Edit>,
-) {
+fn includes(block: &forebay_conf::tree::Block, name: &dyn Fn(FileId) -> PathBuf, edits: &mut Vec<Edit>) {
     for d in &block.items {
         let Some(inner) = &d.block else { continue };
         if d.name.text == b"include" {
@@ -358,6 +359,47 @@ fn includes(
             let s = d.name.span;
             edits.push(Edit { file: s.file, start: s.start, end: d.end.end, text });
         }
-        includes(inner, files, name, edits);
+        includes(inner, name, edits);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::knobs::KNOBS;
+
+    #[test]
+    fn nothing_of_the_live_server_is_left() {
+        let dir = tempfile::tempdir().expect("dir");
+        std::fs::create_dir(dir.path().join("sub")).expect("made");
+        let conf = dir.path().join("nginx.conf");
+        let main = "pid /run/nginx.pid;\nevents {}\nhttp { access_log /var/log/nginx/a.log combined; include sub/*; }\n";
+        std::fs::write(&conf, main).expect("written");
+        let server =
+            "server { listen 80; listen [::]:80 ipv6only=on; location / { proxy_pass http://10.0.0.1; } }";
+        std::fs::write(dir.path().join("sub/a"), server).expect("written");
+        let source = Source::read(&conf).expect("parses");
+        let place = Place {
+            dir: dir.path().join("copy"),
+            prefix: "/usr/share/nginx".into(),
+            upstream: Some(4242),
+            root: None,
+        };
+        let copy = Copy::new(&source, place).expect("made");
+        let view = source.view();
+        let knobs: Vec<Edit> =
+            KNOBS.iter().flat_map(|k| view.edits(k, &crate::knobs::level_text(k.levels[0], 2))).collect();
+        for edits in [Vec::new(), knobs] {
+            copy.write(&source, &edits).expect("written");
+            let all: String = ["0.conf", "1.conf"]
+                .map(|f| std::fs::read_to_string(dir.path().join("copy/conf").join(f)).expect("there"))
+                .concat();
+            for live in ["/var/log", "/run/nginx.pid", "listen 80", "[::]", "10.0.0.1", "ipv6only", "sub/*"] {
+                assert!(!all.contains(live), "{live}: {all}");
+            }
+            assert!(all.contains("http://127.0.0.1:4242"), "{all}");
+            Source::read(&dir.path().join("copy/conf/0.conf")).unwrap_or_else(|e| panic!("{e}: {all}"));
+        }
+        assert_eq!(copy.ports.len(), 2);
     }
 }
