@@ -1,8 +1,29 @@
 //! Tuning by measurement. `search` is the method: it knows nothing of servers and decides which settings to try, which
 //! lines to keep and what may be claimed. `model` is the regression that it learns with, `stats` the intervals.
+//! `knobs` is the table of what can be set, `patch` writes it into a configuration, `scene` makes the private copy that
+//! `rig` starts and loads, `sysctl` changes kernel settings with a journal, `output` tells, `apply` puts results in place
+//! and takes them out again, `replay` has the ladders of published articles, `cli` is the command line.
 
+// A line for people; a reader that has gone away, as `head` does, ends nothing.
+macro_rules! say {
+    ($($arg:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout().lock(), $($arg)*);
+    }};
+}
+
+pub mod apply;
+pub mod cli;
 pub mod design;
+pub mod knobs;
 pub mod model;
+pub mod output;
+pub mod patch;
 pub mod random;
+pub mod replay;
+pub mod rig;
+pub mod scene;
 pub mod search;
 pub mod stats;
+pub mod sysctl;
+pub mod upstream;

@@ -1,4 +1,4 @@
-//! What is this program's own: `bench`, `check`, `doctor`, `explain`, `fmt`, `proxy`, `serve`.
+//! What is this program's own: `bench`, `check`, `doctor`, `explain`, `fmt`, `proxy`, `serve`, `tune`.
 
 use crate::cli::Options;
 use crate::{check, doctor, explain, fmt, proxy, serve};
@@ -36,11 +36,14 @@ enum Wish {
     Bench(BenchArgs),
     /// Pass all requests to an application
     Proxy(ProxyArgs),
+    /// Find faster settings by measuring
+    #[command(disable_help_flag = true)]
+    Tune(BenchArgs),
     /// Serve a folder, or the demo site, without a configuration
     Serve(ServeArgs),
 }
 
-/// `forebay bench` reads its arguments itself.
+/// `forebay bench` and `forebay tune` read their arguments themselves.
 #[derive(Args)]
 struct BenchArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -170,6 +173,7 @@ pub fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         Wish::Fmt(args) => fmt::main(&args),
         Wish::Bench(args) => forebay_bench::cli::main(args.rest),
         Wish::Proxy(args) => proxy::main(&args, arguments, titled),
+        Wish::Tune(args) => forebay_tune::cli::main(args.rest),
         Wish::Serve(args) => serve::main(&args, arguments, titled),
     }
 }

@@ -18,4 +18,5 @@ mod robustness;
 mod subcommands;
 mod subrequests;
 mod tls;
+mod tune;
 mod upstream;

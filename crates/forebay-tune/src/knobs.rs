@@ -1,0 +1,241 @@
+//! What can be set: one table. A level is text as it stands in a configuration; level 0 is always what the user has.
+
+/// Where a setting goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Top of the file.
+    Main,
+    /// The `events` block.
+    Events,
+    /// The `http` block; deeper occurrences of the same directive change with it.
+    Http,
+    /// A parameter of each address's first `listen`; what follows a `;` goes into `events`.
+    Listen,
+    /// Parameters of each `access_log` that writes a file.
+    AccessLog,
+    /// Each `upstream` block, with what its locations need for it.
+    Upstream,
+    /// A kernel setting, `name = value`; what follows a `;` is a parameter of `listen`.
+    Sysctl,
+}
+
+/// When a setting can have an effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Always.
+    Nothing,
+    /// More than one CPU.
+    Cpus,
+    /// Files are served.
+    Files,
+    /// Files beyond 256 kB are served.
+    LargeFiles,
+    /// Answers are compressed.
+    Gzip,
+    /// Requests are passed on.
+    Proxy,
+    /// Connections are encrypted.
+    Tls,
+    /// HTTP/2 is spoken.
+    Http2,
+}
+
+/// What a setting can cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Safety {
+    /// Answers and logs stay as they are.
+    Safe,
+    /// Changes what users or operators may notice; the text says what.
+    Notice(&'static str),
+    /// Changes the whole machine.
+    Machine,
+}
+
+/// Which server knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// Both.
+    Both,
+    /// Forebay finds the value by itself or has no such thing.
+    Nginx,
+}
+
+/// A row.
+#[derive(Clone, Copy, Debug)]
+pub struct Knob {
+    /// Name, for `--only`, `--skip` and reports.
+    pub name: &'static str,
+    /// Where it goes.
+    pub place: Place,
+    /// Levels from 1 on, the most promising first. `{cpus}`, `{half}` and `{more}` are numbers of this machine.
+    pub levels: &'static [&'static str],
+    /// When it matters.
+    pub need: Need,
+    /// What it can cost.
+    pub safety: Safety,
+    /// Who knows it.
+    pub of: Of,
+}
+
+const fn row(name: &'static str, place: Place, levels: &'static [&'static str], need: Need) -> Knob {
+    Knob { name, place, levels, need, safety: Safety::Safe, of: Of::Both }
+}
+
+const fn notice(knob: Knob, text: &'static str) -> Knob {
+    Knob { safety: Safety::Notice(text), ..knob }
+}
+
+const fn machine(knob: Knob) -> Knob {
+    Knob { safety: Safety::Machine, ..knob }
+}
+
+use Place::{AccessLog, Events, Http, Listen, Main, Sysctl, Upstream};
+
+/// All that can be set.
+pub const KNOBS: &[Knob] = &[
+    row(
+        "worker_processes",
+        Main,
+        &["worker_processes {cpus};", "worker_processes {half};", "worker_processes {more};"],
+        Need::Nothing,
+    ),
+    row("worker_cpu_affinity", Main, &["worker_cpu_affinity auto;"], Need::Cpus),
+    // multi_accept without reuseport lets one worker take all connections, so it comes with it only.
+    row("reuseport", Listen, &["reuseport", "reuseport; multi_accept on;"], Need::Cpus),
+    row("multi_accept", Events, &["multi_accept off;"], Need::Nothing),
+    row("sendfile", Http, &["sendfile on; tcp_nopush on;", "sendfile on; tcp_nopush off;"], Need::Files),
+    row(
+        "sendfile_max_chunk",
+        Http,
+        &["sendfile_max_chunk 256k;", "sendfile_max_chunk 2m;"],
+        Need::LargeFiles,
+    ),
+    notice(
+        row(
+            "open_file_cache",
+            Http,
+            &[
+                "open_file_cache max=10000 inactive=30s; open_file_cache_valid 5s;",
+                "open_file_cache max=10000 inactive=60s; open_file_cache_valid 60s;",
+            ],
+            Need::Files,
+        ),
+        "changed files are noticed after that time only",
+    ),
+    notice(
+        row("access_log", AccessLog, &["buffer=64k flush=1s", "buffer=256k flush=5s"], Need::Nothing),
+        "lines come late, and a crash loses those in the buffer",
+    ),
+    row(
+        "keepalive_requests",
+        Http,
+        &["keepalive_requests 100000;", "keepalive_requests 1000;"],
+        Need::Nothing,
+    ),
+    notice(
+        row(
+            "gzip_comp_level",
+            Http,
+            &["gzip_comp_level 1;", "gzip_comp_level 2;", "gzip_comp_level 4;", "gzip_comp_level 6;"],
+            Need::Gzip,
+        ),
+        "less CPU time means more bytes sent",
+    ),
+    row("output_buffers", Http, &["output_buffers 4 64k;", "output_buffers 2 32k;"], Need::Files),
+    row(
+        "proxy_buffers",
+        Http,
+        &[
+            "proxy_buffer_size 8k; proxy_buffers 8 16k; proxy_busy_buffers_size 32k;",
+            "proxy_buffer_size 16k; proxy_buffers 4 32k; proxy_busy_buffers_size 64k;",
+        ],
+        Need::Proxy,
+    ),
+    notice(
+        row("proxy_buffering", Http, &["proxy_buffering on;"], Need::Proxy),
+        "answers that trickle arrive in larger pieces",
+    ),
+    row("upstream_keepalive", Upstream, &["keepalive 32;", "keepalive 128;"], Need::Proxy),
+    row(
+        "ssl_session_cache",
+        Http,
+        &["ssl_session_cache shared:tuned:10m; ssl_session_timeout 1h;"],
+        Need::Tls,
+    ),
+    row("ssl_buffer_size", Http, &["ssl_buffer_size 4k;", "ssl_buffer_size 16k;"], Need::Tls),
+    row("http2_chunk_size", Http, &["http2_chunk_size 16k;", "http2_chunk_size 32k;"], Need::Http2),
+    machine(row("backlog", Sysctl, &["net.core.somaxconn = 4096; backlog=4096"], Need::Nothing)),
+    machine(row("tcp_rmem", Sysctl, &["net.ipv4.tcp_rmem = 4096 131072 16777216"], Need::Nothing)),
+    machine(row("tcp_wmem", Sysctl, &["net.ipv4.tcp_wmem = 4096 65536 16777216"], Need::Nothing)),
+    machine(row("tcp_notsent_lowat", Sysctl, &["net.ipv4.tcp_notsent_lowat = 131072"], Need::Nothing)),
+    machine(row("tcp_congestion_control", Sysctl, &["net.ipv4.tcp_congestion_control = bbr"], Need::Nothing)),
+    machine(row(
+        "tcp_slow_start_after_idle",
+        Sysctl,
+        &["net.ipv4.tcp_slow_start_after_idle = 0"],
+        Need::Nothing,
+    )),
+];
+
+/// A level with the numbers of a machine.
+pub fn level_text(text: &str, cpus: usize) -> String {
+    text.replace("{cpus}", &cpus.to_string())
+        .replace("{half}", &(cpus / 2).max(1).to_string())
+        .replace("{more}", &(cpus + 1).to_string())
+}
+
+/// Statements of a level: `a b; c d;` to `[(a, b), (c, d)]`.
+pub fn statements(text: &str) -> Vec<(&str, &str)> {
+    text.split(';')
+        .map(str::trim)
+        .filter(|s| !s.is_empty())
+        .map(|s| s.split_once(' ').map_or((s, ""), |(n, a)| (n, a.trim())))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_directive_exists_and_names_differ() {
+        for (i, k) in KNOBS.iter().enumerate() {
+            assert!(KNOBS[..i].iter().all(|o| o.name != k.name), "{}", k.name);
+            assert!(!k.levels.is_empty() && k.levels.len() < 8);
+            for level in k.levels {
+                let level = level_text(level, 4);
+                let directives = match k.place {
+                    Main | Events | Http | Upstream => statements(&level),
+                    Listen => statements(&level)[1..].to_vec(),
+                    AccessLog => Vec::new(),
+                    Sysctl => {
+                        assert!(
+                            level.split_once(" = ").is_some_and(|(n, _)| n.starts_with("net.")),
+                            "{level}"
+                        );
+                        Vec::new()
+                    }
+                };
+                for (name, _) in directives {
+                    assert!(!forebay_conf::grammar::rows(name.as_bytes()).is_empty(), "{name}");
+                }
+            }
+            assert_eq!(matches!(k.safety, Safety::Machine), k.place == Sysctl);
+        }
+    }
+
+    #[test]
+    fn multi_accept_comes_with_reuseport_only() {
+        for k in KNOBS {
+            for level in k.levels.iter().filter(|l| l.contains("multi_accept on")) {
+                assert!(level.contains("reuseport"), "{level}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_of_the_machine() {
+        assert_eq!(level_text("worker_processes {half};", 1), "worker_processes 1;");
+        assert_eq!(statements("a b c; d;"), [("a", "b c"), ("d", "")]);
+    }
+}

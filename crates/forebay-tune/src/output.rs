@@ -1,0 +1,297 @@
+//! What a tuning leaves behind: a summary for the terminal, `result.json`, `report.html`, `rejected.md`, `tuned.conf`.
+
+use crate::knobs::{KNOBS, Safety};
+use crate::rig::{Active, Figures};
+use crate::search::{Line, Report};
+use crate::stats::{Interval, median};
+use forebay_bench::duration_text;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// What is known at the end.
+#[derive(Debug)]
+pub struct Result<'r> {
+    /// Of the search.
+    pub report: &'r Report,
+    /// What could be set.
+    pub active: &'r [Active],
+    /// By number of the run.
+    pub figures: &'r [Option<Figures>],
+    /// Points by number of the run.
+    pub points: &'r [Vec<u8>],
+    /// What was to be better.
+    pub goal: &'r str,
+    /// What was measured, in a line.
+    pub about: String,
+}
+
+/// A difference of logarithms as a percentage.
+pub fn percent(x: f64) -> String {
+    format!("{:+.1} %", x.exp_m1() * 100.0)
+}
+
+/// With its interval.
+pub fn gain(i: &Interval) -> String {
+    if !i.low.is_finite() || !i.high.is_finite() {
+        return format!("{} [too few pairs]", percent(i.mid));
+    }
+    format!("{} [{:+.1}, {:+.1}]", percent(i.mid), i.low.exp_m1() * 100.0, i.high.exp_m1() * 100.0)
+}
+
+impl Result<'_> {
+    /// Name and level of a line.
+    pub fn name(&self, line: &Line) -> String {
+        let a = &self.active[line.knob];
+        let text = a.levels.get(usize::from(line.level).wrapping_sub(1)).map_or("", |l| l.0.as_str());
+        format!("{}: {}", a.knob.name, text.trim_end_matches(';'))
+    }
+
+    /// What only the model says is no proof: runs with and without the line are.
+    fn proven(line: &Line) -> bool {
+        line.proven && line.pairs >= 2
+    }
+
+    /// Kept or not, and why.
+    pub fn verdict(&self, line: &Line) -> &'static str {
+        match () {
+            () if line.kept && !self.report.proven => "not proposed: the whole is not proven",
+            () if Self::proven(line) => "kept",
+            () if line.kept => "kept as part of the group",
+            () if line.gain.high < 0.0 => "rejected: worse",
+            () if line.gain.high < 0.01 => "rejected: no effect",
+            () => "rejected: in doubt",
+        }
+    }
+
+    /// Why a line is in tuned.conf.
+    pub fn reason(&self, line: &Line) -> String {
+        let group = if Self::proven(line) { "" } else { ", as part of the group" };
+        format!("forebay tune: {} {}, {} pairs{group}", gain(&line.gain), self.goal, line.pairs)
+    }
+
+    /// Medians of the figures at a point.
+    pub fn at(&self, point: &[u8]) -> Option<Figures> {
+        let all: Vec<Figures> = self
+            .points
+            .iter()
+            .zip(self.figures)
+            .filter(|(p, _)| *p == point)
+            .filter_map(|(_, f)| *f)
+            .collect();
+        let mid = |f: &dyn Fn(&Figures) -> f64| median(&mut all.iter().map(f).collect::<Vec<_>>());
+        (!all.is_empty()).then(|| Figures {
+            rate: mid(&|f| f.rate),
+            p50: mid(&|f| f.p50 as f64) as u64,
+            p99: mid(&|f| f.p99 as f64) as u64,
+            cpu: mid(&|f| f.cpu),
+            memory: mid(&|f| f.memory as f64) as u64,
+            errors: all.iter().map(|f| f.errors).max().unwrap_or(0),
+        })
+    }
+
+    /// For the terminal.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        let _ = writeln!(out, "\n{}", self.about);
+        let _ = writeln!(out, "Noise of one run: {:.1} %\n", self.report.noise * 100.0);
+        let _ =
+            writeln!(out, "{:<28} {:>10} {:>9} {:>9} {:>12}", "", "requests/s", "p50", "p99", "CPU/request");
+        let mut show = |name: &str, f: Option<Figures>| {
+            if let Some(f) = f {
+                let (p50, p99) = (duration_text(f.p50), duration_text(f.p99));
+                let _ = writeln!(out, "{name:<28} {:>10.0} {p50:>9} {p99:>9} {:>9.1} us", f.rate, f.cpu);
+            }
+        };
+        show("as it is", self.at(&vec![0; self.active.len()]));
+        if self.report.proven {
+            show("tuned", self.at(&self.report.best));
+        }
+        let _ = writeln!(out);
+        for l in &self.report.lines {
+            let _ = writeln!(out, "{:<52} {:<26} {}", self.name(l), gain(&l.gain), self.verdict(l));
+        }
+        if self.report.proven {
+            let _ =
+                writeln!(out, "\nAll together: {} ({}), 95 % interval", gain(&self.report.gain), self.goal);
+        } else {
+            let _ = writeln!(
+                out,
+                "\nNo proven gain. {}A gain of {:.1} % would have been seen.",
+                if self.report.gain == Interval::default() {
+                    String::new()
+                } else {
+                    format!("Measured: {}. ", gain(&self.report.gain))
+                },
+                self.report.could_see.exp_m1() * 100.0
+            );
+        }
+        out
+    }
+
+    /// `result.json`.
+    pub fn json(&self) -> Value {
+        let interval = |i: &Interval| json!({"mid": i.mid.exp_m1(), "low": finite(i.low.exp_m1()), "high": finite(i.high.exp_m1())});
+        let fig = |f: Option<Figures>| {
+            f.map(|f| json!({"rate": f.rate, "p50_ns": f.p50, "p99_ns": f.p99, "cpu_us": f.cpu, "memory": f.memory}))
+        };
+        let lines: Vec<Value> = self
+            .report
+            .lines
+            .iter()
+            .map(|l| {
+                json!({"knob": self.active[l.knob].knob.name, "setting": self.name(l), "gain": interval(&l.gain),
+                       "pairs": l.pairs, "kept": l.kept && self.report.proven, "proven": Self::proven(l),
+                       "verdict": self.verdict(l)})
+            })
+            .collect();
+        let infeasible: Vec<Value> = self
+            .report
+            .infeasible
+            .iter()
+            .map(|(p, why)| json!({"settings": self.settings(p), "why": why}))
+            .collect();
+        json!({"about": self.about, "goal": self.goal, "proven": self.report.proven, "gain": interval(&self.report.gain),
+               "noise": self.report.noise, "could_see": self.report.could_see.exp_m1(), "lines": lines,
+               "before": fig(self.at(&vec![0; self.active.len()])), "after": fig(self.at(&self.report.best)),
+               "infeasible": infeasible, "runs": self.points.len()})
+    }
+
+    fn settings(&self, p: &[u8]) -> String {
+        let names: Vec<&str> = self
+            .active
+            .iter()
+            .zip(p)
+            .filter(|(_, l)| **l > 0)
+            .map(|(a, l)| a.levels[usize::from(*l) - 1].0.as_str())
+            .collect();
+        if names.is_empty() { "as it is".into() } else { names.join(" ") }
+    }
+
+    /// `rejected.md`.
+    pub fn rejected(&self) -> String {
+        let mut out = "# Tried and not taken\n\n".to_owned();
+        for l in self.report.lines.iter().filter(|l| !l.kept || !self.report.proven) {
+            let _ = writeln!(out, "- {}: {}, {}", self.name(l), gain(&l.gain), self.verdict(l));
+        }
+        for (k, a) in self.active.iter().enumerate() {
+            if self.report.lines.iter().all(|l| l.knob != k) {
+                let _ = writeln!(out, "- {}: screened, no gain expected", a.knob.name);
+            }
+        }
+        for (p, why) in &self.report.infeasible {
+            let _ = writeln!(out, "- {}: cannot be run: {why}", self.settings(p));
+        }
+        out.push_str("\n# Not tried\n\n");
+        for k in KNOBS.iter().filter(|k| self.active.iter().all(|a| a.knob.name != k.name)) {
+            let why = if k.safety == Safety::Machine {
+                "a setting of the machine, without --sysctl"
+            } else {
+                "already so, without effect on this load, or left out"
+            };
+            let _ = writeln!(out, "- {}: {why}", k.name);
+        }
+        out
+    }
+
+    /// `report.html`.
+    pub fn html(&self) -> String {
+        let mut out = String::from(
+            "<!DOCTYPE html><meta charset=utf-8><title>forebay tune</title><style>body{font:15px/1.5 system-ui,sans-serif;\
+             max-width:60em;margin:2em auto;padding:0 1em;color:#222}table{border-collapse:collapse}td,th{padding:.2em .8em;\
+             text-align:left;border-bottom:1px solid #ddd}pre{background:#f5f5f5;padding:1em;overflow:auto}svg{width:100%;height:auto}</style>\
+             <h1>forebay tune</h1>",
+        );
+        let _ = write!(out, "<p>{}</p>", escape(&self.about));
+        let head = if self.report.proven {
+            format!("{} {}", gain(&self.report.gain), self.goal)
+        } else {
+            "No proven gain".to_owned()
+        };
+        let _ = write!(out, "<h2>{}</h2>{}{}", escape(&head), self.bars(), self.timeline());
+        out.push_str("<h2>Lines</h2><table><tr><th>setting<th>gain, 95 %<th>pairs<th>verdict");
+        for l in &self.report.lines {
+            let _ = write!(
+                out,
+                "<tr><td>{}<td>{}<td>{}<td>{}",
+                escape(&self.name(l)),
+                escape(&gain(&l.gain)),
+                l.pairs,
+                self.verdict(l)
+            );
+        }
+        let _ = write!(
+            out,
+            "</table><h2>Summary</h2><pre>{}</pre><h2>Not taken</h2><pre>{}</pre>",
+            escape(&self.text()),
+            escape(&self.rejected())
+        );
+        out
+    }
+
+    fn bars(&self) -> String {
+        let mut lines: Vec<(String, Interval, &str)> = self
+            .report
+            .lines
+            .iter()
+            .map(|l| (self.name(l), l.gain, if l.kept && self.report.proven { "#2a7" } else { "#bbb" }))
+            .collect();
+        if self.report.gain != Interval::default() {
+            lines.push(("all together".into(), self.report.gain, "#27c"));
+        }
+        let most = lines
+            .iter()
+            .flat_map(|(_, i, _)| [i.low, i.high, i.mid])
+            .filter(|x| x.is_finite())
+            .map(f64::abs)
+            .fold(0.01, f64::max);
+        let x = |v: f64| 560.0 + (v / most).clamp(-1.0, 1.0) * 220.0;
+        let mut svg = format!(
+            "<svg viewBox='0 0 800 {}' role=img aria-label='Gain of each line'>",
+            lines.len() * 26 + 10
+        );
+        for (n, (name, i, color)) in lines.iter().enumerate() {
+            let y = n * 26 + 8;
+            let (a, b) = (x(0.0).min(x(i.mid)), x(0.0).max(x(i.mid)));
+            let _ = write!(
+                svg,
+                "<text x=0 y={} font-size=11>{}</text><rect x={a:.1} y={y} width={:.1} height=14 fill='{color}'/>\
+                 <path d='M{:.1} {m}H{:.1}' stroke='#222' stroke-width=1.5 />",
+                y + 11,
+                escape(&name.chars().take(56).collect::<String>()),
+                (b - a).max(0.5),
+                x(if i.low.is_finite() { i.low } else { -most }),
+                x(if i.high.is_finite() { i.high } else { most }),
+                m = y + 7
+            );
+        }
+        let _ = write!(svg, "<path d='M560 0V{}' stroke='#888'/></svg>", lines.len() * 26 + 10);
+        svg
+    }
+
+    fn timeline(&self) -> String {
+        let s = &self.report.samples;
+        let (lo, hi) = s.iter().fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(x.score), b.max(x.score)));
+        let last = s.last().map_or(1.0, |x| x.time).max(1.0);
+        let mut svg = "<h2>Runs over time</h2><svg viewBox='0 0 800 200' role=img aria-label='Score of each run over time'>".to_owned();
+        for x in s {
+            let color = match () {
+                () if x.point.iter().all(|l| *l == 0) => "#c33",
+                () if self.report.proven && x.point == self.report.best => "#27c",
+                () => "#bbb",
+            };
+            let cx = 10.0 + x.time / last * 780.0;
+            let cy = 190.0 - (x.score - lo) / (hi - lo).max(1e-9) * 180.0;
+            let _ = write!(svg, "<circle cx={cx:.1} cy={cy:.1} r=3 fill='{color}'/>");
+        }
+        svg.push_str("</svg><p>Higher is better. Red: as it is. Blue: what is proposed. Grey: others.</p>");
+        svg
+    }
+}
+
+fn finite(x: f64) -> Option<f64> {
+    x.is_finite().then_some(x)
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

@@ -1,0 +1,509 @@
+//! Changes of a configuration by the places of its words: what is not changed keeps every byte.
+
+use crate::knobs::{Knob, Place, statements};
+use forebay_conf::error::Level;
+use forebay_conf::files::Files;
+use forebay_conf::tree::{Block, Directive, FileId, Span, Tree};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A replacement in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edit {
+    /// File.
+    pub file: FileId,
+    /// First byte.
+    pub start: u32,
+    /// Byte after the last one; equal to `start` for an insertion.
+    pub end: u32,
+    /// What stands there then.
+    pub text: String,
+}
+
+/// A directive and the block around it.
+#[derive(Debug)]
+pub struct Node<'t> {
+    /// The directive.
+    pub d: &'t Directive,
+    /// Number of the directive that it stands in.
+    pub parent: Option<usize>,
+}
+
+/// All directives of a configuration in reading order.
+#[derive(Debug)]
+pub struct View<'t> {
+    /// Parents come before their children.
+    pub nodes: Vec<Node<'t>>,
+    /// The main file.
+    pub main: FileId,
+}
+
+/// A configuration that was read.
+#[derive(Debug)]
+pub struct Source {
+    /// The main file.
+    pub path: PathBuf,
+    /// All files.
+    pub files: Files,
+    /// The tree.
+    pub tree: Tree,
+}
+
+impl Source {
+    /// Reads a configuration.
+    ///
+    /// # Errors
+    /// nginx's words for the first mistake, with its place.
+    pub fn read(path: &Path) -> Result<Source, String> {
+        let path = std::path::absolute(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let mut files = Files::disk();
+        let dir = path.parent().unwrap_or(Path::new("/")).to_owned();
+        let parsed = forebay_conf::parse::parse(&path, "", &dir, &mut files);
+        if let Some(e) = parsed.errors.iter().find(|e| e.level == Level::Emerg) {
+            return Err(files.render(e));
+        }
+        Ok(Source { path, files, tree: parsed.tree })
+    }
+
+    /// All directives.
+    pub fn view(&self) -> View<'_> {
+        let mut view = View { nodes: Vec::new(), main: FileId(0) };
+        view.add(&self.tree.root, None);
+        view
+    }
+}
+
+impl<'t> View<'t> {
+    fn add(&mut self, block: &'t Block, parent: Option<usize>) {
+        for d in block.iter() {
+            let n = self.nodes.len();
+            self.nodes.push(Node { d, parent });
+            let data = matches!(
+                d.name.text.as_slice(),
+                b"map" | b"geo" | b"types" | b"split_clients" | b"charset_map" | b"match" | b"include"
+            );
+            if let Some(b) = d.block.as_ref().filter(|_| !data) {
+                self.add(b, Some(n));
+            }
+        }
+    }
+
+    /// The name of a directive.
+    pub fn name(&self, n: usize) -> &str {
+        self.nodes.get(n).and_then(|n| std::str::from_utf8(&n.d.name.text).ok()).unwrap_or_default()
+    }
+
+    /// Its arguments.
+    pub fn args(&self, n: usize) -> Vec<String> {
+        self.nodes
+            .get(n)
+            .map(|n| n.d.args.iter().map(|w| w.as_str().into_owned()).collect())
+            .unwrap_or_default()
+    }
+
+    /// Directives with this name.
+    pub fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = usize> + 's {
+        (0..self.nodes.len()).filter(move |n| self.name(*n) == name)
+    }
+
+    /// Directives right in a block.
+    pub fn children(&self, block: Option<usize>) -> impl Iterator<Item = usize> + '_ {
+        (0..self.nodes.len()).filter(move |n| self.nodes[*n].parent == block)
+    }
+
+    /// The first directive with this name right in a block.
+    pub fn child(&self, block: Option<usize>, name: &str) -> Option<usize> {
+        self.children(block).find(|n| self.name(*n) == name)
+    }
+
+    /// Whether a directive stands somewhere in a block.
+    pub fn within(&self, n: usize, block: usize) -> bool {
+        let mut at = self.nodes[n].parent;
+        while let Some(b) = at {
+            if b == block {
+                return true;
+            }
+            at = self.nodes[b].parent;
+        }
+        false
+    }
+
+    /// The directive of this name in effect in a block.
+    pub fn effective(&self, block: Option<usize>, name: &str) -> Option<usize> {
+        let mut at = block;
+        loop {
+            if let Some(n) = self.child(at, name) {
+                return Some(n);
+            }
+            at = self.nodes[at?].parent;
+        }
+    }
+
+    /// Whether a flag is on anywhere.
+    pub fn any_on(&self, name: &str) -> bool {
+        self.all(name).any(|n| self.args(n).first().is_some_and(|a| a == "on"))
+    }
+
+    fn span(&self, n: usize) -> Span {
+        self.nodes[n].d.name.span
+    }
+
+    /// Replaces a whole directive that has no block.
+    pub fn replace(&self, n: usize, text: &str) -> Edit {
+        let s = self.span(n);
+        Edit { file: s.file, start: s.start, end: self.nodes[n].d.end.end, text: text.to_owned() }
+    }
+
+    /// Adds words before the `;` of a directive.
+    pub fn append(&self, n: usize, words: &str) -> Edit {
+        let d = self.nodes[n].d;
+        let at = d.args.last().map_or(d.name.span, |w| w.span);
+        Edit { file: at.file, start: at.end, end: at.end, text: format!(" {words}") }
+    }
+
+    /// Inserts a directive as the first one of a block, or of the main file.
+    pub fn insert(&self, block: Option<usize>, text: &str) -> Edit {
+        let Some(b) = block else {
+            // Before the first directive: what comments say at the top of a file is about the file.
+            let first = self.children(None).map(|n| self.span(n)).find(|s| s.file == self.main);
+            let at = first.map_or(0, |s| s.start);
+            return Edit { file: self.main, start: at, end: at, text: format!("{text}\n") };
+        };
+        let at = self.nodes[b].d.end;
+        let first =
+            self.children(Some(b)).find(|n| self.span(*n).file == at.file && self.span(*n).line > at.line);
+        let indent = match first {
+            // A block that goes on in one line has no layout to follow.
+            Some(c) => (self.span(c).column as usize - 1).min(32),
+            None => (self.span(b).column as usize + 3).min(32),
+        };
+        Edit { file: at.file, start: at.end, end: at.end, text: format!("\n{}{text}", " ".repeat(indent)) }
+    }
+
+    /// Sets a directive in a block (`None`: at the top): what is there is replaced, also deeper; nothing when all is so
+    /// already.
+    pub fn set(&self, block: Option<usize>, name: &str, args: &str) -> Vec<Edit> {
+        let text = if args.is_empty() { format!("{name};") } else { format!("{name} {args};") };
+        let mut edits = Vec::new();
+        let own = self.child(block, name);
+        for n in self.all(name).filter(|n| block.is_none_or(|b| self.within(*n, b))) {
+            if self.args(n).join(" ") != args {
+                edits.push(self.replace(n, &text));
+            }
+        }
+        let default = forebay_conf::grammar::rows(name.as_bytes()).first().map(|r| r.default);
+        if own.is_none() && default != Some(args.trim()) {
+            edits.push(self.insert(block, &text));
+        }
+        edits
+    }
+
+    /// What a level of a knob changes. Empty: it is so already, or there is no place for it.
+    pub fn edits(&self, knob: &Knob, level: &str) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        let http = self.child(None, "http");
+        match knob.place {
+            Place::Main => {
+                for (name, args) in statements(level) {
+                    edits.extend(self.set(None, name, args));
+                }
+            }
+            Place::Events => {
+                // Only what is there: the table has defaults for the rest.
+                for (name, args) in statements(level) {
+                    edits.extend(
+                        self.all(name)
+                            .filter(|n| self.args(*n).join(" ") != args)
+                            .map(|n| self.replace(n, &format!("{name} {args};"))),
+                    );
+                }
+            }
+            Place::Http => {
+                let Some(http) = http else { return edits };
+                for (name, args) in statements(level) {
+                    // Zones are made once; a second level that only differs in them is of no use.
+                    if name == "ssl_session_cache"
+                        && self.all(name).any(|n| self.args(n)[0].starts_with("shared"))
+                    {
+                        return Vec::new();
+                    }
+                    edits.extend(self.set(Some(http), name, args));
+                }
+            }
+            Place::Listen => {
+                let parts = statements(level);
+                if let Some((word, _)) = parts.first() {
+                    edits.extend(self.listen_parameter(word));
+                }
+                if let (Some(events), false) = (self.child(None, "events"), edits.is_empty()) {
+                    for (name, args) in &parts[1..] {
+                        edits.extend(self.set(Some(events), name, args));
+                    }
+                }
+            }
+            Place::AccessLog => {
+                let Some(http) = http else { return edits };
+                for n in self.all("access_log").filter(|n| self.within(*n, http)) {
+                    let args = self.args(n);
+                    let file = args
+                        .first()
+                        .is_some_and(|a| a != "off" && !a.starts_with("syslog:") && !a.contains('$'));
+                    let buffered = args.iter().any(|a| a.starts_with("buffer=") || a.starts_with("gzip"));
+                    if file && !buffered {
+                        let format = if args.len() == 1 { "combined " } else { "" };
+                        edits.push(self.append(n, &format!("{format}{level}")));
+                    }
+                }
+            }
+            Place::Upstream => edits.extend(self.upstream(level)),
+            Place::Sysctl => {
+                if let Some((_, word)) = level.split_once(';') {
+                    edits.extend(self.listen_parameter(word.trim()));
+                }
+            }
+        }
+        edits
+    }
+
+    fn listen_parameter(&self, word: &str) -> Vec<Edit> {
+        let mut seen = std::collections::BTreeSet::new();
+        let mut edits = Vec::new();
+        let name = word.split('=').next().unwrap_or(word).to_owned();
+        for n in self.all("listen") {
+            let args = self.args(n);
+            let Some(address) = args.first().filter(|a| !a.starts_with("unix:")) else { continue };
+            let first = seen.insert(normal(address));
+            let has = args.iter().any(|a| a.split('=').next() == Some(name.as_str()));
+            if first && !has && !args.iter().any(|a| a == "quic") {
+                edits.push(self.append(n, word));
+            }
+        }
+        edits
+    }
+
+    fn upstream(&self, level: &str) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        let mut names = Vec::new();
+        for u in self.all("upstream") {
+            if self.child(Some(u), "keepalive").is_none()
+                && let Some(last) = self.children(Some(u)).filter(|n| self.name(*n) == "server").last()
+            {
+                // After the method of balancing, which has to come first.
+                let last = self.children(Some(u)).last().unwrap_or(last);
+                let end = self.nodes[last].d.end;
+                let indent = " ".repeat((self.span(last).column as usize - 1).min(32));
+                let text = format!("\n{indent}{level}");
+                edits.push(Edit { file: end.file, start: end.end, end: end.end, text });
+                names.extend(self.args(u).first().cloned());
+            }
+        }
+        for p in self.all("proxy_pass") {
+            let target = self.args(p).first().cloned().unwrap_or_default();
+            let host = target.split("://").nth(1).and_then(|r| r.split('/').next()).unwrap_or_default();
+            if !names.iter().any(|n| n == host) {
+                continue;
+            }
+            let place = self.nodes[p].parent;
+            let fields = self.effective(place, "proxy_set_header").map(|n| self.nodes[n].parent);
+            let level = fields.unwrap_or(place);
+            let connection = self.children(level).any(|n| {
+                self.name(n) == "proxy_set_header"
+                    && self.args(n).first().is_some_and(|a| a.eq_ignore_ascii_case("connection"))
+            });
+            if !connection {
+                edits.push(self.insert(level, "proxy_set_header Connection \"\";"));
+            }
+            if self.effective(place, "proxy_http_version").is_none() {
+                edits.push(self.insert(place, "proxy_http_version 1.1;"));
+            }
+        }
+        edits.dedup();
+        edits
+    }
+}
+
+/// `80`, `*:80` and `0.0.0.0:80` are the same; `localhost` means its port 80.
+pub fn normal(address: &str) -> String {
+    if address.starts_with("unix:") {
+        return address.to_owned();
+    }
+    if address.bytes().all(|b| b.is_ascii_digit()) {
+        return format!("0.0.0.0:{address}");
+    }
+    let address = address.replace("*:", "0.0.0.0:");
+    let tail = address.rsplit(']').next().unwrap_or_default();
+    if tail.contains(':') { address } else { format!("{address}:80") }
+}
+
+/// A file with its edits; those that overlap an earlier one are left out.
+pub fn apply(bytes: &[u8], file: FileId, edits: &[Edit]) -> Vec<u8> {
+    let mut mine: Vec<&Edit> = edits.iter().filter(|e| e.file == file).collect();
+    mine.sort_by_key(|e| (e.start, e.end));
+    mine.dedup();
+    let mut out = Vec::with_capacity(bytes.len() + 256);
+    let mut at = 0;
+    for e in mine {
+        let (start, end) = (e.start as usize, e.end as usize);
+        if start < at || end > bytes.len() || end < start {
+            continue;
+        }
+        out.extend_from_slice(&bytes[at..start]);
+        out.extend_from_slice(e.text.as_bytes());
+        at = end;
+    }
+    out.extend_from_slice(&bytes[at..]);
+    out
+}
+
+/// The edits of a line, each with a comment beside it that says why.
+pub fn explained(files: &Files, edits: &[Edit], why: &str) -> Vec<Edit> {
+    let mut out = Vec::new();
+    for e in edits {
+        let bytes = files.bytes(e.file);
+        let rest = bytes.get(e.end as usize..).unwrap_or_default();
+        let line = rest.split(|b| *b == b'\n').next().unwrap_or_default();
+        let mut e = e.clone();
+        // A parameter ends before its `;`, which has to be passed over.
+        let (skip, tail) = match line.first() {
+            Some(b';') if e.text.starts_with(' ') => (1, &line[1..]),
+            _ => (0, line),
+        };
+        let free = tail.iter().all(|b| b.is_ascii_whitespace());
+        if e.start == e.end && e.text.ends_with('\n') {
+            e.text = format!("{}  # {why}\n", e.text.trim_end());
+        } else if free && skip == 1 {
+            e.text = format!("{};  # {why}", e.text);
+            e.end += 1;
+        } else if free {
+            e.text = format!("{}  # {why}", e.text);
+        } else if e.text.starts_with('\n') {
+            e.text = format!("{}  # {why}\n", e.text);
+        } else {
+            let tail_comment = tail.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'#');
+            if tail_comment {
+                let semicolon = if skip == 1 { ";" } else { "" };
+                e.text = format!("{}{semicolon}  # {why}", e.text);
+                e.end += skip;
+            } else if skip == 0 {
+                e.text = format!("\n# {why}\n{}", e.text);
+            }
+        }
+        out.push(e);
+    }
+    out
+}
+
+/// All files that edits change: path and new bytes.
+pub fn changed(source: &Source, edits: &[Edit]) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut out = BTreeMap::new();
+    for (id, path, bytes) in source.files.iter() {
+        if edits.iter().any(|e| e.file == id) {
+            out.insert(path.to_owned(), apply(bytes, id, edits));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::knobs::KNOBS;
+
+    fn source(text: &str) -> (tempfile::TempDir, Source) {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("nginx.conf");
+        std::fs::write(&path, text).expect("written");
+        let source = Source::read(&path).expect("parses");
+        (dir, source)
+    }
+
+    fn knob(name: &str) -> &'static Knob {
+        KNOBS.iter().find(|k| k.name == name).expect("in the table")
+    }
+
+    fn patched(text: &str, name: &str, why: Option<&str>) -> String {
+        let (_dir, s) = source(text);
+        let mut edits = s.view().edits(knob(name), knob(name).levels[0]);
+        if let Some(why) = why {
+            edits = explained(&s.files, &edits, why);
+        }
+        let new = apply(s.files.bytes(FileId(0)), FileId(0), &edits);
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("x.conf");
+        std::fs::write(&path, &new).expect("written");
+        let text = String::from_utf8(new).expect("text");
+        Source::read(&path).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        text
+    }
+
+    #[test]
+    fn comments_and_layout_stay() {
+        let text =
+            "# mine\nevents { }\nhttp {\n   sendfile  off ;   # slow disk\n   server { listen 80; }\n}\n";
+        let new = patched(text, "sendfile", Some("+3 %"));
+        for part in [
+            "# mine\nevents { }\nhttp {",
+            "sendfile on;  # +3 %   # slow disk\n",
+            "\n   tcp_nopush on;  # +3 %\n",
+        ] {
+            assert!(new.contains(part), "{new}");
+        }
+    }
+
+    #[test]
+    fn parameters_of_listen() {
+        let text = "events {}\nhttp { server { listen 80; } server { listen *:80; }\nserver {\n listen [::]:80;\n}}\n";
+        let new = patched(text, "reuseport", Some("why"));
+        assert_eq!(new.matches("reuseport").count(), 2, "{new}");
+        assert!(new.contains("listen 80 reuseport; }"), "{new}");
+        assert!(new.contains("listen [::]:80 reuseport;  # why\n"), "{new}");
+        assert_eq!(
+            patched("events {}\nhttp { server { listen 80 reuseport; } }", "reuseport", None)
+                .matches("reuseport")
+                .count(),
+            1
+        );
+    }
+
+    #[test]
+    fn what_is_so_already_is_left() {
+        let text = "events {}\nhttp { keepalive_requests 100000; access_log /x combined buffer=1k; }\n";
+        assert_eq!(patched(text, "keepalive_requests", None), text);
+        assert_eq!(patched(text, "access_log", None), text);
+    }
+
+    #[test]
+    fn deeper_occurrences_change_too() {
+        let text =
+            "events {}\nhttp { server { keepalive_requests 1; location / { keepalive_requests 2; } } }\n";
+        let new = patched(text, "keepalive_requests", Some("why"));
+        assert!(!new.contains("requests 1;") && !new.contains("requests 2;"), "{new}");
+    }
+
+    #[test]
+    fn upstreams_get_what_keeping_needs() {
+        let text = "events {}\nhttp {\n upstream b {\n  server 127.0.0.1:1;\n }\n server { location / { proxy_pass http://b; } \
+                    location /w { proxy_pass http://b; proxy_set_header Connection $http_upgrade; } }\n}\n";
+        let new = patched(text, "upstream_keepalive", None);
+        assert!(new.contains("server 127.0.0.1:1;\n  keepalive 32;"), "{new}");
+        assert_eq!(new.matches("Connection \"\"").count(), 1, "{new}");
+    }
+
+    #[test]
+    fn addresses() {
+        for (a, b) in
+            [("80", "*:80"), ("localhost", "localhost:80"), ("[::]:80", "[::]:80"), ("[::]", "[::]:80")]
+        {
+            assert_eq!(normal(a), normal(b));
+        }
+    }
+
+    #[test]
+    fn a_mistake_is_told_with_its_place() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("bad.conf");
+        std::fs::write(&path, "events {}\nhttp { servr {} }\n").expect("written");
+        let e = Source::read(&path).expect_err("bad");
+        assert!(e.contains("unknown directive \"servr\"") && e.contains("bad.conf:2"), "{e}");
+    }
+}

@@ -1,0 +1,377 @@
+//! `forebay tune replay`: the ladders of published tuning articles, measured here. Heights of other machines mean nothing;
+//! which steps help does.
+
+use crate::cli::{Which, lock, program, state_dir};
+use crate::rig::{self, Program};
+use crate::scene::{Target, free_port};
+use crate::stats::median;
+use forebay_bench::{duration_text, signals, units};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// A step: what it claims, and what it adds to those before it.
+struct Step {
+    name: &'static str,
+    /// Requests a second that the article reports; 0: none for this step.
+    claimed: u32,
+    main: &'static str,
+    events: &'static str,
+    http: &'static str,
+}
+
+struct Article {
+    name: &'static str,
+    about: &'static str,
+    connections: usize,
+    keepalive: bool,
+    tls: bool,
+    size: usize,
+    steps: &'static [Step],
+}
+
+const fn step(
+    name: &'static str,
+    claimed: u32,
+    main: &'static str,
+    events: &'static str,
+    http: &'static str,
+) -> Step {
+    Step { name, claimed, main, events, http }
+}
+
+const ARTICLES: &[Article] = &[
+    Article {
+        name: "step-by-step",
+        about: "8 kB page, ab with 40 connections, 2 CPUs",
+        connections: 40,
+        keepalive: false,
+        tls: false,
+        size: 8192,
+        steps: &[
+            step("default", 2958, "worker_processes 1;", "worker_connections 512;", ""),
+            step("4 workers", 3051, "worker_processes 4;", "", ""),
+            step("8 workers", 5204, "worker_processes 8;", "", ""),
+            step("1,024 connections", 6068, "", "worker_connections 1024;", ""),
+            step(
+                "4,096 connections, descriptors",
+                6350,
+                "worker_rlimit_nofile 4096;",
+                "worker_connections 4096;",
+                "",
+            ),
+            step(
+                "open_file_cache",
+                6949,
+                "",
+                "",
+                "open_file_cache max=1024 inactive=10s; open_file_cache_valid 120s;",
+            ),
+        ],
+    },
+    Article {
+        name: "vps-guide",
+        about: "static page over HTTPS, wrk with 200 connections, 4 CPUs",
+        connections: 200,
+        keepalive: true,
+        tls: true,
+        size: 8192,
+        steps: &[
+            step("before", 16442, "worker_processes 1;", "worker_connections 768;", ""),
+            step(
+                "workers",
+                0,
+                "worker_processes auto; worker_rlimit_nofile 8192;",
+                "worker_connections 4096; multi_accept on;",
+                "",
+            ),
+            step(
+                "sendfile, open files",
+                0,
+                "",
+                "",
+                "sendfile on; tcp_nopush on; tcp_nodelay on; keepalive_requests 1000; open_file_cache max=10000 inactive=30s; \
+                 open_file_cache_valid 60s; open_file_cache_min_uses 2;",
+            ),
+            step(
+                "all layers",
+                39014,
+                "",
+                "",
+                "ssl_session_cache shared:SSL:10m; ssl_session_timeout 1d; access_log {dir}/logs/access.log combined buffer=64k flush=5s;",
+            ),
+        ],
+    },
+    Article {
+        name: "high-concurrency",
+        about: "612 bytes, ab with 10,000 connections",
+        connections: 10_000,
+        keepalive: false,
+        tls: false,
+        size: 612,
+        steps: &[
+            step("default", 0, "worker_processes 1;", "worker_connections 768;", ""),
+            step(
+                "as published",
+                7819,
+                "worker_rlimit_nofile 20000;",
+                "worker_connections 20000; multi_accept on;",
+                "keepalive_timeout 0;",
+            ),
+        ],
+    },
+    Article {
+        name: "production",
+        about: "wrk with 400 connections, 4 CPUs",
+        connections: 400,
+        keepalive: true,
+        tls: false,
+        size: 4096,
+        steps: &[
+            step("default", 8200, "worker_processes 1;", "worker_connections 768;", ""),
+            step(
+                "workers and epoll",
+                28100,
+                "worker_processes auto; worker_rlimit_nofile 65535;",
+                "worker_connections 4096; use epoll; multi_accept on;",
+                "",
+            ),
+            step("keep-alive", 51300, "", "", "keepalive_timeout 30; keepalive_requests 10000;"),
+            step("sendfile and tcp", 71400, "", "", "sendfile on; tcp_nopush on; tcp_nodelay on;"),
+            step(
+                "all",
+                103_800,
+                "",
+                "",
+                "output_buffers 1 512k; postpone_output 1460; open_file_cache max=10000 inactive=30s; open_file_cache_valid 60s; \
+                 open_file_cache_min_uses 2;",
+            ),
+        ],
+    },
+];
+
+/// Which article.
+#[derive(clap::Args, Clone, Debug)]
+pub struct ReplayArgs {
+    /// step-by-step, vps-guide, high-concurrency, production, or all
+    pub article: String,
+    /// Measured time of a run; each step has three
+    #[arg(long, default_value = "2s", value_parser = units::duration)]
+    pub time: Duration,
+    /// Most connections
+    #[arg(long, default_value = "1000", value_parser = units::count)]
+    pub connections: u64,
+    /// Executable of nginx
+    #[arg(long, value_name = "FILE")]
+    pub nginx: Option<PathBuf>,
+    /// Executable of Forebay (default: this one)
+    #[arg(long, value_name = "FILE")]
+    pub forebay: Option<PathBuf>,
+    /// Write figures to a file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Where the lock and the private files are
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+}
+
+/// Directives of steps up to now: a later one replaces an earlier one of its name.
+fn merge(steps: &[Step], part: fn(&Step) -> &'static str) -> String {
+    let mut all: Vec<(&str, &str)> = Vec::new();
+    for s in steps {
+        for d in part(s).split(';').map(str::trim).filter(|d| !d.is_empty()) {
+            let name = d.split(' ').next().unwrap_or(d);
+            all.retain(|(n, _)| *n != name);
+            all.push((name, d));
+        }
+    }
+    all.iter().map(|(_, d)| format!("{d};\n")).collect()
+}
+
+fn configuration(a: &Article, steps: usize, dir: &Path, port: u16) -> String {
+    let steps = &a.steps[..steps];
+    let (main, events) = (merge(steps, |s| s.main), merge(steps, |s| s.events));
+    let mut http = merge(steps, |s| s.http).replace("{dir}", &dir.display().to_string());
+    let dir = dir.display();
+    if !http.contains("access_log") {
+        http.push_str(&format!("access_log {dir}/logs/access.log;\n"));
+    }
+    for t in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
+        http.push_str(&format!("{t}_temp_path {dir}/temp/{t};\n"));
+    }
+    let (ssl, keys) = match a.tls {
+        true => (" ssl", format!("ssl_certificate {dir}/cert.pem; ssl_certificate_key {dir}/key.pem;")),
+        false => ("", String::new()),
+    };
+    format!(
+        "daemon off;\npid {dir}/pid;\nerror_log {dir}/logs/error.log;\n{main}events {{\n{events}}}\nhttp {{\n{http}\
+         server {{ listen 127.0.0.1:{port}{ssl}; {keys} root {dir}/html; }}\n}}\n"
+    )
+}
+
+fn certificate(dir: &Path) -> Result<(), String> {
+    let out = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-keyout",
+        ])
+        .arg(dir.join("key.pem"))
+        .arg("-out")
+        .arg(dir.join("cert.pem"))
+        .stderr(Stdio::null())
+        .status();
+    if out.is_ok_and(|s| s.success()) {
+        Ok(())
+    } else {
+        Err("the openssl program is needed for a certificate".into())
+    }
+}
+
+/// Measures the ladders of articles, for nginx and Forebay in turn.
+///
+/// # Errors
+/// There is no such article, no nginx, or a server does not start.
+pub fn main(args: &ReplayArgs) -> Result<(), String> {
+    let chosen: Vec<&Article> =
+        ARTICLES.iter().filter(|a| args.article == "all" || args.article == a.name).collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = ARTICLES.iter().map(|a| a.name).collect();
+        return Err(format!("there is no article \"{}\"; known: {}, all", args.article, names.join(", ")));
+    }
+    let state = state_dir(args.state.as_deref())?;
+    let _lock = lock(&state)?;
+    let dir = state.join("copy");
+    let io = |e: std::io::Error| format!("{}: {e}", dir.display());
+    let mut servers = vec![("Forebay", program(Which::Forebay, args.forebay.as_deref())?)];
+    match program(Which::Nginx, args.nginx.as_deref()) {
+        Ok(p) => servers.insert(0, ("nginx", p)),
+        Err(e) => say!("Only Forebay is measured: {e}"),
+    }
+    let mut all = Vec::new();
+    for a in chosen {
+        for sub in ["html", "logs", "temp", "conf"] {
+            std::fs::create_dir_all(dir.join(sub)).map_err(io)?;
+        }
+        std::fs::write(dir.join("html/f.html"), vec![b'a'; a.size]).map_err(io)?;
+        if a.tls {
+            certificate(&dir)?;
+        }
+        let connections = a.connections.min(args.connections as usize);
+        say!("\n{}: {}. Here: {connections} connections", a.name, a.about);
+        say!(
+            "{:<32} {:>9} {:>7}   {}",
+            "step",
+            "claimed",
+            "",
+            servers
+                .iter()
+                .map(|(n, _)| format!("{n:>11} {:>7} {:>9} {:>9}", "", "p99", "CPU"))
+                .collect::<String>()
+        );
+        let mut first = vec![0.0; servers.len()];
+        for n in 1..=a.steps.len() {
+            let s = &a.steps[n - 1];
+            let claimed = |v: u32| if v == 0 { "-".to_owned() } else { v.to_string() };
+            let factor =
+                |v: f64, of: f64| if v > 0.0 && of > 0.0 { format!("x{:.2}", v / of) } else { String::new() };
+            let mut line = format!(
+                "{:<32} {:>9} {:>7}   ",
+                s.name,
+                claimed(s.claimed),
+                factor(f64::from(s.claimed), f64::from(a.steps[0].claimed))
+            );
+            for (k, (name, path)) in servers.iter().enumerate() {
+                let port = free_port().map_err(io)?;
+                let conf = dir.join("conf/replay.conf");
+                std::fs::write(&conf, configuration(a, n, &dir, port)).map_err(io)?;
+                let program = Program { path: path.clone(), prefix: dir.clone() };
+                if let Err(e) = program.test(&conf) {
+                    line.push_str(&format!(" refused: {e}"));
+                    continue;
+                }
+                let process = program.start(&conf, &[port], &dir.join("stderr"))?;
+                let _ = std::fs::write(dir.join("server.pid"), process.id().to_string());
+                let scheme = if a.tls { "https" } else { "http" };
+                let target = Target {
+                    url: format!("{scheme}://127.0.0.1:{port}/f.html"),
+                    host: None,
+                    proxied: false,
+                    size: 0,
+                };
+                let manner = rig::Manner {
+                    connections,
+                    seed: 1,
+                    http2: false,
+                    gzip: false,
+                    close: !a.keepalive,
+                    access_log: None,
+                };
+                let load = rig::load(&[target], &manner)?;
+                let mut runs = Vec::new();
+                for _ in 0..3 {
+                    let (f, _) = rig::measure(&load, process.id(), args.time.mul_f64(0.2), args.time)?;
+                    runs.push(f);
+                    if signals::interrupted() {
+                        return Ok(());
+                    }
+                }
+                let mid =
+                    |f: &dyn Fn(&rig::Figures) -> f64| median(&mut runs.iter().map(f).collect::<Vec<_>>());
+                let (rate, p99, cpu) = (mid(&|f| f.rate), mid(&|f| f.p99 as f64), mid(&|f| f.cpu));
+                let errors: u64 = runs.iter().map(|f| f.errors).sum();
+                if n == 1 {
+                    first[k] = rate;
+                }
+                line.push_str(&format!(
+                    "{rate:>11.0} {:>7} {:>9} {cpu:>6.1} us",
+                    factor(rate, first[k]),
+                    duration_text(p99 as u64)
+                ));
+                if errors > 0 {
+                    line.push_str(&format!(" ({errors} failed)"));
+                }
+                all.push(json!({"article": a.name, "step": s.name, "claimed": s.claimed, "server": name, "rate": rate,
+                                "p99_ns": p99, "cpu_us": cpu, "errors": errors}));
+            }
+            say!("{line}");
+        }
+    }
+    let _ = std::fs::remove_dir_all(&dir);
+    if let Some(file) = &args.json {
+        std::fs::write(file, format!("{:#}\n", json!(all)))
+            .map_err(|e| format!("{}: {e}", file.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::patch::Source;
+
+    #[test]
+    fn every_step_is_a_configuration() {
+        let dir = tempfile::tempdir().expect("dir");
+        for a in ARTICLES {
+            for n in 1..=a.steps.len() {
+                let path = dir.path().join("x.conf");
+                std::fs::write(&path, configuration(a, n, dir.path(), 8080)).expect("written");
+                Source::read(&path).unwrap_or_else(|e| panic!("{} {n}: {e}", a.name));
+            }
+        }
+    }
+
+    #[test]
+    fn later_steps_replace() {
+        assert_eq!(merge(&ARTICLES[0].steps[..3], |s| s.main), "worker_processes 8;\n");
+    }
+}

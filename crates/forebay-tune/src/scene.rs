@@ -1,0 +1,405 @@
+//! The private copy of a configuration that is measured: the user's files with other ports, logs, temporary files and
+//! upstreams, and what can be asked of it.
+
+use crate::patch::{self, Edit, Source, View, normal};
+use forebay_conf::tree::FileId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+
+/// How the copy differs from the original.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Directory of the copy.
+    pub dir: PathBuf,
+    /// Prefix of relative paths in the original.
+    pub prefix: PathBuf,
+    /// Stand-in for all upstreams; `None`: the real ones.
+    pub upstream: Option<u16>,
+    /// Directory that replaces every `root`.
+    pub root: Option<PathBuf>,
+}
+
+/// Something to ask for.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// URL at the copy's port.
+    pub url: String,
+    /// The `Host` field, if the server has a name.
+    pub host: Option<String>,
+    /// Passed on to an upstream.
+    pub proxied: bool,
+    /// Bytes of the file.
+    pub size: u64,
+}
+
+/// A private copy.
+#[derive(Debug)]
+pub struct Copy {
+    /// Where it is.
+    pub place: Place,
+    /// Ports by original address.
+    pub ports: BTreeMap<String, u16>,
+    edits: Vec<Edit>,
+}
+
+/// A port of the loopback that nobody uses now.
+///
+/// # Errors
+/// There is none.
+pub fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+fn quote(path: &Path) -> String {
+    format!("\"{}\"", path.display().to_string().replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+impl Copy {
+    /// Prepares a copy in `place`.
+    ///
+    /// # Errors
+    /// Directories cannot be made, or there is no port.
+    pub fn new(source: &Source, place: Place) -> Result<Copy, String> {
+        let say = |e: std::io::Error| format!("{}: {e}", place.dir.display());
+        for sub in ["conf", "logs", "temp", "cache"] {
+            std::fs::create_dir_all(place.dir.join(sub)).map_err(say)?;
+        }
+        let mut copy = Copy { place: place.clone(), ports: BTreeMap::new(), edits: Vec::new() };
+        let view = source.view();
+        let mut edits = Vec::new();
+        let conf_dir = source.path.parent().unwrap_or(Path::new("/")).to_owned();
+        for n in 0..view.nodes.len() {
+            let args = view.args(n);
+            let first = args.first().cloned().unwrap_or_default();
+            let rest = |from: usize| -> String {
+                let words = &view.nodes[n].d.args;
+                let (Some(a), Some(b)) = (words.get(from), words.last()) else { return String::new() };
+                let bytes = source.files.bytes(a.span.file);
+                let text = bytes.get(a.span.start as usize..b.span.end as usize).unwrap_or_default();
+                format!(" {}", String::from_utf8_lossy(text))
+            };
+            let name = view.name(n).to_owned();
+            let put = |text: String| view.replace(n, &text);
+            match name.as_str() {
+                "daemon" | "pid" | "lock_file" | "master_process" | "worker_cpu_priority" => {
+                    edits.push(put(String::new()))
+                }
+                "listen" if first.starts_with("unix:") => {
+                    edits.push(put(format!("listen unix:{}{};", place.dir.join("sock").display(), rest(1))));
+                }
+                "listen" => {
+                    let key = normal(&first);
+                    let port = match copy.ports.get(&key) {
+                        Some(p) => *p,
+                        None => {
+                            let p = free_port().map_err(say)?;
+                            copy.ports.insert(key, p);
+                            p
+                        }
+                    };
+                    let word = &view.nodes[n].d.args[0].span;
+                    edits.push(Edit {
+                        file: word.file,
+                        start: word.start,
+                        end: word.end,
+                        text: format!("127.0.0.1:{port}"),
+                    });
+                    for w in view.nodes[n].d.args.iter().filter(|w| w.text.starts_with(b"ipv6only")) {
+                        edits.push(Edit {
+                            file: w.span.file,
+                            start: w.span.start,
+                            end: w.span.end,
+                            text: String::new(),
+                        });
+                    }
+                }
+                "access_log" | "error_log"
+                    if first != "off"
+                        && first != "stderr"
+                        && !first.starts_with("syslog:")
+                        && !first.contains('$') =>
+                {
+                    let file = place.dir.join("logs").join(first.replace('/', "_"));
+                    // Only the path: a knob may add parameters to the same line.
+                    let word = &view.nodes[n].d.args[0].span;
+                    edits.push(Edit {
+                        file: word.file,
+                        start: word.start,
+                        end: word.end,
+                        text: quote(&file),
+                    });
+                }
+                "client_body_temp_path"
+                | "proxy_temp_path"
+                | "fastcgi_temp_path"
+                | "uwsgi_temp_path"
+                | "scgi_temp_path" => {
+                    edits.push(put(format!("{name} {};", quote(&place.dir.join("temp").join(&name)))))
+                }
+                "proxy_cache_path" | "fastcgi_cache_path" | "uwsgi_cache_path" | "scgi_cache_path" => {
+                    let file = place.dir.join("cache").join(first.replace('/', "_"));
+                    edits.push(put(format!("{name} {}{};", quote(&file), rest(1))));
+                }
+                "root" if place.root.is_some() => {
+                    edits.push(put(format!(
+                        "root {};",
+                        quote(place.root.as_deref().unwrap_or(Path::new("/")))
+                    )));
+                }
+                "root" | "alias" | "load_module" | "auth_basic_user_file"
+                    if !first.starts_with('/') && !first.starts_with('$') =>
+                {
+                    let base = if name == "auth_basic_user_file" { &conf_dir } else { &place.prefix };
+                    edits.push(put(format!("{name} {}{};", quote(&base.join(&first)), rest(1))));
+                }
+                _ if (name.starts_with("ssl_") || name.starts_with("proxy_ssl_"))
+                    && ["certificate", "_key", "dhparam", "crl", "_file"]
+                        .iter()
+                        .any(|s| name.ends_with(s))
+                    && !first.contains(':')
+                    && !first.starts_with(['/', '$'])
+                    && view.nodes[n].d.args.len() == 1 =>
+                {
+                    edits.push(put(format!("{name} {};", quote(&conf_dir.join(&first)))));
+                }
+                "server" if view.nodes[n].d.block.is_none() => {
+                    if let Some(port) = place.upstream {
+                        edits.push(put(format!("server 127.0.0.1:{port}{};", rest(1))));
+                    }
+                }
+                "proxy_pass" => {
+                    let (scheme, target) = first.split_once("://").unwrap_or(("", &first));
+                    let (host, path) = target.find('/').map_or((target, ""), |i| target.split_at(i));
+                    let named = view.all("upstream").any(|u| view.args(u).first().is_some_and(|a| a == host));
+                    if let (Some(port), false, false) =
+                        (place.upstream, scheme.is_empty(), host.contains('$'))
+                    {
+                        let host = if named { host.to_owned() } else { format!("127.0.0.1:{port}") };
+                        edits.push(put(format!("proxy_pass http://{host}{path};")));
+                    }
+                }
+                _ => {}
+            }
+        }
+        copy.head(&view, &mut edits)?;
+        copy.edits = edits;
+        copy.own();
+        Ok(copy)
+    }
+
+    fn head(&mut self, view: &View<'_>, edits: &mut Vec<Edit>) -> Result<(), String> {
+        let dir = self.place.dir.clone();
+        let mut head = format!("daemon off; pid {};", quote(&dir.join("pid")));
+        let error_log = view.child(None, "error_log").is_some();
+        if !error_log {
+            head.push_str(&format!(" error_log {};", quote(&dir.join("logs/error.log"))));
+        }
+        edits.push(view.insert(None, &head));
+        let Some(http) = view.child(None, "http") else { return Ok(()) };
+        let mut text = String::new();
+        for name in [
+            "client_body_temp_path",
+            "proxy_temp_path",
+            "fastcgi_temp_path",
+            "uwsgi_temp_path",
+            "scgi_temp_path",
+        ] {
+            if view.child(Some(http), name).is_none() {
+                text.push_str(&format!("{name} {}; ", quote(&dir.join("temp").join(name))));
+            }
+        }
+        if view.child(Some(http), "access_log").is_none() {
+            text.push_str(&format!("access_log {}; ", quote(&dir.join("logs/access.log"))));
+        }
+        if let (None, Some(root)) = (view.child(Some(http), "root"), &self.place.root) {
+            text.push_str(&format!("root {}; ", quote(root)));
+        }
+        edits.push(view.insert(Some(http), &text));
+        for s in view.all("server").filter(|s| view.nodes[*s].parent == Some(http)) {
+            if view.child(Some(s), "listen").is_none() {
+                let port = match self.ports.get("0.0.0.0:80") {
+                    Some(p) => *p,
+                    None => free_port().map_err(|e| e.to_string())?,
+                };
+                self.ports.insert("0.0.0.0:80".into(), port);
+                edits.push(view.insert(Some(s), &format!("listen 127.0.0.1:{port};")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Workers of another user have to come in.
+    fn own(&self) {
+        use std::os::unix::fs::PermissionsExt;
+        for sub in ["", "conf", "temp", "cache", "logs"] {
+            let mode = if sub == "temp" || sub == "cache" { 0o1777 } else { 0o755 };
+            let _ = std::fs::set_permissions(self.place.dir.join(sub), std::fs::Permissions::from_mode(mode));
+        }
+    }
+
+    /// Writes the copy with further edits; the path of its main file.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, source: &Source, knobs: &[Edit]) -> Result<PathBuf, String> {
+        let conf = self.place.dir.join("conf");
+        let name = |id: FileId| conf.join(format!("{}.conf", id.0));
+        // Ordered: a setting of a knob that replaces a directive goes before what this copy would do with it.
+        let mut edits: Vec<Edit> = knobs.to_vec();
+        for e in &self.edits {
+            let clash = knobs.iter().any(|k| k.file == e.file && k.start < e.end && e.start < k.end);
+            if !clash {
+                edits.push(e.clone());
+            }
+        }
+        includes(&source.tree.root, &name, &mut edits);
+        for (id, path, bytes) in source.files.iter() {
+            let to = name(id);
+            let new = patch::apply(bytes, id, &edits);
+            std::fs::write(&to, new).map_err(|e| format!("{} for {}: {e}", to.display(), path.display()))?;
+        }
+        Ok(name(FileId(0)))
+    }
+
+    /// What can be asked for: files below the roots and locations that pass requests on.
+    pub fn targets(&self, source: &Source) -> Vec<Target> {
+        let view = source.view();
+        let mut out = Vec::new();
+        let Some(http) = view.child(None, "http") else { return out };
+        for s in view.all("server").filter(|s| view.nodes[*s].parent == Some(http)) {
+            let listens: Vec<Vec<String>> =
+                view.children(Some(s)).filter(|n| view.name(*n) == "listen").map(|n| view.args(n)).collect();
+            let mut seen = BTreeSet::new();
+            let listens = if listens.is_empty() { vec![vec!["80".to_owned()]] } else { listens };
+            for l in listens.iter().filter(|l| !l[0].starts_with("unix:") && !l.iter().any(|w| w == "quic")) {
+                let Some(port) = self.ports.get(&normal(&l[0])) else { continue };
+                let tls = l.iter().any(|w| w == "ssl");
+                if !seen.insert(tls) {
+                    continue;
+                }
+                let scheme = if tls { "https" } else { "http" };
+                let host = view.child(Some(s), "server_name").and_then(|n| {
+                    view.args(n).into_iter().find(|h| !h.contains(['*', '~', '_', '$']) && !h.is_empty())
+                });
+                let mut add = |path: &str, proxied: bool, size: u64| {
+                    let url = format!("{scheme}://127.0.0.1:{port}{path}");
+                    out.push(Target { url, host: host.clone(), proxied, size });
+                };
+                for p in view.all("proxy_pass").filter(|p| view.within(*p, s)) {
+                    let Some(l) = view.nodes[p].parent.filter(|l| view.name(*l) == "location") else {
+                        continue;
+                    };
+                    let args = view.args(l);
+                    match args.as_slice() {
+                        [path] if path.starts_with('/') => add(path, true, 0),
+                        [m, path] if m == "=" || m == "^~" => add(path, true, 0),
+                        _ => {}
+                    }
+                }
+                let root = match &self.place.root {
+                    Some(r) => Some(r.clone()),
+                    None => view
+                        .effective(Some(s), "root")
+                        .or_else(|| {
+                            let at = view.children(Some(s)).find(|l| {
+                                view.name(*l) == "location" && view.args(*l).first().is_some_and(|a| a == "/")
+                            })?;
+                            view.child(Some(at), "root")
+                        })
+                        .map(|n| self.place.prefix.join(view.args(n).first().cloned().unwrap_or_default())),
+                };
+                if let Some(root) = root {
+                    let mut found = Vec::new();
+                    walk(&root, "", 0, &mut found);
+                    let step = found.len().div_ceil(20).max(1);
+                    for (path, size) in found.iter().step_by(step) {
+                        add(path, false, *size);
+                    }
+                }
+            }
+        }
+        out
+    }
+}
+
+fn walk(dir: &Path, path: &str, depth: u32, found: &mut Vec<(String, u64)>) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    let mut entries: Vec<_> = entries.flatten().collect();
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for e in entries {
+        let name = e.file_name().to_string_lossy().into_owned();
+        let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-~".contains(&b));
+        if found.len() >= 400 || !plain || name.starts_with('.') {
+            continue;
+        }
+        let Ok(meta) = e.path().metadata() else { continue };
+        if meta.is_dir() && depth < 4 {
+            walk(&e.path(), &format!("{path}/{name}"), depth + 1, found);
+        } else if meta.is_file() && meta.len() <= 4 << 20 {
+            found.push((format!("{path}/{name}"), meta.len()));
+        }
+    }
+}
+
+/// Each `include` names the copies of its files.
+fn includes(block: &forebay_conf::tree::Block, name: &dyn Fn(FileId) -> PathBuf, edits: &mut Vec<Edit>) {
+    for d in &block.items {
+        let Some(inner) = &d.block else { continue };
+        if d.name.text == b"include" {
+            let mut text = String::new();
+            let mut seen = Vec::new();
+            for item in &inner.items {
+                let id = item.name.span.file;
+                if !seen.contains(&id) {
+                    seen.push(id);
+                    text.push_str(&format!("include {}; ", quote(&name(id))));
+                }
+            }
+            let s = d.name.span;
+            edits.push(Edit { file: s.file, start: s.start, end: d.end.end, text });
+        }
+        includes(inner, name, edits);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::knobs::KNOBS;
+
+    #[test]
+    fn nothing_of_the_live_server_is_left() {
+        let dir = tempfile::tempdir().expect("dir");
+        std::fs::create_dir(dir.path().join("sub")).expect("made");
+        let conf = dir.path().join("nginx.conf");
+        let main = "pid /run/nginx.pid;\nevents {}\nhttp { access_log /var/log/nginx/a.log combined; include sub/*; }\n";
+        std::fs::write(&conf, main).expect("written");
+        let server =
+            "server { listen 80; listen [::]:80 ipv6only=on; location / { proxy_pass http://10.0.0.1; } }";
+        std::fs::write(dir.path().join("sub/a"), server).expect("written");
+        let source = Source::read(&conf).expect("parses");
+        let place = Place {
+            dir: dir.path().join("copy"),
+            prefix: "/usr/share/nginx".into(),
+            upstream: Some(4242),
+            root: None,
+        };
+        let copy = Copy::new(&source, place).expect("made");
+        let view = source.view();
+        let knobs: Vec<Edit> =
+            KNOBS.iter().flat_map(|k| view.edits(k, &crate::knobs::level_text(k.levels[0], 2))).collect();
+        for edits in [Vec::new(), knobs] {
+            copy.write(&source, &edits).expect("written");
+            let all: String = ["0.conf", "1.conf"]
+                .map(|f| std::fs::read_to_string(dir.path().join("copy/conf").join(f)).expect("there"))
+                .concat();
+            for live in ["/var/log", "/run/nginx.pid", "listen 80", "[::]", "10.0.0.1", "ipv6only", "sub/*"] {
+                assert!(!all.contains(live), "{live}: {all}");
+            }
+            assert!(all.contains("http://127.0.0.1:4242"), "{all}");
+            Source::read(&dir.path().join("copy/conf/0.conf")).unwrap_or_else(|e| panic!("{e}: {all}"));
+        }
+        assert_eq!(copy.ports.len(), 2);
+    }
+}

@@ -1,0 +1,125 @@
+//! `forebay tune` with a real server.
+
+use crate::harness::{PROGRAM, Site, kill, wait_for};
+use nix::sys::signal::Signal;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+const BAD: &str = "# my server\nworker_processes 1;\nevents { worker_connections 512; }\nhttp {\n    # disk was slow once\n    \
+                   sendfile off;          # since 2019\n    keepalive_requests 1;\n    server {\n        listen 80;   # public\n    \
+                   root ROOT;\n    }\n}\n";
+
+fn site() -> Site {
+    let site = Site::new("events {}\n");
+    site.write("nginx.conf", &BAD.replace("ROOT", &site.dir().display().to_string()));
+    site
+}
+
+fn tune(site: &Site, more: &[&str]) -> Command {
+    let dir = site.dir();
+    let mut c = Command::new(PROGRAM);
+    c.arg("tune").arg("-c").arg(dir.join("nginx.conf")).arg("--out").arg(dir.join("out"));
+    c.arg("--state").arg(dir.join("state")).args(["--static-size", "2k", "--connections", "8"]).args(more);
+    c.stdin(Stdio::null());
+    c
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+#[test]
+fn a_bad_configuration_gets_better_and_comes_back() {
+    let site = site();
+    let conf = site.dir().join("nginx.conf");
+    let before = read(&conf);
+    let only = ["--only", "sendfile,keepalive_requests", "--budget", "32s", "--apply"];
+    let output = tune(&site, &only).output().expect("runs");
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    let result: serde_json::Value =
+        serde_json::from_str(&read(&site.dir().join("out/result.json"))).expect("JSON");
+    assert_eq!(result["proven"], true, "{said}");
+    assert!(result["gain"]["low"].as_f64().expect("a number") > 0.0, "{said}");
+    let tuned = read(&site.dir().join("out/tuned.conf"));
+    for part in [
+        "# my server\n",
+        "    # disk was slow once\n",
+        "# since 2019",
+        "listen 80;   # public",
+        "keepalive_requests 100",
+    ] {
+        assert!(tuned.contains(part), "{part}: {tuned}");
+    }
+    assert_eq!(read(&conf), tuned);
+    for name in ["report.html", "rejected.md", "tuned.patch", "runs.jsonl"] {
+        assert!(!read(&site.dir().join("out").join(name)).is_empty(), "{name}");
+    }
+    let output = tune(&site, &["--rollback"]).output().expect("runs");
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(read(&conf), before);
+    // The same runs give the same result without a server.
+    let more = ["--only", "sendfile,keepalive_requests", "--budget", "32s", "--resume"];
+    let output = tune(&site, &more).output().expect("runs");
+    assert!(output.status.success(), "{}", text(&output));
+    let again: serde_json::Value =
+        serde_json::from_str(&read(&site.dir().join("out/result.json"))).expect("JSON");
+    assert_eq!(again["gain"], result["gain"]);
+    assert_eq!(read(&conf), before);
+}
+
+#[test]
+fn mistakes_are_told() {
+    let site = site();
+    site.write("nginx.conf", "events {}\nhttp { servr {} }\n");
+    let output = tune(&site, &[]).output().expect("runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("unknown directive \"servr\" in "), "{}", text(&output));
+    site.write("nginx.conf", BAD);
+    let output = tune(&site, &["--only", "nonsense"]).output().expect("runs");
+    assert!(text(&output).contains("no setting \"nonsense\""), "{}", text(&output));
+    let output = tune(&site, &["--rollback"]).output().expect("runs");
+    assert!(text(&output).contains("nothing to undo"), "{}", text(&output));
+}
+
+#[test]
+fn one_tuner_at_a_time_and_a_killed_one_leaves_nothing() {
+    let site = site();
+    let root = site.dir().join("sys");
+    std::fs::create_dir_all(root.join("net/ipv4")).expect("made");
+    let file = root.join("net/ipv4/tcp_slow_start_after_idle");
+    std::fs::write(&file, "1\n").expect("written");
+    let root = root.display().to_string();
+    let args = ["--sysctl", "--sysctl-root", &root, "--only", "tcp_slow_start_after_idle", "--budget", "60s"];
+    let mut first = tune(&site, &args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
+    let mut lines = BufReader::new(first.stdout.take().expect("piped")).lines();
+    assert!(lines.any(|l| l.is_ok_and(|l| l.starts_with("-- noise"))));
+    let output = tune(&site, &["--budget", "30s"]).output().expect("runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("another tuner runs"), "{}", text(&output));
+    wait_for("a changed setting", || std::fs::read_to_string(&file).ok().filter(|t| t.trim() == "0"));
+    let server: i32 = read(&site.dir().join("state/copy/server.pid")).trim().parse().expect("a pid");
+    kill(first.id() as i32, Signal::SIGKILL);
+    let _ = first.wait();
+    // The next start puts the setting back, and ends the server that was left.
+    let mut next = tune(&site, &["--budget", "30s"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("starts");
+    let mut lines = BufReader::new(next.stdout.take().expect("piped")).lines();
+    assert!(lines.any(|l| l.is_ok_and(|l| l.starts_with("-- noise"))));
+    assert!(["0", "1"].contains(&read(&file).trim()));
+    wait_for("the end of the server that was left", || {
+        let stat = std::fs::read_to_string(format!("/proc/{server}/stat")).unwrap_or_default();
+        (stat.is_empty() || stat.contains(") Z ")).then_some(())
+    });
+    assert_eq!(read(&file).trim(), "1");
+    kill(next.id() as i32, Signal::SIGINT);
+    assert_eq!(next.wait().expect("ends").code(), Some(130));
+}
