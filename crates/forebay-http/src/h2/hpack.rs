@@ -281,6 +281,13 @@ impl Decoder {
         }
     }
 
+    /// The peer has taken note of what it may use (SETTINGS_HEADER_TABLE_SIZE), bytes.
+    pub fn allow(&mut self, size: usize) {
+        self.allowed = size;
+        self.max = self.max.min(size);
+        self.evict(0);
+    }
+
     /// Bytes of memory that the table holds, as RFC 7541 counts them.
     pub fn size(&self) -> usize {
         self.size
