@@ -6,4 +6,5 @@ pub mod encode;
 pub mod frame;
 pub mod hpack;
 pub mod huffman;
+pub mod link;
 pub mod request;
