@@ -3,7 +3,7 @@
 
 use super::client::{self, BadBlock};
 use super::frame::{self, Code, Header, INITIAL_WINDOW, MAX_FRAME, MAX_WINDOW, flag, kind, setting};
-use super::hpack::Decoder;
+use super::hpack::{Decoder, TABLE_SIZE};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
@@ -69,6 +69,8 @@ pub struct Link {
     ended: bool,
     reset: bool,
     leaving: bool,
+    /// The server allows less of a table than is the default, and has not been told that we use none.
+    shrink: bool,
 }
 
 impl Default for Link {
@@ -108,6 +110,7 @@ impl Default for Link {
             ended: true,
             reset: false,
             leaving: false,
+            shrink: false,
         }
     }
 }
@@ -125,6 +128,10 @@ impl Link {
         (self.final_head, self.sent_end, self.ended) = (false, end, false);
         let mut block = std::mem::take(&mut self.block);
         block.clear();
+        if std::mem::take(&mut self.shrink) {
+            // RFC 7541, section 4.2.
+            block.push(0x20);
+        }
         client::request_block(head, https, trailers, &mut block);
         let mut kind = kind::HEADERS;
         let mut flags = if end { flag::END_STREAM } else { 0 };
@@ -456,6 +463,7 @@ impl Link {
                     // Larger frames bring nothing.
                     self.max_frame = MAX_FRAME;
                 }
+                setting::HEADER_TABLE_SIZE => self.shrink |= (value as usize) < TABLE_SIZE,
                 setting::ENABLE_PUSH if value != 0 => {
                     return Err(problem("sent SETTINGS frame that enables push"));
                 }
