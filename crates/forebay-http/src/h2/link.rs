@@ -87,7 +87,7 @@ impl Default for Link {
         );
         frame::push_window_update(&mut out, 0, (WINDOW - INITIAL_WINDOW) as u32);
         Link {
-            decoder: Decoder::default(),
+            decoder: Decoder::lenient(),
             scratch: Vec::new(),
             input: Vec::new(),
             out,

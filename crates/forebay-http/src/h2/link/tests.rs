@@ -152,6 +152,18 @@ fn what_servers_may_not_send() {
 }
 
 #[test]
+fn a_byte_of_padding_behind_huffman_code_is_taken() {
+    // "&" is eight bits of code, so that one more byte is too much.
+    let block = [0x88, 0, 1, b'x', 0x82, 0xf8, 0xff];
+    let mut bytes = Vec::new();
+    frame::push_header(&mut bytes, block.len(), kind::HEADERS, DONE, 1);
+    bytes.extend_from_slice(&block);
+    let mut l = open(true);
+    l.take(&bytes, &mut Vec::new()).unwrap();
+    assert_eq!(l.next_head().unwrap(), b"HTTP/1.1 200 OK\r\nx: &\r\n\r\n");
+}
+
+#[test]
 fn floods_are_cut_off() {
     let mut ping = Vec::new();
     frame::push_header(&mut ping, 8, kind::PING, 0, 0);

@@ -25,8 +25,10 @@ fn with<R>(conn: &Conn, f: impl FnOnce(&mut Link) -> R) -> R {
     f(conn.link().get_or_insert_default())
 }
 
-fn failed(req: &mut Request, p: &Problem, doing: &str) -> Fault {
-    req.log(Level::Error, &format!("upstream {} {doing}", p.text));
+fn failed(req: &mut Request, conn: &Conn, p: &Problem, doing: &str) -> Fault {
+    // A connection that was idle may be closed at any time: the request goes to another one.
+    let level = if p.unsent && conn.reused { Level::Info } else { Level::Error };
+    req.log(level, &format!("upstream {} {doing}", p.text));
     let kind = if p.head { NextUpstream::InvalidHeader } else { NextUpstream::Error };
     Fault { unsent: p.unsent, ..Fault::new(kind, 502) }
 }
@@ -60,7 +62,7 @@ fn take_in(req: &mut Request, conn: &Conn, doing: &str) -> Result<Came, Fault> {
         }
     };
     req.give_buf(raw);
-    came.map_err(|p| failed(req, &p, doing))
+    came.map_err(|p| failed(req, conn, &p, doing))
 }
 
 /// Whether more of the request is of no use: the response is over, or as much of it has come as may come before
@@ -271,7 +273,7 @@ pub async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut
                 }
                 Ok(Status::Partial) => {
                     let p = Problem { text: "sent invalid header".into(), unsent: false, head: true };
-                    return Err(failed(req, &p, READING));
+                    return Err(failed(req, conn, &p, READING));
                 }
                 Err(bad) => {
                     let mut message = Vec::new();
