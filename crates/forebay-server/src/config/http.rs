@@ -491,7 +491,8 @@ impl<'s, 'f> Builder<'s, 'f> {
                 && pass.may_encrypt()
             {
                 let h2 = l.settings.proxy.http_version == modules::proxy::HttpVersion::V2;
-                let made = crate::tls::client::ClientTls::new(&l.settings.proxy_ssl, h2, &mut loader, self.cx)?;
+                let made =
+                    crate::tls::client::ClientTls::new(&l.settings.proxy_ssl, h2, &mut loader, self.cx)?;
                 l.upstream_tls = Some(std::sync::Arc::new(made));
             }
         }

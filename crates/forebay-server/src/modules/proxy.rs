@@ -523,8 +523,8 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
     req.modules.proxy_cache.detached = fetch.cacheable() || req.modules.proxy_cache.background;
     let got = exchange::run(req, &target, &head, &body, s).await;
     let to_head = head.starts_with(b"HEAD ");
-    let upgrade = s.http_version != HttpVersion::V2
-        && memchr::memmem::find(&head, b"\r\nUpgrade: ").is_some();
+    let upgrade =
+        s.http_version != HttpVersion::V2 && memchr::memmem::find(&head, b"\r\nUpgrade: ").is_some();
     req.give_buf(head);
     let (lease, kind) = match got {
         Ok(lease) => (Ok(lease), NextUpstream::of_status(req.modules.upstream.head.status)),

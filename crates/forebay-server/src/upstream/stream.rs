@@ -286,7 +286,8 @@ impl Body {
         match self.framing {
             Framing::None => out.truncate(before),
             Framing::Length(_) if got as u64 > self.left => {
-                let text = "upstream sent response body larger than indicated content length while reading upstream";
+                let text =
+                    "upstream sent response body larger than indicated content length while reading upstream";
                 out.truncate(before);
                 return self.fail(req, Level::Error, text);
             }
@@ -294,7 +295,8 @@ impl Body {
             _ => {}
         }
         if over && self.left > 0 {
-            let text = "upstream sent response body smaller than indicated content length while reading upstream";
+            let text =
+                "upstream sent response body smaller than indicated content length while reading upstream";
             return self.fail(req, Level::Error, text);
         }
         self.answer();

@@ -215,7 +215,9 @@ async fn stored(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch)
         while offset < to {
             let count = (to - offset) as usize;
             match conn.send_file(&file, &mut offset, count) {
-                Ok(sent) if sent.bytes == 0 && !sent.full => return Err(Fault::new(NextUpstream::Error, 500)),
+                Ok(sent) if sent.bytes == 0 && !sent.full => {
+                    return Err(Fault::new(NextUpstream::Error, 500));
+                }
                 Ok(sent) => {
                     if let Some(a) = req.modules.upstream.current() {
                         a.sent += sent.bytes as u64;
