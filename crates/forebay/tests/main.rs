@@ -14,6 +14,7 @@ mod load;
 mod metrics;
 mod processes;
 mod proxy;
+mod proxy_h2;
 mod robustness;
 mod subcommands;
 mod subrequests;

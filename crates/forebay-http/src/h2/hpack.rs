@@ -179,11 +179,12 @@ pub struct Decoder {
     max: usize,
     /// What we allow the peer to use.
     allowed: usize,
+    lenient: bool,
 }
 
 impl Default for Decoder {
     fn default() -> Self {
-        Decoder { entries: VecDeque::new(), size: 0, max: TABLE_SIZE, allowed: TABLE_SIZE }
+        Decoder { entries: VecDeque::new(), size: 0, max: TABLE_SIZE, allowed: TABLE_SIZE, lenient: false }
     }
 }
 
@@ -194,6 +195,12 @@ pub trait Sink {
 }
 
 impl Decoder {
+    /// A decoder that takes a whole byte of padding behind Huffman code, which RFC 7541 forbids and nginx takes from
+    /// upstreams.
+    pub fn lenient() -> Decoder {
+        Decoder { lenient: true, ..Decoder::default() }
+    }
+
     /// Decodes a whole block. All of it is decoded, so that the tables of both ends stay the same.
     ///
     /// # Errors
@@ -247,7 +254,7 @@ impl Decoder {
         scratch.clear();
         let index = int(block, at, bits)?;
         let label = if index == 0 {
-            string(block, at, scratch)?;
+            string(block, at, scratch, self.lenient)?;
             Label::of(scratch)
         } else if let Some((name, _)) = STATIC.get(index - 1) {
             scratch.extend_from_slice(name.as_bytes());
@@ -258,7 +265,7 @@ impl Decoder {
             e.label
         };
         let name_len = scratch.len();
-        string(block, at, scratch)?;
+        string(block, at, scratch, self.lenient)?;
         let (name, value) = scratch.split_at(name_len);
         sink.field(label, name, value);
         if keep {
@@ -281,6 +288,13 @@ impl Decoder {
         }
     }
 
+    /// The peer has taken note of what it may use (SETTINGS_HEADER_TABLE_SIZE), bytes.
+    pub fn allow(&mut self, size: usize) {
+        self.allowed = size;
+        self.max = self.max.min(size);
+        self.evict(0);
+    }
+
     /// Bytes of memory that the table holds, as RFC 7541 counts them.
     pub fn size(&self) -> usize {
         self.size
@@ -288,13 +302,18 @@ impl Decoder {
 }
 
 /// Appends a string literal (RFC 7541, section 5.2).
-fn string(block: &[u8], at: &mut usize, out: &mut Vec<u8>) -> Result<(), Error> {
+fn string(block: &[u8], at: &mut usize, out: &mut Vec<u8>, lenient: bool) -> Result<(), Error> {
     let coded = block.get(*at).is_some_and(|b| b & 0x80 != 0);
     let len = int(block, at, 7)?;
     let text = block.get(*at..).and_then(|b| b.get(..len)).ok_or(Error::Compression)?;
     *at += len;
     if coded {
-        huffman::decode(text, out).map_err(|_| Error::Compression)
+        let before = out.len();
+        huffman::decode(text, out).or_else(|_| {
+            out.truncate(before);
+            let text = text.strip_suffix(&[0xff]).filter(|_| lenient).ok_or(Error::Compression)?;
+            huffman::decode(text, out).map_err(|_| Error::Compression)
+        })
     } else {
         out.extend_from_slice(text);
         Ok(())

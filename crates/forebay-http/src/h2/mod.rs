@@ -1,8 +1,10 @@
 //! HTTP/2 (RFC 9113) and HPACK (RFC 7541): frames, field compression, and request heads made of them. No I/O.
 //! Hot path.
 
+pub mod client;
 pub mod encode;
 pub mod frame;
 pub mod hpack;
 pub mod huffman;
+pub mod link;
 pub mod request;

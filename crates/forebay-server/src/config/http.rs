@@ -490,7 +490,9 @@ impl<'s, 'f> Builder<'s, 'f> {
             if let Some(modules::Content::Proxy(pass)) = &l.content
                 && pass.may_encrypt()
             {
-                let made = crate::tls::client::ClientTls::new(&l.settings.proxy_ssl, &mut loader, self.cx)?;
+                let h2 = l.settings.proxy.http_version == modules::proxy::HttpVersion::V2;
+                let made =
+                    crate::tls::client::ClientTls::new(&l.settings.proxy_ssl, h2, &mut loader, self.cx)?;
                 l.upstream_tls = Some(std::sync::Arc::new(made));
             }
         }

@@ -195,7 +195,7 @@ impl Setting for Access {
 
 keyword! {
     /// `proxy_http_version`.
-    pub enum HttpVersion { V10 = "1.0", V11 = "1.1", }
+    pub enum HttpVersion { V10 = "1.0", V11 = "1.1", V2 = "2", }
 }
 
 /// A value that may be given once.
@@ -523,7 +523,8 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
     req.modules.proxy_cache.detached = fetch.cacheable() || req.modules.proxy_cache.background;
     let got = exchange::run(req, &target, &head, &body, s).await;
     let to_head = head.starts_with(b"HEAD ");
-    let upgrade = memchr::memmem::find(&head, b"\r\nUpgrade: ").is_some();
+    let upgrade =
+        s.http_version != HttpVersion::V2 && memchr::memmem::find(&head, b"\r\nUpgrade: ").is_some();
     req.give_buf(head);
     let (lease, kind) = match got {
         Ok(lease) => (Ok(lease), NextUpstream::of_status(req.modules.upstream.head.status)),
@@ -628,7 +629,8 @@ fn write_head(
     out.extend_from_slice(uri);
     out.extend_from_slice(match s.http_version {
         HttpVersion::V10 => b" HTTP/1.0\r\n",
-        HttpVersion::V11 => b" HTTP/1.1\r\n",
+        // For HTTP/2 it is made into a field block later.
+        HttpVersion::V11 | HttpVersion::V2 => b" HTTP/1.1\r\n",
     });
     let set = &s.set_header.0;
     if !set.iter().any(|(n, _)| n.eq_ignore_ascii_case(b"Host")) {

@@ -78,11 +78,11 @@ impl Wanted {
 }
 
 impl ClientTls {
-    /// Reads the settings of a location.
+    /// Reads the settings of a location. `h2`: HTTP/2 is to be spoken.
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn new(s: &Settings, loader: &mut Loader, cx: &mut Scope<'_>) -> Result<ClientTls, Error> {
+    pub fn new(s: &Settings, h2: bool, loader: &mut Loader, cx: &mut Scope<'_>) -> Result<ClientTls, Error> {
         let mut fixed = None;
         let mut dynamic = None;
         if let Some(cert) = s.certificate.0.last().filter(|c| !c.text.is_empty()) {
@@ -122,6 +122,9 @@ impl ClientTls {
             .with_custom_certificate_verifier(Arc::new(Later))
             .with_client_cert_resolver(Arc::new(Presents(fixed)));
         config.enable_secret_extraction = true;
+        if h2 {
+            config.alpn_protocols = vec![b"h2".to_vec()];
+        }
         config.enable_sni = s.server_name;
         config.resumption = if s.session_reuse {
             Resumption::store(Arc::new(ClientSessionMemoryCache::new(SESSIONS)))

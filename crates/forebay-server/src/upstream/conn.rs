@@ -5,6 +5,7 @@ use super::PeerAddr;
 use crate::reactor::Token;
 use crate::thread::Thread;
 use crate::wire::{self, Sent, Then, Wire};
+use forebay_http::h2::link::Link;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::cell::{RefCell, RefMut};
@@ -18,6 +19,7 @@ pub struct Conn {
     token: Token,
     wire: RefCell<Wire>,
     kept: bool,
+    link: RefCell<Option<Box<Link>>>,
     /// What it was made for; 0 = plain.
     pub made_for: u64,
     /// Requests served before this one.
@@ -138,6 +140,7 @@ impl Conn {
             wire: RefCell::new(idle.wire),
             made_for: idle.made_for,
             kept: false,
+            link: RefCell::new(idle.link),
             requests: idle.requests,
             opened: idle.opened,
             reused: true,
@@ -184,6 +187,7 @@ impl Conn {
             wire: RefCell::new(Wire::plain(token)),
             made_for: 0,
             kept: false,
+            link: RefCell::new(None),
             requests: 0,
             opened: thread.reactor.now(),
             reused: false,
@@ -261,6 +265,11 @@ impl Conn {
         self.wire.borrow_mut()
     }
 
+    /// HTTP/2 on it, if that is spoken.
+    pub fn link(&self) -> RefMut<'_, Option<Box<Link>>> {
+        self.link.borrow_mut()
+    }
+
     /// Its slot.
     pub fn token(&self) -> Token {
         self.token
@@ -300,6 +309,7 @@ impl Conn {
         }
         state.idle.push_back(super::Idle {
             wire,
+            link: self.link.take(),
             made_for: self.made_for,
             token: self.token,
             peer,

@@ -2,11 +2,13 @@
 //! failure the next server has its turn (nginx: proxy_next_upstream). Comes from `modules/proxy.rs`; the body
 //! of the response is read in `stream.rs`. Hot path.
 
+mod h2;
+
 use super::PeerAddr;
 use super::conn::{Conn, Failure, For, Waited, Watch};
 use super::lease::{choose, picker, wait_for_one};
 use crate::body::{self, BodyError};
-use crate::modules::proxy::{NextUpstream, Settings};
+use crate::modules::proxy::{HttpVersion, NextUpstream, Settings};
 use crate::modules::static_file::errno_text;
 use crate::request::Request;
 use crate::response::FieldList;
@@ -76,6 +78,8 @@ pub struct Upstreamed {
     pub attempts: Vec<Attempt>,
     /// The last head received.
     pub head: ResponseHead,
+    /// Content that came while the request was still being sent over HTTP/2.
+    pub early: Vec<u8>,
     /// Trailers of the last response.
     pub trailers: FieldList,
     /// `$proxy_host`.
@@ -104,6 +108,7 @@ impl Upstreamed {
         }
         self.attempts.clear();
         self.head.advance(usize::MAX);
+        self.early.clear();
         self.trailers.clear();
         self.host.clear();
         self.port.clear();
@@ -219,7 +224,7 @@ pub async fn run(
         }
         // An idle connection may have been closed while the request was on its way: that says nothing
         // about the server.
-        if reused && received == 0 && fault.kind == NextUpstream::Error {
+        if reused && (received == 0 || fault.unsent) && fault.kind == NextUpstream::Error {
             if may_retry(req, s, fault.kind, fault.unsent) && !matches!(body, Outgoing::Streamed(_)) {
                 continue;
             }
@@ -320,6 +325,10 @@ async fn attempt(
     }
     // A tunnel has no head of its own, and its connection to itself.
     let tunnel = head.is_empty();
+    let h2 = s.http_version == HttpVersion::V2 && !tunnel;
+    if h2 {
+        made_for ^= h2::MADE_FOR;
+    }
     let idle = if tunnel { None } else { lease.take_idle(req, made_for) };
     let conn = match idle {
         Some(c) => c,
@@ -338,6 +347,10 @@ async fn attempt(
     let conn = lease.conn.insert(conn);
     if tunnel {
         return Ok(());
+    }
+    if h2 {
+        h2::send(req, conn, head, body, s, &mut watch).await?;
+        return h2::read_head(req, conn, s, &mut watch).await;
     }
     send(req, conn, head, body, s, &mut watch).await?;
     read_head(req, conn, s, &mut watch).await
@@ -620,6 +633,19 @@ async fn send_file(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Wat
     write(req, conn, b"", s, watch).await.map(|_| ())
 }
 
+/// Keeps a piece of a body that is passed on as it comes for `$request_body`, if all of it fits.
+fn remember(req: &mut Request, piece: &[u8]) {
+    let room = {
+        let http = req.http();
+        http.location(req).settings.core.client_body_buffer_size.0
+    };
+    if req.body.len <= room {
+        req.body.stored.mem.extend_from_slice(piece);
+    } else {
+        req.body.stored.mem.clear();
+    }
+}
+
 /// Passes the client's body on as it comes; what has come already leaves together with the head.
 async fn send_streamed(
     req: &mut Request,
@@ -644,16 +670,7 @@ async fn send_streamed(
             Err(BodyError::Status(status)) => return Err(Fault::client(status)),
             Err(BodyError::Gone) => return Err(Fault::client(400)),
         };
-        let room = {
-            let http = req.http();
-            http.location(req).settings.core.client_body_buffer_size.0
-        };
-        // What fits stays for `$request_body`.
-        if req.body.len <= room {
-            req.body.stored.mem.extend_from_slice(&piece);
-        } else {
-            req.body.stored.mem.clear();
-        }
+        remember(req, &piece);
         if chunked {
             if !piece.is_empty() {
                 framed.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());

@@ -169,6 +169,8 @@ pub struct Group {
 pub struct Idle {
     /// What its bytes go through.
     pub wire: crate::wire::Wire,
+    /// HTTP/2 on it, if that is spoken.
+    pub link: Option<Box<forebay_http::h2::link::Link>>,
     /// What it was made for; 0 = plain.
     pub made_for: u64,
     /// Its slot.

@@ -27,6 +27,8 @@ pub struct Body {
     /// Received and not decoded yet.
     raw: Vec<u8>,
     reusable: bool,
+    /// The connection speaks HTTP/2: its frames say where the response ends.
+    h2: bool,
     read_timeout: Duration,
     ignore_abort: bool,
     /// `proxy_pass_trailers`.
@@ -74,8 +76,10 @@ impl Body {
             Framing::Length(n) => n,
             _ => 0,
         };
+        let h2 = lease.conn.as_ref().is_some_and(|c| c.link().is_some());
         Body {
             lease: Some(lease),
+            h2,
             framing,
             left,
             chunked: Chunked::default(),
@@ -129,6 +133,7 @@ impl Body {
     fn ended() -> Body {
         Body {
             lease: None,
+            h2: false,
             framing: Framing::None,
             left: 0,
             chunked: Chunked::default(),
@@ -209,6 +214,9 @@ impl Body {
     }
 
     fn decode(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
+        if self.h2 {
+            return self.decode_frames(req, input, out);
+        }
         let before = out.len();
         let done = match self.framing {
             Framing::None => {
@@ -249,6 +257,85 @@ impl Body {
             return Pulled::End;
         }
         if out.len() > before { Pulled::Data } else { Pulled::Blocked }
+    }
+
+    /// Takes frames of HTTP/2.
+    fn decode_frames(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
+        let before = out.len();
+        out.append(&mut req.modules.upstream.early);
+        let took = match self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
+            Some(conn) => match conn.link().as_mut() {
+                Some(link) => link.take(input, out).map(|()| {
+                    link.replenish();
+                    link.is_over()
+                }),
+                None => Ok(true),
+            },
+            None => Ok(true),
+        };
+        let got = out.len() - before;
+        let over = match took {
+            Ok(over) => over,
+            Err(p) => {
+                return self.fail(req, Level::Error, &format!("upstream {} while reading upstream", p.text));
+            }
+        };
+        if let Some(a) = req.modules.upstream.current() {
+            a.length += got as u64;
+        }
+        match self.framing {
+            Framing::None => out.truncate(before),
+            Framing::Length(_) if got as u64 > self.left => {
+                let text =
+                    "upstream sent response body larger than indicated content length while reading upstream";
+                out.truncate(before);
+                return self.fail(req, Level::Error, text);
+            }
+            Framing::Length(_) => self.left -= got as u64,
+            _ => {}
+        }
+        if over && self.left > 0 {
+            let text =
+                "upstream sent response body smaller than indicated content length while reading upstream";
+            return self.fail(req, Level::Error, text);
+        }
+        self.answer();
+        if over || self.framing == Framing::None {
+            self.end_stream(req);
+            return Pulled::End;
+        }
+        if out.len() > before { Pulled::Data } else { Pulled::Blocked }
+    }
+
+    /// Writes the frames that answer those of the server, as far as there is room.
+    fn answer(&self) {
+        let Some(conn) = self.lease.as_ref().and_then(|l| l.conn.as_ref()) else { return };
+        let mut link = conn.link();
+        let Some(out) = link.as_mut().map(|l| l.out()) else { return };
+        while !out.is_empty() {
+            match conn.send(out) {
+                Ok(sent) if sent.bytes > 0 => drop(out.drain(..sent.bytes)),
+                // That the connection is broken is noticed when it is read.
+                _ => return,
+            }
+        }
+    }
+
+    /// The stream is over, or nothing of it is of interest any more.
+    fn end_stream(&mut self, req: &mut Request) {
+        self.reusable = false;
+        if let Some(conn) = self.lease.as_ref().and_then(|l| l.conn.as_ref())
+            && let Some(link) = conn.link().as_ref()
+        {
+            for (name, value) in link.trailers() {
+                req.modules.upstream.trailers.push(name, value);
+                if self.pass_trailers {
+                    req.resp.trailers.push(name, value);
+                }
+            }
+            self.reusable = link.is_reusable() && !conn.wire().owes();
+        }
+        self.finish(req);
     }
 
     fn dechunk(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<bool, ()> {
@@ -369,6 +456,9 @@ impl Body {
         if self.delay().is_some() {
             return Pulled::Blocked;
         }
+        if self.h2 {
+            self.answer();
+        }
         let mut raw = std::mem::take(&mut self.raw);
         raw.clear();
         let room = self.room();
@@ -401,7 +491,7 @@ impl Body {
     }
 
     fn at_end(&mut self, req: &mut Request) -> Pulled {
-        if self.framing == Framing::Stream {
+        if self.framing == Framing::Stream && !self.h2 {
             self.reusable = false;
             self.finish(req);
             self.ended = Some(Pulled::End);
@@ -428,7 +518,10 @@ impl Body {
         let mut watch = if watched { Watch::new(&req.conn.wire) } else { Watch::Nobody };
         let deadline = Instant::now() + self.read_timeout;
         let waited = match self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
-            Some(c) => c.wait(For::Read, deadline, &mut watch).await,
+            Some(c) => {
+                let owes = c.link().as_mut().is_some_and(|link| !link.out().is_empty());
+                c.wait(if owes { For::Both } else { For::Read }, deadline, &mut watch).await
+            }
             None => Waited::Ready,
         };
         match waited {

@@ -1,0 +1,268 @@
+//! Heads between HTTP/1 and HTTP/2 for upstreams: ours go out as field blocks, theirs come in as HTTP/1 heads, so that
+//! everything behind sees one form (RFC 9113, section 8). Hot path.
+
+use super::encode;
+use super::hpack::{Decoder, Error, Label, Sink};
+use crate::field::Name;
+use crate::h1::response::reason;
+
+/// Fields that are about one HTTP/1 connection (RFC 9113, section 8.2.2).
+fn of_connection(name: Name) -> bool {
+    matches!(
+        name,
+        Name::Connection
+            | Name::KeepAlive
+            | Name::ProxyConnection
+            | Name::TransferEncoding
+            | Name::Upgrade
+            | Name::Http2Settings
+    )
+}
+
+/// Appends the field block of a request whose HTTP/1 head is `head`. Fields of the HTTP/1 connection are left out,
+/// `Host` becomes `:authority`. `trailers`: `te: trailers` is sent, unless the head says so itself.
+pub fn request_block(head: &[u8], https: bool, trailers: bool, out: &mut Vec<u8>) {
+    let mut lines = head.split(|b| *b == b'\n').map(|l| l.strip_suffix(b"\r").unwrap_or(l));
+    let first = lines.next().unwrap_or_default();
+    let (method, rest) = first.split_at(memchr::memchr(b' ', first).unwrap_or(first.len()));
+    let target = rest.strip_prefix(b" ").unwrap_or(rest);
+    let target = &target[..memchr::memrchr(b' ', target).unwrap_or(target.len())];
+    match method {
+        b"GET" => out.push(0x82),
+        b"POST" => out.push(0x83),
+        _ => encode::indexed(out, encode::METHOD, method),
+    }
+    match target {
+        b"/" => out.push(0x84),
+        _ => encode::indexed(out, encode::PATH, target),
+    }
+    out.push(if https { 0x87 } else { 0x86 });
+    let fields = lines.filter_map(|line| {
+        let (name, value) = line.split_at_checked(memchr::memchr(b':', line)?)?;
+        Some((name, value[1..].trim_ascii()))
+    });
+    // Pseudo-header fields come first.
+    if let Some((_, host)) = fields.clone().find(|(n, _)| n.eq_ignore_ascii_case(b"Host")) {
+        encode::indexed(out, encode::AUTHORITY, host);
+    }
+    let mut te = trailers;
+    for (name, value) in fields {
+        match Name::of(name) {
+            Name::Host => {}
+            Name::Te => te |= value.eq_ignore_ascii_case(b"trailers"),
+            id if of_connection(id) => {}
+            Name::Authorization | Name::ProxyAuthorization => encode::sensitive(out, name, value),
+            _ => encode::field(out, name, value),
+        }
+    }
+    if te {
+        encode::field(out, b"te", b"trailers");
+    }
+}
+
+/// Why a block is no head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadBlock {
+    /// It is not HPACK.
+    Compression,
+    /// Longer than allowed.
+    TooLarge,
+    /// A field that may not be there; what is wrong with it.
+    Malformed(&'static str),
+}
+
+struct Lines<'o> {
+    out: &'o mut Vec<u8>,
+    /// Trailers have no status.
+    trailers: bool,
+    status: Option<u16>,
+    limit: usize,
+    bad: Option<BadBlock>,
+}
+
+impl Sink for Lines<'_> {
+    fn field(&mut self, label: Label, name: &[u8], value: &[u8]) {
+        if self.bad.is_some() {
+            return;
+        }
+        if self.out.len() + name.len() + value.len() + 4 > self.limit {
+            self.bad = Some(BadBlock::TooLarge);
+            return;
+        }
+        let id = match label {
+            Label::Status if self.trailers => {
+                return self.refuse("pseudo-header in trailers");
+            }
+            Label::Status => return self.status(value),
+            Label::Field(id) => id,
+            _ => return self.refuse("unknown pseudo-header"),
+        };
+        if self.status.is_none() && !self.trailers {
+            return self.refuse("header without \":status\"");
+        }
+        let fits = |b: &u8| !matches!(b, 0..=0x20 | b':' | 0x7f | b'A'..=b'Z');
+        if name.is_empty() || !name.iter().all(fits) {
+            return self.refuse("header name");
+        }
+        if memchr::memchr3(b'\r', b'\n', 0, value).is_some() {
+            return self.refuse("header value");
+        }
+        if of_connection(id) {
+            return self.refuse("connection-specific header");
+        }
+        for piece in [name, b": ", value.trim_ascii(), b"\r\n"] {
+            self.out.extend_from_slice(piece);
+        }
+    }
+}
+
+impl Lines<'_> {
+    fn refuse(&mut self, what: &'static str) {
+        self.bad = Some(BadBlock::Malformed(what));
+    }
+
+    fn status(&mut self, value: &[u8]) {
+        let &[a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9'] = value else {
+            return self.refuse("\":status\" header");
+        };
+        if self.status.is_some() {
+            return self.refuse("duplicate \":status\" header");
+        }
+        let digit = |d: u8| u16::from(d - b'0');
+        let status = digit(a) * 100 + digit(b) * 10 + digit(c);
+        self.status = Some(status);
+        self.out.extend_from_slice(b"HTTP/1.1 ");
+        self.out.extend_from_slice(value);
+        let reason = reason(status);
+        if !reason.is_empty() {
+            self.out.push(b' ');
+            self.out.extend_from_slice(reason.as_bytes());
+        }
+        self.out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Decodes a block into an HTTP/1 head of at most `limit` bytes, appended to `out`, which is empty; gives the status.
+/// `trailers`: into field lines without a status line; the status given is 0.
+///
+/// # Errors
+/// [`BadBlock`]. After `Compression` the connection is of no more use.
+pub fn response_head(
+    decoder: &mut Decoder,
+    block: &[u8],
+    scratch: &mut Vec<u8>,
+    trailers: bool,
+    limit: usize,
+    out: &mut Vec<u8>,
+) -> Result<u16, BadBlock> {
+    let mut lines = Lines { out, trailers, status: None, limit, bad: None };
+    match decoder.decode(block, scratch, &mut lines) {
+        Ok(()) => {}
+        Err(Error::Compression | Error::Truncated) => return Err(BadBlock::Compression),
+    }
+    let Lines { status, bad, .. } = lines;
+    if let Some(bad) = bad {
+        return Err(bad);
+    }
+    if status.is_none() && !trailers {
+        return Err(BadBlock::Malformed("header without \":status\""));
+    }
+    out.extend_from_slice(b"\r\n");
+    Ok(status.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn back(block: &[u8], trailers: bool, limit: usize) -> Result<String, BadBlock> {
+        let mut out = Vec::new();
+        response_head(&mut Decoder::default(), block, &mut Vec::new(), trailers, limit, &mut out)?;
+        Ok(String::from_utf8_lossy(&out).into_owned())
+    }
+
+    struct Fields(Vec<String>);
+    impl Sink for Fields {
+        fn field(&mut self, _: Label, name: &[u8], value: &[u8]) {
+            self.0.push(format!("{}={}", String::from_utf8_lossy(name), String::from_utf8_lossy(value)));
+        }
+    }
+
+    fn request(head: &str, https: bool, trailers: bool) -> Vec<String> {
+        let mut out = Vec::new();
+        request_block(head.as_bytes(), https, trailers, &mut out);
+        let mut fields = Fields(Vec::new());
+        Decoder::default().decode(&out, &mut Vec::new(), &mut fields).unwrap();
+        fields.0
+    }
+
+    #[test]
+    fn requests_lose_what_is_of_the_connection() {
+        let head = "PUT /a%20b?c HTTP/1.1\r\nX-One: 1\r\nHost: example.com\r\nConnection: close\r\nUpgrade: x\r\n\
+                    Transfer-Encoding: chunked\r\nTE: trailers\r\nAuthorization: secret\r\nContent-Length: 3\r\n\r\n";
+        assert_eq!(
+            request(head, true, false),
+            [
+                ":method=PUT",
+                ":path=/a%20b?c",
+                ":scheme=https",
+                ":authority=example.com",
+                "x-one=1",
+                "authorization=secret",
+                "content-length=3",
+                "te=trailers"
+            ]
+        );
+        assert_eq!(
+            request("GET / HTTP/1.1\r\nTE: gzip\r\n\r\n", false, false),
+            [":method=GET", ":path=/", ":scheme=http"]
+        );
+        assert_eq!(request("GET / HTTP/1.1\r\nTE: x\r\n\r\n", false, true).last().unwrap(), "te=trailers");
+    }
+
+    #[test]
+    fn responses_become_heads_of_http_1() {
+        let mut block = Vec::new();
+        encode::status(&mut block, 404);
+        encode::field(&mut block, b"Content-Type", b"text/html");
+        encode::field(&mut block, b"x", b" y ");
+        let want = "HTTP/1.1 404 Not Found\r\ncontent-type: text/html\r\nx: y\r\n\r\n";
+        assert_eq!(back(&block, false, 4096), Ok(want.into()));
+        assert_eq!(back(&block, false, 40), Err(BadBlock::TooLarge));
+        assert_eq!(back(&block, true, 4096), Err(BadBlock::Malformed("pseudo-header in trailers")));
+        assert_eq!(back(&[], true, 4096), Ok("\r\n".into()));
+    }
+
+    #[test]
+    fn malformed_responses() {
+        let with = |fields: &[(&[u8], &[u8])]| {
+            let mut block = vec![0x88];
+            for (n, v) in fields {
+                super::super::hpack::push_int(&mut block, 0, 4, 0);
+                super::super::hpack::push_int(&mut block, 0, 7, n.len());
+                block.extend_from_slice(n);
+                super::super::hpack::push_int(&mut block, 0, 7, v.len());
+                block.extend_from_slice(v);
+            }
+            back(&block, false, 4096)
+        };
+        for (name, value, what) in [
+            (&b""[..], &b"x"[..], "header name"),
+            (b"X", b"x", "header name"),
+            (b"a b", b"x", "header name"),
+            (b"a", b"x\r\ny: z", "header value"),
+            (b"a", b"\0", "header value"),
+            (b"transfer-encoding", b"chunked", "connection-specific header"),
+            (b"connection", b"close", "connection-specific header"),
+            (b":path", b"/", "unknown pseudo-header"),
+            (b":status", b"200", "duplicate \":status\" header"),
+        ] {
+            assert_eq!(with(&[(name, value)]), Err(BadBlock::Malformed(what)), "{}", name.escape_ascii());
+        }
+        assert_eq!(back(&[], false, 4096), Err(BadBlock::Malformed("header without \":status\"")));
+        assert_eq!(back(&[0x80], false, 4096), Err(BadBlock::Compression));
+        let mut block = Vec::new();
+        encode::field(&mut block, b":status", b"20");
+        assert_eq!(back(&block, false, 4096), Err(BadBlock::Malformed("\":status\" header")));
+    }
+}

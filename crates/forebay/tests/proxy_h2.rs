@@ -1,0 +1,242 @@
+//! HTTP/2 to upstreams: Forebay, nginx and frames made here on the other side.
+
+use crate::differential::oracle;
+use crate::harness::{Server, Site, origin, raw};
+use forebay_http::h2::encode;
+use forebay_http::h2::frame::{self, Code, Header, flag, kind, setting};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::process::Command;
+
+fn conf(http: &str) -> String {
+    format!(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; client_body_temp_path %DIR%/body; client_max_body_size 100m;\n\
+         proxy_http_version 2; {http} }}"
+    )
+}
+
+fn put(addr: SocketAddr, uri: &str, body: &[u8], chunked: bool) -> String {
+    let mut request = format!("PUT {uri} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+    let mut bytes;
+    if chunked {
+        request.push_str("Transfer-Encoding: chunked\r\n\r\n");
+        bytes = request.into_bytes();
+        for part in body.chunks(50_000) {
+            bytes.extend_from_slice(format!("{:x}\r\n", part.len()).as_bytes());
+            bytes.extend_from_slice(part);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        bytes.extend_from_slice(b"0\r\n\r\n");
+    } else {
+        request.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
+        bytes = request.into_bytes();
+        bytes.extend_from_slice(body);
+    }
+    String::from_utf8_lossy(&raw(addr, &bytes)).into_owned()
+}
+
+/// A server that sends `hello` behind SETTINGS when a request has come, to each connection what comes next, and closes.
+fn frames(answers: Vec<Vec<u8>>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("address");
+    std::thread::spawn(move || {
+        for (mut stream, answer) in listener.incoming().flatten().zip(answers) {
+            let mut out = Vec::new();
+            frame::push_settings(&mut out, &[]);
+            frame::push_settings_ack(&mut out);
+            let (mut got, mut buf) = (Vec::new(), [0; 16384]);
+            let mut asked = false;
+            while !asked {
+                let Ok(n @ 1..) = stream.read(&mut buf) else { break };
+                got.extend_from_slice(&buf[..n]);
+                let mut at = frame::PREFACE.len();
+                while let Some(h) = got.get(at..).and_then(Header::parse) {
+                    asked |= h.kind == kind::HEADERS;
+                    at += frame::HEADER_LEN + h.len;
+                }
+            }
+            out.extend_from_slice(&answer);
+            let _ = stream.write_all(&out);
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            while matches!(stream.read(&mut buf), Ok(1..)) {}
+        }
+    });
+    addr
+}
+
+fn headers(fields: &[(&str, &str)], flags: u8) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in fields {
+        match *name {
+            ":status" => encode::status(&mut block, value.parse().expect("a status")),
+            _ => encode::field(&mut block, name.as_bytes(), value.as_bytes()),
+        }
+    }
+    let mut out = Vec::new();
+    frame::push_header(&mut out, block.len(), kind::HEADERS, flags | flag::END_HEADERS, 1);
+    out.extend(block);
+    out
+}
+
+fn data(text: &[u8], flags: u8) -> Vec<u8> {
+    let mut out = Vec::new();
+    frame::push_header(&mut out, text.len(), kind::DATA, flags, 1);
+    out.extend_from_slice(text);
+    out
+}
+
+const END: u8 = flag::END_STREAM;
+
+#[test]
+fn bodies_go_both_ways() {
+    // Behind the second server one that answers with what it was sent.
+    let echo = origin::start(|mut asked| {
+        let body = asked.text.split_once("\r\n\r\n").map_or("", |(_, b)| b).to_owned();
+        asked.answer("200 OK", "", &body);
+        true
+    });
+    let server = Server::start(&conf(&format!(
+        "upstream u {{ server 127.0.0.1:%PORT1%; keepalive 4; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }}\n\
+           location /streamed {{ proxy_request_buffering off; proxy_buffering off; proxy_pass http://u; }} }}\n\
+         server {{ listen 127.0.0.1:%PORT1%; http2 on; proxy_http_version 1.1; proxy_pass_trailers on;\n\
+           add_trailer X-Sum 1; location / {{ proxy_pass http://{echo}; }} }}"
+    )));
+    let body = "0123456789abcdef".repeat(100_000);
+    for (uri, chunked) in [("/a", false), ("/a", true), ("/streamed", false), ("/streamed", true)] {
+        for len in [0, 1, 70_000, body.len()] {
+            let answer = put(server.addr(0), uri, &body.as_bytes()[..len], chunked);
+            assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{uri}: {}", &answer[..answer.len().min(300)]);
+            let (_, got) = answer.split_once("\r\n\r\n").expect("a head");
+            // Without a length it comes in chunks, whose sizes are of no interest here.
+            let plain: String = got.split("\r\n").filter(|l| l.len() > 8 || len < 9).collect();
+            assert!(plain.contains(&body[..len]), "{uri} {chunked} {len}: {} bytes", got.len());
+        }
+    }
+    assert!(!server.error_log().contains("[error]"), "{}", server.error_log());
+}
+
+#[test]
+fn a_connection_serves_many_requests() {
+    let server = Server::start(&conf(
+        "upstream u { server 127.0.0.1:%PORT1%; keepalive 4; }\n\
+         server { listen 127.0.0.1:%PORT0%; location / { proxy_pass http://u; }\n\
+           location /one { proxy_http_version 1.1; proxy_pass http://u; }\n\
+           location /alone { proxy_pass http://127.0.0.1:%PORT1%; } }\n\
+         server { listen 127.0.0.1:%PORT1%; http2 on; location / {\n\
+           return 200 \"$server_protocol $scheme $host $connection_requests.\"; } }",
+    ));
+    for n in 1..=3 {
+        assert!(server.get("/").contains(&format!("HTTP/2.0 http u {n}.")));
+    }
+    // Connections of one version are not for the other.
+    assert!(server.get("/one").contains("HTTP/1.1 http u 1."));
+    assert!(server.get("/").contains("HTTP/2.0 http u 4."));
+    let head = String::from_utf8_lossy(&server.raw(b"HEAD / HTTP/1.0\r\n\r\n")).into_owned();
+    assert!(head.starts_with("HTTP/1.1 200 OK") && head.ends_with("\r\n\r\n"), "{head}");
+    assert!(server.get("/alone").contains("HTTP/2.0 http 127.0.0.1 1."));
+}
+
+#[test]
+fn http2_is_agreed_on_where_it_is_encrypted() {
+    let site = Site::new(&conf(
+        "server { listen 127.0.0.1:%PORT0%; location / { proxy_pass https://127.0.0.1:%PORT1%; } }\n\
+         server { listen 127.0.0.1:%PORT1% ssl; http2 on; ssl_certificate a.crt; ssl_certificate_key a.key;\n\
+           location / { return 200 \"$server_protocol $scheme $ssl_alpn_protocol.\"; } }",
+    ));
+    let args = "req -x509 -newkey rsa:2048 -nodes -keyout a.key -out a.crt -days 30 -subj /CN=a";
+    let made = Command::new("openssl").args(args.split(' ')).current_dir(site.dir()).output();
+    assert!(made.expect("openssl").status.success());
+    let server = Server::start_on(site);
+    let answer = server.get("/");
+    assert!(answer.contains("HTTP/2.0 https h2."), "{answer}");
+}
+
+#[test]
+fn servers_that_break_the_protocol() {
+    let ok = || headers(&[(":status", "200")], 0);
+    let long = |n: usize| headers(&[(":status", "200"), ("x", &"{".repeat(n))], END);
+    let sized =
+        |text: &[u8]| [headers(&[(":status", "200"), ("content-length", "5")], 0), data(text, END)].concat();
+    let mut refused = Vec::new();
+    frame::push_reset(&mut refused, 1, Code::InternalError);
+    let mut settings = Vec::new();
+    frame::push_settings(&mut settings, &[(setting::INITIAL_WINDOW_SIZE, u32::MAX)]);
+    let mut padded = Vec::new();
+    frame::push_header(&mut padded, 1, kind::HEADERS, flag::PADDED | flag::END_HEADERS, 1);
+    padded.push(9);
+    let cases = [
+        (b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), "too large http2 frame"),
+        (data(b"x", END), "unexpected DATA frame before headers"),
+        (headers(&[("a", "b")], END), "header without \":status\""),
+        (headers(&[(":status", "103")], END), "without a final response"),
+        (headers(&[(":status", "200"), ("connection", "close")], END), "connection-specific header"),
+        (headers(&[(":status", "200"), ("content-length", "x")], END), "invalid \"Content-Length\" header"),
+        (long(5000), "too big header"),
+        (sized(b"abc"), "smaller than indicated"),
+        (sized(b"abcdefgh"), "larger than indicated"),
+        ([ok(), data(b"x", END), refused.clone()].concat(), "rejected request with error 2"),
+        (refused, "rejected request with error 2"),
+        (settings, "too large initial window"),
+        (padded, "invalid padding"),
+        (Vec::new(), "prematurely closed connection"),
+    ];
+    let addr = frames(cases.iter().map(|c| c.0.clone()).collect());
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{addr}; }} }}"
+    )));
+    for (i, (_, text)) in cases.iter().enumerate() {
+        let answer = server.get(&format!("/{i}"));
+        assert!(answer.starts_with("HTTP/1.1 502 "), "{text}: {answer}");
+        server.wait_for_log(text, 1);
+    }
+    assert!(!server.error_log().contains("panic"));
+}
+
+#[test]
+fn a_request_that_was_not_taken_goes_to_the_next_server() {
+    let mut goaway = Vec::new();
+    frame::push_goaway(&mut goaway, 0, Code::NoError);
+    let mut refused = Vec::new();
+    frame::push_reset(&mut refused, 1, Code::RefusedStream);
+    let leaving = frames(vec![goaway]);
+    let busy = frames(vec![refused]);
+    let good = || [headers(&[(":status", "200")], 0), data(b"good", END)].concat();
+    let (one, two) = (frames(vec![good()]), frames(vec![good()]));
+    let server = Server::start(&conf(&format!(
+        "upstream a {{ server {leaving}; server {one} backup; }} upstream b {{ server {busy}; server {two} backup; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location /a {{ proxy_pass http://a; }} location /b {{ proxy_pass http://b; }} }}"
+    )));
+    // Not idempotent: sent again only because nobody can have acted upon it.
+    for uri in ["/a", "/b"] {
+        let request =
+            format!("POST {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi");
+        let answer = String::from_utf8_lossy(&server.raw(request.as_bytes())).into_owned();
+        assert!(answer.contains("good"), "{answer}");
+    }
+}
+
+#[test]
+fn nginx_is_asked_over_http2() {
+    let Some(nginx) = oracle() else { return };
+    let site = Site::new(
+        "events {} http { access_log off; client_body_temp_path %DIR%/b; client_max_body_size 100m;\n\
+         server { listen 127.0.0.1:%PORT0% http2; root html; location = /v { return 200 $server_protocol; }\n\
+         location = /none { return 204; } } }",
+    );
+    site.write("html/large", &"0123456789".repeat(200_000));
+    let there = crate::differential::Oracle::start(&nginx, site);
+    let server = Server::start(&conf(&format!(
+        "upstream u {{ server {}; keepalive 2; }} server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }} }}",
+        there.addr()
+    )));
+    for _ in 0..2 {
+        assert!(server.get("/v").ends_with("HTTP/2.0"));
+        assert!(server.get("/large").ends_with(&"0123456789".repeat(200_000)));
+        assert!(server.get("/none").starts_with("HTTP/1.1 204 "));
+        // It answers before it has read all.
+        let answer = put(server.addr(0), "/v", &[b'x'; 300_000], false);
+        assert!(answer.ends_with("HTTP/2.0"), "{answer}");
+    }
+}
