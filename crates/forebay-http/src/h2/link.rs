@@ -438,7 +438,7 @@ impl Link {
     }
 
     fn settings(&mut self, h: &Header, payload: &[u8]) -> Result<(), Problem> {
-        if h.stream != 0 || payload.len() % 6 != 0 || (h.has(flag::ACK) && !payload.is_empty()) {
+        if h.stream != 0 || !payload.len().is_multiple_of(6) || (h.has(flag::ACK) && !payload.is_empty()) {
             return Err(problem("sent invalid SETTINGS frame"));
         }
         if h.has(flag::ACK) {
