@@ -76,6 +76,32 @@ const SLOT_LEN: usize = 3;
 const SLOT_FIRST: usize = 13;
 const SLOT_LAST: usize = 19;
 
+/// Whether `text` is `lower`, which is in lower case, without regard to case. Eight bytes at a time: names are
+/// looked up for each line of each head.
+#[inline]
+fn same(lower: &[u8], text: &[u8]) -> bool {
+    const CASE: u64 = 0x2020_2020_2020_2020;
+    // A byte of `text` differs from its lower case in the bit of 0x20 at most; control characters, which that
+    // bit would make others of, have neither this bit nor the next.
+    let equal = |a: u64, b: u64| a == b | CASE && (b | b >> 1) & CASE == CASE;
+    let word = |s: &[u8]| s.first_chunk::<8>().map_or(0, |c| u64::from_le_bytes(*c));
+    if lower.len() != text.len() {
+        return false;
+    }
+    if text.len() < 8 {
+        return lower.eq_ignore_ascii_case(text);
+    }
+    let (mut a, mut b) = (lower, text);
+    while a.len() > 8 && b.len() > 8 {
+        if !equal(word(a), word(b)) {
+            return false;
+        }
+        let step = (a.len() - 8).min(8);
+        (a, b) = (&a[step..], &b[step..]);
+    }
+    equal(word(a), word(b))
+}
+
 /// Known name per slot, `Other` in empty ones.
 static SLOTS: [Name; 256] = {
     let mut slots = [Name::Other; 256];
@@ -101,7 +127,7 @@ impl Name {
         };
         let candidate = SLOTS[slot(text.len(), first, middle, last)];
         match Name::TEXT.get(candidate as usize) {
-            Some(known) if known.as_bytes().eq_ignore_ascii_case(text) => candidate,
+            Some(known) if same(known.as_bytes(), text) => candidate,
             _ => Name::Other,
         }
     }
@@ -132,6 +158,21 @@ mod tests {
         for name in Name::ALL {
             assert_eq!(Name::of(name.as_str().as_bytes()), name);
             assert_eq!(Name::of(name.as_str().to_ascii_uppercase().as_bytes()), name);
+        }
+    }
+
+    #[test]
+    fn one_other_byte_makes_another_name() {
+        for name in Name::ALL {
+            let text = name.as_str().as_bytes();
+            for at in 0..text.len() {
+                for b in 0..=255 {
+                    let mut changed = text.to_vec();
+                    changed[at] = b;
+                    let is = same(text, &changed);
+                    assert_eq!(is, text.eq_ignore_ascii_case(&changed), "{}", changed.escape_ascii());
+                }
+            }
         }
     }
 

@@ -109,7 +109,8 @@ pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Whether a list, for instance the value of `Connection`, has this element, without regard to case.
 pub fn list_has(value: &[u8], element: &[u8]) -> bool {
-    list(value).any(|e| e.eq_ignore_ascii_case(element))
+    // Mostly it is the only one.
+    value.eq_ignore_ascii_case(element) || list(value).any(|e| e.eq_ignore_ascii_case(element))
 }
 
 /// Appends the content of a quoted string (RFC 9110, section 5.6.4) whose opening quote is the first byte,

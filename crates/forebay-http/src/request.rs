@@ -3,6 +3,7 @@
 
 use crate::field::{FieldLine, Name, Slice};
 use crate::h1::fields::Scan;
+use crate::host::{self, InvalidHost};
 
 /// HTTP version of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -127,6 +128,21 @@ pub struct RequestHead {
     pub ignored: Vec<Slice>,
     /// Where the HTTP/1 parser stands in `buf`.
     pub(crate) scan: Scan,
+    /// The last host that was read, which is that of the next request as a rule. Stays when a head is cleared.
+    last_host: LastHost,
+}
+
+/// A host as it was written, and what came of it.
+#[derive(Clone, Debug, Default)]
+struct LastHost {
+    text: Vec<u8>,
+    host: Vec<u8>,
+    port: Option<u16>,
+}
+
+impl LastHost {
+    /// Longest text that is kept, bytes.
+    const LONGEST: usize = 256;
 }
 
 impl RequestHead {
@@ -139,6 +155,22 @@ impl RequestHead {
             self.buf.drain(..consumed);
         }
         self.forget();
+    }
+
+    /// Takes `host` and `port` from a host as written.
+    pub(crate) fn take_host(&mut self, text: &[u8]) -> Result<(), InvalidHost> {
+        let last = &mut self.last_host;
+        if text.is_empty() || last.text != text {
+            last.text.clear();
+            last.port = host::parse(text, &mut last.host)?;
+            if text.len() <= LastHost::LONGEST {
+                last.text.extend_from_slice(text);
+            }
+        }
+        self.host.clear();
+        self.host.extend_from_slice(&last.host);
+        self.port = last.port;
+        Ok(())
     }
 
     /// As a new head, but with the capacities of its buffers.

@@ -2,7 +2,7 @@
 
 use crate::config::template::{Part, Template};
 use crate::modules::vars::push_field;
-use crate::request::{Request, VarError};
+use crate::request::{Request, Slot, VarError};
 use crate::thread::Thread;
 use crate::variables::{Registry, VarId};
 use forebay_http::field::Name;
@@ -42,6 +42,8 @@ enum Op {
     Text(Box<[u8]>),
     Capture(u8),
     Var(VarId),
+    /// A field of the request, unless the variable has been set.
+    Field(VarId, Name),
     /// A shortcut whose value never needs escaping.
     Plain(Shortcut),
     /// A shortcut for text that the client chose.
@@ -78,9 +80,17 @@ fn shortcut(name: &[u8]) -> Option<Op> {
             }
             crate::modules::vars::push_remote_user(r, o)
         }),
-        b"http_referer" => Op::Client(|r, o| push_field(r, Name::Referer, o)),
-        b"http_user_agent" => Op::Client(|r, o| push_field(r, Name::UserAgent, o)),
-        b"http_host" => Op::Client(|r, o| push_field(r, Name::Host, o)),
+        _ => return None,
+    })
+}
+
+/// Fields of the request by the variable's name.
+fn field(name: &[u8]) -> Option<Name> {
+    Some(match name {
+        b"http_referer" => Name::Referer,
+        b"http_user_agent" => Name::UserAgent,
+        b"http_host" => Name::Host,
+        b"http_x_forwarded_for" => Name::XForwardedFor,
         _ => return None,
     })
 }
@@ -94,6 +104,17 @@ impl Format {
             Part::Var(v) => vars.name(*v).and_then(shortcut).unwrap_or(Op::Var(*v)),
         });
         Format { name: name.to_vec(), escape, ops: ops.collect(), template }
+    }
+
+    /// Puts shortcuts in for fields of the request, when all that may define a variable has been read.
+    pub fn settle(&mut self, vars: &Registry) {
+        for op in &mut self.ops {
+            if let Op::Var(v) = *op
+                && let Some(name) = vars.member(v).and_then(field)
+            {
+                *op = Op::Field(v, name);
+            }
+        }
     }
 
     /// Appends a line for a request, its newline not included.
@@ -113,6 +134,10 @@ impl Format {
                     (true, false)
                 }
                 Op::Var(v) => (req.var(*v, out)?, false),
+                Op::Field(v, name) => match req.slots.get(usize::from(v.0)) {
+                    Some(Slot::Empty) | None => (push_field(req, *name, out), false),
+                    _ => (req.var(*v, out)?, false),
+                },
                 Op::Plain(get) => (get(req, out), true),
                 Op::Client(get) => (get(req, out), false),
             };

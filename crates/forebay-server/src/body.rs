@@ -663,13 +663,14 @@ struct Pace {
     rate: u64,
     after: u64,
     sent: u64,
-    started: Instant,
+    /// When it began, where there is a rate.
+    started: Option<Instant>,
 }
 
 impl Pace {
     fn new(rate: Option<(u64, u64)>, _head: usize) -> Pace {
         let (rate, after) = rate.unwrap_or((0, 0));
-        Pace { rate, after, sent: 0, started: Instant::now() }
+        Pace { rate, after, sent: 0, started: (rate > 0).then(Instant::now) }
     }
 
     /// How many bytes may go now, or how long to wait.
@@ -677,7 +678,7 @@ impl Pace {
         if self.rate == 0 {
             return Ok(want);
         }
-        let elapsed = self.started.elapsed();
+        let elapsed = self.started.map_or(Duration::ZERO, |t| t.elapsed());
         let allowed =
             (elapsed.as_millis() as u64 / 1000 + 1).saturating_mul(self.rate).saturating_add(self.after);
         if self.sent < allowed {
@@ -789,22 +790,27 @@ async fn send_source(
     rate: Option<(u64, u64)>,
 ) -> bool {
     let mut pace = Pace::new(rate, head.len());
-    let mut pending = req.take_buf();
+    // Nothing is done with the bytes: they are read to where they are sent from.
+    let direct = req.resp.filters.is_empty() && !chunked && rate.is_none();
+    let mut pending = thread.large.take();
     pending.extend_from_slice(head);
     let mut piece = req.take_buf();
+    let into = if direct { &mut pending } else { &mut piece };
+    let before = into.len();
     for p in std::mem::take(&mut req.resp.body) {
-        piece.extend_from_slice(memory(&req.resp.text, &p));
+        into.extend_from_slice(memory(&req.resp.text, &p));
     }
-    let mut ok = true;
-    let mut state = if piece.is_empty() { Pulled::Blocked } else { Pulled::Data };
+    let mut ok;
+    let mut state = if into.len() == before { Pulled::Blocked } else { Pulled::Data };
     loop {
         if state == Pulled::Blocked {
-            state = source.pull(req, &mut piece);
+            let into = if direct { &mut pending } else { &mut piece };
+            state = source.pull(req, into);
             if source.unsettled() {
                 source.settle(req).await;
             }
             if state == Pulled::Stored {
-                state = source.load(req, &mut piece).await;
+                state = source.load(req, into).await;
             }
         }
         if state == Pulled::End && crate::modules::slice::wants_more(req) {
@@ -830,8 +836,12 @@ async fn send_source(
             Pulled::Blocked if source.unbuffered() => Follows::Pause,
             _ => Follows::More,
         };
-        if !send_piece(thread, req, &piece, follows, chunked, &mut pace, &mut pending, &mut source).await {
-            ok = false;
+        ok = if direct {
+            last || pending.len() < GATHERED || flush(thread, req, &mut pending, &mut source).await
+        } else {
+            send_piece(thread, req, &piece, follows, chunked, &mut pace, &mut pending, &mut source).await
+        };
+        if !ok {
             break;
         }
         piece.clear();
@@ -856,9 +866,12 @@ async fn send_source(
     source.drain(req).await;
     source.abandon(req);
     req.give_buf(piece);
-    req.give_buf(pending);
+    thread.large.give(pending);
     ok
 }
+
+/// Bytes that are sent without waiting for more of a source.
+const GATHERED: usize = 16 * 1024;
 
 /// Puts a piece through the filters and sends what has gathered, no faster than the rate allows.
 #[allow(clippy::too_many_arguments)]
@@ -902,7 +915,7 @@ async fn send_piece(
             // Filters compute: others of the thread have their turn, too.
             thread.reactor.yield_now().await;
         }
-        if pending.len() >= 16 * 1024 && !flush(thread, req, pending, source).await {
+        if pending.len() >= GATHERED && !flush(thread, req, pending, source).await {
             return false;
         }
         if rest.is_empty() {

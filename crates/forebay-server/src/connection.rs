@@ -389,6 +389,8 @@ impl Drop for StreamGuard {
 async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Box<Conn>, stream: Rc<Stream>) {
     let guard = StreamGuard(stream);
     let stream = &guard.0;
+    // The slot is the session's.
+    req.token = Token::NONE;
     req.begin_connection(&mut conn);
     req.take_connection(conn);
     let Some(mut head) = stream.take_head() else { return };
@@ -546,7 +548,7 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
     req.keep_alive &= !thread.quitting.get();
     let mut out = req.take_buf();
     out.reserve(HEAD);
-    let framing = if head::write_lean(req, &mut out) || head::write_file(req, &mut out) {
+    let framing = if head::write_ready(req, &mut out) {
         BodyFraming::Plain
     } else {
         let file = head::subject(req);

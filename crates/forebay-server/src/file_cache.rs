@@ -9,7 +9,7 @@ use crate::head::SentHeads;
 use bytes::Bytes;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -70,13 +70,9 @@ pub struct OpenFile {
     pub etag: Box<[u8]>,
     /// `Last-Modified`.
     pub last_modified: [u8; 29],
-    /// The rest of the response head as it was sent last, see [`crate::head::write_file`].
-    pub tail: RefCell<Option<Tail>>,
-    /// The same for HTTP/2.
-    pub tail_h2: RefCell<Option<Tail>>,
     /// Its compressed forms.
     pub forms: Forms,
-    /// Heads of plain answers where they may be compressed, as they were sent last.
+    /// Heads of plain answers as they were sent last.
     pub heads: SentHeads,
     /// It is in the cache, so the next request finds what is kept with it.
     pub kept: Cell<bool>,
@@ -88,15 +84,6 @@ impl OpenFile {
     pub fn state(&self) -> Identity {
         self.identity
     }
-}
-
-/// The fields of a plain 200 answer for a file, from `Content-Type` to the empty line.
-#[derive(Debug)]
-pub struct Tail {
-    /// Location that it was made for, and the serial number of its configuration.
-    pub made_for: (usize, u64),
-    /// The bytes.
-    pub bytes: Box<[u8]>,
 }
 
 /// What is at a path.
@@ -398,8 +385,6 @@ pub fn inspect(fd: OwnedFd) -> Inspected {
         content,
         etag: etag.into(),
         last_modified: forebay_http::date::imf(identity.mtime.0),
-        tail: RefCell::new(None),
-        tail_h2: RefCell::new(None),
         forms: Forms::default(),
         heads: SentHeads::default(),
         kept: Cell::new(false),

@@ -1,8 +1,7 @@
 //! The response head as it goes onto an HTTP/1 connection (nginx: the header filter). Hot path.
 
-use crate::cache::local::Entry;
 use crate::compress::{self, accept::Ranked, forms::Form};
-use crate::file_cache::{OpenFile, Tail};
+use crate::file_cache::OpenFile;
 use crate::modules::core::{ServerTokens, Settings};
 use crate::request::{Peer, Request};
 use crate::response::Part;
@@ -266,7 +265,7 @@ fn is_plain(req: &Request) -> bool {
     let l = http.location(req);
     req.status_override.is_none()
         && req.keep_alive
-        && req.head.version == Version::Http11
+        && matches!(req.head.version, Version::Http11 | Version::Http2)
         && req.method == Method::Get
         && req.head.method == Method::Get
         && asks.iter().all(|n| first[*n as usize] == 0)
@@ -329,17 +328,28 @@ fn ranked(req: &Request) -> Option<Ranked> {
     if l.plan.compresses { compress::ranked(req, &l.settings) } else { Some(Ranked::default()) }
 }
 
-/// The head that was sent last for a cached response, if it is the one for this request too.
-pub fn lean(req: &Request, e: &Entry) -> Option<Arc<SentHead>> {
+/// The head that was sent last for a file or a cached response, if it is the one for this request too.
+pub fn ready(req: &Request, heads: &SentHeads) -> Option<Arc<SentHead>> {
     if !is_plain(req) || !req.resp.fields.is_empty() || req.resp.limit_rate != 0 {
         return None;
     }
-    e.heads.find(made_for(req), ranked(req)?, Version::Http11)
+    heads.find(made_for(req), ranked(req)?, req.head.version)
 }
 
-/// Appends the head of a lean answer. `false`: it is none.
-pub fn write_lean(req: &mut Request, out: &mut Vec<u8>) -> bool {
-    let Some(h) = &req.resp.lean else { return false };
+/// Answers with such a head and what it belongs to, of `len` bytes.
+pub fn take_ready(req: &mut Request, head: Arc<SentHead>, len: u64, part: Part) {
+    if let Some(form) = &head.form {
+        compress::use_form(req, form.clone(), len);
+    } else {
+        req.resp.content_length = Some(len);
+        req.resp.body.push(part);
+    }
+    req.resp.ready = Some(head);
+}
+
+/// Appends the head of an answer that has one ready. `false`: it has none.
+pub fn write_ready(req: &mut Request, out: &mut Vec<u8>) -> bool {
+    let Some(h) = &req.resp.ready else { return false };
     out.extend_from_slice(&h.before);
     out.extend_from_slice(&req.thread.clock.http_date());
     const KEEP: &[u8] = b"Connection: keep-alive";
@@ -355,13 +365,13 @@ pub fn write_lean(req: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The file of a plain answer in a location that compresses, before the header filters have run.
+/// The file that a plain answer is the whole of, before the header filters have run.
 pub fn subject(req: &Request) -> Option<Rc<OpenFile>> {
-    let http = req.http();
-    if !http.location(req).plan.compresses {
-        return None;
-    }
-    plain_file(req).filter(|f| f.kept.get()).cloned()
+    let r = &req.resp;
+    let [Part::File { file, start: 0, end }] = r.body.as_slice() else { return None };
+    let whole = r.status == 200 && *end == file.size && file.kept.get();
+    let bare = r.location.is_empty() && !r.gzip_vary && r.fields.is_empty();
+    (whole && bare && is_plain(req)).then(|| file.clone())
 }
 
 /// Keeps the head that has been written for a cached response or a file, if the next request can have it as it is.
@@ -415,128 +425,4 @@ pub fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
         after: out.get(at + date.len()..).unwrap_or_default().into(),
         form: state.form.clone(),
     });
-}
-
-/// The file of a response that is a plain 200 answer for it, whole, as long as nothing of the request or the
-/// location asks for more.
-fn plain_file(req: &Request) -> Option<&Rc<OpenFile>> {
-    let r = &req.resp;
-    let [Part::File { file, start: 0, end }] = r.body.as_slice() else { return None };
-    if r.status != 200
-        || req.status_override.is_some()
-        || *end != file.size
-        || !req.keep_alive
-        || !matches!(req.head.version, Version::Http11 | Version::Http2)
-    {
-        return None;
-    }
-    let first = &req.head.first.0;
-    let asks =
-        [Name::Range, Name::IfModifiedSince, Name::IfUnmodifiedSince, Name::IfMatch, Name::IfNoneMatch];
-    if asks.iter().any(|n| first[*n as usize] != 0)
-        || !matches!(req.method, Method::Get)
-        || !r.location.is_empty()
-        || r.gzip_vary
-    {
-        return None;
-    }
-    let http = req.http();
-    let l = http.location(req);
-    let plain = l.plan.plain_head && !http.logs_sent_fields && req.error_status == 0 && r.fields.is_empty();
-    plain.then_some(file)
-}
-
-/// Appends the head of a plain 200 answer for a whole file, if that is what the response is and nothing of
-/// the request or the location asks for more. All but the date is the same from one request to the next,
-/// so it is kept with the file. `false`: nothing was written.
-pub fn write_file(req: &mut Request, out: &mut Vec<u8>) -> bool {
-    let Some(file) = plain_file(req) else { return false };
-    let http = req.http();
-    let l = http.location(req);
-    if l.plan.compresses {
-        let file = file.clone();
-        return write_compressed_file(req, out, &file);
-    }
-    let r = &req.resp;
-    let made_for = made_for(req);
-    if req.head.version == Version::Http2 {
-        return write_file_h2(req, out, file, &l.settings.core, made_for);
-    }
-    out.extend_from_slice(match l.settings.core.server_tokens {
-        ServerTokens::Off => b"HTTP/1.1 200 OK\r\nServer: forebay\r\nDate: ".as_slice(),
-        _ => {
-            concat!("HTTP/1.1 200 OK\r\nServer: forebay/", env!("CARGO_PKG_VERSION"), "\r\nDate: ").as_bytes()
-        }
-    });
-    out.extend_from_slice(&req.thread.clock.http_date());
-    let mut tail = file.tail.borrow_mut();
-    let bytes = match &*tail {
-        Some(t) if t.made_for == made_for => &t.bytes,
-        _ => {
-            let mut b = Vec::with_capacity(256);
-            b.extend_from_slice(b"\r\nContent-Type: ");
-            push(&mut b, b"", &r.content_type);
-            b.extend_from_slice(b"Content-Length: ");
-            response::number(&mut b, file.size);
-            push(&mut b, b"\r\nLast-Modified: ", &file.last_modified);
-            b.extend_from_slice(b"Connection: keep-alive\r\n");
-            if !r.etag.is_empty() {
-                push(&mut b, b"ETag: ", &r.etag);
-            }
-            if l.settings.core.max_ranges.0 != Some(0) {
-                b.extend_from_slice(b"Accept-Ranges: bytes\r\n");
-            }
-            b.extend_from_slice(b"\r\n");
-            &tail.insert(Tail { made_for, bytes: b.into() }).bytes
-        }
-    };
-    out.extend_from_slice(bytes);
-    true
-}
-
-/// The same where the file may go compressed: one head for each set of codings that clients take.
-fn write_compressed_file(req: &mut Request, out: &mut Vec<u8>, file: &Rc<OpenFile>) -> bool {
-    let Some(ranked) = ranked(req) else { return false };
-    let Some(h) = file.heads.find(made_for(req), ranked, req.head.version) else { return false };
-    out.extend_from_slice(&h.before);
-    out.extend_from_slice(&req.thread.clock.http_date());
-    out.extend_from_slice(&h.after);
-    if let Some(form) = &h.form {
-        compress::use_form(req, form.clone(), file.size);
-    }
-    true
-}
-
-/// The same as an HTTP/2 field block.
-fn write_file_h2(
-    req: &Request,
-    out: &mut Vec<u8>,
-    file: &OpenFile,
-    core: &Settings,
-    made_for: (usize, u64),
-) -> bool {
-    let r = &req.resp;
-    encode::status(out, 200);
-    encode::indexed_plain(out, encode::DATE, &req.thread.clock.http_date());
-    let mut tail = file.tail_h2.borrow_mut();
-    let bytes = match &*tail {
-        Some(t) if t.made_for == made_for => &t.bytes,
-        _ => {
-            let mut b = Vec::with_capacity(160);
-            let off = matches!(core.server_tokens, ServerTokens::Off);
-            encode::indexed(&mut b, encode::SERVER, if off { b"forebay" } else { PRODUCT.as_bytes() });
-            encode::indexed(&mut b, encode::CONTENT_TYPE, &r.content_type);
-            encode::indexed(&mut b, encode::CONTENT_LENGTH, itoa::Buffer::new().format(file.size).as_bytes());
-            encode::indexed(&mut b, encode::LAST_MODIFIED, &file.last_modified);
-            if !r.etag.is_empty() {
-                encode::indexed(&mut b, encode::ETAG, &r.etag);
-            }
-            if core.max_ranges.0 != Some(0) {
-                encode::indexed(&mut b, encode::ACCEPT_RANGES, b"bytes");
-            }
-            &tail.insert(Tail { made_for, bytes: b.into() }).bytes
-        }
-    };
-    out.extend_from_slice(bytes);
-    true
 }

@@ -242,6 +242,11 @@ impl<C: 'static> Reactor<C> {
         self.now.get()
     }
 
+    /// Time from `t` to the start of this turn.
+    pub fn since(&self, t: Instant) -> Duration {
+        self.now.get().saturating_duration_since(t)
+    }
+
     /// Slots in use, listeners included.
     pub fn in_use(&self) -> usize {
         self.in_use.get()

@@ -207,8 +207,8 @@ pub struct Response {
     pub cacheable: bool,
     /// Came from a cache, with this entry.
     pub entry: Option<Rc<crate::cache::local::Entry>>,
-    /// The head is the one that was sent last for the entry; nothing but status and body is filled in.
-    pub lean: Option<std::sync::Arc<crate::head::SentHead>>,
+    /// The head is the one that was sent last for the file or entry; nothing but status and body is filled in.
+    pub ready: Option<std::sync::Arc<crate::head::SentHead>>,
     /// Only one range of it can be asked for.
     pub single_range: bool,
     /// Filters of the body, in order.
@@ -249,7 +249,7 @@ impl Response {
         self.proxied = false;
         self.cacheable = false;
         self.entry = None;
-        self.lean = None;
+        self.ready = None;
         self.single_range = false;
         self.filters.clear();
         self.allow_ranges = false;

@@ -52,6 +52,7 @@ pub fn request(http: &str, args: &str) -> Request {
         log_buffers: RefCell::default(),
         error_lines: RefCell::default(),
         tls: RefCell::default(),
+        large: Default::default(),
         counters: counters.clone(),
         all_counters: Arc::new(vec![counters]),
         pid: 1,

@@ -46,6 +46,8 @@ pub struct Thread {
     pub error_lines: RefCell<crate::error_log::Pending>,
     /// Buffers for encrypted connections.
     pub tls: RefCell<crate::tls::stream::Scratch>,
+    /// Buffers for what passes from upstreams to clients.
+    pub large: LargeBuffers,
     /// Counters of this thread.
     pub counters: Arc<Counters>,
     /// Counters of all threads, for whoever reads them.
@@ -67,6 +69,31 @@ impl Thread {
     #[inline]
     pub fn config(&self) -> Rc<ThreadConfig> {
         self.conf.borrow().clone()
+    }
+}
+
+/// Large buffers that are used by one request after another.
+#[derive(Debug, Default)]
+pub struct LargeBuffers(RefCell<Vec<Vec<u8>>>);
+
+impl LargeBuffers {
+    /// Buffers that are kept.
+    const KEPT: usize = 8;
+    /// Capacity of those that are kept, bytes.
+    const CAPACITY: std::ops::RangeInclusive<usize> = 64 * 1024..=256 * 1024;
+
+    /// A buffer, empty.
+    pub fn take(&self) -> Vec<u8> {
+        self.0.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Gives it back.
+    pub fn give(&self, mut b: Vec<u8>) {
+        let mut kept = self.0.borrow_mut();
+        if kept.len() < Self::KEPT && Self::CAPACITY.contains(&b.capacity()) {
+            b.clear();
+            kept.push(b);
+        }
     }
 }
 

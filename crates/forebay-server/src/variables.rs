@@ -114,6 +114,11 @@ impl Registry {
         self.vars.get(id.0 as usize).filter(|v| !v.settable).map(|v| &*v.name)
     }
 
+    /// Name of a variable that belongs to a built-in family, though `set` may give it a value.
+    pub fn member(&self, id: VarId) -> Option<&[u8]> {
+        self.vars.get(usize::from(id.0)).filter(|v| matches!(v.source, Source::Prefix(..))).map(|v| &*v.name)
+    }
+
     /// Defines a variable that is set (`set`, named captures, `auth_request_set`).
     ///
     /// # Errors

@@ -164,6 +164,7 @@ pub fn main(setup: Setup) {
         log_buffers: RefCell::default(),
         error_lines: RefCell::default(),
         tls: RefCell::default(),
+        large: Default::default(),
         counters: setup.counters[setup.number].clone(),
         all_counters: setup.counters.clone(),
         pid: std::process::id(),

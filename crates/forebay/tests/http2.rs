@@ -461,6 +461,9 @@ fn field_blocks_have_an_end() {
     block.extend_from_slice(&[0x80 | 62; 12_000]);
     c.frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &block);
     assert_eq!(c.goodbye(), Some(Code::EnhanceYourCalm as u32));
+    // None of this is a flood: the reason stands in the log as it is, and the network stays trusted.
+    server.wait_for_log("client sent too large field block", 1);
+    assert!(!server.error_log().contains("client sent too many client"), "{}", server.error_log());
 }
 
 #[test]

@@ -50,6 +50,33 @@ fn s_client(server: &Server, port: usize, args: &str, request: &str) -> String {
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
 
+/// Without `ssl_prefer_server_ciphers` the cheapest suite is taken that the client has, unless the client shows
+/// that AES is slow for it.
+#[test]
+fn the_suite_is_chosen_by_what_it_costs() {
+    let server = Server::start_on(site(
+        "server { listen 127.0.0.1:%PORT0% ssl; return 200 \"is $ssl_cipher\\n\"; }
+         server { listen 127.0.0.1:%PORT1% ssl; ssl_prefer_server_ciphers off; return 200 \"is $ssl_cipher\\n\"; }
+         server { listen 127.0.0.1:%PORT2% ssl; ssl_prefer_server_ciphers on; return 200 \"is $ssl_cipher\\n\"; }",
+    ));
+    const AES: &str =
+        "-tls1_3 -ciphersuites TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
+    const SLOW_AES: &str = "-tls1_3 -ciphersuites TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
+    const OLD: &str = "-tls1_2 -cipher ECDHE-RSA-AES256-GCM-SHA384:ECDHE-RSA-AES128-GCM-SHA256";
+    for (port, args, suite) in [
+        (0, AES, "TLS_AES_128_GCM_SHA256"),
+        (0, SLOW_AES, "TLS_CHACHA20_POLY1305_SHA256"),
+        (0, OLD, "ECDHE-RSA-AES128-GCM-SHA256"),
+        (1, AES, "TLS_AES_256_GCM_SHA384"),
+        (1, OLD, "ECDHE-RSA-AES256-GCM-SHA384"),
+        (2, SLOW_AES, "TLS_CHACHA20_POLY1305_SHA256"),
+        (2, AES, "TLS_AES_256_GCM_SHA384"),
+    ] {
+        let said = s_client(&server, port, args, GET);
+        assert!(said.contains(&format!("is {suite}\n")), "{port} {args}: {said}");
+    }
+}
+
 #[test]
 fn versions_ciphers_and_both_kinds_of_keys() {
     let server = Server::start_on(site(
@@ -57,7 +84,7 @@ fn versions_ciphers_and_both_kinds_of_keys() {
          server { listen 127.0.0.1:%PORT0% ssl; return 200 \"$ssl_protocol $ssl_cipher $https $scheme\\n\"; }",
     ));
     let get = |args: &str| s_client(&server, 0, args, GET);
-    assert!(get("-tls1_3").contains("\nTLSv1.3 TLS_AES_256_GCM_SHA384 on https\n"));
+    assert!(get("-tls1_3").contains("\nTLSv1.3 TLS_AES_128_GCM_SHA256 on https\n"));
     for cipher in [
         "ECDHE-RSA-AES128-GCM-SHA256",
         "ECDHE-ECDSA-AES256-GCM-SHA384",

@@ -5,7 +5,7 @@ use super::fields::State;
 use super::request::{Reject, Stage};
 use crate::field::Slice;
 use crate::request::{Method, RequestHead, Version};
-use crate::{host, uri};
+use crate::uri;
 
 /// Byte classes of the request line. A target ends at a byte with `STOP`; the others only tell whether the
 /// path needs normalising.
@@ -398,8 +398,7 @@ pub(crate) fn finish(buf: &[u8], head: &mut RequestHead, merge_slashes: bool) ->
     if let Some((start, end)) = line.host {
         head.target_host = Some(slice(start, end));
         let authority = buf.get(start..line.host_end).unwrap_or_default();
-        head.port = host::parse(authority, &mut head.host)
-            .map_err(|_| reject(400, "client sent invalid host in request line"))?;
+        head.take_host(authority).map_err(|_| reject(400, "client sent invalid host in request line"))?;
     }
     Ok(())
 }

@@ -298,7 +298,7 @@ fn duplicate(reason: &'static str, line: FieldLine, previous: FieldLine) -> Reje
 fn take_host(value: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
     let invalid = |_| Reject::new(400, "client sent invalid host header", Stage::Fields);
     if head.target_host.is_none() {
-        head.port = host::parse(value, &mut head.host).map_err(invalid)?;
+        head.take_host(value).map_err(invalid)?;
     } else {
         host::check(value).map_err(invalid)?;
     }

@@ -6,7 +6,7 @@ use crate::field::{FieldLine, Name, Slice};
 use crate::h1::line::{method_of, slice};
 use crate::h1::request::{Limits, content_length};
 use crate::request::{Framing, Method, RequestHead, Version};
-use crate::{host, uri};
+use crate::uri;
 
 /// Why a head is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -346,12 +346,15 @@ fn set_host(head: &mut RequestHead, authority: Option<Slice>) -> Result<(), Refu
     let Some(chosen) = authority.or(line) else {
         return Err(bad("client sent neither \":authority\" nor \"Host\" header"));
     };
+    let buf = std::mem::take(&mut head.buf);
+    let taken = head.take_host(chosen.of(&buf));
+    head.buf = buf;
     let text = chosen.of(&head.buf);
     // RFC 9113, section 8.3.1: user information is not allowed.
     if authority.is_some() && memchr::memchr(b'@', text).is_some() {
         return Err(malformed("client sent user information in :authority header"));
     }
-    head.port = host::parse(text, &mut head.host).map_err(|_| bad("client sent invalid host header"))?;
+    taken.map_err(|_| bad("client sent invalid host header"))?;
     if let (Some(_), Some(line)) = (authority, line)
         && !line.of(&head.buf).eq_ignore_ascii_case(text)
     {

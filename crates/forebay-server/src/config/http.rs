@@ -510,6 +510,10 @@ impl<'s, 'f> Builder<'s, 'f> {
         }
         let resolver = locations.first().and_then(|l| l.settings.resolver.resolver.0.as_ref());
         let upstreams = std::mem::take(self.cx.upstreams).finish(resolver)?;
+        let mut log_formats = std::mem::take(self.cx.log_formats);
+        for f in &mut log_formats {
+            f.settle(self.cx.vars);
+        }
         let http = Http {
             upstreams,
             shows_hello: [b"ssl_ciphers".as_slice(), b"ssl_curves", b"ssl_sigalgs"]
@@ -526,7 +530,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             serial: crate::request::next_serial(),
             logs_sent_fields: false,
             addresses,
-            log_formats: std::mem::take(self.cx.log_formats),
+            log_formats,
             charset_maps: std::mem::take(self.cx.charset_maps),
         };
         Ok((http, listeners))

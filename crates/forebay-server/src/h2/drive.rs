@@ -27,6 +27,9 @@ const STOP_READING: usize = 256 * 1024;
 /// Largest buffer that is kept for another connection, bytes.
 const KEPT: usize = 128 * 1024;
 
+/// Buffers that are kept: as many connections have their turn together.
+const BUFFERS: usize = 64;
+
 /// How long a source that misbehaved has less of everything.
 const PENALTY: Duration = Duration::from_secs(60);
 
@@ -145,7 +148,7 @@ fn fail(req: &mut Request, session: &Rc<Session>, fatal: Fatal) {
     s.failed = true;
     let last = s.last;
     frame::push_goaway(&mut s.out, last, fatal.code);
-    if fatal.code == Code::EnhanceYourCalm {
+    if fatal.excess {
         s.excess = Some(fatal.reason);
     } else {
         drop(s);
@@ -301,8 +304,8 @@ pub struct Shared {
     heads: std::cell::RefCell<Vec<Box<forebay_http::request::RequestHead>>>,
     streams: std::cell::RefCell<Vec<Rc<Stream>>>,
     scratch: std::cell::RefCell<Vec<u8>>,
-    out: std::cell::RefCell<Vec<u8>>,
-    input: std::cell::RefCell<Vec<u8>>,
+    /// Buffers for receiving and for sending.
+    buffers: std::cell::RefCell<Vec<Vec<u8>>>,
     #[allow(clippy::vec_box)]
     conns: std::cell::RefCell<Vec<Box<Conn>>>,
     /// Networks from which connections were closed for their cost, and until when they are remembered.
@@ -380,11 +383,12 @@ impl Session {
     fn rest(&self, thread: &Thread) {
         let mut s = self.state.borrow_mut();
         let s = &mut *s;
-        for (mine, kept) in [(&mut s.input, &thread.h2.input), (&mut s.out, &thread.h2.out)] {
-            let mine = std::mem::take(mine);
-            let mut kept = kept.borrow_mut();
-            if mine.capacity() <= KEPT && mine.capacity() > kept.capacity() {
-                *kept = mine;
+        let mut buffers = thread.h2.buffers.borrow_mut();
+        for mine in [&mut s.input, &mut s.out] {
+            let mut mine = std::mem::take(mine);
+            if buffers.len() < BUFFERS && (READ..=KEPT).contains(&mine.capacity()) {
+                mine.clear();
+                buffers.push(mine);
             }
         }
         if s.streams.capacity() > 32 {
@@ -397,10 +401,10 @@ impl Session {
     fn wake_up(&self, thread: &Thread) {
         let mut s = self.state.borrow_mut();
         let s = &mut *s;
-        for (mine, kept) in [(&mut s.input, &thread.h2.input), (&mut s.out, &thread.h2.out)] {
+        let mut buffers = thread.h2.buffers.borrow_mut();
+        for mine in [&mut s.input, &mut s.out] {
             if mine.capacity() == 0 {
-                *mine = kept.take();
-                mine.clear();
+                *mine = buffers.pop().unwrap_or_else(|| Vec::with_capacity(READ));
             }
         }
     }

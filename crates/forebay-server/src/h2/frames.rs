@@ -16,14 +16,16 @@ use std::time::Instant;
 pub(super) struct Fatal {
     /// What GOAWAY says.
     pub code: Code,
-    /// What the error log says.
+    /// What the error log says; for an excess, what there was too much of.
     pub reason: &'static str,
+    /// The client's behaviour cost too much, which counts against its network; a head that is too large does not.
+    pub excess: bool,
 }
 
 type Result<T> = std::result::Result<T, Fatal>;
 
 fn fatal<T>(code: Code, reason: &'static str) -> Result<T> {
-    Err(Fatal { code, reason })
+    Err(Fatal { code, reason, excess: false })
 }
 
 fn protocol<T>(reason: &'static str) -> Result<T> {
@@ -31,15 +33,15 @@ fn protocol<T>(reason: &'static str) -> Result<T> {
 }
 
 fn calm<T>(r: std::result::Result<T, &'static str>) -> Result<T> {
-    r.map_err(|reason| Fatal { code: Code::EnhanceYourCalm, reason })
+    r.map_err(|reason| Fatal { code: Code::EnhanceYourCalm, reason, excess: true })
 }
 
 impl From<hpack::Error> for Fatal {
     fn from(e: hpack::Error) -> Fatal {
         let reason = "client sent invalid field block";
         match e {
-            hpack::Error::Truncated => Fatal { code: Code::FrameSizeError, reason },
-            hpack::Error::Compression => Fatal { code: Code::CompressionError, reason },
+            hpack::Error::Truncated => Fatal { code: Code::FrameSizeError, reason, excess: false },
+            hpack::Error::Compression => Fatal { code: Code::CompressionError, reason, excess: false },
         }
     }
 }
@@ -158,8 +160,11 @@ impl Session {
         if h.stream == 0 {
             return protocol("client sent DATA frame for no stream");
         }
-        let (start, end) = frame::unpad(h, payload)
-            .map_err(|code| Fatal { code, reason: "client sent padded DATA frame with incorrect length" })?;
+        let (start, end) = frame::unpad(h, payload).map_err(|code| Fatal {
+            code,
+            reason: "client sent padded DATA frame with incorrect length",
+            excess: false,
+        })?;
         let end_stream = h.has(flag::END_STREAM);
         if start == end && !end_stream {
             calm(s.budget.empty_data())?;
@@ -226,6 +231,7 @@ impl Session {
         let (mut start, end) = frame::unpad(h, payload).map_err(|code| Fatal {
             code,
             reason: "client sent padded HEADERS frame with incorrect length",
+            excess: false,
         })?;
         let mut circular = false;
         if h.has(flag::PRIORITY) {
@@ -260,7 +266,7 @@ impl Session {
         s.block.extend_from_slice(payload);
         let (number, size) = cx.limits.large_client_header_buffers;
         if s.block.len() > number.saturating_mul(size) {
-            return calm(Err("client sent too large field block"));
+            return fatal(Code::EnhanceYourCalm, "client sent too large field block");
         }
         if !h.has(flag::END_HEADERS) {
             s.pending = Some(p);
@@ -321,7 +327,7 @@ impl Session {
         match request::parse(&mut s.decoder, block, p.end_stream, &mut head, cx.scratch, cx.limits)? {
             Outcome::Complete => {}
             Outcome::Refused(r) => stream.refusal.set(Some(r)),
-            Outcome::TooLarge(reason) => return calm(Err(reason)),
+            Outcome::TooLarge(reason) => return fatal(Code::EnhanceYourCalm, reason),
         }
         if let Some(text) = head.get(Name::Priority) {
             stream.priority.set(Priority::parse(text));

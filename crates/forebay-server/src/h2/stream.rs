@@ -103,11 +103,6 @@ impl Stream {
         self.broken.get()
     }
 
-    /// Whether all of the request's content has been received.
-    pub fn is_complete(&self) -> bool {
-        self.ended.get()
-    }
-
     /// The stream ends here: readers and writers learn of it. With a code it is reset, too.
     pub(super) fn break_off(&self, reset: Option<Code>) {
         self.broken.set(true);

@@ -191,6 +191,8 @@ impl Buckets {
         if let Some(b) = self.map.get_mut(key) {
             let ms = u64::try_from(now.saturating_duration_since(b.last).as_millis()).unwrap_or(u64::MAX);
             let leaked = rate.saturating_mul(ms) / 1000;
+            // What is left of a millisecond counts with the next request.
+            let seen = b.last.checked_add(Duration::from_millis(ms)).unwrap_or(now);
             let excess = (b.excess + 1000).saturating_sub(leaked);
             b.use_number = use_number;
             self.order.push_back((use_number, key.into()));
@@ -200,7 +202,7 @@ impl Buckets {
             }
             if count {
                 b.excess = excess;
-                b.last = now;
+                b.last = seen;
             }
             self.trim();
             return Ok(excess);
@@ -459,6 +461,18 @@ mod tests {
         let later = t + Duration::from_millis(500);
         assert_eq!(b.account(b"a", 2000, 1000, later, true), Ok(1000));
         assert_eq!(b.account(b"b", 2000, 1000, later, true), Ok(0));
+    }
+
+    #[test]
+    fn it_leaks_between_requests_that_follow_at_once() {
+        let mut b = Buckets::new(1 << 20);
+        let t = Instant::now();
+        // 5,000 a second where 10,000 are allowed.
+        for i in 0..1000 {
+            let now = t + Duration::from_micros(200) * i;
+            let excess = b.account(b"a", 10_000_000, 20_000, now, true).expect("within the burst");
+            assert!(excess <= 5_000, "{i}: {excess}");
+        }
     }
 
     #[test]

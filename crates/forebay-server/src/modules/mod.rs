@@ -234,6 +234,8 @@ impl Plan {
             mirror: mirror::enabled(s),
             plain_head: (HEADER_FILTERS.iter()).all(|e| e.standard || !(e.enabled)(s))
                 && s.core.keepalive_timeout.header.is_none()
+                // One file then has many names, and its type depends on the name.
+                && !matches!(s.core.root.alias, Some(None))
                 && !matches!(s.core.server_tokens, core::ServerTokens::Value(_)),
             compresses: compress::enabled(s),
             header_filters: HEADER_FILTERS.iter().filter(|e| (e.enabled)(s)).map(|e| e.filter).collect(),

@@ -11,6 +11,12 @@ use forebay_conf::units;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
+keyword! {
+    /// `ssl_prefer_server_ciphers`: whose order of cipher suites counts. Where nothing is said it is by what they
+    /// cost, see [`ciphers::by_cost`].
+    pub enum Preference { Off = "off", On = "on", Unsaid = "", }
+}
+
 crate::settings! {
     /// `ssl_certificate`.
     "ssl_certificate" => certificate: Names = Names::default();
@@ -25,7 +31,7 @@ crate::settings! {
     /// `ssl_ciphers`.
     "ssl_ciphers" => ciphers: Ciphers = Ciphers(Arc::new(ciphers::parse("HIGH:!aNULL:!MD5")));
     /// `ssl_prefer_server_ciphers`.
-    "ssl_prefer_server_ciphers" => prefer_server_ciphers: bool = false;
+    "ssl_prefer_server_ciphers" => prefer_server_ciphers: Preference = Preference::Unsaid;
     /// `ssl_ecdh_curve`.
     "ssl_ecdh_curve" => ecdh_curve: Curves = Curves(Arc::new(ciphers::default_groups()));
     /// `ssl_session_cache`.

@@ -2,6 +2,7 @@
 //! ngx_http_index_module, the not-modified and range filters). Hot path.
 
 use crate::file_cache::{self, Cached, Found, Opened, Policy};
+use crate::head;
 use crate::modules::core::{IfModifiedSince, Settings as Core, SymlinkMode};
 use crate::modules::slice;
 use crate::phases::{Outcome, spend_uri_change};
@@ -275,7 +276,14 @@ pub async fn run(req: &mut Request) -> Outcome {
             Outcome::Status(405)
         }
         Found::File(f) => {
-            serve(req, f);
+            match head::ready(req, &f.heads) {
+                Some(ready) => {
+                    let end = f.size;
+                    req.resp.status = 200;
+                    head::take_ready(req, ready, end, Part::File { file: f, start: 0, end });
+                }
+                None => serve(req, f),
+            }
             Outcome::Done
         }
         Found::Dir => {
@@ -320,10 +328,9 @@ pub fn serve(req: &mut Request, file: Rc<file_cache::OpenFile>) {
     }
     r.allow_ranges = true;
     content_type(req);
-    if file.size > 0 {
-        let end = file.size;
-        req.resp.body.push(Part::File { file, start: 0, end });
-    }
+    let end = file.size;
+    // Also where it is empty: its head is kept with it.
+    req.resp.body.push(Part::File { file, start: 0, end });
 }
 
 /// Sets the content type by the extension of the path.

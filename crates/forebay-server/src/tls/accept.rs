@@ -165,16 +165,15 @@ fn choose(t: &Rc<Thread>, req: &mut Request, hello: Hello) -> bool {
     let tls = |i: usize| http.servers.get(i).and_then(|s| s.tls.as_ref());
     let server = if tls(chosen).is_some() { chosen } else { fallback };
     let name = hello.server_name.clone().map(Vec::into_boxed_slice);
-    let wanted = http.shows_hello.then(|| Box::new(hello));
-    req.conn.tls = Some(Rc::new(Session { name, hello: wanted, ..Session::default() }));
     let http2 = http.servers.get(chosen).is_some_and(|s| s.settings.http2)
         || req.address_in(&conf).is_some_and(|a| a.options.http2);
-    let config = match tls(server) {
-        Some(tls) if tls.reject => Err((UNRECOGNIZED_NAME, String::new())),
-        Some(tls) if tls.dynamic.is_empty() => {
-            Ok(if http2 { tls.config_h2.clone() } else { tls.config.clone() })
-        }
-        Some(tls) => {
+    let config = tls(server).map(|tls| tls.config_for(&hello.ciphers, http2));
+    let wanted = http.shows_hello.then(|| Box::new(hello));
+    req.conn.tls = Some(Rc::new(Session { name, hello: wanted, ..Session::default() }));
+    let config = match tls(server).zip(config) {
+        Some((tls, _)) if tls.reject => Err((UNRECOGNIZED_NAME, String::new())),
+        Some((tls, config)) if tls.dynamic.is_empty() => Ok(config.clone()),
+        Some((tls, config)) => {
             // The names are evaluated as for a request that has not begun.
             req.slots.clear();
             req.slots.resize(http.vars.len(), Slot::Empty);
@@ -191,7 +190,7 @@ fn choose(t: &Rc<Thread>, req: &mut Request, hello: Hello) -> bool {
             }
             req.slots.fill(Slot::Empty);
             req.arena.clear();
-            tls.with_certificates(&names, &http.conf_dir, http2).map_err(|text| (INTERNAL_ERROR, text))
+            tls.with_certificates(&names, &http.conf_dir, config).map_err(|text| (INTERNAL_ERROR, text))
         }
         None => Err((
             INTERNAL_ERROR,

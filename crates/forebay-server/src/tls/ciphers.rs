@@ -252,6 +252,24 @@ pub fn all13() -> Vec<SupportedCipherSuite> {
     ]
 }
 
+/// Puts the cheapest suites first: AES-128-GCM with SHA-256, whose handshake costs a quarter less than with SHA-384
+/// and which browsers put first, too; then AES-256-GCM. For clients that compute AES in hardware, which those
+/// do that do not begin their list with ChaCha20 (see [`begins_with_chacha`]).
+pub fn by_cost(suites: &mut [SupportedCipherSuite]) {
+    suites.sort_by_key(|s| match suite_name(u16::from(s.suite())) {
+        Some(name) if name.contains("CHACHA20") => 2,
+        Some(name) if name.contains("256-GCM") || name.contains("256_GCM") => 1,
+        _ => 0,
+    });
+}
+
+/// Whether a client's list begins with a suite of ChaCha20: it computes AES slowly.
+pub fn begins_with_chacha(offered: &[u16]) -> bool {
+    // Values that mean nothing may stand in front (RFC 8701).
+    let first = offered.iter().find_map(|n| suite_name(*n));
+    first.is_some_and(|name| name.contains("CHACHA20"))
+}
+
 /// OpenSSL's name of a suite by its number.
 pub fn suite_name(number: u16) -> Option<&'static str> {
     Some(match number {

@@ -6,7 +6,7 @@ use super::pem::{self, KeyError};
 use super::sessions::{self, Stored, TicketKey, Tickets};
 use super::verify::Trust;
 use crate::config::Scope;
-use crate::modules::ssl::{Name, SessionCache, Settings, VerifyClient, bio_failed};
+use crate::modules::ssl::{Name, Preference, SessionCache, Settings, VerifyClient, bio_failed};
 use forebay_conf::error::{Error, Level};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -24,6 +24,8 @@ pub struct ServerTls {
     pub config: Arc<ServerConfig>,
     /// The same where HTTP/2 is spoken.
     pub config_h2: Arc<ServerConfig>,
+    /// Both for clients that compute AES slowly, where nobody has said whose order counts.
+    slow_aes: Option<[Arc<ServerConfig>; 2]>,
     /// Names of certificate and key that have to be evaluated for each connection.
     pub dynamic: Vec<(Name, Name)>,
     /// Certificates that were loaded before such a connection, by name.
@@ -299,8 +301,15 @@ impl Loader {
         let loaded = s.certificate_cache.0.map(Loaded::of);
         let mut with_h2 = ServerConfig::clone(&config);
         with_h2.alpn_protocols.insert(0, b"h2".to_vec());
+        let by_client = |c: &ServerConfig| {
+            let mut c = c.clone();
+            c.ignore_client_order = false;
+            Arc::new(c)
+        };
+        let slow_aes = by_cost(s).then(|| [by_client(&config), by_client(&with_h2)]);
         Ok(Some(ServerTls {
             config_h2: Arc::new(with_h2),
+            slow_aes,
             config,
             dynamic,
             loaded,
@@ -364,6 +373,11 @@ pub fn versions(v12: bool, v13: bool) -> Vec<&'static rustls::SupportedProtocolV
 static COMPRESSORS: [&dyn rustls::compress::CertCompressor; 2] =
     [rustls::compress::BROTLI_COMPRESSOR, rustls::compress::ZLIB_COMPRESSOR];
 
+/// Whether nobody has said whose order of suites counts.
+fn by_cost(s: &Settings) -> bool {
+    s.prefer_server_ciphers == Preference::Unsaid && s.conf_command.server_preference.is_none()
+}
+
 fn config(
     s: &Settings,
     presented: Arc<Presented>,
@@ -375,6 +389,9 @@ fn config(
     let list = c.ciphers.clone().unwrap_or_else(|| s.ciphers.0.clone());
     let mut suites = c.suites13.clone().unwrap_or_else(ciphers::all13);
     suites.extend(list.suites());
+    if by_cost(s) {
+        ciphers::by_cost(&mut suites);
+    }
     let groups = c.groups.clone().unwrap_or_else(|| s.ecdh_curve.clone()).0.to_vec();
     let builder = ServerConfig::builder_with_provider(provider(suites, groups))
         .with_protocol_versions(&versions(v12, v13))
@@ -384,7 +401,7 @@ fn config(
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(presented);
-    config.ignore_client_order = c.server_preference.unwrap_or(s.prefer_server_ciphers);
+    config.ignore_client_order = c.server_preference.unwrap_or(s.prefer_server_ciphers != Preference::Off);
     config.alpn_protocols = vec![b"http/1.1".to_vec(), b"http/1.0".to_vec(), b"http/0.9".to_vec()];
     config.enable_secret_extraction = true;
     config.send_tls13_tickets = 2;
@@ -414,6 +431,21 @@ fn config(
 }
 
 impl ServerTls {
+    /// The configuration for a client that offers these suites.
+    pub fn config_for(&self, offered: &[u16], http2: bool) -> &Arc<ServerConfig> {
+        match &self.slow_aes {
+            Some([h1, h2]) if ciphers::begins_with_chacha(offered) => {
+                if http2 {
+                    h2
+                } else {
+                    h1
+                }
+            }
+            _ if http2 => &self.config_h2,
+            _ => &self.config,
+        }
+    }
+
     /// The configuration for a connection whose certificate depends on it; `names` are evaluated already.
     ///
     /// # Errors
@@ -422,7 +454,7 @@ impl ServerTls {
         &self,
         names: &[(Vec<u8>, Vec<u8>)],
         base: &Path,
-        http2: bool,
+        config: &ServerConfig,
     ) -> Result<Arc<ServerConfig>, String> {
         let mut keys: Vec<Arc<CertifiedKey>> = Vec::new();
         for k in &self.presented.0 {
@@ -431,7 +463,7 @@ impl ServerTls {
         for files in names {
             keys.push(certified_files(files, base, &self.passwords, self.loaded.as_ref())?);
         }
-        let mut config = ServerConfig::clone(if http2 { &self.config_h2 } else { &self.config });
+        let mut config = config.clone();
         config.cert_resolver = Arc::new(Presented::new(keys));
         Ok(Arc::new(config))
     }

@@ -157,7 +157,7 @@ pub async fn run(
     s: &Settings,
 ) -> Result<Lease, u16> {
     let conf = req.conf.clone();
-    let begun = Instant::now();
+    let begun = req.thread.reactor.now();
     let mut picker = picker(req, &conf, target)?;
     let mut tried: Vec<usize> = Vec::new();
     req.modules.upstream.fault = Some(NextUpstream::Error);
@@ -175,7 +175,7 @@ pub async fn run(
         req.modules.upstream.attempts.push(Attempt {
             name,
             status: 0,
-            started: Instant::now(),
+            started: now,
             connect: None,
             header: None,
             response: None,
@@ -184,7 +184,7 @@ pub async fn run(
             length: 0,
             redirected: std::mem::take(&mut redirected),
         });
-        rename(req, &addr);
+        name_in_log(req, Some(&addr));
         let fault = match attempt(req, &mut lease, &addr, head, body, s).await {
             Ok(()) => {
                 let status = req.modules.upstream.head.status;
@@ -209,7 +209,7 @@ pub async fn run(
         let received = {
             let Some(a) = req.modules.upstream.current() else { return Err(502) };
             a.status = fault.status;
-            a.response = Some(a.started.elapsed());
+            a.response = Some(req.thread.reactor.since(a.started));
             a.received
         };
         if !(reused && received == 0) {
@@ -240,7 +240,8 @@ pub async fn run(
             }
         }
         tried.push(peer);
-        let in_time = s.next_upstream_timeout.0.is_zero() || begun.elapsed() < s.next_upstream_timeout.0;
+        let in_time = s.next_upstream_timeout.0.is_zero()
+            || req.thread.reactor.since(begun) < s.next_upstream_timeout.0;
         let again = s.next_upstream.has(fault.kind)
             && tried.len() < total.min(s.tries())
             && in_time
@@ -265,11 +266,10 @@ fn no_live(req: &mut Request, conf: &ThreadConfig, target: &Target, redirected: 
         Target::Direct(_) => None,
     };
     if let Some(name) = name {
-        rename_to(req, &name);
         req.modules.upstream.attempts.push(Attempt {
             name,
             status: 502,
-            started: Instant::now(),
+            started: req.thread.reactor.now(),
             connect: None,
             header: None,
             response: Some(Duration::ZERO),
@@ -278,26 +278,22 @@ fn no_live(req: &mut Request, conf: &ThreadConfig, target: &Target, redirected: 
             length: 0,
             redirected,
         });
+        name_in_log(req, None);
     }
     req.log(Level::Error, "no live upstreams while connecting to upstream");
     502
 }
 
-/// Tells the error log the address that is being asked.
-fn rename(req: &mut Request, addr: &PeerAddr) {
-    let mut name = super::place::address_text(addr);
-    if matches!(addr, PeerAddr::Unix(_)) {
-        name.push(b':');
+/// Tells the error log who is being asked: the last of the attempts.
+fn name_in_log(req: &mut Request, addr: Option<&PeerAddr>) {
+    let u = &mut req.modules.upstream;
+    let Some(a) = u.attempts.last() else { return };
+    u.log_name.clear();
+    u.log_name.extend_from_slice(if u.encrypted { b"https://" } else { b"http://" });
+    u.log_name.extend_from_slice(&a.name);
+    if matches!(addr, Some(PeerAddr::Unix(_))) {
+        u.log_name.push(b':');
     }
-    rename_to(req, &name);
-}
-
-fn rename_to(req: &mut Request, name: &[u8]) {
-    let encrypted = req.modules.upstream.encrypted;
-    let log = &mut req.modules.upstream.log_name;
-    log.clear();
-    log.extend_from_slice(if encrypted { b"https://" } else { b"http://" });
-    log.extend_from_slice(name);
 }
 
 async fn attempt(
@@ -342,7 +338,7 @@ async fn attempt(
         }
     };
     if let Some(a) = req.modules.upstream.current() {
-        a.connect = Some(a.started.elapsed());
+        a.connect = Some(req.thread.reactor.since(a.started));
     }
     let conn = lease.conn.insert(conn);
     if tunnel {
@@ -702,7 +698,7 @@ const READ: usize = 16 * 1024;
 async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -> Result<(), Fault> {
     let limit = s.buffer_size.0 as usize;
     let mut interim = 0;
-    let mut deadline = Instant::now() + s.read_timeout.0;
+    let mut deadline = req.thread.reactor.now() + s.read_timeout.0;
     loop {
         let head = &mut req.modules.upstream.head;
         if !head.buf.is_empty() {
@@ -718,7 +714,7 @@ async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Wat
                 Ok(Status::Complete) => {
                     let status = head.status;
                     if let Some(a) = req.modules.upstream.current() {
-                        a.header = Some(a.started.elapsed());
+                        a.header = Some(req.thread.reactor.since(a.started));
                         a.status = status;
                     }
                     return Ok(());
@@ -733,7 +729,12 @@ async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Wat
                 }
             }
         }
-        match conn.read(&mut req.modules.upstream.head.buf, READ) {
+        let read = match conn.readable() {
+            true => conn.read(&mut req.modules.upstream.head.buf, READ),
+            // The kernel would say the same.
+            false => Err(Errno::AGAIN),
+        };
+        match read {
             Ok(0) => {
                 req.log(
                     Level::Error,
@@ -745,7 +746,7 @@ async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Wat
                 if let Some(a) = req.modules.upstream.current() {
                     a.received += n as u64;
                 }
-                deadline = Instant::now() + s.read_timeout.0;
+                deadline = req.thread.reactor.now() + s.read_timeout.0;
             }
             Err(Errno::AGAIN) => match conn.wait(For::Read, deadline, watch).await {
                 Waited::Ready => {}

@@ -45,7 +45,7 @@ pub struct Body {
     rate: u64,
     /// Bytes read, and since when, for the rate.
     read: u64,
-    since: Instant,
+    since: Option<Instant>,
 }
 
 /// What a pull gave.
@@ -66,8 +66,12 @@ pub enum Pulled {
 /// How long a client may take nothing before memory that is full goes to a file: most only catch their breath.
 const PATIENCE: Duration = Duration::from_millis(20);
 
+/// How long an upstream may pause in the midst of a body until what has come is acknowledged explicitly. One that
+/// fills its segments (nginx: tcp_nopush) may be waiting for that, and the kernel takes 40 ms.
+const NUDGE: Duration = Duration::from_millis(2);
+
 /// Room for one read, bytes.
-const READ: usize = 32 * 1024;
+const READ: usize = 64 * 1024;
 
 impl Body {
     /// A body of which nothing has been decoded. `reusable`: the connection may serve another request.
@@ -94,7 +98,7 @@ impl Body {
             ended: None,
             rate: 0,
             read: 0,
-            since: Instant::now(),
+            since: None,
         }
     }
 
@@ -148,7 +152,7 @@ impl Body {
             ended: Some(Pulled::End),
             rate: 0,
             read: 0,
-            since: Instant::now(),
+            since: None,
         }
     }
 
@@ -157,6 +161,7 @@ impl Body {
         self.ahead = ahead;
         self.rate = rate;
         self.read = read;
+        self.since = (rate > 0).then(Instant::now);
     }
 
     /// Keeps the response: all of it is read, whatever becomes of the client.
@@ -223,23 +228,9 @@ impl Body {
                 self.reusable &= input.is_empty();
                 true
             }
-            Framing::Length(_) => {
-                let n = self.left.min(input.len() as u64) as usize;
-                out.extend_from_slice(input.get(..n).unwrap_or_default());
-                self.left -= n as u64;
-                if n < input.len() {
-                    self.reusable = false;
-                    req.log(
-                        Level::Warn,
-                        "upstream sent more data than specified in \"Content-Length\" header while reading \
-                         upstream",
-                    );
-                }
-                self.left == 0
-            }
-            Framing::Stream => {
+            Framing::Length(_) | Framing::Stream => {
                 out.extend_from_slice(input);
-                false
+                return self.arrived(req, out, before);
             }
             Framing::Chunked => match self.dechunk(input, out) {
                 Ok(done) => done,
@@ -249,14 +240,38 @@ impl Body {
                 }
             },
         };
+        self.counted(req, out.len() - before, done)
+    }
+
+    /// Bytes of a body that is not coded have been appended behind `before`.
+    fn arrived(&mut self, req: &mut Request, out: &mut Vec<u8>, before: usize) -> Pulled {
+        let got = out.len() - before;
+        if self.framing == Framing::Stream {
+            return self.counted(req, got, false);
+        }
+        let n = self.left.min(got as u64) as usize;
+        self.left -= n as u64;
+        if n < got {
+            out.truncate(before + n);
+            self.reusable = false;
+            req.log(
+                Level::Warn,
+                "upstream sent more data than specified in \"Content-Length\" header while reading upstream",
+            );
+        }
+        self.counted(req, n, self.left == 0)
+    }
+
+    /// `n` bytes of content have been appended; `done`: nothing follows.
+    fn counted(&mut self, req: &mut Request, n: usize, done: bool) -> Pulled {
         if let Some(a) = req.modules.upstream.current() {
-            a.length += (out.len() - before) as u64;
+            a.length += n as u64;
         }
         if done {
             self.finish(req);
             return Pulled::End;
         }
-        if out.len() > before { Pulled::Data } else { Pulled::Blocked }
+        if n > 0 { Pulled::Data } else { Pulled::Blocked }
     }
 
     /// Takes frames of HTTP/2.
@@ -429,13 +444,18 @@ impl Body {
         }
     }
 
+    /// Bytes that the rate has allowed so far.
+    fn allowed(&self) -> u64 {
+        let seconds = self.since.map_or(0, |t| t.elapsed().as_secs());
+        (seconds + 1).saturating_mul(self.rate)
+    }
+
     /// How long the rate forbids to read on.
     fn delay(&self) -> Option<Duration> {
         if self.rate == 0 {
             return None;
         }
-        let allowed = (self.since.elapsed().as_secs() + 1).saturating_mul(self.rate);
-        let over = self.read.checked_sub(allowed)?;
+        let over = self.read.checked_sub(self.allowed())?;
         Some(Duration::from_millis(over.saturating_mul(1000) / self.rate + 1))
     }
 
@@ -444,8 +464,7 @@ impl Body {
         if self.rate == 0 {
             return READ;
         }
-        let allowed = (self.since.elapsed().as_secs() + 1).saturating_mul(self.rate);
-        usize::try_from(allowed.saturating_sub(self.read)).unwrap_or(READ).clamp(1, READ)
+        usize::try_from(self.allowed().saturating_sub(self.read)).unwrap_or(READ).clamp(1, READ)
     }
 
     /// Reads what the upstream has.
@@ -459,6 +478,13 @@ impl Body {
         if self.h2 {
             self.answer();
         }
+        let coded = self.h2 || !matches!(self.framing, Framing::Length(_) | Framing::Stream);
+        if !coded && self.spool.is_none() && self.rate == 0 {
+            // The bytes are read to where they are wanted.
+            let before = out.len();
+            let got = self.read_into(out, READ);
+            return self.took(req, got, |body, req| body.arrived(req, out, before));
+        }
         let mut raw = std::mem::take(&mut self.raw);
         raw.clear();
         let room = self.room();
@@ -466,28 +492,42 @@ impl Body {
             // What is beyond the rate stays with the upstream.
             raw = Vec::with_capacity(room);
         }
-        let got = match self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
-            Some(c) if c.readable() => c.read(&mut raw, room),
+        let got = self.read_into(&mut raw, room);
+        let pulled = self.took(req, got, |body, req| body.feed(req, &raw, out));
+        self.raw = raw;
+        pulled
+    }
+
+    fn read_into(&self, buf: &mut Vec<u8>, room: usize) -> Result<usize, Errno> {
+        match self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
+            Some(c) if c.readable() => c.read(buf, room),
             Some(_) => Err(Errno::AGAIN),
             None => Err(Errno::BADF),
-        };
-        let pulled = match got {
+        }
+    }
+
+    /// What a read came to; `then` takes its bytes.
+    fn took(
+        &mut self,
+        req: &mut Request,
+        got: Result<usize, Errno>,
+        then: impl FnOnce(&mut Body, &mut Request) -> Pulled,
+    ) -> Pulled {
+        match got {
             Ok(0) => self.at_end(req),
             Ok(n) => {
                 if let Some(a) = req.modules.upstream.current() {
                     a.received += n as u64;
                 }
                 self.read += n as u64;
-                self.feed(req, &raw, out)
+                then(self, req)
             }
             Err(Errno::AGAIN) => Pulled::Blocked,
             Err(e) => {
                 let text = format!("recv() failed {} while reading upstream", errno_text(e));
                 self.fail(req, Level::Error, &text)
             }
-        };
-        self.raw = raw;
-        pulled
+        }
     }
 
     fn at_end(&mut self, req: &mut Request) -> Pulled {
@@ -516,11 +556,19 @@ impl Body {
         }
         let watched = !self.ignore_abort && !self.keeps() && !req.modules.proxy_cache.background;
         let mut watch = if watched { Watch::new(&req.conn.wire) } else { Watch::Nobody };
-        let deadline = Instant::now() + self.read_timeout;
+        let deadline = req.thread.reactor.now() + self.read_timeout;
         let waited = match self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
             Some(c) => {
                 let owes = c.link().as_mut().is_some_and(|link| !link.out().is_empty());
-                c.wait(if owes { For::Both } else { For::Read }, deadline, &mut watch).await
+                let what = if owes { For::Both } else { For::Read };
+                match c.wait(what, deadline.min(req.thread.reactor.now() + NUDGE), &mut watch).await {
+                    Waited::Timeout => {
+                        // One without TCP has nothing to acknowledge.
+                        let _ = c.with_fd(|fd| rustix::net::sockopt::set_tcp_quickack(fd, true));
+                        c.wait(what, deadline, &mut watch).await
+                    }
+                    waited => waited,
+                }
             }
             None => Waited::Ready,
         };
@@ -620,7 +668,7 @@ impl Body {
     fn finish(&mut self, req: &mut Request) {
         let Some(lease) = self.lease.take() else { return };
         if let Some(a) = req.modules.upstream.current() {
-            a.response = Some(a.started.elapsed());
+            a.response = Some(req.thread.reactor.since(a.started));
         }
         let u = &mut req.modules.upstream;
         for (_, name, value) in self.chunked.trailers() {

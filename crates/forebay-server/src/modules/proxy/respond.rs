@@ -203,16 +203,8 @@ pub fn cached(req: &mut Request, e: &Rc<Entry>, pass: &Arc<Pass>, s: &Settings) 
     req.resp.status = e.meta.status;
     req.resp.allow_ranges = s.force_ranges;
     req.resp.entry = Some(e.clone());
-    if let Some(head) = crate::head::lean(req, e) {
-        if let Some(form) = &head.form {
-            crate::compress::use_form(req, form.clone(), e.len());
-        } else {
-            req.resp.content_length = Some(e.len());
-            if !e.is_empty() {
-                req.resp.body.push(e.part());
-            }
-        }
-        req.resp.lean = Some(head);
+    if let Some(head) = crate::head::ready(req, &e.heads) {
+        crate::head::take_ready(req, head, e.len(), e.part());
         return Ok(Outcome::Done);
     }
     load_head(req, e);

@@ -257,7 +257,7 @@ async fn streamed(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watc
 
 /// Reads until the head of the response is there.
 pub async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -> Result<(), Fault> {
-    let mut deadline = Instant::now() + s.read_timeout.0;
+    let mut deadline = req.thread.reactor.now() + s.read_timeout.0;
     loop {
         while let Some(text) = with(conn, Link::next_head) {
             let head = &mut req.modules.upstream.head;
@@ -268,7 +268,7 @@ pub async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut
                 Ok(Status::Complete) => {
                     let status = head.status;
                     if let Some(a) = req.modules.upstream.current() {
-                        a.header = Some(a.started.elapsed());
+                        a.header = Some(req.thread.reactor.since(a.started));
                         a.status = status;
                     }
                     return Ok(());
@@ -287,7 +287,7 @@ pub async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut
         }
         match take_in(req, conn, READING)? {
             Came::Something => {
-                deadline = Instant::now() + s.read_timeout.0;
+                deadline = req.thread.reactor.now() + s.read_timeout.0;
                 // Answers to SETTINGS and PING.
                 if with(conn, |link| !link.out().is_empty()) {
                     flush(req, conn, s, watch, READING).await?;
