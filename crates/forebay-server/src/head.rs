@@ -352,9 +352,13 @@ pub fn write_ready(req: &mut Request, out: &mut Vec<u8>) -> bool {
     let Some(h) = &req.resp.ready else { return false };
     out.extend_from_slice(&h.before);
     out.extend_from_slice(&req.thread.clock.http_date());
+    if req.keep_alive {
+        out.extend_from_slice(&h.after);
+        return true;
+    }
+    // The thread began to end meanwhile.
     const KEEP: &[u8] = b"Connection: keep-alive";
-    match memchr::memmem::find(&h.after, KEEP).filter(|_| !req.keep_alive) {
-        // The thread began to end meanwhile.
+    match memchr::memmem::find(&h.after, KEEP) {
         Some(at) => {
             out.extend_from_slice(&h.after[..at]);
             out.extend_from_slice(b"Connection: close");

@@ -516,15 +516,13 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
     };
     let body = outgoing(req, s, streamed)?;
     let mut head = req.take_buf();
-    write_head(req, &uri, &body, s, &fetch, &mut head)?;
+    let upgrade = write_head(req, &uri, &body, s, &fetch, &mut head)? && s.http_version != HttpVersion::V2;
     let upstream = &mut req.modules.upstream;
     upstream.log_path.clear();
     upstream.log_path.extend_from_slice(&uri);
     req.modules.proxy_cache.detached = fetch.cacheable() || req.modules.proxy_cache.background;
     let got = exchange::run(req, &target, &head, &body, s).await;
     let to_head = head.starts_with(b"HEAD ");
-    let upgrade =
-        s.http_version != HttpVersion::V2 && memchr::memmem::find(&head, b"\r\nUpgrade: ").is_some();
     req.give_buf(head);
     let (lease, kind) = match got {
         Ok(lease) => (Ok(lease), NextUpstream::of_status(req.modules.upstream.head.status)),
@@ -607,7 +605,8 @@ fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the head of the request. Whatever the client wrote, this is the one form it is passed on in.
+/// Appends the head of the request. Whatever the client wrote, this is the one form it is passed on in. `true`: it
+/// asks for another protocol.
 fn write_head(
     req: &mut Request,
     uri: &[u8],
@@ -615,7 +614,7 @@ fn write_head(
     s: &Settings,
     fetch: &Fetch,
     out: &mut Vec<u8>,
-) -> Result<(), VarError> {
+) -> Result<bool, VarError> {
     match &s.method.0 {
         Some(t) => {
             t.eval(req, out)?;
@@ -637,13 +636,16 @@ fn write_head(
         line(out, b"Host", &req.modules.upstream.host);
     }
     let mut value = req.take_buf();
+    let mut upgrade = false;
     for (name, template) in set.iter() {
         value.clear();
         template.eval(req, &mut value)?;
+        let id = Name::of(name);
         // The framing of the body is not for the configuration to say: two of them are an attack.
-        if value.is_empty() || matches!(Name::of(name), Name::ContentLength | Name::TransferEncoding) {
+        if value.is_empty() || matches!(id, Name::ContentLength | Name::TransferEncoding) {
             continue;
         }
+        upgrade |= id == Name::Upgrade;
         value.retain(|b| !matches!(b, b'\r' | b'\n' | 0));
         line(out, name, &value);
     }
@@ -680,7 +682,7 @@ fn write_head(
         }
     }
     out.extend_from_slice(b"\r\n");
-    Ok(())
+    Ok(upgrade)
 }
 
 fn length(out: &mut Vec<u8>, n: u64) {
