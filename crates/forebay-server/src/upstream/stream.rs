@@ -70,8 +70,9 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// fills its segments (nginx: tcp_nopush) may be waiting for that, and the kernel takes 40 ms.
 const NUDGE: Duration = Duration::from_millis(2);
 
-/// Room for one read, bytes.
-const READ: usize = 64 * 1024;
+/// Room for one read, bytes. What was read is sent in one piece, which must not fill a segment on the loopback device
+/// (64 KiB): with a small `sndbuf` the client's kernel would then wait 40 ms with each acknowledgement.
+const READ: usize = 48 * 1024;
 
 impl Body {
     /// A body of which nothing has been decoded. `reusable`: the connection may serve another request.
