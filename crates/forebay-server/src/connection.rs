@@ -333,7 +333,7 @@ fn preface(thread: &Rc<Thread>, req: &mut Request) -> Preface {
     if n < PREFACE.len() {
         return Preface::Partial;
     }
-    let session = Session::new(settings, thread.h2.is_suspect(req.conn.peer, thread.clock.now()));
+    let session = Session::new(settings, crate::h2::drive::is_suspect(req.conn.peer, thread.clock.now()));
     session.feed(&req.head.buf[n..]);
     req.head.clear();
     req.conn.session = Some(session);

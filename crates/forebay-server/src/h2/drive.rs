@@ -14,6 +14,8 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -92,7 +94,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>, li
         let excess = session.state.borrow_mut().excess.take();
         if let Some(what) = excess {
             log(req, Level::Warn, &format!("client sent too many {what}, connection closed"));
-            thread.h2.misbehaved(req.conn.peer, thread.clock.now());
+            SUSPECTS.add(req.conn.peer, thread.clock.now());
         }
         match flush(thread, &mut req.conn.wire, session) {
             Ok(Flushed::All) => blocked_since = None,
@@ -308,8 +310,6 @@ pub struct Shared {
     buffers: std::cell::RefCell<Vec<Vec<u8>>>,
     #[allow(clippy::vec_box)]
     conns: std::cell::RefCell<Vec<Box<Conn>>>,
-    /// Networks from which connections were closed for their cost, and until when they are remembered.
-    sources: std::cell::RefCell<HashMap<Vec<u8>, Instant>>,
 }
 
 /// The network of a client: /24 of IPv4, /56 of IPv6.
@@ -359,23 +359,51 @@ impl Shared {
             conns.push(conn);
         }
     }
+}
 
+/// Networks from which connections were closed for their cost, and until when that is remembered. All threads share
+/// it: which of them a connection reaches is chance.
+#[derive(Debug, Default)]
+struct Suspects {
+    until: Mutex<HashMap<Vec<u8>, Instant>>,
+    /// Whether there are any, for those who only ask.
+    any: AtomicBool,
+}
+
+static SUSPECTS: LazyLock<Suspects> = LazyLock::new(Suspects::default);
+
+impl Suspects {
     /// Remembers that a client cost too much.
-    fn misbehaved(&self, peer: Peer, now: Instant) {
-        let mut sources = self.sources.borrow_mut();
-        if sources.len() >= SOURCES {
-            sources.retain(|_, until| *until > now);
+    fn add(&self, peer: Peer, now: Instant) {
+        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        if until.len() >= SOURCES {
+            until.retain(|_, t| *t > now);
         }
-        if sources.len() < SOURCES {
-            sources.insert(network(peer), now + PENALTY);
+        if until.len() < SOURCES {
+            until.insert(network(peer), now + PENALTY);
         }
+        self.any.store(true, Ordering::Relaxed);
     }
 
     /// Whether a client's network has misbehaved lately.
-    pub fn is_suspect(&self, peer: Peer, now: Instant) -> bool {
-        let sources = self.sources.borrow();
-        !sources.is_empty() && sources.get(&network(peer)).is_some_and(|until| *until > now)
+    fn has(&self, peer: Peer, now: Instant) -> bool {
+        if !self.any.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        let network = network(peer);
+        let known = until.get(&network).copied();
+        if known.is_some_and(|t| t <= now) {
+            until.remove(&network);
+            self.any.store(!until.is_empty(), Ordering::Relaxed);
+        }
+        known.is_some_and(|t| t > now)
     }
+}
+
+/// Whether a client's network has misbehaved lately.
+pub fn is_suspect(peer: Peer, now: Instant) -> bool {
+    SUSPECTS.has(peer, now)
 }
 
 impl Session {
@@ -407,5 +435,23 @@ impl Session {
                 *mine = buffers.pop().unwrap_or_else(|| Vec::with_capacity(READ));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suspects_are_forgotten() {
+        let suspects = Suspects::default();
+        let now = Instant::now();
+        let peer = |last| Peer::Inet(std::net::SocketAddr::from(([192, 0, 2, last], 1)));
+        assert!(!suspects.has(peer(1), now));
+        suspects.add(peer(1), now);
+        assert!(suspects.has(peer(2), now), "the same network");
+        assert!(!suspects.has(Peer::Inet(std::net::SocketAddr::from(([192, 0, 3, 1], 1))), now));
+        assert!(!suspects.has(peer(2), now + PENALTY));
+        assert!(!suspects.any.load(Ordering::Relaxed));
     }
 }
