@@ -27,10 +27,6 @@ mod worker;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-#[cfg(feature = "mimalloc")]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     if std::env::var_os(worker::ROLE).is_some() {
         return worker::main().into();
