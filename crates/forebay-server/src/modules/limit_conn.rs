@@ -6,6 +6,7 @@ use crate::config::template::Template;
 use crate::config::value::Setting;
 use crate::metrics::Limit;
 use crate::modules::limit_req::{LogLevel, Status};
+use crate::modules::zones::{self, KEY_COST, Tables};
 use crate::modules::{LocationSettings, Verdict};
 use crate::request::{Request, VarError};
 use crate::variables::{Row, RowSource};
@@ -13,7 +14,7 @@ use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 crate::settings! {
     /// `limit_conn`.
@@ -34,7 +35,7 @@ impl Setting for Limits {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let [name, most] = d.args.as_slice() else { return Ok(Limits(Arc::new(all))) };
-        let zone = cx.conn_zones.find_or_promise(&name.text, d.ordinal);
+        let zone = cx.conn_zones.find_or_promise(&name.text, || Limit::named(false, &name.text));
         if all.iter().any(|(z, _)| Arc::ptr_eq(z, &zone)) {
             return Err(cx.error(d, "\"limit_conn\" directive is duplicate"));
         }
@@ -50,51 +51,22 @@ impl Setting for Limits {
     }
 }
 
-/// A `limit_conn_zone`. A limit may name it before it is defined.
-#[derive(Debug)]
-pub struct Zone {
-    /// Name.
-    pub name: Vec<u8>,
-    defined: OnceLock<Defined>,
-    counts: Arc<Limit>,
-}
+/// A `limit_conn_zone`.
+pub type Zone = zones::Zone<Defined>;
 
+/// What a zone is for.
 #[derive(Debug)]
-struct Defined {
+pub struct Defined {
     key: Template,
     table: Arc<Mutex<Table>>,
 }
 
 /// Zones of a configuration under construction.
-#[derive(Debug, Default)]
-pub struct Zones {
-    zones: Vec<(Arc<Zone>, u32)>,
-}
-
-impl Zones {
-    fn find_or_promise(&mut self, name: &[u8], ordinal: u32) -> Arc<Zone> {
-        if let Some((z, _)) = self.zones.iter().find(|(z, _)| z.name == name) {
-            return z.clone();
-        }
-        let zone = Zone { name: name.to_vec(), defined: OnceLock::new(), counts: Limit::named(false, name) };
-        let z = Arc::new(zone);
-        self.zones.push((z.clone(), ordinal));
-        z
-    }
-
-    /// The first zone that nothing defines.
-    pub fn undefined(&self) -> Option<String> {
-        let (z, _) = self.zones.iter().find(|(z, _)| z.defined.get().is_none())?;
-        Some(format!("zero size shared memory zone \"{}\"", String::from_utf8_lossy(&z.name)))
-    }
-}
-
-/// Bytes that one key takes beside its text: so many keys fit into a zone as in nginx, about.
-const KEY_COST: usize = 64;
+pub type Zones = zones::Zones<Defined>;
 
 /// The keys of a zone with a request under way. Nothing can be evicted: a zone that is full refuses.
 #[derive(Debug)]
-struct Table {
+pub struct Table {
     map: HashMap<Box<[u8]>, u32, foldhash::fast::RandomState>,
     room: usize,
     used: usize,
@@ -128,22 +100,8 @@ impl Table {
     }
 }
 
-type Registered = (Vec<u8>, Vec<u8>, usize, Weak<Mutex<Table>>);
-
-/// Zones of this process by name, key and size: who is in survives a reload.
-static ZONES: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
-
-fn table(name: &[u8], key: &[u8], size: usize) -> Arc<Mutex<Table>> {
-    let mut zones = ZONES.lock().unwrap_or_else(PoisonError::into_inner);
-    zones.retain(|z| z.3.strong_count() > 0);
-    let known = zones.iter().find(|z| z.0 == name && z.1 == key && z.2 == size);
-    if let Some(t) = known.and_then(|z| z.3.upgrade()) {
-        return t;
-    }
-    let t = Arc::new(Mutex::new(Table { map: HashMap::default(), room: size, used: 0 }));
-    zones.push((name.to_vec(), key.to_vec(), size, Arc::downgrade(&t)));
-    t
-}
+/// Who is in survives a reload.
+static TABLES: Tables<Table> = Tables::new();
 
 /// `limit_conn_zone`.
 ///
@@ -154,23 +112,17 @@ pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let key = cx.template(d, key_word)?;
     let (mut name, mut size) = (Vec::new(), 0);
     for w in options {
-        let Some(z) = w.text.strip_prefix(b"zone=") else {
-            return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
-        };
-        let invalid = || cx.error_at(d, w, format!("invalid zone size \"{}\"", w.as_str()));
-        let at = memchr::memchr(b':', z).ok_or_else(invalid)?;
-        name = z[..at].to_vec();
-        size = units::size(&z[at + 1..]).ok_or_else(invalid)?;
-        if size < 8 * 4096 {
-            let text = String::from_utf8_lossy(&name).into_owned();
-            return Err(cx.error_at(d, w, format!("zone \"{text}\" is too small")));
+        match zones::name_and_size(d, w, cx)? {
+            Some(zone) => (name, size) = zone,
+            None => return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))),
         }
     }
     if name.is_empty() {
         return Err(cx.error(d, "\"limit_conn_zone\" must have \"zone\" parameter"));
     }
-    let z = cx.conn_zones.find_or_promise(&name, d.ordinal);
-    let table = table(&name, &key_word.text, usize::try_from(size).unwrap_or(usize::MAX));
+    let z = cx.conn_zones.find_or_promise(&name, || Limit::named(false, &name));
+    let make = || Table { map: HashMap::default(), room: size, used: 0 };
+    let table = TABLES.get(&name, &key_word.text, size, make);
     if let Err(_again) = z.defined.set(Defined { key, table }) {
         let text = String::from_utf8_lossy(&name).into_owned();
         let key = key_word.as_str();

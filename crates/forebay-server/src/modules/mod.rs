@@ -56,6 +56,7 @@ pub mod try_files;
 pub mod tunnel;
 pub mod userid;
 pub mod vars;
+pub mod zones;
 pub mod zstd;
 
 /// Makes the settings of all modules into one set a location.

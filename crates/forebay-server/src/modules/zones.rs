@@ -1,0 +1,105 @@
+//! Zones of keys that `limit_req` and `limit_conn` share: by name in a configuration, where a limit may come before
+//! the directive that defines its zone, and for the life of the process, so that a reload loses nothing.
+
+use crate::config::scope::Scope;
+use crate::metrics::Limit;
+use forebay_conf::error::Error;
+use forebay_conf::tree::{Directive, Word};
+use forebay_conf::units;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+/// Bytes that one key takes beside its text: so many keys fit into a zone as in nginx, about.
+pub const KEY_COST: usize = 64;
+
+/// A zone, which a limit may name before it is defined.
+#[derive(Debug)]
+pub struct Zone<D> {
+    /// Name.
+    pub name: Vec<u8>,
+    /// Key and table.
+    pub defined: OnceLock<D>,
+    /// Counters.
+    pub counts: Arc<Limit>,
+}
+
+/// Zones of a configuration under construction.
+#[derive(Debug)]
+pub struct Zones<D>(Vec<Arc<Zone<D>>>);
+
+impl<D> Default for Zones<D> {
+    fn default() -> Self {
+        Zones(Vec::new())
+    }
+}
+
+impl<D> Zones<D> {
+    /// The zone with a name, which is to be defined somewhere.
+    pub fn find_or_promise(&mut self, name: &[u8], counts: impl FnOnce() -> Arc<Limit>) -> Arc<Zone<D>> {
+        if let Some(z) = self.0.iter().find(|z| z.name == name) {
+            return z.clone();
+        }
+        let z = Arc::new(Zone { name: name.to_vec(), defined: OnceLock::new(), counts: counts() });
+        self.0.push(z.clone());
+        z
+    }
+
+    /// The first zone that nothing defines.
+    pub fn undefined(&self) -> Option<String> {
+        let z = self.0.iter().find(|z| z.defined.get().is_none())?;
+        Some(format!("zero size shared memory zone \"{}\"", String::from_utf8_lossy(&z.name)))
+    }
+}
+
+/// Name and size, bytes, of `zone=NAME:SIZE`; `None`: the word is another parameter.
+///
+/// # Errors
+/// In nginx's words.
+pub fn name_and_size(d: &Directive, w: &Word, cx: &Scope<'_>) -> Result<Option<(Vec<u8>, usize)>, Error> {
+    let Some(z) = w.text.strip_prefix(b"zone=") else { return Ok(None) };
+    let invalid = || cx.error_at(d, w, format!("invalid zone size \"{}\"", w.as_str()));
+    let at = memchr::memchr(b':', z).ok_or_else(invalid)?;
+    let (name, size) = (&z[..at], units::size(&z[at + 1..]).ok_or_else(invalid)?);
+    if size < 8 * 4096 {
+        let text = String::from_utf8_lossy(name).into_owned();
+        return Err(cx.error_at(d, w, format!("zone \"{text}\" is too small")));
+    }
+    Ok(Some((name.to_vec(), usize::try_from(size).unwrap_or(usize::MAX))))
+}
+
+/// Tables of this process by the name, key and size of their zones.
+#[derive(Debug)]
+pub struct Tables<T>(Mutex<Vec<Known<T>>>);
+
+#[derive(Debug)]
+struct Known<T> {
+    name: Vec<u8>,
+    key: Vec<u8>,
+    size: usize,
+    table: Weak<Mutex<T>>,
+}
+
+impl<T> Default for Tables<T> {
+    fn default() -> Self {
+        Tables::new()
+    }
+}
+
+impl<T> Tables<T> {
+    /// None yet.
+    pub const fn new() -> Tables<T> {
+        Tables(Mutex::new(Vec::new()))
+    }
+
+    /// The table of a zone: the one that is in use, or a new one.
+    pub fn get(&self, name: &[u8], key: &[u8], size: usize, make: impl FnOnce() -> T) -> Arc<Mutex<T>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|k| k.table.strong_count() > 0);
+        let known = all.iter().find(|k| k.name == name && k.key == key && k.size == size);
+        if let Some(table) = known.and_then(|k| k.table.upgrade()) {
+            return table;
+        }
+        let table = Arc::new(Mutex::new(make()));
+        all.push(Known { name: name.to_vec(), key: key.to_vec(), size, table: Arc::downgrade(&table) });
+        table
+    }
+}
