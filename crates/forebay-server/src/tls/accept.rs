@@ -3,6 +3,7 @@
 //! handshake holds no runner.
 
 use super::hello::Hello;
+use super::ocsp::client::{self, Check};
 use super::stream::{Greeting, Step};
 use super::verify::{self, Failure, Purpose};
 use crate::error_log;
@@ -13,10 +14,12 @@ use crate::thread::Thread;
 use forebay_conf::error::Level;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
+use rustls::ServerConfig;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// What a step came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Accept {
     /// Requests may come.
     Done,
@@ -24,6 +27,24 @@ pub enum Accept {
     Wait,
     /// It will come to nothing; the log says why.
     Over,
+    /// Something that is not the client's has to be waited for: see [`resume`].
+    Later(Box<Later>),
+}
+
+/// What a handshake waits for besides the client.
+#[derive(Debug)]
+pub enum Later {
+    /// Certificate and key are to be read from files.
+    Files {
+        /// The virtual server.
+        server: usize,
+        /// HTTP/2 is offered.
+        http2: bool,
+        /// Names of certificates and keys.
+        names: Vec<(Vec<u8>, Vec<u8>)>,
+    },
+    /// Issuers are to be asked about the client's certificate, first of its path.
+    State(Arc<Check>, Vec<CertificateDer<'static>>),
 }
 
 /// What is thought of a client's certificate.
@@ -36,6 +57,8 @@ pub enum Verdict {
     Success,
     /// Not good.
     Failed(Failure),
+    /// Good, but not in force, or nobody says that it is.
+    Refused(&'static str),
 }
 
 /// What a handshake came to.
@@ -90,10 +113,10 @@ pub fn step(t: &Rc<Thread>, req: &mut Request) -> Accept {
                     return fail(req, "SSL_do_handshake() failed (SSL: no ClientHello)");
                 }
                 Ok(Some(Greeting::Hello(hello))) => {
-                    if !choose(t, req, *hello) {
-                        return Accept::Over;
+                    match choose(t, req, *hello) {
+                        Accept::Done => continue,
+                        other => return other,
                     }
-                    continue;
                 }
                 Ok(None) => return fail(req, "peer closed connection in SSL handshake"),
                 Err(e) => return fail(req, &format!("recv() failed {}", errno_text(e))),
@@ -114,8 +137,7 @@ pub fn step(t: &Rc<Thread>, req: &mut Request) -> Accept {
                 session.resumed = agreed.resumed;
                 session.early = early;
                 session.peer = agreed.peer;
-                verify_client(req);
-                Accept::Done
+                verify_client(req)
             }
             Step::Closed => fail(req, "peer closed connection in SSL handshake"),
             Step::Failed(e) => fail(req, &format!("SSL_do_handshake() failed {}", errno_text(e))),
@@ -145,11 +167,41 @@ fn log(req: &Request, level: Level, what: &str) {
     );
 }
 
-/// Chooses the virtual server and begins the handshake with its configuration. `false`: refused.
-fn choose(t: &Rc<Thread>, req: &mut Request, hello: Hello) -> bool {
+/// Does what a handshake waits for. `false`: it came to nothing; the log says why.
+pub async fn resume(t: &Rc<Thread>, req: &mut Request, later: Later) -> bool {
+    match later {
+        Later::Files { server, http2, names } => {
+            let config = req.conf.config.clone();
+            let loaded = tokio::task::spawn_blocking(move || {
+                let tls = config.http.servers.get(server).and_then(|s| s.tls.as_ref());
+                let gone = || "no certificate".to_owned();
+                tls.ok_or_else(gone)?.load(&names, &config.http.conf_dir, http2)
+            });
+            let loaded = loaded.await.unwrap_or_else(|_| Err("reading a certificate ended".to_owned()));
+            begin(t, req, server, loaded.map_err(|text| (INTERNAL_ERROR, text)))
+        }
+        Later::State(check, path) => {
+            let verdict = match check.run(&path).await {
+                Ok(()) => Verdict::Success,
+                Err(refusal) => {
+                    if let Some(text) = &refusal.log {
+                        error_log::log_connection(&req.thread, Level::Error, req.conn.number, text, "");
+                    }
+                    Verdict::Refused(refusal.verdict)
+                }
+            };
+            if let Some(session) = req.conn.tls.as_mut().and_then(Rc::get_mut) {
+                session.verdict = verdict;
+            }
+            true
+        }
+    }
+}
+
+/// Chooses the virtual server and begins the handshake with its configuration.
+fn choose(t: &Rc<Thread>, req: &mut Request, hello: Hello) -> Accept {
     let conf = req.conf.clone();
     let http = &conf.config.http;
-    let token = req.conn.wire.token();
     let (mut chosen, mut fallback) = (0, 0);
     if let Some(a) = req.address_in(&conf) {
         (chosen, fallback) = (a.default_server, a.default_server);
@@ -191,14 +243,31 @@ fn choose(t: &Rc<Thread>, req: &mut Request, hello: Hello) -> bool {
             }
             req.slots.fill(Slot::Empty);
             req.arena.clear();
-            tls.with_certificates(&names, &http.conf_dir, http2).map_err(|text| (INTERNAL_ERROR, text))
+            match tls.known(&names, http2) {
+                Ok(Some(config)) => Ok(config),
+                Ok(None) => return Accept::Later(Box::new(Later::Files { server, http2, names })),
+                Err(text) => Err((INTERNAL_ERROR, text)),
+            }
         }
         None => Err((
             INTERNAL_ERROR,
             "no \"ssl_certificate\" is defined in server listening on SSL port".to_owned(),
         )),
     };
-    let record = tls(server).map_or(super::record::MAX_CONTENT, |t| t.record);
+    if begin(t, req, server, config) { Accept::Done } else { Accept::Over }
+}
+
+/// Begins the handshake with a configuration, or refuses it with an alert and a line in the log.
+fn begin(
+    t: &Rc<Thread>,
+    req: &mut Request,
+    server: usize,
+    config: Result<Arc<ServerConfig>, (u8, String)>,
+) -> bool {
+    let conf = req.conf.clone();
+    let token = req.conn.wire.token();
+    let tls = conf.config.http.servers.get(server).and_then(|s| s.tls.as_ref());
+    let record = tls.map_or(super::record::MAX_CONTENT, |t| t.record);
     let made = config.and_then(|c| {
         UnbufferedServerConnection::new(c).map_err(|e| (INTERNAL_ERROR, format!("SSL_new() failed ({e})")))
     });
@@ -236,18 +305,29 @@ fn handshake_server(req: &Request) -> Option<usize> {
     Some(found.filter(|s| tls(*s)).unwrap_or(a.default_server))
 }
 
-fn verify_client(req: &mut Request) {
+/// Judges the client's certificate, but for what its issuer says.
+fn verify_client(req: &mut Request) -> Accept {
     let conf = req.conf.clone();
     let server = handshake_server(req).and_then(|s| conf.config.http.servers.get(s));
-    let Some(trust) = server.and_then(|s| s.tls.as_ref()).and_then(|t| t.trust.as_ref()) else { return };
-    let Some(session) = req.conn.tls.as_mut().and_then(Rc::get_mut) else { return };
+    let Some(tls) = server.and_then(|s| s.tls.as_ref()) else { return Accept::Done };
+    let Some(trust) = tls.trust.as_ref() else { return Accept::Done };
+    let Some(session) = req.conn.tls.as_mut().and_then(Rc::get_mut) else { return Accept::Done };
     if session.peer.is_empty() {
-        return;
+        return Accept::Done;
     }
-    session.verdict = match trust.verify(&session.peer, Purpose::Client, verify::now()) {
-        Ok(()) => Verdict::Success,
-        Err(f) => Verdict::Failed(f),
-    };
+    session.verdict = match &tls.ocsp {
+        None => trust.verify(&session.peer, Purpose::Client, verify::now()),
+        Some(check) => match trust.path(&session.peer, Purpose::Client, verify::now()) {
+            Ok(path) => {
+                // Until its issuer has said something it is good for nothing.
+                session.verdict = Verdict::Refused(client::REQUEST_FAILED);
+                return Accept::Later(Box::new(Later::State(check.clone(), path)));
+            }
+            Err(f) => Err(f),
+        },
+    }
+    .map_or_else(Verdict::Failed, |()| Verdict::Success);
+    Accept::Done
 }
 
 /// What a request on this connection is answered with before anything looks at it (nginx: errors 421, 495, 496
@@ -284,6 +364,10 @@ pub fn judge(req: &mut Request) -> Option<u16> {
         Verdict::Failed(f) => {
             let text = format!("client SSL certificate verify error: ({}:{})", f.0, f.text());
             req.log(Level::Info, &text);
+            Some(495)
+        }
+        Verdict::Refused(what) => {
+            req.log(Level::Info, &format!("client SSL certificate verify error: {what}"));
             Some(495)
         }
     }

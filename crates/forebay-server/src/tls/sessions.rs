@@ -54,7 +54,8 @@ impl Sessions {
         lock(&self.shards[i])
     }
 
-    fn put(&self, key: Vec<u8>, value: Vec<u8>, life: Duration) -> bool {
+    /// Keeps something for a time. `false`: it is too large.
+    pub(super) fn put(&self, key: Vec<u8>, value: Vec<u8>, life: Duration) -> bool {
         let mut shard = self.shard(&key);
         let size = key.len() * 2 + value.len() + OVERHEAD;
         if size > self.max {
@@ -79,7 +80,8 @@ impl Sessions {
         true
     }
 
-    fn get(&self, key: &[u8], take: bool) -> Option<Vec<u8>> {
+    /// What is kept under a key; `take`: from now on no more.
+    pub(super) fn get(&self, key: &[u8], take: bool) -> Option<Vec<u8>> {
         let mut shard = self.shard(key);
         let (until, value) = shard.map.get(key)?;
         let found = (Instant::now() < *until).then(|| value.to_vec());

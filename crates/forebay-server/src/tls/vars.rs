@@ -35,6 +35,7 @@ pub const VARIABLES: &[Row] = rows! {
         Verdict::None => text(o, "NONE"),
         Verdict::Success => text(o, "SUCCESS"),
         Verdict::Failed(f) => text(o, "FAILED:") && text(o, f.text()),
+        Verdict::Refused(what) => text(o, "FAILED:") && text(o, what),
     }),
     "ssl_client_raw_cert" => |r, o| of(r, o, pem),
     "ssl_client_cert" => |r, o| of(r, o, |s, o| {

@@ -70,6 +70,38 @@ fn algorithms() -> WebPkiSupportedAlgorithms {
     rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms
 }
 
+/// Where a certificate says that its state is told (RFC 5280, section 4.2.2.1): the first URL of a responder.
+pub fn responder(der: &[u8]) -> Option<Vec<u8>> {
+    let cert = parse(der)?;
+    cert.extensions().iter().find_map(|e| match e.parsed_extension() {
+        ParsedExtension::AuthorityInfoAccess(a) => a.accessdescs.iter().find_map(|d| {
+            let named = d.access_method.to_id_string() == "1.3.6.1.5.5.7.48.1";
+            match &d.access_location {
+                GeneralName::URI(u) if named => Some(u.as_bytes().to_vec()),
+                _ => None,
+            }
+        }),
+        _ => None,
+    })
+}
+
+/// Who among `known` has made a certificate.
+pub fn issuer<'a>(
+    der: &[u8],
+    known: impl Iterator<Item = &'a CertificateDer<'static>>,
+) -> Option<&'a CertificateDer<'static>> {
+    let cert = parse(der)?;
+    let mut known = known;
+    known.find(|c| {
+        parse(c).is_some_and(|c| {
+            c.subject().as_raw() == cert.issuer().as_raw()
+                && key_ids_fit(&cert, &c)
+                && signed_by(cert.as_raw(), c.public_key())
+                && c.as_raw() != cert.as_raw()
+        })
+    })
+}
+
 /// Contents of the first element with a tag, and what follows it.
 fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (&t, rest) = bytes.split_first()?;
@@ -123,6 +155,8 @@ pub enum Purpose {
     Client,
     /// To speak for a server.
     Server,
+    /// To make certificates.
+    Issuer,
 }
 
 /// Longest chain that is looked at.
@@ -152,6 +186,37 @@ impl Trust {
     /// # Errors
     /// The last failure that OpenSSL would have found.
     pub fn verify(&self, chain: &[CertificateDer<'_>], purpose: Purpose, now: i64) -> Result<(), Failure> {
+        self.verified(chain, purpose, now, |_| ())
+    }
+
+    /// As [`Trust::verify`]; gives the certificates from the one in question to the trusted root.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn path(
+        &self,
+        chain: &[CertificateDer<'_>],
+        purpose: Purpose,
+        now: i64,
+    ) -> Result<Vec<CertificateDer<'static>>, Failure> {
+        self.verified(chain, purpose, now, |path| {
+            path.iter().map(|(c, _)| CertificateDer::from(c.as_raw().to_vec())).collect()
+        })
+    }
+
+    /// What tells one from another.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        let anchors = self.anchors.iter().map(AsRef::as_ref);
+        super::sessions::context(anchors.chain(self.crls.iter().map(Vec::as_slice)))
+    }
+
+    fn verified<T>(
+        &self,
+        chain: &[CertificateDer<'_>],
+        purpose: Purpose,
+        now: i64,
+        then: impl FnOnce(&[(&X509Certificate<'_>, bool)]) -> T,
+    ) -> Result<T, Failure> {
         let leaf = chain.first().and_then(|c| parse(c)).ok_or(Failure(7))?;
         let trusted: Vec<X509Certificate<'_>> = self.anchors.iter().filter_map(|c| parse(c)).collect();
         let offered: Vec<X509Certificate<'_>> =
@@ -191,7 +256,8 @@ impl Trust {
         if path.len() > self.depth + 2 {
             return Err(Failure(22));
         }
-        self.judge(&path, purpose, now)
+        self.judge(&path, purpose, now)?;
+        Ok(then(&path))
     }
 
     fn judge(
@@ -209,6 +275,7 @@ impl Trust {
             }
             if i == 0 {
                 let fits = match cert.extended_key_usage() {
+                    _ if purpose == Purpose::Issuer => true,
                     Ok(Some(u)) if purpose == Purpose::Client => u.value.any || u.value.client_auth,
                     Ok(Some(u)) => u.value.any || u.value.server_auth,
                     Ok(None) => true,
