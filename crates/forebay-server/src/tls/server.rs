@@ -147,6 +147,11 @@ fn text_of(
     }
 }
 
+/// OpenSSL's name for a plain file.
+fn without_store(key: &[u8]) -> &[u8] {
+    key.strip_prefix(b"store:file:".as_slice()).unwrap_or(key)
+}
+
 /// How messages call a certificate.
 fn shown(name: &[u8], path: &Path) -> String {
     if name.starts_with(b"data:") { "data:".to_owned() } else { path.display().to_string() }
@@ -276,7 +281,7 @@ impl Loader {
         if let Some(k) = self.keys.get(&names) {
             return Ok(k.clone());
         }
-        let key_text = key.text.strip_prefix(b"store:file:".as_slice()).unwrap_or(&key.text);
+        let key_text = without_store(&key.text);
         if key_text.starts_with(b"engine:") || key_text.starts_with(b"store:") {
             let text = String::from_utf8_lossy(&key.text).into_owned();
             return Err(
@@ -330,8 +335,7 @@ impl Loader {
         if let (Some(c), Some(k)) = (&s.conf_command.certificate, &s.conf_command.key) {
             (certificates, keys) = (vec![c.clone()], vec![k.clone()]);
         }
-        let mut presented = Vec::new();
-        let mut fixed = Vec::new();
+        let mut loaded: Vec<(&Name, Arc<CertifiedKey>)> = Vec::new();
         let mut dynamic = Vec::new();
         for (i, cert) in certificates.iter().enumerate() {
             let Some(key) = keys.get(i) else {
@@ -341,12 +345,14 @@ impl Loader {
                 );
             };
             if cert.template.as_const().is_some() && key.template.as_const().is_some() {
-                presented.push(self.load(cert, key, &s.password_file.0, cx)?);
-                fixed.push(cert);
+                let made = self.load(cert, key, &s.password_file.0, cx)?;
+                loaded.retain(|(_, other)| !same_kind(other, &made));
+                loaded.push((cert, made));
             } else {
                 dynamic.push((cert.clone(), key.clone()));
             }
         }
+        let (fixed, mut presented): (Vec<_>, Vec<_>) = loaded.into_iter().unzip();
         if s.stapling && !s.stapling_file.0.is_empty() {
             for k in &mut presented {
                 let mut with = CertifiedKey::clone(k);
@@ -550,11 +556,19 @@ impl ServerTls {
         for k in &self.presented.0 {
             keys.push(k.read().unwrap_or_else(PoisonError::into_inner).clone());
         }
-        keys.extend(loaded);
+        for key in loaded {
+            keys.retain(|other| !same_kind(other, &key));
+            keys.push(key);
+        }
         let mut config = ServerConfig::clone(if http2 { &self.config_h2 } else { &self.config });
         config.cert_resolver = Arc::new(Presented::new(keys));
         Arc::new(config)
     }
+}
+
+/// Whether two certificates have keys of one kind: the later one takes the place of the other, as in OpenSSL.
+fn same_kind(a: &CertifiedKey, b: &CertifiedKey) -> bool {
+    a.key.algorithm() == b.key.algorithm()
 }
 
 /// What a pair of files is kept under.
@@ -577,7 +591,7 @@ pub fn certified_files(
     passwords: &[Zeroizing<Vec<u8>>],
     cache: Option<&Loaded>,
 ) -> Result<Arc<CertifiedKey>, String> {
-    let (cert, key) = files;
+    let (cert, key) = (files.0.as_slice(), without_store(&files.1));
     let id = id(files);
     if let Some(k) = cache.and_then(|c| c.get(&id)) {
         return Ok(k);

@@ -220,6 +220,9 @@ fn own_key(life: Duration) -> Option<Arc<TicketKey>> {
     Some(key)
 }
 
+/// Tickets are filled up to a multiple of this, bytes, so that their length tells little about the session.
+const PADDING: usize = 64;
+
 /// Tickets of one server.
 #[derive(Debug)]
 pub struct Tickets {
@@ -239,9 +242,11 @@ impl Tickets {
     fn seal(&self, key: &TicketKey, plain: &[u8]) -> Option<Vec<u8>> {
         let mut nonce = [0; 12];
         rand::fill(&mut nonce).ok()?;
-        let mut body = Vec::with_capacity(8 + plain.len() + 16);
+        let mut body = Vec::with_capacity(8 + 2 + plain.len() + PADDING + 16);
         body.extend_from_slice(&unix().to_be_bytes());
+        body.extend_from_slice(&u16::try_from(plain.len()).ok()?.to_be_bytes());
         body.extend_from_slice(plain);
+        body.resize(body.len().next_multiple_of(PADDING), 0);
         let aad = Aad::from(self.context);
         key.key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut body).ok()?;
         Some([key.name.as_slice(), &nonce, &body].concat())
@@ -253,6 +258,8 @@ impl Tickets {
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let plain = key.key.open_in_place(nonce, Aad::from(self.context), &mut body).ok()?;
         let (made, plain) = plain.split_at_checked(8)?;
+        let (len, plain) = plain.split_at_checked(2)?;
+        let plain = plain.get(..usize::from(u16::from_be_bytes(len.try_into().ok()?)))?;
         let age = unix().saturating_sub(u64::from_be_bytes(made.try_into().ok()?));
         (age <= self.timeout.as_secs()).then(|| plain.to_vec())
     }
