@@ -12,6 +12,7 @@ mod drills;
 mod http2;
 mod load;
 mod metrics;
+mod ocsp;
 mod processes;
 mod proxy;
 mod proxy_h2;

@@ -35,6 +35,14 @@ pub struct Subject {
     pub issuer: CertificateDer<'static>,
 }
 
+impl Subject {
+    /// From DER.
+    pub fn of(cert: &[u8], issuer: &[u8]) -> Subject {
+        let owned = |der: &[u8]| CertificateDer::from(der.to_vec());
+        Subject { cert: owned(cert), issuer: owned(issuer) }
+    }
+}
+
 /// What an issuer says about a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -169,7 +177,8 @@ fn single(der: &[u8]) -> Option<Single<'_>> {
 }
 
 fn basic(der: &[u8]) -> Option<Basic<'_>> {
-    let mut outer = Der(Der(der).expect(SEQUENCE)?);
+    let mut all = Der(der);
+    let mut outer = Der(all.expect(SEQUENCE)?);
     let mut data = Der(outer.expect(SEQUENCE)?);
     outer.expect(SEQUENCE)?;
     outer.expect(BITS)?;
@@ -179,6 +188,9 @@ fn basic(der: &[u8]) -> Option<Basic<'_>> {
         while !all.is_empty() && certificates.len() < MAX_CERTIFICATES {
             certificates.push(all.whole(SEQUENCE)?);
         }
+    }
+    if !outer.is_empty() || !all.is_empty() {
+        return None;
     }
     if let Some(version) = data.optional(context(0))
         && Der(version).number() != Some(0)
@@ -301,6 +313,9 @@ pub fn check(der: &[u8], s: &Subject, signers: Signers<'_>, now: i64) -> Result<
         return Err(no_basic());
     }
     let b = bytes.expect(OCTETS).and_then(basic).ok_or_else(malformed)?;
+    if !bytes.is_empty() || !response.is_empty() {
+        return Err(malformed());
+    }
     check_signature(&b, s, signers, now)?;
     let found = b.states.iter().find(|one| is_about(one.id, s));
     let found = found.ok_or("certificate status not found in the OCSP response")?;
