@@ -335,3 +335,74 @@ fn keys_may_change_while_a_connection_is_idle() {
     drop(input);
     child.wait().expect("end");
 }
+
+#[test]
+fn what_both_sides_signed_by_is_known() {
+    let server = Server::start_on(site(
+        "ssl_certificate ec.crt; ssl_certificate_key ec.key; ssl_verify_client optional_no_ca;\n\
+         server { listen 127.0.0.1:%PORT0% ssl; return 200 \"[$ssl_sigalg|$ssl_client_sigalg]\\n\"; }",
+    ));
+    let get = |args: &str| s_client(&server, 0, args, GET);
+    assert!(get("-sigalgs RSA-PSS+SHA384").contains("[rsa_pss_rsae_sha384|]"));
+    assert!(get("-tls1_2 -sigalgs RSA+SHA256").contains("[rsa_pkcs1_sha256|]"));
+    let both = get("-sigalgs ECDSA+SHA256:RSA-PSS+SHA256 -cert ec.crt -key ec.key -sess_out s");
+    assert!(both.contains("[ecdsa_secp256r1_sha256|ecdsa_secp256r1_sha256]"), "{both}");
+    // Whoever comes back does not sign again.
+    assert!(get("-sess_in s").contains("[|]"));
+}
+
+#[test]
+fn sessions_outlive_a_reload_and_are_shared_by_processes_with_the_same_key() {
+    let tls = "return 200 \"reused:$ssl_session_reused\\n\";";
+    let conf = format!(
+        "server {{ listen 127.0.0.1:%PORT0% ssl; {tls} }}\n\
+         server {{ listen 127.0.0.1:%PORT1% ssl; ssl_session_tickets off; ssl_session_cache shared:S:1m; {tls} }}\n\
+         server {{ listen 127.0.0.1:%PORT2% ssl; ssl_session_ticket_key k.key; {tls} }}"
+    );
+    let one = site(&conf);
+    std::fs::write(one.dir().join("k.key"), [9; 80]).expect("key");
+    let two = site(&conf);
+    // The same certificates: a session is good only where it could have begun.
+    for name in ["rsa.crt", "rsa.key", "k.key"] {
+        std::fs::copy(one.dir().join(name), two.dir().join(name)).expect("copy");
+    }
+    let (one, two) = (Server::start_on(one), Server::start_on(two));
+    let kinds = || (0..3).flat_map(|port| ["-tls1_2", "-tls1_3"].map(|version| (port, version)));
+    let file = |port: usize, version: &str| one.site.dir().join(format!("s{port}{version}"));
+    for (port, version) in kinds() {
+        let file = file(port, version);
+        let first = s_client(&one, port, &format!("{version} -sess_out {}", file.display()), GET);
+        assert!(first.contains("\nreused:.\n"), "{port} {version}");
+    }
+    one.signal(nix::sys::signal::Signal::SIGHUP);
+    one.wait_for_log("reconfiguring", 1);
+    for (port, version) in kinds() {
+        let with = format!("{version} -sess_in {}", file(port, version).display());
+        // In the other process only what its own key has sealed too; before this one, which may take it away.
+        let there = s_client(&two, port, &with, GET);
+        assert!(there.contains(if port == 2 { "\nreused:r\n" } else { "\nreused:.\n" }), "{port} {version}: {there}");
+        let here = s_client(&one, port, &with, GET);
+        assert!(here.contains("\nreused:r\n"), "{port} {version}: {here}");
+    }
+}
+
+#[test]
+fn early_data_is_taken_once_and_marked() {
+    let site = site(
+        "ssl_early_data on; ssl_session_cache shared:S:1m;\n\
+         server { listen 127.0.0.1:%PORT0% ssl; return 200 \"early:[$ssl_early_data] reused:$ssl_session_reused\\n\"; }\n\
+         server { listen 127.0.0.1:%PORT1% ssl; ssl_early_data off; return 200 \"early:[$ssl_early_data]\\n\"; }",
+    );
+    site.write("early", GET);
+    let server = Server::start_on(site);
+    let first = s_client(&server, 0, "-tls1_3 -sess_out s", GET);
+    assert!(first.contains("early:[] reused:."), "{first}");
+    std::fs::copy(server.site.dir().join("s"), server.site.dir().join("replayed")).expect("copy");
+    let early = s_client(&server, 0, "-tls1_3 -sess_in s -early_data early", "");
+    assert!(early.contains("Early data was accepted") && early.contains("early:[1] reused:r"), "{early}");
+    // The same session, and so the same bytes, a second time: not as early data.
+    let again = s_client(&server, 0, "-tls1_3 -sess_in replayed -early_data early", GET);
+    assert!(again.contains("Early data was rejected") && !again.contains("early:[1]"), "{again}");
+    let off = s_client(&server, 1, "-tls1_3 -sess_out s2", GET);
+    assert!(off.contains("Max Early Data: 0") && off.contains("early:[]"), "{off}");
+}

@@ -5,6 +5,7 @@
 use super::hello::Hello;
 use super::ocsp::client::{self, Check};
 use super::stream::{Greeting, Step};
+use super::sigalg;
 use super::verify::{self, Failure, Purpose};
 use crate::error_log;
 use crate::modules::ssl::VerifyClient;
@@ -70,6 +71,10 @@ pub struct Session {
     pub suite: u16,
     /// Number of the group.
     pub group: u16,
+    /// Number of the algorithm that the server has signed by; 0: it has not.
+    pub sigalg: u16,
+    /// The same of the client.
+    pub client_sigalg: u16,
     /// ALPN.
     pub alpn: Option<Box<[u8]>>,
     /// Name asked for.
@@ -122,10 +127,13 @@ pub fn step(t: &Rc<Thread>, req: &mut Request) -> Accept {
                 Err(e) => return fail(req, &format!("recv() failed {}", errno_text(e))),
             }
         }
-        return match stream.handshake(t, token) {
+        sigalg::take();
+        let stepped = stream.handshake(t, token);
+        let early = stream.early;
+        note_sigalgs(req);
+        return match stepped {
             Step::Read | Step::Write => Accept::Wait,
             Step::Done(agreed) => {
-                let early = stream.early;
                 // Nobody shares it yet.
                 let Some(session) = Rc::get_mut(req.conn.tls.get_or_insert_default()) else {
                     return Accept::Over;
@@ -165,6 +173,15 @@ fn log(req: &Request, level: Level, what: &str) {
         &format!("{what} while SSL handshaking"),
         &tail,
     );
+}
+
+/// Keeps what the step that was just made has signed and checked by.
+fn note_sigalgs(req: &mut Request) {
+    let (own, client) = sigalg::take();
+    if let Some(session) = req.conn.tls.as_mut().and_then(Rc::get_mut) {
+        session.sigalg = if own != 0 { own } else { session.sigalg };
+        session.client_sigalg = if client != 0 { client } else { session.client_sigalg };
+    }
 }
 
 /// Does what a handshake waits for. `false`: it came to nothing; the log says why.

@@ -13,6 +13,7 @@ pub mod pem;
 pub mod record;
 pub mod server;
 pub mod sessions;
+pub mod sigalg;
 pub mod stream;
 pub mod vars;
 pub mod verify;

@@ -197,7 +197,7 @@ pub fn certified(
              values mismatch)"
         ));
     }
-    Ok(CertifiedKey::new(chain, key))
+    Ok(CertifiedKey::new(chain, super::sigalg::noting(key)))
 }
 
 /// Loads certificates for the servers of one configuration, each once.

@@ -77,8 +77,8 @@ pub const VARIABLES: &[Row] = rows! {
     "ssl_client_fingerprint" => |r, o| of(r, o, |s, o| s.peer.first().is_some_and(|c| {
         hex(digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, c).as_ref(), false, o)
     })),
-    "ssl_client_sigalg" => |_, _| Ok(false),
-    "ssl_sigalg" => |_, _| Ok(false),
+    "ssl_client_sigalg" => |r, o| of(r, o, |s, o| sigalg(s.client_sigalg, o)),
+    "ssl_sigalg" => |r, o| of(r, o, |s, o| sigalg(s.sigalg, o)),
     "ssl_client_v_start" => |r, o| with_cert(r, o, |c, o| time(c.validity().not_before.timestamp(), o)),
     "ssl_client_v_end" => |r, o| with_cert(r, o, |c, o| time(c.validity().not_after.timestamp(), o)),
     "ssl_client_v_remain" => |r, o| with_cert(r, o, |c, o| {
@@ -113,6 +113,13 @@ fn hex(bytes: &[u8], upper: bool, out: &mut Vec<u8>) -> bool {
         out.extend_from_slice(pair.as_bytes());
     }
     true
+}
+
+fn sigalg(number: u16, out: &mut Vec<u8>) -> bool {
+    match ciphers::sigalg_name(number) {
+        Some(name) => text(out, name),
+        None => number != 0 && text(out, &format!("0x{number:04x}")),
+    }
 }
 
 /// Names where they are known, numbers where not; values that only keep servers honest are left out (RFC 8701).

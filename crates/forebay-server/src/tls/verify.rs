@@ -502,6 +502,7 @@ impl ClientCertVerifier for Asker {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
+        super::sigalg::checked(dss.scheme);
         handshake_signature(message, cert, dss)
     }
     fn verify_tls13_signature(
@@ -510,6 +511,7 @@ impl ClientCertVerifier for Asker {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
+        super::sigalg::checked(dss.scheme);
         handshake_signature(message, cert, dss)
     }
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
