@@ -72,7 +72,8 @@ fn versions_ciphers_and_both_kinds_of_keys() {
     assert!(
         get("-tls1_3 -ciphersuites TLS_CHACHA20_POLY1305_SHA256").contains("TLS_CHACHA20_POLY1305_SHA256 on")
     );
-    assert!(!get("-tls1_2 -cipher AES256-SHA").contains("TLSv1.2 AES256-SHA"));
+    let refused = get("-tls1_2 -cipher AES256-SHA");
+    assert!(refused.contains("sslv3 alert handshake failure"), "{refused}");
     // Plain HTTP is told so, and bytes that are neither end the connection.
     let plain = String::from_utf8_lossy(&server.raw(GET.as_bytes())).into_owned();
     assert!(plain.starts_with("HTTP/1.1 400") && plain.contains("plain HTTP request was sent to HTTPS port"));
@@ -405,4 +406,74 @@ fn early_data_is_taken_once_and_marked() {
     assert!(again.contains("Early data was rejected") && !again.contains("early:[1]"), "{again}");
     let off = s_client(&server, 1, "-tls1_3 -sess_out s2", GET);
     assert!(off.contains("Max Early Data: 0") && off.contains("early:[]"), "{off}");
+}
+
+/// sslyze, which `./test` installs. In CI it has to be there.
+fn sslyze() -> Option<String> {
+    let found = std::env::var("FOREBAY_TEST_SSLYZE").ok().filter(|p| !p.is_empty());
+    if found.is_none() {
+        assert!(std::env::var_os("CI").is_none(), "FOREBAY_TEST_SSLYZE names no sslyze");
+        println!("skipped: FOREBAY_TEST_SSLYZE names no sslyze");
+    }
+    found
+}
+
+#[test]
+fn a_scanner_finds_no_weakness_of_the_default_settings() {
+    let Some(sslyze) = sslyze() else { return };
+    let server = Server::start_on(site(
+        "ssl_certificate ec.crt; ssl_certificate_key ec.key;\n\
+         server { listen 127.0.0.1:%PORT0% ssl; return 200 ok; }",
+    ));
+    let json = server.site.dir().join("scan.json");
+    let told = Command::new(sslyze)
+        .args(["--mozilla_config=intermediate", &format!("--json_out={}", json.display())])
+        .arg(server.addr(0).to_string())
+        .output()
+        .expect("sslyze");
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    // Keys of certificates stand there as numbers of hundreds of digits.
+    let mut digits = 0;
+    let mut text = server.site.read("scan.json");
+    text.retain(|c| {
+        digits = if c.is_ascii_digit() { digits + 1 } else { 0 };
+        digits < 16
+    });
+    let all: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let scan = &all["server_scan_results"][0]["scan_result"];
+    let result = |what: &str| {
+        assert_eq!(scan[what]["status"], "COMPLETED", "{what}: {told}");
+        &scan[what]["result"]
+    };
+    let suites = |version: &str| -> Vec<String> {
+        let all = result(&format!("{version}_cipher_suites"))["accepted_cipher_suites"].as_array();
+        let name = |s: &serde_json::Value| s["cipher_suite"]["name"].as_str().expect("a name").to_owned();
+        all.expect("a list").iter().map(name).collect()
+    };
+    for old in ["ssl_2_0", "ssl_3_0", "tls_1_0", "tls_1_1"] {
+        assert!(suites(old).is_empty(), "{old}");
+    }
+    let (v12, v13) = (suites("tls_1_2"), suites("tls_1_3"));
+    assert!(v12.len() >= 6 && v13.len() == 3, "{v12:?} {v13:?}");
+    for name in &v12 {
+        assert!(name.starts_with("TLS_ECDHE_"), "{name}: no forward secrecy");
+        assert!(name.contains("_GCM_") || name.contains("_POLY1305_"), "{name}");
+    }
+    for (what, field, wanted) in [
+        ("tls_compression", "supports_compression", false),
+        ("openssl_ccs_injection", "is_vulnerable_to_ccs_injection", false),
+        ("heartbleed", "is_vulnerable_to_heartbleed", false),
+        ("tls_fallback_scsv", "supports_fallback_scsv", true),
+        ("session_renegotiation", "is_vulnerable_to_client_renegotiation_dos", false),
+        ("session_renegotiation", "supports_secure_renegotiation", true),
+        ("tls_extended_master_secret", "supports_ems_extension", true),
+    ] {
+        assert_eq!(result(what)[field], wanted, "{what}: {}", result(what));
+    }
+    let robot = result("robot")["robot_result"].to_string();
+    assert!(robot.contains("NOT_VULNERABLE"), "{robot}");
+    // Mozilla's recommendation holds but for the certificate, which the test has signed itself.
+    let (_, verdict) = told.split_once("COMPLIANCE AGAINST").expect("a verdict");
+    let faults: Vec<&str> = verdict.lines().filter_map(|l| l.trim().strip_prefix("* ")).collect();
+    assert!(faults.iter().all(|f| f.starts_with("certificate") || f.starts_with("rsa_key")), "{faults:?}");
 }

@@ -79,11 +79,11 @@ impl ResolvesServerCert for Presented {
         if let [only] = self.0.as_slice() {
             return Some(get(only));
         }
-        // The client's order of preference decides.
-        hello
-            .signature_schemes()
-            .iter()
-            .find_map(|scheme| self.0.iter().map(get).find(|k| k.key.choose_scheme(&[*scheme]).is_some()))
+        // The client's order of preference decides. Where nothing fits, rustls says so in the right words.
+        let mut schemes = hello.signature_schemes().iter();
+        let fitting = schemes
+            .find_map(|scheme| self.0.iter().map(get).find(|k| k.key.choose_scheme(&[*scheme]).is_some()));
+        fitting.or_else(|| self.0.first().map(get))
     }
 }
 
@@ -112,6 +112,11 @@ impl Loaded {
             valid: Duration::from_secs(valid),
             map: Default::default(),
         }
+    }
+
+    /// Certificate and key that were loaded from these files.
+    pub fn of_files(&self, files: &(Vec<u8>, Vec<u8>)) -> Option<Arc<CertifiedKey>> {
+        self.get(&id(files))
     }
 
     fn get(&self, name: &[u8]) -> Option<Arc<CertifiedKey>> {
@@ -524,7 +529,7 @@ impl ServerTls {
     pub fn known(&self, names: &[(Vec<u8>, Vec<u8>)], http2: bool) -> Result<Option<Arc<ServerConfig>>, String> {
         let mut keys = Vec::new();
         for files in names {
-            match self.loaded.as_ref().and_then(|l| l.get(&id(files))) {
+            match self.loaded.as_ref().and_then(|l| l.of_files(files)) {
                 Some(key) => keys.push(key),
                 None if is_inline(files) => {
                     keys.push(certified_files(files, Path::new(""), &self.passwords, self.loaded.as_deref())?);
