@@ -5,6 +5,7 @@ mod harness;
 
 mod bench;
 mod cache;
+mod certificates;
 mod command_line;
 mod compress;
 mod differential;

@@ -477,3 +477,29 @@ fn a_scanner_finds_no_weakness_of_the_default_settings() {
     let faults: Vec<&str> = verdict.lines().filter_map(|l| l.trim().strip_prefix("* ")).collect();
     assert!(faults.iter().all(|f| f.starts_with("certificate") || f.starts_with("rsa_key")), "{faults:?}");
 }
+
+#[test]
+fn a_certificate_is_judged_by_the_server_that_it_is_for() {
+    let server = Server::start_on(site(
+        "server { listen 127.0.0.1:%PORT0% ssl default_server; server_name a.test; ssl_client_certificate ec.crt; \
+         ssl_verify_client optional; return 200 \"a:$ssl_client_verify\\n\"; }\n\
+         server { listen 127.0.0.1:%PORT0% ssl; server_name b.test; ssl_client_certificate client.crt; \
+         ssl_verify_client on; return 200 \"b:$ssl_client_verify\\n\"; }",
+    ));
+    let get = |host: &str, args: &str| {
+        s_client(&server, 0, &format!("-noservername {args}"), &GET.replace("Host: h", &format!("Host: {host}")))
+    };
+    let ec = "-cert ec.crt -key ec.key";
+    assert!(get("a.test", ec).contains("\na:SUCCESS\n"));
+    // Judged by a.test, which trusts others.
+    let got = get("b.test", ec);
+    assert!(got.contains("421 Misdirected Request") && !got.contains("b:"), "{got}");
+    assert!(get("b.test", "").contains("400 No required SSL certificate was sent"));
+    let named = s_client(
+        &server,
+        0,
+        "-servername b.test -cert client.crt -key client.key",
+        &GET.replace("Host: h", "Host: b.test"),
+    );
+    assert!(named.contains("\nb:SUCCESS\n"), "{named}");
+}

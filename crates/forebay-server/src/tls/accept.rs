@@ -370,6 +370,15 @@ pub fn judge(req: &mut Request) -> Option<u16> {
         );
         return Some(421);
     }
+    // A client may come without a name, and then ask for a server that trusts others than the one that has judged
+    // its certificate. Unlike nginx, which believes that judgement.
+    if session.verdict != Verdict::None
+        && let Some(judge) = handshake_server(req).filter(|s| *s != req.server)
+        && !conf.config.http.servers.get(judge).and_then(|s| s.tls.as_ref()).is_some_and(|j| j.judges_as(tls))
+    {
+        req.log(Level::Info, "client certificate was judged by a server that trusts others");
+        return Some(421);
+    }
     match session.verdict {
         Verdict::Success => None,
         Verdict::None if tls.verify_client != VerifyClient::On => None,

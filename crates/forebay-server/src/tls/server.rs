@@ -521,6 +521,12 @@ fn config(
 }
 
 impl ServerTls {
+    /// Whether certificates of clients are judged here as there.
+    pub fn judges_as(&self, other: &ServerTls) -> bool {
+        let trust = |s: &ServerTls| s.trust.as_ref().map(|t| t.fingerprint());
+        trust(self) == trust(other) && self.ocsp.as_ref().map(|c| c.all) == other.ocsp.as_ref().map(|c| c.all)
+    }
+
     /// The configuration for a connection whose certificate depends on it; `names` are evaluated already.
     /// `Ok(None)`: files would have to be read.
     ///

@@ -2,6 +2,8 @@
 //! certificates are taken, a chain ends in a trusted self-signed certificate, failures have OpenSSL's numbers
 //! and words, which `$ssl_client_verify` and the error log show. Whatever is not understood fails.
 
+use super::constraints;
+use super::crl::Lists;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -35,6 +37,12 @@ impl Failure {
             25 => "path length constraint exceeded",
             26 => "unsuitable certificate purpose",
             34 => "unhandled critical extension",
+            35 => "key usage does not include CRL signing",
+            36 => "unhandled critical CRL extension",
+            44 => "different CRL scope",
+            47 => "permitted subtree violation",
+            48 => "excluded subtree violation",
+            51 => "unsupported name constraint type",
             62 => "hostname mismatch",
             79 => "invalid CA certificate",
             _ => "application verification failure",
@@ -144,8 +152,11 @@ pub struct Trust {
     anchors: Vec<CertificateDer<'static>>,
     /// Names that clients are told to have certificates of.
     hints: Vec<DistinguishedName>,
-    crls: Vec<Vec<u8>>,
+    crls: Lists,
+    /// There are lists, even if none can be read.
+    has_crls: bool,
     depth: usize,
+    fingerprint: [u8; 32],
 }
 
 /// What a certificate is for.
@@ -161,6 +172,9 @@ pub enum Purpose {
 
 /// Longest chain that is looked at.
 const MAX_CHAIN: usize = 16;
+/// Most signatures that are looked at while a chain is put together: a client may offer many certificates of one
+/// name.
+const MAX_SIGNATURES: usize = 32;
 
 impl Trust {
     /// `hints`: whose names clients are told.
@@ -172,7 +186,12 @@ impl Trust {
     ) -> Trust {
         let subject =
             |c: &CertificateDer<'_>| parse(c).map(|c| DistinguishedName::from(c.subject().as_raw().to_vec()));
-        Trust { hints: hints.iter().filter_map(subject).collect(), anchors, crls, depth }
+        let has_crls = !crls.is_empty();
+        let crls = Lists::new(&crls);
+        let bound = depth.to_be_bytes();
+        let parts = anchors.iter().map(AsRef::as_ref).chain(crls.parts()).chain([bound.as_slice()]);
+        let fingerprint = super::sessions::context(parts);
+        Trust { hints: hints.iter().filter_map(subject).collect(), anchors, crls, has_crls, depth, fingerprint }
     }
 
     /// What asks clients for their certificates. Every certificate passes here: it is judged after the
@@ -206,8 +225,7 @@ impl Trust {
 
     /// What tells one from another.
     pub fn fingerprint(&self) -> [u8; 32] {
-        let anchors = self.anchors.iter().map(AsRef::as_ref);
-        super::sessions::context(anchors.chain(self.crls.iter().map(Vec::as_slice)))
+        self.fingerprint
     }
 
     fn verified<T>(
@@ -221,6 +239,7 @@ impl Trust {
         let trusted: Vec<X509Certificate<'_>> = self.anchors.iter().filter_map(|c| parse(c)).collect();
         let offered: Vec<X509Certificate<'_>> =
             chain.iter().skip(1).take(MAX_CHAIN).filter_map(|c| parse(c)).collect();
+        let looked = std::cell::Cell::new(0);
         let mut path: Vec<(&X509Certificate<'_>, bool)> = vec![(&leaf, is_among(&leaf, &trusted))];
         loop {
             let Some((current, known)) = path.last().copied() else { return Err(Failure(20)) };
@@ -240,7 +259,9 @@ impl Trust {
                 let all: Vec<usize> =
                     (0..list.len()).filter(|i| list.get(*i).is_some_and(|c| issued(&c))).collect();
                 let signs = |i: &&usize| {
-                    list.get(**i).is_some_and(|c| signed_by(current_der(current), c.public_key()))
+                    looked.set(looked.get() + 1);
+                    looked.get() <= MAX_SIGNATURES
+                        && list.get(**i).is_some_and(|c| signed_by(current_der(current), c.public_key()))
                 };
                 all.iter().find(signs).or(all.first()).copied()
             };
@@ -273,17 +294,10 @@ impl Trust {
             if cert.extensions().iter().any(|e| e.critical && !is_understood(e)) {
                 last = Err(Failure(34));
             }
+            if !fits(cert, purpose, i == 0) {
+                last = Err(Failure(26));
+            }
             if i == 0 {
-                let fits = match cert.extended_key_usage() {
-                    _ if purpose == Purpose::Issuer => true,
-                    Ok(Some(u)) if purpose == Purpose::Client => u.value.any || u.value.client_auth,
-                    Ok(Some(u)) => u.value.any || u.value.server_auth,
-                    Ok(None) => true,
-                    Err(_) => false,
-                };
-                if !fits {
-                    last = Err(Failure(26));
-                }
                 continue;
             }
             let constraints = cert.basic_constraints().ok().flatten().map(|c| c.value);
@@ -301,6 +315,9 @@ impl Trust {
             if room.is_some_and(|n| between > n as usize) {
                 last = Err(Failure(25));
             }
+        }
+        if let Err(f) = constraints::check(path) {
+            last = Err(f);
         }
         let issuer_of = |i: usize| path.get(i + 1).or(path.get(i)).map(|(c, _)| *c);
         for (i, (cert, _)) in path.iter().enumerate() {
@@ -332,31 +349,23 @@ impl Trust {
         issuer: &X509Certificate<'_>,
         now: i64,
     ) -> Result<(), Failure> {
-        if self.crls.is_empty() {
-            return Ok(());
+        if self.has_crls { self.crls.check(cert, issuer, now) } else { Ok(()) }
+    }
+}
+
+/// Whether a certificate, or with `own` not set one of an authority, may be used so.
+fn fits(cert: &X509Certificate<'_>, purpose: Purpose, own: bool) -> bool {
+    let (Ok(extended), Ok(usage)) = (cert.extended_key_usage(), cert.key_usage()) else { return false };
+    let (extended, usage) = (extended.map(|u| u.value), usage.map(|u| u.value));
+    let signs = |more: fn(&KeyUsage) -> bool| {
+        !own || usage.is_none_or(|u| u.digital_signature() || u.key_agreement() || more(u))
+    };
+    match purpose {
+        Purpose::Issuer => true,
+        Purpose::Client => extended.is_none_or(|u| u.any || u.client_auth) && signs(|_| false),
+        Purpose::Server => {
+            extended.is_none_or(|u| u.any || u.server_auth) && signs(KeyUsage::key_encipherment)
         }
-        let mut failure = Failure(3);
-        for der in &self.crls {
-            let Ok((_, crl)) = CertificateRevocationList::from_der(der) else { continue };
-            if crl.issuer().as_raw() != cert.issuer().as_raw() {
-                continue;
-            }
-            failure = if !signed_by(der, issuer.public_key()) {
-                Failure(8)
-            } else if crl.last_update().timestamp() > now {
-                Failure(11)
-            } else if crl.next_update().is_some_and(|t| t.timestamp() < now) {
-                Failure(12)
-            } else if crl.iter_revoked_certificates().any(|r| r.raw_serial() == cert.raw_serial()) {
-                Failure(23)
-            } else {
-                return Ok(());
-            };
-            if failure == Failure(23) {
-                break;
-            }
-        }
-        Err(failure)
     }
 }
 
@@ -398,6 +407,7 @@ fn is_understood(e: &X509Extension<'_>) -> bool {
             | ParsedExtension::AuthorityKeyIdentifier(_)
             | ParsedExtension::SubjectKeyIdentifier(_)
             | ParsedExtension::NSCertType(_)
+            | ParsedExtension::NameConstraints(_)
     )
 }
 
