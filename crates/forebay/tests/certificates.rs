@@ -100,7 +100,8 @@ impl Dir {
 
 fn dir() -> Dir {
     let dir = Dir(tempfile::tempdir().expect("directory"));
-    let write = |name: &str, text: &str| std::fs::write(Path::new(dir.0.path()).join(name), text).expect("write");
+    let write =
+        |name: &str, text: &str| std::fs::write(Path::new(dir.0.path()).join(name), text).expect("write");
     write("c.cnf", EXTENSIONS);
     write("l.cnf", LISTS);
     write("index", "");
@@ -148,7 +149,9 @@ fn lists_count_only_for_what_they_are_for() {
     let dir = dir();
     dir.certificate("leaf", "plain", "/CN=leaf", Some("root"));
     let list = |name: &str, kind: Option<&str>| {
-        let mut args = vec!["ca", "-config", "l.cnf", "-gencrl", "-cert", "root.crt", "-keyfile", "root.key", "-out", name];
+        let mut args = vec![
+            "ca", "-config", "l.cnf", "-gencrl", "-cert", "root.crt", "-keyfile", "root.key", "-out", name,
+        ];
         if let Some(k) = kind {
             args.extend(["-crlexts", k]);
         }
@@ -167,7 +170,9 @@ fn lists_count_only_for_what_they_are_for() {
     let both = [dir.read("users.crl"), dir.read("idp.crl")].concat();
     std::fs::write(dir.0.path().join("both.crl"), both).expect("write");
     dir.agree("leaf", None, Some("both.crl"), None);
-    dir.openssl(&["ca", "-config", "l.cnf", "-revoke", "leaf.crt", "-cert", "root.crt", "-keyfile", "root.key"]);
+    dir.openssl(&[
+        "ca", "-config", "l.cnf", "-revoke", "leaf.crt", "-cert", "root.crt", "-keyfile", "root.key",
+    ]);
     list("all.crl", None);
     dir.agree("leaf", None, Some("all.crl"), Some(23));
     // An authority that may not sign lists.
@@ -179,7 +184,10 @@ fn lists_count_only_for_what_they_are_for() {
     mute.certificate("root", "mute", "/CN=root", None);
     mute.certificate("leaf", "plain", "/CN=leaf", Some("root"));
     mute.make(
-        &["ca", "-config", "l.cnf", "-gencrl", "-cert", "root.crt", "-keyfile", "root.key", "-out", "all.crl"],
+        &[
+            "ca", "-config", "l.cnf", "-gencrl", "-cert", "root.crt", "-keyfile", "root.key", "-out",
+            "all.crl",
+        ],
         "all.crl",
     );
     mute.agree("leaf", None, Some("all.crl"), Some(35));

@@ -59,11 +59,8 @@ fn send(asked: &mut Asked, body: &[u8]) {
 
 impl Authority {
     fn new() -> Authority {
-        let state = Arc::new(Answers {
-            dir: OnceLock::new(),
-            asked: AtomicUsize::new(0),
-            signer: Mutex::new("ca"),
-        });
+        let state =
+            Arc::new(Answers { dir: OnceLock::new(), asked: AtomicUsize::new(0), signer: Mutex::new("ca") });
         let own = state.clone();
         let addr = origin::start(move |mut asked| {
             let body = own.answer(asked.target());
@@ -112,7 +109,8 @@ impl Authority {
                 "plain" => "plain",
                 _ => "leaf",
             };
-            let by = ["x509", "-req", "-CA", "ca.crt", "-CAkey", "ca.key", "-days", "30", "-extfile", "ca.cnf"];
+            let by =
+                ["x509", "-req", "-CA", "ca.crt", "-CAkey", "ca.key", "-days", "30", "-extfile", "ca.cnf"];
             let what = ["-in", &csr, "-out", &crt, "-set_serial", &serial, "-extensions", kind];
             openssl_in(dir, &[by.as_slice(), &what].concat());
             let (flag, since) = match name {
@@ -178,7 +176,9 @@ fn answers_are_stapled_and_outlive_a_reload() {
     for version in ["-tls1_2", "-tls1_3"] {
         for sigalgs in ["RSA-PSS+SHA256", "ECDSA+SHA256"] {
             wait_for("a staple", || {
-                status(0, &format!("{version} -sigalgs {sigalgs}")).contains("Cert Status: good").then_some(())
+                status(0, &format!("{version} -sigalgs {sigalgs}"))
+                    .contains("Cert Status: good")
+                    .then_some(())
             });
         }
         wait_for("a staple", || status(1, version).contains("Cert Status: good").then_some(()));
@@ -336,7 +336,11 @@ fn clients_certificates_are_asked_about() {
     let before = authority.asked();
     assert!(with(0, "good", "-tls1_3 -sess_in s").contains("X-V: [SUCCESS:r]"));
     assert_eq!(authority.asked() - before, 1);
-    let index = server.site.read("index").replacen("V\t351231000000Z\t\t1002", "R\t351231000000Z\t260101000000Z\t1002", 1);
+    let index = server.site.read("index").replacen(
+        "V\t351231000000Z\t\t1002",
+        "R\t351231000000Z\t260101000000Z\t1002",
+        1,
+    );
     std::fs::write(server.site.dir().join("index"), index).expect("write");
     assert!(with(0, "good", "-tls1_3 -sess_in s").contains("X-V: [FAILED:certificate revoked:r]"));
     says(&with(2, "good", ""), "SUCCESS");
@@ -370,12 +374,16 @@ fn answers_are_checked_to_the_last_byte() {
         std::fs::read(dir.join("out.der")).expect("read")
     };
     let subject = Subject::of(&der("good"), &der("ca"));
-    openssl_in(dir, &["ocsp", "-issuer", "ca.crt", "-cert", "good.crt", "-no_nonce", "-reqout", "openssl.req"]);
+    openssl_in(
+        dir,
+        &["ocsp", "-issuer", "ca.crt", "-cert", "good.crt", "-no_nonce", "-reqout", "openssl.req"],
+    );
     let question = message::request(&subject).expect("a question");
     assert_eq!(question, std::fs::read(dir.join("openssl.req")).expect("read"), "as OpenSSL asks");
     respond(dir, "openssl.req", "resp", "ca");
     let good = std::fs::read(dir.join("resp")).expect("read");
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("time").as_secs() as i64;
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("time").as_secs() as i64;
     let check = |bytes: &[u8], now| message::check(bytes, &subject, Signers(&[]), now);
     let answer = check(&good, now).expect("a good answer");
     assert_eq!(answer.state, State::Good);
@@ -383,7 +391,8 @@ fn answers_are_checked_to_the_last_byte() {
     assert!(check(&good, now + 900).unwrap_err().contains("status expired"));
     assert!(check(&good, now - 900).unwrap_err().contains("status not yet valid"));
     // What is signed cannot be changed, and nothing can be left out.
-    let signed = good.windows(4).position(|w| w == [0x30, 0x0a, 0x06, 0x08]).expect("the signature's algorithm");
+    let signed =
+        good.windows(4).position(|w| w == [0x30, 0x0a, 0x06, 0x08]).expect("the signature's algorithm");
     for at in 0..signed {
         for bit in [1, 0x80] {
             let mut bad = good.clone();
@@ -402,14 +411,18 @@ fn answers_are_checked_to_the_last_byte() {
     }
     respond(dir, "openssl.req", "resp2", "other");
     let known = [Subject::of(&der("other"), &[]).cert];
-    let got = message::check(&std::fs::read(dir.join("resp2")).expect("read"), &subject, Signers(&known), now);
+    let got =
+        message::check(&std::fs::read(dir.join("resp2")).expect("read"), &subject, Signers(&known), now);
     assert!(got.is_ok(), "who is named by the configuration may sign: {got:?}");
 }
 
 #[test]
 fn mistakes_are_told_in_nginx_words() {
     let mistakes = [
-        ("ssl_ocsp on; ssl_verify_client optional_no_ca;", "\"ssl_ocsp\" is incompatible with \"ssl_verify_client optional_no_ca\""),
+        (
+            "ssl_ocsp on; ssl_verify_client optional_no_ca;",
+            "\"ssl_ocsp\" is incompatible with \"ssl_verify_client optional_no_ca\"",
+        ),
         ("ssl_ocsp foo;", "invalid value \"foo\" in "),
         ("ssl_ocsp_cache foo;", "invalid OCSP cache \"foo\" in "),
         ("ssl_ocsp_cache shared:a;", "invalid OCSP cache \"shared:a\" in "),
@@ -428,9 +441,18 @@ fn mistakes_are_told_in_nginx_words() {
     let site = site(&authority, "server { listen 127.0.0.1:%PORT0% ssl; }");
     let base = site.read("nginx.conf");
     for (lines, message) in mistakes {
-        site.write("nginx.conf", &base.replace("access_log off;", &format!("access_log off; ssl_client_certificate ca.crt; {lines}")));
+        site.write(
+            "nginx.conf",
+            &base.replace(
+                "access_log off;",
+                &format!("access_log off; ssl_client_certificate ca.crt; {lines}"),
+            ),
+        );
         let told = site.command(PROGRAM, &["-t"]).output().expect("runs");
         let text = String::from_utf8_lossy(&told.stderr).into_owned();
-        assert!(!told.status.success() && text.contains("[emerg]") && text.contains(message), "{lines}: {text}");
+        assert!(
+            !told.status.success() && text.contains("[emerg]") && text.contains(message),
+            "{lines}: {text}"
+        );
     }
 }

@@ -381,7 +381,10 @@ fn sessions_outlive_a_reload_and_are_shared_by_processes_with_the_same_key() {
         let with = format!("{version} -sess_in {}", file(port, version).display());
         // In the other process only what its own key has sealed too; before this one, which may take it away.
         let there = s_client(&two, port, &with, GET);
-        assert!(there.contains(if port == 2 { "\nreused:r\n" } else { "\nreused:.\n" }), "{port} {version}: {there}");
+        assert!(
+            there.contains(if port == 2 { "\nreused:r\n" } else { "\nreused:.\n" }),
+            "{port} {version}: {there}"
+        );
         let here = s_client(&one, port, &with, GET);
         assert!(here.contains("\nreused:r\n"), "{port} {version}: {here}");
     }
@@ -487,7 +490,12 @@ fn a_certificate_is_judged_by_the_server_that_it_is_for() {
          ssl_verify_client on; return 200 \"b:$ssl_client_verify\\n\"; }",
     ));
     let get = |host: &str, args: &str| {
-        s_client(&server, 0, &format!("-noservername {args}"), &GET.replace("Host: h", &format!("Host: {host}")))
+        s_client(
+            &server,
+            0,
+            &format!("-noservername {args}"),
+            &GET.replace("Host: h", &format!("Host: {host}")),
+        )
     };
     let ec = "-cert ec.crt -key ec.key";
     assert!(get("a.test", ec).contains("\na:SUCCESS\n"));
@@ -502,4 +510,33 @@ fn a_certificate_is_judged_by_the_server_that_it_is_for() {
         &GET.replace("Host: h", "Host: b.test"),
     );
     assert!(named.contains("\nb:SUCCESS\n"), "{named}");
+}
+
+#[test]
+fn sessions_have_identifiers() {
+    let tls = "return 200 \"[$ssl_session_id|$ssl_session_reused]\\n\";";
+    let server = Server::start_on(site(&format!(
+        "server {{ listen 127.0.0.1:%PORT0% ssl; ssl_session_cache shared:S:1m; ssl_session_tickets off; {tls} }}\n\
+         server {{ listen 127.0.0.1:%PORT1% ssl; {tls} }}"
+    )));
+    // What the client and what the variable say.
+    let ids = |port, args: &str| {
+        let got = s_client(&server, port, args, GET);
+        let of = |begin: &str, end: &str| {
+            let rest = got.split(begin).nth(1).unwrap_or_default();
+            rest.split(end).next().unwrap_or_default().to_ascii_lowercase()
+        };
+        (of("Session-ID: ", "\n"), of("\n[", "]"))
+    };
+    let (first, shown) = ids(0, "-tls1_2 -sess_out s");
+    assert!(first.len() == 64 && shown == format!("{first}|."), "{first} {shown}");
+    assert_eq!(ids(0, "-tls1_2 -sess_in s").1, format!("{first}|r"));
+    // A ticket has none, but the client makes one of it, and comes back with that.
+    let (first, shown) = ids(1, "-tls1_2 -sess_out s");
+    assert_eq!(shown, "|.");
+    assert_eq!(ids(1, "-tls1_2 -sess_in s").1, format!("{first}|r"));
+    for port in 0..2 {
+        let (one, two) = (ids(port, "-tls1_3").1, ids(port, "-tls1_3").1);
+        assert!(one.len() == 66 && one != two, "{one} {two}");
+    }
 }

@@ -515,7 +515,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         let upstreams = std::mem::take(self.cx.upstreams).finish(resolver)?;
         let http = Http {
             upstreams,
-            shows_hello: [b"ssl_ciphers".as_slice(), b"ssl_curves", b"ssl_sigalgs"]
+            shows_hello: [b"ssl_ciphers".as_slice(), b"ssl_curves", b"ssl_sigalgs", b"ssl_session_id"]
                 .iter()
                 .any(|v| self.cx.vars.uses_prefix(v)),
             certificate_files: loader.paths,

@@ -4,8 +4,9 @@
 
 use super::hello::Hello;
 use super::ocsp::client::{self, Check};
-use super::stream::{Greeting, Step};
+use super::sessions::take_stored;
 use super::sigalg;
+use super::stream::{Greeting, Step};
 use super::verify::{self, Failure, Purpose};
 use crate::error_log;
 use crate::modules::ssl::VerifyClient;
@@ -13,9 +14,9 @@ use crate::modules::static_file::errno_text;
 use crate::request::{Request, Slot};
 use crate::thread::Thread;
 use forebay_conf::error::Level;
+use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
-use rustls::ServerConfig;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -87,8 +88,23 @@ pub struct Session {
     pub peer: Vec<CertificateDer<'static>>,
     /// What is thought of them.
     pub verdict: Verdict,
+    /// Identifier of the session, if somebody wants to know.
+    pub id: Option<Box<[u8]>>,
     /// What the client offered, if somebody wants to know.
     pub hello: Option<Box<Hello>>,
+}
+
+impl Session {
+    /// Gives the session the identifier that OpenSSL would show: what the client has come with (TLS 1.2), what it was
+    /// stored under, and with TLS 1.3 a number in any case.
+    fn identify(&mut self) {
+        if !self.v13 && self.resumed {
+            self.id = self.hello.as_ref().map(|h| h.session_id.as_slice().into());
+        } else if self.v13 && self.id.is_none() {
+            let mut id = [0; 32];
+            self.id = aws_lc_rs::rand::fill(&mut id).is_ok().then(|| Box::from(id));
+        }
+    }
 }
 
 /// Alert `unrecognized_name`.
@@ -117,17 +133,16 @@ pub fn step(t: &Rc<Thread>, req: &mut Request) -> Accept {
                     stream.refuse(t, token, DECODE_ERROR);
                     return fail(req, "SSL_do_handshake() failed (SSL: no ClientHello)");
                 }
-                Ok(Some(Greeting::Hello(hello))) => {
-                    match choose(t, req, *hello) {
-                        Accept::Done => continue,
-                        other => return other,
-                    }
-                }
+                Ok(Some(Greeting::Hello(hello))) => match choose(t, req, *hello) {
+                    Accept::Done => continue,
+                    other => return other,
+                },
                 Ok(None) => return fail(req, "peer closed connection in SSL handshake"),
                 Err(e) => return fail(req, &format!("recv() failed {}", errno_text(e))),
             }
         }
         sigalg::take();
+        take_stored();
         let stepped = stream.handshake(t, token);
         let early = stream.early;
         note_sigalgs(req);
@@ -144,6 +159,9 @@ pub fn step(t: &Rc<Thread>, req: &mut Request) -> Accept {
                 session.alpn = agreed.alpn;
                 session.resumed = agreed.resumed;
                 session.early = early;
+                if session.hello.is_some() {
+                    session.identify();
+                }
                 session.peer = agreed.peer;
                 verify_client(req)
             }
@@ -181,6 +199,10 @@ fn note_sigalgs(req: &mut Request) {
     if let Some(session) = req.conn.tls.as_mut().and_then(Rc::get_mut) {
         session.sigalg = if own != 0 { own } else { session.sigalg };
         session.client_sigalg = if client != 0 { client } else { session.client_sigalg };
+        if session.hello.is_some() {
+            let stored = take_stored();
+            session.id = if stored.is_empty() { session.id.take() } else { Some(stored.into()) };
+        }
     }
 }
 

@@ -67,8 +67,7 @@ impl Wanted {
                     None => {
                         let (tls, files) = (self.tls.clone(), files.clone());
                         let base = req.conf.config.http.conf_dir.clone();
-                        let work =
-                            move || certified_files(&files, &base, &tls.passwords, Some(&tls.cached));
+                        let work = move || certified_files(&files, &base, &tls.passwords, Some(&tls.cached));
                         let loaded = tokio::task::spawn_blocking(work).await;
                         loaded.map_err(|_| "reading a certificate ended".to_owned())??
                     }

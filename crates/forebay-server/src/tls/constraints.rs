@@ -87,7 +87,8 @@ fn below(name: &str, base: &str) -> bool {
     let name = name.trim_end_matches('.');
     let Some(at) = name.len().checked_sub(base.len()) else { return false };
     let tail = name.as_bytes().get(at..).unwrap_or_default();
-    let whole = at == 0 || base.is_empty() || base.starts_with('.') || name.as_bytes().get(at - 1) == Some(&b'.');
+    let whole =
+        at == 0 || base.is_empty() || base.starts_with('.') || name.as_bytes().get(at - 1) == Some(&b'.');
     tail.eq_ignore_ascii_case(base.as_bytes()) && whole
 }
 

@@ -63,10 +63,11 @@ impl List {
         for e in crl.extensions() {
             match e.parsed_extension() {
                 ParsedExtension::IssuingDistributionPoint(p) => {
-                    list.understood &= !p.indirect_crl
-                        && p.only_some_reasons.is_none()
-                        && !p.only_contains_attribute_certs
-                        && !(p.only_contains_ca_certs && p.only_contains_user_certs);
+                    let partial = p.indirect_crl
+                        || p.only_some_reasons.is_some()
+                        || p.only_contains_attribute_certs
+                        || (p.only_contains_ca_certs && p.only_contains_user_certs);
+                    list.understood &= !partial;
                     list.only = (p.only_contains_ca_certs || p.only_contains_user_certs)
                         .then_some(p.only_contains_ca_certs);
                     list.places = places(p.distribution_point.as_ref());

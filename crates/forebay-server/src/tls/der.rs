@@ -137,7 +137,13 @@ mod tests {
 
     #[test]
     fn lengths_that_lie_are_refused() {
-        for bad in [&[0x30][..], &[0x30, 1], &[0x30, 0x80, 0, 0], &[0x30, 0x85, 0, 0, 0, 0, 0], &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff, 0]] {
+        for bad in [
+            &[0x30][..],
+            &[0x30, 1],
+            &[0x30, 0x80, 0, 0],
+            &[0x30, 0x85, 0, 0, 0, 0, 0],
+            &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff, 0],
+        ] {
             assert_eq!(Der(bad).next(), None);
         }
     }

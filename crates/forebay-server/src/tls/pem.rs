@@ -1,10 +1,10 @@
 //! Certificates and private keys from PEM text (RFC 7468), with passwords: PKCS#8 (RFC 5958, RFC 8018) and
 //! OpenSSL's older form (`Proc-Type: 4,ENCRYPTED`).
 
+use super::der::Der;
 use aws_lc_rs::cipher::{
     AES_128, AES_192, AES_256, Algorithm, DecryptionContext, PaddedBlockDecryptingKey, UnboundCipherKey,
 };
-use super::der::Der;
 use aws_lc_rs::pbkdf2;
 use base64::Engine;
 use des::cipher::{BlockCipherDecrypt, KeyInit};

@@ -238,7 +238,8 @@ impl Loader {
                 None => verify::responder(cert)
                     .ok_or(format!("no OCSP responder URL in the certificate \"{file}\""))?,
             };
-            let responder = Responder::parse(&url).map_err(|e| format!("{e} in the certificate \"{file}\""))?;
+            let responder =
+                Responder::parse(&url).map_err(|e| format!("{e} in the certificate \"{file}\""))?;
             Ok((issuer.clone(), responder))
         })();
         let (issuer, responder) = match made {
@@ -411,8 +412,7 @@ fn check(s: &Settings, resolver: Option<&Arc<Resolver>>) -> Result<Option<Arc<Ch
     }
     let found = |url: &[u8]| Responder::parse(url).and_then(Responder::found);
     let responder = s.ocsp_responder.as_ref().map(|u| found(&u.0)).transpose();
-    let responder =
-        responder.map_err(|e| crate::config::plain(&format!("{e} in \"ssl_ocsp_responder\"")))?;
+    let responder = responder.map_err(|e| crate::config::plain(&format!("{e} in \"ssl_ocsp_responder\"")))?;
     Ok(Some(Arc::new(Check {
         all: s.ocsp == Ocsp::On,
         responder,
@@ -532,13 +532,22 @@ impl ServerTls {
     ///
     /// # Errors
     /// What is to be logged.
-    pub fn known(&self, names: &[(Vec<u8>, Vec<u8>)], http2: bool) -> Result<Option<Arc<ServerConfig>>, String> {
+    pub fn known(
+        &self,
+        names: &[(Vec<u8>, Vec<u8>)],
+        http2: bool,
+    ) -> Result<Option<Arc<ServerConfig>>, String> {
         let mut keys = Vec::new();
         for files in names {
             match self.loaded.as_ref().and_then(|l| l.of_files(files)) {
                 Some(key) => keys.push(key),
                 None if is_inline(files) => {
-                    keys.push(certified_files(files, Path::new(""), &self.passwords, self.loaded.as_deref())?);
+                    keys.push(certified_files(
+                        files,
+                        Path::new(""),
+                        &self.passwords,
+                        self.loaded.as_deref(),
+                    )?);
                 }
                 None => return Ok(None),
             }
@@ -556,8 +565,7 @@ impl ServerTls {
         base: &Path,
         http2: bool,
     ) -> Result<Arc<ServerConfig>, String> {
-        let load =
-            |files| certified_files(files, base, &self.passwords, self.loaded.as_deref());
+        let load = |files| certified_files(files, base, &self.passwords, self.loaded.as_deref());
         let keys = names.iter().map(load).collect::<Result<Vec<_>, _>>()?;
         Ok(self.presenting(keys, http2))
     }

@@ -119,6 +119,16 @@ pub fn context<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Context {
     out
 }
 
+thread_local! {
+    static STORED: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// Identifier of the session that this thread has stored since the last call, empty if none: rustls does not tell
+/// by itself (nginx: $ssl_session_id).
+pub fn take_stored() -> Vec<u8> {
+    STORED.take()
+}
+
 /// A store as one server sees it.
 #[derive(Debug)]
 pub struct Stored {
@@ -138,6 +148,7 @@ impl Stored {
 
 impl StoresServerSessions for Stored {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        STORED.replace(key.clone());
         self.sessions.put(self.key(&key), value, self.timeout)
     }
     fn get(&self, key: &[u8]) -> Option<Vec<u8>> {

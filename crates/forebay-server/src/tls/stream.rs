@@ -401,6 +401,10 @@ impl Stream {
                 self.partial.extend_from_slice(input.get(used..).unwrap_or_default());
             }
             if out.len() > begin {
+                if !self.owed.is_empty() {
+                    // An answer to a change of keys does not wait until something else is sent.
+                    let _ = self.flush(t, token, SendFlags::NOSIGNAL);
+                }
                 return Ok(out.len() - begin);
             }
             match got {

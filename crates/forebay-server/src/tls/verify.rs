@@ -191,7 +191,14 @@ impl Trust {
         let bound = depth.to_be_bytes();
         let parts = anchors.iter().map(AsRef::as_ref).chain(crls.parts()).chain([bound.as_slice()]);
         let fingerprint = super::sessions::context(parts);
-        Trust { hints: hints.iter().filter_map(subject).collect(), anchors, crls, has_crls, depth, fingerprint }
+        Trust {
+            hints: hints.iter().filter_map(subject).collect(),
+            anchors,
+            crls,
+            has_crls,
+            depth,
+            fingerprint,
+        }
     }
 
     /// What asks clients for their certificates. Every certificate passes here: it is judged after the

@@ -1,9 +1,7 @@
 //! Questions and answers about the state of certificates (RFC 6960, in the profile of RFC 5019: one
 //! certificate, no nonce, so that responders can answer from what they made before).
 
-use crate::tls::der::{
-    BITS, BOOLEAN, Der, ENUMERATED, INTEGER, OCTETS, OID, SEQUENCE, context, element,
-};
+use crate::tls::der::{BITS, BOOLEAN, Der, ENUMERATED, INTEGER, OCTETS, OID, SEQUENCE, context, element};
 use crate::tls::verify::signed_by;
 use aws_lc_rs::digest;
 use rustls::pki_types::CertificateDer;
@@ -233,7 +231,8 @@ fn is_delegate(cert: &X509Certificate<'_>, issuer: &X509Certificate<'_>, now: i6
         Ok(u) => u.is_none_or(|u| u.value.digital_signature() || u.value.non_repudiation()),
         Err(_) => false,
     };
-    let in_time = cert.validity().not_before.timestamp() <= now && now <= cert.validity().not_after.timestamp();
+    let in_time =
+        cert.validity().not_before.timestamp() <= now && now <= cert.validity().not_after.timestamp();
     let named = cert.issuer().as_raw() == issuer.subject().as_raw();
     may && signs && in_time && named && signed_by(cert.as_raw(), issuer.public_key())
 }
@@ -245,7 +244,8 @@ fn failed(call: &str, code: &str, text: &str) -> String {
 fn check_signature(b: &Basic<'_>, s: &Subject, signers: Signers<'_>, now: i64) -> Result<(), String> {
     let call = "OCSP_basic_verify";
     let untrusted = || {
-        let text = "OCSP routines::certificate verify error:Verify error: nobody that is trusted has signed it";
+        let text =
+            "OCSP routines::certificate verify error:Verify error: nobody that is trusted has signed it";
         failed(call, "13800065", text)
     };
     let issuer = parse(&s.issuer).ok_or_else(untrusted)?;
@@ -265,7 +265,11 @@ fn check_signature(b: &Basic<'_>, s: &Subject, signers: Signers<'_>, now: i64) -
             return Err(failed(call, "13800075", "OCSP routines::signature failure"));
         }
     }
-    if named { Err(untrusted()) } else { Err(failed(call, "13800076", "OCSP routines::signer certificate not found")) }
+    if named {
+        Err(untrusted())
+    } else {
+        Err(failed(call, "13800076", "OCSP routines::signer certificate not found"))
+    }
 }
 
 /// Whether bytes are an OCSPResponse that says anything, without looking at what it says.
@@ -308,7 +312,8 @@ pub fn check(der: &[u8], s: &Subject, signers: Signers<'_>, now: i64) -> Result<
         }
         _ => return Err(malformed()),
     }
-    let mut bytes = Der(response.expect(context(0)).and_then(|b| Der(b).expect(SEQUENCE)).ok_or_else(no_basic)?);
+    let mut bytes =
+        Der(response.expect(context(0)).and_then(|b| Der(b).expect(SEQUENCE)).ok_or_else(no_basic)?);
     if bytes.expect(OID) != Some(BASIC) {
         return Err(no_basic());
     }

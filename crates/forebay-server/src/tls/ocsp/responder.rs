@@ -143,13 +143,15 @@ impl Responder {
             Names::Resolver(None) => Err(Failure::new(format!("no resolver defined to resolve {shown}"))),
             Names::Resolver(Some(r)) => {
                 let found = r.addresses(&host, false).await;
-                let found = found.map_err(|e| Failure::new(format!("{shown} could not be resolved ({e})")))?;
+                let found =
+                    found.map_err(|e| Failure::new(format!("{shown} could not be resolved ({e})")))?;
                 let port = self.place.port().unwrap_or(80);
                 Ok(found.ips.into_iter().map(|ip| PeerAddr::Inet(SocketAddr::new(ip, port))).collect())
             }
             Names::System => {
                 let place = self.place.clone();
-                let found = tokio::task::spawn_blocking(move || place.addresses(80)).await.unwrap_or_default();
+                let found =
+                    tokio::task::spawn_blocking(move || place.addresses(80)).await.unwrap_or_default();
                 if found.is_empty() {
                     return Err(Failure::new(format!("host not found in OCSP responder \"{shown}\"")));
                 }
@@ -238,7 +240,9 @@ impl Responder {
                 Ok(Status::Partial) => {}
                 Ok(Status::Complete) if !head.is_interim() => break,
                 // No interim response comes to HTTP/1.0.
-                Ok(Status::Complete) | Err(_) => return Err("OCSP responder sent invalid response".to_owned()),
+                Ok(Status::Complete) | Err(_) => {
+                    return Err("OCSP responder sent invalid response".to_owned());
+                }
             }
         }
         if head.status != 200 {
@@ -260,7 +264,10 @@ impl Responder {
         let mut chunks = (framing == Framing::Chunked).then(Chunked::default);
         let (mut plain, mut seen) = (Vec::new(), 0);
         loop {
-            if body.len() > 2 * MAX_RESPONSE || plain.len() > MAX_RESPONSE || length.is_some_and(|n| n > MAX_RESPONSE) {
+            if body.len() > 2 * MAX_RESPONSE
+                || plain.len() > MAX_RESPONSE
+                || length.is_some_and(|n| n > MAX_RESPONSE)
+            {
                 return Err("OCSP responder sent too big response".to_owned());
             }
             if let Some(c) = &mut chunks {
