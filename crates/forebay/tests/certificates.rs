@@ -192,3 +192,23 @@ fn lists_count_only_for_what_they_are_for() {
     );
     mute.agree("leaf", None, Some("all.crl"), Some(35));
 }
+
+#[test]
+fn a_trusted_list_may_hold_the_whole_chain_and_much_else() {
+    let dir = dir();
+    dir.certificate("one", "ca", "/CN=one", Some("root"));
+    dir.certificate("two", "ca", "/CN=two", Some("one"));
+    dir.certificate("leaf", "plain", "/CN=leaf", Some("two"));
+    // Of the same name as one that is needed, and with another key.
+    dir.certificate("twin", "ca", "/CN=two", None);
+    let crt = |name: &str| pem::certificates(&dir.read(&format!("{name}.crt")));
+    let verify = |anchors: &[&str]| {
+        let anchors = anchors.iter().flat_map(|n| crt(n)).collect();
+        Trust::new(anchors, Vec::new(), Vec::new(), 5).verify(&crt("leaf"), Purpose::Client, now())
+    };
+    assert!(verify(&["twin", "leaf", "two", "one", "root"]).is_ok());
+    assert!(verify(&["root", "two", "one", "twin"]).is_ok());
+    assert_eq!(verify(&["two", "root"]).map_err(|f| f.0), Err(2), "a link is missing");
+    assert_eq!(verify(&["root"]).map_err(|f| f.0), Err(21));
+    assert_eq!(verify(&["twin"]).map_err(|f| f.0), Err(21), "its key is another one");
+}

@@ -9,6 +9,7 @@ use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use std::collections::HashMap;
 use std::sync::Arc;
 use x509_parser::prelude::*;
 
@@ -150,6 +151,8 @@ pub fn signed_by(der: &[u8], issuer_key: &SubjectPublicKeyInfo<'_>) -> bool {
 #[derive(Debug)]
 pub struct Trust {
     anchors: Vec<CertificateDer<'static>>,
+    /// Where they stand, by their subjects: a system's list has more than a hundred, of which a chain needs one.
+    by_subject: HashMap<Vec<u8>, Vec<usize>>,
     /// Names that clients are told to have certificates of.
     hints: Vec<DistinguishedName>,
     crls: Lists,
@@ -191,7 +194,14 @@ impl Trust {
         let bound = depth.to_be_bytes();
         let parts = anchors.iter().map(AsRef::as_ref).chain(crls.parts()).chain([bound.as_slice()]);
         let fingerprint = super::sessions::context(parts);
+        let mut by_subject: HashMap<Vec<u8>, Vec<usize>> = HashMap::new();
+        for (i, c) in anchors.iter().enumerate() {
+            if let Some(c) = parse(c) {
+                by_subject.entry(c.subject().as_raw().to_vec()).or_default().push(i);
+            }
+        }
         Trust {
+            by_subject,
             hints: hints.iter().filter_map(subject).collect(),
             anchors,
             crls,
@@ -243,9 +253,9 @@ impl Trust {
         then: impl FnOnce(&[(&X509Certificate<'_>, bool)]) -> T,
     ) -> Result<T, Failure> {
         let leaf = chain.first().and_then(|c| parse(c)).ok_or(Failure(7))?;
-        let trusted: Vec<X509Certificate<'_>> = self.anchors.iter().filter_map(|c| parse(c)).collect();
         let offered: Vec<X509Certificate<'_>> =
             chain.iter().skip(1).take(MAX_CHAIN).filter_map(|c| parse(c)).collect();
+        let trusted = self.named(std::iter::once(&leaf).chain(&offered));
         let looked = std::cell::Cell::new(0);
         let mut path: Vec<(&X509Certificate<'_>, bool)> = vec![(&leaf, is_among(&leaf, &trusted))];
         loop {
@@ -286,6 +296,29 @@ impl Trust {
         }
         self.judge(&path, purpose, now)?;
         Ok(then(&path))
+    }
+
+    /// The anchors that certificates name, directly or by way of others, in their order.
+    fn named<'c>(
+        &self,
+        certificates: impl Iterator<Item = &'c X509Certificate<'c>>,
+    ) -> Vec<X509Certificate<'_>> {
+        let names = certificates.flat_map(|c| [c.subject().as_raw(), c.issuer().as_raw()]);
+        let mut names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
+        let mut found: Vec<(usize, X509Certificate<'_>)> = Vec::new();
+        while let Some(name) = names.pop() {
+            for &i in self.by_subject.get(&name).map(Vec::as_slice).unwrap_or_default() {
+                if found.iter().any(|(at, _)| *at == i) {
+                    continue;
+                }
+                if let Some(c) = self.anchors.get(i).and_then(|c| parse(c)) {
+                    names.push(c.issuer().as_raw().to_vec());
+                    found.push((i, c));
+                }
+            }
+        }
+        found.sort_by_key(|(i, _)| *i);
+        found.into_iter().map(|(_, c)| c).collect()
     }
 
     fn judge(

@@ -26,6 +26,8 @@ const LAST_PAUSE: Duration = Duration::from_secs(300);
 const AT_LEAST: i64 = 5;
 /// Time to the next question where an answer does not say how long it holds.
 const UNSAID: i64 = 3600;
+/// How long such an answer is shown at most, seconds.
+const LAST_UNSAID: i64 = 24 * 3600;
 /// Longest sleep: the clock may be set meanwhile.
 const NAP: i64 = 3600;
 /// A failure that goes on is told again after this time.
@@ -68,7 +70,7 @@ fn known() -> std::sync::MutexGuard<'static, Known> {
 
 /// Whether an answer may be shown at a time.
 fn holds(a: &Answer, now: i64) -> bool {
-    a.until.is_none_or(|t| now < t + SKEW)
+    now < a.until.unwrap_or(a.from + LAST_UNSAID) + SKEW
 }
 
 /// Seconds until a new answer is asked for: half of the life of this one.
