@@ -4,6 +4,7 @@
 
 use super::hello::Hello;
 use super::ocsp::client::{self, Check};
+use super::ocsp::responder::TIMEOUT;
 use super::sessions::take_stored;
 use super::sigalg;
 use super::stream::{Greeting, Step};
@@ -220,7 +221,10 @@ pub async fn resume(t: &Rc<Thread>, req: &mut Request, later: Later) -> bool {
             begin(t, req, server, loaded.map_err(|text| (INTERNAL_ERROR, text)))
         }
         Later::State(check, path) => {
-            let verdict = match check.run(&path).await {
+            // One limit for all of a chain; what is known in time is kept for the next handshake.
+            let until = std::time::Instant::now() + TIMEOUT;
+            let ran = t.reactor.deadline(until, check.run(&path)).await;
+            let verdict = match ran.unwrap_or_else(|| Err(client::timed_out())) {
                 Ok(()) => Verdict::Success,
                 Err(refusal) => {
                     if let Some(text) = &refusal.log {

@@ -39,6 +39,12 @@ pub struct Refusal {
     pub log: Option<String>,
 }
 
+/// When a chain has not been asked about in time.
+pub fn timed_out() -> Refusal {
+    let text = "OCSP responder timed out (110: Connection timed out) while requesting certificate status";
+    Refusal { verdict: REQUEST_FAILED, log: Some(text.to_owned()) }
+}
+
 type Key = [u8; 32];
 type Outcome = Result<State, String>;
 type Flights = HashMap<Key, Arc<OnceCell<Outcome>>>;
