@@ -86,6 +86,8 @@ enum Head {
     Http2,
     /// The client has agreed on HTTP/2 and does not speak it.
     NoPreface,
+    /// The handshake waits for something that is not the client's.
+    Later(Box<accept::Later>),
 }
 
 /// Why a head will not be completed.
@@ -154,6 +156,12 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
             Head::Stranger => return,
             Head::Http2 => return serve_session(thread, req, &mut guard).await,
             Head::NoPreface => return broken_preface(thread, req).await,
+            Head::Later(later) => {
+                if !Box::pin(accept::resume(thread, req, *later)).await {
+                    return;
+                }
+                continue;
+            }
             Head::Wait if req.conn.wire.owes() => {
                 // A handshake whose bytes have no room, or an answer to a change of keys that is to leave.
                 if !req.conn.wire.is_handshaking() {
@@ -260,6 +268,7 @@ fn read_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Head {
                 Accept::Done => continue,
                 Accept::Wait => return Head::Wait,
                 Accept::Over => return Head::Stranger,
+                Accept::Later(later) => return Head::Later(later),
             }
         }
         if req.conn.requests == 0 && req.conn.greeted && req.may_be_preface() {

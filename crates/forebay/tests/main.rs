@@ -5,6 +5,7 @@ mod harness;
 
 mod bench;
 mod cache;
+mod certificates;
 mod command_line;
 mod compress;
 mod differential;
@@ -12,6 +13,7 @@ mod drills;
 mod http2;
 mod load;
 mod metrics;
+mod ocsp;
 mod processes;
 mod proxy;
 mod proxy_h2;

@@ -99,7 +99,8 @@ fn versions_ciphers_and_both_kinds_of_keys() {
     assert!(
         get("-tls1_3 -ciphersuites TLS_CHACHA20_POLY1305_SHA256").contains("TLS_CHACHA20_POLY1305_SHA256 on")
     );
-    assert!(!get("-tls1_2 -cipher AES256-SHA").contains("TLSv1.2 AES256-SHA"));
+    let refused = get("-tls1_2 -cipher AES256-SHA");
+    assert!(refused.contains("sslv3 alert handshake failure"), "{refused}");
     // Plain HTTP is told so, and bytes that are neither end the connection.
     let plain = String::from_utf8_lossy(&server.raw(GET.as_bytes())).into_owned();
     assert!(plain.starts_with("HTTP/1.1 400") && plain.contains("plain HTTP request was sent to HTTPS port"));
@@ -361,4 +362,208 @@ fn keys_may_change_while_a_connection_is_idle() {
     }
     drop(input);
     child.wait().expect("end");
+}
+
+#[test]
+fn what_both_sides_signed_by_is_known() {
+    let server = Server::start_on(site(
+        "ssl_certificate ec.crt; ssl_certificate_key ec.key; ssl_verify_client optional_no_ca;\n\
+         server { listen 127.0.0.1:%PORT0% ssl; return 200 \"[$ssl_sigalg|$ssl_client_sigalg]\\n\"; }",
+    ));
+    let get = |args: &str| s_client(&server, 0, args, GET);
+    assert!(get("-sigalgs RSA-PSS+SHA384").contains("[rsa_pss_rsae_sha384|]"));
+    assert!(get("-tls1_2 -sigalgs RSA+SHA256").contains("[rsa_pkcs1_sha256|]"));
+    let both = get("-sigalgs ECDSA+SHA256:RSA-PSS+SHA256 -cert ec.crt -key ec.key -sess_out s");
+    assert!(both.contains("[ecdsa_secp256r1_sha256|ecdsa_secp256r1_sha256]"), "{both}");
+    // Whoever comes back does not sign again.
+    assert!(get("-sess_in s").contains("[|]"));
+}
+
+#[test]
+fn sessions_outlive_a_reload_and_are_shared_by_processes_with_the_same_key() {
+    let tls = "return 200 \"reused:$ssl_session_reused\\n\";";
+    let conf = format!(
+        "server {{ listen 127.0.0.1:%PORT0% ssl; {tls} }}\n\
+         server {{ listen 127.0.0.1:%PORT1% ssl; ssl_session_tickets off; ssl_session_cache shared:S:1m; {tls} }}\n\
+         server {{ listen 127.0.0.1:%PORT2% ssl; ssl_session_ticket_key k.key; {tls} }}"
+    );
+    let one = site(&conf);
+    std::fs::write(one.dir().join("k.key"), [9; 80]).expect("key");
+    let two = site(&conf);
+    // The same certificates: a session is good only where it could have begun.
+    for name in ["rsa.crt", "rsa.key", "k.key"] {
+        std::fs::copy(one.dir().join(name), two.dir().join(name)).expect("copy");
+    }
+    let (one, two) = (Server::start_on(one), Server::start_on(two));
+    let kinds = || (0..3).flat_map(|port| ["-tls1_2", "-tls1_3"].map(|version| (port, version)));
+    let file = |port: usize, version: &str| one.site.dir().join(format!("s{port}{version}"));
+    for (port, version) in kinds() {
+        let file = file(port, version);
+        let first = s_client(&one, port, &format!("{version} -sess_out {}", file.display()), GET);
+        assert!(first.contains("\nreused:.\n"), "{port} {version}");
+    }
+    one.signal(nix::sys::signal::Signal::SIGHUP);
+    one.wait_for_log("reconfiguring", 1);
+    for (port, version) in kinds() {
+        let with = format!("{version} -sess_in {}", file(port, version).display());
+        // In the other process only what its own key has sealed too; before this one, which may take it away.
+        let there = s_client(&two, port, &with, GET);
+        assert!(
+            there.contains(if port == 2 { "\nreused:r\n" } else { "\nreused:.\n" }),
+            "{port} {version}: {there}"
+        );
+        let here = s_client(&one, port, &with, GET);
+        assert!(here.contains("\nreused:r\n"), "{port} {version}: {here}");
+    }
+}
+
+#[test]
+fn early_data_is_taken_once_and_marked() {
+    let site = site(
+        "ssl_early_data on; ssl_session_cache shared:S:1m;\n\
+         server { listen 127.0.0.1:%PORT0% ssl; return 200 \"early:[$ssl_early_data] reused:$ssl_session_reused\\n\"; }\n\
+         server { listen 127.0.0.1:%PORT1% ssl; ssl_early_data off; return 200 \"early:[$ssl_early_data]\\n\"; }",
+    );
+    site.write("early", GET);
+    let server = Server::start_on(site);
+    let first = s_client(&server, 0, "-tls1_3 -sess_out s", GET);
+    assert!(first.contains("early:[] reused:."), "{first}");
+    std::fs::copy(server.site.dir().join("s"), server.site.dir().join("replayed")).expect("copy");
+    let early = s_client(&server, 0, "-tls1_3 -sess_in s -early_data early", "");
+    assert!(early.contains("Early data was accepted") && early.contains("early:[1] reused:r"), "{early}");
+    // The same session, and so the same bytes, a second time: not as early data.
+    let again = s_client(&server, 0, "-tls1_3 -sess_in replayed -early_data early", GET);
+    assert!(again.contains("Early data was rejected") && !again.contains("early:[1]"), "{again}");
+    let off = s_client(&server, 1, "-tls1_3 -sess_out s2", GET);
+    assert!(off.contains("Max Early Data: 0") && off.contains("early:[]"), "{off}");
+}
+
+/// sslyze, which `./test` installs. In CI it has to be there.
+fn sslyze() -> Option<String> {
+    let found = std::env::var("FOREBAY_TEST_SSLYZE").ok().filter(|p| !p.is_empty());
+    if found.is_none() {
+        assert!(std::env::var_os("CI").is_none(), "FOREBAY_TEST_SSLYZE names no sslyze");
+        println!("skipped: FOREBAY_TEST_SSLYZE names no sslyze");
+    }
+    found
+}
+
+#[test]
+fn a_scanner_finds_no_weakness_of_the_default_settings() {
+    let Some(sslyze) = sslyze() else { return };
+    let server = Server::start_on(site(
+        "ssl_certificate ec.crt; ssl_certificate_key ec.key;\n\
+         server { listen 127.0.0.1:%PORT0% ssl; return 200 ok; }",
+    ));
+    let json = server.site.dir().join("scan.json");
+    let told = Command::new(sslyze)
+        .args(["--mozilla_config=intermediate", &format!("--json_out={}", json.display())])
+        .arg(server.addr(0).to_string())
+        .output()
+        .expect("sslyze");
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    // Keys of certificates stand there as numbers of hundreds of digits.
+    let mut digits = 0;
+    let mut text = server.site.read("scan.json");
+    text.retain(|c| {
+        digits = if c.is_ascii_digit() { digits + 1 } else { 0 };
+        digits < 16
+    });
+    let all: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let scan = &all["server_scan_results"][0]["scan_result"];
+    let result = |what: &str| {
+        assert_eq!(scan[what]["status"], "COMPLETED", "{what}: {told}");
+        &scan[what]["result"]
+    };
+    let suites = |version: &str| -> Vec<String> {
+        let all = result(&format!("{version}_cipher_suites"))["accepted_cipher_suites"].as_array();
+        let name = |s: &serde_json::Value| s["cipher_suite"]["name"].as_str().expect("a name").to_owned();
+        all.expect("a list").iter().map(name).collect()
+    };
+    for old in ["ssl_2_0", "ssl_3_0", "tls_1_0", "tls_1_1"] {
+        assert!(suites(old).is_empty(), "{old}");
+    }
+    let (v12, v13) = (suites("tls_1_2"), suites("tls_1_3"));
+    assert!(v12.len() >= 6 && v13.len() == 3, "{v12:?} {v13:?}");
+    for name in &v12 {
+        assert!(name.starts_with("TLS_ECDHE_"), "{name}: no forward secrecy");
+        assert!(name.contains("_GCM_") || name.contains("_POLY1305_"), "{name}");
+    }
+    for (what, field, wanted) in [
+        ("tls_compression", "supports_compression", false),
+        ("openssl_ccs_injection", "is_vulnerable_to_ccs_injection", false),
+        ("heartbleed", "is_vulnerable_to_heartbleed", false),
+        ("tls_fallback_scsv", "supports_fallback_scsv", true),
+        ("session_renegotiation", "is_vulnerable_to_client_renegotiation_dos", false),
+        ("session_renegotiation", "supports_secure_renegotiation", true),
+        ("tls_extended_master_secret", "supports_ems_extension", true),
+    ] {
+        assert_eq!(result(what)[field], wanted, "{what}: {}", result(what));
+    }
+    let robot = result("robot")["robot_result"].to_string();
+    assert!(robot.contains("NOT_VULNERABLE"), "{robot}");
+    // Mozilla's recommendation holds but for the certificate, which the test has signed itself.
+    let (_, verdict) = told.split_once("COMPLIANCE AGAINST").expect("a verdict");
+    let faults: Vec<&str> = verdict.lines().filter_map(|l| l.trim().strip_prefix("* ")).collect();
+    assert!(faults.iter().all(|f| f.starts_with("certificate") || f.starts_with("rsa_key")), "{faults:?}");
+}
+
+#[test]
+fn a_certificate_is_judged_by_the_server_that_it_is_for() {
+    let server = Server::start_on(site(
+        "server { listen 127.0.0.1:%PORT0% ssl default_server; server_name a.test; ssl_client_certificate ec.crt; \
+         ssl_verify_client optional; return 200 \"a:$ssl_client_verify\\n\"; }\n\
+         server { listen 127.0.0.1:%PORT0% ssl; server_name b.test; ssl_client_certificate client.crt; \
+         ssl_verify_client on; return 200 \"b:$ssl_client_verify\\n\"; }",
+    ));
+    let get = |host: &str, args: &str| {
+        s_client(
+            &server,
+            0,
+            &format!("-noservername {args}"),
+            &GET.replace("Host: h", &format!("Host: {host}")),
+        )
+    };
+    let ec = "-cert ec.crt -key ec.key";
+    assert!(get("a.test", ec).contains("\na:SUCCESS\n"));
+    // Judged by a.test, which trusts others.
+    let got = get("b.test", ec);
+    assert!(got.contains("421 Misdirected Request") && !got.contains("b:"), "{got}");
+    assert!(get("b.test", "").contains("400 No required SSL certificate was sent"));
+    let named = s_client(
+        &server,
+        0,
+        "-servername b.test -cert client.crt -key client.key",
+        &GET.replace("Host: h", "Host: b.test"),
+    );
+    assert!(named.contains("\nb:SUCCESS\n"), "{named}");
+}
+
+#[test]
+fn sessions_have_identifiers() {
+    let tls = "return 200 \"[$ssl_session_id|$ssl_session_reused]\\n\";";
+    let server = Server::start_on(site(&format!(
+        "server {{ listen 127.0.0.1:%PORT0% ssl; ssl_session_cache shared:S:1m; ssl_session_tickets off; {tls} }}\n\
+         server {{ listen 127.0.0.1:%PORT1% ssl; {tls} }}"
+    )));
+    // What the client and what the variable say.
+    let ids = |port, args: &str| {
+        let got = s_client(&server, port, args, GET);
+        let of = |begin: &str, end: &str| {
+            let rest = got.split(begin).nth(1).unwrap_or_default();
+            rest.split(end).next().unwrap_or_default().to_ascii_lowercase()
+        };
+        (of("Session-ID: ", "\n"), of("\n[", "]"))
+    };
+    let (first, shown) = ids(0, "-tls1_2 -sess_out s");
+    assert!(first.len() == 64 && shown == format!("{first}|."), "{first} {shown}");
+    assert_eq!(ids(0, "-tls1_2 -sess_in s").1, format!("{first}|r"));
+    // A ticket has none, but the client makes one of it, and comes back with that.
+    let (first, shown) = ids(1, "-tls1_2 -sess_out s");
+    assert_eq!(shown, "|.");
+    assert_eq!(ids(1, "-tls1_2 -sess_in s").1, format!("{first}|r"));
+    for port in 0..2 {
+        let (one, two) = (ids(port, "-tls1_3").1, ids(port, "-tls1_3").1);
+        assert!(one.len() == 66 && one != two, "{one} {two}");
+    }
 }

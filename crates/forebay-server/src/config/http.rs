@@ -41,6 +41,8 @@ pub struct Http {
     pub shows_hello: bool,
     /// Files of certificates and keys, which may be renewed.
     pub certificate_files: Vec<std::path::PathBuf>,
+    /// Certificates whose state is asked for, to be shown to clients.
+    pub staplings: Vec<crate::tls::ocsp::staple::Stapling>,
     /// Directory of the configuration file: certificates that are loaded later are found from there.
     pub conf_dir: std::path::PathBuf,
     /// Caches of responses.
@@ -483,7 +485,8 @@ impl<'s, 'f> Builder<'s, 'f> {
         let mut loader = crate::tls::server::Loader::default();
         for s in &mut servers {
             if let Some(l) = locations.get(s.root) {
-                s.tls = loader.server(&l.settings.ssl, self.cx)?;
+                let resolver = l.settings.resolver.resolver.0.as_ref();
+                s.tls = loader.server(&l.settings.ssl, resolver, self.cx)?;
             }
         }
         for l in &mut locations {
@@ -516,10 +519,11 @@ impl<'s, 'f> Builder<'s, 'f> {
         }
         let http = Http {
             upstreams,
-            shows_hello: [b"ssl_ciphers".as_slice(), b"ssl_curves", b"ssl_sigalgs"]
+            shows_hello: [b"ssl_ciphers".as_slice(), b"ssl_curves", b"ssl_sigalgs", b"ssl_session_id"]
                 .iter()
                 .any(|v| self.cx.vars.uses_prefix(v)),
             certificate_files: loader.paths,
+            staplings: loader.staplings,
             conf_dir: self.cx.conf_path(b""),
             caches: std::mem::take(self.cx.caches).finish(),
             has_tunnels: locations.iter().any(|l| matches!(l.content, Some(modules::Content::Tunnel(_)))),

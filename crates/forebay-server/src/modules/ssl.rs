@@ -66,6 +66,58 @@ crate::settings! {
     "ssl_stapling" => stapling: bool = false;
     /// `ssl_stapling_file`.
     "ssl_stapling_file" => stapling_file: DerFile = DerFile::default();
+    /// `ssl_stapling_responder`.
+    "ssl_stapling_responder" => stapling_responder: Option<Url> = None;
+    /// `ssl_stapling_verify`.
+    "ssl_stapling_verify" => stapling_verify: bool = false;
+    /// `ssl_ocsp`.
+    "ssl_ocsp" => ocsp: Ocsp = Ocsp::Off;
+    /// `ssl_ocsp_responder`.
+    "ssl_ocsp_responder" => ocsp_responder: Option<Url> = None;
+    /// `ssl_ocsp_cache`.
+    "ssl_ocsp_cache" => ocsp_cache: OcspCache = OcspCache::default();
+}
+
+keyword! {
+    /// Whose state is asked for among the certificates of a client.
+    pub enum Ocsp { Off = "off", On = "on", Leaf = "leaf", }
+}
+
+/// The URL of a responder.
+#[derive(Clone, Debug)]
+pub struct Url(pub Vec<u8>);
+
+impl Setting for Option<Url> {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        Ok(Some(Url(first(d).to_vec())))
+    }
+}
+
+/// Where states of certificates are kept.
+#[derive(Clone, Debug, Default)]
+pub struct OcspCache(pub Option<Arc<sessions::Sessions>>);
+
+impl Setting for OcspCache {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let text = first(d);
+        if text == b"off" {
+            return Ok(OcspCache(None));
+        }
+        let shown = || String::from_utf8_lossy(text).into_owned();
+        let invalid = || cx.error(d, format!("invalid OCSP cache \"{}\"", shown()));
+        let zone = text.strip_prefix(b"shared:").ok_or_else(invalid)?;
+        let at = memchr::memchr(b':', zone).filter(|at| *at > 0).ok_or_else(invalid)?;
+        let (name, size) = zone.split_at(at);
+        let size = units::size(size.get(1..).unwrap_or_default()).ok_or_else(invalid)?;
+        if size < MIN_ZONE {
+            return Err(cx.error(d, format!("OCSP cache \"{}\" is too small", shown())));
+        }
+        // Names of sessions are names of their own.
+        let name = [b"ocsp:", name].concat();
+        Ok(OcspCache(Some(sessions::zone(&name, size as usize))))
+    }
 }
 
 keyword! {
@@ -402,6 +454,14 @@ impl Setting for DerFile {
         once(&previous, d, cx)?;
         let path = cx.conf_path(first(d));
         match cx.files.read(&path) {
+            Ok((_, bytes)) if !crate::tls::ocsp::message::is_response(bytes) => Err(cx.error(
+                d,
+                format!(
+                    "d2i_OCSP_RESPONSE_bio(\"{}\") failed (SSL: error:0688010A:asn1 encoding routines::nested asn1 \
+                     error:Type=OCSP_RESPONSE)",
+                    path.display()
+                ),
+            )),
             Ok((_, bytes)) => Ok(DerFile(Arc::new(bytes.to_vec()))),
             Err(e) => {
                 let text = bio_failed(&path, &e);

@@ -3,6 +3,10 @@
 //! handshake holds no runner.
 
 use super::hello::Hello;
+use super::ocsp::client::{self, Check};
+use super::ocsp::responder::TIMEOUT;
+use super::sessions::take_stored;
+use super::sigalg;
 use super::stream::{Greeting, Step};
 use super::verify::{self, Failure, Purpose};
 use crate::error_log;
@@ -11,12 +15,14 @@ use crate::modules::static_file::errno_text;
 use crate::request::{Request, Slot};
 use crate::thread::Thread;
 use forebay_conf::error::Level;
+use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// What a step came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Accept {
     /// Requests may come.
     Done,
@@ -24,6 +30,24 @@ pub enum Accept {
     Wait,
     /// It will come to nothing; the log says why.
     Over,
+    /// Something that is not the client's has to be waited for: see [`resume`].
+    Later(Box<Later>),
+}
+
+/// What a handshake waits for besides the client.
+#[derive(Debug)]
+pub enum Later {
+    /// Certificate and key are to be read from files.
+    Files {
+        /// The virtual server.
+        server: usize,
+        /// What the handshake begins with, but for the certificate.
+        config: Arc<ServerConfig>,
+        /// Names of certificates and keys.
+        names: Vec<(Vec<u8>, Vec<u8>)>,
+    },
+    /// Issuers are to be asked about the client's certificate, first of its path.
+    State(Arc<Check>, Vec<CertificateDer<'static>>),
 }
 
 /// What is thought of a client's certificate.
@@ -36,6 +60,8 @@ pub enum Verdict {
     Success,
     /// Not good.
     Failed(Failure),
+    /// Good, but not in force, or nobody says that it is.
+    Refused(&'static str),
 }
 
 /// What a handshake came to.
@@ -47,6 +73,10 @@ pub struct Session {
     pub suite: u16,
     /// Number of the group.
     pub group: u16,
+    /// Number of the algorithm that the server has signed by; 0: it has not.
+    pub sigalg: u16,
+    /// The same of the client.
+    pub client_sigalg: u16,
     /// ALPN.
     pub alpn: Option<Box<[u8]>>,
     /// Name asked for.
@@ -59,8 +89,23 @@ pub struct Session {
     pub peer: Vec<CertificateDer<'static>>,
     /// What is thought of them.
     pub verdict: Verdict,
+    /// Identifier of the session, if somebody wants to know.
+    pub id: Option<Box<[u8]>>,
     /// What the client offered, if somebody wants to know.
     pub hello: Option<Box<Hello>>,
+}
+
+impl Session {
+    /// Gives the session the identifier that OpenSSL would show: what the client has come with (TLS 1.2), what it was
+    /// stored under, and with TLS 1.3 a number in any case.
+    fn identify(&mut self) {
+        if !self.v13 && self.resumed {
+            self.id = self.hello.as_ref().map(|h| h.session_id.as_slice().into());
+        } else if self.v13 && self.id.is_none() {
+            let mut id = [0; 32];
+            self.id = aws_lc_rs::rand::fill(&mut id).is_ok().then(|| Box::from(id));
+        }
+    }
 }
 
 /// Alert `unrecognized_name`.
@@ -89,20 +134,22 @@ pub fn step(t: &Rc<Thread>, req: &mut Request) -> Accept {
                     stream.refuse(t, token, DECODE_ERROR);
                     return fail(req, "SSL_do_handshake() failed (SSL: no ClientHello)");
                 }
-                Ok(Some(Greeting::Hello(hello))) => {
-                    if !choose(t, req, *hello) {
-                        return Accept::Over;
-                    }
-                    continue;
-                }
+                Ok(Some(Greeting::Hello(hello))) => match choose(t, req, *hello) {
+                    Accept::Done => continue,
+                    other => return other,
+                },
                 Ok(None) => return fail(req, "peer closed connection in SSL handshake"),
                 Err(e) => return fail(req, &format!("recv() failed {}", errno_text(e))),
             }
         }
-        return match stream.handshake(t, token) {
+        sigalg::take();
+        take_stored();
+        let stepped = stream.handshake(t, token);
+        let early = stream.early;
+        note_sigalgs(req);
+        return match stepped {
             Step::Read | Step::Write => Accept::Wait,
             Step::Done(agreed) => {
-                let early = stream.early;
                 // Nobody shares it yet.
                 let Some(session) = Rc::get_mut(req.conn.tls.get_or_insert_default()) else {
                     return Accept::Over;
@@ -113,9 +160,11 @@ pub fn step(t: &Rc<Thread>, req: &mut Request) -> Accept {
                 session.alpn = agreed.alpn;
                 session.resumed = agreed.resumed;
                 session.early = early;
+                if session.hello.is_some() {
+                    session.identify();
+                }
                 session.peer = agreed.peer;
-                verify_client(req);
-                Accept::Done
+                verify_client(req)
             }
             Step::Closed => fail(req, "peer closed connection in SSL handshake"),
             Step::Failed(e) => fail(req, &format!("SSL_do_handshake() failed {}", errno_text(e))),
@@ -145,11 +194,57 @@ fn log(req: &Request, level: Level, what: &str) {
     );
 }
 
-/// Chooses the virtual server and begins the handshake with its configuration. `false`: refused.
-fn choose(t: &Rc<Thread>, req: &mut Request, hello: Hello) -> bool {
+/// Keeps what the step that was just made has signed and checked by.
+fn note_sigalgs(req: &mut Request) {
+    let (own, client) = sigalg::take();
+    if let Some(session) = req.conn.tls.as_mut().and_then(Rc::get_mut) {
+        session.sigalg = if own != 0 { own } else { session.sigalg };
+        session.client_sigalg = if client != 0 { client } else { session.client_sigalg };
+        if session.hello.is_some() {
+            let stored = take_stored();
+            session.id = if stored.is_empty() { session.id.take() } else { Some(stored.into()) };
+        }
+    }
+}
+
+/// Does what a handshake waits for. `false`: it came to nothing; the log says why.
+pub async fn resume(t: &Rc<Thread>, req: &mut Request, later: Later) -> bool {
+    match later {
+        Later::Files { server, config: base, names } => {
+            let config = req.conf.config.clone();
+            let loaded = tokio::task::spawn_blocking(move || {
+                let tls = config.http.servers.get(server).and_then(|s| s.tls.as_ref());
+                let gone = || "no certificate".to_owned();
+                tls.ok_or_else(gone)?.load(&names, &config.http.conf_dir, &base)
+            });
+            let loaded = loaded.await.unwrap_or_else(|_| Err("reading a certificate ended".to_owned()));
+            begin(t, req, server, loaded.map_err(|text| (INTERNAL_ERROR, text)))
+        }
+        Later::State(check, path) => {
+            // One limit for all of a chain; what is known in time is kept for the next handshake.
+            let until = std::time::Instant::now() + TIMEOUT;
+            let ran = t.reactor.deadline(until, check.run(&path)).await;
+            let verdict = match ran.unwrap_or_else(|| Err(client::timed_out())) {
+                Ok(()) => Verdict::Success,
+                Err(refusal) => {
+                    if let Some(text) = &refusal.log {
+                        error_log::log_connection(&req.thread, Level::Error, req.conn.number, text, "");
+                    }
+                    Verdict::Refused(refusal.verdict)
+                }
+            };
+            if let Some(session) = req.conn.tls.as_mut().and_then(Rc::get_mut) {
+                session.verdict = verdict;
+            }
+            true
+        }
+    }
+}
+
+/// Chooses the virtual server and begins the handshake with its configuration.
+fn choose(t: &Rc<Thread>, req: &mut Request, hello: Hello) -> Accept {
     let conf = req.conf.clone();
     let http = &conf.config.http;
-    let token = req.conn.wire.token();
     let (mut chosen, mut fallback) = (0, 0);
     if let Some(a) = req.address_in(&conf) {
         (chosen, fallback) = (a.default_server, a.default_server);
@@ -190,14 +285,33 @@ fn choose(t: &Rc<Thread>, req: &mut Request, hello: Hello) -> bool {
             }
             req.slots.fill(Slot::Empty);
             req.arena.clear();
-            tls.with_certificates(&names, &http.conf_dir, config).map_err(|text| (INTERNAL_ERROR, text))
+            match tls.known(&names, config) {
+                Ok(Some(config)) => Ok(config),
+                Ok(None) => {
+                    return Accept::Later(Box::new(Later::Files { server, config: config.clone(), names }));
+                }
+                Err(text) => Err((INTERNAL_ERROR, text)),
+            }
         }
         None => Err((
             INTERNAL_ERROR,
             "no \"ssl_certificate\" is defined in server listening on SSL port".to_owned(),
         )),
     };
-    let record = tls(server).map_or(super::record::MAX_CONTENT, |t| t.record);
+    if begin(t, req, server, config) { Accept::Done } else { Accept::Over }
+}
+
+/// Begins the handshake with a configuration, or refuses it with an alert and a line in the log.
+fn begin(
+    t: &Rc<Thread>,
+    req: &mut Request,
+    server: usize,
+    config: Result<Arc<ServerConfig>, (u8, String)>,
+) -> bool {
+    let conf = req.conf.clone();
+    let token = req.conn.wire.token();
+    let tls = conf.config.http.servers.get(server).and_then(|s| s.tls.as_ref());
+    let record = tls.map_or(super::record::MAX_CONTENT, |t| t.record);
     let made = config.and_then(|c| {
         UnbufferedServerConnection::new(c).map_err(|e| (INTERNAL_ERROR, format!("SSL_new() failed ({e})")))
     });
@@ -235,18 +349,29 @@ fn handshake_server(req: &Request) -> Option<usize> {
     Some(found.filter(|s| tls(*s)).unwrap_or(a.default_server))
 }
 
-fn verify_client(req: &mut Request) {
+/// Judges the client's certificate, but for what its issuer says.
+fn verify_client(req: &mut Request) -> Accept {
     let conf = req.conf.clone();
     let server = handshake_server(req).and_then(|s| conf.config.http.servers.get(s));
-    let Some(trust) = server.and_then(|s| s.tls.as_ref()).and_then(|t| t.trust.as_ref()) else { return };
-    let Some(session) = req.conn.tls.as_mut().and_then(Rc::get_mut) else { return };
+    let Some(tls) = server.and_then(|s| s.tls.as_ref()) else { return Accept::Done };
+    let Some(trust) = tls.trust.as_ref() else { return Accept::Done };
+    let Some(session) = req.conn.tls.as_mut().and_then(Rc::get_mut) else { return Accept::Done };
     if session.peer.is_empty() {
-        return;
+        return Accept::Done;
     }
-    session.verdict = match trust.verify(&session.peer, Purpose::Client, verify::now()) {
-        Ok(()) => Verdict::Success,
-        Err(f) => Verdict::Failed(f),
-    };
+    session.verdict = match &tls.ocsp {
+        None => trust.verify(&session.peer, Purpose::Client, verify::now()),
+        Some(check) => match trust.path(&session.peer, Purpose::Client, verify::now()) {
+            Ok(path) => {
+                // Until its issuer has said something it is good for nothing.
+                session.verdict = Verdict::Refused(client::REQUEST_FAILED);
+                return Accept::Later(Box::new(Later::State(check.clone(), path)));
+            }
+            Err(f) => Err(f),
+        },
+    }
+    .map_or_else(Verdict::Failed, |()| Verdict::Success);
+    Accept::Done
 }
 
 /// What a request on this connection is answered with before anything looks at it (nginx: errors 421, 495, 496
@@ -272,6 +397,15 @@ pub fn judge(req: &mut Request) -> Option<u16> {
         );
         return Some(421);
     }
+    // A client may come without a name, and then ask for a server that trusts others than the one that has judged
+    // its certificate. Unlike nginx, which believes that judgement.
+    if session.verdict != Verdict::None
+        && let Some(judge) = handshake_server(req).filter(|s| *s != req.server)
+        && !conf.config.http.servers.get(judge).and_then(|s| s.tls.as_ref()).is_some_and(|j| j.judges_as(tls))
+    {
+        req.log(Level::Info, "client certificate was judged by a server that trusts others");
+        return Some(421);
+    }
     match session.verdict {
         Verdict::Success => None,
         Verdict::None if tls.verify_client != VerifyClient::On => None,
@@ -283,6 +417,10 @@ pub fn judge(req: &mut Request) -> Option<u16> {
         Verdict::Failed(f) => {
             let text = format!("client SSL certificate verify error: ({}:{})", f.0, f.text());
             req.log(Level::Info, &text);
+            Some(495)
+        }
+        Verdict::Refused(what) => {
+            req.log(Level::Info, &format!("client SSL certificate verify error: {what}"));
             Some(495)
         }
     }

@@ -54,16 +54,24 @@ impl Wanted {
         foldhash::fast::FixedState::default().hash_one(parts) | 1
     }
 
-    /// Begins a connection.
+    /// Begins a connection. Certificates whose names have variables are read on the blocking pool.
     ///
     /// # Errors
     /// What is to be logged.
-    pub fn begin(&self, req: &Request) -> Result<UnbufferedClientConnection, String> {
+    pub async fn begin(&self, req: &Request) -> Result<UnbufferedClientConnection, String> {
         let config = match &self.files {
             Some((cert, _)) if cert.is_empty() => self.tls.config.clone(),
             Some(files) => {
-                let base = &req.conf.config.http.conf_dir;
-                let key = certified_files(files, base, &self.tls.passwords, Some(&self.tls.cached))?;
+                let key = match self.tls.cached.of_files(files) {
+                    Some(key) => key,
+                    None => {
+                        let (tls, files) = (self.tls.clone(), files.clone());
+                        let base = req.conf.config.http.conf_dir.clone();
+                        let work = move || certified_files(&files, &base, &tls.passwords, Some(&tls.cached));
+                        let loaded = tokio::task::spawn_blocking(work).await;
+                        loaded.map_err(|_| "reading a certificate ended".to_owned())??
+                    }
+                };
                 let mut config = ClientConfig::clone(&self.tls.config);
                 config.client_auth_cert_resolver = Arc::new(Presents(Some(key)));
                 Arc::new(config)

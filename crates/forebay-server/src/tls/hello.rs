@@ -23,6 +23,8 @@ pub struct Hello {
     pub v12: bool,
     /// Data before the end of the handshake is announced.
     pub early_data: bool,
+    /// The session that is to be resumed (TLS 1.2).
+    pub session_id: Vec<u8>,
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -92,8 +94,9 @@ fn body_of(body: &[u8]) -> Option<Hello> {
     let mut r = Reader(body);
     let version = r.short()?;
     r.take(32)?;
-    r.list8()?;
-    let mut hello = Hello { ciphers: shorts(r.list16()?), v12: version >= 0x0303, ..Hello::default() };
+    let session_id = r.list8()?.to_vec();
+    let ciphers = shorts(r.list16()?);
+    let mut hello = Hello { ciphers, v12: version >= 0x0303, session_id, ..Hello::default() };
     r.list8()?;
     if r.0.is_empty() {
         return Some(hello);

@@ -1,6 +1,7 @@
 //! Certificates and private keys from PEM text (RFC 7468), with passwords: PKCS#8 (RFC 5958, RFC 8018) and
 //! OpenSSL's older form (`Proc-Type: 4,ENCRYPTED`).
 
+use super::der::Der;
 use aws_lc_rs::cipher::{
     AES_128, AES_192, AES_256, Algorithm, DecryptionContext, PaddedBlockDecryptingKey, UnboundCipherKey,
 };
@@ -134,38 +135,6 @@ pub fn private_key(
 /// leave that.
 fn sequence(der: &[u8]) -> bool {
     der.first() == Some(&0x30) && first_element(der).is_some_and(|e| e.len() == der.len())
-}
-
-/// Just enough DER to read the parameters of an encrypted key.
-struct Der<'a>(&'a [u8]);
-
-impl<'a> Der<'a> {
-    /// Tag and contents of the next element.
-    fn next(&mut self) -> Option<(u8, &'a [u8])> {
-        let (&tag, rest) = self.0.split_first()?;
-        let (&first, rest) = rest.split_first()?;
-        let (len, rest) = if first < 0x80 {
-            (usize::from(first), rest)
-        } else {
-            let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-            if bytes.len() > 4 {
-                return None;
-            }
-            (bytes.iter().fold(0usize, |n, b| n << 8 | usize::from(*b)), rest)
-        };
-        let (contents, rest) = rest.split_at_checked(len)?;
-        self.0 = rest;
-        Some((tag, contents))
-    }
-
-    fn expect(&mut self, tag: u8) -> Option<&'a [u8]> {
-        self.next().filter(|(t, _)| *t == tag).map(|(_, contents)| contents)
-    }
-
-    fn number(&mut self) -> Option<u32> {
-        let bytes = self.expect(2)?;
-        (bytes.len() <= 4).then(|| bytes.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
-    }
 }
 
 const PBES2: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 5, 13];

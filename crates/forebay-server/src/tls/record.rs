@@ -25,7 +25,7 @@ const TAG: usize = 16;
 /// Most that is put before and behind the content of a record, bytes.
 pub const OVERHEAD: usize = HEADER + 8 + 1 + TAG;
 
-/// Records after which the keys must change: AES-GCM wears out (RFC 8446, section 5.5).
+/// Records after which the keys must change: AES-GCM wears out, ChaCha20-Poly1305 does not (RFC 8446, section 5.5).
 const WORN: u64 = 1 << 24;
 
 /// Why a record cannot be read or written.
@@ -56,6 +56,8 @@ pub struct Half {
     iv: [u8; 12],
     seq: u64,
     form: Form,
+    /// Records after which the key has to change.
+    worn: u64,
 }
 
 impl std::fmt::Debug for Half {
@@ -84,6 +86,7 @@ impl Half {
             iv: iv.as_ref().try_into().ok()?,
             seq,
             form,
+            worn: if gcm { WORN } else { u64::MAX },
         })
     }
 
@@ -104,7 +107,7 @@ impl Half {
 
     /// The keys should be changed before much more is sent.
     pub fn worn(&self) -> bool {
-        self.seq >= WORN
+        self.seq >= self.worn
     }
 
     fn nonce(&self) -> [u8; 12] {
@@ -195,6 +198,8 @@ impl Half {
         let body = record.len().checked_sub(at + TAG).ok_or(Broken::BadMac)?;
         let (nonce, aad, aad_len) = match self.form {
             Form::V13 if kind != DATA => return Err(Broken::Malformed),
+            // RFC 8446, section 5.2.
+            Form::V13 if record.len() > HEADER + MAX_CONTENT + 256 => return Err(Broken::Overflow),
             Form::V13 => {
                 let mut aad = [0; 13];
                 aad[..HEADER].copy_from_slice(&header);
@@ -277,6 +282,27 @@ mod tests {
                 let (kind, at) = rx.open(&mut b).unwrap();
                 assert_eq!((kind, &b[at]), (HANDSHAKE, content.as_slice()), "{n} {v13}");
             }
+        }
+    }
+
+    #[test]
+    fn only_keys_that_wear_out_are_worn() {
+        let half = |secrets: fn() -> _, seq| Half::new((seq, secrets()), false).unwrap();
+        assert!(!half(gcm, WORN - 1).worn() && half(gcm, WORN).worn());
+        // TLS 1.2 cannot change keys: a connection that needs not end goes on.
+        assert!(!half(chacha, WORN).worn());
+        let mut last = half(chacha, u64::MAX);
+        let mut record = vec![0; last.sealed_len(1)];
+        assert_eq!(last.seal(DATA, b"x", &mut record), Err(Broken::Overflow), "no nonce twice");
+    }
+
+    #[test]
+    fn records_of_tls13_have_a_bound_of_their_own() {
+        for (n, wanted) in [(MAX_CONTENT + 256, Broken::BadMac), (MAX_CONTENT + 257, Broken::Overflow)] {
+            let (_, mut rx) = pair(gcm, true);
+            let mut record = vec![0; HEADER + n];
+            record[..HEADER].copy_from_slice(&[DATA, 3, 3, (n >> 8) as u8, n as u8]);
+            assert_eq!(rx.open(&mut record), Err(wanted), "{n}");
         }
     }
 

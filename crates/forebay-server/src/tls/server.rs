@@ -2,11 +2,16 @@
 //! of clients. Made once a configuration from `modules/ssl.rs`.
 
 use super::ciphers;
+use super::ocsp::client::Check;
+use super::ocsp::message::Subject;
+use super::ocsp::responder::{Names, Responder};
+use super::ocsp::staple::Stapling;
 use super::pem::{self, KeyError};
 use super::sessions::{self, Stored, TicketKey, Tickets};
-use super::verify::Trust;
+use super::verify::{self, Trust};
 use crate::config::Scope;
-use crate::modules::ssl::{Name, Preference, SessionCache, Settings, VerifyClient, bio_failed};
+use crate::modules::ssl::{Name, Ocsp, Preference, SessionCache, Settings, VerifyClient, bio_failed};
+use crate::resolver::Resolver;
 use forebay_conf::error::{Error, Level};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -29,7 +34,7 @@ pub struct ServerTls {
     /// Names of certificate and key that have to be evaluated for each connection.
     pub dynamic: Vec<(Name, Name)>,
     /// Certificates that were loaded before such a connection, by name.
-    pub loaded: Option<Loaded>,
+    pub loaded: Option<Arc<Loaded>>,
     /// Passwords of keys that are loaded later.
     pub passwords: Arc<Vec<Zeroizing<Vec<u8>>>>,
     /// `ssl_verify_client`.
@@ -42,6 +47,8 @@ pub struct ServerTls {
     pub record: usize,
     /// Certificates that are presented.
     pub presented: Arc<Presented>,
+    /// `ssl_ocsp`.
+    pub ocsp: Option<Arc<Check>>,
 }
 
 /// Certificates with keys, of which the client's abilities choose one.
@@ -51,6 +58,10 @@ pub struct Presented(pub Vec<RwLock<Arc<CertifiedKey>>>);
 impl Presented {
     fn new(keys: Vec<Arc<CertifiedKey>>) -> Presented {
         Presented(keys.into_iter().map(RwLock::new).collect())
+    }
+
+    fn get(&self, i: usize) -> Option<Arc<CertifiedKey>> {
+        self.0.get(i).map(|k| k.read().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     /// Staples an OCSP response to a certificate from now on.
@@ -70,11 +81,11 @@ impl ResolvesServerCert for Presented {
         if let [only] = self.0.as_slice() {
             return Some(get(only));
         }
-        // The client's order of preference decides.
-        hello
-            .signature_schemes()
-            .iter()
-            .find_map(|scheme| self.0.iter().map(get).find(|k| k.key.choose_scheme(&[*scheme]).is_some()))
+        // The client's order of preference decides. Where nothing fits, rustls says so in the right words.
+        let mut schemes = hello.signature_schemes().iter();
+        let fitting = schemes
+            .find_map(|scheme| self.0.iter().map(get).find(|k| k.key.choose_scheme(&[*scheme]).is_some()));
+        fitting.or_else(|| self.0.first().map(get))
     }
 }
 
@@ -103,6 +114,11 @@ impl Loaded {
             valid: Duration::from_secs(valid),
             map: Default::default(),
         }
+    }
+
+    /// Certificate and key that were loaded from these files.
+    pub fn of_files(&self, files: &(Vec<u8>, Vec<u8>)) -> Option<Arc<CertifiedKey>> {
+        self.get(&id(files))
     }
 
     fn get(&self, name: &[u8]) -> Option<Arc<CertifiedKey>> {
@@ -138,6 +154,11 @@ fn text_of(
     }
 }
 
+/// OpenSSL's name for a plain file.
+fn without_store(key: &[u8]) -> &[u8] {
+    key.strip_prefix(b"store:file:".as_slice()).unwrap_or(key)
+}
+
 /// How messages call a certificate.
 fn shown(name: &[u8], path: &Path) -> String {
     if name.starts_with(b"data:") { "data:".to_owned() } else { path.display().to_string() }
@@ -159,7 +180,7 @@ pub fn certified(
              routines::no start line:Expecting: TRUSTED CERTIFICATE)"
         ));
     };
-    let public = super::verify::public_key(leaf).ok_or_else(|| {
+    let public = verify::public_key(leaf).ok_or_else(|| {
         format!("cannot load certificate \"{cert_name}\": PEM_read_bio_X509_AUX() failed (SSL: error:04800064:PEM routines::bad base64 decode)")
     })?;
     let der = pem::private_key(key, passwords).map_err(|e| {
@@ -183,7 +204,7 @@ pub fn certified(
              values mismatch)"
         ));
     }
-    Ok(CertifiedKey::new(chain, key))
+    Ok(CertifiedKey::new(chain, super::sigalg::noting(key)))
 }
 
 /// Loads certificates for the servers of one configuration, each once.
@@ -192,12 +213,64 @@ pub struct Loader {
     keys: HashMap<(Vec<u8>, Vec<u8>), Arc<CertifiedKey>>,
     /// Files that were read.
     pub paths: Vec<std::path::PathBuf>,
+    /// What is to be asked about the certificates.
+    pub staplings: Vec<Stapling>,
 }
 
 impl Loader {
-    fn warn_once(&self, text: &str, cx: &mut Scope<'_>) {
-        if !cx.warnings.iter().any(|w| w.message == text) {
-            cx.warnings.push(Error { level: Level::Warn, ..crate::config::plain(text) });
+    /// Arranges that a certificate is asked about (nginx: ssl_stapling). What stands against it is a warning.
+    fn staple(
+        &mut self,
+        s: &Settings,
+        (name, at): (&Name, usize),
+        presented: &Arc<Presented>,
+        resolver: Option<&Arc<Resolver>>,
+        cx: &mut Scope<'_>,
+    ) {
+        let Some(key) = presented.get(at) else { return };
+        let Some(cert) = key.cert.first() else { return };
+        let file = shown(&name.text, &cx.conf_path(&name.text));
+        let trusted = [s.client_certificate.0.as_slice(), s.trusted_certificate.0.as_slice()].concat();
+        let chain = key.cert.get(1..).unwrap_or_default();
+        let made = (|| {
+            let issuer = verify::issuer(cert, chain.iter().chain(&trusted))
+                .ok_or(format!("issuer certificate not found for certificate \"{file}\""))?;
+            let url = match &s.stapling_responder {
+                Some(url) => url.0.clone(),
+                None => verify::responder(cert)
+                    .ok_or(format!("no OCSP responder URL in the certificate \"{file}\""))?,
+            };
+            let responder =
+                Responder::parse(&url).map_err(|e| format!("{e} in the certificate \"{file}\""))?;
+            Ok((issuer.clone(), responder))
+        })();
+        let (issuer, responder) = match made {
+            Ok(made) => made,
+            Err(text) => {
+                let text: String = text;
+                let text = format!("\"ssl_stapling\" ignored, {text}");
+                if !cx.warnings.iter().any(|w| w.message == text) {
+                    cx.warnings.push(Error { level: Level::Warn, ..crate::config::plain(&text) });
+                }
+                return;
+            }
+        };
+        let verified = s.stapling_verify;
+        let trust = || Trust::new(trusted.clone(), Vec::new(), Vec::new(), MAX_DEPTH);
+        let stapling = Stapling {
+            subject: Subject { cert: cert.clone(), issuer },
+            chain: chain.to_vec(),
+            signers: if verified { Vec::new() } else { [chain, &trusted].concat() },
+            trust: verified.then(|| Arc::new(trust())),
+            responder,
+            names: resolver.map_or(Names::System, |r| Names::Resolver(Some(r.clone()))),
+            file,
+            slots: vec![(presented.clone(), at)],
+        };
+        let wanted = stapling.key();
+        match self.staplings.iter_mut().find(|other| other.key() == wanted) {
+            Some(same) => same.slots.extend(stapling.slots),
+            None => self.staplings.push(stapling),
         }
     }
 
@@ -216,7 +289,7 @@ impl Loader {
         if let Some(k) = self.keys.get(&names) {
             return Ok(k.clone());
         }
-        let key_text = key.text.strip_prefix(b"store:file:".as_slice()).unwrap_or(&key.text);
+        let key_text = without_store(&key.text);
         if key_text.starts_with(b"engine:") || key_text.starts_with(b"store:") {
             let text = String::from_utf8_lossy(&key.text).into_owned();
             return Err(
@@ -256,7 +329,12 @@ impl Loader {
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn server(&mut self, s: &Settings, cx: &mut Scope<'_>) -> Result<Option<ServerTls>, Error> {
+    pub fn server(
+        &mut self,
+        s: &Settings,
+        resolver: Option<&Arc<Resolver>>,
+        cx: &mut Scope<'_>,
+    ) -> Result<Option<ServerTls>, Error> {
         let mut certificates = s.certificate.0.clone();
         let mut keys = s.certificate_key.0.clone();
         if certificates.is_empty() && !s.reject_handshake {
@@ -265,7 +343,7 @@ impl Loader {
         if let (Some(c), Some(k)) = (&s.conf_command.certificate, &s.conf_command.key) {
             (certificates, keys) = (vec![c.clone()], vec![k.clone()]);
         }
-        let mut presented = Vec::new();
+        let mut loaded: Vec<(&Name, Arc<CertifiedKey>)> = Vec::new();
         let mut dynamic = Vec::new();
         for (i, cert) in certificates.iter().enumerate() {
             let Some(key) = keys.get(i) else {
@@ -275,15 +353,14 @@ impl Loader {
                 );
             };
             if cert.template.as_const().is_some() && key.template.as_const().is_some() {
-                presented.push(self.load(cert, key, &s.password_file.0, cx)?);
+                let made = self.load(cert, key, &s.password_file.0, cx)?;
+                loaded.retain(|(_, other)| !same_kind(other, &made));
+                loaded.push((cert, made));
             } else {
                 dynamic.push((cert.clone(), key.clone()));
             }
         }
-        if s.stapling && s.stapling_file.0.is_empty() {
-            let text = "\"ssl_stapling\" ignored: responders are not asked yet, only \"ssl_stapling_file\" is stapled";
-            self.warn_once(text, cx);
-        }
+        let (fixed, mut presented): (Vec<_>, Vec<_>) = loaded.into_iter().unzip();
         if s.stapling && !s.stapling_file.0.is_empty() {
             for k in &mut presented {
                 let mut with = CertifiedKey::clone(k);
@@ -293,12 +370,18 @@ impl Loader {
         }
         let context = context(s, &presented, &dynamic);
         let presented = Arc::new(Presented::new(presented));
+        if s.stapling && s.stapling_file.0.is_empty() {
+            for (at, name) in fixed.into_iter().enumerate() {
+                self.staple(s, (name, at), &presented, resolver, cx);
+            }
+        }
         let trust = trust(s, cx)?;
+        let ocsp = check(s, resolver)?;
         let config = config(s, presented.clone(), trust.as_deref(), context).map_err(|m| {
             let place = certificates.first().map(|c| c.place.clone());
             place.map_or_else(|| crate::config::plain(&m), |p| Error { message: m.clone(), ..p })
         })?;
-        let loaded = s.certificate_cache.0.map(Loaded::of);
+        let loaded = s.certificate_cache.0.map(Loaded::of).map(Arc::new);
         let mut with_h2 = ServerConfig::clone(&config);
         with_h2.alpn_protocols.insert(0, b"h2".to_vec());
         let by_client = |c: &ServerConfig| {
@@ -319,8 +402,32 @@ impl Loader {
             reject: s.reject_handshake,
             record: (s.buffer_size.0 as usize).clamp(256, super::record::MAX_CONTENT),
             presented,
+            ocsp,
         }))
     }
+}
+
+/// Longest chain behind a certificate that is asked about.
+const MAX_DEPTH: usize = 9;
+
+/// What is asked about clients' certificates.
+fn check(s: &Settings, resolver: Option<&Arc<Resolver>>) -> Result<Option<Arc<Check>>, Error> {
+    if s.ocsp == Ocsp::Off {
+        return Ok(None);
+    }
+    if s.verify_client == VerifyClient::OptionalNoCa {
+        let text = "\"ssl_ocsp\" is incompatible with \"ssl_verify_client optional_no_ca\"";
+        return Err(crate::config::plain(text));
+    }
+    let found = |url: &[u8]| Responder::parse(url).and_then(Responder::found);
+    let responder = s.ocsp_responder.as_ref().map(|u| found(&u.0)).transpose();
+    let responder = responder.map_err(|e| crate::config::plain(&format!("{e} in \"ssl_ocsp_responder\"")))?;
+    Ok(Some(Arc::new(Check {
+        all: s.ocsp == Ocsp::On,
+        responder,
+        cache: s.ocsp_cache.0.clone(),
+        names: Names::Resolver(resolver.cloned()),
+    })))
 }
 
 fn trust(s: &Settings, _cx: &mut Scope<'_>) -> Result<Option<Arc<Trust>>, Error> {
@@ -446,27 +553,83 @@ impl ServerTls {
         }
     }
 
+    /// Whether certificates of clients are judged here as there.
+    pub fn judges_as(&self, other: &ServerTls) -> bool {
+        let trust = |s: &ServerTls| s.trust.as_ref().map(|t| t.fingerprint());
+        trust(self) == trust(other) && self.ocsp.as_ref().map(|c| c.all) == other.ocsp.as_ref().map(|c| c.all)
+    }
+
     /// The configuration for a connection whose certificate depends on it; `names` are evaluated already.
+    /// `Ok(None)`: files would have to be read.
     ///
     /// # Errors
     /// What is to be logged.
-    pub fn with_certificates(
+    pub fn known(
+        &self,
+        names: &[(Vec<u8>, Vec<u8>)],
+        config: &ServerConfig,
+    ) -> Result<Option<Arc<ServerConfig>>, String> {
+        let mut keys = Vec::new();
+        for files in names {
+            match self.loaded.as_ref().and_then(|l| l.of_files(files)) {
+                Some(key) => keys.push(key),
+                None if is_inline(files) => {
+                    keys.push(certified_files(
+                        files,
+                        Path::new(""),
+                        &self.passwords,
+                        self.loaded.as_deref(),
+                    )?);
+                }
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(self.presenting(keys, config)))
+    }
+
+    /// As [`ServerTls::known`]; reads the files, found below `base`, which blocks.
+    ///
+    /// # Errors
+    /// What is to be logged.
+    pub fn load(
         &self,
         names: &[(Vec<u8>, Vec<u8>)],
         base: &Path,
         config: &ServerConfig,
     ) -> Result<Arc<ServerConfig>, String> {
+        let load = |files| certified_files(files, base, &self.passwords, self.loaded.as_deref());
+        let keys = names.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+        Ok(self.presenting(keys, config))
+    }
+
+    fn presenting(&self, loaded: Vec<Arc<CertifiedKey>>, config: &ServerConfig) -> Arc<ServerConfig> {
         let mut keys: Vec<Arc<CertifiedKey>> = Vec::new();
         for k in &self.presented.0 {
             keys.push(k.read().unwrap_or_else(PoisonError::into_inner).clone());
         }
-        for files in names {
-            keys.push(certified_files(files, base, &self.passwords, self.loaded.as_ref())?);
+        for key in loaded {
+            keys.retain(|other| !same_kind(other, &key));
+            keys.push(key);
         }
         let mut config = config.clone();
         config.cert_resolver = Arc::new(Presented::new(keys));
-        Ok(Arc::new(config))
+        Arc::new(config)
     }
+}
+
+/// Whether two certificates have keys of one kind: the later one takes the place of the other, as in OpenSSL.
+fn same_kind(a: &CertifiedKey, b: &CertifiedKey) -> bool {
+    a.key.algorithm() == b.key.algorithm()
+}
+
+/// What a pair of files is kept under.
+fn id((cert, key): &(Vec<u8>, Vec<u8>)) -> Vec<u8> {
+    [cert.as_slice(), b"\0", key].concat()
+}
+
+/// Whether certificate and key are no files.
+fn is_inline((cert, key): &(Vec<u8>, Vec<u8>)) -> bool {
+    cert.starts_with(b"data:") && key.starts_with(b"data:")
 }
 
 /// Loads certificate and key by names that were evaluated, found below `base`.
@@ -479,8 +642,8 @@ pub fn certified_files(
     passwords: &[Zeroizing<Vec<u8>>],
     cache: Option<&Loaded>,
 ) -> Result<Arc<CertifiedKey>, String> {
-    let (cert, key) = files;
-    let id = [cert.as_slice(), b"\0", key].concat();
+    let (cert, key) = (files.0.as_slice(), without_store(&files.1));
+    let id = id(files);
     if let Some(k) = cache.and_then(|c| c.get(&id)) {
         return Ok(k);
     }

@@ -54,7 +54,8 @@ impl Sessions {
         lock(&self.shards[i])
     }
 
-    fn put(&self, key: Vec<u8>, value: Vec<u8>, life: Duration) -> bool {
+    /// Keeps something for a time. `false`: it is too large.
+    pub(super) fn put(&self, key: Vec<u8>, value: Vec<u8>, life: Duration) -> bool {
         let mut shard = self.shard(&key);
         let size = key.len() * 2 + value.len() + OVERHEAD;
         if size > self.max {
@@ -79,7 +80,8 @@ impl Sessions {
         true
     }
 
-    fn get(&self, key: &[u8], take: bool) -> Option<Vec<u8>> {
+    /// What is kept under a key; `take`: from now on no more.
+    pub(super) fn get(&self, key: &[u8], take: bool) -> Option<Vec<u8>> {
         let mut shard = self.shard(key);
         let (until, value) = shard.map.get(key)?;
         let found = (Instant::now() < *until).then(|| value.to_vec());
@@ -117,6 +119,16 @@ pub fn context<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Context {
     out
 }
 
+thread_local! {
+    static STORED: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// Identifier of the session that this thread has stored since the last call, empty if none: rustls does not tell
+/// by itself (nginx: $ssl_session_id).
+pub fn take_stored() -> Vec<u8> {
+    STORED.take()
+}
+
 /// A store as one server sees it.
 #[derive(Debug)]
 pub struct Stored {
@@ -136,6 +148,7 @@ impl Stored {
 
 impl StoresServerSessions for Stored {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        STORED.replace(key.clone());
         self.sessions.put(self.key(&key), value, self.timeout)
     }
     fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
@@ -218,6 +231,9 @@ fn own_key(life: Duration) -> Option<Arc<TicketKey>> {
     Some(key)
 }
 
+/// Tickets are filled up to a multiple of this, bytes, so that their length tells little about the session.
+const PADDING: usize = 64;
+
 /// Tickets of one server.
 #[derive(Debug)]
 pub struct Tickets {
@@ -237,9 +253,11 @@ impl Tickets {
     fn seal(&self, key: &TicketKey, plain: &[u8]) -> Option<Vec<u8>> {
         let mut nonce = [0; 12];
         rand::fill(&mut nonce).ok()?;
-        let mut body = Vec::with_capacity(8 + plain.len() + 16);
+        let mut body = Vec::with_capacity(8 + 2 + plain.len() + PADDING + 16);
         body.extend_from_slice(&unix().to_be_bytes());
+        body.extend_from_slice(&u16::try_from(plain.len()).ok()?.to_be_bytes());
         body.extend_from_slice(plain);
+        body.resize(body.len().next_multiple_of(PADDING), 0);
         let aad = Aad::from(self.context);
         key.key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut body).ok()?;
         Some([key.name.as_slice(), &nonce, &body].concat())
@@ -251,6 +269,8 @@ impl Tickets {
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let plain = key.key.open_in_place(nonce, Aad::from(self.context), &mut body).ok()?;
         let (made, plain) = plain.split_at_checked(8)?;
+        let (len, plain) = plain.split_at_checked(2)?;
+        let plain = plain.get(..usize::from(u16::from_be_bytes(len.try_into().ok()?)))?;
         let age = unix().saturating_sub(u64::from_be_bytes(made.try_into().ok()?));
         (age <= self.timeout.as_secs()).then(|| plain.to_vec())
     }

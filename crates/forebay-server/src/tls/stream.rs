@@ -25,6 +25,9 @@ const MAX_FLIGHT: usize = 256 * 1024;
 /// Records in a row that carry nothing (OpenSSL has the same limit).
 const MAX_EMPTY: u32 = 32;
 
+/// Changes of keys that are asked for while no answer can leave.
+const MAX_UNSENT: u32 = 32;
+
 /// Buffers of a thread, for whichever connection has its turn.
 #[derive(Debug, Default)]
 pub struct Scratch {
@@ -64,6 +67,8 @@ struct Traffic {
     kernel: Kernel,
     v13: bool,
     empty: u32,
+    /// Answers to changes of keys that have not left.
+    unsent: u32,
 }
 
 /// What a handshake agreed on.
@@ -334,7 +339,7 @@ impl Stream {
         if self.partial.is_empty() {
             self.partial = Vec::new();
         }
-        self.state = State::Traffic(Box::new(Traffic { tx, rx, kernel, v13, empty: 0 }));
+        self.state = State::Traffic(Box::new(Traffic { tx, rx, kernel, v13, empty: 0, unsent: 0 }));
         Some(agreed)
     }
 
@@ -396,6 +401,10 @@ impl Stream {
                 self.partial.extend_from_slice(input.get(used..).unwrap_or_default());
             }
             if out.len() > begin {
+                if !self.owed.is_empty() {
+                    // An answer to a change of keys does not wait until something else is sent.
+                    let _ = self.flush(t, token, SendFlags::NOSIGNAL);
+                }
                 return Ok(out.len() - begin);
             }
             match got {
@@ -706,6 +715,11 @@ impl Traffic {
                     };
                     self.rx = secrets.ok().and_then(|s| Half::new(s, true)).ok_or(Broken::Malformed)?;
                     if *wanted == 1 {
+                        // Whoever never reads must not make answers pile up.
+                        self.unsent = if owed.is_empty() { 1 } else { self.unsent + 1 };
+                        if self.unsent > MAX_UNSENT {
+                            return Err(Broken::Overflow);
+                        }
                         self.update(owed)?;
                     }
                 }

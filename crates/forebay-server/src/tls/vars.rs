@@ -27,7 +27,7 @@ pub const VARIABLES: &[Row] = rows! {
     "ssl_protocol" => |r, o| of(r, o, |s, o| text(o, if s.v13 { "TLSv1.3" } else { "TLSv1.2" })),
     "ssl_server_name" => |r, o| of(r, o, |s, o| s.name.as_ref().is_some_and(|n| { o.extend_from_slice(n); true })),
     "ssl_session_reused" => |r, o| of(r, o, |s, o| text(o, if s.resumed { "r" } else { "." })),
-    "ssl_session_id" => |_, _| Ok(false),
+    "ssl_session_id" => |r, o| of(r, o, |s, o| s.id.as_ref().is_some_and(|id| hex(id, false, o))),
     "ssl_early_data" => |r, o| { let first = r.conn.requests == 1; of(r, o, |s, o| s.early && first && text(o, "1")) },
     "ssl_ech_status" => |r, o| of(r, o, |_, o| text(o, "NOT_CONFIGURED")),
     "ssl_ech_outer_server_name" => |_, _| Ok(false),
@@ -35,6 +35,7 @@ pub const VARIABLES: &[Row] = rows! {
         Verdict::None => text(o, "NONE"),
         Verdict::Success => text(o, "SUCCESS"),
         Verdict::Failed(f) => text(o, "FAILED:") && text(o, f.text()),
+        Verdict::Refused(what) => text(o, "FAILED:") && text(o, what),
     }),
     "ssl_client_raw_cert" => |r, o| of(r, o, pem),
     "ssl_client_cert" => |r, o| of(r, o, |s, o| {
@@ -76,8 +77,8 @@ pub const VARIABLES: &[Row] = rows! {
     "ssl_client_fingerprint" => |r, o| of(r, o, |s, o| s.peer.first().is_some_and(|c| {
         hex(digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, c).as_ref(), false, o)
     })),
-    "ssl_client_sigalg" => |_, _| Ok(false),
-    "ssl_sigalg" => |_, _| Ok(false),
+    "ssl_client_sigalg" => |r, o| of(r, o, |s, o| sigalg(s.client_sigalg, o)),
+    "ssl_sigalg" => |r, o| of(r, o, |s, o| sigalg(s.sigalg, o)),
     "ssl_client_v_start" => |r, o| with_cert(r, o, |c, o| time(c.validity().not_before.timestamp(), o)),
     "ssl_client_v_end" => |r, o| with_cert(r, o, |c, o| time(c.validity().not_after.timestamp(), o)),
     "ssl_client_v_remain" => |r, o| with_cert(r, o, |c, o| {
@@ -112,6 +113,13 @@ fn hex(bytes: &[u8], upper: bool, out: &mut Vec<u8>) -> bool {
         out.extend_from_slice(pair.as_bytes());
     }
     true
+}
+
+fn sigalg(number: u16, out: &mut Vec<u8>) -> bool {
+    match ciphers::sigalg_name(number) {
+        Some(name) => text(out, name),
+        None => number != 0 && text(out, &format!("0x{number:04x}")),
+    }
 }
 
 /// Names where they are known, numbers where not; values that only keep servers honest are left out (RFC 8701).

@@ -2,11 +2,14 @@
 //! certificates are taken, a chain ends in a trusted self-signed certificate, failures have OpenSSL's numbers
 //! and words, which `$ssl_client_verify` and the error log show. Whatever is not understood fails.
 
+use super::constraints;
+use super::crl::Lists;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use std::collections::HashMap;
 use std::sync::Arc;
 use x509_parser::prelude::*;
 
@@ -35,6 +38,12 @@ impl Failure {
             25 => "path length constraint exceeded",
             26 => "unsuitable certificate purpose",
             34 => "unhandled critical extension",
+            35 => "key usage does not include CRL signing",
+            36 => "unhandled critical CRL extension",
+            44 => "different CRL scope",
+            47 => "permitted subtree violation",
+            48 => "excluded subtree violation",
+            51 => "unsupported name constraint type",
             62 => "hostname mismatch",
             79 => "invalid CA certificate",
             _ => "application verification failure",
@@ -68,6 +77,38 @@ pub fn validity(der: &[u8]) -> Option<(i64, i64)> {
 
 fn algorithms() -> WebPkiSupportedAlgorithms {
     rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms
+}
+
+/// Where a certificate says that its state is told (RFC 5280, section 4.2.2.1): the first URL of a responder.
+pub fn responder(der: &[u8]) -> Option<Vec<u8>> {
+    let cert = parse(der)?;
+    cert.extensions().iter().find_map(|e| match e.parsed_extension() {
+        ParsedExtension::AuthorityInfoAccess(a) => a.accessdescs.iter().find_map(|d| {
+            let named = d.access_method.to_id_string() == "1.3.6.1.5.5.7.48.1";
+            match &d.access_location {
+                GeneralName::URI(u) if named => Some(u.as_bytes().to_vec()),
+                _ => None,
+            }
+        }),
+        _ => None,
+    })
+}
+
+/// Who among `known` has made a certificate.
+pub fn issuer<'a>(
+    der: &[u8],
+    known: impl Iterator<Item = &'a CertificateDer<'static>>,
+) -> Option<&'a CertificateDer<'static>> {
+    let cert = parse(der)?;
+    let mut known = known;
+    known.find(|c| {
+        parse(c).is_some_and(|c| {
+            c.subject().as_raw() == cert.issuer().as_raw()
+                && key_ids_fit(&cert, &c)
+                && signed_by(cert.as_raw(), c.public_key())
+                && c.as_raw() != cert.as_raw()
+        })
+    })
 }
 
 /// Contents of the first element with a tag, and what follows it.
@@ -110,10 +151,15 @@ pub fn signed_by(der: &[u8], issuer_key: &SubjectPublicKeyInfo<'_>) -> bool {
 #[derive(Debug)]
 pub struct Trust {
     anchors: Vec<CertificateDer<'static>>,
+    /// Where they stand, by their subjects: a system's list has more than a hundred, of which a chain needs one.
+    by_subject: HashMap<Vec<u8>, Vec<usize>>,
     /// Names that clients are told to have certificates of.
     hints: Vec<DistinguishedName>,
-    crls: Vec<Vec<u8>>,
+    crls: Lists,
+    /// There are lists, even if none can be read.
+    has_crls: bool,
     depth: usize,
+    fingerprint: [u8; 32],
 }
 
 /// What a certificate is for.
@@ -123,10 +169,15 @@ pub enum Purpose {
     Client,
     /// To speak for a server.
     Server,
+    /// To make certificates.
+    Issuer,
 }
 
 /// Longest chain that is looked at.
 const MAX_CHAIN: usize = 16;
+/// Most signatures that are looked at while a chain is put together: a client may offer many certificates of one
+/// name.
+const MAX_SIGNATURES: usize = 32;
 
 impl Trust {
     /// `hints`: whose names clients are told.
@@ -138,7 +189,26 @@ impl Trust {
     ) -> Trust {
         let subject =
             |c: &CertificateDer<'_>| parse(c).map(|c| DistinguishedName::from(c.subject().as_raw().to_vec()));
-        Trust { hints: hints.iter().filter_map(subject).collect(), anchors, crls, depth }
+        let has_crls = !crls.is_empty();
+        let crls = Lists::new(&crls);
+        let bound = depth.to_be_bytes();
+        let parts = anchors.iter().map(AsRef::as_ref).chain(crls.parts()).chain([bound.as_slice()]);
+        let fingerprint = super::sessions::context(parts);
+        let mut by_subject: HashMap<Vec<u8>, Vec<usize>> = HashMap::new();
+        for (i, c) in anchors.iter().enumerate() {
+            if let Some(c) = parse(c) {
+                by_subject.entry(c.subject().as_raw().to_vec()).or_default().push(i);
+            }
+        }
+        Trust {
+            by_subject,
+            hints: hints.iter().filter_map(subject).collect(),
+            anchors,
+            crls,
+            has_crls,
+            depth,
+            fingerprint,
+        }
     }
 
     /// What asks clients for their certificates. Every certificate passes here: it is judged after the
@@ -152,10 +222,41 @@ impl Trust {
     /// # Errors
     /// The last failure that OpenSSL would have found.
     pub fn verify(&self, chain: &[CertificateDer<'_>], purpose: Purpose, now: i64) -> Result<(), Failure> {
+        self.verified(chain, purpose, now, |_| ())
+    }
+
+    /// As [`Trust::verify`]; gives the certificates from the one in question to the trusted root.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn path(
+        &self,
+        chain: &[CertificateDer<'_>],
+        purpose: Purpose,
+        now: i64,
+    ) -> Result<Vec<CertificateDer<'static>>, Failure> {
+        self.verified(chain, purpose, now, |path| {
+            path.iter().map(|(c, _)| CertificateDer::from(c.as_raw().to_vec())).collect()
+        })
+    }
+
+    /// What tells one from another.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        self.fingerprint
+    }
+
+    fn verified<T>(
+        &self,
+        chain: &[CertificateDer<'_>],
+        purpose: Purpose,
+        now: i64,
+        then: impl FnOnce(&[(&X509Certificate<'_>, bool)]) -> T,
+    ) -> Result<T, Failure> {
         let leaf = chain.first().and_then(|c| parse(c)).ok_or(Failure(7))?;
-        let trusted: Vec<X509Certificate<'_>> = self.anchors.iter().filter_map(|c| parse(c)).collect();
         let offered: Vec<X509Certificate<'_>> =
             chain.iter().skip(1).take(MAX_CHAIN).filter_map(|c| parse(c)).collect();
+        let trusted = self.named(std::iter::once(&leaf).chain(&offered));
+        let looked = std::cell::Cell::new(0);
         let mut path: Vec<(&X509Certificate<'_>, bool)> = vec![(&leaf, is_among(&leaf, &trusted))];
         loop {
             let Some((current, known)) = path.last().copied() else { return Err(Failure(20)) };
@@ -175,7 +276,9 @@ impl Trust {
                 let all: Vec<usize> =
                     (0..list.len()).filter(|i| list.get(*i).is_some_and(|c| issued(&c))).collect();
                 let signs = |i: &&usize| {
-                    list.get(**i).is_some_and(|c| signed_by(current_der(current), c.public_key()))
+                    looked.set(looked.get() + 1);
+                    looked.get() <= MAX_SIGNATURES
+                        && list.get(**i).is_some_and(|c| signed_by(current_der(current), c.public_key()))
                 };
                 all.iter().find(signs).or(all.first()).copied()
             };
@@ -191,7 +294,31 @@ impl Trust {
         if path.len() > self.depth + 2 {
             return Err(Failure(22));
         }
-        self.judge(&path, purpose, now)
+        self.judge(&path, purpose, now)?;
+        Ok(then(&path))
+    }
+
+    /// The anchors that certificates name, directly or by way of others, in their order.
+    fn named<'c>(
+        &self,
+        certificates: impl Iterator<Item = &'c X509Certificate<'c>>,
+    ) -> Vec<X509Certificate<'_>> {
+        let names = certificates.flat_map(|c| [c.subject().as_raw(), c.issuer().as_raw()]);
+        let mut names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
+        let mut found: Vec<(usize, X509Certificate<'_>)> = Vec::new();
+        while let Some(name) = names.pop() {
+            for &i in self.by_subject.get(&name).map(Vec::as_slice).unwrap_or_default() {
+                if found.iter().any(|(at, _)| *at == i) {
+                    continue;
+                }
+                if let Some(c) = self.anchors.get(i).and_then(|c| parse(c)) {
+                    names.push(c.issuer().as_raw().to_vec());
+                    found.push((i, c));
+                }
+            }
+        }
+        found.sort_by_key(|(i, _)| *i);
+        found.into_iter().map(|(_, c)| c).collect()
     }
 
     fn judge(
@@ -207,16 +334,10 @@ impl Trust {
             if cert.extensions().iter().any(|e| e.critical && !is_understood(e)) {
                 last = Err(Failure(34));
             }
+            if !fits(cert, purpose, i == 0) {
+                last = Err(Failure(26));
+            }
             if i == 0 {
-                let fits = match cert.extended_key_usage() {
-                    Ok(Some(u)) if purpose == Purpose::Client => u.value.any || u.value.client_auth,
-                    Ok(Some(u)) => u.value.any || u.value.server_auth,
-                    Ok(None) => true,
-                    Err(_) => false,
-                };
-                if !fits {
-                    last = Err(Failure(26));
-                }
                 continue;
             }
             let constraints = cert.basic_constraints().ok().flatten().map(|c| c.value);
@@ -234,6 +355,9 @@ impl Trust {
             if room.is_some_and(|n| between > n as usize) {
                 last = Err(Failure(25));
             }
+        }
+        if let Err(f) = constraints::check(path) {
+            last = Err(f);
         }
         let issuer_of = |i: usize| path.get(i + 1).or(path.get(i)).map(|(c, _)| *c);
         for (i, (cert, _)) in path.iter().enumerate() {
@@ -265,31 +389,23 @@ impl Trust {
         issuer: &X509Certificate<'_>,
         now: i64,
     ) -> Result<(), Failure> {
-        if self.crls.is_empty() {
-            return Ok(());
+        if self.has_crls { self.crls.check(cert, issuer, now) } else { Ok(()) }
+    }
+}
+
+/// Whether a certificate, or with `own` not set one of an authority, may be used so.
+fn fits(cert: &X509Certificate<'_>, purpose: Purpose, own: bool) -> bool {
+    let (Ok(extended), Ok(usage)) = (cert.extended_key_usage(), cert.key_usage()) else { return false };
+    let (extended, usage) = (extended.map(|u| u.value), usage.map(|u| u.value));
+    let signs = |more: fn(&KeyUsage) -> bool| {
+        !own || usage.is_none_or(|u| u.digital_signature() || u.key_agreement() || more(u))
+    };
+    match purpose {
+        Purpose::Issuer => true,
+        Purpose::Client => extended.is_none_or(|u| u.any || u.client_auth) && signs(|_| false),
+        Purpose::Server => {
+            extended.is_none_or(|u| u.any || u.server_auth) && signs(KeyUsage::key_encipherment)
         }
-        let mut failure = Failure(3);
-        for der in &self.crls {
-            let Ok((_, crl)) = CertificateRevocationList::from_der(der) else { continue };
-            if crl.issuer().as_raw() != cert.issuer().as_raw() {
-                continue;
-            }
-            failure = if !signed_by(der, issuer.public_key()) {
-                Failure(8)
-            } else if crl.last_update().timestamp() > now {
-                Failure(11)
-            } else if crl.next_update().is_some_and(|t| t.timestamp() < now) {
-                Failure(12)
-            } else if crl.iter_revoked_certificates().any(|r| r.raw_serial() == cert.raw_serial()) {
-                Failure(23)
-            } else {
-                return Ok(());
-            };
-            if failure == Failure(23) {
-                break;
-            }
-        }
-        Err(failure)
     }
 }
 
@@ -331,6 +447,7 @@ fn is_understood(e: &X509Extension<'_>) -> bool {
             | ParsedExtension::AuthorityKeyIdentifier(_)
             | ParsedExtension::SubjectKeyIdentifier(_)
             | ParsedExtension::NSCertType(_)
+            | ParsedExtension::NameConstraints(_)
     )
 }
 
@@ -435,6 +552,7 @@ impl ClientCertVerifier for Asker {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
+        super::sigalg::checked(dss.scheme);
         handshake_signature(message, cert, dss)
     }
     fn verify_tls13_signature(
@@ -443,6 +561,7 @@ impl ClientCertVerifier for Asker {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
+        super::sigalg::checked(dss.scheme);
         handshake_signature(message, cert, dss)
     }
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -1,4 +1,5 @@
-//! What goes on for the groups beside requests: names are resolved again, health is checked. One task each on the
+//! What goes on for the groups beside requests: names are resolved again, health is
+//! checked, the state of certificates is asked for. One task each on the
 //! process's tokio thread, for the life of a configuration.
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
@@ -59,6 +60,9 @@ impl Background {
                 let task = tokio.spawn(super::health::watch(config.clone(), n, log.clone()));
                 all.0.push(task.abort_handle());
             }
+        }
+        for n in 0..config.http.staplings.len() {
+            all.0.push(tokio.spawn(crate::tls::ocsp::staple::start(config, n, log)).abort_handle());
         }
         all
     }

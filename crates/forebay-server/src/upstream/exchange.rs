@@ -377,7 +377,7 @@ async fn handshake(
         req.log(level, &format!("{what} {DOING}"));
         Fault { unsent: true, ..Fault::new(NextUpstream::Error, 502) }
     };
-    match wanted.begin(req) {
+    match wanted.begin(req).await {
         Ok(begun) => conn.wire().encrypt(Stream::client(begun)),
         Err(text) => return Err(failed(req, Level::Error, &text)),
     }

@@ -1,0 +1,338 @@
+//! Questions and answers about the state of certificates (RFC 6960, in the profile of RFC 5019: one
+//! certificate, no nonce, so that responders can answer from what they made before).
+
+use crate::tls::der::{BITS, BOOLEAN, Der, ENUMERATED, INTEGER, OCTETS, OID, SEQUENCE, context, element};
+use crate::tls::verify::signed_by;
+use aws_lc_rs::digest;
+use rustls::pki_types::CertificateDer;
+use x509_parser::prelude::*;
+
+const SHA1: &[u8] = &[0x2b, 0x0e, 3, 2, 0x1a];
+const SHA256: &[u8] = &[0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2, 1];
+const BASIC: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 0x30, 1, 1];
+const NONCE: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 0x30, 1, 2];
+
+/// Longest response that is looked at, bytes.
+pub const MAX_RESPONSE: usize = 64 * 1024;
+/// Most certificates of a response that are looked at.
+const MAX_CERTIFICATES: usize = 8;
+/// Most states in a response.
+const MAX_STATES: usize = 256;
+/// Clocks may differ by so many seconds.
+const SKEW: i64 = 300;
+/// How long an answer holds that does not say it, seconds: a newer one is there at any time (RFC 6960, section
+/// 4.2.2.1).
+const UNSAID: i64 = 24 * 3600;
+
+/// A certificate and who made it.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The certificate in question.
+    pub cert: CertificateDer<'static>,
+    /// Its issuer.
+    pub issuer: CertificateDer<'static>,
+}
+
+impl Subject {
+    /// From DER.
+    pub fn of(cert: &[u8], issuer: &[u8]) -> Subject {
+        let owned = |der: &[u8]| CertificateDer::from(der.to_vec());
+        Subject { cert: owned(cert), issuer: owned(issuer) }
+    }
+}
+
+/// What an issuer says about a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// In force.
+    Good,
+    /// Taken back.
+    Revoked,
+    /// Not known to the responder.
+    Unknown,
+}
+
+impl State {
+    /// OpenSSL's word.
+    pub fn text(self) -> &'static str {
+        match self {
+            State::Good => "good",
+            State::Revoked => "revoked",
+            State::Unknown => "unknown",
+        }
+    }
+}
+
+/// An answer that was checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What it says.
+    pub state: State,
+    /// Since when it holds, seconds since 1970.
+    pub from: i64,
+    /// Until when.
+    pub until: Option<i64>,
+}
+
+/// Who may sign answers besides the issuer and those whom the issuer has named for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Signers<'a>(pub &'a [CertificateDer<'static>]);
+
+fn parse(der: &[u8]) -> Option<X509Certificate<'_>> {
+    X509Certificate::from_der(der).ok().map(|(_, c)| c)
+}
+
+fn key_bits<'a>(cert: &'a X509Certificate<'_>) -> &'a [u8] {
+    &cert.public_key().subject_public_key.data
+}
+
+/// Contents of a CertID with this kind of hash, but for the algorithm.
+fn names(algorithm: &'static digest::Algorithm, s: &Subject) -> Option<[Vec<u8>; 3]> {
+    let (cert, issuer) = (parse(&s.cert)?, parse(&s.issuer)?);
+    Some([
+        element(OCTETS, &[digest::digest(algorithm, cert.issuer().as_raw()).as_ref()]),
+        element(OCTETS, &[digest::digest(algorithm, key_bits(&issuer)).as_ref()]),
+        element(INTEGER, &[cert.raw_serial()]),
+    ])
+}
+
+/// The question about a certificate, as nginx asks it: SHA-1 names the issuer, which every responder
+/// understands. `None`: the certificates cannot be read.
+pub fn request(s: &Subject) -> Option<Vec<u8>> {
+    let [name, key, serial] = names(&digest::SHA1_FOR_LEGACY_USE_ONLY, s)?;
+    let algorithm = element(SEQUENCE, &[&element(OID, &[SHA1]), &[5, 0]]);
+    let id = element(SEQUENCE, &[&algorithm, &name, &key, &serial]);
+    let list = element(SEQUENCE, &[&element(SEQUENCE, &[&id])]);
+    Some(element(SEQUENCE, &[&element(SEQUENCE, &[&list])]))
+}
+
+/// Whether contents of a CertID mean this certificate.
+fn is_about(id: &[u8], s: &Subject) -> bool {
+    let checked = (|| {
+        let mut id = Der(id);
+        let algorithm: &'static digest::Algorithm = match Der(id.expect(SEQUENCE)?).expect(OID)? {
+            SHA1 => &digest::SHA1_FOR_LEGACY_USE_ONLY,
+            SHA256 => &digest::SHA256,
+            _ => return None,
+        };
+        Some(id.0 == names(algorithm, s)?.concat())
+    })();
+    checked == Some(true)
+}
+
+/// One SingleResponse.
+struct Single<'a> {
+    id: &'a [u8],
+    state: State,
+    from: i64,
+    until: Option<i64>,
+}
+
+/// A BasicOCSPResponse.
+struct Basic<'a> {
+    /// All of it, for the signature.
+    der: &'a [u8],
+    /// `[1]`: the name, `[2]`: the hash of the key of who signed it.
+    responder: (u8, &'a [u8]),
+    states: Vec<Single<'a>>,
+    certificates: Vec<&'a [u8]>,
+}
+
+/// Whether extensions hold nothing critical that is not understood.
+fn harmless(extensions: &[u8]) -> Option<()> {
+    let mut all = Der(Der(extensions).expect(SEQUENCE)?);
+    while !all.is_empty() {
+        let mut e = Der(all.expect(SEQUENCE)?);
+        let oid = e.expect(OID)?;
+        let critical = e.optional(BOOLEAN).is_some_and(|b| b != [0]);
+        e.expect(OCTETS)?;
+        // A nonce that nobody asked for says nothing.
+        if critical && oid != NONCE {
+            return None;
+        }
+    }
+    Some(())
+}
+
+fn single(der: &[u8]) -> Option<Single<'_>> {
+    let mut s = Der(der);
+    let id = s.expect(SEQUENCE)?;
+    let state = match s.next()? {
+        (0x80, []) => State::Good,
+        (0xa1, _) => State::Revoked,
+        (0x82, []) => State::Unknown,
+        _ => return None,
+    };
+    let from = s.time()?;
+    let until = match s.optional(context(0)) {
+        Some(t) => Some(Der(t).time()?),
+        None => None,
+    };
+    if let Some(e) = s.optional(context(1)) {
+        harmless(e)?;
+    }
+    s.is_empty().then_some(Single { id, state, from, until })
+}
+
+fn basic(der: &[u8]) -> Option<Basic<'_>> {
+    let mut all = Der(der);
+    let mut outer = Der(all.expect(SEQUENCE)?);
+    let mut data = Der(outer.expect(SEQUENCE)?);
+    outer.expect(SEQUENCE)?;
+    outer.expect(BITS)?;
+    let mut certificates = Vec::new();
+    if let Some(all) = outer.optional(context(0)) {
+        let mut all = Der(Der(all).expect(SEQUENCE)?);
+        while !all.is_empty() && certificates.len() < MAX_CERTIFICATES {
+            certificates.push(all.whole(SEQUENCE)?);
+        }
+    }
+    if !outer.is_empty() || !all.is_empty() {
+        return None;
+    }
+    if let Some(version) = data.optional(context(0))
+        && Der(version).number() != Some(0)
+    {
+        return None;
+    }
+    let responder = match data.next()? {
+        (0xa1, name) => (1, name),
+        (0xa2, key) => (2, Der(key).expect(OCTETS)?),
+        _ => return None,
+    };
+    data.time()?;
+    let mut list = Der(data.expect(SEQUENCE)?);
+    let mut states = Vec::new();
+    while !list.is_empty() {
+        if states.len() >= MAX_STATES {
+            return None;
+        }
+        states.push(single(list.expect(SEQUENCE)?)?);
+    }
+    if let Some(e) = data.optional(context(1)) {
+        harmless(e)?;
+    }
+    data.is_empty().then_some(Basic { der, responder, states, certificates })
+}
+
+/// Whether a certificate is the one that a response says has signed it.
+fn is_responder(cert: &X509Certificate<'_>, responder: (u8, &[u8])) -> bool {
+    match responder {
+        (1, name) => cert.subject().as_raw() == name,
+        (_, hash) => digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, key_bits(cert)).as_ref() == hash,
+    }
+}
+
+/// Whether the issuer has made `cert` for signing answers (RFC 6960, section 4.2.2.2).
+fn is_delegate(cert: &X509Certificate<'_>, issuer: &X509Certificate<'_>, now: i64) -> bool {
+    let usage = cert.extended_key_usage();
+    let may = matches!(usage, Ok(Some(u)) if u.value.ocsp_signing);
+    let signs = match cert.key_usage() {
+        Ok(u) => u.is_none_or(|u| u.value.digital_signature() || u.value.non_repudiation()),
+        Err(_) => false,
+    };
+    let in_time =
+        cert.validity().not_before.timestamp() <= now && now <= cert.validity().not_after.timestamp();
+    let named = cert.issuer().as_raw() == issuer.subject().as_raw();
+    may && signs && in_time && named && signed_by(cert.as_raw(), issuer.public_key())
+}
+
+fn failed(call: &str, code: &str, text: &str) -> String {
+    format!("{call}() failed (SSL: error:{code}:{text})")
+}
+
+fn check_signature(b: &Basic<'_>, s: &Subject, signers: Signers<'_>, now: i64) -> Result<(), String> {
+    let call = "OCSP_basic_verify";
+    let untrusted = || {
+        let text =
+            "OCSP routines::certificate verify error:Verify error: nobody that is trusted has signed it";
+        failed(call, "13800065", text)
+    };
+    let issuer = parse(&s.issuer).ok_or_else(untrusted)?;
+    let mut named = false;
+    let known = std::iter::once(&s.issuer).chain(signers.0).map(|c| (c.as_ref(), true));
+    let sent = b.certificates.iter().map(|c| (*c, false));
+    for (der, trusted) in known.chain(sent) {
+        let Some(cert) = parse(der).filter(|c| is_responder(c, b.responder)) else { continue };
+        named = true;
+        if !trusted && !is_delegate(&cert, &issuer, now) {
+            continue;
+        }
+        if signed_by(b.der, cert.public_key()) {
+            return Ok(());
+        }
+        if trusted && b.certificates.is_empty() {
+            return Err(failed(call, "13800075", "OCSP routines::signature failure"));
+        }
+    }
+    if named {
+        Err(untrusted())
+    } else {
+        Err(failed(call, "13800076", "OCSP routines::signer certificate not found"))
+    }
+}
+
+/// Whether bytes are an OCSPResponse that says anything, without looking at what it says.
+pub fn is_response(der: &[u8]) -> bool {
+    let mut r = Der(der);
+    let Some(contents) = r.expect(SEQUENCE) else { return false };
+    r.is_empty() && Der(contents).expect(ENUMERATED).is_some_and(|s| s.len() == 1)
+}
+
+/// Reads a response and checks all of it: that it is about this certificate, in force `now` (seconds since 1970),
+/// and signed by the issuer, by whom the issuer has named for it, or by one of `signers`.
+///
+/// # Errors
+/// In nginx's words.
+pub fn check(der: &[u8], s: &Subject, signers: Signers<'_>, now: i64) -> Result<Answer, String> {
+    let malformed = || {
+        failed(
+            "d2i_OCSP_RESPONSE",
+            "0688010A",
+            "asn1 encoding routines::nested asn1 error:Type=OCSP_RESPONSE",
+        )
+    };
+    let no_basic = || failed("OCSP_response_get1_basic", "1380007B", "OCSP routines::not basic response");
+    if der.len() > MAX_RESPONSE || !is_response(der) {
+        return Err(malformed());
+    }
+    let mut response = Der(Der(der).expect(SEQUENCE).ok_or_else(malformed)?);
+    match response.expect(ENUMERATED) {
+        Some([0]) => {}
+        Some([n]) => {
+            let text = match n {
+                1 => "malformedrequest",
+                2 => "internalerror",
+                3 => "trylater",
+                5 => "sigrequired",
+                6 => "unauthorized",
+                _ => "(UNKNOWN)",
+            };
+            return Err(format!("OCSP response not successful ({n}: {text})"));
+        }
+        _ => return Err(malformed()),
+    }
+    let mut bytes =
+        Der(response.expect(context(0)).and_then(|b| Der(b).expect(SEQUENCE)).ok_or_else(no_basic)?);
+    if bytes.expect(OID) != Some(BASIC) {
+        return Err(no_basic());
+    }
+    let b = bytes.expect(OCTETS).and_then(basic).ok_or_else(malformed)?;
+    if !bytes.is_empty() || !response.is_empty() {
+        return Err(malformed());
+    }
+    check_signature(&b, s, signers, now)?;
+    let found = b.states.iter().find(|one| is_about(one.id, s));
+    let found = found.ok_or("certificate status not found in the OCSP response")?;
+    let validity = |code, text: &str| failed("OCSP_check_validity", code, &format!("OCSP routines::{text}"));
+    if found.from > now + SKEW {
+        return Err(validity("1380007E", "status not yet valid"));
+    }
+    if found.until.unwrap_or(found.from + UNSAID) < now - SKEW {
+        return Err(validity("1380007D", "status expired"));
+    }
+    if found.until.is_some_and(|t| t < found.from) {
+        return Err(validity("1380007A", "nextupdate before thisupdate"));
+    }
+    Ok(Answer { state: found.state, from: found.from, until: found.until })
+}

@@ -1,0 +1,335 @@
+//! Asking a responder: one GET over HTTP (RFC 6960, appendix A), as nginx does it. Runs on the process's tokio
+//! thread.
+
+#![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
+
+use super::message::MAX_RESPONSE;
+use crate::modules::static_file::errno_text;
+use crate::resolver::Resolver;
+use crate::upstream::PeerAddr;
+use crate::upstream::place::{Place, address_text};
+use base64::Engine;
+use forebay_http::h1::chunked::{Chunked, Step};
+use forebay_http::h1::client::{self, ResponseHead};
+use forebay_http::h1::request::Status;
+use forebay_http::request::Framing;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+
+/// Longest that a responder may take altogether.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest head of an answer, bytes.
+const MAX_HEAD: usize = 8 * 1024;
+/// Most addresses of a responder that are tried.
+const MAX_ADDRESSES: usize = 3;
+
+/// A responder.
+#[derive(Clone, Debug)]
+pub struct Responder {
+    /// As in the URL.
+    place: Place,
+    uri: Vec<u8>,
+    /// Host and port as written.
+    host: Vec<u8>,
+    /// Addresses that were looked up beforehand.
+    addresses: Vec<PeerAddr>,
+}
+
+/// How the name of a responder becomes an address.
+#[derive(Clone, Debug, Default)]
+pub enum Names {
+    /// By the configuration's `resolver`; without one not at all.
+    Resolver(Option<Arc<Resolver>>),
+    /// By the system's resolver.
+    #[default]
+    System,
+}
+
+/// Why there is no answer, in nginx's words.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    text: String,
+    peer: Option<PeerAddr>,
+}
+
+/// What a responder has answered.
+#[derive(Debug)]
+pub struct Answered<T> {
+    /// As it came.
+    pub body: Vec<u8>,
+    /// What is made of it.
+    pub answer: T,
+    peer: PeerAddr,
+}
+
+impl Failure {
+    fn new(text: impl Into<String>) -> Failure {
+        Failure { text: text.into(), peer: None }
+    }
+
+    /// About an answer that came whole.
+    pub fn of<T>(answered: &Answered<T>, text: String) -> Failure {
+        Failure { text, peer: Some(answered.peer.clone()) }
+    }
+}
+
+impl Responder {
+    /// From `http://HOST[:PORT][/PATH]`.
+    ///
+    /// # Errors
+    /// In nginx's words, as `WHAT in OCSP responder "URL"`.
+    pub fn parse(url: &[u8]) -> Result<Responder, String> {
+        let shown = |u: &[u8]| String::from_utf8_lossy(u).into_owned();
+        let prefix = || format!("invalid URL prefix in OCSP responder \"{}\"", shown(url));
+        let scheme = url.get(..7).filter(|s| s.eq_ignore_ascii_case(b"http://")).ok_or_else(prefix)?;
+        let rest = url.get(scheme.len()..).filter(|r| !r.is_empty()).ok_or_else(prefix)?;
+        let broken = |what: &str| format!("{what} in OCSP responder \"{}\"", shown(rest));
+        if rest.iter().any(|b| b.is_ascii_control() || *b == b' ') {
+            return Err(broken("invalid character"));
+        }
+        // The path of a socket ends at a colon, as in proxy_pass.
+        let unix = rest.starts_with(b"unix:");
+        let end = match unix {
+            true => memchr::memchr(b':', rest.get(5..).unwrap_or_default()).map(|at| at + 5),
+            false => rest.iter().position(|b| matches!(b, b'/' | b'?')),
+        };
+        let (host, uri) = rest.split_at(end.unwrap_or(rest.len()));
+        let uri = if unix { uri.strip_prefix(b":").unwrap_or(uri) } else { uri };
+        let place = Place::parse(host).map_err(broken)?;
+        Ok(Responder { place, uri: uri.to_vec(), host: host.to_vec(), addresses: Vec::new() })
+    }
+
+    /// Looks the name up with the system's resolver, which blocks: only while a configuration is read.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    pub fn found(mut self) -> Result<Responder, String> {
+        self.addresses = self.place.addresses(80);
+        if self.addresses.is_empty() {
+            let text = [self.host.as_slice(), &self.uri].concat();
+            return Err(format!("host not found in OCSP responder \"{}\"", String::from_utf8_lossy(&text)));
+        }
+        Ok(self)
+    }
+
+    /// What tells responders apart.
+    pub fn key(&self) -> Vec<u8> {
+        [self.host.as_slice(), b" ", &self.uri].concat()
+    }
+
+    /// The error log's words about a failure.
+    pub fn describe(&self, f: &Failure) -> String {
+        let name = String::from_utf8_lossy(&self.place.host()).into_owned();
+        let mut text = format!("{} while requesting certificate status, responder: {name}", f.text);
+        if let Some(peer) = &f.peer {
+            text += &format!(", peer: {}", String::from_utf8_lossy(&address_text(peer)));
+        }
+        text
+    }
+
+    async fn find(&self, names: &Names) -> Result<Vec<PeerAddr>, Failure> {
+        if !self.addresses.is_empty() {
+            return Ok(self.addresses.clone());
+        }
+        if let Some(literal) = self.place.literal(80) {
+            return Ok(vec![literal]);
+        }
+        let host = self.place.host();
+        let shown = String::from_utf8_lossy(&host).into_owned();
+        match names {
+            Names::Resolver(None) => Err(Failure::new(format!("no resolver defined to resolve {shown}"))),
+            Names::Resolver(Some(r)) => {
+                let found = r.addresses(&host, false).await;
+                let found =
+                    found.map_err(|e| Failure::new(format!("{shown} could not be resolved ({e})")))?;
+                let port = self.place.port().unwrap_or(80);
+                Ok(found.ips.into_iter().map(|ip| PeerAddr::Inet(SocketAddr::new(ip, port))).collect())
+            }
+            Names::System => {
+                let place = self.place.clone();
+                let found =
+                    tokio::task::spawn_blocking(move || place.addresses(80)).await.unwrap_or_default();
+                if found.is_empty() {
+                    return Err(Failure::new(format!("host not found in OCSP responder \"{shown}\"")));
+                }
+                Ok(found)
+            }
+        }
+    }
+
+    /// Sends a question; the answer is one that `check` accepts.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    pub async fn ask<T>(
+        &self,
+        question: &[u8],
+        names: &Names,
+        check: impl Fn(&[u8]) -> Result<T, String>,
+    ) -> Result<Answered<T>, Failure> {
+        let peer = std::sync::Mutex::new(None);
+        let note = |p: Option<PeerAddr>| *peer.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = p;
+        let talk = async {
+            let mut last = Failure::new("OCSP responder has no address");
+            for addr in self.find(names).await?.into_iter().take(MAX_ADDRESSES) {
+                note(Some(addr.clone()));
+                let got = match &addr {
+                    PeerAddr::Inet(a) => match TcpStream::connect(a).await {
+                        Ok(s) => self.exchange(s, question).await,
+                        Err(e) => Err(format!("connect() failed {}", io_text(&e))),
+                    },
+                    PeerAddr::Unix(p) => match UnixStream::connect(p).await {
+                        Ok(s) => self.exchange(s, question).await,
+                        Err(e) => Err(format!("connect() failed {}", io_text(&e))),
+                    },
+                };
+                match got.and_then(|body| check(&body).map(|answer| (body, answer))) {
+                    Ok((body, answer)) => return Ok(Answered { body, answer, peer: addr }),
+                    Err(text) => last = Failure { text, peer: Some(addr) },
+                }
+            }
+            Err(last)
+        };
+        match tokio::time::timeout(TIMEOUT, talk).await {
+            Ok(done) => done,
+            Err(_) => {
+                let peer = peer.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+                let text = "OCSP responder timed out (110: Connection timed out)".to_owned();
+                Err(Failure { text, peer })
+            }
+        }
+    }
+
+    fn request(&self, question: &[u8]) -> Vec<u8> {
+        let mut out = b"GET ".to_vec();
+        out.extend_from_slice(&self.uri);
+        if !self.uri.ends_with(b"/") {
+            out.push(b'/');
+        }
+        for b in base64::engine::general_purpose::STANDARD.encode(question).bytes() {
+            match b {
+                b'+' => out.extend_from_slice(b"%2B"),
+                b'/' => out.extend_from_slice(b"%2F"),
+                b'=' => out.extend_from_slice(b"%3D"),
+                b => out.push(b),
+            }
+        }
+        out.extend_from_slice(b" HTTP/1.0\r\nHost: ");
+        let host = if matches!(self.place, Place::Unix(_)) { b"localhost".as_slice() } else { &self.host };
+        out.extend_from_slice(host);
+        out.extend_from_slice(b"\r\nAccept: application/ocsp-response\r\n\r\n");
+        out
+    }
+
+    async fn exchange(
+        &self,
+        mut stream: impl AsyncRead + AsyncWrite + Unpin,
+        question: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        let sent = stream.write_all(&self.request(question)).await;
+        sent.map_err(|e| format!("send() failed {}", io_text(&e)))?;
+        let mut head = ResponseHead::default();
+        loop {
+            if read_more(&mut stream, &mut head.buf).await? == 0 {
+                return Err("OCSP responder prematurely closed connection".to_owned());
+            }
+            match client::parse(&mut head, MAX_HEAD) {
+                Ok(Status::Partial) => {}
+                Ok(Status::Complete) if !head.is_interim() => break,
+                // No interim response comes to HTTP/1.0.
+                Ok(Status::Complete) | Err(_) => {
+                    return Err("OCSP responder sent invalid response".to_owned());
+                }
+            }
+        }
+        if head.status != 200 {
+            let text = String::from_utf8_lossy(head.status_text.of(&head.buf)).into_owned();
+            return Err(format!("OCSP responder sent status \"{text}\""));
+        }
+        let kind = head.get(forebay_http::field::Name::ContentType).unwrap_or_default().to_vec();
+        let essence = kind.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
+        if !essence.eq_ignore_ascii_case(b"application/ocsp-response") {
+            let text = String::from_utf8_lossy(&kind).into_owned();
+            return Err(format!("OCSP responder sent invalid \"Content-Type\" header: \"{text}\""));
+        }
+        let framing = client::framing_of_response(&head, false);
+        let mut body = head.buf.split_off(head.len);
+        let length = match framing {
+            Framing::Length(n) => Some(usize::try_from(n).unwrap_or(usize::MAX)),
+            _ => None,
+        };
+        let mut chunks = (framing == Framing::Chunked).then(Chunked::default);
+        let (mut plain, mut seen) = (Vec::new(), 0);
+        loop {
+            if body.len() > 2 * MAX_RESPONSE
+                || plain.len() > MAX_RESPONSE
+                || length.is_some_and(|n| n > MAX_RESPONSE)
+            {
+                return Err("OCSP responder sent too big response".to_owned());
+            }
+            if let Some(c) = &mut chunks {
+                loop {
+                    let rest = body.get(seen..).unwrap_or_default();
+                    match c.decode(rest).map_err(|_| "OCSP responder sent invalid chunked response")? {
+                        Step::Data { start, end } => {
+                            plain.extend_from_slice(rest.get(start..end).unwrap_or_default());
+                            seen += end;
+                        }
+                        Step::More => {
+                            seen = body.len();
+                            break;
+                        }
+                        Step::End { .. } => return Ok(plain),
+                    }
+                }
+            } else if let Some(n) = length
+                && body.len() >= n
+            {
+                body.truncate(n);
+                return Ok(body);
+            }
+            if read_more(&mut stream, &mut body).await? == 0 {
+                return match (length, chunks) {
+                    (None, None) => Ok(body),
+                    _ => Err("OCSP responder prematurely closed connection".to_owned()),
+                };
+            }
+        }
+    }
+}
+
+async fn read_more(stream: &mut (impl AsyncRead + Unpin), buf: &mut Vec<u8>) -> Result<usize, String> {
+    let mut bytes = [0u8; 4096];
+    let n = stream.read(&mut bytes).await.map_err(|e| format!("recv() failed {}", io_text(&e)))?;
+    buf.extend_from_slice(bytes.get(..n).unwrap_or_default());
+    Ok(n)
+}
+
+fn io_text(e: &std::io::Error) -> String {
+    errno_text(rustix::io::Errno::from_io_error(e).unwrap_or(rustix::io::Errno::IO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        let line = |url: &str| {
+            let r = Responder::parse(url.as_bytes()).unwrap().request(b"\xff\xef\xfe");
+            String::from_utf8(r).unwrap().lines().take(2).collect::<Vec<_>>().join("|")
+        };
+        assert_eq!(line("http://a.test"), "GET /%2F%2B%2F%2B HTTP/1.0|Host: a.test");
+        assert_eq!(line("HTTP://a.test:8080/x/"), "GET /x/%2F%2B%2F%2B HTTP/1.0|Host: a.test:8080");
+        assert_eq!(line("http://[::1]/x"), "GET /x/%2F%2B%2F%2B HTTP/1.0|Host: [::1]");
+        assert_eq!(line("http://unix:/s:/x"), "GET /x/%2F%2B%2F%2B HTTP/1.0|Host: localhost");
+        let error = |url: &str| Responder::parse(url.as_bytes()).unwrap_err();
+        assert_eq!(error("https://a/"), "invalid URL prefix in OCSP responder \"https://a/\"");
+        assert_eq!(error("http://"), "invalid URL prefix in OCSP responder \"http://\"");
+        assert_eq!(error("http://127.0.0.1:x/"), "invalid port in OCSP responder \"127.0.0.1:x/\"");
+        assert!(error("http://a/\r\nX: y").starts_with("invalid character"));
+    }
+}

@@ -1,0 +1,228 @@
+//! Answers about the server's own certificates, which clients are given with the handshake (nginx: ssl_stapling).
+//! One task a certificate on the process's tokio thread asks before the first handshake needs the answer and again
+//! at half of its life. All threads show the same one, and so does the next configuration. A responder that fails
+//! costs a line in the log, never a handshake.
+
+#![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
+
+use super::message::{self, Answer, Signers, State, Subject};
+use super::responder::{Answered, Failure, Names, Responder};
+use crate::config::Config;
+use crate::tls::server::Presented;
+use crate::tls::verify::{self, Purpose, Trust};
+use crate::upstream::background::Log;
+use forebay_conf::error::Level;
+use rustls::pki_types::CertificateDer;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+
+/// First pause after a failure; each one is twice as long as the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// Longest pause after failures.
+const LAST_PAUSE: Duration = Duration::from_secs(300);
+/// Shortest time to the next question after an answer.
+const AT_LEAST: i64 = 5;
+/// Time to the next question where an answer does not say how long it holds.
+const UNSAID: i64 = 3600;
+/// How long such an answer is shown at most, seconds.
+const LAST_UNSAID: i64 = 24 * 3600;
+/// Longest sleep: the clock may be set meanwhile.
+const NAP: i64 = 3600;
+/// A failure that goes on is told again after this time.
+const TELL_AGAIN: Duration = Duration::from_secs(3600);
+/// An answer is shown this much longer than it says, seconds: clocks differ.
+const SKEW: i64 = 300;
+
+/// Most questions at a time.
+static AT_ONCE: Semaphore = Semaphore::const_new(64);
+
+/// One certificate with what is asked about it, and where the answer is shown.
+#[derive(Debug)]
+pub struct Stapling {
+    /// The certificate.
+    pub subject: Subject,
+    /// The certificates of its chain behind the issuer.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// Who may sign answers too.
+    pub signers: Vec<CertificateDer<'static>>,
+    /// `ssl_stapling_verify`: who has to stand behind the issuer.
+    pub trust: Option<Arc<Trust>>,
+    /// Who is asked.
+    pub responder: Responder,
+    /// How it is found.
+    pub names: Names,
+    /// What the certificate is called in the log.
+    pub file: String,
+    /// Where the answer is shown: the place of the certificate among those of a server.
+    pub slots: Vec<(Arc<Presented>, usize)>,
+}
+
+type Key = [u8; 32];
+type Known = HashMap<Key, (Arc<[u8]>, Answer)>;
+
+/// Answers of this process, for the next configuration.
+fn known() -> std::sync::MutexGuard<'static, Known> {
+    static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
+    KNOWN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether an answer may be shown at a time.
+fn holds(a: &Answer, now: i64) -> bool {
+    now < a.until.unwrap_or(a.from + LAST_UNSAID) + SKEW
+}
+
+/// Seconds until a new answer is asked for: half of the life of this one.
+fn refresh_in(a: &Answer, now: i64) -> i64 {
+    let Some(until) = a.until else { return UNSAID };
+    let half = a.from + (until - a.from) / 2 - now;
+    // Some responders give answers that they made long ago: then half of what is left.
+    let wait = if half > 0 { half } else { (until - now) / 2 };
+    wait.max(AT_LEAST)
+}
+
+/// Pause after so many failures in a row.
+fn pause(failures: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LAST_PAUSE)
+}
+
+impl Stapling {
+    /// What tells certificates apart: the same question, judged by the same rules.
+    pub fn key(&self) -> Key {
+        let responder = self.responder.key();
+        let signers = self.signers.iter().map(AsRef::as_ref);
+        let trust = self.trust.as_ref().map(|t| t.fingerprint());
+        let parts: [&[u8]; 3] = [&self.subject.cert, &self.subject.issuer, &responder];
+        let trust = trust.as_ref().map_or(&[][..], |t| t.as_slice());
+        crate::tls::sessions::context(parts.into_iter().chain([trust]).chain(signers))
+    }
+
+    /// Shows what an earlier configuration has been told, if that holds.
+    fn adopt(&self) -> Option<Answer> {
+        let (bytes, answer) = known().get(&self.key()).filter(|(_, a)| holds(a, verify::now())).cloned()?;
+        self.show(Some(&bytes));
+        Some(answer)
+    }
+
+    fn show(&self, response: Option<&[u8]>) {
+        for (presented, at) in &self.slots {
+            presented.staple(*at, response.map(<[u8]>::to_vec));
+        }
+    }
+
+    fn check(&self, body: &[u8]) -> Result<Answer, String> {
+        let now = verify::now();
+        let answer = message::check(body, &self.subject, Signers(&self.signers), now)?;
+        if let Some(trust) = &self.trust {
+            let chain = [std::slice::from_ref(&self.subject.issuer), &self.chain].concat();
+            trust.verify(&chain, Purpose::Issuer, now).map_err(|f| {
+                format!(
+                    "OCSP_basic_verify() failed (SSL: error:13800065:OCSP routines::certificate verify \
+                     error:Verify error: {})",
+                    f.text()
+                )
+            })?;
+        }
+        Ok(answer)
+    }
+
+    async fn ask(&self) -> Result<Answered<Answer>, Failure> {
+        let _permit = AT_ONCE.acquire().await;
+        let question = message::request(&self.subject).unwrap_or_default();
+        self.responder.ask(&question, &self.names, |body| self.check(body)).await
+    }
+}
+
+/// Begins to look after a certificate: what is known of it is shown at once.
+pub fn start(config: &Arc<Config>, n: usize, log: &Log) -> impl Future<Output = ()> + Send + 'static {
+    let held = config.http.staplings.get(n).and_then(Stapling::adopt);
+    attend(config.clone(), n, held, log.clone())
+}
+
+/// Asks for ever.
+async fn attend(config: Arc<Config>, n: usize, mut held: Option<Answer>, log: Log) {
+    let Some(s) = config.http.staplings.get(n) else { return };
+    let key = s.key();
+    let mut failures = 0u32;
+    let mut told: Option<(String, Instant)> = None;
+    let in_seconds = |n: i64| Duration::from_secs(n.clamp(0, NAP) as u64);
+    let mut due = Instant::now() + held.map_or(Duration::ZERO, |a| in_seconds(refresh_in(&a, verify::now())));
+    loop {
+        let mut nap = due.saturating_duration_since(Instant::now());
+        if let Some(until) = held.and_then(|a| a.until) {
+            nap = nap.min(in_seconds(until + SKEW - verify::now()));
+        }
+        if !nap.is_zero() {
+            tokio::time::sleep(nap).await;
+        }
+        if held.is_some_and(|a| !holds(&a, verify::now())) {
+            held = None;
+            known().remove(&key);
+            s.show(None);
+        }
+        if Instant::now() < due {
+            continue;
+        }
+        // A life of days is slept through an hour at a time.
+        if failures == 0 && held.is_some_and(|a| a.until.is_some() && refresh_in(&a, verify::now()) > NAP) {
+            due = Instant::now() + in_seconds(NAP);
+            continue;
+        }
+        let failure = match s.ask().await {
+            Ok(Answered { body, answer, .. }) if answer.state == State::Good => {
+                failures = 0;
+                told = None;
+                s.show(Some(&body));
+                let now = verify::now();
+                let mut known = known();
+                known.retain(|_, (_, a)| holds(a, now));
+                known.insert(key, (body.into(), answer));
+                held = Some(answer);
+                due = Instant::now() + in_seconds(refresh_in(&answer, now));
+                continue;
+            }
+            Ok(other) => {
+                // Whoever is told that it is taken back does not go on saying that it is good.
+                held = None;
+                known().remove(&key);
+                s.show(None);
+                let state = other.answer.state.text();
+                Failure::of(&other, format!("certificate status \"{state}\" in the OCSP response"))
+            }
+            Err(e) => e,
+        };
+        failures = failures.saturating_add(1);
+        due = Instant::now() + pause(failures);
+        let text = format!("{}, certificate: \"{}\"", s.responder.describe(&failure), s.file);
+        if told.as_ref().is_none_or(|(t, at)| *t != text || at.elapsed() > TELL_AGAIN) {
+            (log)(Level::Error, &text);
+            told = Some((text, Instant::now()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_renewed_at_half_of_its_life() {
+        let a = |from, until| Answer { state: State::Good, from, until };
+        assert_eq!(refresh_in(&a(1000, Some(2000)), 1000), 500);
+        assert_eq!(refresh_in(&a(1000, Some(2000)), 1400), 100);
+        // An old one: half of the rest.
+        assert_eq!(refresh_in(&a(1000, Some(2000)), 1600), 200);
+        assert_eq!(refresh_in(&a(1000, Some(2000)), 1999), AT_LEAST);
+        assert_eq!(refresh_in(&a(1000, Some(2000)), 9999), AT_LEAST);
+        assert_eq!(refresh_in(&a(1000, None), 1000), UNSAID);
+        assert!(holds(&a(1000, Some(2000)), 2000 + SKEW - 1) && !holds(&a(1000, Some(2000)), 2000 + SKEW));
+    }
+
+    #[test]
+    fn pauses_grow_to_a_bound() {
+        assert_eq!(pause(1), FIRST_PAUSE);
+        assert_eq!(pause(3), FIRST_PAUSE * 4);
+        assert_eq!(pause(u32::MAX), LAST_PAUSE);
+    }
+}

@@ -1,0 +1,54 @@
+//! By which algorithms the two sides of a handshake have signed (nginx: $ssl_sigalg, $ssl_client_sigalg). rustls
+//! does not say, but it signs and checks by what it is given, in the middle of a step of the handshake: it is
+//! noted there for the thread and picked up behind the step.
+
+use rustls::pki_types::SubjectPublicKeyInfoDer;
+use rustls::sign::{Signer, SigningKey};
+use rustls::{Error, SignatureAlgorithm, SignatureScheme};
+use std::cell::Cell;
+use std::sync::Arc;
+
+thread_local! {
+    static SIGNED: Cell<u16> = const { Cell::new(0) };
+    static CHECKED: Cell<u16> = const { Cell::new(0) };
+}
+
+/// Forgets what was noted; gives the numbers of our own and the other side's algorithm, 0 for none.
+pub fn take() -> (u16, u16) {
+    (SIGNED.replace(0), CHECKED.replace(0))
+}
+
+/// Notes what the other side has signed by.
+pub fn checked(scheme: SignatureScheme) {
+    CHECKED.set(u16::from(scheme));
+}
+
+/// A key that notes what it signs by.
+pub fn noting(key: Arc<dyn SigningKey>) -> Arc<dyn SigningKey> {
+    Arc::new(Noting(key))
+}
+
+#[derive(Debug)]
+struct Noting<T>(T);
+
+impl SigningKey for Noting<Arc<dyn SigningKey>> {
+    fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
+        self.0.choose_scheme(offered).map(|s| Box::new(Noting(s)) as Box<dyn Signer>)
+    }
+    fn public_key(&self) -> Option<SubjectPublicKeyInfoDer<'_>> {
+        self.0.public_key()
+    }
+    fn algorithm(&self) -> SignatureAlgorithm {
+        self.0.algorithm()
+    }
+}
+
+impl Signer for Noting<Box<dyn Signer>> {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
+        SIGNED.set(u16::from(self.0.scheme()));
+        self.0.sign(message)
+    }
+    fn scheme(&self) -> SignatureScheme {
+        self.0.scheme()
+    }
+}

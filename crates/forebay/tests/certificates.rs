@@ -1,0 +1,214 @@
+//! Chains of certificates are judged as `openssl verify` judges them, which runs beside.
+
+use forebay_server::tls::pem;
+use forebay_server::tls::verify::{Purpose, Trust, now};
+use std::path::Path;
+use std::process::Command;
+
+const EXTENSIONS: &str = "[req]\ndistinguished_name=dn\n[dn]\n\
+    [ca]\nbasicConstraints=critical,CA:TRUE\n\
+    [mute]\nbasicConstraints=critical,CA:TRUE\nkeyUsage=keyCertSign\n\
+    [servers]\nbasicConstraints=critical,CA:TRUE\nextendedKeyUsage=serverAuth\n\
+    [permitted]\nbasicConstraints=critical,CA:TRUE\nnameConstraints=permitted;DNS:ok.test\n\
+    [excluded]\nbasicConstraints=critical,CA:TRUE\nnameConstraints=critical,excluded;DNS:ok.test\n\
+    [nets]\nbasicConstraints=critical,CA:TRUE\nnameConstraints=permitted;IP:10.0.0.0/255.0.0.0\n\
+    [names]\nbasicConstraints=critical,CA:TRUE\nnameConstraints=permitted;dirName:below\n\
+    [mails]\nbasicConstraints=critical,CA:TRUE\nnameConstraints=permitted;email:ok.test\n\
+    [below]\nCN=leaf\n\
+    [short]\nbasicConstraints=critical,CA:TRUE,pathlen:0\n\
+    [plain]\nbasicConstraints=CA:FALSE\n\
+    [ok]\nsubjectAltName=DNS:a.ok.test\n\
+    [bad]\nsubjectAltName=DNS:a.bad.test,DNS:ok.test\n\
+    [near]\nsubjectAltName=IP:10.1.1.1\n\
+    [far]\nsubjectAltName=IP:11.1.1.1,DNS:x.test\n\
+    [mail]\nsubjectAltName=email:a@ok.test\n\
+    [spam]\nsubjectAltName=email:a@bad.test\n\
+    [server]\nextendedKeyUsage=serverAuth\n\
+    [sealed]\nkeyUsage=keyEncipherment\n\
+    [strange]\n1.2.3.4=critical,DER:0500\n";
+
+const LISTS: &str = "[ca]\ndefault_ca=d\n[d]\ndatabase=index\ndefault_md=sha256\ndefault_crl_days=9\n\
+    [idp]\nissuingDistributionPoint=critical,@i\n[i]\nonlyCA=TRUE\n\
+    [users]\nissuingDistributionPoint=critical,@u\n[u]\nonlyuser=TRUE\n\
+    [place]\nissuingDistributionPoint=critical,@p\n[p]\nfullname=URI:http://elsewhere.test/\n\
+    [odd]\n1.2.3.4=critical,DER:0500\n";
+
+struct Dir(tempfile::TempDir);
+
+impl Dir {
+    fn openssl(&self, args: &[&str]) -> String {
+        let done = Command::new("openssl").args(args).current_dir(self.0.path()).output().expect("openssl");
+        [done.stdout, done.stderr].iter().map(|b| String::from_utf8_lossy(b).into_owned()).collect()
+    }
+
+    fn make(&self, args: &[&str], file: &str) {
+        let told = self.openssl(args);
+        let length = std::fs::metadata(self.0.path().join(file)).map_or(0, |m| m.len());
+        assert!(length > 0, "{args:?}: {told}");
+    }
+
+    /// A certificate `NAME.crt` with a key, by its issuer or by itself.
+    fn certificate(&self, name: &str, kind: &str, subject: &str, by: Option<&str>) {
+        let (key, csr, crt) = (format!("{name}.key"), format!("{name}.csr"), format!("{name}.crt"));
+        let new = ["req", "-config", "c.cnf", "-nodes", "-keyout", &key, "-newkey", "ec", "-pkeyopt"];
+        let new = [new.as_slice(), &["ec_paramgen_curve:P-256", "-subj", subject]].concat();
+        let Some(by) = by else {
+            self.make(&[new, vec!["-x509", "-extensions", kind, "-out", &crt]].concat(), &crt);
+            return;
+        };
+        self.make(&[new, vec!["-out", &csr]].concat(), &csr);
+        let (ca, ca_key) = (format!("{by}.crt"), format!("{by}.key"));
+        let sign = ["x509", "-req", "-in", &csr, "-CA", &ca, "-CAkey", &ca_key, "-days", "9", "-out", &crt];
+        let with = ["-extfile", "c.cnf", "-extensions", kind, "-CAcreateserial"];
+        self.make(&[sign.as_slice(), &with].concat(), &crt);
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.0.path().join(name)).expect("read")
+    }
+
+    /// Judges by both; `lists`: a file.
+    fn judge(&self, leaf: &str, between: Option<&str>, lists: Option<&str>) -> (Option<u32>, String) {
+        let crt = |name: &str| pem::certificates(&self.read(&format!("{name}.crt")));
+        let chain: Vec<_> = std::iter::once(leaf).chain(between).flat_map(crt).collect();
+        let crls: Vec<Vec<u8>> = lists.map_or_else(Vec::new, |l| {
+            pem::blocks(&self.read(l)).into_iter().map(|b| b.der.to_vec()).collect()
+        });
+        let ours = Trust::new(crt("root"), Vec::new(), crls, 5).verify(&chain, Purpose::Client, now());
+        let (own, middle) = (format!("{leaf}.crt"), between.map(|b| format!("{b}.crt")));
+        let mut args = vec!["verify", "-purpose", "sslclient", "-no-CApath", "-CAfile", "root.crt"];
+        if let Some(m) = &middle {
+            args.extend(["-untrusted", m]);
+        }
+        if let Some(l) = lists {
+            args.extend(["-crl_check_all", "-CRLfile", l]);
+        }
+        args.push(&own);
+        (ours.err().map(|f| f.0), self.openssl(&args))
+    }
+
+    fn agree(&self, leaf: &str, between: Option<&str>, lists: Option<&str>, wanted: Option<u32>) {
+        let (ours, theirs) = self.judge(leaf, between, lists);
+        let case = format!("{leaf} {between:?} {lists:?}: {ours:?}, {theirs}");
+        assert_eq!(ours, wanted, "{case}");
+        match ours {
+            None => assert!(theirs.contains(": OK"), "{case}"),
+            Some(n) => assert!(theirs.contains(&format!("error {n} at")), "{case}"),
+        }
+    }
+}
+
+fn dir() -> Dir {
+    let dir = Dir(tempfile::tempdir().expect("directory"));
+    let write =
+        |name: &str, text: &str| std::fs::write(Path::new(dir.0.path()).join(name), text).expect("write");
+    write("c.cnf", EXTENSIONS);
+    write("l.cnf", LISTS);
+    write("index", "");
+    dir.certificate("root", "ca", "/CN=root", None);
+    dir
+}
+
+#[test]
+fn authorities_are_held_to_their_names_and_purposes() {
+    let dir = dir();
+    for (authority, kind, wanted) in [
+        ("ca", "plain", None),
+        ("ca", "server", Some(26)),
+        ("ca", "sealed", Some(26)),
+        ("ca", "strange", Some(34)),
+        ("servers", "plain", Some(26)),
+        ("permitted", "ok", None),
+        ("permitted", "bad", Some(47)),
+        ("permitted", "plain", None),
+        ("excluded", "ok", Some(48)),
+        ("excluded", "near", None),
+        ("nets", "near", None),
+        ("nets", "far", Some(47)),
+        ("mails", "mail", None),
+        ("mails", "spam", Some(47)),
+        ("short", "plain", None),
+        ("plain", "plain", Some(79)),
+    ] {
+        let (middle, leaf) = (format!("i-{authority}"), format!("{authority}-{kind}"));
+        if !dir.0.path().join(format!("{middle}.crt")).exists() {
+            dir.certificate(&middle, authority, &format!("/CN={middle}"), Some("root"));
+        }
+        dir.certificate(&leaf, kind, "/CN=leaf", Some(&middle));
+        dir.agree(&leaf, Some(&middle), None, wanted);
+    }
+    dir.certificate("i-names", "names", "/CN=i-names", Some("root"));
+    dir.certificate("names-ok", "plain", "/CN=leaf/O=more", Some("i-names"));
+    dir.certificate("names-bad", "plain", "/CN=other", Some("i-names"));
+    dir.agree("names-ok", Some("i-names"), None, None);
+    dir.agree("names-bad", Some("i-names"), None, Some(47));
+}
+
+#[test]
+fn lists_count_only_for_what_they_are_for() {
+    let dir = dir();
+    dir.certificate("leaf", "plain", "/CN=leaf", Some("root"));
+    let list = |name: &str, kind: Option<&str>| {
+        let mut args = vec![
+            "ca", "-config", "l.cnf", "-gencrl", "-cert", "root.crt", "-keyfile", "root.key", "-out", name,
+        ];
+        if let Some(k) = kind {
+            args.extend(["-crlexts", k]);
+        }
+        dir.make(&args, name);
+    };
+    list("all.crl", None);
+    list("idp.crl", Some("idp"));
+    list("users.crl", Some("users"));
+    list("place.crl", Some("place"));
+    list("odd.crl", Some("odd"));
+    // The root itself needs a list, too; one that is for users only is none for it.
+    dir.agree("leaf", None, Some("all.crl"), None);
+    dir.agree("leaf", None, Some("idp.crl"), Some(44));
+    dir.agree("leaf", None, Some("place.crl"), Some(44));
+    dir.agree("leaf", None, Some("odd.crl"), Some(36));
+    let both = [dir.read("users.crl"), dir.read("idp.crl")].concat();
+    std::fs::write(dir.0.path().join("both.crl"), both).expect("write");
+    dir.agree("leaf", None, Some("both.crl"), None);
+    dir.openssl(&[
+        "ca", "-config", "l.cnf", "-revoke", "leaf.crt", "-cert", "root.crt", "-keyfile", "root.key",
+    ]);
+    list("all.crl", None);
+    dir.agree("leaf", None, Some("all.crl"), Some(23));
+    // An authority that may not sign lists.
+    let mute = Dir(tempfile::tempdir().expect("directory"));
+    for name in ["c.cnf", "l.cnf"] {
+        std::fs::copy(dir.0.path().join(name), mute.0.path().join(name)).expect("copy");
+    }
+    std::fs::write(mute.0.path().join("index"), "").expect("write");
+    mute.certificate("root", "mute", "/CN=root", None);
+    mute.certificate("leaf", "plain", "/CN=leaf", Some("root"));
+    mute.make(
+        &[
+            "ca", "-config", "l.cnf", "-gencrl", "-cert", "root.crt", "-keyfile", "root.key", "-out",
+            "all.crl",
+        ],
+        "all.crl",
+    );
+    mute.agree("leaf", None, Some("all.crl"), Some(35));
+}
+
+#[test]
+fn a_trusted_list_may_hold_the_whole_chain_and_much_else() {
+    let dir = dir();
+    dir.certificate("one", "ca", "/CN=one", Some("root"));
+    dir.certificate("two", "ca", "/CN=two", Some("one"));
+    dir.certificate("leaf", "plain", "/CN=leaf", Some("two"));
+    // Of the same name as one that is needed, and with another key.
+    dir.certificate("twin", "ca", "/CN=two", None);
+    let crt = |name: &str| pem::certificates(&dir.read(&format!("{name}.crt")));
+    let verify = |anchors: &[&str]| {
+        let anchors = anchors.iter().flat_map(|n| crt(n)).collect();
+        Trust::new(anchors, Vec::new(), Vec::new(), 5).verify(&crt("leaf"), Purpose::Client, now())
+    };
+    assert!(verify(&["twin", "leaf", "two", "one", "root"]).is_ok());
+    assert!(verify(&["root", "two", "one", "twin"]).is_ok());
+    assert_eq!(verify(&["two", "root"]).map_err(|f| f.0), Err(2), "a link is missing");
+    assert_eq!(verify(&["root"]).map_err(|f| f.0), Err(21));
+    assert_eq!(verify(&["twin"]).map_err(|f| f.0), Err(21), "its key is another one");
+}
