@@ -1,6 +1,5 @@
 //! What a tuning leaves behind: a summary for the terminal, `result.json`, `report.html`, `rejected.md`, `tuned.conf`.
 
-use crate::knobs::{KNOBS, Safety};
 use crate::rig::{Active, Figures};
 use crate::search::{Line, Report};
 use crate::stats::{Interval, median};
@@ -11,6 +10,8 @@ use std::fmt::Write;
 /// What is known at the end.
 #[derive(Debug)]
 pub struct Result<'r> {
+    /// What was not tried, and why.
+    pub not: &'r [(&'static str, String)],
     /// Of the search.
     pub report: &'r Report,
     /// What could be set.
@@ -108,11 +109,29 @@ impl Result<'_> {
         }
         let _ = writeln!(out);
         for l in &self.report.lines {
-            let _ = writeln!(out, "{:<52} {:<26} {}", self.name(l), gain(&l.gain), self.verdict(l));
+            let _ = writeln!(out, "{}\n    {:<26} {}", self.name(l), gain(&l.gain), self.verdict(l));
+            // A kept line is judged by the whole without it, one that was not by the whole with it.
+            let mut point = self.report.best.clone();
+            point[l.knob] = if l.kept { 0 } else { l.level };
+            if let Some(f) = self.at(&point).filter(|_| self.report.proven) {
+                let (p50, p99) = (duration_text(f.p50), duration_text(f.p99));
+                let with = if l.kept { "without it" } else { "with it" };
+                let _ = writeln!(out, "    {with:<24} {:>10.0} {p50:>9} {p99:>9} {:>9.1} us", f.rate, f.cpu);
+            }
         }
         if self.report.proven {
             let _ =
                 writeln!(out, "\nAll together: {} ({}), 95 % interval", gain(&self.report.gain), self.goal);
+            let (starts, fell) = self.report.starts;
+            let steady =
+                if fell > 0.03 { "not steady: the gain differs from start to start" } else { "steady" };
+            let _ = writeln!(
+                out,
+                "{steady}; of {starts} fresh starts the worst was {:.1} % below the median. A gain of {:.1} % would have been \
+                 seen.",
+                -(-fell).exp_m1() * 100.0,
+                self.report.could_see.exp_m1() * 100.0
+            );
         } else {
             let _ = writeln!(
                 out,
@@ -151,6 +170,7 @@ impl Result<'_> {
             .map(|(p, why)| json!({"settings": self.settings(p), "why": why}))
             .collect();
         json!({"about": self.about, "goal": self.goal, "proven": self.report.proven, "gain": interval(&self.report.gain),
+               "starts": self.report.starts.0, "worst_start_below_median": self.report.starts.1,
                "noise": self.report.noise, "could_see": self.report.could_see.exp_m1(), "lines": lines,
                "before": fig(self.at(&vec![0; self.active.len()])), "after": fig(self.at(&self.report.best)),
                "infeasible": infeasible, "runs": self.points.len()})
@@ -182,13 +202,8 @@ impl Result<'_> {
             let _ = writeln!(out, "- {}: cannot be run: {why}", self.settings(p));
         }
         out.push_str("\n# Not tried\n\n");
-        for k in KNOBS.iter().filter(|k| self.active.iter().all(|a| a.knob.name != k.name)) {
-            let why = if k.safety == Safety::Machine {
-                "a setting of the machine, without --sysctl"
-            } else {
-                "already so, without effect on this load, or left out"
-            };
-            let _ = writeln!(out, "- {}: {why}", k.name);
+        for (name, why) in self.not {
+            let _ = writeln!(out, "- {name}: {why}");
         }
         out
     }

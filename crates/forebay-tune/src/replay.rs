@@ -210,7 +210,11 @@ fn configuration(a: &Article, steps: usize, dir: &Path, port: u16) -> String {
     )
 }
 
-fn certificate(dir: &Path) -> Result<(), String> {
+/// A key and a certificate in `dir`.
+///
+/// # Errors
+/// There is no openssl.
+pub fn certificate(dir: &Path) -> Result<(), String> {
     let out = Command::new("openssl")
         .args([
             "req",
@@ -314,6 +318,7 @@ pub fn main(args: &ReplayArgs) -> Result<(), String> {
                     gzip: false,
                     close: !a.keepalive,
                     access_log: None,
+                    rate: None,
                 };
                 let load = rig::load(&[target], &manner)?;
                 let mut runs = Vec::new();
