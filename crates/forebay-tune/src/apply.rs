@@ -216,3 +216,66 @@ pub fn rollback(out: &Path) -> Result<(), String> {
     say!("The old configuration is back.");
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A server that answers until `stop` exists, then closes; and a program whose reload makes `stop` when `harms`.
+    fn site(harms: bool) -> (tempfile::TempDir, Source, PathBuf) {
+        let dir = tempfile::tempdir().expect("dir");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let port = listener.local_addr().expect("address").port();
+        let stop = dir.path().join("stop");
+        let sign = stop.clone();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut buf = [0; 1024];
+                let _ = stream.read(&mut buf);
+                if !sign.exists() {
+                    let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+                }
+            }
+        });
+        let conf = dir.path().join("n.conf");
+        let text = format!("events {{}}\nhttp {{ sendfile off; server {{ listen 127.0.0.1:{port}; }} }}\n");
+        std::fs::write(&conf, text).expect("written");
+        let program = dir.path().join("server");
+        let act = if harms { format!("touch {}", stop.display()) } else { "true".into() };
+        // Put back, it answers again.
+        let heal = format!("grep -q 'sendfile off' {} && rm -f {}", conf.display(), stop.display());
+        let script = format!("#!/bin/sh\ncase \"$*\" in *reload*) {act}; {heal}; exit 0;; esac\n");
+        std::fs::write(&program, script).expect("written");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("set");
+        let source = Source::read(&conf).expect("parses");
+        (dir, source, program)
+    }
+
+    fn edits(source: &Source) -> Vec<Edit> {
+        let view = source.view();
+        let n = view.all("sendfile").next().expect("there");
+        vec![view.replace(n, "sendfile on;")]
+    }
+
+    #[test]
+    fn who_answers_no_more_gets_the_old_files_back() {
+        for harms in [false, true] {
+            let (dir, source, program) = site(harms);
+            let before = std::fs::read_to_string(&source.path).expect("there");
+            let out = dir.path().join("out");
+            std::fs::create_dir(&out).expect("made");
+            let done = apply(&source, &edits(&source), &out, &program, None, Duration::from_millis(300));
+            let after = std::fs::read_to_string(&source.path).expect("there");
+            if harms {
+                let text = done.expect_err("noticed");
+                assert!(text.contains("closed without an answer") && after == before, "{text}: {after}");
+                assert!(!out.join("applied.json").exists());
+            } else {
+                assert_eq!(done, Ok(()));
+                assert!(after.contains("sendfile on;"), "{after}");
+            }
+        }
+    }
+}

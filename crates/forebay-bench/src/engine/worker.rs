@@ -416,7 +416,8 @@ impl<'a> Worker<'a> {
         self.report(last_tick, cpu.saturating_sub(last_cpu));
         let measured = end.saturating_sub(times.from);
         let used = ThreadUse { wall: measured, ..used };
-        Ok(ThreadResult { record: self.ctx.record, used, measured, first_error: self.ctx.first_error })
+        let head = self.ctx.templates.first().map(|t| t.bytes.clone()).unwrap_or_default();
+        Ok(ThreadResult { record: self.ctx.record, used, measured, first_error: self.ctx.first_error, head })
     }
 
     fn wait(&mut self, events: &mut Vec<epoll::Event>, until: u64) -> Result<(), Error> {
@@ -514,7 +515,7 @@ impl<'a> Worker<'a> {
     fn start(&mut self, slot: u32) {
         let Some(conn) = self.conns.get_mut(slot as usize) else { return };
         match conn.phase {
-            Phase::Closed | Phase::Waiting if self.ctx.load.per_connection == 1 => {
+            Phase::Closed | Phase::Waiting if self.ctx.load.per_connection == 1 || self.ctx.load.split => {
                 conn.phase = Phase::Closed;
                 self.fill(slot);
             }
@@ -596,6 +597,9 @@ impl<'a> Worker<'a> {
             if let Some(h2) = conn.h2.as_deref_mut() {
                 h2.send(ctx, work, plain);
             } else {
+                if load.split {
+                    (conn.left_at, conn.came_at) = (ctx.now, 0);
+                }
                 conn.flights.push_back(work);
                 if conn.flights.len() == 1 && conn.tls.is_none() && load.parallel == 1 && conn.out.is_empty()
                 {
@@ -718,6 +722,7 @@ impl<'a> Worker<'a> {
             }
         }
         if ctx.load.per_connection != 1
+            && !ctx.load.split
             && let Some(flight) = &mut conn.first
         {
             flight.start = ctx.now;
