@@ -248,7 +248,8 @@ pub fn main(args: &[String]) -> Result<u8, Error> {
 /// The value of the `Server` field of a head.
 fn software(head: &[u8]) -> String {
     let text = String::from_utf8_lossy(head);
-    let value = text.lines().filter_map(|l| l.split_once(':')).find(|(n, _)| n.eq_ignore_ascii_case("server"));
+    let value =
+        text.lines().filter_map(|l| l.split_once(':')).find(|(n, _)| n.eq_ignore_ascii_case("server"));
     value.map(|(_, v)| v.trim().to_owned()).unwrap_or_default()
 }
 

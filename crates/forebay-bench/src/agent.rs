@@ -228,9 +228,8 @@ fn serve(
 fn progress(p: &Progress<'_>) -> Value {
     // The last tenth of a second may be noise; what was told last time is half a second ago.
     let recent: Vec<&Point> = p.points.iter().rev().take(5).collect();
-    let mean = |f: &dyn Fn(&Point) -> f64| {
-        recent.iter().map(|x| f(x)).sum::<f64>() / recent.len().max(1) as f64
-    };
+    let mean =
+        |f: &dyn Fn(&Point) -> f64| recent.iter().map(|x| f(x)).sum::<f64>() / recent.len().max(1) as f64;
     let last = p.points.last();
     json!({
         "elapsed": p.elapsed, "complete": p.complete, "errors": p.errors, "latency": p.latency.to_text(),
@@ -439,7 +438,8 @@ pub fn lead(
         peer.send("go", &json!({}))?;
     }
     let longest = args.duration + load.warmup + args.timeout * 2 + PATIENCE * 6;
-    let (results, together) = gather(peers, &load, if args.requests.is_some() { None } else { Some(longest) }, show)?;
+    let (results, together) =
+        gather(peers, &load, if args.requests.is_some() { None } else { Some(longest) }, show)?;
     let mut outcome = Outcome::default();
     let mut findings = Vec::new();
     for (index, result) in results.iter().enumerate() {

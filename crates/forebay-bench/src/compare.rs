@@ -406,10 +406,15 @@ pub fn render(a: &str, b: &str, result: &Rounds) -> String {
     ));
     let same = itself(&result.a);
     if same.high.is_finite() {
-        out.push_str(&format!("A against itself, round by round: {:.3}  {:.3} to {:.3}\n", same.ratio, same.low, same.high));
+        out.push_str(&format!(
+            "A against itself, round by round: {:.3}  {:.3} to {:.3}\n",
+            same.ratio, same.low, same.high
+        ));
     }
     if same.verdict != Verdict::NoDifference {
-        out.push_str("note: A differs from itself, so something changed on this machine meanwhile: measure again\n");
+        out.push_str(
+            "note: A differs from itself, so something changed on this machine meanwhile: measure again\n",
+        );
     }
     let limited = result.a.iter().chain(&result.b).filter(|t| t.limited).count();
     if limited * 2 > result.a.len() {

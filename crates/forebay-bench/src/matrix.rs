@@ -417,9 +417,49 @@ fn tables(columns: &[Column], counts: &[usize], names: &[&str], figures: &Figure
     out
 }
 
+/// The tables as HTML.
+fn markdown(text: &str) -> String {
+    let mut out = String::new();
+    let mut rows = 0;
+    for line in text.lines() {
+        let cells = line.strip_prefix('|').map(|l| l.trim_end_matches('|').split('|').map(str::trim));
+        match cells {
+            Some(mut cells) if cells.clone().all(|c| c.starts_with('-') && c.ends_with(':')) => {
+                let _ = cells.next();
+            }
+            Some(cells) => {
+                let tag = if rows == 0 { "th" } else { "td" };
+                out.push_str(if rows == 0 { "<table><tr>" } else { "<tr>" });
+                cells.for_each(|c| {
+                    let _ = write!(out, "<{tag}>{}</{tag}>", html::escape(c));
+                });
+                out.push_str("</tr>\n");
+                rows += 1;
+            }
+            None => {
+                if rows > 0 {
+                    out.push_str("</table>\n");
+                    rows = 0;
+                }
+                match line.strip_prefix("## ") {
+                    Some(title) => {
+                        let _ = writeln!(out, "<h2>{}</h2>", html::escape(title));
+                    }
+                    None if !line.is_empty() => {
+                        let _ = writeln!(out, "<p>{}</p>", html::escape(line.trim_start_matches('\\')));
+                    }
+                    None => {}
+                }
+            }
+        }
+    }
+    out
+}
+
 fn page(columns: &[Column], counts: &[usize], names: &[&str], figures: &Figures, text: &str) -> String {
-    let mut body = String::new();
+    let mut body = markdown(text);
     for (part, title) in TITLES {
+        let title = title.split(" (").next().unwrap_or(title);
         for (at, column) in columns.iter().enumerate().filter(|(_, c)| c.part == part) {
             let factors = |f: &dyn Fn(usize) -> Option<f64>| -> Vec<(f64, f64)> {
                 let one = f(1).unwrap_or(0.0);
@@ -454,6 +494,5 @@ fn page(columns: &[Column], counts: &[usize], names: &[&str], figures: &Figures,
             );
         }
     }
-    let _ = write!(body, "<pre>{}</pre>", html::escape(text));
     html::page("forebay bench matrix", &body)
 }

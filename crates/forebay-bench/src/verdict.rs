@@ -34,7 +34,11 @@ pub fn judge(report: &Report) -> Vec<Finding> {
     let record = &outcome.record;
     let reason = outcome.first_error.as_deref().map(|e| format!(" ({e})")).unwrap_or_default();
     if record.complete == 0 {
-        let why = if outcome.interrupted { "interrupted before there was an answer that counts" } else { "no answer at all" };
+        let why = if outcome.interrupted {
+            "interrupted before there was an answer that counts"
+        } else {
+            "no answer at all"
+        };
         say(true, false, format!("nothing was measured: {why}{reason}"));
     }
     let errors = record.errors();

@@ -262,7 +262,7 @@ impl Result<'_> {
         let x = |v: f64| 560.0 + (v / most).clamp(-1.0, 1.0) * 220.0;
         let mut svg = format!(
             "<svg viewBox='0 0 800 {}' role=img aria-label='Gain of each line'>",
-            lines.len() * 26 + 10
+            lines.len() * 26 + 30
         );
         for (n, (name, i, color)) in lines.iter().enumerate() {
             let y = n * 26 + 8;
@@ -279,7 +279,20 @@ impl Result<'_> {
                 m = y + 7
             );
         }
-        let _ = write!(svg, "<path d='M560 0V{}' stroke='#888'/></svg>", lines.len() * 26 + 10);
+        let bottom = lines.len() * 26 + 10;
+        let _ = write!(svg, "<path d='M560 0V{bottom}' stroke='#888'/>");
+        for v in [-most, -most / 2.0, 0.0, most / 2.0, most] {
+            let _ = write!(
+                svg,
+                "<text x={:.1} y={} font-size=11 fill='#555' text-anchor=middle>{}</text>",
+                x(v),
+                bottom + 14,
+                if v == 0.0 { "0".to_owned() } else { percent(v) }
+            );
+        }
+        svg.push_str(
+            "</svg><p>Gain with its 95 % interval. Green: kept. Grey: not proposed. Blue: all together.</p>",
+        );
         svg
     }
 
@@ -298,7 +311,20 @@ impl Result<'_> {
             let cy = 190.0 - (x.score - lo) / (hi - lo).max(1e-9) * 180.0;
             let _ = write!(svg, "<circle cx={cx:.1} cy={cy:.1} r=3 fill='{color}'/>");
         }
-        svg.push_str("</svg><p>Higher is better. Red: as it is. Blue: what is proposed. Grey: others.</p>");
+        if let Some(first) = s.first().map(|_| {
+            median(
+                &mut s
+                    .iter()
+                    .filter(|x| x.point.iter().all(|l| *l == 0))
+                    .map(|x| x.score)
+                    .collect::<Vec<_>>(),
+            )
+        }) {
+            for (v, y) in [(hi, 12), (lo, 196)] {
+                let _ = write!(svg, "<text x=2 y={y} font-size=11 fill='#555'>{}</text>", percent(v - first));
+            }
+        }
+        svg.push_str("</svg><p>Higher is better; the figures are against the original's median. Red: as it is. Blue: what is proposed. Grey: others.</p>");
         svg
     }
 }

@@ -64,9 +64,26 @@ fn tune(dir: &Path, goal: &str) -> serde_json::Value {
     std::fs::write(dir.join("n.conf"), CONF.replace("ROOT", &path(""))).expect("written");
     let own = std::env::current_exe().expect("this program").display().to_string();
     let words = [
-        "-c", &path("n.conf"), "--out", &path("out"), "--state", &path("state"), "--program", &own, "--for", goal,
-        "--static-size", "2k", "--connections", "2", "--budget", "40s", "--p99", "10s",
-        "--only", "sendfile,open_file_cache,output_buffers,access_log,keepalive_requests,worker_processes",
+        "-c",
+        &path("n.conf"),
+        "--out",
+        &path("out"),
+        "--state",
+        &path("state"),
+        "--program",
+        &own,
+        "--for",
+        goal,
+        "--static-size",
+        "2k",
+        "--connections",
+        "2",
+        "--budget",
+        "40s",
+        "--p99",
+        "10s",
+        "--only",
+        "sendfile,open_file_cache,output_buffers,access_log,keepalive_requests,worker_processes",
     ];
     let code = forebay_tune::cli::main(words.iter().map(std::ffi::OsString::from).collect());
     assert_eq!(code, 0, "{goal}");
@@ -84,7 +101,9 @@ fn main() -> ExitCode {
         // The tuner's watcher, which is started by its name, and test runners that ask for names.
         return ExitCode::SUCCESS;
     }
-    if args.iter().all(|a| a != "-c") && args.iter().skip(1).any(|a| !a.starts_with('-') && !"planted".contains(a.as_str())) {
+    if args.iter().all(|a| a != "-c")
+        && args.iter().skip(1).any(|a| !a.starts_with('-') && !"planted".contains(a.as_str()))
+    {
         // A filter of `cargo test` that means others.
         return ExitCode::SUCCESS;
     }
@@ -98,7 +117,10 @@ fn main() -> ExitCode {
     let result = tune(dir.path(), "cpu");
     let lines = kept(&result);
     assert!(result["proven"] == true && result["gain"]["low"].as_f64() > Some(0.3), "{result:#}");
-    assert!(lines.iter().any(|l| l == "sendfile") && lines.iter().any(|l| l == "open_file_cache"), "{lines:?}");
+    assert!(
+        lines.iter().any(|l| l == "sendfile") && lines.iter().any(|l| l == "open_file_cache"),
+        "{lines:?}"
+    );
     assert!(!lines.iter().any(|l| l == "output_buffers"), "{lines:?}");
     // Sleep is no CPU time, and latency knows it.
     let result = tune(dir.path(), "latency");

@@ -88,7 +88,11 @@ fn mistakes_are_told() {
     let output = tune(&site, &["--rollback"]).output().expect("runs");
     assert!(text(&output).contains("nothing to undo"), "{}", text(&output));
     let table = Command::new(PROGRAM).args(["tune", "table", "--loads", "nonsense"]).output().expect("runs");
-    assert!(table.status.code() == Some(1) && text(&table).contains("no load \"nonsense\""), "{}", text(&table));
+    assert!(
+        table.status.code() == Some(1) && text(&table).contains("no load \"nonsense\""),
+        "{}",
+        text(&table)
+    );
 }
 
 #[test]
@@ -149,7 +153,8 @@ fn a_kill_at_any_moment_leaves_kernel_settings_as_they_were() {
     let conf = read(&site.dir().join("nginx.conf"));
     // Moments as they come: after so many lines of output.
     for lines in [4, 12, 19, 26] {
-        let mut run = tune(&site, &args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
+        let mut run =
+            tune(&site, &args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
         let out = BufReader::new(run.stdout.take().expect("piped")).lines();
         assert_eq!(out.take(lines).count(), lines);
         kill(run.id() as i32, Signal::SIGKILL);

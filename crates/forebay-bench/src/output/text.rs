@@ -56,7 +56,8 @@ pub fn summary(report: &Report) -> String {
     if record.complete == 0 {
         // Nothing to divide by.
         for finding in &report.findings {
-            let _ = writeln!(out, "  {}         {}", if finding.void { "VOID" } else { "note" }, finding.text);
+            let _ =
+                writeln!(out, "  {}         {}", if finding.void { "VOID" } else { "note" }, finding.text);
         }
         return out;
     }

@@ -20,7 +20,9 @@ fn machine() -> Host {
 }
 
 fn http(text: &str) -> String {
-    format!("worker_processes auto; events {{ worker_connections 600; }} http {{ server_tokens off; {text} }}")
+    format!(
+        "worker_processes auto; events {{ worker_connections 600; }} http {{ server_tokens off; {text} }}"
+    )
 }
 
 /// For each rule a configuration that has the fault and one that has not.
