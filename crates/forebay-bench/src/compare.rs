@@ -160,7 +160,12 @@ impl Started {
         let said = tempfile::tempfile().map_err(Error::io("a temporary file"))?;
         let copy = said.try_clone().map_err(Error::io("a temporary file"))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(copy);
-        Ok(Started(command.spawn().map_err(Error::io(program.display()))?, said))
+        Ok(Started(
+            forebay_sys::child::unblock_signals(&mut command)
+                .spawn()
+                .map_err(Error::io(program.display()))?,
+            said,
+        ))
     }
 
     /// Its pid.

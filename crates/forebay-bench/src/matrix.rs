@@ -5,6 +5,7 @@ use crate::load::{Load, Stop};
 use crate::observe::Server;
 use crate::options::LoadArgs;
 use crate::output::html::{self, Line, Plot};
+use crate::tls::{Kind, self_signed};
 use crate::{Error, run, units};
 use clap::Args;
 use serde_json::json;
@@ -136,24 +137,8 @@ fn columns(parts: &[String]) -> Vec<Column> {
 }
 
 fn certificates(dir: &Path) -> Result<(), Error> {
-    let kinds: [(&str, &[&str]); 2] = [
-        ("rsa", &["-newkey", "rsa:2048"]),
-        ("ec", &["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]),
-    ];
-    for (name, key) in kinds {
-        let status = Command::new("openssl")
-            .args(["req", "-x509", "-nodes", "-days", "30", "-subj", "/CN=localhost"])
-            .args(key)
-            .arg("-keyout")
-            .arg(dir.join(format!("{name}.key")))
-            .arg("-out")
-            .arg(dir.join(format!("{name}.crt")))
-            .stderr(std::process::Stdio::null())
-            .status()
-            .map_err(Error::io("openssl, which makes the certificates"))?;
-        if !status.success() {
-            return Err(Error::Usage("openssl could not make a certificate".into()));
-        }
+    for (name, kind) in [("rsa", Kind::Rsa), ("ec", Kind::Ecdsa)] {
+        self_signed(kind, &dir.join(format!("{name}.crt")), &dir.join(format!("{name}.key")))?;
     }
     Ok(())
 }

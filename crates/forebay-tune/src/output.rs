@@ -123,8 +123,11 @@ impl Result<'_> {
             let _ =
                 writeln!(out, "\nAll together: {} ({}), 95 % interval", gain(&self.report.gain), self.goal);
             let (starts, fell) = self.report.starts;
-            let steady =
-                if fell > 0.03 { "not steady: the gain differs from start to start" } else { "steady" };
+            let steady = if fell > 0.03f64.max(0.1 * self.report.gain.mid) {
+                "not steady: the gain differs from start to start"
+            } else {
+                "steady"
+            };
             let _ = writeln!(
                 out,
                 "{steady}; of {starts} fresh starts the worst was {:.1} % below the median. A gain of {:.1} % would have been \

@@ -144,7 +144,9 @@ impl Program {
     pub fn start(&self, conf: &Path, ports: &[u16], log: &Path) -> Result<Process, String> {
         let say = |e: std::io::Error| format!("{}: {e}", self.path.display());
         let err = File::create(log).map_err(say)?;
-        let child = self.command(conf).stdout(Stdio::null()).stderr(err).spawn().map_err(say)?;
+        let mut command = self.command(conf);
+        command.stdout(Stdio::null()).stderr(err);
+        let child = forebay_sys::child::unblock_signals(&mut command).spawn().map_err(say)?;
         let mut process = Process { child };
         let until = Instant::now() + Duration::from_secs(5);
         for port in ports {

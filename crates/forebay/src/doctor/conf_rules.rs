@@ -123,10 +123,8 @@ rule_table! { Check;
     "worker-processes-missing" Warning "worker_processes left out"
     "Articles say that the default is the number of CPUs; it is 1, only the packages' own files say auto (1). Forebay takes all CPUs."
     "worker_processes auto;"
-    |s, h, found| if s.all("worker_processes").next().is_none() && h.cpus > 1 {
-        if let Some(n) = s.all("events").next() {
-            found(s.span(n), format!("nginx uses 1 of {} CPUs", h.cpus));
-        }
+    |s, h, found| if let (None, Some(n), 2..) = (s.all("worker_processes").next(), s.all("events").next(), h.cpus) {
+        found(s.span(n), format!("nginx uses 1 of {} CPUs", h.cpus));
     },
     "worker-processes-quota" Warning "worker_processes auto under a quota"
     "nginx counts the CPUs that are online and ignores quotas and sets of a container, so it starts more workers than it may run (2). Forebay counts what it may use."
