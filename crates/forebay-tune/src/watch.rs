@@ -3,10 +3,11 @@
 
 use crate::cli;
 use crate::sysctl;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// `tune watch`, which the tuner starts itself.
 #[derive(clap::Args, Clone, Debug)]
@@ -22,8 +23,10 @@ pub struct Watcher(Option<Child>);
 impl Drop for Watcher {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            // The end of its input is the sign; by now there is nothing to put back.
-            drop(child.stdin.take());
+            // By now there is nothing to put back.
+            if let Some(mut input) = child.stdin.take() {
+                let _ = input.write_all(b".");
+            }
             let _ = child.wait();
         }
     }
@@ -51,11 +54,24 @@ pub fn start(state: &Path) -> Watcher {
 /// A setting cannot be put back.
 pub fn main(args: &WatchArgs) -> Result<(), String> {
     let mut byte = [0];
-    while !matches!(std::io::stdin().read(&mut byte), Ok(0)) {}
+    loop {
+        match std::io::stdin().read(&mut byte) {
+            Ok(0) => break,
+            // It ended in good order.
+            Ok(_) => return Ok(()),
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
     let file = std::fs::File::open(args.state.join("lock")).map_err(|e| e.to_string())?;
-    // A tuner that has started meanwhile cleans up itself; one that ends in good order still has the lock.
-    if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
-        return Ok(());
+    // The files of a killed process are closed in no order, so its lock may outlive its pipe for a moment. A tuner that
+    // has started meanwhile cleans up itself.
+    let patience = Instant::now() + Duration::from_millis(500);
+    while rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+        if Instant::now() > patience {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
     cli::clean(&args.state);
     sysctl::restore(&args.state.join("journal")).map(drop)

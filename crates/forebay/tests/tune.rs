@@ -38,7 +38,7 @@ fn a_bad_configuration_gets_better_and_comes_back() {
     let site = site();
     let conf = site.dir().join("nginx.conf");
     let before = read(&conf);
-    let only = ["--only", "sendfile,keepalive_requests", "--budget", "32s", "--apply"];
+    let only = ["--only", "sendfile,keepalive_requests", "--budget", "45s", "--apply"];
     let output = tune(&site, &only).output().expect("runs");
     let said = text(&output);
     assert!(output.status.success(), "{said}");
@@ -66,7 +66,7 @@ fn a_bad_configuration_gets_better_and_comes_back() {
     assert!(output.status.success(), "{}", text(&output));
     assert_eq!(read(&conf), before);
     // The same runs give the same result without a server.
-    let more = ["--only", "sendfile,keepalive_requests", "--budget", "32s", "--resume"];
+    let more = ["--only", "sendfile,keepalive_requests", "--budget", "45s", "--resume"];
     let output = tune(&site, &more).output().expect("runs");
     assert!(output.status.success(), "{}", text(&output));
     let again: serde_json::Value =
