@@ -188,15 +188,38 @@ pub fn main(args: &[String]) -> Result<u8, Error> {
     load.checks.status = Some((100..1000).collect());
     load.checks.same_length = !o.variable;
     load.receive_buffer = o.buffer;
+    load.split = true;
     let (mut load, server) = wrk::prepare(load, 1, o.own)?;
     load.cpus.truncate(1);
     println!(
         "This is forebay bench {}, in the words of ApacheBench, Version 2.3\n",
         env!("CARGO_PKG_VERSION")
     );
-    print!("Benchmarking {} (be patient)...", url.host);
-    let report = run::run(&load, server, |_| !crate::signals::interrupted())?;
-    println!("..done\n\n");
+    // As ab: a tenth of all requests at a time, at least 100, on standard error.
+    let step = (n / 10).max(100);
+    let mut next = step;
+    if o.quiet {
+        print!("Benchmarking {} (be patient)...", url.host);
+    } else {
+        println!("Benchmarking {} (be patient)", url.host);
+    }
+    let beat = |complete: u64, next: &mut u64| {
+        while !o.quiet && complete >= *next && *next <= n {
+            eprintln!("Completed {next} requests");
+            *next += step;
+        }
+    };
+    let report = run::run(&load, server, |p| {
+        beat(p.complete, &mut next);
+        !crate::signals::interrupted()
+    })?;
+    if o.quiet {
+        println!("..done");
+    } else {
+        beat(report.outcome.record.complete, &mut next);
+        eprintln!("Finished {} requests", report.outcome.record.complete);
+    }
+    println!("\n");
     print!("{}", render(&o, &url, &report));
     let h = &report.outcome.record.latency;
     if let Some(file) = &o.csv {
@@ -222,6 +245,14 @@ pub fn main(args: &[String]) -> Result<u8, Error> {
     Ok(u8::from(report.outcome.record.complete == 0))
 }
 
+/// The value of the `Server` field of a head.
+fn software(head: &[u8]) -> String {
+    let text = String::from_utf8_lossy(head);
+    let value =
+        text.lines().filter_map(|l| l.split_once(':')).find(|(n, _)| n.eq_ignore_ascii_case("server"));
+    value.map(|(_, v)| v.trim().to_owned()).unwrap_or_default()
+}
+
 /// What ab prints at the end.
 pub fn render(o: &Options, url: &Url, report: &Report) -> String {
     let mut out = String::new();
@@ -232,7 +263,7 @@ pub fn render(o: &Options, url: &Url, report: &Report) -> String {
     let mut row = |name: &str, value: String| {
         let _ = writeln!(out, "{name:<24}{value}");
     };
-    row("Server Software:", String::new());
+    row("Server Software:", software(&report.outcome.head));
     row("Server Hostname:", url.host.clone());
     row("Server Port:", url.port.to_string());
     row("\nDocument Path:", format!(" {}", url.path));
@@ -277,7 +308,12 @@ pub fn render(o: &Options, url: &Url, report: &Report) -> String {
     let per = seconds * 1e3 / done.max(1) as f64;
     row("Time per request:", format!("{:.3} [ms] (mean)", per * o.concurrency as f64));
     row("Time per request:", format!("{per:.3} [ms] (mean, across all concurrent requests)"));
-    row("Transfer rate:", format!("{:.2} [Kbytes/sec] received", record.bytes_in as f64 / 1024.0 / seconds));
+    let kilo = |bytes: u64| bytes as f64 / 1024.0 / seconds;
+    row("Transfer rate:", format!("{:.2} [Kbytes/sec] received", kilo(record.bytes_in)));
+    if o.post.is_some() {
+        row("", format!("{:.2} kb/s sent", kilo(record.bytes_out)));
+        row("", format!("{:.2} kb/s total", kilo(record.bytes_in + record.bytes_out)));
+    }
     if done == 0 {
         return out;
     }
@@ -294,16 +330,16 @@ pub fn render(o: &Options, url: &Url, report: &Report) -> String {
             ms(h.max())
         )
     };
-    out.push_str(&line("Connect:", &record.connect));
-    out.push_str(&line("Processing:", h));
-    out.push_str(&line("Waiting:", h));
+    out.push_str(&line("Connect:", &record.dial));
+    out.push_str(&line("Processing:", &record.processing));
+    out.push_str(&line("Waiting:", &record.waiting));
     out.push_str(&line("Total:", h));
     if done > 1 {
         let _ = writeln!(out, "\nPercentage of the requests served within a certain time (ms)");
         for p in [50u32, 66, 75, 80, 90, 95, 98, 99, 100] {
             let value = ms(h.quantile(f64::from(p) / 100.0));
             let _ =
-                writeln!(out, "  {p:>3}%  {value:>5.0}{}", if p == 100 { " (longest request)" } else { "" });
+                writeln!(out, " {p:>3}%  {value:>5.0}{}", if p == 100 { " (longest request)" } else { "" });
         }
     }
     out

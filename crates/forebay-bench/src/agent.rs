@@ -6,11 +6,11 @@
 
 use crate::Error;
 use crate::engine::Outcome;
-use crate::histogram::Histogram;
+use crate::histogram::{Coarse, Histogram};
 use crate::load::Load;
 use crate::options::{Arrival, LoadArgs};
 use crate::record::{FAILURES, Record, ThreadUse};
-use crate::run::{self, Report};
+use crate::run::{self, Point, Progress, Report};
 use crate::url::Address;
 use crate::verdict::{self, Finding};
 use aws_lc_rs::hmac;
@@ -32,6 +32,9 @@ const GREETING: usize = 1024;
 const SECRET: usize = 16;
 /// How long a peer may take for a message that is due at once.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often an agent tells how far it is.
+const TOLD: Duration = Duration::from_millis(500);
 
 /// `bench agent`.
 #[derive(Args, Debug)]
@@ -198,17 +201,81 @@ fn serve(
     // The leader waits for the slowest agent here.
     peer.stream.set_read_timeout(Some(PATIENCE * 6)).map_err(peer.lost())?;
     peer.receive("go")?;
-    peer.stream.set_nonblocking(true).map_err(peer.lost())?;
     let watch = peer.stream.try_clone().map_err(peer.lost())?;
-    let report = run::run(&load, None, |_| {
+    let mut next = 0.0;
+    let report = run::run(&load, None, |p| {
+        if p.elapsed >= next {
+            next = p.elapsed + TOLD.as_secs_f64();
+            // A leader that has gone away is noticed below.
+            let _ = peer.send("result", &json!({"progress": progress(p)}));
+        }
         // Bytes or the end: either way the leader wants no more.
-        let quiet = matches!(watch.peek(&mut [0]), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock);
+        use rustix::net::{RecvFlags, recv};
+        let mut byte = [0u8; 1];
+        let quiet = matches!(
+            recv(&watch, byte.as_mut_slice(), RecvFlags::PEEK | RecvFlags::DONTWAIT),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)
+        );
         quiet && !crate::signals::interrupted()
     });
-    peer.stream.set_nonblocking(false).map_err(peer.lost())?;
     match report {
         Ok(report) => peer.send("result", &to_json(&report)),
         Err(e) => peer.send("result", &json!({"refused": e.to_string()})),
+    }
+}
+
+/// What an agent tells on the way.
+fn progress(p: &Progress<'_>) -> Value {
+    // The last tenth of a second may be noise; what was told last time is half a second ago.
+    let recent: Vec<&Point> = p.points.iter().rev().take(5).collect();
+    let mean =
+        |f: &dyn Fn(&Point) -> f64| recent.iter().map(|x| f(x)).sum::<f64>() / recent.len().max(1) as f64;
+    let last = p.points.last();
+    json!({
+        "elapsed": p.elapsed, "complete": p.complete, "errors": p.errors, "latency": p.latency.to_text(),
+        "warmup": last.is_none_or(|x| x.warmup), "rate": mean(&|x| x.rate), "bytes": mean(&|x| x.bytes),
+        "client_cpu": mean(&|x| x.client_cpu), "p50": last.map_or(0, |x| x.p50), "p99": last.map_or(0, |x| x.p99),
+    })
+}
+
+/// What all agents told last, put together.
+#[derive(Default)]
+struct Together {
+    last: Vec<Value>,
+    points: Vec<Point>,
+    latency: Coarse,
+    complete: u64,
+    errors: u64,
+}
+
+impl Together {
+    fn take(&mut self, index: usize, told: Value) {
+        if let Some(slot) = self.last.get_mut(index) {
+            *slot = told;
+        }
+        let sum = |name: &str| self.last.iter().filter_map(|v| v[name].as_f64()).sum::<f64>();
+        let most = |name: &str| self.last.iter().filter_map(|v| v[name].as_u64()).max().unwrap_or(0);
+        self.complete = sum("complete") as u64;
+        self.errors = sum("errors") as u64;
+        self.latency = Coarse::default();
+        for text in self.last.iter().filter_map(|v| v["latency"].as_str()) {
+            if let Some(one) = Coarse::from_text(text) {
+                self.latency.merge(&one);
+            }
+        }
+        // Figures of quantiles do not add up: the worst agent's is shown.
+        self.points.push(Point {
+            at: self.last.iter().filter_map(|v| v["elapsed"].as_f64()).fold(0.0, f64::max),
+            span: TOLD.as_secs_f64() / self.last.len().max(1) as f64,
+            warmup: self.last.iter().any(|v| v["warmup"] == true),
+            rate: sum("rate"),
+            errors: 0.0,
+            p50: most("p50"),
+            p99: most("p99"),
+            bytes: sum("bytes"),
+            client_cpu: sum("client_cpu"),
+            server_cpu: None,
+        });
     }
 }
 
@@ -253,6 +320,84 @@ fn accept(job: &Value, allowed: &BTreeSet<IpAddr>, longest: Duration) -> Result<
     Ok(load)
 }
 
+/// Waits for the results of all agents, and shows meanwhile what they tell. When `show` gives `false` they are told to
+/// stop, and give what they measured.
+fn gather(
+    peers: Vec<Peer>,
+    load: &Load,
+    wait: Option<Duration>,
+    mut show: impl FnMut(&Progress<'_>) -> bool,
+) -> Result<(Vec<Value>, Together), Error> {
+    use crate::load::Stop;
+    let mut stops = Vec::new();
+    for peer in &peers {
+        peer.stream.set_read_timeout(wait).map_err(peer.lost())?;
+        stops.push(peer.stream.try_clone().map_err(peer.lost())?);
+    }
+    let total = match load.stop {
+        Stop::After(time) | Stop::Count(_, Some(time)) => Some((time + load.warmup).as_secs_f64()),
+        Stop::Count(_, None) => None,
+    };
+    let count = if let Stop::Count(n, _) = load.stop { Some(n) } else { None };
+    let mut together = Together { last: vec![Value::Null; peers.len()], ..Together::default() };
+    let mut results: Vec<Option<Value>> = vec![None; peers.len()];
+    let (sender, told) = std::sync::mpsc::channel();
+    let start = std::time::Instant::now();
+    let mut stopped = false;
+    std::thread::scope(|scope| {
+        for (index, mut peer) in peers.into_iter().enumerate() {
+            let sender = sender.clone();
+            scope.spawn(move || {
+                loop {
+                    let message = peer.receive("result");
+                    let more = matches!(&message, Ok(m) if !m["progress"].is_null());
+                    if sender.send((index, message)).is_err() || !more {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut lost = None;
+        loop {
+            match told.recv_timeout(Duration::from_millis(100)) {
+                Ok((index, Ok(mut message))) if !message["progress"].is_null() => {
+                    together.take(index, message["progress"].take());
+                }
+                Ok((index, Ok(message))) => {
+                    if let Some(slot) = results.get_mut(index) {
+                        *slot = Some(message);
+                    }
+                }
+                Ok((_, Err(e))) => lost = lost.or(Some(e)),
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+            let go_on = show(&Progress {
+                points: &together.points,
+                elapsed: start.elapsed().as_secs_f64(),
+                total,
+                count,
+                complete: together.complete,
+                errors: together.errors,
+                latency: &together.latency,
+            });
+            if (!go_on || lost.is_some()) && !stopped {
+                stopped = true;
+                // The others are of no use without the one that was lost.
+                stops.iter_mut().for_each(|s| {
+                    let _ = s.write_all(b"stop");
+                });
+            }
+        }
+        match lost {
+            Some(e) => Err(e),
+            None => Ok(()),
+        }
+    })?;
+    Ok((results.into_iter().flatten().collect(), together))
+}
+
 /// Hands a load out to agents and gives the sum.
 ///
 /// # Errors
@@ -262,6 +407,7 @@ pub fn lead(
     file: Option<&Path>,
     args: &LoadArgs,
     urls: &[String],
+    show: impl FnMut(&Progress<'_>) -> bool,
 ) -> Result<Report, Error> {
     let file = file.ok_or_else(|| Error::Usage("--agents needs --secret-file".into()))?;
     let key = secret(file)?;
@@ -291,18 +437,17 @@ pub fn lead(
     for peer in &mut peers {
         peer.send("go", &json!({}))?;
     }
+    let longest = args.duration + load.warmup + args.timeout * 2 + PATIENCE * 6;
+    let (results, together) =
+        gather(peers, &load, if args.requests.is_some() { None } else { Some(longest) }, show)?;
     let mut outcome = Outcome::default();
     let mut findings = Vec::new();
-    for (index, peer) in peers.iter_mut().enumerate() {
-        let longest = args.duration + load.warmup + args.timeout * 2 + PATIENCE * 6;
-        let wait = if args.requests.is_some() { None } else { Some(longest) };
-        peer.stream.set_read_timeout(wait).map_err(peer.lost())?;
-        let result = peer.receive("result")?;
+    for (index, result) in results.iter().enumerate() {
         if let Some(why) = result["refused"].as_str() {
-            return Err(Error::Usage(format!("{}: {why}", peer.name)));
+            return Err(Error::Usage(format!("{}: {why}", agents[index])));
         }
-        let bad = || Error::Usage(format!("{}: not the result of an agent", peer.name));
-        let one = from_json(&result).ok_or_else(bad)?;
+        let bad = || Error::Usage(format!("{}: not the result of an agent", agents[index]));
+        let one = from_json(result).ok_or_else(bad)?;
         outcome.record.merge(&one.record);
         outcome.threads.extend(one.threads);
         outcome.measured = outcome.measured.max(one.measured);
@@ -322,7 +467,7 @@ pub fn lead(
         connections: load.connections,
         rate: load.rate,
         outcome,
-        points: Vec::new(),
+        points: together.points,
         server: None,
         machine: (0.0, 0.0),
         findings: Vec::new(),
@@ -474,5 +619,6 @@ fn from_json(value: &Value) -> Option<Outcome> {
         measured: Duration::from_nanos(value["measured_ns"].as_u64()?),
         interrupted: value["interrupted"].as_bool()?,
         first_error: value["first_error"].as_str().map(str::to_owned),
+        head: Vec::new(),
     })
 }

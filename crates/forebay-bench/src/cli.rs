@@ -119,8 +119,11 @@ pub fn write_out(file: &Path, text: &str) -> Result<(), Error> {
 
 fn plain(args: &RunArgs) -> Result<u8, Error> {
     if !args.agents.is_empty() {
-        let report = agent::lead(&args.agents, args.secret_file.as_deref(), &args.load, &args.urls)?;
-        return finish(args, &report);
+        let mut live = if args.plain { Live::Lines(0.0) } else { Live::new(&title(args), args.quiet) };
+        let file = args.secret_file.as_deref();
+        let report = agent::lead(&args.agents, file, &args.load, &args.urls, |p| live.show(p));
+        drop(live);
+        return finish(args, &report?);
     }
     let (load, server) = args.load.load(&args.urls)?;
     if let Some(wish) = &args.load.find_limit {

@@ -160,7 +160,12 @@ impl Started {
         let said = tempfile::tempfile().map_err(Error::io("a temporary file"))?;
         let copy = said.try_clone().map_err(Error::io("a temporary file"))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(copy);
-        Ok(Started(command.spawn().map_err(Error::io(program.display()))?, said))
+        Ok(Started(
+            forebay_sys::child::unblock_signals(&mut command)
+                .spawn()
+                .map_err(Error::io(program.display()))?,
+            said,
+        ))
     }
 
     /// Its pid.
@@ -299,7 +304,10 @@ pub fn compare(
         }
     }
     let values = |all: &[Turn], f: &dyn Fn(&Turn) -> f64| all.iter().map(f).collect::<Vec<f64>>();
-    let by = |f: &dyn Fn(&Turn) -> f64| stats::compare(&values(&all_a, f), &values(&all_b, f), seed);
+    let by = |f: &dyn Fn(&Turn) -> f64| {
+        let (x, y) = (values(&all_a, f), values(&all_b, f));
+        stats::gate(stats::compare(&x, &y, seed), &x, seed)
+    };
     let seen = all_a.iter().chain(&all_b).all(|t| t.cpu.is_some());
     Ok(Rounds {
         rate: by(&|t| t.rate),
@@ -379,6 +387,12 @@ fn rows(result: &Rounds) -> Vec<(&'static str, f64, f64, Comparison)> {
     rows
 }
 
+/// A against itself, from rounds that follow each other: what chance alone does here.
+fn itself(all: &[Turn]) -> Comparison {
+    let (x, y): (Vec<f64>, Vec<f64>) = all.chunks_exact(2).map(|p| (p[0].rate, p[1].rate)).unzip();
+    stats::compare(&x, &y, 1)
+}
+
 /// The result for people.
 pub fn render(a: &str, b: &str, result: &Rounds) -> String {
     let mut out = format!("A  {a}\nB  {b}\n{} rounds, ABBA\n\n", result.a.len());
@@ -395,6 +409,18 @@ pub fn render(a: &str, b: &str, result: &Rounds) -> String {
         "\nspread of A's requests/s from round to round: {:.1} %\n",
         stats::spread(&rates) * 100.0
     ));
+    let same = itself(&result.a);
+    if same.high.is_finite() {
+        out.push_str(&format!(
+            "A against itself, round by round: {:.3}  {:.3} to {:.3}\n",
+            same.ratio, same.low, same.high
+        ));
+    }
+    if same.verdict != Verdict::NoDifference {
+        out.push_str(
+            "note: A differs from itself, so something changed on this machine meanwhile: measure again\n",
+        );
+    }
     let limited = result.a.iter().chain(&result.b).filter(|t| t.limited).count();
     if limited * 2 > result.a.len() {
         out.push_str(

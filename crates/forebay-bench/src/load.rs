@@ -144,6 +144,8 @@ pub struct Load {
     pub seed: u64,
     /// Bytes asked for as receive buffer of sockets (ab -b); 0: the system's default.
     pub receive_buffer: usize,
+    /// Times are also taken apart as ab does: connecting, waiting, processing (HTTP/1 without a pipeline).
+    pub split: bool,
 }
 
 impl std::fmt::Debug for Load {
@@ -220,6 +222,7 @@ impl Load {
             checks: Checks::default(),
             seed,
             receive_buffer: 0,
+            split: false,
         })
     }
 

@@ -5,6 +5,7 @@ use crate::load::{Load, Stop};
 use crate::observe::Server;
 use crate::options::LoadArgs;
 use crate::output::html::{self, Line, Plot};
+use crate::tls::{Kind, self_signed};
 use crate::{Error, run, units};
 use clap::Args;
 use serde_json::json;
@@ -136,24 +137,8 @@ fn columns(parts: &[String]) -> Vec<Column> {
 }
 
 fn certificates(dir: &Path) -> Result<(), Error> {
-    let kinds: [(&str, &[&str]); 2] = [
-        ("rsa", &["-newkey", "rsa:2048"]),
-        ("ec", &["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]),
-    ];
-    for (name, key) in kinds {
-        let status = Command::new("openssl")
-            .args(["req", "-x509", "-nodes", "-days", "30", "-subj", "/CN=localhost"])
-            .args(key)
-            .arg("-keyout")
-            .arg(dir.join(format!("{name}.key")))
-            .arg("-out")
-            .arg(dir.join(format!("{name}.crt")))
-            .stderr(std::process::Stdio::null())
-            .status()
-            .map_err(Error::io("openssl, which makes the certificates"))?;
-        if !status.success() {
-            return Err(Error::Usage("openssl could not make a certificate".into()));
-        }
+    for (name, kind) in [("rsa", Kind::Rsa), ("ec", Kind::Ecdsa)] {
+        self_signed(kind, &dir.join(format!("{name}.crt")), &dir.join(format!("{name}.key")))?;
     }
     Ok(())
 }
@@ -417,9 +402,49 @@ fn tables(columns: &[Column], counts: &[usize], names: &[&str], figures: &Figure
     out
 }
 
+/// The tables as HTML.
+fn markdown(text: &str) -> String {
+    let mut out = String::new();
+    let mut rows = 0;
+    for line in text.lines() {
+        let cells = line.strip_prefix('|').map(|l| l.trim_end_matches('|').split('|').map(str::trim));
+        match cells {
+            Some(mut cells) if cells.clone().all(|c| c.starts_with('-') && c.ends_with(':')) => {
+                let _ = cells.next();
+            }
+            Some(cells) => {
+                let tag = if rows == 0 { "th" } else { "td" };
+                out.push_str(if rows == 0 { "<table><tr>" } else { "<tr>" });
+                cells.for_each(|c| {
+                    let _ = write!(out, "<{tag}>{}</{tag}>", html::escape(c));
+                });
+                out.push_str("</tr>\n");
+                rows += 1;
+            }
+            None => {
+                if rows > 0 {
+                    out.push_str("</table>\n");
+                    rows = 0;
+                }
+                match line.strip_prefix("## ") {
+                    Some(title) => {
+                        let _ = writeln!(out, "<h2>{}</h2>", html::escape(title));
+                    }
+                    None if !line.is_empty() => {
+                        let _ = writeln!(out, "<p>{}</p>", html::escape(line.trim_start_matches('\\')));
+                    }
+                    None => {}
+                }
+            }
+        }
+    }
+    out
+}
+
 fn page(columns: &[Column], counts: &[usize], names: &[&str], figures: &Figures, text: &str) -> String {
-    let mut body = String::new();
+    let mut body = markdown(text);
     for (part, title) in TITLES {
+        let title = title.split(" (").next().unwrap_or(title);
         for (at, column) in columns.iter().enumerate().filter(|(_, c)| c.part == part) {
             let factors = |f: &dyn Fn(usize) -> Option<f64>| -> Vec<(f64, f64)> {
                 let one = f(1).unwrap_or(0.0);
@@ -454,6 +479,5 @@ fn page(columns: &[Column], counts: &[usize], names: &[&str], figures: &Figures,
             );
         }
     }
-    let _ = write!(body, "<pre>{}</pre>", html::escape(text));
     html::page("forebay bench matrix", &body)
 }

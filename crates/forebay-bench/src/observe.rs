@@ -7,7 +7,7 @@ use std::path::Path;
 /// A server's processes at one moment; the difference of two is what it used.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
-    /// ns of CPU time of all its threads.
+    /// ns of CPU time of all its threads, those that have ended and processes that were waited for included.
     pub cpu: u64,
     /// Context switches, of its own accord and not.
     pub switches: (u64, u64),
@@ -105,15 +105,21 @@ impl Server {
         let mut usage = Usage::default();
         for pid in self.processes() {
             usage.processes += 1;
+            let mut alive = 0;
             usage.memory += number(&text(&format!("/proc/{pid}/status")), "VmRSS").unwrap_or(0) * 1024;
             for task in tasks(pid) {
                 let base = format!("/proc/{pid}/task/{task}");
                 let cpu = text(&format!("{base}/schedstat"));
-                usage.cpu += cpu.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0);
+                alive += cpu.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0);
                 let status = text(&format!("{base}/status"));
                 usage.switches.0 += number(&status, "voluntary_ctxt_switches").unwrap_or(0);
                 usage.switches.1 += number(&status, "nonvoluntary_ctxt_switches").unwrap_or(0);
             }
+            // Only in clock ticks: what is finer is preferred as long as no thread has ended.
+            let (all, children) = ticks(&text(&format!("/proc/{pid}/stat")));
+            let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+            let all = all * tick;
+            usage.cpu += children * tick + if all > alive + 3 * tick { all } else { alive };
         }
         usage
     }
@@ -135,6 +141,15 @@ impl Server {
         }
         used
     }
+}
+
+/// Ticks of CPU time of a process, and of its children that have ended, from its stat.
+fn ticks(stat: &str) -> (u64, u64) {
+    // The name may have spaces and parentheses in it.
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let n: Vec<u64> = rest.split_whitespace().skip(11).take(4).map(|w| w.parse().unwrap_or(0)).collect();
+    let at = |i: usize| n.get(i).copied().unwrap_or(0);
+    (at(0) + at(1), at(2) + at(3))
 }
 
 fn listeners(table: &str, port: u16) -> Vec<String> {
@@ -196,6 +211,23 @@ pub fn choose_cpus(server: Option<&Server>, threads: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_that_have_ended_count() {
+        let stat = "7 (a b) c) S 1 7 7 0 -1 4194304 1 2 3 4 50 60 7 8 20 0 1 0";
+        assert_eq!(ticks(stat), (110, 15));
+        let server = Server { pid: std::process::id() };
+        let before = server.usage().cpu;
+        let spin = || {
+            let until = crate::thread_cpu() + 150_000_000;
+            while crate::thread_cpu() < until {
+                std::hint::spin_loop();
+            }
+        };
+        std::thread::spawn(spin).join().expect("ends");
+        let used = server.usage().cpu - before;
+        assert!(used >= 120_000_000, "{used}");
+    }
 
     #[test]
     fn tables_of_the_kernel() {

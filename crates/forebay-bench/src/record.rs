@@ -52,6 +52,13 @@ pub struct Record {
     pub connect: Histogram,
     /// TLS handshakes, ns.
     pub handshake: Histogram,
+    /// Of each request the time until its connection stood, 0 on one that stood already, ns. This and the next two
+    /// for [`crate::load::Load::split`] only.
+    pub dial: Histogram,
+    /// From when it left until its answer was whole, ns.
+    pub processing: Histogram,
+    /// From when it left until its answer began, ns.
+    pub waiting: Histogram,
     /// By [`Failure`].
     pub failures: [u64; FAILURES.len()],
     /// Answers by status, 0 to 999.
@@ -81,6 +88,9 @@ impl Default for Record {
             lateness: Histogram::default(),
             connect: Histogram::default(),
             handshake: Histogram::default(),
+            dial: Histogram::default(),
+            processing: Histogram::default(),
+            waiting: Histogram::default(),
             failures: [0; FAILURES.len()],
             statuses: vec![0; 1000],
             connections: 0,
@@ -130,6 +140,9 @@ impl Record {
         self.lateness.merge(&other.lateness);
         self.connect.merge(&other.connect);
         self.handshake.merge(&other.handshake);
+        self.dial.merge(&other.dial);
+        self.processing.merge(&other.processing);
+        self.waiting.merge(&other.waiting);
         for (a, b) in self.failures.iter_mut().zip(&other.failures) {
             *a += b;
         }

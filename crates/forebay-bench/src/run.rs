@@ -199,10 +199,16 @@ fn manner(load: &Load) -> String {
     };
     let tls = if load.is_encrypted() { " over TLS" } else { "" };
     let threads = load.cpus.len().max(1);
-    let mut text = format!("{protocol}{tls}, {} connections, {threads} threads", load.connections);
+    let several = |n: usize| if n == 1 { "" } else { "s" };
+    let mut text = format!(
+        "{protocol}{tls}, {} connection{}, {threads} thread{}",
+        load.connections,
+        several(load.connections),
+        several(threads)
+    );
     if !load.cpus.is_empty() {
         let cpus: Vec<String> = load.cpus.iter().map(ToString::to_string).collect();
-        text.push_str(&format!(" on CPUs {}", cpus.join(",")));
+        text.push_str(&format!(" on CPU{} {}", several(cpus.len()), cpus.join(",")));
     }
     if load.parallel > 1 {
         let what = if load.protocol == Protocol::Http2 { "streams" } else { "requests in a pipeline" };

@@ -112,6 +112,18 @@ pub fn compare(a: &[f64], b: &[f64], seed: u64) -> Comparison {
     Comparison { ratio, low: low.exp(), high: high.exp(), verdict }
 }
 
+/// Withdraws a claim that is no larger than what A shows against itself from one round to the next: a machine that
+/// finds such differences between equals cannot tell others by them.
+pub fn gate(claim: Comparison, a: &[f64], seed: u64) -> Comparison {
+    let (x, y): (Vec<f64>, Vec<f64>) = a.chunks_exact(2).map(|p| (p[0], p[1])).unzip();
+    let same = compare(&x, &y, seed);
+    let differs = same.verdict != Verdict::NoDifference;
+    if differs && claim.ratio.ln().abs() <= same.ratio.ln().abs() {
+        return Comparison { verdict: Verdict::NoDifference, ..claim };
+    }
+    claim
+}
+
 /// Mean without the lowest and the highest fifth: nearly as sharp as the mean where there are no outliers,
 /// and unmoved by them. Puts the values in order.
 fn trimmed_mean(values: &mut [f64]) -> f64 {
@@ -189,7 +201,7 @@ mod tests {
                 if second { b.push(rate(1.0 + effect)) } else { a.push(rate(1.0)) }
             }
         }
-        compare(&a, &b, seed).verdict
+        gate(compare(&a, &b, seed), &a, seed).verdict
     }
 
     #[test]
@@ -204,6 +216,18 @@ mod tests {
             let found = (1000..1200).filter(|seed| trial(effect, *seed) == verdict).count();
             assert!(found >= 160, "{found} of 200");
         }
+    }
+
+    #[test]
+    fn what_a_differs_from_itself_by_is_no_claim() {
+        // Every second round of A is a tenth slower.
+        let a: Vec<f64> = (0..20).map(|i| 1000.0 + f64::from(i % 7) - f64::from(i % 2) * 100.0).collect();
+        let b: Vec<f64> = a.iter().map(|v| v * 1.03).collect();
+        let claim = compare(&a, &b, 1);
+        assert_eq!(claim.verdict, Verdict::Faster);
+        assert_eq!(gate(claim, &a, 1).verdict, Verdict::NoDifference);
+        let steady: Vec<f64> = (0..20).map(|i| 1000.0 + f64::from(i % 7)).collect();
+        assert_eq!(gate(claim, &steady, 1).verdict, Verdict::Faster);
     }
 
     #[test]

@@ -7,7 +7,39 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_t
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+
+/// Keys of a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// RSA, 2048 bits
+    Rsa,
+    /// ECDSA with P-256
+    Ecdsa,
+}
+
+/// Makes a certificate for `localhost` that is good for 30 days, with the openssl program.
+///
+/// # Errors
+/// There is no such program, or it fails.
+pub fn self_signed(kind: Kind, certificate: &Path, key: &Path) -> Result<(), Error> {
+    let kind: &[&str] = match kind {
+        Kind::Rsa => &["-newkey", "rsa:2048"],
+        Kind::Ecdsa => &["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"],
+    };
+    let status = Command::new("openssl")
+        .args(["req", "-x509", "-nodes", "-days", "30", "-subj", "/CN=localhost"])
+        .args(kind)
+        .arg("-keyout")
+        .arg(key)
+        .arg("-out")
+        .arg(certificate)
+        .stderr(Stdio::null())
+        .status()
+        .map_err(Error::io("openssl, which makes the certificates"))?;
+    if status.success() { Ok(()) } else { Err(Error::Usage("openssl could not make a certificate".into())) }
+}
 
 /// Takes any certificate (`--insecure`); signatures are still checked, as their cost belongs to a handshake.
 #[derive(Debug)]

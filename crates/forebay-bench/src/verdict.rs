@@ -34,10 +34,16 @@ pub fn judge(report: &Report) -> Vec<Finding> {
     let record = &outcome.record;
     let reason = outcome.first_error.as_deref().map(|e| format!(" ({e})")).unwrap_or_default();
     if record.complete == 0 {
-        say(true, false, format!("nothing was measured: no answer at all{reason}"));
+        let why = if outcome.interrupted {
+            "interrupted before there was an answer that counts"
+        } else {
+            "no answer at all"
+        };
+        say(true, false, format!("nothing was measured: {why}{reason}"));
     }
     let errors = record.errors();
-    let share = errors as f64 / (record.complete + errors).max(1) as f64;
+    // An answer that is not as expected is an answer and a failure.
+    let share = errors as f64 / (record.ok + errors).max(1) as f64;
     if record.complete > 0 && share > FAILED {
         let kinds: Vec<String> = FAILURES
             .iter()
@@ -64,7 +70,7 @@ pub fn judge(report: &Report) -> Vec<Finding> {
         say(false, true, format!("the client was the limit: {most}; the server can do at least this"));
     }
     let delay = outcome.threads.iter().map(|t| t.run_delay as f64 / t.wall.max(1) as f64).fold(0.0, f64::max);
-    if delay > 0.1 {
+    if delay > 0.1 && record.complete > 0 {
         say(
             false,
             true,
@@ -96,7 +102,7 @@ pub fn judge(report: &Report) -> Vec<Finding> {
             format!("the hypervisor took {:.0} % of the CPU time away", report.machine.1 * 100.0),
         );
     }
-    if outcome.interrupted {
+    if outcome.interrupted && record.complete > 0 {
         say(false, false, "interrupted: what was measured until then".into());
     }
     findings

@@ -176,6 +176,15 @@ pub fn main(args: &[String]) -> Result<u8, Error> {
     load.checks.status = Some((100..1000).collect());
     load.rate = o.rate.map(Rate::constant);
     let (load, server) = prepare(load, o.threads, o.own)?;
+    if let Some(origin) = load.origins.first()
+        && let Address::Tcp(addr) = &origin.address
+        && let Err(e) = std::net::TcpStream::connect_timeout(addr, o.timeout)
+    {
+        let why = e.to_string();
+        let why = why.split(" (os error").next().unwrap_or_default();
+        eprintln!("unable to connect to {}:{} {why}", addr.ip(), addr.port());
+        return Ok(1);
+    }
     let unit = |t: Duration| match t.as_secs() {
         s if s >= 3600 && s % 3600 == 0 => format!("{}h", s / 3600),
         s if s >= 60 && s % 60 == 0 => format!("{}m", s / 60),

@@ -321,25 +321,8 @@ impl Drop for Nginx {
 fn nginx() -> Option<Nginx> {
     let dir = tempfile::tempdir().ok()?;
     let d = dir.path().display();
-    let made = Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=localhost",
-            "-keyout",
-        ])
-        .arg(dir.path().join("k"))
-        .arg("-out")
-        .arg(dir.path().join("c"))
-        .stderr(Stdio::null())
-        .status();
-    if !made.is_ok_and(|s| s.success()) {
+    let (crt, key) = (dir.path().join("c"), dir.path().join("k"));
+    if forebay_bench::tls::self_signed(forebay_bench::tls::Kind::Rsa, &crt, &key).is_err() {
         eprintln!("skipped: openssl is not installed");
         return None;
     }

@@ -5,6 +5,7 @@
 
 pub mod affinity;
 pub mod alloc;
+pub mod child;
 pub mod cpus;
 pub mod daemon;
 pub mod fds;

@@ -2,9 +2,11 @@
 
 use crate::patch::{self, Edit, Source};
 use serde_json::{Value, json};
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 fn replace(path: &Path, bytes: &[u8]) -> Result<(), String> {
     use std::os::unix::fs::MetadataExt;
@@ -30,17 +32,20 @@ fn server(program: &Path, prefix: Option<&Path>, conf: &Path, more: &[&str]) -> 
     if out.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&out.stderr).trim().to_owned()) }
 }
 
-/// Replaces the files that `edits` change, tests and reloads. What the test refuses is put back.
+/// Replaces the files that `edits` change, tests, reloads, and watches for `canary` whether the server still answers
+/// where it answered before. What the test refuses or the canary does not survive is put back.
 ///
 /// # Errors
-/// The server's words, or what could not be written. A server that does not run is no error.
+/// The server's words, what could not be written, or who answers no more. A server that does not run is no error.
 pub fn apply(
     source: &Source,
     edits: &[Edit],
     out: &Path,
     program: &Path,
     prefix: Option<&Path>,
+    canary: Duration,
 ) -> Result<(), String> {
+    let before = Canary::before(source);
     let backup = out.join("backup");
     let say = |e: std::io::Error| format!("{}: {e}", backup.display());
     std::fs::create_dir_all(&backup).map_err(say)?;
@@ -66,10 +71,103 @@ pub fn apply(
         rollback(out)?;
         return Err(format!("the tuned configuration is refused, the old one is back: {text}"));
     }
-    if let Err(text) = server(program, prefix, &source.path, &["-s", "reload"]) {
-        say!("Not reloaded (does the server run?): {text}");
+    let reloaded = server(program, prefix, &source.path, &["-s", "reload"]);
+    if before.answering.is_empty() {
+        if let Err(text) = reloaded {
+            say!("Not reloaded (does the server run?): {text}");
+        }
+        return Ok(());
     }
-    Ok(())
+    let trouble = match reloaded {
+        Err(text) => Err(format!("it does not reload: {text}")),
+        Ok(()) => before.survives(canary),
+    };
+    match trouble {
+        Ok(()) => {
+            say!(
+                "It still answers at {}.",
+                before.answering.iter().map(|a| a.to_string()).collect::<Vec<_>>().join(", ")
+            );
+            Ok(())
+        }
+        Err(text) => {
+            rollback(out)?;
+            Err(format!("the running server did not take the tuned configuration well: {text}"))
+        }
+    }
+}
+
+/// Addresses of the running server, tried before and after.
+struct Canary {
+    answering: Vec<SocketAddr>,
+}
+
+/// How an address answers a request: its status, or 0 for anything else that is an answer (TLS, other protocols).
+fn answer(at: SocketAddr) -> Result<u16, String> {
+    let patience = Duration::from_secs(3);
+    let say = |e: std::io::Error| format!("{at}: {e}");
+    let mut stream = TcpStream::connect_timeout(&at, patience).map_err(say)?;
+    stream.set_read_timeout(Some(patience)).map_err(say)?;
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").map_err(say)?;
+    let mut start = [0; 12];
+    let mut have = 0;
+    while have < start.len() {
+        match stream.read(&mut start[have..]) {
+            Ok(0) if have == 0 => return Err(format!("{at}: closed without an answer")),
+            Ok(0) => break,
+            Ok(n) => have += n,
+            Err(e) => return Err(say(e)),
+        }
+    }
+    let text = String::from_utf8_lossy(&start[..have]).into_owned();
+    Ok(text.strip_prefix("HTTP/1.").and_then(|t| t.get(2..5)?.parse().ok()).unwrap_or(0))
+}
+
+impl Canary {
+    /// Of the addresses that a configuration listens on, those that answer now, by the loopback where it listens on all.
+    fn before(source: &Source) -> Canary {
+        let view = source.view();
+        let mut answering = Vec::new();
+        for n in view.all("listen") {
+            let args = view.args(n);
+            let Some(address) = args.first().filter(|a| !a.starts_with("unix:")) else { continue };
+            if args.iter().any(|a| a == "quic" || a == "udp") {
+                continue;
+            }
+            let Ok(mut at) = patch::normal(address).parse::<SocketAddr>() else { continue };
+            if at.ip().is_unspecified() {
+                at.set_ip(if at.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
+            }
+            if !answering.contains(&at) && answer(at).is_ok_and(|status| status < 500) {
+                answering.push(at);
+            }
+        }
+        Canary { answering }
+    }
+
+    /// Whether all of them go on answering.
+    fn survives(&self, time: Duration) -> Result<(), String> {
+        let until = Instant::now() + time;
+        loop {
+            for at in &self.answering {
+                // One failure may be a neighbour's; two in a row are not.
+                let mut last = answer(*at);
+                if !matches!(last, Ok(status) if status < 500) {
+                    std::thread::sleep(Duration::from_millis(200));
+                    last = answer(*at);
+                }
+                match last {
+                    Ok(status) if status < 500 => {}
+                    Ok(status) => return Err(format!("{at} answers {status}")),
+                    Err(text) => return Err(text),
+                }
+            }
+            if Instant::now() >= until || forebay_bench::signals::interrupted() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(250));
+        }
+    }
 }
 
 /// Puts the files back that [`apply`] replaced, and reloads.
@@ -117,4 +215,67 @@ pub fn rollback(out: &Path) -> Result<(), String> {
     }
     say!("The old configuration is back.");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A server that answers until `stop` exists, then closes; and a program whose reload makes `stop` when `harms`.
+    fn site(harms: bool) -> (tempfile::TempDir, Source, PathBuf) {
+        let dir = tempfile::tempdir().expect("dir");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let port = listener.local_addr().expect("address").port();
+        let stop = dir.path().join("stop");
+        let sign = stop.clone();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut buf = [0; 1024];
+                let _ = stream.read(&mut buf);
+                if !sign.exists() {
+                    let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+                }
+            }
+        });
+        let conf = dir.path().join("n.conf");
+        let text = format!("events {{}}\nhttp {{ sendfile off; server {{ listen 127.0.0.1:{port}; }} }}\n");
+        std::fs::write(&conf, text).expect("written");
+        let program = dir.path().join("server");
+        let act = if harms { format!("touch {}", stop.display()) } else { "true".into() };
+        // Put back, it answers again.
+        let heal = format!("grep -q 'sendfile off' {} && rm -f {}", conf.display(), stop.display());
+        let script = format!("#!/bin/sh\ncase \"$*\" in *reload*) {act}; {heal}; exit 0;; esac\n");
+        std::fs::write(&program, script).expect("written");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("set");
+        let source = Source::read(&conf).expect("parses");
+        (dir, source, program)
+    }
+
+    fn edits(source: &Source) -> Vec<Edit> {
+        let view = source.view();
+        let n = view.all("sendfile").next().expect("there");
+        vec![view.replace(n, "sendfile on;")]
+    }
+
+    #[test]
+    fn who_answers_no_more_gets_the_old_files_back() {
+        for harms in [false, true] {
+            let (dir, source, program) = site(harms);
+            let before = std::fs::read_to_string(&source.path).expect("there");
+            let out = dir.path().join("out");
+            std::fs::create_dir(&out).expect("made");
+            let done = apply(&source, &edits(&source), &out, &program, None, Duration::from_millis(300));
+            let after = std::fs::read_to_string(&source.path).expect("there");
+            if harms {
+                let text = done.expect_err("noticed");
+                assert!(text.contains("closed without an answer") && after == before, "{text}: {after}");
+                assert!(!out.join("applied.json").exists());
+            } else {
+                assert_eq!(done, Ok(()));
+                assert!(after.contains("sendfile on;"), "{after}");
+            }
+        }
+    }
 }

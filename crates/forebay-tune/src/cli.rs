@@ -3,11 +3,11 @@
 use crate::knobs::{KNOBS, Need, Place, Safety, level_text};
 use crate::output::{Result as Outcome, gain};
 use crate::patch::{self, Edit, Source, View};
-use crate::rig::{self, Active, Goal, Live, Manner, Program};
+use crate::rig::{self, Active, Goal, Limits, Live, Manner, Program};
 use crate::scene::{self, Copy, Target};
 use crate::search::{self, Event, Knob, Outcome as Run, Settings};
 use crate::sysctl::Journal;
-use crate::{apply, replay, upstream};
+use crate::{apply, replay, service, table, upstream, watch};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay_bench::{duration_text, signals, units};
 use serde_json::{Value, json};
@@ -35,6 +35,11 @@ struct Line {
 enum Wish {
     /// Measure the steps of published tuning articles on this machine
     Replay(replay::ReplayArgs),
+    /// Five loads, nginx and Forebay, each as it is and tuned: the table of docs/performance.md
+    Table(table::TableArgs),
+    /// Cleans up behind a tuner that was killed
+    #[command(hide = true)]
+    Watch(watch::WatchArgs),
 }
 
 /// Which server.
@@ -57,7 +62,7 @@ enum Workload {
 
 /// A tuning.
 #[derive(Args, Clone, Debug)]
-struct RunArgs {
+pub(crate) struct RunArgs {
     /// Configuration
     #[arg(short = 'c', value_name = "FILE", default_value = "/etc/nginx/nginx.conf")]
     conf: PathBuf,
@@ -73,6 +78,16 @@ struct RunArgs {
     /// What is to be better
     #[arg(long = "for", value_enum, default_value = "cpu")]
     goal: Goal,
+    /// Limit of p99 that has to hold (default: 1.1 times that of the original)
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    p99: Option<Duration>,
+    /// Requests a second that are sent, whatever the server does (default: as fast as they go); with --for latency
+    /// p99 counts from the moment a request was due
+    #[arg(long, value_name = "N", value_parser = units::count)]
+    rate: Option<u64>,
+    /// Most memory of the server (default: three times that of the original, and 256 MB)
+    #[arg(long, value_name = "BYTES", value_parser = units::count)]
+    memory: Option<u64>,
     /// Time for all runs
     #[arg(long, default_value = "25m", value_parser = units::duration)]
     budget: Duration,
@@ -126,6 +141,10 @@ struct RunArgs {
     /// Put proven lines into the configuration, test it and reload; the old one is kept
     #[arg(long)]
     apply: bool,
+    /// How long the running server is watched after --apply; what answered before has to go on, or the old files are
+    /// put back
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
+    canary: Duration,
     /// Undo --apply
     #[arg(long, conflicts_with = "apply")]
     rollback: bool,
@@ -148,6 +167,8 @@ pub fn main(rest: Vec<OsString>) -> u8 {
     signals::catch();
     let done = match &line.command {
         Some(Wish::Replay(args)) => replay::main(args),
+        Some(Wish::Table(args)) => table::main(args),
+        Some(Wish::Watch(args)) => watch::main(args),
         None if line.run.list => {
             list();
             Ok(())
@@ -168,6 +189,10 @@ pub fn main(rest: Vec<OsString>) -> u8 {
 fn list() {
     for k in KNOBS {
         say!("{:<26} {}", k.name, k.levels.join(" | "));
+        say!("{:<26} matters for: {}", "", k.need.text());
+        if k.safety == Safety::Machine {
+            say!("{:<26} with --sysctl, as root; a setting of the whole machine", "");
+        }
         if let Safety::Notice(text) = k.safety {
             say!("{:<26} note: {text}", "");
         }
@@ -215,8 +240,23 @@ pub fn lock(state: &Path) -> Result<File, String> {
         .write(true)
         .open(&path)
         .map_err(|e| format!("{}: {e}", path.display()))?;
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| format!("another tuner runs (lock {}); two would measure each other", path.display()))?;
+    // Who cleans up behind a tuner that was killed has it for a moment.
+    let patience = Instant::now() + Duration::from_secs(1);
+    while rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+        if Instant::now() > patience {
+            return Err(format!(
+                "another tuner runs (lock {}); two would measure each other",
+                path.display()
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    clean(state);
+    Ok(file)
+}
+
+/// Ends the server of a tuner that was killed, and removes its copy.
+pub(crate) fn clean(state: &Path) {
     let copy = state.join("copy");
     if let Some(pid) =
         std::fs::read_to_string(copy.join("server.pid")).ok().and_then(|t| t.trim().parse::<i32>().ok())
@@ -229,7 +269,16 @@ pub fn lock(state: &Path) -> Result<File, String> {
         }
     }
     let _ = std::fs::remove_dir_all(&copy);
-    Ok(file)
+}
+
+/// The arguments of a tuning, from words.
+///
+/// # Errors
+/// What clap says.
+pub(crate) fn arguments(words: &[String]) -> Result<RunArgs, String> {
+    let line = Line::try_parse_from(std::iter::once("forebay tune").chain(words.iter().map(String::as_str)))
+        .map_err(|e| e.to_string())?;
+    Ok(line.run)
 }
 
 /// The executable to measure.
@@ -255,14 +304,24 @@ fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn active(args: &RunArgs, view: &View<'_>, targets: &[Target]) -> Result<Vec<Active>, String> {
+/// Settings that are not tried, and why.
+type LeftOut = Vec<(&'static str, String)>;
+
+fn active(
+    args: &RunArgs,
+    view: &View<'_>,
+    targets: &[Target],
+    journal: &Journal,
+) -> Result<(Vec<Active>, LeftOut), String> {
     for name in args.only.iter().chain(&args.skip) {
         if KNOBS.iter().all(|k| k.name != name) {
             return Err(format!("there is no setting \"{name}\"; --list shows all"));
         }
     }
     let gzip = view.any_on("gzip");
+    let allowed = |name: &str| view.all(name).last().and_then(|n| view.args(n).first()?.parse::<u64>().ok());
     let mut out = Vec::new();
+    let mut not: LeftOut = Vec::new();
     for k in KNOBS {
         let matters = match k.need {
             Need::Nothing => true,
@@ -273,11 +332,30 @@ fn active(args: &RunArgs, view: &View<'_>, targets: &[Target]) -> Result<Vec<Act
             Need::Proxy => targets.iter().any(|t| t.proxied),
             Need::Tls => targets.iter().any(|t| t.url.starts_with("https")),
             Need::Http2 => args.http2,
+            // A proxied request takes two, and one worker may get them all.
+            Need::ManyConnections => args.connections * 4 > allowed("worker_connections").unwrap_or(512),
         };
         let named = args.only.iter().any(|n| n == k.name);
         let left_out = (!args.only.is_empty() && !named) || args.skip.iter().any(|n| n == k.name);
-        if !matters || left_out || (k.place == Place::Sysctl && !args.sysctl) {
+        let why = match () {
+            () if left_out => Some("left out by --only or --skip"),
+            () if k.place == Place::Sysctl && !args.sysctl => {
+                Some("a setting of the machine, without --sysctl")
+            }
+            () if !matters => Some("without effect on this load"),
+            () => None,
+        };
+        if let Some(why) = why {
+            not.push((k.name, why.to_owned()));
             continue;
+        }
+        if k.place == Place::Sysctl {
+            let text = k.levels.first().copied().unwrap_or_default();
+            let (name, value) = text.split(';').next().and_then(|t| t.split_once(" = ")).unwrap_or_default();
+            if let Err(why) = journal.can(name, value) {
+                not.push((k.name, why));
+                continue;
+            }
         }
         let mut levels: Vec<(String, Vec<Edit>)> = Vec::new();
         for text in k.levels {
@@ -288,13 +366,17 @@ fn active(args: &RunArgs, view: &View<'_>, targets: &[Target]) -> Result<Vec<Act
                 levels.push((text, edits));
             }
         }
-        if !levels.is_empty() {
+        if levels.is_empty() {
+            not.push((k.name, "already so, or no place for it".into()));
+        } else {
             out.push(Active { knob: k, levels });
         }
     }
     // The design has 23 columns.
-    out.truncate(23);
-    Ok(out)
+    for a in out.drain(out.len().min(23)..) {
+        not.push((a.knob.name, "more settings than one tuning can screen; name it with --only".into()));
+    }
+    Ok((out, not))
 }
 
 fn choose(args: &RunArgs, all: Vec<Target>) -> Vec<Target> {
@@ -324,7 +406,8 @@ fn probe(
     let _process = program.start(conf, &ports, &copy.place.dir.join("stderr"))?;
     let mut kept = Vec::new();
     for t in targets {
-        let mut load = rig::load(std::slice::from_ref(&t), &Manner { access_log: None, ..manner.clone() })?;
+        let one = Manner { access_log: None, rate: None, ..manner.clone() };
+        let mut load = rig::load(std::slice::from_ref(&t), &one)?;
         load.connections = 1;
         load.stop = forebay_bench::load::Stop::Count(1, Some(Duration::from_secs(3)));
         let r =
@@ -339,6 +422,15 @@ fn probe(
 fn tune(args: &RunArgs) -> Result<(), String> {
     let state = state_dir(args.state.as_deref())?;
     let _lock = lock(&state)?;
+    let _watch = watch::start(&state);
+    tune_in(args, &state)
+}
+
+/// A tuning in a state directory that is locked.
+///
+/// # Errors
+/// Nothing could be measured, or no result be written.
+pub(crate) fn tune_in(args: &RunArgs, state: &Path) -> Result<(), String> {
     let (journal, restored) = Journal::open(&args.sysctl_root, &state.join("journal"))?;
     if restored > 0 {
         say!("Put back {restored} kernel settings that an earlier run had left.");
@@ -370,6 +462,7 @@ fn tune(args: &RunArgs) -> Result<(), String> {
         gzip: source.view().any_on("gzip"),
         close: false,
         access_log: args.access_log.clone(),
+        rate: args.rate.map(|r| r as f64),
     };
     let conf = copy.write(&source, &[])?;
     let found = choose(args, copy.targets(&source));
@@ -379,14 +472,14 @@ fn tune(args: &RunArgs) -> Result<(), String> {
                     --static-size plants a file"
             .into());
     }
-    let active = active(args, &source.view(), &targets)?;
+    let (active, not) = active(args, &source.view(), &targets, &journal)?;
     if active.is_empty() {
         say!("Nothing to try: all that could matter for this load is so already.");
         return Ok(());
     }
     // Short runs are noisy, few runs prove nothing: first a hundred short ones, then longer ones, then more.
     let seconds = args.budget.as_secs_f64();
-    let planned = ((seconds / 3.0).min(200.0).max((seconds / 0.6).min(100.0)) as usize).max(60);
+    let planned = ((seconds / 3.0).min(200.0).max((seconds / 0.6).min(100.0)) as usize).max(72);
     let what = if args.server == Which::Nginx { "nginx" } else { "Forebay" };
     let proxied = targets.iter().filter(|t| t.proxied).count();
     let about = format!(
@@ -399,6 +492,9 @@ fn tune(args: &RunArgs) -> Result<(), String> {
     say!("{about}");
     let names: Vec<&str> = active.iter().map(|a| a.knob.name).collect();
     say!("Trying {}: {}", active.len(), names.join(", "));
+    for (name, why) in not.iter().filter(|(n, _)| args.sysctl && is_kernel(n)) {
+        say!("Not trying {name}: {why}");
+    }
     let plan = json!({"conf": source.path, "server": what, "seed": args.seed, "runs": planned, "goal": format!("{:?}", args.goal),
         "knobs": active.iter().map(|a| a.levels.iter().map(|l| l.0.clone()).collect::<Vec<_>>()).collect::<Vec<_>>()});
     let log = out.join("runs.jsonl");
@@ -418,6 +514,7 @@ fn tune(args: &RunArgs) -> Result<(), String> {
     );
     live.past = past;
     live.journal = Some(journal);
+    live.limits = Limits { p99: args.p99.map(|t| t.as_nanos() as u64), memory: args.memory };
     let first = live.prove()?;
     say!(
         "As it is: {:.0} requests/s, p99 {}, {:.1} us of CPU per request",
@@ -456,17 +553,32 @@ fn tune(args: &RunArgs) -> Result<(), String> {
         Goal::Throughput => "requests/s",
         Goal::Latency => "1/p99",
     };
-    let result =
-        Outcome { report: &report, active: &active, figures: &live.figures, points: &points, goal, about };
+    let goal = match args.rate {
+        Some(rate) => format!("{goal} at {rate} requests/s"),
+        None => goal.to_owned(),
+    };
+    let result = Outcome {
+        report: &report,
+        active: &active,
+        figures: &live.figures,
+        points: &points,
+        goal: &goal,
+        about,
+        not: &not,
+    };
     say!("{}", result.text());
     let edits = write(&source, &result, &out, live.journal.as_ref())?;
     say!("Results are in {}", out.display());
     let _ = std::fs::remove_dir_all(&dir);
     if args.apply && report.proven && !signals::interrupted() {
-        apply::apply(&source, &edits, &out, &live.program.path, args.prefix.as_deref())?;
+        apply::apply(&source, &edits, &out, &live.program.path, args.prefix.as_deref(), args.canary)?;
         say!("Applied {}; --rollback undoes it.", gain(&report.gain));
     }
     Ok(())
+}
+
+fn is_kernel(name: &str) -> bool {
+    KNOBS.iter().any(|k| k.name == name && k.place == Place::Sysctl)
 }
 
 fn past(resume: bool, out: &Path, log: &Path, plan: &Value) -> Result<VecDeque<Value>, String> {
@@ -531,5 +643,8 @@ fn write(
     if !kernel.is_empty() {
         put("90-forebay.conf", kernel.as_bytes())?;
     }
+    let unit = out.join("nginx.service.d");
+    std::fs::create_dir_all(&unit).map_err(|e| format!("{}: {e}", unit.display()))?;
+    put("nginx.service.d/forebay.conf", service::unit(source, &edits).as_bytes())?;
     Ok(edits)
 }

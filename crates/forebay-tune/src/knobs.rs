@@ -7,6 +7,8 @@ pub enum Place {
     Main,
     /// The `events` block.
     Events,
+    /// Wherever it stands, outside of `upstream`; nowhere else, since the value is the default.
+    There,
     /// The `http` block; deeper occurrences of the same directive change with it.
     Http,
     /// A parameter of each address's first `listen`; what follows a `;` goes into `events`.
@@ -38,6 +40,25 @@ pub enum Need {
     Tls,
     /// HTTP/2 is spoken.
     Http2,
+    /// The load comes near the number of connections that is allowed.
+    ManyConnections,
+}
+
+impl Need {
+    /// In words, for `--list`.
+    pub fn text(self) -> &'static str {
+        match self {
+            Need::Nothing => "any load",
+            Need::Cpus => "more than one CPU",
+            Need::Files => "files",
+            Need::LargeFiles => "files beyond 256 kB",
+            Need::Gzip => "compressed answers",
+            Need::Proxy => "proxied requests",
+            Need::Tls => "TLS",
+            Need::Http2 => "HTTP/2",
+            Need::ManyConnections => "as many connections as are allowed",
+        }
+    }
 }
 
 /// What a setting can cost.
@@ -89,7 +110,7 @@ const fn machine(knob: Knob) -> Knob {
     Knob { safety: Safety::Machine, ..knob }
 }
 
-use Place::{AccessLog, Events, Http, Listen, Main, Sysctl, Upstream};
+use Place::{AccessLog, Events, Http, Listen, Main, Sysctl, There, Upstream};
 
 /// All that can be set.
 pub const KNOBS: &[Knob] = &[
@@ -102,7 +123,13 @@ pub const KNOBS: &[Knob] = &[
     row("worker_cpu_affinity", Main, &["worker_cpu_affinity auto;"], Need::Cpus),
     // multi_accept without reuseport lets one worker take all connections, so it comes with it only.
     row("reuseport", Listen, &["reuseport", "reuseport; multi_accept on;"], Need::Cpus),
-    row("multi_accept", Events, &["multi_accept off;"], Need::Nothing),
+    row("multi_accept", There, &["multi_accept off;"], Need::Nothing),
+    row(
+        "worker_connections",
+        Events,
+        &["worker_connections 4096;", "worker_connections 16384;"],
+        Need::ManyConnections,
+    ),
     row("sendfile", Http, &["sendfile on; tcp_nopush on;", "sendfile on; tcp_nopush off;"], Need::Files),
     row(
         "sendfile_max_chunk",
@@ -110,6 +137,7 @@ pub const KNOBS: &[Knob] = &[
         &["sendfile_max_chunk 256k;", "sendfile_max_chunk 2m;"],
         Need::LargeFiles,
     ),
+    row("aio", Http, &["aio threads;"], Need::LargeFiles),
     notice(
         row(
             "open_file_cache",
@@ -132,6 +160,7 @@ pub const KNOBS: &[Knob] = &[
         &["keepalive_requests 100000;", "keepalive_requests 1000;"],
         Need::Nothing,
     ),
+    row("keepalive_timeout", There, &["keepalive_timeout 75s;"], Need::Nothing),
     notice(
         row(
             "gzip_comp_level",
@@ -162,9 +191,18 @@ pub const KNOBS: &[Knob] = &[
         &["ssl_session_cache shared:tuned:10m; ssl_session_timeout 1h;"],
         Need::Tls,
     ),
+    row("ssl_session_tickets", There, &["ssl_session_tickets on;"], Need::Tls),
+    notice(
+        row("ssl_ecdh_curve", Http, &["ssl_ecdh_curve X25519;"], Need::Tls),
+        "leaves out key exchanges that withstand quantum computers",
+    ),
     row("ssl_buffer_size", Http, &["ssl_buffer_size 4k;", "ssl_buffer_size 16k;"], Need::Tls),
     row("http2_chunk_size", Http, &["http2_chunk_size 16k;", "http2_chunk_size 32k;"], Need::Http2),
     machine(row("backlog", Sysctl, &["net.core.somaxconn = 4096; backlog=4096"], Need::Nothing)),
+    machine(row("port_range", Sysctl, &["net.ipv4.ip_local_port_range = 15000 65000"], Need::Proxy)),
+    machine(row("tcp_tw_reuse", Sysctl, &["net.ipv4.tcp_tw_reuse = 1"], Need::Proxy)),
+    machine(row("tcp_fastopen", Sysctl, &["net.ipv4.tcp_fastopen = 3; fastopen=256"], Need::Nothing)),
+    machine(row("netdev_max_backlog", Sysctl, &["net.core.netdev_max_backlog = 4000"], Need::Nothing)),
     machine(row("tcp_rmem", Sysctl, &["net.ipv4.tcp_rmem = 4096 131072 16777216"], Need::Nothing)),
     machine(row("tcp_wmem", Sysctl, &["net.ipv4.tcp_wmem = 4096 65536 16777216"], Need::Nothing)),
     machine(row("tcp_notsent_lowat", Sysctl, &["net.ipv4.tcp_notsent_lowat = 131072"], Need::Nothing)),
@@ -205,7 +243,7 @@ mod tests {
             for level in k.levels {
                 let level = level_text(level, 4);
                 let directives = match k.place {
-                    Main | Events | Http | Upstream => statements(&level),
+                    Main | Events | Http | There | Upstream => statements(&level),
                     Listen => statements(&level)[1..].to_vec(),
                     AccessLog => Vec::new(),
                     Sysctl => {

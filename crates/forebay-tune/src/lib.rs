@@ -2,7 +2,8 @@
 //! lines to keep and what may be claimed. `model` is the regression that it learns with, `stats` the intervals.
 //! `knobs` is the table of what can be set, `patch` writes it into a configuration, `scene` makes the private copy that
 //! `rig` starts and loads, `sysctl` changes kernel settings with a journal, `output` tells, `apply` puts results in place
-//! and takes them out again, `replay` has the ladders of published articles, `cli` is the command line.
+//! and takes them out again, `watch` cleans up behind a tuner that was killed, `replay` has the ladders of published
+//! articles, `table` tunes five loads for both servers, `cli` is the command line.
 
 // A line for people; a reader that has gone away, as `head` does, ends nothing.
 macro_rules! say {
@@ -24,6 +25,9 @@ pub mod replay;
 pub mod rig;
 pub mod scene;
 pub mod search;
+pub mod service;
 pub mod stats;
 pub mod sysctl;
+pub mod table;
 pub mod upstream;
+pub mod watch;

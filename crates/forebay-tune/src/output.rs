@@ -1,6 +1,5 @@
 //! What a tuning leaves behind: a summary for the terminal, `result.json`, `report.html`, `rejected.md`, `tuned.conf`.
 
-use crate::knobs::{KNOBS, Safety};
 use crate::rig::{Active, Figures};
 use crate::search::{Line, Report};
 use crate::stats::{Interval, median};
@@ -11,6 +10,8 @@ use std::fmt::Write;
 /// What is known at the end.
 #[derive(Debug)]
 pub struct Result<'r> {
+    /// What was not tried, and why.
+    pub not: &'r [(&'static str, String)],
     /// Of the search.
     pub report: &'r Report,
     /// What could be set.
@@ -108,11 +109,32 @@ impl Result<'_> {
         }
         let _ = writeln!(out);
         for l in &self.report.lines {
-            let _ = writeln!(out, "{:<52} {:<26} {}", self.name(l), gain(&l.gain), self.verdict(l));
+            let _ = writeln!(out, "{}\n    {:<26} {}", self.name(l), gain(&l.gain), self.verdict(l));
+            // A kept line is judged by the whole without it, one that was not by the whole with it.
+            let mut point = self.report.best.clone();
+            point[l.knob] = if l.kept { 0 } else { l.level };
+            if let Some(f) = self.at(&point).filter(|_| self.report.proven) {
+                let (p50, p99) = (duration_text(f.p50), duration_text(f.p99));
+                let with = if l.kept { "without it" } else { "with it" };
+                let _ = writeln!(out, "    {with:<24} {:>10.0} {p50:>9} {p99:>9} {:>9.1} us", f.rate, f.cpu);
+            }
         }
         if self.report.proven {
             let _ =
                 writeln!(out, "\nAll together: {} ({}), 95 % interval", gain(&self.report.gain), self.goal);
+            let (starts, fell) = self.report.starts;
+            let steady = if fell > 0.03f64.max(0.1 * self.report.gain.mid) {
+                "not steady: the gain differs from start to start"
+            } else {
+                "steady"
+            };
+            let _ = writeln!(
+                out,
+                "{steady}; of {starts} fresh starts the worst was {:.1} % below the median. A gain of {:.1} % would have been \
+                 seen.",
+                -(-fell).exp_m1() * 100.0,
+                self.report.could_see.exp_m1() * 100.0
+            );
         } else {
             let _ = writeln!(
                 out,
@@ -151,6 +173,7 @@ impl Result<'_> {
             .map(|(p, why)| json!({"settings": self.settings(p), "why": why}))
             .collect();
         json!({"about": self.about, "goal": self.goal, "proven": self.report.proven, "gain": interval(&self.report.gain),
+               "starts": self.report.starts.0, "worst_start_below_median": self.report.starts.1,
                "noise": self.report.noise, "could_see": self.report.could_see.exp_m1(), "lines": lines,
                "before": fig(self.at(&vec![0; self.active.len()])), "after": fig(self.at(&self.report.best)),
                "infeasible": infeasible, "runs": self.points.len()})
@@ -182,13 +205,8 @@ impl Result<'_> {
             let _ = writeln!(out, "- {}: cannot be run: {why}", self.settings(p));
         }
         out.push_str("\n# Not tried\n\n");
-        for k in KNOBS.iter().filter(|k| self.active.iter().all(|a| a.knob.name != k.name)) {
-            let why = if k.safety == Safety::Machine {
-                "a setting of the machine, without --sysctl"
-            } else {
-                "already so, without effect on this load, or left out"
-            };
-            let _ = writeln!(out, "- {}: {why}", k.name);
+        for (name, why) in self.not {
+            let _ = writeln!(out, "- {name}: {why}");
         }
         out
     }
@@ -247,7 +265,7 @@ impl Result<'_> {
         let x = |v: f64| 560.0 + (v / most).clamp(-1.0, 1.0) * 220.0;
         let mut svg = format!(
             "<svg viewBox='0 0 800 {}' role=img aria-label='Gain of each line'>",
-            lines.len() * 26 + 10
+            lines.len() * 26 + 30
         );
         for (n, (name, i, color)) in lines.iter().enumerate() {
             let y = n * 26 + 8;
@@ -264,7 +282,20 @@ impl Result<'_> {
                 m = y + 7
             );
         }
-        let _ = write!(svg, "<path d='M560 0V{}' stroke='#888'/></svg>", lines.len() * 26 + 10);
+        let bottom = lines.len() * 26 + 10;
+        let _ = write!(svg, "<path d='M560 0V{bottom}' stroke='#888'/>");
+        for v in [-most, -most / 2.0, 0.0, most / 2.0, most] {
+            let _ = write!(
+                svg,
+                "<text x={:.1} y={} font-size=11 fill='#555' text-anchor=middle>{}</text>",
+                x(v),
+                bottom + 14,
+                if v == 0.0 { "0".to_owned() } else { percent(v) }
+            );
+        }
+        svg.push_str(
+            "</svg><p>Gain with its 95 % interval. Green: kept. Grey: not proposed. Blue: all together.</p>",
+        );
         svg
     }
 
@@ -283,7 +314,20 @@ impl Result<'_> {
             let cy = 190.0 - (x.score - lo) / (hi - lo).max(1e-9) * 180.0;
             let _ = write!(svg, "<circle cx={cx:.1} cy={cy:.1} r=3 fill='{color}'/>");
         }
-        svg.push_str("</svg><p>Higher is better. Red: as it is. Blue: what is proposed. Grey: others.</p>");
+        if let Some(first) = s.first().map(|_| {
+            median(
+                &mut s
+                    .iter()
+                    .filter(|x| x.point.iter().all(|l| *l == 0))
+                    .map(|x| x.score)
+                    .collect::<Vec<_>>(),
+            )
+        }) {
+            for (v, y) in [(hi, 12), (lo, 196)] {
+                let _ = write!(svg, "<text x=2 y={y} font-size=11 fill='#555'>{}</text>", percent(v - first));
+            }
+        }
+        svg.push_str("</svg><p>Higher is better; the figures are against the original's median. Red: as it is. Blue: what is proposed. Grey: others.</p>");
         svg
     }
 }

@@ -209,11 +209,17 @@ impl<'t> View<'t> {
                 }
             }
             Place::Events => {
-                // Only what is there: the table has defaults for the rest.
+                let Some(events) = self.child(None, "events") else { return edits };
                 for (name, args) in statements(level) {
+                    edits.extend(self.set(Some(events), name, args));
+                }
+            }
+            Place::There => {
+                for (name, args) in statements(level) {
+                    let inside = |n: usize| self.nodes[n].parent.is_some_and(|p| self.name(p) == "upstream");
                     edits.extend(
                         self.all(name)
-                            .filter(|n| self.args(*n).join(" ") != args)
+                            .filter(|n| !inside(*n) && self.args(*n).join(" ") != args)
                             .map(|n| self.replace(n, &format!("{name} {args};"))),
                     );
                 }

@@ -5,10 +5,10 @@ use crate::cli::{Which, lock, program, state_dir};
 use crate::rig::{self, Program};
 use crate::scene::{Target, free_port};
 use crate::stats::median;
+use forebay_bench::tls::{Kind, self_signed};
 use forebay_bench::{duration_text, signals, units};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// A step: what it claims, and what it adds to those before it.
@@ -210,30 +210,12 @@ fn configuration(a: &Article, steps: usize, dir: &Path, port: u16) -> String {
     )
 }
 
-fn certificate(dir: &Path) -> Result<(), String> {
-    let out = Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=localhost",
-            "-keyout",
-        ])
-        .arg(dir.join("key.pem"))
-        .arg("-out")
-        .arg(dir.join("cert.pem"))
-        .stderr(Stdio::null())
-        .status();
-    if out.is_ok_and(|s| s.success()) {
-        Ok(())
-    } else {
-        Err("the openssl program is needed for a certificate".into())
-    }
+/// A key and a certificate in `dir`.
+///
+/// # Errors
+/// There is no openssl.
+pub fn certificate(dir: &Path) -> Result<(), String> {
+    self_signed(Kind::Rsa, &dir.join("cert.pem"), &dir.join("key.pem")).map_err(|e| e.to_string())
 }
 
 /// Measures the ladders of articles, for nginx and Forebay in turn.
@@ -314,6 +296,7 @@ pub fn main(args: &ReplayArgs) -> Result<(), String> {
                     gzip: false,
                     close: !a.keepalive,
                     access_log: None,
+                    rate: None,
                 };
                 let load = rig::load(&[target], &manner)?;
                 let mut runs = Vec::new();

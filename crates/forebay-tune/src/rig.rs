@@ -7,6 +7,7 @@ use crate::search::{Outcome, Point, Rig};
 use crate::sysctl::Journal;
 use forebay_bench::load::{Load, Order, Protocol, Stop, Wanted};
 use forebay_bench::observe::{Server, choose_cpus};
+use forebay_bench::schedule::Rate;
 use forebay_bench::tls::{Trust, config};
 use forebay_bench::url::Url;
 use forebay_bench::{run, signals, sources};
@@ -143,7 +144,9 @@ impl Program {
     pub fn start(&self, conf: &Path, ports: &[u16], log: &Path) -> Result<Process, String> {
         let say = |e: std::io::Error| format!("{}: {e}", self.path.display());
         let err = File::create(log).map_err(say)?;
-        let child = self.command(conf).stdout(Stdio::null()).stderr(err).spawn().map_err(say)?;
+        let mut command = self.command(conf);
+        command.stdout(Stdio::null()).stderr(err);
+        let child = forebay_sys::child::unblock_signals(&mut command).spawn().map_err(say)?;
         let mut process = Process { child };
         let until = Instant::now() + Duration::from_secs(5);
         for port in ports {
@@ -180,6 +183,17 @@ pub struct Manner {
     pub close: bool,
     /// An access log whose requests replace those of the targets.
     pub access_log: Option<PathBuf>,
+    /// Requests a second of an open loop; `None`: as fast as they go.
+    pub rate: Option<f64>,
+}
+
+/// What a candidate may not exceed, besides failures.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// 99th percentile, ns; `None`: 1.1 times the worst of the original.
+    pub p99: Option<u64>,
+    /// Resident bytes of the server; `None`: three times those of the original and 256 MB.
+    pub memory: Option<u64>,
 }
 
 /// The load for targets.
@@ -218,6 +232,7 @@ pub fn load(targets: &[Target], manner: &Manner) -> Result<Load, String> {
         // A log has its own share of 404.
         load.checks.status = Some((200..500).collect());
     }
+    load.rate = manner.rate.map(|r| Rate { from: r, to: r, poisson: true });
     if load.is_encrypted() {
         load.tls = Some(config(&Trust::Anyone, protocol).map_err(text)?);
     }
@@ -274,6 +289,8 @@ pub struct Live<'s> {
     pub manner: Manner,
     /// What is to be better.
     pub goal: Goal,
+    /// What else has to hold.
+    pub limits: Limits,
     /// For kernel settings.
     pub journal: Option<Journal>,
     /// File with a line a run.
@@ -314,6 +331,7 @@ impl<'s> Live<'s> {
             targets,
             manner,
             goal,
+            limits: Limits::default(),
             journal: None,
             log,
             past: VecDeque::new(),
@@ -389,15 +407,27 @@ impl<'s> Live<'s> {
     }
 
     /// Limits that hold besides the score.
-    fn limits(&self, f: &Figures) -> Option<String> {
+    fn broken(&self, f: &Figures) -> Option<String> {
+        let text = forebay_bench::duration_text;
         let p99 = self.base.iter().map(|b| b.p99).max()?;
-        if f.p99 as f64 > 1.1 * p99 as f64 {
-            let (now, was) = (forebay_bench::duration_text(f.p99), forebay_bench::duration_text(p99));
-            return Some(format!("p99 {now}, beyond 1.1 x {was}"));
+        match self.limits.p99 {
+            Some(most) if f.p99 > most => return Some(format!("p99 {}, beyond {}", text(f.p99), text(most))),
+            None if f.p99 as f64 > 1.1 * p99 as f64 => {
+                return Some(format!("p99 {}, beyond 1.1 x {}", text(f.p99), text(p99)));
+            }
+            _ => {}
         }
         let memory = self.base.iter().map(|b| b.memory).max()?;
-        (f.memory > 3 * memory + (256 << 20))
-            .then(|| format!("{} MB of memory instead of {}", f.memory >> 20, memory >> 20))
+        let most = self.limits.memory.unwrap_or(3 * memory + (256 << 20));
+        let mb = |n: u64| n >> 20;
+        (f.memory > most).then(|| {
+            format!(
+                "{} MB of memory, {} are allowed; the original has {}",
+                mb(f.memory),
+                mb(most),
+                mb(memory)
+            )
+        })
     }
 
     fn outcome(&mut self, point: &Point, fresh: bool) -> (Outcome, Option<Figures>) {
@@ -418,7 +448,7 @@ impl<'s> Live<'s> {
                         if self.base.len() < 64 {
                             self.base.push(f);
                         }
-                    } else if let Some(text) = self.limits(&f) {
+                    } else if let Some(text) = self.broken(&f) {
                         why = text;
                         continue;
                     }
@@ -453,6 +483,11 @@ impl<'s> Live<'s> {
         let f = self.once(&base, true)?;
         if f.errors > 0 {
             return Err(format!("{} of the requests fail already as it is", f.errors));
+        }
+        if let Some(most) = self.limits.memory
+            && f.memory > most
+        {
+            return Err(format!("{} MB of memory as it is, more than --memory allows", f.memory >> 20));
         }
         Ok(f)
     }

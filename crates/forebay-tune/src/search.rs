@@ -106,6 +106,8 @@ pub struct Report {
     pub infeasible: Vec<(Point, String)>,
     /// All runs.
     pub samples: Vec<Sample>,
+    /// Fresh starts of the confirmation, and by how much the worst of them was below the median, as a logarithm.
+    pub starts: (usize, f64),
 }
 
 struct Search<'s> {
@@ -402,11 +404,13 @@ pub fn tune(knobs: &[Knob], rig: &mut dyn Rig, settings: &Settings, tell: &mut d
     let screened = share(0.30).max(first + 26);
     (s.tell)(Event::Phase("screen", screened - first));
     s.screen(noise, screened.min(n));
-    let modelled = share(0.60);
+    // The confirmation has a fifth, and at least twelve pairs; the knock-out has at least three blocks, also when
+    // there are few runs: what only the model says is no proof.
+    let confirming = share(0.22).max(24);
+    let judging = share(0.16).max(12);
+    let modelled = share(0.60).min(n.saturating_sub(confirming + judging));
     (s.tell)(Event::Phase("model", modelled.saturating_sub(s.spent)));
     s.model(noise, modelled);
-    // The confirmation has a fifth, and at least twelve pairs.
-    let confirming = share(0.22).max(24);
     (s.tell)(Event::Phase("knock-out", n.saturating_sub(confirming + s.spent)));
     let (best, lines) = s.knock_out(noise, n.saturating_sub(confirming));
     let moved = best != base;
@@ -419,6 +423,9 @@ pub fn tune(knobs: &[Knob], rig: &mut dyn Rig, settings: &Settings, tell: &mut d
     let pairs: usize = starts.iter().map(Vec::len).sum();
     let seen = if pairs > 0 { pairs } else { confirming / 2 };
     let proven = moved && gain.low > 0.0;
+    let each: Vec<f64> = starts.iter().map(|s| stats::hodges_lehmann(s)).collect();
+    let worst = each.iter().copied().fold(f64::INFINITY, f64::min);
+    let fell = if each.is_empty() { 0.0 } else { stats::median(&mut each.clone()) - worst };
     Report {
         noise,
         best: if proven { best } else { base },
@@ -428,6 +435,7 @@ pub fn tune(knobs: &[Knob], rig: &mut dyn Rig, settings: &Settings, tell: &mut d
         could_see: 2.8 * noise * std::f64::consts::SQRT_2 / (seen as f64).sqrt(),
         infeasible: s.infeasible,
         samples: s.samples,
+        starts: (each.len(), fell),
     }
 }
 

@@ -40,6 +40,28 @@ impl Journal {
         Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
+    /// Whether it could be set to `value`.
+    ///
+    /// # Errors
+    /// Why not: it is not there, this user may not, or the kernel has no such thing.
+    pub fn can(&self, name: &str, value: &str) -> Result<(), String> {
+        let file = self.file(name)?;
+        if !file.exists() {
+            return Err(format!("this kernel has no {name}"));
+        }
+        if rustix::fs::access(&file, rustix::fs::Access::WRITE_OK).is_err() {
+            return Err("needs root".into());
+        }
+        // Asking for one that is not there would load its module.
+        if name == "net.ipv4.tcp_congestion_control"
+            && let Ok(known) = self.get("net.ipv4.tcp_available_congestion_control")
+            && !known.split(' ').any(|k| k == value)
+        {
+            return Err(format!("{value} is not among those of this kernel ({known})"));
+        }
+        Ok(())
+    }
+
     /// Sets it; the old value is synced to the disk before.
     ///
     /// # Errors

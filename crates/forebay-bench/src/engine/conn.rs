@@ -82,6 +82,10 @@ pub struct Conn {
     /// Place in the origin's order.
     pub position: usize,
     pub in_free: bool,
+    /// When the newest request left and when its answer began, ns; kept for [`crate::load::Load::split`] only.
+    pub left_at: u64,
+    /// See `left_at`; 0: it has not begun.
+    pub came_at: u64,
     /// No request before this time.
     pub gate: u64,
     /// Connections in a row that failed.
@@ -113,6 +117,8 @@ impl Conn {
             tls: None,
             position,
             in_free: false,
+            left_at: 0,
+            came_at: 0,
             gate: 0,
             fails: 0,
         }

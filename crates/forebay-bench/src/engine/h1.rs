@@ -17,7 +17,7 @@ const REMEMBERED: usize = 2048;
 /// comparing is much cheaper than parsing.
 #[derive(Debug, Default)]
 pub struct Template {
-    bytes: Vec<u8>,
+    pub bytes: Vec<u8>,
     status: u16,
     framing: Framing,
     keep_alive: bool,
@@ -33,6 +33,9 @@ impl Conn {
                     // Bytes that nobody asked for.
                     let Some(flight) = self.flights.front() else { return Err(Failure::Protocol) };
                     let request = flight.request as usize;
+                    if ctx.load.split && self.came_at == 0 {
+                        self.came_at = ctx.now;
+                    }
                     data = match self.known_head(ctx, request, data) {
                         Some(rest) => rest,
                         None => match self.parse_head(ctx, request, data)? {
@@ -154,6 +157,11 @@ impl Conn {
             self.closing = true;
         }
         if let Some(flight) = self.flights.pop_front() {
+            if ctx.load.split {
+                ctx.record.dial.record(self.left_at.saturating_sub(flight.start));
+                ctx.record.processing.record(ctx.now.saturating_sub(self.left_at));
+                ctx.record.waiting.record(self.came_at.saturating_sub(self.left_at));
+            }
             ctx.answered(flight, self.status, self.got, &self.content);
             if ctx.think > 0 {
                 self.gate = ctx.now + ctx.think;

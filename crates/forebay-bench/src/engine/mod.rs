@@ -31,6 +31,8 @@ pub struct Outcome {
     pub interrupted: bool,
     /// What went wrong first, in words.
     pub first_error: Option<String>,
+    /// Head of the last answer to the first request, in HTTP/1; empty if it was longer than 2 kB.
+    pub head: Vec<u8>,
 }
 
 impl Outcome {
@@ -52,6 +54,7 @@ pub(crate) struct ThreadResult {
     pub used: ThreadUse,
     pub measured: u64,
     pub first_error: Option<String>,
+    pub head: Vec<u8>,
 }
 
 /// Times of a run that all threads share, ns of the monotonic clock.
@@ -144,6 +147,9 @@ pub fn run(load: &Load, mut tick: impl FnMut(&[Sample]) -> bool) -> Result<Outco
         outcome.threads.push(result.used);
         measured = measured.max(result.measured);
         outcome.first_error = outcome.first_error.take().or(result.first_error);
+        if outcome.head.is_empty() {
+            outcome.head = result.head;
+        }
     }
     outcome.measured = Duration::from_nanos(measured);
     outcome.samples.sort_by_key(|s| s.at);

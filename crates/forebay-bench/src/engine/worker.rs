@@ -411,12 +411,15 @@ impl<'a> Worker<'a> {
         let (end, used) = stopped.unwrap_or_else(|| {
             (self.ctx.last_answer.max(times.from), usage.unwrap_or_else(Usage::now).until_now())
         });
-        self.leave();
+        // Who stops a closed loop does not wait for what is under way; nobody was let down by that.
+        let given_up = stop.load(Ordering::Relaxed) && self.ctx.schedule.is_none();
+        self.leave(given_up);
         let cpu = thread_cpu();
         self.report(last_tick, cpu.saturating_sub(last_cpu));
         let measured = end.saturating_sub(times.from);
         let used = ThreadUse { wall: measured, ..used };
-        Ok(ThreadResult { record: self.ctx.record, used, measured, first_error: self.ctx.first_error })
+        let head = self.ctx.templates.first().map(|t| t.bytes.clone()).unwrap_or_default();
+        Ok(ThreadResult { record: self.ctx.record, used, measured, first_error: self.ctx.first_error, head })
     }
 
     fn wait(&mut self, events: &mut Vec<epoll::Event>, until: u64) -> Result<(), Error> {
@@ -430,12 +433,12 @@ impl<'a> Worker<'a> {
     }
 
     /// What is left at the end counts as unanswered, with its age.
-    fn leave(&mut self) {
+    fn leave(&mut self, given_up: bool) {
         let Worker { ctx, conns, .. } = self;
         for conn in conns {
             let h2 = conn.h2.as_deref().map(|h2| h2.flights().collect::<Vec<_>>()).unwrap_or_default();
             for flight in conn.flights.drain(..).chain(conn.first.take()).chain(h2) {
-                if ctx.in_window(flight) {
+                if ctx.in_window(flight) && !given_up {
                     ctx.failed(flight, Failure::Unanswered);
                 }
             }
@@ -514,7 +517,7 @@ impl<'a> Worker<'a> {
     fn start(&mut self, slot: u32) {
         let Some(conn) = self.conns.get_mut(slot as usize) else { return };
         match conn.phase {
-            Phase::Closed | Phase::Waiting if self.ctx.load.per_connection == 1 => {
+            Phase::Closed | Phase::Waiting if self.ctx.load.per_connection == 1 || self.ctx.load.split => {
                 conn.phase = Phase::Closed;
                 self.fill(slot);
             }
@@ -596,6 +599,9 @@ impl<'a> Worker<'a> {
             if let Some(h2) = conn.h2.as_deref_mut() {
                 h2.send(ctx, work, plain);
             } else {
+                if load.split {
+                    (conn.left_at, conn.came_at) = (ctx.now, 0);
+                }
                 conn.flights.push_back(work);
                 if conn.flights.len() == 1 && conn.tls.is_none() && load.parallel == 1 && conn.out.is_empty()
                 {
@@ -718,6 +724,7 @@ impl<'a> Worker<'a> {
             }
         }
         if ctx.load.per_connection != 1
+            && !ctx.load.split
             && let Some(flight) = &mut conn.first
         {
             flight.start = ctx.now;

@@ -144,10 +144,12 @@ impl Plot {
                     );
                 }
             }
-            let at = WIDTH - RIGHT - 150.0 * (self.lines.len() - i) as f64;
+            // From the right, each as wide as its name.
+            let wide = |l: &Line| 34.0 + 6.5 * l.name.chars().count() as f64;
+            let at = WIDTH - RIGHT - self.lines.iter().skip(i).map(wide).sum::<f64>();
             let _ = write!(
                 s,
-                "<rect x=\"{at}\" y=\"9\" width=\"12\" height=\"10\" fill=\"{color}\"/><text class=\"a\" x=\"{}\" y=\"18\">{}</text>",
+                "<rect x=\"{at:.1}\" y=\"9\" width=\"12\" height=\"10\" fill=\"{color}\"/><text class=\"a\" x=\"{:.1}\" y=\"18\">{}</text>",
                 at + 17.0,
                 escape(&line.name)
             );

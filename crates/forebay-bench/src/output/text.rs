@@ -47,10 +47,20 @@ pub fn summary(report: &Report) -> String {
         let _ = write!(out, ", TLS handshakes {full} full, {} resumed, median {time}", record.resumed);
     }
     let _ = writeln!(out, "\n");
-    latencies(&mut out, report);
-    let _ = writeln!(out);
+    if record.complete > 0 {
+        latencies(&mut out, report);
+        let _ = writeln!(out);
+    }
     let busiest =
         outcome.threads.iter().map(|t| t.cpu_time as f64 / t.wall.max(1) as f64).fold(0.0, f64::max);
+    if record.complete == 0 {
+        // Nothing to divide by.
+        for finding in &report.findings {
+            let _ =
+                writeln!(out, "  {}         {}", if finding.void { "VOID" } else { "note" }, finding.text);
+        }
+        return out;
+    }
     let _ = writeln!(
         out,
         "  client CPU   {:.2} us a request, busiest thread {:.0} %",

@@ -137,3 +137,26 @@ fn the_same_seed_gives_the_same_search() {
     };
     assert_eq!(go(), go());
 }
+
+#[test]
+fn few_runs_still_judge_lines_one_by_one() {
+    let knobs = knobs();
+    for runs in [72, 80, 100] {
+        let (mut phases, mut judged) = (Vec::new(), 0);
+        for seed in 0..10 {
+            let mut machine = Machine::new(seed, false, 0.02, 0.01);
+            let settings = Settings { runs, seed, ..Settings::default() };
+            let r = tune(&knobs, &mut machine, &settings, &mut |e| {
+                if let Event::Phase(name, most) = e {
+                    phases.push((name, most));
+                }
+            });
+            judged += usize::from(r.lines.iter().any(|l| l.pairs >= 2));
+            let pairs = r.starts.0;
+            assert!(!r.proven || pairs >= 3, "{pairs} fresh starts");
+        }
+        let room = phases.iter().filter(|p| p.0 == "knock-out").map(|p| p.1).min();
+        assert!(room >= Some(12), "{runs}: {room:?}");
+        assert!(judged >= 8, "{runs}: {judged} of 10");
+    }
+}

@@ -1,49 +1,46 @@
 //! Rules for the configuration. Numbers in brackets: claims that were checked against nginx 1.31 and Linux 6.18.
 
 use super::host::Host;
+use super::rule_table;
 use super::scene::Scene;
-use super::{Rule, Severity};
 use forebay_conf::tree::Span;
 use forebay_conf::units;
 
 /// Looks for one thing; tells where it is and what is wrong there.
 pub type Check = fn(&Scene<'_>, &Host, &mut dyn FnMut(Span, String));
 
-macro_rules! rules {
-    ($($id:literal $severity:ident $title:literal $why:literal $instead:literal $check:expr,)*) => {
-        /// The table.
-        pub const RULES: &[(Rule, Check)] = &[$((
-            Rule { id: $id, severity: Severity::$severity, title: $title, why: $why, instead: $instead },
-            $check,
-        ),)*];
-    };
-}
-
-fn size(s: &Scene<'_>, n: usize, arg: usize) -> Option<u64> {
+pub(super) fn size(s: &Scene<'_>, n: usize, arg: usize) -> Option<u64> {
     units::size(s.arg(n, arg).as_bytes())
 }
 
-fn seconds(s: &Scene<'_>, n: usize) -> Option<u64> {
+pub(super) fn seconds(s: &Scene<'_>, n: usize) -> Option<u64> {
     units::time_secs(s.arg(n, 0).as_bytes())
 }
 
-fn number(s: &Scene<'_>, n: usize) -> Option<u64> {
+pub(super) fn number(s: &Scene<'_>, n: usize) -> Option<u64> {
     s.arg(n, 0).parse().ok()
 }
 
-fn connections(s: &Scene<'_>) -> u64 {
+pub(super) fn connections(s: &Scene<'_>) -> u64 {
     s.all("worker_connections").last().and_then(|n| number(s, n)).unwrap_or(512)
 }
 
-fn workers(s: &Scene<'_>, h: &Host) -> u64 {
+pub(super) fn workers(s: &Scene<'_>, h: &Host) -> u64 {
     match s.all("worker_processes").last().map(|n| s.arg(n, 0)) {
-        Some(w) if w == "auto" => h.cpus.max(1) as u64,
+        // On a machine that was not looked at there is more than one CPU.
+        Some(w) if w == "auto" => {
+            if h.cpus > 0 {
+                h.cpus as u64
+            } else {
+                2
+            }
+        }
         Some(w) => w.parse().unwrap_or(1),
         None => 1,
     }
 }
 
-fn proxies(s: &Scene<'_>) -> bool {
+pub(super) fn proxies(s: &Scene<'_>) -> bool {
     ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass"]
         .iter()
         .any(|d| s.all(d).next().is_some())
@@ -62,13 +59,33 @@ fn defaults(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), list: &[(&str, &
     }
 }
 
+/// Says `text` of each directive that has `what` among its arguments.
+pub(super) fn word(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), name: &str, what: &str, text: &str) {
+    for n in s.all(name) {
+        if let Some(i) = s.args(n).iter().position(|a| a == what) {
+            found(s.arg_span(n, i), text.to_owned());
+        }
+    }
+}
+
+/// What `method-list` says.
+pub(super) const PATCH_REFUSED: &str = "PATCH is refused";
+
+/// Whether the condition of an `if` lets through a list of methods without PATCH.
+pub(super) fn forgets_patch(condition: &str) -> bool {
+    condition.contains("$request_method")
+        && condition.contains("!~")
+        && condition.contains("DELETE")
+        && !condition.contains("PATCH")
+}
+
 fn on(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), name: &str, text: &str) {
     for n in s.all(name).filter(|n| s.arg(*n, 0) == "on") {
         found(s.span(n), text.to_owned());
     }
 }
 
-rules! {
+rule_table! { Check;
     "multi-accept" Harm "multi_accept without reuseport"
     "One worker takes nearly all connections: of 400 that came one after the other, 7 went to the one and 393 to the other (14). The accept loop then never puts the worker back into the queue of those that wait."
     "Remove it, or give each listen \"reuseport\" first and measure."
@@ -101,6 +118,20 @@ rules! {
         if let Some(w) = number(s, n) && w > if h.cpus > 0 { h.cpus as u64 } else { 4 } {
             let cpus = if h.cpus > 0 { format!("{} CPUs may be used here", h.cpus) } else { "more than most machines have CPUs".to_owned() };
             found(s.arg_span(n, 0), format!("{w} workers: {cpus}"));
+        }
+    },
+    "worker-processes-missing" Warning "worker_processes left out"
+    "Articles say that the default is the number of CPUs; it is 1, only the packages' own files say auto (1). Forebay takes all CPUs."
+    "worker_processes auto;"
+    |s, h, found| if let (None, Some(n), 2..) = (s.all("worker_processes").next(), s.all("events").next(), h.cpus) {
+        found(s.span(n), format!("nginx uses 1 of {} CPUs", h.cpus));
+    },
+    "worker-processes-quota" Warning "worker_processes auto under a quota"
+    "nginx counts the CPUs that are online and ignores quotas and sets of a container, so it starts more workers than it may run (2). Forebay counts what it may use."
+    "The number of CPUs that the quota allows."
+    |s, h, found| for n in s.all("worker_processes").filter(|n| s.arg(*n, 0) == "auto") {
+        if h.cpus > 0 && h.cpus < h.online {
+            found(s.arg_span(n, 0), format!("{} CPUs may be used, nginx will start {} workers", h.cpus, h.online));
         }
     },
     "worker-affinity" Advice "pinned workers"
@@ -211,6 +242,44 @@ rules! {
         let group = s.all("upstream").any(|u| s.arg(u, 0) == place);
         if !group && !url.contains('$') && !place.is_empty() && !host.starts_with("unix") {
             found(s.arg_span(n, 0), "a new connection for each request".to_owned());
+        }
+    },
+    "upstream-keepalive-many" Advice "keepalive counts for each worker"
+    "The pool of idle connections belongs to a worker: the upstream sees as many times more (46)."
+    "Stay below what the upstream takes, divided by the workers."
+    |s, h, found| for n in s.all("keepalive").filter(|n| s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
+        if let Some(k) = number(s, n).filter(|k| *k >= 64) {
+            found(s.arg_span(n, 0), format!("up to {} idle connections to the upstream", k * workers(s, h)));
+        }
+    },
+    "keepalive-http10" Warning "keepalive to an upstream over HTTP/1.0"
+    "Before 1.29.7 requests went out over HTTP/1.0 with \"Connection: close\" unless told otherwise, and keepalive did nothing (45, 47). Forebay and newer nginx do it right by themselves."
+    "proxy_http_version 1.1; and proxy_set_header Connection \"\"; for older nginx."
+    |s, _, found| for u in s.all("upstream").filter(|u| s.child(Some(*u), "keepalive").is_some()) {
+        let name = s.arg(u, 0);
+        for n in s.all("proxy_pass").filter(|n| s.arg(*n, 0).split("://").nth(1).is_some_and(|h| h.split('/').next() == Some(name.as_str()))) {
+            let old = s.effective(s.parent(n), "proxy_http_version").is_none_or(|v| s.arg(v, 0) == "1.0");
+            if old {
+                found(s.span(n), "without proxy_http_version 1.1 nginx before 1.29.7 closes each connection".to_owned());
+            }
+        }
+    },
+    "keepalive-requests-low" Warning "keepalive_requests that end connections early"
+    "Each new connection costs a handshake, over TLS a dear one; the default is 1000."
+    "Remove it."
+    |s, _, found| for n in s.all("keepalive_requests") {
+        if let Some(v) = number(s, n).filter(|v| *v < 100) {
+            found(s.arg_span(n, 0), format!("a new connection every {v} requests"));
+        }
+    },
+    "sendfile-off" Advice "files without sendfile"
+    "The default is off: a plain file of 100 kB takes eight calls instead of one (17). Forebay sends files by itself as it is cheapest. Over TLS it changes nothing without kernel TLS."
+    "sendfile on;"
+    |s, _, found| for n in s.all("root").filter(|n| !s.on(s.parent(*n), "sendfile")) {
+        let plain = s.all("listen").any(|l| !s.args(l).iter().any(|a| a == "ssl")) || s.all("listen").next().is_none();
+        if plain {
+            found(s.span(n), "files below it are read and written, not sent".to_owned());
+            break;
         }
     },
     "file-cache-errors" Harm "open_file_cache_errors on"
@@ -346,9 +415,8 @@ rules! {
     "Lists like this forget PATCH and what comes later (64)."
     "limit_except in the locations that need it."
     |s, _, found| for n in s.all("if") {
-        let words = s.args(n).join(" ");
-        if words.contains("$request_method") && words.contains("!~") && words.contains("DELETE") && !words.contains("PATCH") {
-            found(s.span(n), "PATCH is refused".to_owned());
+        if forgets_patch(&s.args(n).join(" ")) {
+            found(s.span(n), PATCH_REFUSED.to_owned());
         }
     },
     "burst-nodelay" Warning "limit_req with a large burst and nodelay"
@@ -394,11 +462,7 @@ rules! {
     "listen-http2" Advice "http2 in listen"
     "Deprecated since 1.25.1 (70)."
     "http2 on;"
-    |s, _, found| for n in s.all("listen") {
-        if let Some(i) = s.args(n).iter().position(|a| a == "http2") {
-            found(s.arg_span(n, i), "write \"http2 on;\" instead".to_owned());
-        }
-    },
+    |s, _, found| word(s, found, "listen", "http2", "write \"http2 on;\" instead"),
     "old-tls" Harm "TLS 1.0 or 1.1"
     "Both are forbidden by RFC 8996; Forebay does not serve them."
     "ssl_protocols TLSv1.2 TLSv1.3; which is the default."
@@ -421,6 +485,14 @@ rules! {
     "Remove it."
     |s, _, found| for n in s.all("ssl_session_tickets").filter(|n| s.arg(*n, 0) == "off") {
         found(s.span(n), "costs more and protects nothing".to_owned());
+    },
+    "tls-timeout-long" Advice "TLS sessions kept for a day"
+    "A session that can be resumed keeps its keys for so long; few visitors come back within a day and not within an hour (75)."
+    "ssl_session_timeout 1h; and measure how many handshakes are resumed."
+    |s, _, found| for n in s.all("ssl_session_timeout") {
+        if let Some(t) = seconds(s, n).filter(|t| *t >= 86_400) {
+            found(s.arg_span(n, 0), format!("keys live for {} h", t / 3600));
+        }
     },
     "stapling" Warning "ssl_stapling where certificates name no responder"
     "Let's Encrypt took OCSP out of its certificates in May 2025 and shut the responders in August; most browsers do not ask (77). Without a resolver and a trusted chain stapling does not work at all (78)."
@@ -451,89 +523,6 @@ rules! {
         let busy = s.effective(block, "proxy_busy_buffers_size").and_then(|n| size(s, n, 0)).unwrap_or(2 * first.max(one));
         if busy < first.max(one) || busy > one * count.saturating_sub(1) {
             found(s.span(at), format!("busy size {busy} is not between {} and {}", first.max(one), one * count.saturating_sub(1)));
-        }
-    },
-    "alias-traversal" Harm "alias that lets requests out of its directory"
-    "A prefix location without a final slash and an alias with one: /x../secret is looked up beside the directory."
-    "End both with a slash, or neither."
-    |s, _, found| for n in s.all("alias") {
-        let Some(l) = s.parent(n).filter(|p| s.is(*p, "location")) else { continue };
-        let args = s.args(l);
-        let name = match args.as_slice() { [name] => name, [m, name] if m == "^~" => name, _ => continue };
-        if !name.ends_with('/') && s.arg(n, 0).ends_with('/') {
-            found(s.span(n), format!("{name}../ reaches outside of {}", s.arg(n, 0)));
-        }
-    },
-    "if-evil" Warning "if in a location with more than return or rewrite"
-    "An if block is a location of its own: directives around it are copied or lost in ways that surprise."
-    "map, try_files, or locations; inside if only return and rewrite ... last."
-    |s, _, found| for n in s.all("if").filter(|n| s.parent(*n).is_some_and(|p| s.is(p, "location"))) {
-        if let Some(c) = s.nodes[n].children.iter().find(|c| !["return", "rewrite", "set", "break"].iter().any(|d| s.is(**c, d))) {
-            found(s.span(*c), format!("\"{}\" inside \"if\"", String::from_utf8_lossy(&s.nodes[*c].d.name.text)));
-        }
-    },
-    "ssrf" Harm "proxy_pass to a host that the client names"
-    "Whoever can send a request chooses where the server connects to, inside the network too."
-    "Take the host from a map with known values."
-    |s, _, found| for n in s.all("proxy_pass") {
-        let url = s.arg(n, 0);
-        let host = url.split("://").nth(1).unwrap_or(&url).split('/').next().unwrap_or_default();
-        // A path behind the name is no part of it.
-        let cut = ["$uri", "$request_uri"].iter().filter_map(|v| host.find(v)).filter(|at| *at > 0).min();
-        let host = &host[..cut.unwrap_or(host.len())];
-        if ["$http_", "$arg_", "$cookie_", "$host", "$1", "$2", "$uri", "$request_uri", "$args"].iter().any(|v| host.contains(v)) {
-            found(s.arg_span(n, 0), format!("the client chooses {host}"));
-        }
-    },
-    "host-spoofing" Warning "$http_host passed on"
-    "$http_host is the field as the client wrote it, even where the request line names another host; applications build links and resets from it."
-    "proxy_set_header Host $host;"
-    |s, _, found| for n in s.all("proxy_set_header") {
-        if s.arg(n, 0).eq_ignore_ascii_case("host") && s.arg(n, 1).contains("$http_host") {
-            found(s.arg_span(n, 1), "the client's own text, unchecked".to_owned());
-        }
-    },
-    "splitting" Harm "a decoded path in a header or redirect"
-    "$uri and $document_uri are decoded: %0d%0a in a request becomes a line of its own in the response."
-    "$request_uri."
-    |s, _, found| for name in ["return", "rewrite", "add_header", "proxy_set_header"] {
-        for n in s.all(name) {
-            for (i, a) in s.args(n).iter().enumerate() {
-                let is_target = name == "return" && (a.starts_with("http") || s.arg(n, 0).starts_with('3')) || name != "return" && name != "rewrite";
-                if is_target && (a.contains("$uri") || a.contains("$document_uri")) {
-                    found(s.arg_span(n, i), "the decoded path".to_owned());
-                }
-            }
-        }
-    },
-    "missing-resolver" Harm "a name with variables and no resolver"
-    "Names that are known only when a request comes need a resolver; without one each request is answered with 502."
-    "resolver ADDRESS; with the address of the name server."
-    |s, _, found| for n in s.all("proxy_pass").filter(|n| s.arg(*n, 0).contains('$')) {
-        if s.effective(s.parent(n), "resolver").is_none() {
-            let url = s.arg(n, 0);
-            let host = url.split("://").nth(1).unwrap_or(&url).split(['/', ':']).next().unwrap_or_default();
-            if host.contains('$') {
-                found(s.arg_span(n, 0), "no resolver here or around".to_owned());
-            }
-        }
-    },
-    "valid-referers" Warning "valid_referers none"
-    "Whoever leaves the field out passes."
-    "Leave \"none\" out where the check guards anything."
-    |s, _, found| for n in s.all("valid_referers") {
-        if let Some(i) = s.args(n).iter().position(|a| a == "none") {
-            found(s.arg_span(n, i), "requests without Referer pass".to_owned());
-        }
-    },
-    "allow-without-deny" Harm "allow without deny"
-    "A list of allow alone lets everybody in."
-    "deny all; behind it."
-    |s, _, found| for n in s.all("allow") {
-        let block = s.parent(n);
-        let first = s.child(block, "allow") == Some(n);
-        if first && s.child(block, "deny").is_none() && s.arg(n, 0) != "all" {
-            found(s.span(n), "nobody is denied".to_owned());
         }
     },
     "cache-without-lock" Advice "proxy_cache without proxy_cache_lock"

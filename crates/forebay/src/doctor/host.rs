@@ -21,6 +21,8 @@ pub struct Host {
     pub wanted: BTreeMap<String, (String, String)>,
     /// Counters of TcpExt.
     pub counters: BTreeMap<String, u64>,
+    /// The server that runs with the configuration.
+    pub running: Option<super::live::Running>,
 }
 
 /// Settings that rules look at.
@@ -66,6 +68,38 @@ impl Host {
             host.counters = netstat(&text);
         }
         host
+    }
+
+    /// What was looked at, in lines for people; nothing if nothing was.
+    pub fn text(&self) -> String {
+        if self.cpus == 0 {
+            return String::new();
+        }
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let control = self.sysctls.get("net.ipv4.tcp_congestion_control").map_or("?", String::as_str);
+        let somaxconn = self.sysctls.get("net.core.somaxconn").map_or("?", String::as_str);
+        let mut out = format!(
+            "this machine: Linux {}, {} of {} CPUs, {} MB of memory, {} descriptors ({} at most), listen queues up to {somaxconn}, \
+             congestion control {control}, kernel TLS {}\n",
+            kernel.trim(),
+            self.cpus,
+            self.online,
+            self.memory >> 20,
+            self.descriptors.0,
+            self.descriptors.1,
+            if Path::new("/proc/net/tls_stat").exists() { "loaded" } else { "not loaded" },
+        );
+        if let Some(r) = &self.running {
+            out.push_str(&format!("running server: pid {}, {} processes", r.pid, r.descriptors.len()));
+            if let Some((log, _)) = &r.log {
+                out.push_str(&format!(", {} read", log.display()));
+            }
+            if let Some((accepted, _)) = r.accepted {
+                out.push_str(&format!(", {accepted} connections accepted so far"));
+            }
+            out.push('\n');
+        }
+        out
     }
 
     /// Adds what a file in the manner of sysctl.conf asks for.

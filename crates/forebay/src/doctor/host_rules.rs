@@ -2,43 +2,79 @@
 
 use super::host::Host;
 use super::scene::Scene;
-use super::{Rule, Severity};
+use super::{Rule, Severity, rule_table};
 
 /// Looks for one thing; tells what is wrong.
 pub type Check = fn(&Scene<'_>, &Host, &mut dyn FnMut(String));
 
-macro_rules! rules {
-    ($($id:literal $severity:ident $title:literal $why:literal $instead:literal $check:expr,)*) => {
-        /// The table.
-        pub const RULES: &[(Rule, Check)] = &[$((
-            Rule { id: $id, severity: Severity::$severity, title: $title, why: $why, instead: $instead },
-            $check,
-        ),)*];
-    };
-}
-
 /// A setting that a file asks for.
-fn wanted(h: &Host, name: &str, text: &str, found: &mut dyn FnMut(String)) {
+pub(super) fn wanted(h: &Host, name: &str, text: &str, found: &mut dyn FnMut(String)) {
     if let Some((v, file)) = h.wanted.get(name) {
         found(format!("{name} = {v} ({file}): {text}"));
     }
 }
 
-rules! {
+/// Settings that are wrong to ask for at all: id, severity, name, what is said there, why, what to do.
+macro_rules! settings {
+    ($($id:literal $severity:ident $name:literal $text:literal $why:literal $instead:literal,)*) => {
+        /// Settings that are wrong to ask for at all, with what is said there. Their titles are their names.
+        pub const SETTINGS: &[(Rule, &str)] = &[$((
+            Rule { id: $id, severity: Severity::$severity, title: $name, why: $why, instead: $instead },
+            $text,
+        ),)*];
+    };
+}
+
+settings! {
+    "tw-recycle" Harm "net.ipv4.tcp_tw_recycle" "no such setting since Linux 4.12"
+    "Removed in Linux 4.12; before that it broke clients behind address translation (84)."
+    "Remove it.",
+    "tw-reuse" NoEffect "net.ipv4.tcp_tw_reuse" "for outgoing connections only"
+    "It helps outgoing connections only; the default is 2 since 4.19 (85). A server's own TIME_WAIT sockets do not hinder accepting."
+    "Keep connections to upstreams open instead.",
+    "syn-backlog" NoEffect "net.ipv4.tcp_max_syn_backlog" "only read without SYN cookies"
+    "Only read when SYN cookies are off; the default follows the memory (82)."
+    "Remove it.",
+    "fin-timeout" NoEffect "net.ipv4.tcp_fin_timeout" "does not shorten TIME_WAIT"
+    "It shortens FIN_WAIT_2 of orphans; TIME_WAIT stays at 60 s (86)."
+    "Remove it.",
+    "netdev-backlog" NoEffect "net.core.netdev_max_backlog" "only if the second column of /proc/net/softnet_stat counts up"
+    "It matters for RPS, loopback and veth only; the second column of /proc/net/softnet_stat says whether anything was dropped (89)."
+    "Raise it only if that counts up.",
+    "max-orphans" NoEffect "net.ipv4.tcp_max_orphans" "the default follows the memory"
+    "The default follows the memory (97)."
+    "Remove it.",
+}
+
+/// Settings of a recipe of 2010 for idle connections, which articles copy number for number (98).
+const RECIPE: [&str; 9] = [
+    "net.ipv4.tcp_mem",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+    "net.core.rmem_default",
+    "net.core.wmem_default",
+    "net.core.rmem_max",
+    "net.core.wmem_max",
+    "net.ipv4.tcp_max_orphans",
+    "net.ipv4.tcp_max_syn_backlog",
+];
+
+rule_table! { Check;
+    "idle-recipe" Harm "the recipe for idle connections"
+    "Number for number the settings of a test around 2010 with two million idle connections on Linux 2.6: made to save memory for each idle socket, not to serve requests (98)."
+    "Remove all of them."
+    |_, h, found| {
+        let asked: Vec<&str> = RECIPE.into_iter().filter(|n| h.wanted.contains_key(*n)).collect();
+        if asked.len() >= 6 {
+            found(format!("{} settings of that recipe: {}", asked.len(), asked.join(", ")));
+        }
+    },
     "syncookies-off" Harm "net.ipv4.tcp_syncookies = 0"
     "They are only used when the queue is full, which is when they are needed: without them a flood of SYN packets shuts the server (83)."
     "Remove it: the default is 1."
     |_, h, found| if let Some((0, from)) = h.number("net.ipv4.tcp_syncookies") {
         found(format!("net.ipv4.tcp_syncookies = 0{from}"));
     },
-    "tw-recycle" Harm "net.ipv4.tcp_tw_recycle"
-    "Removed in Linux 4.12; before that it broke clients behind address translation (84)."
-    "Remove it."
-    |_, h, found| wanted(h, "net.ipv4.tcp_tw_recycle", "no such setting since Linux 4.12", found),
-    "tw-reuse" NoEffect "net.ipv4.tcp_tw_reuse"
-    "It helps outgoing connections only; the default is 2 since 4.19 (85). A server's own TIME_WAIT sockets do not hinder accepting."
-    "Keep connections to upstreams open instead."
-    |_, h, found| wanted(h, "net.ipv4.tcp_tw_reuse", "for outgoing connections only", found),
     "somaxconn-alone" NoEffect "net.core.somaxconn without backlog="
     "nginx asks for 511, so the queue stays 511; and a socket that listens already keeps its queue until listen() is called again (81). The default is 4096 since 5.4."
     "listen ... backlog=4096; and only if ListenOverflows grows."
@@ -51,14 +87,6 @@ rules! {
     |_, h, found| if let Some(n) = h.counters.get("ListenOverflows").filter(|n| **n > 0) {
         found(format!("{n} connections dropped so far"));
     },
-    "syn-backlog" NoEffect "net.ipv4.tcp_max_syn_backlog"
-    "Only read when SYN cookies are off; the default follows the memory (82)."
-    "Remove it."
-    |_, h, found| wanted(h, "net.ipv4.tcp_max_syn_backlog", "only read without SYN cookies", found),
-    "fin-timeout" NoEffect "net.ipv4.tcp_fin_timeout"
-    "It shortens FIN_WAIT_2 of orphans; TIME_WAIT stays at 60 s (86)."
-    "Remove it."
-    |_, h, found| wanted(h, "net.ipv4.tcp_fin_timeout", "does not shorten TIME_WAIT", found),
     "fastopen" NoEffect "net.ipv4.tcp_fastopen without fastopen="
     "The server also needs listen ... fastopen=N; browsers have dropped it and middleboxes break it (87)."
     "Remove it."
@@ -75,10 +103,6 @@ rules! {
             found(format!("net.ipv4.ip_local_port_range = {v}{from}: ports of local services can be taken"));
         }
     },
-    "netdev-backlog" NoEffect "net.core.netdev_max_backlog"
-    "It matters for RPS, loopback and veth only; the second column of /proc/net/softnet_stat says whether anything was dropped (89)."
-    "Raise it only if that counts up."
-    |_, h, found| wanted(h, "net.core.netdev_max_backlog", "only if the second column of /proc/net/softnet_stat counts up", found),
     "file-max" Harm "fs.file-max lowered"
     "The default is about a tenth of the memory in kB, and systemd raises it to the maximum: a number from an article lowers it (90)."
     "Remove it."
@@ -113,10 +137,6 @@ rules! {
     |_, h, found| for name in ["net.core.rmem_default", "net.core.wmem_default", "net.core.rmem_max", "net.core.wmem_max"] {
         wanted(h, name, "TCP sizes its buffers by tcp_rmem and tcp_wmem", found);
     },
-    "max-orphans" NoEffect "net.ipv4.tcp_max_orphans"
-    "The default follows the memory (97)."
-    "Remove it."
-    |_, h, found| wanted(h, "net.ipv4.tcp_max_orphans", "the default follows the memory", found),
     "slow-start-after-idle" Advice "net.ipv4.tcp_slow_start_after_idle = 1"
     "A kept connection begins slowly again after a pause, which costs round trips to far clients (99)."
     "Measure with 0 where responses are large and clients far."

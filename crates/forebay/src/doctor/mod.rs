@@ -1,15 +1,19 @@
 //! `forebay doctor`: what in a configuration and on the host is wrong, stale, harmful or without effect, why, and what to
 //! write instead. It reads and changes nothing. A rule is one entry of a table: [`conf_rules::RULES`] look at the
-//! configuration, [`host_rules::RULES`] at the kernel's settings and the machine.
+//! configuration, [`safety_rules::RULES`] at its safety, [`host_rules::RULES`] at the kernel's settings and the machine,
+//! [`live_rules::RULES`] at the server that runs with it.
 
 mod conf_rules;
 mod host;
 mod host_rules;
+mod live;
+mod live_rules;
 mod output;
+mod safety_rules;
 mod scene;
 
 use crate::subcommands::DoctorArgs;
-use forebay_conf::error::Level;
+use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_conf::tree::Span;
 use host::Host;
@@ -71,21 +75,62 @@ impl std::fmt::Debug for Rule {
     }
 }
 
+/// A table of rules: id, severity, title, why, what to do instead, and what looks.
+macro_rules! rule_table {
+    ($check:ty; $($id:literal $severity:ident $title:literal $why:literal $instead:literal $look:expr,)*) => {
+        /// The table.
+        pub const RULES: &[(super::Rule, $check)] = &[$((
+            super::Rule { id: $id, severity: super::Severity::$severity, title: $title, why: $why, instead: $instead },
+            $look,
+        ),)*];
+    };
+}
+use rule_table;
+
+/// Rules for the configuration.
+fn for_configuration() -> impl Iterator<Item = &'static (Rule, conf_rules::Check)> {
+    conf_rules::RULES.iter().chain(safety_rules::RULES)
+}
+
 /// All rules, those for the configuration first.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
-    conf_rules::RULES.iter().map(|(r, _)| r).chain(host_rules::RULES.iter().map(|(r, _)| r))
+    let host = host_rules::SETTINGS.iter().map(|(r, _)| r).chain(host_rules::RULES.iter().map(|(r, _)| r));
+    for_configuration().map(|(r, _)| r).chain(host).chain(live_rules::RULES.iter().map(|(r, _)| r))
 }
 
 /// Looks at a configuration and a host.
 pub fn examine(scene: &Scene<'_>, host: &Host) -> Vec<Finding> {
     let mut found = Vec::new();
-    for (rule, check) in conf_rules::RULES {
+    for (rule, check) in for_configuration() {
         check(scene, host, &mut |span, message| found.push(Finding { rule, message, span: Some(span) }));
     }
+    let mut plain = |rule: &'static Rule, message: String| found.push(Finding { rule, message, span: None });
+    for (rule, text) in host_rules::SETTINGS {
+        host_rules::wanted(host, rule.title, text, &mut |message| plain(rule, message));
+    }
     for (rule, check) in host_rules::RULES {
-        check(scene, host, &mut |message| found.push(Finding { rule, message, span: None }));
+        check(scene, host, &mut |message| plain(rule, message));
+    }
+    if let Some(running) = &host.running {
+        for (rule, check) in live_rules::RULES {
+            check(running, &mut |message| plain(rule, message));
+        }
     }
     found.sort_by_key(|f| (f.rule.severity, f.span.map_or((u32::MAX, 0), |s| (s.file.0, s.start))));
+    found
+}
+
+/// A line that is refused is not in the tree; what it does when it is moved to where it is allowed is told anyway.
+fn refused_lines(errors: &[Error], files: &Files) -> Vec<Finding> {
+    let rule = rules().find(|r| r.id == "method-list");
+    let mut found = Vec::new();
+    for span in errors.iter().filter_map(|e| e.span.or(e.at)) {
+        let text = String::from_utf8_lossy(files.bytes(span.file)).into_owned();
+        let line = text.lines().nth((span.line as usize).saturating_sub(1)).unwrap_or_default();
+        if let Some(rule) = rule.filter(|_| line.contains("if") && conf_rules::forgets_patch(line)) {
+            found.push(Finding { rule, message: conf_rules::PATCH_REFUSED.to_owned(), span: Some(span) });
+        }
+    }
     found
 }
 
@@ -106,6 +151,9 @@ pub fn main(args: DoctorArgs) -> u8 {
     }
     let scene = Scene::new(&parsed.tree);
     let mut host = if args.no_host { Host::default() } else { Host::detect() };
+    if !args.no_host {
+        host.running = live::Running::find(&scene, &environment.prefix);
+    }
     for file in &args.sysctl {
         match std::fs::read_to_string(file) {
             Ok(text) => host.take_sysctl_file(file, &text),
@@ -118,6 +166,7 @@ pub fn main(args: DoctorArgs) -> u8 {
     let mut findings = examine(&scene, &host);
     // Lines that nginx itself would refuse come with the others.
     let errors: Vec<_> = parsed.errors.into_iter().filter(|e| e.level == Level::Emerg).collect();
+    findings.extend(refused_lines(&errors, &files));
     findings.retain(|f| args.all || f.rule.severity != Severity::Advice || f.span.is_some());
     let color = std::io::stdout().is_terminal();
     let text = match args.format {

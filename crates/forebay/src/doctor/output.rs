@@ -51,6 +51,7 @@ pub fn text(
         out.push_str(&renderer.render(&[group]));
         out.push_str("\n\n");
     }
+    out.push_str(&host.text());
     out.push_str(&arithmetic(scene, host));
     let count = |s: Severity| findings.iter().filter(|f| f.rule.severity == s).count();
     out.push_str(&format!(
@@ -112,6 +113,20 @@ pub fn json(findings: &[Finding], errors: &[Error], files: &Files) -> String {
     format!("{:#}\n", Value::from(list))
 }
 
+/// A path as a relative reference (RFC 3986).
+fn uri(path: &str) -> String {
+    let mut out = String::new();
+    for b in path.trim_start_matches('/').bytes() {
+        match b {
+            b'/' | b'.' | b'_' | b'-' | b'~' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => {
+                out.push(char::from(b))
+            }
+            _ => out.push_str(&format!("%{b:02X}")),
+        }
+    }
+    out
+}
+
 /// SARIF 2.1.0.
 pub fn sarif(findings: &[Finding], errors: &[Error], files: &Files) -> String {
     let level = |s: Severity| match s {
@@ -121,28 +136,30 @@ pub fn sarif(findings: &[Finding], errors: &[Error], files: &Files) -> String {
     };
     let place = |span: Option<forebay_conf::tree::Span>| match span {
         Some(s) => json!([{"physicalLocation": {
-            "artifactLocation": {"uri": files.path(s.file).to_string_lossy().trim_start_matches('/')},
+            "artifactLocation": {"uri": uri(&files.path(s.file).to_string_lossy())},
             "region": {"startLine": s.line, "startColumn": s.column},
         }}]),
         None => json!([]),
     };
+    let index = |id: &str| super::rules().position(|r| r.id == id).map_or(0, |n| n + 1);
     let mut results: Vec<Value> = Vec::new();
     for e in errors {
         results.push(json!({
-            "ruleId": "syntax", "level": "error", "message": {"text": e.message}, "locations": place(e.span.or(e.at)),
+            "ruleId": "syntax", "ruleIndex": 0, "level": "error", "message": {"text": e.message}, "locations": place(e.span.or(e.at)),
         }));
     }
     for f in findings {
         results.push(json!({
-            "ruleId": f.rule.id, "level": level(f.rule.severity), "message": {"text": f.message},
+            "ruleId": f.rule.id, "ruleIndex": index(f.rule.id), "level": level(f.rule.severity), "message": {"text": f.message},
             "locations": place(f.span),
         }));
     }
-    let rules: Vec<Value> = super::rules()
-        .map(|r| {
+    let syntax = json!({"id": "syntax", "shortDescription": {"text": "a line that nginx refuses"}, "defaultConfiguration": {"level": "error"}});
+    let rules: Vec<Value> = std::iter::once(syntax)
+        .chain(super::rules().map(|r| {
             json!({"id": r.id, "shortDescription": {"text": r.title}, "fullDescription": {"text": r.why},
                    "help": {"text": r.instead}, "defaultConfiguration": {"level": level(r.severity)}})
-        })
+        }))
         .collect();
     let log = json!({
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
@@ -176,8 +193,8 @@ pub fn explain(id: &str) -> u8 {
 /// docs/doctor.md.
 pub fn manual() -> String {
     let mut out = String::from(
-        "# Rules of `forebay doctor`\n\n`forebay doctor -c FILE` reads a configuration and the machine and changes \
-         nothing. Made by `forebay doctor --explain all`; numbers in brackets count the claims that were checked against \
+        "# Rules of `forebay doctor`\n\n`forebay doctor -c FILE` reads a configuration, the machine and, when a server runs \
+         with that configuration (by its pid file), its error log, descriptors and stub_status, and changes nothing. Made by `forebay doctor --explain all`; numbers in brackets count the claims that were checked against \
          nginx 1.31 and Linux 6.18.\n",
     );
     for r in super::rules() {

@@ -20,7 +20,9 @@ fn machine() -> Host {
 }
 
 fn http(text: &str) -> String {
-    format!("events {{ worker_connections 600; }} http {{ server_tokens off; {text} }}")
+    format!(
+        "worker_processes auto; events {{ worker_connections 600; }} http {{ server_tokens off; {text} }}"
+    )
 }
 
 /// For each rule a configuration that has the fault and one that has not.
@@ -153,15 +155,54 @@ fn each_rule_fires_and_is_silent() {
                 .into(),
             http("server { location / { proxy_pass http://a; } }"),
         ),
+        (
+            "worker-processes-missing",
+            "events {} http { server_tokens off; }".into(),
+            "worker_processes auto; events {} http { server_tokens off; }".into(),
+        ),
+        (
+            "upstream-keepalive-many",
+            http("upstream u { server a; keepalive 100; }"),
+            http("upstream u { server a; keepalive 16; }"),
+        ),
+        (
+            "keepalive-http10",
+            http("upstream u { server a; keepalive 16; } server { location / { proxy_pass http://u; } }"),
+            http("proxy_http_version 1.1; upstream u { server a; keepalive 16; } server { location / { proxy_pass http://u; } }"),
+        ),
+        ("keepalive-requests-low", http("keepalive_requests 1;"), http("keepalive_requests 1000;")),
+        ("sendfile-off", server("root /x;"), server("sendfile on; root /x;")),
+        ("tls-timeout-long", http("ssl_session_timeout 1d;"), http("ssl_session_timeout 1h;")),
+        (
+            "return-before-access",
+            server("location /a { deny all; return 200; }"),
+            server("location /a { deny all; proxy_pass http://a; }"),
+        ),
+        ("regex-unanchored", server("location ~ \\.php { return 200; }"), server("location ~ \\.php$ { return 200; }")),
+        (
+            "stub-status-open",
+            server("location /s { stub_status; }"),
+            server("location /s { stub_status; allow 127.0.0.1; deny all; }"),
+        ),
+        (
+            "origin-unanchored",
+            server("if ($http_origin ~ example.com) { set $x 1; }"),
+            server("if ($http_origin ~ ^https://example.com$) { set $x 1; }"),
+        ),
+        ("error-log-off", "error_log off; events {}".into(), "error_log stderr; events {}".into()),
     ];
+    let quota = Host { cpus: 2, online: 8, ..machine() };
+    let auto = "worker_processes auto; events {}";
+    let told = |h: &Host| fired(auto, h).iter().any(|(r, _)| r == "worker-processes-quota");
+    assert!(told(&quota) && !told(&machine()));
     let host = machine();
     for (rule, bad, good) in &cases {
         let has = |conf: &str| fired(conf, &host).iter().any(|(r, _)| r == rule);
         assert!(has(bad), "{rule} is silent about: {bad}");
         assert!(!has(good), "{rule} fires for: {good}");
     }
-    let tried: Vec<&str> = cases.iter().map(|(r, _, _)| *r).collect();
-    for (r, _) in conf_rules::RULES {
+    let tried: Vec<&str> = cases.iter().map(|(r, _, _)| *r).chain(["worker-processes-quota"]).collect();
+    for (r, _) in for_configuration() {
         assert!(tried.contains(&r.id), "{} has no case", r.id);
     }
 }
@@ -172,13 +213,13 @@ fn settings_of_the_kernel() {
                   net.ipv4.ip_local_port_range = 1024 65535\n# a comment\nnet.core.netdev_max_backlog = 16384\n\
                   net.ipv4.tcp_rmem = 4096 4096 16777216\nnet.ipv4.tcp_mem = 786432 2097152 3145728\n\
                   net.ipv4.tcp_max_syn_backlog = 1\nnet.ipv4.tcp_fin_timeout = 15\nnet.ipv4.tcp_tw_recycle = 1\n\
-                  net.ipv4.tcp_max_orphans = 1\nnet.ipv4.tcp_syncookies = 0\nnet.core.rmem_max = 1\n\
+                  net.ipv4.tcp_max_orphans = 1\nnet.ipv4.tcp_wmem = 4096 4096 1\nnet.core.wmem_max = 1\nnet.ipv4.tcp_syncookies = 0\nnet.core.rmem_max = 1\n\
                   net.ipv4.tcp_slow_start_after_idle = 1\n";
     let mut host = machine();
     host.counters.insert("ListenOverflows".into(), 3);
     host.take_sysctl_file(Path::new("x.sysctl"), sysctl);
     let found = fired(&http(""), &host);
-    for (r, _) in host_rules::RULES {
+    for r in host_rules::RULES.iter().map(|(r, _)| r).chain(host_rules::SETTINGS.iter().map(|(r, _)| r)) {
         assert!(found.iter().any(|(f, _)| f == r.id), "{} is silent", r.id);
     }
     // A machine as it comes.
@@ -197,4 +238,183 @@ fn ids_are_unique_and_in_the_manual() {
     assert_eq!(sorted.len(), ids.len());
     let manual = include_str!("../../../../docs/doctor.md");
     assert_eq!(manual, output::manual(), "run: forebay doctor --explain all > docs/doctor.md");
+}
+
+#[test]
+fn a_running_server_is_heard() {
+    let sick = live::Running {
+        pid: 1,
+        descriptors: vec![(10, 1024), (900, 1024)],
+        log: Some(("/e.log".into(), vec![2; live::MESSAGES.len()])),
+        accepted: Some((10, 7)),
+    };
+    let well = live::Running {
+        pid: 1,
+        descriptors: vec![(10, 1024)],
+        log: Some(("/e.log".into(), vec![0; live::MESSAGES.len()])),
+        accepted: Some((10, 10)),
+    };
+    let found = |r: live::Running| fired(&http(""), &Host { running: Some(r), ..machine() });
+    let (sick, well) = (found(sick), found(well));
+    for (r, _) in live_rules::RULES {
+        assert!(sick.iter().any(|(f, _)| f == r.id), "{} is silent", r.id);
+        assert!(well.iter().all(|(f, _)| f != r.id), "{} fires", r.id);
+    }
+}
+
+/// The last file of each tuning article and its kernel settings: what is found, line by line, as it was agreed.
+/// `FOREBAY_GOLDEN=1` writes the lists anew.
+#[test]
+fn articles_have_the_faults_that_are_known() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/doctor/articles");
+    for (name, must) in [
+        (
+            "step-by-step",
+            &["worker-processes-many", "descriptors-short", "file-cache-stale", "sendfile-off"][..],
+        ),
+        (
+            "vps-guide",
+            &[
+                "multi-accept",
+                "use-epoll",
+                "worker-affinity",
+                "default-repeated",
+                "keepalive-requests",
+                "file-cache-errors",
+                "file-cache-stale",
+                "tcp-nopush-cost",
+                "gzip-breach",
+                "log-buffer-loss",
+                "stapling",
+                "tickets-off",
+                "tls-timeout-long",
+                "somaxconn-alone",
+                "file-max",
+                "tw-reuse",
+                "fastopen",
+                "port-range",
+                "netdev-backlog",
+            ],
+        ),
+        (
+            "high-concurrency",
+            &[
+                "worker-processes-one",
+                "multi-accept",
+                "use-epoll",
+                "keepalive-off",
+                "syncookies-off",
+                "tw-recycle",
+                "tw-reuse",
+                "tcp-buffers",
+                "tcp-mem",
+                "core-buffers",
+                "max-orphans",
+                "syn-backlog",
+                "fin-timeout",
+                "netdev-backlog",
+                "somaxconn-alone",
+                "idle-recipe",
+                "descriptors-short",
+            ],
+        ),
+        (
+            "production",
+            &[
+                "syntax",
+                "method-list",
+                "multi-accept",
+                "use-epoll",
+                "output-buffers",
+                "default-repeated",
+                "header-buffers-small",
+                "body-buffer-large",
+                "timeouts-short",
+                "gzip-breach",
+                "cache-control-twice",
+                "header-lost",
+                "xss-protection",
+                "stub-status-argument",
+                "burst-nodelay",
+                "asset-location",
+                "file-cache-errors",
+                "file-cache-stale",
+                "keepalive-short",
+                "keepalive-requests-stale",
+                "keepalive-http10",
+                "tcp-nopush-cost",
+            ],
+        ),
+    ] {
+        let conf = std::fs::read_to_string(dir.join(format!("{name}.conf"))).expect("an article");
+        let mut host = machine();
+        if let Ok(text) = std::fs::read_to_string(dir.join(format!("{name}.sysctl"))) {
+            host.take_sysctl_file(Path::new("sysctl.conf"), &text);
+        }
+        let mut files = Files::recorded([("/etc/n.conf", conf.as_str())]);
+        let parsed = forebay_conf::parse::parse(Path::new("/etc/n.conf"), "", Path::new("/etc"), &mut files);
+        let errors: Vec<Error> = parsed.errors.into_iter().filter(|e| e.level == Level::Emerg).collect();
+        let mut findings = examine(&Scene::new(&parsed.tree), &host);
+        findings.extend(refused_lines(&errors, &files));
+        let mut lines: Vec<(u32, String)> = errors
+            .iter()
+            .map(|e| (e.span.or(e.at).map_or(0, |s| s.line), format!("syntax harm: {}", e.message)))
+            .collect();
+        lines.extend(findings.iter().map(|f| {
+            let text = format!("{} {}: {}", f.rule.id, f.rule.severity.name(), f.message);
+            (f.span.map_or(0, |s| s.line), text)
+        }));
+        lines.sort();
+        let text: String = lines.iter().map(|(n, t)| format!("{n}: {t}\n")).collect();
+        for rule in must {
+            assert!(text.contains(&format!(": {rule} ")), "{name}: {rule} is missing\n{text}");
+        }
+        let golden = dir.join(format!("{name}.findings"));
+        if std::env::var_os("FOREBAY_GOLDEN").is_some() {
+            std::fs::write(&golden, &text).expect("written");
+        }
+        assert_eq!(
+            text,
+            std::fs::read_to_string(&golden).unwrap_or_default(),
+            "{name}: run with FOREBAY_GOLDEN=1"
+        );
+    }
+}
+
+/// What SARIF 2.1.0 asks for.
+#[test]
+fn sarif_has_its_shape() {
+    let conf = "events { multi_accept on; }\nhttp { bogus; server_tokens off; }\n";
+    let mut files = Files::recorded([("/etc/n.conf", conf)]);
+    let parsed = forebay_conf::parse::parse(Path::new("/etc/n.conf"), "", Path::new("/etc"), &mut files);
+    let mut host = machine();
+    host.take_sysctl_file(Path::new("x"), "net.ipv4.tcp_syncookies = 0\n");
+    let findings = examine(&Scene::new(&parsed.tree), &host);
+    let log: serde_json::Value =
+        serde_json::from_str(&output::sarif(&findings, &parsed.errors, &files)).expect("JSON");
+    assert_eq!(log["version"], "2.1.0");
+    let run = &log["runs"][0];
+    let driver = &run["tool"]["driver"];
+    assert!(driver["name"].is_string() && driver["version"].is_string());
+    let rules = driver["rules"].as_array().expect("rules");
+    let results = run["results"].as_array().expect("results");
+    assert!(results.len() >= 3, "{results:?}");
+    for r in results {
+        assert!(["error", "warning", "note", "none"].contains(&r["level"].as_str().expect("level")));
+        assert!(r["message"]["text"].as_str().is_some_and(|t| !t.is_empty()));
+        let at = r["ruleIndex"].as_u64().expect("an index") as usize;
+        assert_eq!(rules[at]["id"], r["ruleId"]);
+        for l in r["locations"].as_array().expect("places") {
+            let place = &l["physicalLocation"];
+            let uri = place["artifactLocation"]["uri"].as_str().expect("URI");
+            assert!(!uri.is_empty() && !uri.contains([' ', '\\']), "{uri}");
+            assert!(
+                place["region"]["startLine"].as_u64() >= Some(1)
+                    && place["region"]["startColumn"].as_u64() >= Some(1)
+            );
+        }
+    }
+    for r in rules {
+        assert!(r["shortDescription"]["text"].is_string() && r["defaultConfiguration"]["level"].is_string());
+    }
 }

@@ -1,0 +1,364 @@
+//! `forebay tune table`: five loads, each with nginx and Forebay, each as packages ship it and as the tuner leaves it.
+//! Its Markdown is the table of docs/performance.md.
+
+use crate::cli::{self, Which, lock, program, state_dir};
+use crate::patch::Source;
+use crate::rig::{self, Figures, Manner, Process, Program};
+use crate::scene::{Copy, Place};
+use crate::stats::median;
+use crate::{replay, upstream, watch};
+use forebay_bench::load::Load;
+use forebay_bench::{duration_text, signals, units};
+use serde_json::Value;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// `forebay tune table`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct TableArgs {
+    /// Time for each tuning; there are two for each load
+    #[arg(long, default_value = "10m", value_parser = units::duration)]
+    pub budget: Duration,
+    /// Loads (default: all)
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub loads: Vec<String>,
+    /// Times that the four are measured one after the other at the end
+    #[arg(long, default_value = "7", value_parser = units::count)]
+    pub rounds: u64,
+    /// Measured time of each of those
+    #[arg(long, default_value = "3s", value_parser = units::duration)]
+    pub time: Duration,
+    /// Connections
+    #[arg(long, default_value = "50", value_parser = units::count)]
+    pub connections: u64,
+    /// Seed of all choices
+    #[arg(long, default_value = "1")]
+    pub seed: u64,
+    /// Executable of nginx
+    #[arg(long, value_name = "FILE")]
+    pub nginx: Option<PathBuf>,
+    /// Executable of Forebay (default: this one)
+    #[arg(long, value_name = "FILE")]
+    pub forebay: Option<PathBuf>,
+    /// Where results go: table.md, and those of each tuning
+    #[arg(long, value_name = "DIR", default_value = "forebay-table")]
+    pub out: PathBuf,
+    /// Where the lock and the private files are
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+}
+
+/// A load: its name, what it is, and the servers of its configuration.
+struct Kind {
+    name: &'static str,
+    about: &'static str,
+    servers: &'static str,
+}
+
+const KINDS: [Kind; 5] = [
+    Kind { name: "static-small", about: "files of 1 kB", servers: "server { listen 80; root {dir}/small; }" },
+    Kind { name: "static-large", about: "files of 1 MB", servers: "server { listen 80; root {dir}/large; }" },
+    Kind {
+        name: "tls",
+        about: "files of 1 kB over TLS",
+        servers: "server { listen 443 ssl; ssl_certificate {dir}/cert.pem; ssl_certificate_key {dir}/key.pem; root {dir}/small; }",
+    },
+    Kind {
+        name: "proxied",
+        about: "4 kB from an upstream on the same machine",
+        servers: "server { listen 80; root {dir}/none; location / { proxy_pass http://127.0.0.1:9; } }",
+    },
+    Kind {
+        name: "mixed",
+        about: "files of 1 kB and 100 kB, plain and over TLS, and proxied requests",
+        servers: "server { listen 80; root {dir}/mixed; location /app { proxy_pass http://127.0.0.1:9; } }\n    \
+                  server { listen 443 ssl; ssl_certificate {dir}/cert.pem; ssl_certificate_key {dir}/key.pem; root {dir}/mixed; \
+                  location /app { proxy_pass http://127.0.0.1:9; } }",
+    },
+];
+
+const SERVERS: [(&str, Which); 2] = [("nginx", Which::Nginx), ("forebay", Which::Forebay)];
+
+/// A configuration as packages ship it, as far as it touches speed; compression is left out, since Forebay keeps
+/// compressed files and nginx does not, which would hide everything else.
+fn configuration(kind: &Kind, dir: &Path) -> String {
+    format!(
+        "worker_processes auto;\nevents {{\n    worker_connections 768;\n}}\nhttp {{\n    sendfile on;\n    tcp_nopush on;\n    \
+         types_hash_max_size 2048;\n    access_log {0}/access.log;\n    {1}\n}}\n",
+        dir.display(),
+        kind.servers.replace("{dir}", &dir.display().to_string())
+    )
+}
+
+fn site(dir: &Path) -> Result<(), String> {
+    use std::os::unix::fs::PermissionsExt;
+    let io = |e: std::io::Error| format!("{}: {e}", dir.display());
+    let file = |name: String, size: usize| {
+        let path = dir.join(name);
+        std::fs::create_dir_all(path.parent().unwrap_or(dir))?;
+        std::fs::write(
+            path,
+            b"the quick brown fox jumps over the lazy dog\n"
+                .repeat(size / 44 + 1)
+                .get(..size)
+                .unwrap_or_default(),
+        )
+    };
+    std::fs::create_dir_all(dir.join("none")).map_err(io)?;
+    for i in 0..8 {
+        file(format!("small/{i}.txt"), 1024).map_err(io)?;
+        file(format!("mixed/{i}.txt"), 1024).map_err(io)?;
+    }
+    for i in 0..2 {
+        file(format!("large/{i}.bin"), 1 << 20).map_err(io)?;
+        file(format!("mixed/{i}.bin"), 100 << 10).map_err(io)?;
+    }
+    replay::certificate(dir)?;
+    // Workers of another user have to come in.
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).map_err(io)
+}
+
+/// A server that is measured beside others.
+struct Beside {
+    load: Load,
+    process: Process,
+    runs: Vec<Figures>,
+}
+
+/// The figures of a tuning.
+fn read(out: &Path) -> Value {
+    std::fs::read(out.join("result.json"))
+        .ok()
+        .and_then(|b| serde_json::from_slice(&b).ok())
+        .unwrap_or_default()
+}
+
+fn gained(result: &Value) -> String {
+    let percent = |v: &Value| v.as_f64().map_or("?".to_owned(), |x| format!("{:+.1}", x * 100.0));
+    if result["proven"] == true {
+        let g = &result["gain"];
+        return format!("{} % [{}, {}]", percent(&g["mid"]), percent(&g["low"]), percent(&g["high"]));
+    }
+    match result["could_see"].as_f64() {
+        Some(seen) => format!("none proven; {:.1} % would have been seen", seen * 100.0),
+        None => "nothing to try".into(),
+    }
+}
+
+/// Tunes and measures everything, and prints the table.
+///
+/// # Errors
+/// A server or openssl is missing, a load is not known, or a tuning fails.
+pub fn main(args: &TableArgs) -> Result<(), String> {
+    if let Some(bad) = args.loads.iter().find(|l| KINDS.iter().all(|k| k.name != l.as_str())) {
+        let names: Vec<&str> = KINDS.iter().map(|k| k.name).collect();
+        return Err(format!("there is no load \"{bad}\"; known: {}", names.join(", ")));
+    }
+    let programs: Vec<PathBuf> = vec![
+        program(Which::Nginx, args.nginx.as_deref())?,
+        program(Which::Forebay, args.forebay.as_deref())?,
+    ];
+    let state = state_dir(args.state.as_deref())?;
+    let _lock = lock(&state)?;
+    let _watch = watch::start(&state);
+    let dir = state.join("table");
+    let io = |e: std::io::Error| format!("{}: {e}", dir.display());
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).map_err(io)?;
+    site(&dir)?;
+    std::fs::create_dir_all(&args.out).map_err(|e| format!("{}: {e}", args.out.display()))?;
+    let out = std::path::absolute(&args.out).map_err(|e| e.to_string())?;
+    let chosen = KINDS.iter().filter(|k| args.loads.is_empty() || args.loads.iter().any(|l| l == k.name));
+    let mut rows = Vec::new();
+    for kind in chosen {
+        let conf = dir.join(format!("{}.conf", kind.name));
+        std::fs::write(&conf, configuration(kind, &dir)).map_err(io)?;
+        let mut gains = Vec::new();
+        let mut confs = Vec::new();
+        for ((name, _), program) in SERVERS.iter().zip(&programs) {
+            let place = out.join(format!("{}-{name}", kind.name));
+            say!("\n== {}, {name}", kind.name);
+            tune(args, name, program, &conf, &place)?;
+            if signals::interrupted() {
+                return Ok(());
+            }
+            let tuned = place.join("tuned.conf");
+            confs.push((program, conf.clone()));
+            confs.push((program, if tuned.exists() { tuned } else { conf.clone() }));
+            gains.push(gained(&read(&place)));
+        }
+        let figures = beside(args, &confs, &state)?;
+        let Some(figures) = figures else { return Ok(()) };
+        rows.push((kind, figures, gains));
+        let text = render(args, &rows);
+        std::fs::write(out.join("table.md"), &text).map_err(|e| format!("{}: {e}", out.display()))?;
+    }
+    let _ = std::fs::remove_dir_all(&dir);
+    say!("\n{}", render(args, &rows));
+    say!("The same is in {}", out.join("table.md").display());
+    Ok(())
+}
+
+fn tune(args: &TableArgs, name: &str, program: &Path, conf: &Path, out: &Path) -> Result<(), String> {
+    // Of an earlier table nothing may pass for a result of this one.
+    for old in ["result.json", "tuned.conf"] {
+        let _ = std::fs::remove_file(out.join(old));
+    }
+    let text = |p: &Path| p.display().to_string();
+    let words = [
+        "-c".into(),
+        text(conf),
+        "--server".into(),
+        name.to_owned(),
+        "--program".into(),
+        text(program),
+        "--out".into(),
+        text(out),
+        "--budget".into(),
+        format!("{}ms", args.budget.as_millis()),
+        "--connections".into(),
+        args.connections.to_string(),
+        "--seed".into(),
+        args.seed.to_string(),
+    ];
+    let state = state_dir(args.state.as_deref())?;
+    cli::tune_in(&cli::arguments(&words)?, &state)
+}
+
+/// Measures configurations one after the other, round by round; the medians. `None` after ^C.
+fn beside(
+    args: &TableArgs,
+    confs: &[(&PathBuf, PathBuf)],
+    state: &Path,
+) -> Result<Option<Vec<Figures>>, String> {
+    let say = |e: std::io::Error| e.to_string();
+    let port = upstream::start(Duration::ZERO, 4096).map_err(say)?;
+    let mut all = Vec::new();
+    for (n, (path, conf)) in confs.iter().enumerate() {
+        let source = Source::read(conf)?;
+        let dir = state.join("copy").join(n.to_string());
+        let place =
+            Place { dir: dir.clone(), prefix: "/usr/share/nginx".into(), upstream: Some(port), root: None };
+        let copy = Copy::new(&source, place)?;
+        let written = copy.write(&source, &[])?;
+        let program = Program { path: (*path).clone(), prefix: dir.clone() };
+        program.test(&written)?;
+        let ports: Vec<u16> = copy.ports.values().copied().collect();
+        let process = program.start(&written, &ports, &dir.join("stderr"))?;
+        let manner = Manner {
+            connections: args.connections as usize,
+            seed: args.seed,
+            http2: false,
+            gzip: false,
+            close: false,
+            access_log: None,
+            rate: None,
+        };
+        let load = rig::load(&copy.targets(&source), &manner)?;
+        all.push(Beside { load, process, runs: Vec::new() });
+    }
+    for round in 0..args.rounds as usize {
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for n in order {
+            let b = &mut all[n];
+            let (f, first) = rig::measure(&b.load, b.process.id(), args.time.mul_f64(0.2), args.time)?;
+            if signals::interrupted() {
+                return Ok(None);
+            }
+            if f.errors > 0 {
+                say!("{} requests failed: {}", f.errors, first.unwrap_or_default());
+            }
+            b.runs.push(f);
+        }
+    }
+    Ok(Some(all.iter().map(|b| middle(&b.runs)).collect()))
+}
+
+fn middle(runs: &[Figures]) -> Figures {
+    let mid = |f: &dyn Fn(&Figures) -> f64| median(&mut runs.iter().map(f).collect::<Vec<_>>());
+    Figures {
+        rate: mid(&|f| f.rate),
+        p50: mid(&|f| f.p50 as f64) as u64,
+        p99: mid(&|f| f.p99 as f64) as u64,
+        cpu: mid(&|f| f.cpu),
+        memory: mid(&|f| f.memory as f64) as u64,
+        errors: runs.iter().map(|f| f.errors).sum(),
+    }
+}
+
+type Row<'k> = (&'k Kind, Vec<Figures>, Vec<String>);
+
+fn render(args: &TableArgs, rows: &[Row<'_>]) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "CPU time of the server per request in microseconds, {} connections, closed loop; median of {} interleaved rounds of \
+         {}. What tuning gains, with its 95 % interval, is from the tuner's own confirmation on fresh starts \
+         (`forebay tune table --budget {}s`).\n",
+        args.connections,
+        args.rounds,
+        duration_text(args.time.as_nanos() as u64),
+        args.budget.as_secs()
+    );
+    let _ = writeln!(
+        out,
+        "| load | nginx, default | nginx, tuned | tuning gains | Forebay, default | Forebay, tuned | tuning gains |\n\
+         | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    );
+    for (kind, f, gains) in rows {
+        let _ = write!(out, "| {}: {} |", kind.name, kind.about);
+        for (pair, gain) in f.chunks(2).zip(gains) {
+            let _ = write!(out, " {:.1} | {:.1} | {gain} |", pair[0].cpu, pair[1].cpu);
+        }
+        let _ = writeln!(out);
+    }
+    let _ = writeln!(
+        out,
+        "\n| load | nginx, default: requests/s, p99 ms | nginx, tuned | Forebay, default | Forebay, tuned |\n\
+         | --- | ---: | ---: | ---: | ---: |"
+    );
+    for (kind, f, _) in rows {
+        let _ = write!(out, "| {} |", kind.name);
+        for x in f {
+            let _ = write!(out, " {:.0}, {:.2} |", x.rate, x.p99 as f64 / 1e6);
+        }
+        let _ = writeln!(out);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configurations_are_sound_and_rows_complete() {
+        let dir = tempfile::tempdir().expect("dir");
+        for kind in &KINDS {
+            let path = dir.path().join("x.conf");
+            std::fs::write(&path, configuration(kind, dir.path())).expect("written");
+            Source::read(&path).unwrap_or_else(|e| panic!("{}: {e}", kind.name));
+        }
+        use clap::{CommandFactory, FromArgMatches, Parser};
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: TableArgs,
+        }
+        let matches = Line::command().get_matches_from(["x"]);
+        let args = Line::from_arg_matches(&matches).expect("defaults").args;
+        let figures = vec![Figures { cpu: 2.0, rate: 1000.0, p99: 1_500_000, ..Figures::default() }; 4];
+        let result = serde_json::json!({"proven": true, "gain": {"mid": 0.1, "low": 0.05, "high": 0.15}});
+        let rows =
+            [(&KINDS[0], figures, vec![gained(&result), gained(&serde_json::json!({"could_see": 0.021}))])];
+        let text = render(&args, &rows);
+        let wanted = "| static-small: files of 1 kB | 2.0 | 2.0 | +10.0 % [+5.0, +15.0] | 2.0 | 2.0 | none proven; 2.1 % would \
+                      have been seen |";
+        assert!(text.contains(wanted), "{text}");
+        assert!(text.contains("| static-small | 1000, 1.50 | 1000, 1.50 |"), "{text}");
+    }
+}

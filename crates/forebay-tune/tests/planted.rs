@@ -1,0 +1,145 @@
+//! The tuner against a real server whose settings have known effects: this program, which takes nginx's command line,
+//! spins for settings that cost CPU time and sleeps for those that cost latency.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// What a configuration costs for each request: CPU time and sleep.
+fn costs(conf: &str) -> (Duration, Duration) {
+    let has = |text: &str| conf.contains(text);
+    let mut spin = 100;
+    if has("sendfile off") {
+        spin += 100;
+    }
+    if has("open_file_cache max") {
+        spin -= 40;
+    }
+    if has("output_buffers 4 64k") {
+        spin += 60;
+    }
+    let sleep = if has("buffer=64k") || has("buffer=256k") { 0 } else { 4 };
+    (Duration::from_micros(spin), Duration::from_millis(sleep))
+}
+
+/// CPU time of this thread, ns.
+fn used() -> i64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    t.tv_sec * 1_000_000_000 + t.tv_nsec
+}
+
+fn answer(mut stream: TcpStream, spin: Duration, sleep: Duration) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let (mut buf, mut seen) = ([0; 4096], Vec::new());
+    loop {
+        let n = stream.read(&mut buf)?;
+        if n == 0 {
+            return Ok(());
+        }
+        seen.extend_from_slice(&buf[..n]);
+        while let Some(end) = seen.windows(4).position(|w| w == b"\r\n\r\n") {
+            seen.drain(..end + 4);
+            let until = used() + spin.as_nanos() as i64;
+            while used() < until {
+                std::hint::spin_loop();
+            }
+            std::thread::sleep(sleep);
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")?;
+        }
+    }
+}
+
+fn serve(conf: &str) -> ! {
+    let (spin, sleep) = costs(conf);
+    let at = conf.split("listen ").nth(1).and_then(|t| t.split([' ', ';']).next()).unwrap_or_default();
+    let listener = TcpListener::bind(at).unwrap_or_else(|e| panic!("{at}: {e}"));
+    // Threads that stay, as those of servers do: their CPU time is known to the nanosecond.
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                loop {
+                    if let Ok((stream, _)) = listener.accept() {
+                        let _ = answer(stream, spin, sleep);
+                    }
+                }
+            });
+        }
+    });
+    unreachable!("the threads do not end")
+}
+
+const CONF: &str = "worker_processes 1;\nevents { worker_connections 512; }\nhttp {\n    sendfile off;\n    \
+                    access_log /tmp/a.log combined;\n    server { listen 80; root ROOT; }\n}\n";
+
+fn tune(dir: &Path, goal: &str) -> serde_json::Value {
+    let path = |name: &str| dir.join(name).display().to_string();
+    std::fs::write(dir.join("n.conf"), CONF.replace("ROOT", &path(""))).expect("written");
+    let own = std::env::current_exe().expect("this program").display().to_string();
+    let words = [
+        "-c",
+        &path("n.conf"),
+        "--out",
+        &path("out"),
+        "--state",
+        &path("state"),
+        "--program",
+        &own,
+        "--for",
+        goal,
+        "--static-size",
+        "2k",
+        "--connections",
+        "2",
+        "--budget",
+        "40s",
+        "--p99",
+        "10s",
+        "--only",
+        "sendfile,open_file_cache,output_buffers,access_log,keepalive_requests,worker_processes",
+    ];
+    let code = forebay_tune::cli::main(words.iter().map(std::ffi::OsString::from).collect());
+    assert_eq!(code, 0, "{goal}");
+    serde_json::from_slice(&std::fs::read(dir.join("out/result.json")).expect("a result")).expect("JSON")
+}
+
+fn kept(result: &serde_json::Value) -> Vec<String> {
+    let lines = result["lines"].as_array().expect("lines").iter();
+    lines.filter(|l| l["kept"] == true).map(|l| l["knob"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().collect();
+    if args.get(1).is_some_and(|a| a == "tune") || args.iter().any(|a| a == "--list") {
+        // The tuner's watcher, which is started by its name, and test runners that ask for names.
+        return ExitCode::SUCCESS;
+    }
+    if args.iter().all(|a| a != "-c")
+        && args.iter().skip(1).any(|a| !a.starts_with('-') && !"planted".contains(a.as_str()))
+    {
+        // A filter of `cargo test` that means others.
+        return ExitCode::SUCCESS;
+    }
+    if let Some(at) = args.iter().position(|a| a == "-c") {
+        if args.iter().any(|a| a == "-t") {
+            return ExitCode::SUCCESS;
+        }
+        serve(&std::fs::read_to_string(&args[at + 1]).expect("a configuration"));
+    }
+    let dir = tempfile::tempdir().expect("dir");
+    let result = tune(dir.path(), "cpu");
+    let lines = kept(&result);
+    assert!(result["proven"] == true && result["gain"]["low"].as_f64() > Some(0.3), "{result:#}");
+    assert!(
+        lines.iter().any(|l| l == "sendfile") && lines.iter().any(|l| l == "open_file_cache"),
+        "{lines:?}"
+    );
+    assert!(!lines.iter().any(|l| l == "output_buffers"), "{lines:?}");
+    // Sleep is no CPU time, and latency knows it.
+    let result = tune(dir.path(), "latency");
+    let lines = kept(&result);
+    assert!(result["proven"] == true && lines.iter().any(|l| l == "access_log"), "{lines:?} {result:#}");
+    println!("planted settings are found");
+    ExitCode::SUCCESS
+}
