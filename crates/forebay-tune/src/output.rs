@@ -262,7 +262,7 @@ impl Result<'_> {
             .filter(|x| x.is_finite())
             .map(f64::abs)
             .fold(0.01, f64::max);
-        let x = |v: f64| 560.0 + (v / most).clamp(-1.0, 1.0) * 220.0;
+        let x = |v: f64| 560.0 + (v / most).clamp(-1.0, 1.0) * 200.0;
         let mut svg = format!(
             "<svg viewBox='0 0 800 {}' role=img aria-label='Gain of each line'>",
             lines.len() * 26 + 30

@@ -300,7 +300,10 @@ impl Search<'_> {
                 best[k] = 0;
                 continue;
             }
-            let Some((k, _)) = doubtful else { break };
+            // What only the model says is no proof: a line that was never taken out has its turn when none is doubtful.
+            let unproven = |k: &usize| best[*k] != 0 && pairs[*k] == 0;
+            let next = doubtful.map(|(k, _)| k).or_else(|| (0..best.len()).find(unproven));
+            let Some(k) = next else { break };
             if !self.left(until.saturating_sub(3)) {
                 break;
             }
