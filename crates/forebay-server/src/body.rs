@@ -1,5 +1,7 @@
 //! Bodies: the client's is read or thrown away, the response's is sent by writev or sendfile. Hot path.
 
+pub mod compose;
+
 use crate::file_cache::OpenFile;
 use crate::request::Request;
 use crate::response::Part;
@@ -566,6 +568,9 @@ const COPY: u64 = 4096;
 
 /// Sends head and body.
 pub async fn send(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>, chunked: bool) -> bool {
+    if let Some(join) = req.resp.join.take() {
+        return Box::pin(compose::send(req, head, chunked, join)).await;
+    }
     let rate = limit_rate(req);
     if let Some(source) = req.resp.source.take() {
         return send_source(thread, req, head, source, chunked, rate).await;

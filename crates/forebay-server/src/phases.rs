@@ -67,6 +67,23 @@ pub async fn subrequest(req: &mut Request, target: &[u8]) {
     settle_outcome(req, outcome).await;
 }
 
+/// As [`subrequest`], for one whose body is wanted. `bare`: an error is not answered but given back.
+pub async fn included(req: &mut Request, bare: bool) -> Option<u16> {
+    let mut outcome = walk(req, Start::ServerRewrite).await;
+    while bare {
+        let start = match outcome {
+            Outcome::Done => return None,
+            Outcome::Redirect => Start::ServerRewrite,
+            Outcome::Named => Start::Rewrite,
+            Outcome::Status(status) if status >= 300 => return Some(status),
+            Outcome::Status(_) => break,
+        };
+        outcome = walk(req, start).await;
+    }
+    settle_outcome(req, outcome).await;
+    None
+}
+
 async fn settle_outcome(req: &mut Request, first: Outcome) {
     let mut outcome = first;
     loop {
