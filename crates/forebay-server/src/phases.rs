@@ -5,7 +5,7 @@ use crate::location;
 use crate::metrics::{api, prometheus};
 use crate::modules::core::Satisfy;
 use crate::modules::{
-    Content, Verdict, auth_request, autoindex, empty_gif, gzip_static, mirror, proxy, random_index, rewrite,
+    Content, Verdict, auth_request, autoindex, dav, empty_gif, gzip_static, mirror, proxy, random_index, rewrite,
     static_file, stub_status, try_files, tunnel,
 };
 use crate::request::Request;
@@ -357,6 +357,9 @@ async fn content(req: &mut Request) -> Outcome {
         Some(Content::Dashboard) => return outcome(api::dashboard(req)),
         Some(Content::Proxy(pass)) => return proxy::run(req, pass).await,
         None => {}
+    }
+    if l.settings.dav.methods.has(req.method) && !req.subrequest {
+        return Box::pin(dav::run(req)).await;
     }
     if !matches!(req.method, Method::Get | Method::Head | Method::Post) {
         return Outcome::Status(405);

@@ -25,8 +25,8 @@ pub struct Join {
     pub around: [Option<std::sync::Arc<[u8]>>; 2],
 }
 
-/// Deepest nesting of subrequests (nginx: 50).
-const MAX_DEPTH: u8 = 50;
+/// Deepest nesting of subrequests (nginx: 50 inside the first).
+const MAX_DEPTH: u8 = 51;
 
 /// Most subrequests for one request (nginx: 65535 less a reserve).
 const MAX_SUBREQUESTS: u32 = 64535;

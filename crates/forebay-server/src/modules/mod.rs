@@ -18,6 +18,7 @@ pub mod autoindex;
 pub mod brotli;
 pub mod charset;
 pub mod core;
+pub mod dav;
 pub mod early_hints;
 pub mod empty_gif;
 pub mod geo;
@@ -102,6 +103,7 @@ modules! {
     realip, charset, gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, sub_filter, referer, secure_link, userid,
     proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, tunnel, slice, limit_req, limit_conn, http2, ssl,
     proxy_ssl, resolver, addition, ssi,
+    dav,
 }
 
 /// What a hook decided.
