@@ -5,8 +5,8 @@ use crate::location;
 use crate::metrics::{api, prometheus};
 use crate::modules::core::Satisfy;
 use crate::modules::{
-    Content, Verdict, auth_request, autoindex, dav, empty_gif, gzip_static, mirror, proxy, random_index, rewrite,
-    static_file, stub_status, try_files, tunnel,
+    Content, Verdict, auth_request, autoindex, dav, empty_gif, gzip_static, mirror, proxy, random_index,
+    rewrite, static_file, stub_status, try_files, tunnel,
 };
 use crate::request::Request;
 use crate::upstream::conn::Watch;
@@ -70,18 +70,18 @@ pub async fn subrequest(req: &mut Request, target: &[u8]) {
 /// As [`subrequest`], for one whose body is wanted. `bare`: an error is not answered but given back.
 pub async fn included(req: &mut Request, bare: bool) -> Option<u16> {
     let mut outcome = walk(req, Start::ServerRewrite).await;
-    while bare {
+    loop {
         let start = match outcome {
-            Outcome::Done => return None,
             Outcome::Redirect => Start::ServerRewrite,
             Outcome::Named => Start::Rewrite,
-            Outcome::Status(status) if status >= 300 => return Some(status),
-            Outcome::Status(_) => break,
+            Outcome::Status(status) if bare && status >= 300 => return Some(status),
+            other => {
+                settle_outcome(req, other).await;
+                return None;
+            }
         };
         outcome = walk(req, start).await;
     }
-    settle_outcome(req, outcome).await;
-    None
 }
 
 async fn settle_outcome(req: &mut Request, first: Outcome) {

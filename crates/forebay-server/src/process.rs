@@ -103,8 +103,10 @@ impl Worker {
                 tokio: tokio.clone(),
                 started: tx,
             };
-            let thread =
-                std::thread::Builder::new().name(format!("worker {i}")).stack_size(STACK).spawn(move || worker::main(setup))?;
+            let thread = std::thread::Builder::new()
+                .name(format!("worker {i}"))
+                .stack_size(STACK)
+                .spawn(move || worker::main(setup))?;
             let remote = rx.recv().map_err(|_| io::Error::other("worker thread ended at its start"))??;
             worker.threads.push(Running { mailbox, remote, thread });
         }

@@ -60,6 +60,8 @@ pub struct Outlet {
     filters: Vec<Box<dyn BodyFilter>>,
     chunked: bool,
     pace: Pace,
+    /// Not filtered yet: small pieces make small chunks.
+    gathered: Vec<u8>,
     /// Filtered and framed, not sent yet.
     pending: Vec<u8>,
     /// Bytes that came in.
@@ -70,7 +72,15 @@ impl Outlet {
     fn memory(limit: usize) -> Outlet {
         let pace = Pace::new(None, 0);
         let sink = Sink::Memory(Vec::new(), limit);
-        Outlet { sink, filters: Vec::new(), chunked: false, pace, pending: Vec::new(), taken: 0 }
+        Outlet {
+            sink,
+            filters: Vec::new(),
+            chunked: false,
+            pace,
+            gathered: Vec::new(),
+            pending: Vec::new(),
+            taken: 0,
+        }
     }
 
     /// Takes bytes.
@@ -92,14 +102,24 @@ impl Outlet {
             all.extend_from_slice(bytes);
             return Ok(());
         }
+        self.gathered.extend_from_slice(bytes);
+        if self.gathered.len() < GATHER && follows == Follows::More {
+            return Ok(());
+        }
+        self.drain(req, follows).await
+    }
+
+    /// Puts what has gathered through the filters and frames it, no faster than the rate allows.
+    async fn drain(&mut self, req: &mut Request, follows: Follows) -> Done {
         let thread = req.thread.clone();
-        let mut rest = bytes;
+        let gathered = std::mem::take(&mut self.gathered);
+        let mut rest = gathered.as_slice();
         loop {
             let n = match self.pace.allowance(rest.len() as u64) {
                 Ok(n) => n as usize,
                 Err(_) if rest.is_empty() => 0,
                 Err(wait) => {
-                    self.flush(req, None).await?;
+                    self.send(req, None).await?;
                     if client_gone_within(&thread, req, wait).await {
                         return Err(Broken);
                     }
@@ -119,16 +139,26 @@ impl Outlet {
             }
             self.pace.sent += now.len() as u64;
             if self.pending.len() >= GATHER {
-                self.flush(req, None).await?;
+                self.send(req, None).await?;
             }
             if rest.is_empty() {
-                return Ok(());
+                break;
             }
         }
+        self.gathered = gathered;
+        self.gathered.clear();
+        Ok(())
     }
 
     /// Sends what has gathered; meanwhile a source is read ahead.
     async fn flush(&mut self, req: &mut Request, source: Option<&mut Body>) -> Done {
+        if !self.gathered.is_empty() {
+            self.drain(req, Follows::More).await?;
+        }
+        self.send(req, source).await
+    }
+
+    async fn send(&mut self, req: &mut Request, source: Option<&mut Body>) -> Done {
         if self.pending.is_empty() {
             return Ok(());
         }
@@ -174,16 +204,12 @@ fn filter(
 }
 
 /// Sends a response that is put together, its head first. `false`: the connection is of no more use.
-pub async fn send(
-    req: &mut Request,
-    head: &[u8],
-    chunked: bool,
-    mut join: Box<Join>,
-) -> bool {
+pub async fn send(req: &mut Request, head: &[u8], chunked: bool, mut join: Box<Join>) -> bool {
     let rate = limit_rate(req);
     let filters = req.resp.filters.split_off(join.own_filters.min(req.resp.filters.len()));
     let pace = Pace::new(rate, head.len());
-    let mut out = Outlet { sink: Sink::Client, filters, chunked, pace, pending: req.take_buf(), taken: 0 };
+    let (gathered, pending) = (req.take_buf(), req.take_buf());
+    let mut out = Outlet { sink: Sink::Client, filters, chunked, pace, gathered, pending, taken: 0 };
     out.pending.extend_from_slice(head);
     let mut done = emit(&mut out, req, &mut join).await;
     if done.is_ok() {
@@ -198,6 +224,7 @@ pub async fn send(
     // `$gzip_ratio` asks them.
     req.resp.filters.append(&mut out.filters);
     req.give_buf(out.pending);
+    req.give_buf(out.gathered);
     done.is_ok()
 }
 
@@ -229,7 +256,12 @@ impl Feed {
     }
 
     /// Appends the next piece.
-    async fn next(&mut self, out: &mut Outlet, req: &mut Request, piece: &mut Vec<u8>) -> Result<Got, Broken> {
+    async fn next(
+        &mut self,
+        out: &mut Outlet,
+        req: &mut Request,
+        piece: &mut Vec<u8>,
+    ) -> Result<Got, Broken> {
         loop {
             let Some(part) = self.part.take().or_else(|| self.parts.next()) else { break };
             let n = (part.len() - self.at).min(PIECE as u64);

@@ -229,13 +229,13 @@ const HEADER_FILTERS: &[FilterEntry] = &[
 ];
 
 /// Those that work on the body of a subrequest that becomes part of another body, in this order.
-const SUBREQUEST_FILTERS: &[(fn(&LocationSettings) -> bool, HeaderFilter)] = &[
-    (slice::enabled, slice::filter),
-    (gunzip::enabled, gunzip::filter),
-    (sub_filter::enabled, sub_filter::filter),
-    (charset::enabled, charset::filter),
-    (charset::by_upstream, charset::filter_upstream),
-    (ssi::enabled, ssi::filter),
+const SUBREQUEST_FILTERS: &[FilterEntry] = &[
+    FilterEntry { enabled: slice::enabled, filter: slice::filter, standard: false },
+    FilterEntry { enabled: gunzip::enabled, filter: gunzip::filter, standard: false },
+    FilterEntry { enabled: sub_filter::enabled, filter: sub_filter::filter, standard: false },
+    FilterEntry { enabled: charset::enabled, filter: charset::filter, standard: false },
+    FilterEntry { enabled: charset::by_upstream, filter: charset::filter_upstream, standard: false },
+    FilterEntry { enabled: ssi::enabled, filter: ssi::filter, standard: false },
 ];
 
 /// Runs the filters of such a subrequest.
@@ -245,7 +245,7 @@ const SUBREQUEST_FILTERS: &[(fn(&LocationSettings) -> bool, HeaderFilter)] = &[
 pub fn run_subrequest_filters(req: &mut Request) -> Result<(), crate::request::VarError> {
     let http = req.http();
     let s = &http.location(req).settings;
-    SUBREQUEST_FILTERS.iter().filter(|(enabled, _)| enabled(s)).try_for_each(|(_, filter)| filter(req))
+    SUBREQUEST_FILTERS.iter().filter(|e| (e.enabled)(s)).try_for_each(|e| (e.filter)(req))
 }
 
 impl Plan {

@@ -71,7 +71,8 @@ impl Fleeting {
                 (0..found.len()).map(|i| found.get(i).map(|m| text[m.start()..m.end()].to_vec())).collect()
             }
         };
-        let named = |(i, n): (usize, &Option<String>)| Some((n.as_ref()?.to_ascii_lowercase().into_bytes(), i));
+        let named =
+            |(i, n): (usize, &Option<String>)| Some((n.as_ref()?.to_ascii_lowercase().into_bytes(), i));
         let names = self.names.iter().enumerate().filter_map(named).collect();
         Some(Matched { groups, names })
     }

@@ -97,7 +97,9 @@ pub fn put(
 fn prepare(file: &Path, mode: u32, modified: Option<i64>) -> io::Result<()> {
     fs::set_permissions(file, Permissions::from_mode(mode))?;
     match modified.and_then(|t| u64::try_from(t).ok()) {
-        Some(t) => fs::File::options().write(true).open(file)?.set_modified(UNIX_EPOCH + Duration::from_secs(t)),
+        Some(t) => {
+            fs::File::options().write(true).open(file)?.set_modified(UNIX_EPOCH + Duration::from_secs(t))
+        }
         None => Ok(()),
     }
 }
@@ -106,6 +108,7 @@ fn prepare(file: &Path, mode: u32, modified: Option<i64>) -> io::Result<()> {
 fn relocate(from: &Path, target: &Path, directories: Option<u32>) -> Result<(), Failure> {
     let fail = |e: &io::Error| {
         let mut f = failed("rename()", from, e, 500);
+        f.status = if f.status == 507 { 507 } else { 500 };
         f.text = format!("rename() \"{}\" to \"{}\" failed {}", from.display(), target.display(), explain(e));
         f
     };
@@ -178,13 +181,19 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
     done
 }
 
+/// What stands in the way of a copy is nobody's business but the operator's.
+fn not_copied(call: &str, path: &Path, e: &io::Error) -> Failure {
+    let f = failed(call, path, e, 500);
+    Failure { status: if f.status == 507 { 507 } else { 500 }, ..f }
+}
+
 /// Copies a file, or a directory with all that is in it.
 ///
 /// # Errors
 /// That of the system call.
 pub fn copy(tree: &Tree, to: &Path) -> Result<(), Failure> {
     match tree {
-        Tree::File(from) => copy_file(from, to).map_err(|e| failed("open()", to, &e, 500)),
+        Tree::File(from) => copy_file(from, to).map_err(|e| not_copied("open()", to, &e)),
         Tree::Directory(from) => copy_directory(from, to),
     }
 }
@@ -203,10 +212,11 @@ fn copy_directory(from: &Path, to: &Path) -> Result<(), Failure> {
             if kind.is_dir() {
                 rest.push((path, target));
             } else if kind.is_file() {
-                copy_file(&path, &target).map_err(|e| failed("open()", &target, &e, 500))?;
+                copy_file(&path, &target).map_err(|e| not_copied("open()", &target, &e))?;
             } else if kind.is_symlink() {
                 let link = fs::read_link(&path).map_err(|e| failed("readlink()", &path, &e, 500))?;
-                std::os::unix::fs::symlink(link, &target).map_err(|e| failed("symlink()", &target, &e, 500))?;
+                std::os::unix::fs::symlink(link, &target)
+                    .map_err(|e| failed("symlink()", &target, &e, 500))?;
             }
         }
     }
@@ -231,6 +241,6 @@ pub fn rename(tree: &Tree, to: &Path, directories: u32) -> Result<(), Failure> {
             copy(tree, to)?;
             delete(tree)
         }
-        other => other.map_err(|e| failed("rename()", from, &e, 500)),
+        other => other.map_err(|e| not_copied("rename()", from, &e)),
     }
 }

@@ -184,7 +184,10 @@ fn depth(req: &Request, zero: bool) -> Result<(), Refused> {
             return refuse(400, format!("client sent invalid \"Depth\" header: \"{}\"", text(other)));
         }
     }
-    refuse(400, if zero { "\"Depth\" header must be 0 or infinity" } else { "\"Depth\" header must be infinity" })
+    refuse(
+        400,
+        if zero { "\"Depth\" header must be 0 or infinity" } else { "\"Depth\" header must be infinity" },
+    )
 }
 
 async fn put(req: &mut Request) -> Result<Result<(), Refused>, BodyError> {
@@ -278,7 +281,8 @@ fn destination(req: &Request) -> Result<Vec<u8>, Refused> {
         let Some((host, rest)) = rest.split_at_checked(host_len) else { return invalid() };
         let slash = memchr::memchr(b'/', rest);
         let port = rest.get(..slash.unwrap_or(rest.len())).unwrap_or_default();
-        let no_port = port.is_empty() || port.first() == Some(&b':') && port[1..].iter().all(u8::is_ascii_digit);
+        let no_port =
+            port.is_empty() || port.first() == Some(&b':') && port[1..].iter().all(u8::is_ascii_digit);
         if host_len == 0 || !host.eq_ignore_ascii_case(&req.head.host) || !no_port {
             let what = "is handled by different repository than the source URI";
             return refuse(400, format!("\"Destination\" URI \"{}\" {what}", text(value)));
@@ -301,9 +305,7 @@ fn overwrite(req: &Request) -> Result<bool, Refused> {
     match req.head.get(Name::Overwrite) {
         None | Some(b"T" | b"t") => Ok(true),
         Some(b"F" | b"f") => Ok(false),
-        Some(other) => {
-            refuse(400, format!("client sent invalid \"Overwrite\" header: \"{}\"", text(other)))
-        }
+        Some(other) => refuse(400, format!("client sent invalid \"Overwrite\" header: \"{}\"", text(other))),
     }
 }
 

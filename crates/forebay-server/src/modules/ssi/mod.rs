@@ -27,12 +27,8 @@ crate::settings! {
     "ssi_silent_errors" => silent_errors: bool = false;
     /// `ssi_last_modified`.
     "ssi_last_modified" => last_modified: bool = false;
-    /// `ssi_min_file_chunk`; pages are read in pieces of their own, so there is nothing to be sized.
-    "ssi_min_file_chunk" => min_file_chunk: Size = Size(1024);
     /// `ssi_value_length`, bytes.
     "ssi_value_length" => value_length: Size = Size(255);
-    /// `ssi_ignore_recycled_buffers`, which nginx has given up.
-    "ssi_ignore_recycled_buffers" => ignore_recycled_buffers: bool = false;
 }
 
 /// Most bytes of variables and blocks for one request.

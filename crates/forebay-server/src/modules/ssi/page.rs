@@ -56,7 +56,9 @@ type Known = &'static [(&'static str, bool)];
 
 fn known(name: &[u8]) -> Option<Known> {
     Some(match name {
-        b"include" => &[("virtual", false), ("file", false), ("wait", false), ("set", false), ("stub", false)],
+        b"include" => {
+            &[("virtual", false), ("file", false), ("wait", false), ("set", false), ("stub", false)]
+        }
         b"echo" => &[("var", true), ("default", false), ("encoding", false)],
         b"config" => &[("errmsg", false), ("timefmt", false)],
         b"set" => &[("var", true), ("value", true)],
@@ -163,7 +165,8 @@ impl Page {
             return Ok(Ok(()));
         }
         check(c, known)?;
-        let p = |name: &str| c.parameters.iter().find(|(n, _)| n == name.as_bytes()).map(|(_, v)| v.as_slice());
+        let p =
+            |name: &str| c.parameters.iter().find(|(n, _)| n == name.as_bytes()).map(|(_, v)| v.as_slice());
         match c.name.as_slice() {
             b"if" => self.open(req, p("expr").unwrap_or_default())?,
             b"elif" => self.elif(req, p("expr").unwrap_or_default())?,
@@ -199,7 +202,8 @@ impl Page {
     /// Whether a command of a condition has nothing to do but to be counted, since all around it is left out.
     fn skips(&mut self, c: &Command) -> Result<bool, Problem> {
         let opens = c.name == b"if";
-        let around = if opens { self.ifs.as_slice() } else { self.ifs.split_last().map_or(&[][..], |(_, l)| l) };
+        let around =
+            if opens { self.ifs.as_slice() } else { self.ifs.split_last().map_or(&[][..], |(_, l)| l) };
         let active = around.iter().all(|i| i.active);
         if opens {
             if self.ifs.len() >= MAX_IFS {
@@ -366,7 +370,10 @@ fn check(c: &Command, known: Known) -> Result<(), Problem> {
     let name = text(&c.name);
     for (i, (parameter, _)) in c.parameters.iter().enumerate() {
         if !known.iter().any(|(k, _)| k.as_bytes() == parameter) {
-            return problem(format!("invalid parameter name: \"{}\" in \"{name}\" SSI command", text(parameter)));
+            return problem(format!(
+                "invalid parameter name: \"{}\" in \"{name}\" SSI command",
+                text(parameter)
+            ));
         }
         if c.parameters.iter().take(i).any(|(n, _)| n == parameter) {
             return problem(format!("duplicate \"{}\" parameter in \"{name}\" SSI command", text(parameter)));

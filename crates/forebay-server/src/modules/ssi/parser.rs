@@ -113,7 +113,7 @@ impl Parser {
                 return None;
             }
             match self.text(input, held) {
-                Some(text) if text.is_empty() => {}
+                Some([]) => {}
                 Some(text) => return Some(Event::Text(text)),
                 None => {}
             }
@@ -315,7 +315,10 @@ mod tests {
             ("a<!--#echo", &["a"]),
             (r#"<!--#set v="a\"\\\$b\x" -->"#, &[r#"<!--#set v="a\"\\\$b\x" -->"#]),
             (r#"<!--#set v='a"\'' -->"#, &[r#"<!--#set v='a"\'' -->"#]),
-            ("<!--#x a=b -->c", &["! unexpected \"b\" symbol before value of \"a\" parameter in \"x\" SSI command", "c"]),
+            (
+                "<!--#x a=b -->c",
+                &["! unexpected \"b\" symbol before value of \"a\" parameter in \"x\" SSI command", "c"],
+            ),
             ("<!--#x --->c-->d", &["! unexpected \"-\" symbol in \"x\" SSI command", "d"]),
         ];
         for (text, want) in cases {

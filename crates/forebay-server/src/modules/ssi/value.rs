@@ -199,14 +199,17 @@ mod tests {
         ] {
             let mut m = Matched::default();
             assert_eq!(holds(&mut req, &mut m, text.as_bytes()).ok(), want, "{text}");
-            assert_eq!(m.groups.len(), if text.contains("(b)") { 3 } else { usize::from(text.contains("//")) });
+            if text.contains("(b)") {
+                assert_eq!((m.groups.len(), m.names.len()), (3, 1));
+            }
         }
     }
 
     #[test]
     fn targets_stay_below_the_root() {
         let req = request();
-        let ok = |t: &str| target(&req, t.as_bytes()).map(|(u, a)| (String::from_utf8(u), String::from_utf8(a)));
+        let ok =
+            |t: &str| target(&req, t.as_bytes()).map(|(u, a)| (String::from_utf8(u), String::from_utf8(a)));
         for (text, uri, args) in [
             ("/a?b?c", "/a", "b?c"),
             ("b.html", "/dir/b.html", ""),
