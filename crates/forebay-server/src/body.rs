@@ -1,5 +1,7 @@
 //! Bodies: the client's is read or thrown away, the response's is sent by writev or sendfile. Hot path.
 
+pub mod compose;
+
 use crate::file_cache::OpenFile;
 use crate::request::Request;
 use crate::response::Part;
@@ -27,6 +29,8 @@ pub struct RequestBody {
     pub continued: bool,
     /// Bytes of content read so far.
     pub len: u64,
+    /// The whole of it is to be in a file of its own that can be renamed.
+    pub in_file: bool,
     /// The whole body, once [`read_all`] has been called.
     pub stored: Stored,
 }
@@ -89,6 +93,7 @@ impl RequestBody {
         self.at = len;
         self.continued = false;
         self.len = 0;
+        self.in_file = false;
         self.stored.clear();
         (self.left, self.done) = match framing {
             Framing::None => (0, true),
@@ -390,7 +395,8 @@ pub async fn read_all(req: &mut Request) -> Result<(), BodyError> {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let max = core.client_body_buffer_size.0;
-    let only_file = core.client_body_in_file_only != crate::modules::core::BodyInFile::Off;
+    let only_file =
+        req.body.in_file || core.client_body_in_file_only != crate::modules::core::BodyInFile::Off;
     let mut mem = std::mem::take(&mut req.body.stored.mem);
     let read = loop {
         match read_piece(req, &mut mem).await {
@@ -479,6 +485,7 @@ fn open_temporary(req: &mut Request) -> Result<(), BodyError> {
     }
     let Some((file, path)) = opened else { return Err(BodyError::Status(500)) };
     match core.client_body_in_file_only {
+        _ if req.body.in_file => req.body.stored.remove = true,
         BodyInFile::Off => drop(std::fs::remove_file(&path)),
         BodyInFile::Clean => req.body.stored.remove = true,
         BodyInFile::On => req.body.stored.remove = false,
@@ -566,6 +573,9 @@ const COPY: u64 = 4096;
 
 /// Sends head and body.
 pub async fn send(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>, chunked: bool) -> bool {
+    if let Some(join) = req.resp.join.take() {
+        return Box::pin(compose::send(req, head, chunked, join)).await;
+    }
     let rate = limit_rate(req);
     if let Some(source) = req.resp.source.take() {
         return send_source(thread, req, head, source, chunked, rate).await;

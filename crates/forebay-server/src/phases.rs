@@ -5,8 +5,8 @@ use crate::location;
 use crate::metrics::{api, prometheus};
 use crate::modules::core::Satisfy;
 use crate::modules::{
-    Content, Verdict, auth_request, autoindex, empty_gif, gzip_static, mirror, proxy, random_index, rewrite,
-    static_file, stub_status, try_files, tunnel,
+    Content, Verdict, auth_request, autoindex, dav, empty_gif, gzip_static, mirror, proxy, random_index,
+    rewrite, static_file, stub_status, try_files, tunnel,
 };
 use crate::request::Request;
 use crate::upstream::conn::Watch;
@@ -65,6 +65,23 @@ pub async fn subrequest(req: &mut Request, target: &[u8]) {
         _ => walk(req, Start::ServerRewrite).await,
     };
     settle_outcome(req, outcome).await;
+}
+
+/// As [`subrequest`], for one whose body is wanted. `bare`: an error is not answered but given back.
+pub async fn included(req: &mut Request, bare: bool) -> Option<u16> {
+    let mut outcome = walk(req, Start::ServerRewrite).await;
+    loop {
+        let start = match outcome {
+            Outcome::Redirect => Start::ServerRewrite,
+            Outcome::Named => Start::Rewrite,
+            Outcome::Status(status) if bare && status >= 300 => return Some(status),
+            other => {
+                settle_outcome(req, other).await;
+                return None;
+            }
+        };
+        outcome = walk(req, start).await;
+    }
 }
 
 async fn settle_outcome(req: &mut Request, first: Outcome) {
@@ -340,6 +357,9 @@ async fn content(req: &mut Request) -> Outcome {
         Some(Content::Dashboard) => return outcome(api::dashboard(req)),
         Some(Content::Proxy(pass)) => return proxy::run(req, pass).await,
         None => {}
+    }
+    if l.settings.dav.methods.has(req.method) && !req.subrequest {
+        return Box::pin(dav::run(req)).await;
     }
     if !matches!(req.method, Method::Get | Method::Head | Method::Post) {
         return Outcome::Status(405);

@@ -13,6 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Stack of a worker thread, bytes: subrequests may be 50 deep. Memory that is not touched is not taken.
+const STACK: usize = 8 << 20;
+
 /// A configuration with the descriptors that the master opened for it.
 #[derive(Debug)]
 pub struct Generation {
@@ -100,8 +103,10 @@ impl Worker {
                 tokio: tokio.clone(),
                 started: tx,
             };
-            let thread =
-                std::thread::Builder::new().name(format!("worker {i}")).spawn(move || worker::main(setup))?;
+            let thread = std::thread::Builder::new()
+                .name(format!("worker {i}"))
+                .stack_size(STACK)
+                .spawn(move || worker::main(setup))?;
             let remote = rx.recv().map_err(|_| io::Error::other("worker thread ended at its start"))??;
             worker.threads.push(Running { mailbox, remote, thread });
         }

@@ -260,6 +260,8 @@ pub struct Request {
     pub drop_connection: bool,
     /// Made for another request, inside the server.
     pub subrequest: bool,
+    /// How many requests it is away from that of the client.
+    pub depth_of_subrequest: u8,
     /// Came in one packet with the request before it.
     pub pipelined: bool,
 }
@@ -314,6 +316,7 @@ impl Request {
             timed_out: false,
             drop_connection: false,
             subrequest: false,
+            depth_of_subrequest: 0,
             pipelined: false,
         }
     }
@@ -457,6 +460,37 @@ impl Request {
     /// Stores a variable's value for the rest of the request; `None` = it has no value.
     pub fn store(&mut self, id: VarId, value: Option<&[u8]>) {
         store(&mut self.slots, &mut self.arena, id, value);
+    }
+
+    /// Value of a variable by its name in lower case, whether or not the configuration mentions it. `None`: it is not
+    /// known or has no value.
+    ///
+    /// # Errors
+    /// As [`Request::var`].
+    pub fn var_named(&mut self, name: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
+        let http = self.http();
+        if let Some(at) = http.vars.iter().position(|v| *v.name == *name) {
+            return self.var_value(VarId(at as u16));
+        }
+        let mut out = Vec::new();
+        let found = match crate::variables::builtin(name).0 {
+            Source::Get(f) => f(self, &mut out)?,
+            Source::Prefix(f, rest) => f(self, &rest, &mut out)?,
+            _ => false,
+        };
+        Ok(found.then_some(out))
+    }
+
+    /// Forgets values of variables that were replaced by others.
+    pub fn compact_variables(&mut self) {
+        let old = std::mem::take(&mut self.arena);
+        for slot in &mut self.slots {
+            if let Slot::Value(s) = slot {
+                let start = self.arena.len() as u32;
+                self.arena.extend_from_slice(s.of(&old));
+                *s = Slice { start, end: self.arena.len() as u32 };
+            }
+        }
     }
 
     /// Appends the text of a numbered capture.

@@ -211,6 +211,8 @@ pub struct Response {
     pub ready: Option<std::sync::Arc<crate::head::SentHead>>,
     /// Only one range of it can be asked for.
     pub single_range: bool,
+    /// The body is put together from this and the bodies of subrequests.
+    pub join: Option<Box<crate::body::compose::Join>>,
     /// Filters of the body, in order.
     pub filters: Vec<Box<dyn BodyFilter>>,
     /// Whether a part of the body may be asked for.
@@ -252,6 +254,7 @@ impl Response {
         self.ready = None;
         self.single_range = false;
         self.filters.clear();
+        self.join = None;
         self.allow_ranges = false;
         self.head_only = false;
         self.close = false;

@@ -149,6 +149,12 @@ impl Clock {
         jiff::Timestamp::from_second(unix).map_or(0, |t| self.zone.to_offset(t).seconds())
     }
 
+    /// Abbreviation of the local time zone at a time.
+    pub fn zone(&self, unix: i64) -> String {
+        let time = jiff::Timestamp::from_second(unix);
+        time.map_or_else(|_| String::new(), |t| self.zone.to_offset_info(t).abbreviation().to_owned())
+    }
+
     /// Time of this turn.
     pub fn now(&self) -> Instant {
         self.now.get()

@@ -169,7 +169,7 @@ impl Registry {
     }
 }
 
-fn builtin(name: &[u8]) -> (Source, bool) {
+pub(crate) fn builtin(name: &[u8]) -> (Source, bool) {
     for row in crate::modules::variables() {
         match row.get {
             RowSource::Get(g) if row.name.as_bytes() == name => return (Source::Get(g), row.settable),
@@ -197,8 +197,6 @@ const LATER_PREFIXES: &[&str] = &["ssl_", "jwt_"];
 const LATER: &[&str] = &[
     "ancient_browser",
     "connections_active",
-    "date_gmt",
-    "date_local",
     "fastcgi_path_info",
     "fastcgi_script_name",
     "geoip_area_code",

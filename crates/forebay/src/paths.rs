@@ -84,7 +84,9 @@ pub fn configure_arguments() -> String {
     }
     for module in [
         "v2_module",
+        "addition_module",
         "auth_request_module",
+        "dav_module",
         "realip_module",
         "gunzip_module",
         "gzip_static_module",

@@ -69,7 +69,7 @@ fn dechunked(mut body: &[u8]) -> Vec<u8> {
 }
 
 /// Bytes as a program gives them back.
-fn through(command: &[&str], bytes: &[u8]) -> Vec<u8> {
+pub fn through(command: &[&str], bytes: &[u8]) -> Vec<u8> {
     let mut child = (Command::new(command[0]).args(&command[1..]))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

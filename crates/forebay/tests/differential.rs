@@ -134,12 +134,29 @@ fn with(uri: &str, fields: &str) -> String {
 
 /// Asks both, and fails with every difference.
 fn compare(server: &str, requests: &[String]) {
+    compare_with(server, &[], requests);
+}
+
+/// Lets everybody write into a directory.
+pub fn open_up(dir: &std::path::Path) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o777)).expect("permissions");
+}
+
+/// As [`compare`], with more files.
+pub fn compare_with(server: &str, more: &[(String, String)], requests: &[String]) {
     let Some(nginx) = oracle() else { return };
     let conf = wrap(server);
     let ports = (0..10).take_while(|i| conf.contains(&format!("%PORT{i}%"))).count();
     let (ours, theirs) = (Site::new(&conf), Site::new(&conf));
-    files(&ours);
-    files(&theirs);
+    for site in [&ours, &theirs] {
+        for (name, text) in more {
+            let path = site.write(name, text);
+            // The worker may be somebody else.
+            open_up(path.parent().expect("a directory"));
+        }
+        files(site);
+    }
     let ours = Server::start_on(ours);
     let theirs = Oracle::start(&nginx, theirs);
     let mut differences = String::new();

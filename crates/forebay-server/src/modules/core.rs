@@ -81,6 +81,8 @@ crate::settings! {
     "satisfy" => satisfy: Satisfy = Satisfy::All;
     /// `log_subrequest`.
     "log_subrequest" => log_subrequest: bool = false;
+    /// `subrequest_output_buffer_size`, bytes.
+    "subrequest_output_buffer_size" => subrequest_output_buffer_size: Size = Size(4096);
     /// `auth_delay`.
     "auth_delay" => auth_delay: Msec = Msec(Duration::ZERO);
     /// `recursive_error_pages`.

@@ -34,7 +34,8 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let s = &http.location(req).settings;
     req.resp.gzip_vary |= s.gzip_accept.vary;
-    if gzip_accept::accepted(req, s) {
+    // A part of another response is to be text.
+    if !req.subrequest && gzip_accept::accepted(req, s) {
         return Ok(());
     }
     compress::unknown_length(req);

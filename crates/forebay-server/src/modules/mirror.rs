@@ -53,6 +53,8 @@ pub async fn run(req: &mut Request) -> Option<Outcome> {
     let s = &http.location(req).settings.mirror;
     let mut body = Body::None;
     if s.request_body {
+        // PUT is going to give the file its name.
+        req.body.in_file = http.location(req).settings.dav.methods.has(req.method);
         match body::read_all(req).await {
             Ok(()) => body = Body::Shared,
             Err(BodyError::Status(status)) => return Some(Outcome::Status(status)),

@@ -11,12 +11,14 @@ use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 
 pub mod access;
+pub mod addition;
 pub mod auth_basic;
 pub mod auth_request;
 pub mod autoindex;
 pub mod brotli;
 pub mod charset;
 pub mod core;
+pub mod dav;
 pub mod early_hints;
 pub mod empty_gif;
 pub mod geo;
@@ -48,6 +50,7 @@ pub mod secure_link;
 pub mod server;
 pub mod slice;
 pub mod split_clients;
+pub mod ssi;
 pub mod ssl;
 pub mod static_file;
 pub mod stub_status;
@@ -100,7 +103,8 @@ modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, auth_request, mirror, post_action,
     realip, charset, gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, sub_filter, referer, secure_link, userid,
     proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, tunnel, slice, limit_req, limit_conn, http2, ssl,
-    proxy_ssl, resolver,
+    proxy_ssl, resolver, addition, ssi,
+    dav,
 }
 
 /// What a hook decided.
@@ -219,9 +223,31 @@ const HEADER_FILTERS: &[FilterEntry] = &[
     FilterEntry { enabled: sub_filter::enabled, filter: sub_filter::filter, standard: false },
     FilterEntry { enabled: charset::enabled, filter: charset::filter, standard: false },
     FilterEntry { enabled: charset::by_upstream, filter: charset::filter_upstream, standard: true },
+    FilterEntry { enabled: addition::enabled, filter: addition::filter, standard: false },
+    FilterEntry { enabled: ssi::enabled, filter: ssi::filter, standard: false },
     FilterEntry { enabled: compress::enabled, filter: compress::filter, standard: true },
     FilterEntry { enabled: |_| true, filter: static_file::ranges, standard: true },
 ];
+
+/// Those that work on the body of a subrequest that becomes part of another body, in this order.
+const SUBREQUEST_FILTERS: &[FilterEntry] = &[
+    FilterEntry { enabled: slice::enabled, filter: slice::filter, standard: false },
+    FilterEntry { enabled: gunzip::enabled, filter: gunzip::filter, standard: false },
+    FilterEntry { enabled: sub_filter::enabled, filter: sub_filter::filter, standard: false },
+    FilterEntry { enabled: charset::enabled, filter: charset::filter, standard: false },
+    FilterEntry { enabled: charset::by_upstream, filter: charset::filter_upstream, standard: false },
+    FilterEntry { enabled: ssi::enabled, filter: ssi::filter, standard: false },
+];
+
+/// Runs the filters of such a subrequest.
+///
+/// # Errors
+/// When a variable cannot be evaluated.
+pub fn run_subrequest_filters(req: &mut Request) -> Result<(), crate::request::VarError> {
+    let http = req.http();
+    let s = &http.location(req).settings;
+    SUBREQUEST_FILTERS.iter().filter(|e| (e.enabled)(s)).try_for_each(|e| (e.filter)(req))
+}
 
 impl Plan {
     /// Hooks that these settings enable.
@@ -395,6 +421,7 @@ pub fn variables() -> impl Iterator<Item = &'static Row> {
         proxy_cache::VARIABLES,
         slice::VARIABLES,
         gzip::VARIABLES,
+        ssi::VARIABLES,
     ]
     .into_iter()
     .flatten()
@@ -425,6 +452,8 @@ pub struct ModuleState {
     pub slice: slice::State,
     /// How the response is compressed.
     pub compress: compress::State,
+    /// What the pages of the request have in common.
+    pub ssi: ssi::State,
 }
 
 impl ModuleState {
@@ -441,6 +470,7 @@ impl ModuleState {
         self.proxy_cache.clear();
         self.slice.clear();
         self.compress.clear();
+        self.ssi.clear();
     }
 }
 

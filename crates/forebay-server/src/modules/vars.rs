@@ -74,7 +74,11 @@ pub const PLAIN: &[Row] = rows! {
     "request_uri" => |r, o| { o.extend_from_slice(r.head.target.of(&r.head.buf)); Ok(true) },
     "scheme" => |r, o| { let s = r.scheme(); text(o, s) },
     "sent_http_cache_control" => |r, o| joined(r, b"Cache-Control", o),
-    "sent_http_connection" => |r, o| text(o, if r.keep_alive { b"keep-alive" } else { b"close" }),
+    "sent_http_connection" => |r, o| text(o, match r.keep_alive {
+        _ if r.resp.status == 101 => b"upgrade",
+        true => b"keep-alive",
+        false => b"close",
+    }),
     "sent_http_content_length" => |r, o| Ok(r.resp.content_length.map(|n| response::number(o, n)).is_some()),
     "sent_http_content_type" => sent_content_type,
     "sent_http_keep_alive" => sent_keep_alive,

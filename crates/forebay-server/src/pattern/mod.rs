@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub mod bridge;
+pub mod fleeting;
 
 /// Steps that a backtracking pattern may take before it counts as not matching.
 const BACKTRACK_LIMIT: usize = 100_000;

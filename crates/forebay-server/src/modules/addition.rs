@@ -1,0 +1,57 @@
+//! `add_before_body` and `add_after_body` (nginx: ngx_http_addition_module): bodies of subrequests around that of a
+//! response.
+
+use crate::body::compose::Join;
+use crate::compress;
+use crate::config::mime_types::MimeTypes;
+use crate::config::scope::Scope;
+use crate::config::value::{Setting, once};
+use crate::modules::LocationSettings;
+use crate::request::{Request, VarError};
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use std::sync::Arc;
+
+crate::settings! {
+    /// `add_before_body`.
+    "add_before_body" => before: Path = Path(None);
+    /// `add_after_body`.
+    "add_after_body" => after: Path = Path(None);
+    /// `addition_types`.
+    "addition_types" => types: MimeTypes = MimeTypes::of(&["text/html"]);
+}
+
+/// A path inside the server; empty cancels that of the level above.
+#[derive(Clone, Debug)]
+pub struct Path(pub Option<Arc<[u8]>>);
+
+impl Setting for Path {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        Ok(Path(d.args.first().filter(|w| !w.text.is_empty()).map(|w| w.text.as_slice().into())))
+    }
+}
+
+/// Whether a location adds anything.
+pub fn enabled(s: &LocationSettings) -> bool {
+    s.addition.before.0.is_some() || s.addition.after.0.is_some()
+}
+
+/// The header filter.
+///
+/// # Errors
+/// Never.
+pub fn filter(req: &mut Request) -> Result<(), VarError> {
+    let http = req.http();
+    let s = &http.location(req).settings.addition;
+    if req.resp.status != 200 || !s.types.contains(compress::media_type(&req.resp.content_type)) {
+        return Ok(());
+    }
+    compress::unknown_length(req);
+    req.resp.join = Some(Box::new(Join {
+        own_filters: req.resp.filters.len(),
+        page: None,
+        around: [s.before.0.clone(), s.after.0.clone()],
+    }));
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! Work on files that may take its time: for the blocking pool. A file appears whole or not at all.
+
+use crate::modules::static_file::errno_text;
+use rustix::io::Errno;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// What went wrong: the status to answer with, and a line for the log.
+#[derive(Debug)]
+pub struct Failure {
+    pub status: u16,
+    pub text: String,
+}
+
+/// What is at a path.
+#[derive(Debug)]
+pub enum Tree {
+    /// Anything but a directory.
+    File(PathBuf),
+    /// A directory.
+    Directory(PathBuf),
+}
+
+impl Tree {
+    fn path(&self) -> &Path {
+        let (Tree::File(p) | Tree::Directory(p)) = self;
+        p
+    }
+}
+
+fn explain(e: &io::Error) -> String {
+    match e.raw_os_error() {
+        Some(n) => errno_text(Errno::from_raw_os_error(n)),
+        None => format!("({e})"),
+    }
+}
+
+/// The failure of a call on a path. `missing`: status where a part of the path is not there.
+fn failed(call: &str, path: &Path, e: &io::Error, missing: u16) -> Failure {
+    let status = match e.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOENT | Errno::NAMETOOLONG) => missing,
+        Some(Errno::NOTDIR) if missing != 500 => 409,
+        Some(Errno::EXIST) => 405,
+        Some(Errno::ACCESS | Errno::PERM) => 403,
+        Some(Errno::NOSPC | Errno::DQUOT) => 507,
+        _ => 500,
+    };
+    Failure { status, text: format!("{call} \"{}\" failed {}", path.display(), explain(e)) }
+}
+
+/// A name next to a file that nobody else uses.
+fn beside(target: &Path) -> PathBuf {
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    let (pid, n) = (std::process::id(), crate::request::next_serial());
+    // What is added may make the name too long.
+    let short: String = name.chars().take(40).collect();
+    target.with_file_name(format!(".{short}.{pid}.{n}"))
+}
+
+/// Looks at a path. `itself`: a link counts as a file.
+///
+/// # Errors
+/// 404 where there is nothing, 409 where a part of the path is no directory.
+pub fn find(path: &Path, itself: bool) -> Result<Tree, Failure> {
+    let found = if itself { fs::symlink_metadata(path) } else { fs::metadata(path) };
+    let found = found.map_err(|e| failed(if itself { "lstat()" } else { "stat()" }, path, &e, 404))?;
+    Ok(if found.is_dir() { Tree::Directory(path.into()) } else { Tree::File(path.into()) })
+}
+
+/// Puts a file that has been written in its place. `directories`: mode of those that are missing. Gives whether there
+/// was one before.
+///
+/// # Errors
+/// 409 where there is a directory; otherwise that of the system call.
+pub fn put(
+    from: &Path,
+    target: &Path,
+    mode: u32,
+    modified: Option<i64>,
+    directories: Option<u32>,
+) -> Result<bool, Failure> {
+    let existed = match fs::metadata(target) {
+        Ok(m) if m.is_dir() => {
+            let text = format!("\"{}\" could not be created (21: Is a directory)", target.display());
+            return Err(Failure { status: 409, text });
+        }
+        found => found.is_ok(),
+    };
+    prepare(from, mode, modified).map_err(|e| failed("chmod()", from, &e, 500))?;
+    relocate(from, target, directories)?;
+    Ok(existed)
+}
+
+fn prepare(file: &Path, mode: u32, modified: Option<i64>) -> io::Result<()> {
+    fs::set_permissions(file, Permissions::from_mode(mode))?;
+    match modified.and_then(|t| u64::try_from(t).ok()) {
+        Some(t) => {
+            fs::File::options().write(true).open(file)?.set_modified(UNIX_EPOCH + Duration::from_secs(t))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Renames a file, also to another file system.
+fn relocate(from: &Path, target: &Path, directories: Option<u32>) -> Result<(), Failure> {
+    let fail = |e: &io::Error| {
+        let mut f = failed("rename()", from, e, 500);
+        f.status = if f.status == 507 { 507 } else { 500 };
+        f.text = format!("rename() \"{}\" to \"{}\" failed {}", from.display(), target.display(), explain(e));
+        f
+    };
+    let mut renamed = fs::rename(from, target);
+    if let (Err(e), Some(mode), Some(parent)) = (&renamed, directories, target.parent())
+        && e.kind() == io::ErrorKind::NotFound
+    {
+        make_directories(parent, mode).map_err(|e| failed("mkdir()", parent, &e, 500))?;
+        renamed = fs::rename(from, target);
+    }
+    match renamed {
+        Err(e) if e.kind() == io::ErrorKind::CrossesDevices => {
+            copy_file(from, target).map_err(|e| fail(&e))?;
+            fs::remove_file(from).map_err(|e| failed("unlink()", from, &e, 500))
+        }
+        other => other.map_err(|e| fail(&e)),
+    }
+}
+
+fn make_directories(path: &Path, mode: u32) -> io::Result<()> {
+    let mut missing: Vec<&Path> = path.ancestors().take_while(|p| !p.exists()).collect();
+    while let Some(p) = missing.pop() {
+        match create_directory(p, mode) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// Makes a directory with exactly this mode, whatever the umask.
+fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
+    fs::DirBuilder::new().mode(0o700 & mode).create(path)?;
+    fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+/// Makes a directory.
+///
+/// # Errors
+/// 405 if something is there, 409 if its parent is not.
+pub fn make_directory(path: &Path, mode: u32) -> Result<(), Failure> {
+    create_directory(path, mode).map_err(|e| failed("mkdir()", path, &e, 409))
+}
+
+/// Removes a file, or a directory with all that is in it. Links are removed, not followed.
+///
+/// # Errors
+/// That of the system call.
+pub fn delete(tree: &Tree) -> Result<(), Failure> {
+    match tree {
+        Tree::File(p) => fs::remove_file(p).map_err(|e| failed("unlink()", p, &e, 404)),
+        Tree::Directory(p) if fs::symlink_metadata(p).is_ok_and(|m| m.is_symlink()) => {
+            fs::remove_file(p).map_err(|e| failed("unlink()", p, &e, 404))
+        }
+        Tree::Directory(p) => fs::remove_dir_all(p).map_err(|e| failed("rmdir()", p, &e, 404)),
+    }
+}
+
+/// Copies a file, replacing what is there, with its mode and time.
+fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
+    let temporary = beside(to);
+    let done = fs::copy(from, &temporary).and_then(|_| {
+        let modified = fs::metadata(from)?.modified()?;
+        fs::File::open(&temporary)?.set_modified(modified)?;
+        fs::rename(&temporary, to)
+    });
+    if done.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    done
+}
+
+/// What stands in the way of a copy is nobody's business but the operator's.
+fn not_copied(call: &str, path: &Path, e: &io::Error) -> Failure {
+    let f = failed(call, path, e, 500);
+    Failure { status: if f.status == 507 { 507 } else { 500 }, ..f }
+}
+
+/// Copies a file, or a directory with all that is in it.
+///
+/// # Errors
+/// That of the system call.
+pub fn copy(tree: &Tree, to: &Path) -> Result<(), Failure> {
+    match tree {
+        Tree::File(from) => copy_file(from, to).map_err(|e| not_copied("open()", to, &e)),
+        Tree::Directory(from) => copy_directory(from, to),
+    }
+}
+
+fn copy_directory(from: &Path, to: &Path) -> Result<(), Failure> {
+    // Without recursion: how deep it goes is not ours to say.
+    let mut rest = vec![(from.to_owned(), to.to_owned())];
+    while let Some((from, to)) = rest.pop() {
+        let found = fs::metadata(&from).map_err(|e| failed("stat()", &from, &e, 404))?;
+        let mode = found.permissions().mode() & 0o7777;
+        create_directory(&to, mode | 0o700).map_err(|e| failed("mkdir()", &to, &e, 409))?;
+        for entry in fs::read_dir(&from).map_err(|e| failed("opendir()", &from, &e, 500))? {
+            let entry = entry.map_err(|e| failed("readdir()", &from, &e, 500))?;
+            let (path, target) = (entry.path(), to.join(entry.file_name()));
+            let kind = entry.file_type().map_err(|e| failed("stat()", &path, &e, 500))?;
+            if kind.is_dir() {
+                rest.push((path, target));
+            } else if kind.is_file() {
+                copy_file(&path, &target).map_err(|e| not_copied("open()", &target, &e))?;
+            } else if kind.is_symlink() {
+                let link = fs::read_link(&path).map_err(|e| failed("readlink()", &path, &e, 500))?;
+                std::os::unix::fs::symlink(link, &target)
+                    .map_err(|e| failed("symlink()", &target, &e, 500))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Moves a file or a directory, with the directories that are missing on the way to its new place.
+///
+/// # Errors
+/// That of the system call.
+pub fn rename(tree: &Tree, to: &Path, directories: u32) -> Result<(), Failure> {
+    let from = tree.path();
+    let renamed = match (to.parent(), fs::rename(from, to)) {
+        (Some(parent), Err(e)) if e.kind() == io::ErrorKind::NotFound && from.exists() => {
+            make_directories(parent, directories).map_err(|e| failed("mkdir()", parent, &e, 500))?;
+            fs::rename(from, to)
+        }
+        (_, other) => other,
+    };
+    match renamed {
+        Err(e) if e.kind() == io::ErrorKind::CrossesDevices => {
+            copy(tree, to)?;
+            delete(tree)
+        }
+        other => other.map_err(|e| not_copied("rename()", from, &e)),
+    }
+}

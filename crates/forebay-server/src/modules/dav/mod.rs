@@ -1,0 +1,390 @@
+//! `dav_methods` and its kin (nginx: ngx_http_dav_module): PUT, DELETE, MKCOL, COPY and MOVE on the files of a location.
+//! What a request asks for is judged here; `files.rs` does it on the blocking pool.
+
+mod files;
+
+use crate::body::{self, BodyError};
+use crate::config::scope::Scope;
+use crate::config::value::{Number, Setting, once};
+use crate::modules::static_file;
+use crate::phases::Outcome;
+use crate::request::{Request, VarError};
+use files::{Failure, Tree};
+use forebay_conf::error::{Error, Level};
+use forebay_conf::tree::Directive;
+use forebay_http::field::Name;
+use forebay_http::request::{Framing, Method};
+use forebay_http::uri;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+crate::settings! {
+    /// `dav_methods`.
+    "dav_methods" => methods: Methods = Methods::default();
+    /// `create_full_put_path`.
+    "create_full_put_path" => create_full_put_path: bool = false;
+    /// `min_delete_depth`.
+    "min_delete_depth" => min_delete_depth: Number = Number(0);
+    /// `dav_access`: the mode of files.
+    "dav_access" => access: Access = Access(0o600);
+}
+
+/// `dav_methods`: a set.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Methods(u8);
+
+fn bit(m: Method) -> Option<u8> {
+    Some(match m {
+        Method::Put => 1,
+        Method::Delete => 2,
+        Method::Mkcol => 4,
+        Method::Copy => 8,
+        Method::Move => 16,
+        _ => return None,
+    })
+}
+
+impl Methods {
+    /// Whether a method is allowed.
+    pub fn has(self, m: Method) -> bool {
+        bit(m).is_some_and(|b| self.0 & b != 0)
+    }
+}
+
+impl Setting for Methods {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut all = previous.unwrap_or_default();
+        for w in &d.args {
+            all.0 |= match w.text.to_ascii_lowercase().as_slice() {
+                b"off" => 0,
+                b"put" => 1,
+                b"delete" => 2,
+                b"mkcol" => 4,
+                b"copy" => 8,
+                b"move" => 16,
+                _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
+            };
+        }
+        Ok(all)
+    }
+}
+
+/// `dav_access`, in the form of `proxy_store_access`.
+#[derive(Clone, Copy, Debug)]
+pub struct Access(pub u32);
+
+impl Setting for Access {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        crate::modules::proxy::Access::take(None, d, cx).map(|a| Access(a.0))
+    }
+}
+
+impl Access {
+    /// The mode of directories: who may read may enter.
+    fn of_directories(self) -> u32 {
+        self.0 | (self.0 & 0o444) >> 2
+    }
+}
+
+/// Why a request is refused: status, and what the log says.
+struct Refused(u16, Level, String);
+
+impl From<VarError> for Refused {
+    fn from(e: VarError) -> Refused {
+        Refused(500, Level::Error, e.0)
+    }
+}
+
+fn refuse<T>(status: u16, text: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused(status, Level::Error, text.into()))
+}
+
+/// The content handler, for a method that is allowed here.
+pub async fn run(req: &mut Request) -> Outcome {
+    let done = match req.method {
+        Method::Put => match put(req).await {
+            Ok(done) => done,
+            Err(BodyError::Status(status)) => return Outcome::Status(status),
+            Err(BodyError::Gone) => {
+                req.drop_connection = true;
+                return Outcome::Done;
+            }
+        },
+        Method::Delete => delete(req).await,
+        Method::Mkcol => mkcol(req).await,
+        _ => copy_or_move(req).await,
+    };
+    match done {
+        Ok(()) => Outcome::Done,
+        Err(Refused(status, level, text)) => {
+            req.log(level, &text);
+            Outcome::Status(status)
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}
+
+/// What a request is about was created, and is empty as an answer.
+fn created(req: &mut Request, with_location: bool) {
+    req.resp.status = 201;
+    req.resp.content_length = Some(0);
+    if with_location {
+        let mut location = Vec::new();
+        uri::escape(&req.uri, uri::Escape::Uri, &mut location);
+        req.resp.location = location;
+    }
+}
+
+/// The file of a path, without a slash at its end.
+fn file_of(req: &mut Request, uri: &[u8]) -> Result<PathBuf, Refused> {
+    let mut path = Vec::new();
+    static_file::map_uri(req, uri, &mut path)?;
+    while path.len() > 1 && path.ends_with(b"/") {
+        path.pop();
+    }
+    if path.contains(&0) {
+        return refuse(400, format!("unsafe URI \"{}\" was detected", text(uri)));
+    }
+    Ok(PathBuf::from(std::ffi::OsString::from_vec(path)))
+}
+
+/// Does work on files where it holds up nobody.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Refused> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(f)) => {
+            let level = if f.status == 500 { Level::Crit } else { Level::Error };
+            Err(Refused(f.status, level, f.text))
+        }
+        Err(_) => refuse(500, "work on a file did not end"),
+    }
+}
+
+fn without_body(req: &Request) -> Result<(), Refused> {
+    if matches!(req.head.framing, Framing::None | Framing::Length(0)) {
+        return Ok(());
+    }
+    let method = text(req.head.method_text.of(&req.head.buf)).into_owned();
+    refuse(415, format!("{method} with body is unsupported"))
+}
+
+/// `Depth`: whether it is what the request needs. `None` stands for infinity.
+fn depth(req: &Request, zero: bool) -> Result<(), Refused> {
+    match req.head.get(Name::Depth) {
+        None | Some(b"infinity") => return Ok(()),
+        Some(b"0") if zero => return Ok(()),
+        Some(b"0" | b"1") => {}
+        Some(other) => {
+            return refuse(400, format!("client sent invalid \"Depth\" header: \"{}\"", text(other)));
+        }
+    }
+    refuse(
+        400,
+        if zero { "\"Depth\" header must be 0 or infinity" } else { "\"Depth\" header must be infinity" },
+    )
+}
+
+async fn put(req: &mut Request) -> Result<Result<(), Refused>, BodyError> {
+    if req.uri.last() == Some(&b'/') {
+        return Ok(refuse(409, "cannot PUT to a collection"));
+    }
+    if req.head.fields.iter().any(|f| f.name.of(&req.head.buf).eq_ignore_ascii_case(b"Content-Range")) {
+        return Ok(refuse(501, "PUT with range is unsupported"));
+    }
+    if req.head.framing == Framing::None {
+        return Ok(refuse(500, "PUT request body must be in a file"));
+    }
+    req.body.in_file = true;
+    body::read_all(req).await?;
+    Ok(store(req).await)
+}
+
+async fn store(req: &mut Request) -> Result<(), Refused> {
+    let http = req.http();
+    let s = &http.location(req).settings.dav;
+    let uri = req.uri.clone();
+    let target = file_of(req, &uri)?;
+    let Some(from) = req.body.stored.path.clone() else {
+        return refuse(500, "PUT request body must be in a file");
+    };
+    let (mode, directories) = (s.access.0, s.create_full_put_path.then(|| s.access.of_directories()));
+    let modified = req.head.get(Name::Date).and_then(forebay_http::date::parse);
+    let existed = blocking(move || files::put(&from, &target, mode, modified, directories)).await?;
+    // It is where it belongs.
+    req.body.stored.path = None;
+    if existed {
+        req.resp.status = 204;
+    } else {
+        created(req, true);
+    }
+    Ok(())
+}
+
+async fn delete(req: &mut Request) -> Result<(), Refused> {
+    without_body(req)?;
+    let http = req.http();
+    let least = http.location(req).settings.dav.min_delete_depth.0;
+    let segments = req.uri.split(|b| *b == b'/').filter(|s| !s.is_empty()).count() as u64;
+    if segments < least {
+        return refuse(409, format!("insufficient URI depth:{segments} to DELETE"));
+    }
+    let uri = req.uri.clone();
+    let collection = uri.last() == Some(&b'/');
+    let path = file_of(req, &uri)?;
+    let tree = match blocking(move || files::find(&path, true)).await? {
+        Tree::Directory(_) if !collection => {
+            return refuse(409, format!("DELETE \"{}\" failed (21: Is a directory)", text(&uri)));
+        }
+        Tree::File(_) if collection => {
+            return refuse(409, format!("DELETE \"{}\" failed (20: Not a directory)", text(&uri)));
+        }
+        tree => tree,
+    };
+    depth(req, !collection)?;
+    blocking(move || files::delete(&tree)).await?;
+    req.resp.status = 204;
+    Ok(())
+}
+
+async fn mkcol(req: &mut Request) -> Result<(), Refused> {
+    without_body(req)?;
+    if req.uri.last() != Some(&b'/') {
+        return refuse(409, "MKCOL can create a collection only");
+    }
+    let http = req.http();
+    let mode = http.location(req).settings.dav.access.of_directories();
+    let uri = req.uri.clone();
+    let path = file_of(req, &uri)?;
+    blocking(move || files::make_directory(&path, mode)).await?;
+    created(req, true);
+    Ok(())
+}
+
+/// The decoded path in `Destination`.
+fn destination(req: &Request) -> Result<Vec<u8>, Refused> {
+    let Some(value) = req.head.get(Name::Destination) else {
+        return refuse(400, "client sent no \"Destination\" header");
+    };
+    let invalid = || refuse(400, format!("client sent invalid \"Destination\" header: \"{}\"", text(value)));
+    let path = if value.first() == Some(&b'/') {
+        value
+    } else {
+        let scheme = [req.scheme(), b"://"].concat();
+        let Some(rest) = value.strip_prefix(scheme.as_slice()) else { return invalid() };
+        let host_len = req.head.host.len();
+        let Some((host, rest)) = rest.split_at_checked(host_len) else { return invalid() };
+        let slash = memchr::memchr(b'/', rest);
+        let port = rest.get(..slash.unwrap_or(rest.len())).unwrap_or_default();
+        let no_port =
+            port.is_empty() || port.first() == Some(&b':') && port[1..].iter().all(u8::is_ascii_digit);
+        if host_len == 0 || !host.eq_ignore_ascii_case(&req.head.host) || !no_port {
+            let what = "is handled by different repository than the source URI";
+            return refuse(400, format!("\"Destination\" URI \"{}\" {what}", text(value)));
+        }
+        let Some(slash) = slash else { return invalid() };
+        rest.get(slash..).unwrap_or_default()
+    };
+    let path = path.split(|b| *b == b'?').next().unwrap_or_default();
+    let (mut plain, mut out) = (Vec::new(), Vec::new());
+    uri::unescape(path, &mut plain);
+    let climbs = plain.split(|b| *b == b'/').any(|s| s == b"..");
+    if climbs || uri::normalise(path, true, &mut out).is_err() {
+        return invalid();
+    }
+    Ok(out)
+}
+
+/// `Overwrite`.
+fn overwrite(req: &Request) -> Result<bool, Refused> {
+    match req.head.get(Name::Overwrite) {
+        None | Some(b"T" | b"t") => Ok(true),
+        Some(b"F" | b"f") => Ok(false),
+        Some(other) => refuse(400, format!("client sent invalid \"Overwrite\" header: \"{}\"", text(other))),
+    }
+}
+
+async fn copy_or_move(req: &mut Request) -> Result<(), Refused> {
+    without_body(req)?;
+    let moves = req.method == Method::Move;
+    let name = if moves { "MOVE" } else { "COPY" };
+    let to_uri = destination(req)?;
+    let uri = req.uri.clone();
+    let collection = uri.last() == Some(&b'/');
+    if collection != (to_uri.last() == Some(&b'/')) {
+        let what = "should be either collections or non-collections";
+        return refuse(
+            409,
+            format!("both URI \"{}\" and \"Destination\" URI \"{}\" {what}", text(&uri), text(&to_uri)),
+        );
+    }
+    depth(req, !moves)?;
+    let overwrite = overwrite(req)?;
+    // Unlike nginx: what an alias stands for is cut off only where it is there.
+    let http = req.http();
+    if let Some(Some(n)) = http.location(req).settings.core.root.alias
+        && !to_uri.starts_with(uri.get(..n).unwrap_or_default())
+    {
+        let what = "is handled by different repository than the source URI";
+        return refuse(400, format!("\"Destination\" URI \"{}\" {what}", text(&to_uri)));
+    }
+    let (from, to) = (file_of(req, &uri)?, file_of(req, &to_uri)?);
+    if from == to {
+        return refuse(
+            403,
+            format!(
+                "both URI \"{}\" and \"Destination\" URI \"{}\" point to the same location",
+                text(&uri),
+                text(&to_uri)
+            ),
+        );
+    }
+    let into = format!("\"{}\" could not be {name}ed to collection \"{}\"", text(&uri), text(&to_uri));
+    if collection && to.starts_with(&from) {
+        return refuse(403, into);
+    }
+    // A tree that is replaced by its own part would be gone.
+    if collection && from.starts_with(&to) {
+        return refuse(403, into);
+    }
+    let (source, found_to) = (from.clone(), to.clone());
+    let tree = blocking(move || files::find(&source, false)).await?;
+    let existing = match blocking(move || files::find(&found_to, false)).await {
+        Ok(tree) => Some(tree),
+        Err(Refused(404 | 409, ..)) => None,
+        Err(e) => return Err(e),
+    };
+    match (&tree, &existing) {
+        (_, Some(_)) if !overwrite => {
+            return refuse(412, format!("\"{}\" could not be created (17: File exists)", to.display()));
+        }
+        (Tree::File(_), Some(Tree::Directory(_))) => return refuse(409, into),
+        (Tree::Directory(_), _) if !collection => {
+            return refuse(400, format!("\"{}\" is collection", text(&uri)));
+        }
+        (Tree::File(_), _) if collection => {
+            return refuse(409, format!("\"{}\" is no collection", text(&uri)));
+        }
+        _ => {}
+    }
+    let s = &http.location(req).settings.dav;
+    let directories = s.access.of_directories();
+    blocking(move || {
+        if let (Tree::Directory(_), Some(old)) = (&tree, &existing) {
+            files::delete(old)?;
+        }
+        if moves { files::rename(&tree, &to, directories) } else { files::copy(&tree, &to) }
+    })
+    .await?;
+    if collection {
+        created(req, false);
+    } else {
+        req.resp.status = 204;
+    }
+    Ok(())
+}

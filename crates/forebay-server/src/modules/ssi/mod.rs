@@ -1,0 +1,181 @@
+//! `ssi` (nginx: ngx_http_ssi_module): commands in pages, run while the page is sent. `parser.rs` finds them,
+//! `page.rs` runs them, `body/compose.rs` puts the bodies of their subrequests in their places.
+
+mod date;
+mod page;
+pub mod parser;
+mod value;
+
+use crate::body::compose::Join;
+use crate::compress;
+use crate::config::mime_types::MimeTypes;
+use crate::config::value::Size;
+use crate::modules::LocationSettings;
+use crate::request::{Request, VarError};
+use crate::variables::{Row, RowSource};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+pub use page::Page;
+
+crate::settings! {
+    /// `ssi`.
+    "ssi" => on: bool = false;
+    /// `ssi_types`.
+    "ssi_types" => types: MimeTypes = MimeTypes::of(&["text/html"]);
+    /// `ssi_silent_errors`.
+    "ssi_silent_errors" => silent_errors: bool = false;
+    /// `ssi_last_modified`.
+    "ssi_last_modified" => last_modified: bool = false;
+    /// `ssi_value_length`, bytes.
+    "ssi_value_length" => value_length: Size = Size(255);
+}
+
+/// Most bytes of variables and blocks for one request.
+const SHARED: usize = 1 << 20;
+
+/// Format of dates where the page says nothing.
+const TIME_FORMAT: &[u8] = b"%A, %d-%b-%Y %H:%M:%S %Z";
+
+/// What is kept for one request.
+#[derive(Debug, Default)]
+pub struct State {
+    shared: Option<Rc<RefCell<Shared>>>,
+    /// `config timefmt` of the page; `None`: the standard one.
+    time_format: Option<Vec<u8>>,
+}
+
+impl State {
+    /// Empties it for the next request.
+    pub fn clear(&mut self) {
+        self.shared = None;
+        self.time_format = None;
+    }
+}
+
+/// What a request and all its subrequests have in common.
+#[derive(Debug, Default)]
+struct Shared {
+    /// By name in lower case.
+    variables: Vec<(Vec<u8>, Vec<u8>)>,
+    /// By name; of several with one name the first counts.
+    blocks: Vec<(Vec<u8>, Rc<[u8]>)>,
+    bytes: usize,
+    subrequests: u32,
+}
+
+impl Shared {
+    /// Counts bytes that are kept. `false`: too many.
+    fn spend(&mut self, bytes: usize) -> bool {
+        let fits = self.bytes.saturating_add(bytes) <= SHARED;
+        if fits {
+            self.bytes += bytes;
+        }
+        fits
+    }
+
+    fn variable(&self, name: &[u8]) -> Option<&[u8]> {
+        self.variables.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_slice())
+    }
+
+    /// Sets a variable. `false`: there is no room for it.
+    fn set(&mut self, name: &[u8], value: &[u8]) -> bool {
+        let at = self.variables.iter().position(|(n, _)| n == name);
+        let old = at.and_then(|at| self.variables.get(at)).map_or(0, |(_, v)| v.len());
+        self.bytes = self.bytes.saturating_sub(old);
+        // What the list itself takes counts, too.
+        let own = if at.is_some() { 0 } else { name.len() + 64 };
+        if !self.spend(own + value.len()) {
+            self.bytes += old;
+            return false;
+        }
+        match at.and_then(|at| self.variables.get_mut(at)) {
+            Some((_, v)) => *v = value.to_vec(),
+            None => self.variables.push((name.to_vec(), value.to_vec())),
+        }
+        true
+    }
+}
+
+fn shared(req: &mut Request) -> Rc<RefCell<Shared>> {
+    req.modules.ssi.shared.get_or_insert_default().clone()
+}
+
+/// Gives a subrequest what the request has.
+pub fn share(req: &mut Request, sub: &mut Request) {
+    sub.modules.ssi.shared = Some(shared(req));
+}
+
+/// Counts a subrequest. `false`: there have been `most`.
+pub fn count(req: &mut Request, most: u32) -> bool {
+    let shared = shared(req);
+    let mut s = shared.borrow_mut();
+    s.subrequests += 1;
+    s.subrequests <= most
+}
+
+/// Whether a location has pages.
+pub fn enabled(s: &LocationSettings) -> bool {
+    s.ssi.on
+}
+
+/// The header filter.
+///
+/// # Errors
+/// Never.
+pub fn filter(req: &mut Request) -> Result<(), VarError> {
+    let http = req.http();
+    let s = &http.location(req).settings.ssi;
+    let r = &req.resp;
+    let bodiless = r.content_length == Some(0) || matches!(r.status, 204 | 304);
+    if bodiless || !s.types.contains(compress::media_type(&r.content_type)) {
+        return Ok(());
+    }
+    if s.last_modified {
+        compress::weaken_etag(req);
+    } else {
+        let r = &mut req.resp;
+        r.last_modified = None;
+        r.fields.remove(b"Last-Modified");
+        r.etag.clear();
+        r.fields.remove(b"ETag");
+    }
+    compress::unknown_length(req);
+    let page = Some(Box::new(Page::new(req)));
+    let own_filters = req.resp.filters.len();
+    match &mut req.resp.join {
+        Some(join) => join.page = page,
+        None => req.resp.join = Some(Box::new(Join { own_filters, page, around: [None, None] })),
+    }
+    Ok(())
+}
+
+/// The page that a stub becomes in a subrequest; `None`: it is plain text there.
+pub fn page_of_stub(sub: &mut Request) -> Option<Page> {
+    let http = sub.http();
+    enabled(&http.location(sub).settings).then(|| Page::new(sub))
+}
+
+/// The rows.
+pub const VARIABLES: &[Row] = &[
+    Row { name: "date_local", get: RowSource::Get(date_local), settable: false },
+    Row { name: "date_gmt", get: RowSource::Get(date_gmt), settable: false },
+];
+
+fn date_local(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
+    let unix = r.thread.clock.unix();
+    let (offset, zone) = (r.thread.clock.offset(unix), r.thread.clock.zone(unix));
+    push_date(r, &date::Moment { unix, offset, zone: &zone }, out)
+}
+
+fn date_gmt(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
+    let moment = date::Moment { unix: r.thread.clock.unix(), offset: 0, zone: "GMT" };
+    push_date(r, &moment, out)
+}
+
+fn push_date(r: &Request, moment: &date::Moment<'_>, out: &mut Vec<u8>) -> Result<bool, VarError> {
+    let format = r.modules.ssi.time_format.as_deref().unwrap_or(TIME_FORMAT);
+    let text = date::format(format, moment).ok_or_else(|| VarError("invalid time format".into()))?;
+    out.extend_from_slice(&text);
+    Ok(true)
+}

@@ -1,0 +1,388 @@
+//! A page on its way: its text goes on, its commands are run.
+
+use super::parser::{Command, Event, Parser};
+use super::value::{self, Problem};
+use super::{Settings, shared};
+use crate::body::compose::{Broken, Include, Included, Outlet, include};
+use crate::pattern::fleeting::Matched;
+use crate::request::Request;
+use forebay_conf::error::Level;
+use forebay_http::uri::escape_html;
+use std::rc::Rc;
+
+/// What is sent in the place of a command that fails.
+const ERROR: &[u8] = b"[an error occurred while processing the directive]";
+
+/// Deepest nesting of `if`.
+const MAX_IFS: usize = 32;
+
+/// A page being sent.
+#[derive(Debug)]
+pub struct Page {
+    parser: Parser,
+    /// `encoding` of the last `echo` that named one.
+    encoding: Encoding,
+    /// `config errmsg`.
+    error: Vec<u8>,
+    silent: bool,
+    matched: Matched,
+    /// The `if` commands that are open.
+    ifs: Vec<If>,
+    /// Name and text of the block that is being taken down.
+    block: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// How values are written.
+#[derive(Clone, Copy, Debug)]
+enum Encoding {
+    None,
+    Url,
+    Entity,
+}
+
+/// An open `if`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct If {
+    /// What stands here is sent.
+    active: bool,
+    /// One of the branches has been.
+    taken: bool,
+    /// `else` has been.
+    last: bool,
+}
+
+/// Parameters that a command knows, and whether it needs them.
+type Known = &'static [(&'static str, bool)];
+
+fn known(name: &[u8]) -> Option<Known> {
+    Some(match name {
+        b"include" => {
+            &[("virtual", false), ("file", false), ("wait", false), ("set", false), ("stub", false)]
+        }
+        b"echo" => &[("var", true), ("default", false), ("encoding", false)],
+        b"config" => &[("errmsg", false), ("timefmt", false)],
+        b"set" => &[("var", true), ("value", true)],
+        b"if" | b"elif" => &[("expr", true)],
+        b"block" => &[("name", true)],
+        b"else" | b"endif" | b"endblock" => &[],
+        _ => return None,
+    })
+}
+
+fn problem<T>(text: impl Into<String>) -> Result<T, Problem> {
+    Err(Problem(text.into()))
+}
+
+fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}
+
+impl Page {
+    /// The page that a response becomes.
+    pub fn new(req: &Request) -> Page {
+        let http = req.http();
+        let s: &Settings = &http.location(req).settings.ssi;
+        Page {
+            parser: Parser::new(usize::try_from(s.value_length.0).unwrap_or(usize::MAX)),
+            encoding: Encoding::Entity,
+            error: ERROR.to_vec(),
+            silent: s.silent_errors,
+            matched: Matched::default(),
+            ifs: Vec::new(),
+            block: None,
+        }
+    }
+
+    /// Takes a piece of the page.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub async fn run(&mut self, out: &mut Outlet, req: &mut Request, piece: &[u8]) -> Result<(), Broken> {
+        let mut rest = piece;
+        while let Some(event) = self.parser.next(&mut rest) {
+            match event {
+                Event::Text(t) => self.text(out, req, t).await?,
+                Event::Broken(why) => self.fail(out, req, Problem(why)).await?,
+                Event::Command(c) => match self.command(out, req, &c).await {
+                    Ok(done) => done?,
+                    Err(p) => self.fail(out, req, p).await?,
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// The page is over.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub async fn end(&mut self, out: &mut Outlet, req: &mut Request) -> Result<(), Broken> {
+        let held = self.parser.end();
+        self.text(out, req, held).await
+    }
+
+    fn active(&self) -> bool {
+        self.ifs.iter().all(|i| i.active)
+    }
+
+    async fn text(&mut self, out: &mut Outlet, req: &mut Request, text: &[u8]) -> Result<(), Broken> {
+        if !self.active() {
+            return Ok(());
+        }
+        let Some((_, block)) = &mut self.block else { return out.push(req, text).await };
+        if shared(req).borrow_mut().spend(text.len()) {
+            block.extend_from_slice(text);
+            return Ok(());
+        }
+        self.block = None;
+        self.fail(out, req, Problem("too much in SSI blocks".into())).await
+    }
+
+    async fn fail(&mut self, out: &mut Outlet, req: &mut Request, p: Problem) -> Result<(), Broken> {
+        req.log(Level::Error, &format!("{} while sending response to client", p.0));
+        if self.silent { Ok(()) } else { out.push(req, &self.error).await }
+    }
+
+    async fn command(
+        &mut self,
+        out: &mut Outlet,
+        req: &mut Request,
+        c: &Command,
+    ) -> Result<Result<(), Broken>, Problem> {
+        let structure = matches!(c.name.as_slice(), b"if" | b"elif" | b"else" | b"endif");
+        if !structure && !self.active() {
+            return Ok(Ok(()));
+        }
+        let Some(known) = known(&c.name) else {
+            return problem(format!("invalid SSI command: \"{}\"", text(&c.name)));
+        };
+        if self.block.is_some() && !matches!(c.name.as_slice(), b"block" | b"endblock") {
+            let mut text = Vec::new();
+            c.write(&mut text);
+            return Ok(self.text(out, req, &text).await);
+        }
+        if structure && self.skips(c)? {
+            return Ok(Ok(()));
+        }
+        check(c, known)?;
+        let p =
+            |name: &str| c.parameters.iter().find(|(n, _)| n == name.as_bytes()).map(|(_, v)| v.as_slice());
+        match c.name.as_slice() {
+            b"if" => self.open(req, p("expr").unwrap_or_default())?,
+            b"elif" => self.elif(req, p("expr").unwrap_or_default())?,
+            b"else" => self.otherwise(),
+            b"endif" => drop(self.ifs.pop()),
+            b"block" => {
+                self.end_block(req);
+                self.block = Some((p("name").unwrap_or_default().to_vec(), Vec::new()));
+            }
+            b"endblock" => self.end_block(req),
+            b"config" => {
+                if let Some(format) = p("timefmt") {
+                    req.modules.ssi.time_format = Some(format.to_vec());
+                }
+                if let Some(error) = p("errmsg") {
+                    self.error = error.to_vec();
+                }
+            }
+            b"set" => {
+                let value = value::evaluate(req, &self.matched, p("value").unwrap_or_default())?;
+                set(req, p("var").unwrap_or_default(), &value)?;
+            }
+            b"echo" => {
+                let value = self.echo(req, p("var").unwrap_or_default(), p("default"), p("encoding"))?;
+                return Ok(out.push(req, &value).await);
+            }
+            b"include" => return self.include(out, req, &p).await,
+            _ => {}
+        }
+        Ok(Ok(()))
+    }
+
+    /// Whether a command of a condition has nothing to do but to be counted, since all around it is left out.
+    fn skips(&mut self, c: &Command) -> Result<bool, Problem> {
+        let opens = c.name == b"if";
+        let around =
+            if opens { self.ifs.as_slice() } else { self.ifs.split_last().map_or(&[][..], |(_, l)| l) };
+        let active = around.iter().all(|i| i.active);
+        if opens {
+            if self.ifs.len() >= MAX_IFS {
+                return problem("too many \"if\" commands inside each other");
+            }
+            if !active {
+                self.ifs.push(If { active: false, taken: true, last: false });
+            }
+            return Ok(!active);
+        }
+        let Some(open) = self.ifs.last() else {
+            return problem(format!("invalid context of SSI command: \"{}\"", text(&c.name)));
+        };
+        if active && open.last && c.name != b"endif" {
+            return problem(format!("invalid context of SSI command: \"{}\"", text(&c.name)));
+        }
+        if !active && c.name == b"endif" {
+            self.ifs.pop();
+        }
+        Ok(!active)
+    }
+
+    fn open(&mut self, req: &mut Request, expr: &[u8]) -> Result<(), Problem> {
+        let holds = value::holds(req, &mut self.matched, expr)?;
+        self.ifs.push(If { active: holds, taken: holds, last: false });
+        Ok(())
+    }
+
+    fn elif(&mut self, req: &mut Request, expr: &[u8]) -> Result<(), Problem> {
+        let Some(mut open) = self.ifs.last().copied() else { return Ok(()) };
+        open.active = !open.taken && value::holds(req, &mut self.matched, expr)?;
+        open.taken |= open.active;
+        if let Some(last) = self.ifs.last_mut() {
+            *last = open;
+        }
+        Ok(())
+    }
+
+    fn otherwise(&mut self) {
+        if let Some(open) = self.ifs.last_mut() {
+            *open = If { active: !open.taken, taken: true, last: true };
+        }
+    }
+
+    fn end_block(&mut self, req: &mut Request) {
+        if let Some((name, text)) = self.block.take() {
+            let shared = shared(req);
+            let mut shared = shared.borrow_mut();
+            if shared.spend(name.len() + 64) {
+                shared.blocks.push((name, text.into()));
+            }
+        }
+    }
+
+    fn echo(
+        &mut self,
+        req: &mut Request,
+        name: &[u8],
+        default: Option<&[u8]>,
+        encoding: Option<&[u8]>,
+    ) -> Result<Vec<u8>, Problem> {
+        let value = value::variable(req, &self.matched, name)?;
+        let value = value.unwrap_or_else(|| default.unwrap_or(b"(none)").to_vec());
+        match encoding {
+            None => {}
+            Some(b"none") => self.encoding = Encoding::None,
+            Some(b"url") => self.encoding = Encoding::Url,
+            Some(b"entity") => self.encoding = Encoding::Entity,
+            Some(other) => {
+                let what = format!("unknown encoding \"{}\" in the \"echo\" command", text(other));
+                req.log(Level::Error, &format!("{what} while sending response to client"));
+            }
+        }
+        let mut out = Vec::new();
+        match self.encoding {
+            Encoding::None => return Ok(value),
+            Encoding::Url => escape_url(&value, &mut out),
+            Encoding::Entity => escape_html(&value, &mut out),
+        }
+        Ok(out)
+    }
+
+    async fn include<'c>(
+        &mut self,
+        out: &mut Outlet,
+        req: &mut Request,
+        p: &impl Fn(&str) -> Option<&'c [u8]>,
+    ) -> Result<Result<(), Broken>, Problem> {
+        let target = match (p("virtual"), p("file")) {
+            (Some(v), Some(f)) => {
+                let what = "inclusion may be either virtual=";
+                return problem(format!("{what}\"{}\" or file=\"{}\"", text(v), text(f)));
+            }
+            (None, None) => return problem("no parameter in \"include\" SSI command"),
+            (Some(v), None) => v,
+            (None, Some(f)) if p("wait").is_some() => {
+                return problem(format!("\"wait\" cannot be used with file=\"{}\"", text(f)));
+            }
+            (None, Some(f)) => f,
+        };
+        let (variable, stub) = (p("set"), p("stub"));
+        if variable.is_some() && stub.is_some() {
+            return problem("\"set\" and \"stub\" cannot be used together in \"include\" SSI command");
+        }
+        // Subrequests run one after the other, so there is nothing to wait for.
+        if let Some(wait) = p("wait").filter(|w| !matches!(*w, b"yes" | b"no")) {
+            return problem(format!("invalid value \"{}\" in the \"wait\" parameter", text(wait)));
+        }
+        let target = value::evaluate(req, &self.matched, target)?;
+        let (uri, args) = value::target(req, &target)?;
+        let stub = match stub {
+            None => None,
+            Some(name) => match block(req, name) {
+                None => return problem(format!("\"stub\"=\"{}\" for \"include\" not found", text(name))),
+                found => found,
+            },
+        };
+        if let Some(name) = variable {
+            set(req, name, b"")?;
+        }
+        let what = Include { uri, args, stub, keep: variable.is_some() };
+        // The format of dates is that of the page.
+        match include(out, req, what).await {
+            Included::Broken => Ok(Err(Broken)),
+            // The log has it already.
+            Included::Refused if self.silent => Ok(Ok(())),
+            Included::Refused => Ok(out.push(req, &self.error).await),
+            Included::Done(None) => Ok(Ok(())),
+            Included::Done(Some(value)) => {
+                set(req, variable.unwrap_or_default(), &value)?;
+                Ok(Ok(()))
+            }
+        }
+    }
+}
+
+/// Appends a text with the bytes as `%XX` that may not stand in a URI inside of HTML.
+fn escape_url(text: &[u8], out: &mut Vec<u8>) {
+    for b in text {
+        let special = b"\"#%'<>\\^`{|}".contains(b);
+        if special || *b <= b' ' || *b >= 0x7f {
+            out.extend_from_slice(format!("%{b:02X}").as_bytes());
+        } else {
+            out.push(*b);
+        }
+    }
+}
+
+fn block(req: &mut Request, name: &[u8]) -> Option<Rc<[u8]>> {
+    let shared = shared(req);
+    let shared = shared.borrow();
+    shared.blocks.iter().find(|(n, _)| n == name).map(|(_, text)| text.clone())
+}
+
+fn set(req: &mut Request, name: &[u8], value: &[u8]) -> Result<(), Problem> {
+    if shared(req).borrow_mut().set(&name.to_ascii_lowercase(), value) {
+        return Ok(());
+    }
+    problem(format!("no room for the \"{}\" variable of an SSI page", text(name)))
+}
+
+/// Judges the parameters of a command.
+fn check(c: &Command, known: Known) -> Result<(), Problem> {
+    let name = text(&c.name);
+    for (i, (parameter, _)) in c.parameters.iter().enumerate() {
+        if !known.iter().any(|(k, _)| k.as_bytes() == parameter) {
+            return problem(format!(
+                "invalid parameter name: \"{}\" in \"{name}\" SSI command",
+                text(parameter)
+            ));
+        }
+        if c.parameters.iter().take(i).any(|(n, _)| n == parameter) {
+            return problem(format!("duplicate \"{}\" parameter in \"{name}\" SSI command", text(parameter)));
+        }
+    }
+    for (k, _) in known.iter().filter(|(_, needed)| *needed) {
+        if !c.parameters.iter().any(|(n, _)| n == k.as_bytes()) {
+            return problem(format!("mandatory \"{k}\" parameter is absent in \"{name}\" SSI command"));
+        }
+    }
+    Ok(())
+}

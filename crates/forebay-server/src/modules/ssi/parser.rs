@@ -1,0 +1,355 @@
+//! SSI commands in text: `<!--#name parameter="value" ... -->`, cut anywhere between pieces. No I/O, and everything
+//! that is kept has a limit.
+
+/// Longest name of a command or parameter, bytes (nginx: 32).
+pub const NAME: usize = 32;
+/// Most parameters of a command (nginx: 16).
+pub const PARAMETERS: usize = 16;
+
+/// What a command begins with.
+const OPEN: &[u8] = b"<!--#";
+
+/// A command as written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Command {
+    /// Name.
+    pub name: Vec<u8>,
+    /// Parameters in their order, their values as written. A backslash keeps the byte behind it from ending the value.
+    pub parameters: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Command {
+    /// Appends it as it may be written.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(OPEN);
+        out.extend_from_slice(&self.name);
+        for (name, value) in &self.parameters {
+            out.push(b' ');
+            out.extend_from_slice(name);
+            let quote = if has_plain(value, b'"') { b'\'' } else { b'"' };
+            out.extend_from_slice(&[b'=', quote]);
+            out.extend_from_slice(value);
+            out.push(quote);
+        }
+        out.extend_from_slice(b" -->");
+    }
+}
+
+/// Whether a byte stands in a value without a backslash before it.
+fn has_plain(value: &[u8], quote: u8) -> bool {
+    let mut escaped = false;
+    value.iter().any(|b| {
+        let plain = !escaped && *b == quote;
+        escaped = !escaped && *b == b'\\';
+        plain
+    })
+}
+
+/// What stands next in the text.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event<'i> {
+    /// Text that goes on as it is.
+    Text(&'i [u8]),
+    /// A command.
+    Command(Command),
+    /// What is no command, after its end: why, in nginx's words.
+    Broken(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// In text, of which the last bytes may begin a command: how many.
+    Text(usize),
+    /// Before the name.
+    Begin,
+    Name,
+    /// Before a parameter.
+    Before,
+    Parameter,
+    /// Before the equals sign,
+    Equals,
+    /// and behind it.
+    Quote,
+    /// In a value that ends with this byte.
+    Value(u8),
+    /// Behind a backslash there.
+    Escaped(u8),
+    /// Behind the first dash of the end.
+    Dash,
+    /// Behind the second.
+    Dashes,
+    /// In a broken command, behind so many dashes of its end.
+    Skip(u8),
+}
+
+/// Finds commands.
+#[derive(Debug)]
+pub struct Parser {
+    state: State,
+    command: Command,
+    parameter: Vec<u8>,
+    value: Vec<u8>,
+    longest_value: usize,
+    why: String,
+}
+
+impl Parser {
+    /// At the beginning of a text. `longest_value`: bytes a value may have (nginx: ssi_value_length).
+    pub fn new(longest_value: usize) -> Parser {
+        Parser {
+            state: State::Text(0),
+            command: Command::default(),
+            parameter: Vec::new(),
+            value: Vec::new(),
+            longest_value,
+            why: String::new(),
+        }
+    }
+
+    /// Takes from `input` up to what stands next. `None`: all has been taken.
+    pub fn next<'i>(&mut self, input: &mut &'i [u8]) -> Option<Event<'i>> {
+        while let State::Text(held) = self.state {
+            if input.is_empty() {
+                return None;
+            }
+            match self.text(input, held) {
+                Some([]) => {}
+                Some(text) => return Some(Event::Text(text)),
+                None => {}
+            }
+        }
+        while let Some((b, rest)) = input.split_first() {
+            *input = rest;
+            if let Some(event) = self.step(*b) {
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    /// The end: text that was held back because a command might have begun with it.
+    pub fn end(&mut self) -> &'static [u8] {
+        match std::mem::replace(&mut self.state, State::Text(0)) {
+            State::Text(held) => OPEN.get(..held).unwrap_or_default(),
+            _ => b"",
+        }
+    }
+
+    /// Text up to where a command begins or may begin.
+    fn text<'i>(&mut self, input: &mut &'i [u8], held: usize) -> Option<&'i [u8]> {
+        let all = *input;
+        if held > 0 {
+            let b = all.first()?;
+            if OPEN.get(held) == Some(b) {
+                *input = all.get(1..).unwrap_or_default();
+                self.state = if held + 1 == OPEN.len() { State::Begin } else { State::Text(held + 1) };
+                return None;
+            }
+            self.state = State::Text(0);
+            return OPEN.get(..held);
+        }
+        let at = memchr::memchr(b'<', all).unwrap_or(all.len());
+        let (text, rest) = all.split_at(at);
+        *input = rest.get(1..).unwrap_or_default();
+        if !rest.is_empty() {
+            self.state = State::Text(1);
+        }
+        Some(text)
+    }
+
+    fn broken(&mut self, why: String) {
+        self.why = why;
+        self.state = State::Skip(0);
+    }
+
+    fn unexpected(&mut self, b: u8, place: &str) {
+        let name = String::from_utf8_lossy(&self.command.name).into_owned();
+        self.broken(format!("unexpected \"{}\" symbol{place} in \"{name}\" SSI command", char::from(b)));
+    }
+
+    fn step(&mut self, b: u8) -> Option<Event<'static>> {
+        let blank = matches!(b, b' ' | b'\t' | b'\r' | b'\n');
+        match self.state {
+            State::Text(_) => {}
+            State::Begin if blank => {}
+            State::Begin => {
+                self.command = Command { name: vec![b], parameters: Vec::new() };
+                self.state = State::Name;
+            }
+            State::Name if blank => self.state = State::Before,
+            State::Name if b == b'-' => self.state = State::Dash,
+            State::Name if self.command.name.len() == NAME => {
+                let name = String::from_utf8_lossy(&self.command.name).into_owned();
+                self.broken(format!("the \"{name}{}...\" SSI command is too long", char::from(b)));
+            }
+            State::Name => self.command.name.push(b),
+            State::Before if blank => {}
+            State::Before if b == b'-' => self.state = State::Dash,
+            State::Before if self.command.parameters.len() == PARAMETERS => {
+                let name = String::from_utf8_lossy(&self.command.name).into_owned();
+                self.broken(format!("too many \"{name}\" SSI command parameters"));
+            }
+            State::Before => {
+                self.parameter.clear();
+                self.parameter.push(b);
+                self.state = State::Parameter;
+            }
+            State::Parameter if b == b'=' => self.state = State::Quote,
+            State::Parameter if blank => self.state = State::Equals,
+            State::Parameter if b == b'-' => self.unexpected(b, &self.in_parameter()),
+            State::Parameter if self.parameter.len() == NAME => {
+                let name = String::from_utf8_lossy(&self.command.name).into_owned();
+                let parameter = String::from_utf8_lossy(&self.parameter).into_owned();
+                self.broken(format!(
+                    "too long \"{parameter}{}...\" parameter in \"{name}\" SSI command",
+                    char::from(b)
+                ));
+            }
+            State::Parameter => self.parameter.push(b),
+            State::Equals if blank => {}
+            State::Equals if b == b'=' => self.state = State::Quote,
+            State::Equals => self.unexpected(b, &self.in_parameter()),
+            State::Quote if blank => {}
+            State::Quote if matches!(b, b'"' | b'\'') => {
+                self.value.clear();
+                self.state = State::Value(b);
+            }
+            State::Quote => {
+                let parameter = String::from_utf8_lossy(&self.parameter).into_owned();
+                self.unexpected(b, &format!(" before value of \"{parameter}\" parameter"));
+            }
+            State::Value(quote) if b == quote => {
+                let parameter = std::mem::take(&mut self.parameter);
+                self.command.parameters.push((parameter, std::mem::take(&mut self.value)));
+                self.state = State::Before;
+            }
+            State::Value(quote) => {
+                let next = if b == b'\\' { State::Escaped(quote) } else { State::Value(quote) };
+                self.push_value(next, b);
+            }
+            State::Escaped(quote) => self.push_value(State::Value(quote), b),
+            State::Dash if b == b'-' => self.state = State::Dashes,
+            State::Dash => self.unexpected(b, ""),
+            State::Dashes if b == b'>' => {
+                self.state = State::Text(0);
+                return Some(Event::Command(std::mem::take(&mut self.command)));
+            }
+            State::Dashes => self.unexpected(b, ""),
+            State::Skip(2) if b == b'>' => {
+                self.state = State::Text(0);
+                return Some(Event::Broken(std::mem::take(&mut self.why)));
+            }
+            State::Skip(n) => self.state = State::Skip(if b == b'-' && n < 2 { n + 1 } else { 0 }),
+        }
+        None
+    }
+
+    fn in_parameter(&self) -> String {
+        format!(" in \"{}\" parameter", String::from_utf8_lossy(&self.parameter))
+    }
+
+    fn push_value(&mut self, next: State, b: u8) {
+        if self.value.len() >= self.longest_value {
+            let value = String::from_utf8_lossy(&self.value).into_owned();
+            let (name, parameter) =
+                (String::from_utf8_lossy(&self.command.name), String::from_utf8_lossy(&self.parameter));
+            let why = format!(
+                "too long \"{value}{}...\" value of \"{parameter}\" parameter in \"{name}\" SSI command",
+                char::from(b)
+            );
+            self.broken(why);
+            return;
+        }
+        self.value.push(b);
+        self.state = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Text in one piece, commands and what is broken, as the parser sees pieces of `n` bytes.
+    fn events(text: &str, n: usize) -> Vec<String> {
+        let mut p = Parser::new(255);
+        let mut out: Vec<String> = Vec::new();
+        let mut plain = String::new();
+        for piece in text.as_bytes().chunks(n) {
+            let mut rest = piece;
+            while let Some(e) = p.next(&mut rest) {
+                let other = match e {
+                    Event::Text(t) => {
+                        plain.push_str(&String::from_utf8_lossy(t));
+                        continue;
+                    }
+                    Event::Command(c) => {
+                        let mut text = Vec::new();
+                        c.write(&mut text);
+                        String::from_utf8(text).expect("text")
+                    }
+                    Event::Broken(why) => format!("! {why}"),
+                };
+                if !plain.is_empty() {
+                    out.push(std::mem::take(&mut plain));
+                }
+                out.push(other);
+            }
+        }
+        plain.push_str(&String::from_utf8_lossy(p.end()));
+        if !plain.is_empty() {
+            out.push(plain);
+        }
+        out
+    }
+
+    #[test]
+    fn commands_are_found_however_the_text_is_cut() {
+        let cases: &[(&str, &[&str])] = &[
+            ("", &[]),
+            ("plain < text <!-- x -->", &["plain < text <!-- x -->"]),
+            ("a<!--#echo var=\"x\" -->b", &["a", "<!--#echo var=\"x\" -->", "b"]),
+            ("<!--#  echo  var = 'x'-->", &["<!--#echo var=\"x\" -->"]),
+            ("<!--<!--#endif-->", &["<!--", "<!--#endif -->"]),
+            ("<<!<!-<!--#endif -->", &["<<!<!-", "<!--#endif -->"]),
+            ("a<!-", &["a<!-"]),
+            ("a<!--#echo", &["a"]),
+            (r#"<!--#set v="a\"\\\$b\x" -->"#, &[r#"<!--#set v="a\"\\\$b\x" -->"#]),
+            (r#"<!--#set v='a"\'' -->"#, &[r#"<!--#set v='a"\'' -->"#]),
+            (
+                "<!--#x a=b -->c",
+                &["! unexpected \"b\" symbol before value of \"a\" parameter in \"x\" SSI command", "c"],
+            ),
+            ("<!--#x --->c-->d", &["! unexpected \"-\" symbol in \"x\" SSI command", "d"]),
+        ];
+        for (text, want) in cases {
+            for n in 1..=text.len().max(1) {
+                assert_eq!(events(text, n), *want, "{text} in pieces of {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn everything_that_is_kept_has_a_limit() {
+        let long = "x".repeat(300);
+        for text in [
+            format!("<!--#{long} -->"),
+            format!("<!--#a {long}=\"\" -->"),
+            format!("<!--#a b=\"{long}\" -->"),
+            format!("<!--#a {}-->", "b=\"\" ".repeat(17)),
+        ] {
+            let got = events(&text, 7);
+            assert!(got[0].starts_with("! "), "{got:?}");
+            assert_eq!(got.len(), 1);
+        }
+        let most = format!("<!--#a {}-->", "b=\"\" ".repeat(16));
+        assert_eq!(events(&most, 5).len(), 1);
+        assert!(events(&most, 5)[0].starts_with("<!--#a"));
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let text = r#"<!--#set var="a b" value="\$x \\ \" '" -->"#;
+        let once = events(text, 3);
+        assert_eq!(events(&once[0], 4), once);
+    }
+}

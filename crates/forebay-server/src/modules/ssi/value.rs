@@ -1,0 +1,225 @@
+//! Values of parameters: variables in them, conditions, and targets of includes.
+
+use super::shared;
+use crate::pattern::fleeting::{self, Matched};
+use crate::request::{Request, VarError};
+
+/// Why a value cannot be had, for the log.
+pub type Invalid = String;
+
+impl From<VarError> for Problem {
+    fn from(e: VarError) -> Problem {
+        Problem(e.0)
+    }
+}
+
+/// Why a command fails, for the log.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Problem(pub Invalid);
+
+/// The value of a variable: of the page, of its last regular expression, or of the request.
+pub fn variable(req: &mut Request, matched: &Matched, name: &[u8]) -> Result<Option<Vec<u8>>, Problem> {
+    let name = name.to_ascii_lowercase();
+    if let Some(v) = shared(req).borrow().variable(&name) {
+        return Ok(Some(v.to_vec()));
+    }
+    if !name.is_empty() && name.iter().all(u8::is_ascii_digit) {
+        let n = std::str::from_utf8(&name).ok().and_then(|n| n.parse::<usize>().ok());
+        return Ok(n.and_then(|n| matched.groups.get(n)?.clone()));
+    }
+    if let Some((_, n)) = matched.names.iter().find(|(text, _)| *text == name) {
+        return Ok(matched.groups.get(*n).cloned().flatten());
+    }
+    Ok(req.var_named(&name)?)
+}
+
+/// Replaces the variables in a text. A backslash takes away the meaning of a dollar sign, a quote or a backslash.
+pub fn evaluate(req: &mut Request, matched: &Matched, text: &[u8]) -> Result<Vec<u8>, Problem> {
+    let mut out = Vec::new();
+    let mut rest = text;
+    while let Some((b, after)) = rest.split_first() {
+        match (b, after.first()) {
+            (b'\\', Some(escaped @ (b'$' | b'"' | b'\'' | b'\\'))) => {
+                out.push(*escaped);
+                rest = after.get(1..).unwrap_or_default();
+            }
+            (b'$', _) => {
+                let (name, after) = variable_name(text, after)?;
+                if let Some(v) = variable(req, matched, name)? {
+                    out.extend_from_slice(&v);
+                }
+                rest = after;
+            }
+            _ => {
+                out.push(*b);
+                rest = after;
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// The name behind a dollar sign, and what follows.
+fn variable_name<'t>(all: &[u8], rest: &'t [u8]) -> Result<(&'t [u8], &'t [u8]), Problem> {
+    let invalid = || Problem(format!("invalid variable name in \"{}\"", String::from_utf8_lossy(all)));
+    let of_name = |b: &u8| b.is_ascii_alphanumeric() || *b == b'_';
+    let braced = rest.strip_prefix(b"{");
+    let name = braced.unwrap_or(rest);
+    let len = name.iter().position(|b| !of_name(b)).unwrap_or(name.len());
+    let (name, after) = name.split_at(len);
+    match (braced, after.split_first()) {
+        _ if name.is_empty() => Err(invalid()),
+        (None, _) => Ok((name, after)),
+        (Some(_), Some((b'}', after))) => Ok((name, after)),
+        (Some(_), _) => Err(Problem(format!(
+            "the closing bracket in \"{}\" variable is missing",
+            String::from_utf8_lossy(name)
+        ))),
+    }
+}
+
+/// Whether a condition holds. A regular expression that matches leaves its groups in `matched`.
+pub fn holds(req: &mut Request, matched: &mut Matched, expr: &[u8]) -> Result<bool, Problem> {
+    let invalid = || Problem(format!("invalid expression in \"{}\"", String::from_utf8_lossy(expr)));
+    let of_left = |b: &u8| b.is_ascii_alphanumeric() || b"_${}\"'".contains(b);
+    let end = expr.iter().position(|b| !of_left(b)).unwrap_or(expr.len());
+    let (left, rest) = expr.split_at(end);
+    let left = evaluate(req, matched, left)?;
+    let rest = skip_spaces(rest);
+    let (negative, right) = match rest {
+        [] => return Ok(!left.is_empty()),
+        [b'=', right @ ..] => (false, right),
+        [b'!', b'=', right @ ..] => (true, right),
+        _ => return Err(invalid()),
+    };
+    let right = skip_spaces(right);
+    let same = match right {
+        [b'/', pattern @ .., b'/'] => {
+            let pattern = evaluate(req, matched, pattern)?;
+            match fleeting::compile(&pattern).map_err(Problem)?.exec(&left) {
+                Some(m) => {
+                    *matched = m;
+                    true
+                }
+                None => false,
+            }
+        }
+        [b'/', _, ..] => return Err(invalid()),
+        _ => evaluate(req, matched, right)? == left,
+    };
+    Ok(same != negative)
+}
+
+fn skip_spaces(text: &[u8]) -> &[u8] {
+    let at = text.iter().position(|b| *b != b' ').unwrap_or(text.len());
+    text.get(at..).unwrap_or_default()
+}
+
+/// Decoded path and query of what is to be included. A path that does not begin with a slash is next to the page.
+pub fn target(req: &Request, text: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Problem> {
+    let mut all = Vec::new();
+    if text.first().is_some_and(|b| *b != b'/') {
+        let slash = memchr::memrchr(b'/', &req.uri).map_or(0, |at| at + 1);
+        all.extend_from_slice(req.uri.get(..slash).unwrap_or_default());
+    }
+    all.extend_from_slice(text);
+    let query = memchr::memchr(b'?', &all);
+    let (path, args) = match query {
+        Some(at) => (&all[..at], &all[at + 1..]),
+        None => (all.as_slice(), &b""[..]),
+    };
+    let mut uri = Vec::new();
+    forebay_http::uri::unescape(path, &mut uri);
+    if uri.is_empty() || uri.contains(&0) || uri.split(|b| *b == b'/').any(|s| s == b"..") {
+        return Err(Problem(format!("unsafe URI \"{}\" was detected", String::from_utf8_lossy(&all))));
+    }
+    Ok((uri, args.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn request() -> Request {
+        let mut req = testing::request("server { set $conf val; }", "x=1&e=");
+        super::super::share(&mut testing::request("", ""), &mut req);
+        req.uri = b"/dir/page.html".to_vec();
+        req
+    }
+
+    #[test]
+    fn variables_are_replaced() {
+        let mut req = request();
+        shared(&mut req).borrow_mut().set(b"own", b"mine");
+        let m = Matched { groups: vec![Some(b"0".to_vec()), None], names: vec![(b"nm".to_vec(), 0)] };
+        for (text, want) in [
+            ("", Ok("")),
+            ("a $own-${OWN}x$nope|", Ok("a mine-minex|")),
+            ("$arg_x$0$1$2$nm", Ok("100")),
+            (r#"\$own \x\"\\$arg_x"#, Ok(r#"$own \x"\1"#)),
+            ("$", Err("invalid variable name in \"$\"")),
+            ("a${}", Err("invalid variable name in \"a${}\"")),
+            ("${conf", Err("the closing bracket in \"conf\" variable is missing")),
+        ] {
+            let got = evaluate(&mut req, &m, text.as_bytes()).map_err(|p| p.0);
+            assert_eq!(got, want.map(|w| w.as_bytes().to_vec()).map_err(str::to_owned), "{text}");
+        }
+    }
+
+    #[test]
+    fn conditions_compare() {
+        let mut req = request();
+        for (text, want) in [
+            ("", Some(false)),
+            (" ", Some(false)),
+            ("0", Some(true)),
+            ("$arg_x", Some(true)),
+            ("$arg_e", Some(false)),
+            ("$arg_x = 1", Some(true)),
+            ("$arg_x=1", Some(true)),
+            ("$arg_x == 1", Some(false)),
+            ("$arg_x != 1", Some(false)),
+            ("2!=$arg_x", Some(true)),
+            ("$arg_e =", Some(true)),
+            ("=", Some(true)),
+            ("a = a b", Some(false)),
+            ("abc = /(b)(?P<n>c)/", Some(true)),
+            ("abc != /x/", Some(true)),
+            ("abc = //", Some(true)),
+            ("abc = /", Some(false)),
+            ("abc = /x", None),
+            ("abc = /(/", None),
+            ("a b", None),
+            ("a.b = a.b", None),
+            ("a = a.b", Some(false)),
+            (r"abc = /\w\\wc/", Some(true)),
+            ("a ! b", None),
+            (" a = a", None),
+        ] {
+            let mut m = Matched::default();
+            assert_eq!(holds(&mut req, &mut m, text.as_bytes()).ok(), want, "{text}");
+            if text.contains("(b)") {
+                assert_eq!((m.groups.len(), m.names.len()), (3, 1));
+            }
+        }
+    }
+
+    #[test]
+    fn targets_stay_below_the_root() {
+        let req = request();
+        let ok =
+            |t: &str| target(&req, t.as_bytes()).map(|(u, a)| (String::from_utf8(u), String::from_utf8(a)));
+        for (text, uri, args) in [
+            ("/a?b?c", "/a", "b?c"),
+            ("b.html", "/dir/b.html", ""),
+            ("/%41%3fb?c%41", "/A?b", "c%41"),
+            ("/a..b/..c/./d", "/a..b/..c/./d", ""),
+        ] {
+            assert_eq!(ok(text), Ok((Ok(uri.to_owned()), Ok(args.to_owned()))));
+        }
+        for text in ["", "../a", "/..", "/a/%2e%2e/b", "/a/..%2fb", "/a%00b", "?x"] {
+            assert_eq!(target(&req, text.as_bytes()).is_ok(), text == "?x", "{text}");
+        }
+    }
+}

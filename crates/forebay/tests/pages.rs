@@ -1,0 +1,295 @@
+//! Pages with SSI commands, and bodies of subrequests around a body.
+
+mod cases;
+
+use crate::compress::through;
+use crate::differential::{compare_with, tool};
+use crate::harness::{Server, Site, origin, raw};
+use cases::CASES;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+
+const SITE: &str = "server { listen 127.0.0.1:%PORT0%; root %DIR%/pages; default_type text/html; ssi on; set $conf confval;
+ location / {}
+ location /nossi/ { ssi off; alias %DIR%/pages/; }
+ location /proxy/ { proxy_pass http://127.0.0.1:%PORT1%/; }
+ location /r204 { return 204; }
+ location /r500 { return 500; }
+ location /r200 { return 200 \"r200:$args:$request_method:$is_args:$uri\"; }
+ location /small { subrequest_output_buffer_size 8; return 200 \"more than eight bytes\"; }
+ location /smallf { subrequest_output_buffer_size 8; alias %DIR%/pages/; }
+ location /ep { error_page 404 /r200; }
+ location /close { return 444; }
+ location /silent/ { ssi_silent_errors on; alias %DIR%/pages/; }
+ location /short/ { ssi_value_length 10; alias %DIR%/pages/; }
+ location /modified/ { ssi_last_modified on; alias %DIR%/pages/; }
+ location /types/ { ssi_types text/plain; types { text/plain txt; image/png png; } alias %DIR%/pages/; }
+ location /if/ { ssi off; if ($arg_ssi) { ssi on; } alias %DIR%/pages/; }
+ location /rewritten/ { rewrite ^/rewritten/(.*)$ /$1?r=1 last; }
+ location /named/ { try_files /none @named; }
+ location @named { return 200 \"named $args\"; }
+ location /charset/ { charset utf-8; alias %DIR%/pages/; }
+ location /sub/ { sub_filter FILE LIFE; }
+ location /headers/ { add_header X-Not here; expires 1h; alias %DIR%/pages/; }
+ location /cyc { alias %DIR%/pages/cycle.html; }
+ location /plain/ { ssi off; add_before_body /f.html; add_after_body /r200?no; alias %DIR%/pages/; }
+ location /both/ { add_before_body /f.html; add_after_body /f.html; alias %DIR%/pages/; }
+ location /missing/ { ssi off; add_after_body /nope; add_before_body /r204; alias %DIR%/pages/; }
+ location /off/ { ssi off; add_before_body /f.html; alias %DIR%/pages/; location /off/not/ { add_before_body \"\"; alias %DIR%/pages/; } }
+ location /other/ { ssi off; add_before_body /f.html; addition_types text/css; alias %DIR%/pages/; types { text/plain txt; text/css css; } }
+}
+server { listen 127.0.0.1:%PORT1%; root %DIR%/pages; location / {} location /r404 { return 404 up404; } location /e { return 200; }
+ location /h { return 200 \"$http_range|$http_if_modified_since|$request_method|$content_length\"; } }";
+
+fn files() -> Vec<(String, String)> {
+    let mut all: Vec<(String, String)> = [
+        ("f.html", "FILE"),
+        ("f.txt", "<!--#echo var=\"uri\" -->"),
+        ("f.png", "<!--#echo var=\"uri\" -->"),
+        ("f.css", "css"),
+        ("sub/a.html", "SUBREL[<!--#include file=\"g.html\" -->]"),
+        ("sub/g.html", "G"),
+        ("empty.html", ""),
+        ("echov.html", "[<!--#echo var=\"v\" -->]"),
+        ("cases.html", "long enough file"),
+        ("cycle.html", ".<!--#include virtual=\"/cyc\" -->"),
+        ("long.html", &format!("<!--#set var=\"v\" value=\"{}\" -->|<!--#echo var=\"v\" -->", "x".repeat(300))),
+        ("ten.html", "<!--#set var=\"v\" value=\"0123456789\" -->|<!--#set var=\"w\" value=\"01234567890\" -->|"),
+        ("bad.html", "a<!--#foo -->b<!--#echo var=\"uri\" -->"),
+        ("two.html", "[<!--#include virtual=\"/rewritten/f.html\" -->][<!--#include virtual=\"/named/x?y\" -->][<!--#include virtual=\"/sub/f.html\" -->]"),
+    ]
+    .map(|(name, text)| (format!("pages/{name}"), text.to_owned()))
+    .into();
+    for (i, case) in CASES.iter().enumerate() {
+        all.push((format!("pages/c{i}.html"), (*case).to_owned()));
+    }
+    all
+}
+
+/// A body by HTTP/1.0 comes without chunks, whose sizes are nobody's business.
+fn get(uri: &str, fields: &str) -> String {
+    format!("GET {uri} HTTP/1.0\r\nHost: localhost\r\n{fields}\r\n")
+}
+
+#[test]
+fn commands_do_what_they_do_in_nginx() {
+    let mut requests: Vec<String> = (0..CASES.len()).map(|i| get(&format!("/c{i}.html"), "")).collect();
+    for uri in [
+        "/silent/bad.html",
+        "/short/ten.html",
+        "/long.html",
+        "/modified/bad.html",
+        "/types/f.txt",
+        "/types/f.png",
+        "/types/bad.html",
+        "/if/bad.html",
+        "/if/bad.html?ssi=1",
+        "/cycle.html",
+        "/two.html",
+        "/empty.html",
+        "/none.html",
+        "/r200?a=<!--",
+        "/charset/bad.html",
+        "/headers/bad.html",
+        "/plain/cases.html",
+        "/plain/empty.html",
+        "/plain/none",
+        "/both/bad.html",
+        "/missing/cases.html",
+        "/off/cases.html",
+        "/off/not/cases.html",
+        "/other/f.css",
+        "/other/f.txt",
+    ] {
+        requests.push(get(uri, ""));
+    }
+    for uri in ["/bad.html", "/modified/bad.html", "/plain/cases.html", "/c0.html"] {
+        requests.push(get(uri, "Range: bytes=0-3\r\n"));
+        requests.push(get(uri, "If-Modified-Since: Tue, 14 Nov 2033 22:13:20 GMT\r\n"));
+        requests.push(get(uri, "If-Match: \"x\"\r\n"));
+        requests.push(format!("HEAD {uri} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
+    }
+    compare_with(SITE, &files(), &requests);
+}
+
+fn conf(rest: &str) -> String {
+    format!(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; {rest} }}"
+    )
+}
+
+/// A server whose location / has pages, with an upstream below /up/.
+fn server(up: std::net::SocketAddr, more: &str, pages: &[(&str, &str)]) -> Server {
+    let site = Site::new(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% http2; root %DIR%/pages; default_type text/html;\n\
+         ssi on; {more} location /up/ {{ proxy_pass http://{up}; }} }}"
+    )));
+    for (name, text) in pages {
+        site.write(&format!("pages/{name}"), text);
+    }
+    Server::start_on(site)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The content of a body in chunks.
+fn dechunked(answer: &[u8]) -> Vec<u8> {
+    let at = answer.windows(4).position(|w| w == b"\r\n\r\n").expect("a head") + 4;
+    let mut rest = &answer[at..];
+    let mut out = Vec::new();
+    loop {
+        let end = rest.windows(2).position(|w| w == b"\r\n").expect("a size");
+        let n = usize::from_str_radix(&text(&rest[..end]), 16).expect("a number");
+        if n == 0 {
+            return out;
+        }
+        out.extend_from_slice(&rest[end + 2..end + 2 + n]);
+        rest = &rest[end + 4 + n..];
+    }
+}
+
+#[test]
+fn an_include_is_sent_as_it_comes() {
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let up = origin::start(move |mut asked| {
+        asked.write(b"HTTP/1.1 200 OK\r\nContent-Length: 200005\r\n\r\n");
+        asked.write(&[b'u'; 100_000]);
+        wait.lock().expect("lock").recv().expect("a sign");
+        asked.write(&[b'u'; 100_000]);
+        asked.write(b"after");
+        true
+    });
+    let server = server(up, "", &[("p.html", "A<!--#include virtual=\"/up/x\" -->Z")]);
+    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
+    client.write_all(b"GET /p.html HTTP/1.0\r\n\r\n").expect("written");
+    let mut got = Vec::new();
+    let mut piece = [0; 65536];
+    // The second half is not even on its way yet.
+    while got.len() < 80_000 {
+        let n = client.read(&mut piece).expect("read");
+        assert!(n > 0, "{}", server.error_log());
+        got.extend_from_slice(&piece[..n]);
+    }
+    go.send(()).expect("sent");
+    client.read_to_end(&mut got).expect("read");
+    let body = text(&got).split_once("\r\n\r\n").expect("a head").1.to_owned();
+    assert_eq!(body.len(), 200_007);
+    assert!(body.starts_with("Auu") && body.ends_with("uafterZ"));
+}
+
+#[test]
+fn pages_go_over_every_version() {
+    let up = origin::start(|mut asked| {
+        asked.answer("200 OK", "", "from above");
+        true
+    });
+    let page = "A<!--#include virtual=\"/up/x\" -->|<!--#include virtual=\"/inc.html\" -->Z";
+    let want = "Afrom above|[/inc.html]Z";
+    let server = server(
+        up,
+        "gzip on; gzip_min_length 0;",
+        &[("p.html", page), ("inc.html", "[<!--#echo var=\"uri\" -->]")],
+    );
+    // One connection, one request after the other.
+    let request = "GET /p.html HTTP/1.1\r\nHost: x\r\n\r\n";
+    let last = "GET /p.html HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let head = "HEAD /p.html HTTP/1.1\r\nHost: x\r\n\r\n";
+    let both = text(&server.raw(format!("{request}{head}{last}").as_bytes()));
+    let answers: Vec<&str> = both.split("HTTP/1.1 200 OK").collect();
+    assert_eq!(answers.len(), 4, "{both}");
+    assert_eq!(text(&dechunked(answers[1].as_bytes())), want);
+    assert!(answers[2].ends_with("\r\n\r\n") && !answers[2].contains("Content-Length"), "{}", answers[2]);
+    assert_eq!(text(&dechunked(answers[3].as_bytes())), want);
+    let old = text(&server.raw(b"GET /p.html HTTP/1.0\r\n\r\n"));
+    assert!(old.ends_with(&format!("\r\n\r\n{want}")), "{old}");
+    let zipped =
+        server.raw(b"GET /p.html HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n");
+    assert!(text(&zipped).contains("Content-Encoding: gzip"));
+    if tool("gzip") {
+        assert_eq!(text(&through(&["gzip", "-dc"], &dechunked(&zipped))), want);
+    }
+    if tool("curl") {
+        let url = format!("http://{}/p.html", server.addr(1));
+        let got = std::process::Command::new("curl").args(["-s", "--http2-prior-knowledge", &url]).output();
+        assert_eq!(text(&got.expect("curl").stdout), want);
+    }
+}
+
+#[test]
+fn parts_of_a_page_inherit_fields_and_body() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let all = seen.clone();
+    let up = origin::start(move |mut asked| {
+        all.lock().expect("seen").push(asked.text.clone());
+        let body =
+            if asked.target() == "/up/page" { "<!--#include virtual=\"/up/part?x=1\" -->" } else { "part" };
+        asked.answer("200 OK", "Content-Type: text/html\r\n", body);
+        true
+    });
+    let server = server(up, "", &[]);
+    let request = "POST /up/page HTTP/1.0\r\nX-Mine: 1\r\nContent-Length: 3\r\n\r\nabc";
+    assert!(text(&server.raw(request.as_bytes())).ends_with("\r\n\r\npart"));
+    let seen = seen.lock().expect("seen");
+    assert_eq!(seen.len(), 2);
+    assert!(seen[1].starts_with("GET /up/part?x=1 ") && seen[1].contains("X-Mine: 1"), "{}", seen[1]);
+    assert!(seen[1].ends_with("abc"), "{}", seen[1]);
+}
+
+#[test]
+fn conditions_may_stand_inside_each_other() {
+    let page = "<!--#if expr=\"$arg_a\" -->A<!--#if expr=\"$arg_b\" -->B<!--#elif expr=\"$arg_c\" -->C<!--#else -->D\
+                <!--#endif -->E<!--#else -->F<!--#if expr=\"$arg_b\" -->G<!--#endif -->H<!--#endif -->I";
+    let up = origin::start(|_| false);
+    let server = server(up, "", &[("p.html", page)]);
+    for (args, want) in
+        [("a=1&b=1", "ABEI"), ("a=1&c=1", "ACEI"), ("a=1", "ADEI"), ("b=1", "FGHI"), ("", "FHI")]
+    {
+        let got = server.get(&format!("/p.html?{args}"));
+        assert!(
+            got.contains(&format!("\r\n{want}\r\n")) || got.ends_with(&format!("\r\n{want}")),
+            "{args}: {got}"
+        );
+    }
+}
+
+#[test]
+fn memory_of_a_page_has_a_bound() {
+    let block = format!("<!--#block name=\"b\" -->{}<!--#endblock -->x", "b".repeat(2 << 20));
+    let sets: String =
+        (0..20_000).map(|i| format!("<!--#set var=\"v{i}\" value=\"{}\" -->", "v".repeat(200))).collect();
+    let up = origin::start(|_| false);
+    let server = server(up, "", &[("block.html", &block), ("sets.html", &sets)]);
+    let got = text(&server.raw(b"GET /block.html HTTP/1.0\r\n\r\n"));
+    assert!(got.contains("[an error occurred"));
+    server.wait_for_log("too much in SSI blocks", 1);
+    let got = text(&server.raw(b"GET /sets.html HTTP/1.0\r\n\r\n"));
+    assert!(got.contains("[an error occurred"));
+    server.wait_for_log("no room for the", 1);
+}
+
+#[test]
+fn a_part_ends_when_the_client_leaves() {
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let up = origin::start(move |mut asked| {
+        asked.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n");
+        tell.lock().expect("lock").send(()).expect("told");
+        let mut byte = [0; 1];
+        let gone = !matches!(asked.stream.read(&mut byte), Ok(n) if n > 0);
+        tell.lock().expect("lock").send(()).expect("told");
+        !gone
+    });
+    let server = server(up, "", &[("p.html", "A<!--#include virtual=\"/up/x\" -->Z")]);
+    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
+    client.write_all(b"GET /p.html HTTP/1.0\r\n\r\n").expect("written");
+    told.recv_timeout(std::time::Duration::from_secs(10)).expect("asked");
+    drop(client);
+    told.recv_timeout(std::time::Duration::from_secs(10)).expect("the connection to the upstream is closed");
+    assert!(raw(server.addr(0), b"GET /none HTTP/1.0\r\n\r\n").starts_with(b"HTTP/1.1 404"));
+}
