@@ -281,7 +281,7 @@ impl Search<'_> {
         let mut gone: Vec<(usize, u8)> = Vec::new();
         loop {
             // The doubtful line that could matter most.
-            let mut doubtful: Option<(usize, f64)> = None;
+            let mut doubtful: Option<(usize, usize, f64)> = None;
             let mut dropped = None;
             for k in (0..best.len()).filter(|k| best[*k] != 0) {
                 let (mid, sd) = m.gain(&without(&best, k), &best);
@@ -291,8 +291,10 @@ impl Search<'_> {
                     break;
                 }
                 let open = mid - 1.64 * sd < 0.0 && pairs[k] < 16;
-                if open && doubtful.is_none_or(|(_, s)| sd > s) {
-                    doubtful = Some((k, sd));
+                // Each line has its turn before one has a second.
+                let sooner = |(_, n, s): (usize, usize, f64)| pairs[k] < n || pairs[k] == n && sd > s;
+                if open && doubtful.is_none_or(sooner) {
+                    doubtful = Some((k, pairs[k], sd));
                 }
             }
             if let Some(k) = dropped {
@@ -302,7 +304,10 @@ impl Search<'_> {
             }
             // What only the model says is no proof: a line that was never taken out has its turn when none is doubtful.
             let unproven = |k: &usize| best[*k] != 0 && pairs[*k] == 0;
-            let next = doubtful.map(|(k, _)| k).or_else(|| (0..best.len()).find(unproven));
+            let next = match doubtful {
+                Some((k, 0, _)) => Some(k),
+                other => (0..best.len()).find(unproven).or(other.map(|(k, _, _)| k)),
+            };
             let Some(k) = next else { break };
             if !self.left(until.saturating_sub(3)) {
                 break;
@@ -407,10 +412,10 @@ pub fn tune(knobs: &[Knob], rig: &mut dyn Rig, settings: &Settings, tell: &mut d
     let screened = share(0.30).max(first + 26);
     (s.tell)(Event::Phase("screen", screened - first));
     s.screen(noise, screened.min(n));
-    // The confirmation has a fifth, and at least twelve pairs; the knock-out has at least three blocks, also when
+    // The confirmation has a fifth, and at least twelve pairs; the knock-out has at least six blocks, also when
     // there are few runs: what only the model says is no proof.
     let confirming = share(0.22).max(24);
-    let judging = share(0.16).max(12);
+    let judging = share(0.16).max(24);
     let modelled = share(0.60).min(n.saturating_sub(confirming + judging));
     (s.tell)(Event::Phase("model", modelled.saturating_sub(s.spent)));
     s.model(noise, modelled);
