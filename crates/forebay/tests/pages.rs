@@ -53,6 +53,7 @@ fn files() -> Vec<(String, String)> {
         ("sub/g.html", "G"),
         ("empty.html", ""),
         ("echov.html", "[<!--#echo var=\"v\" -->]"),
+        ("setv.html", "<!--#set var=\"v\" value=\"by include\" -->"),
         ("cases.html", "long enough file"),
         ("cycle.html", ".<!--#include virtual=\"/cyc\" -->"),
         ("long.html", &format!("<!--#set var=\"v\" value=\"{}\" -->|<!--#echo var=\"v\" -->", "x".repeat(300))),
@@ -181,6 +182,41 @@ fn an_include_is_sent_as_it_comes() {
     let body = text(&got).split_once("\r\n\r\n").expect("a head").1.to_owned();
     assert_eq!(body.len(), 200_007);
     assert!(body.starts_with("Auu") && body.ends_with("uafterZ"));
+}
+
+#[test]
+fn includes_are_fetched_at_the_same_time() {
+    let (here, arrived) = mpsc::channel();
+    let (here, arrived) = (Mutex::new(here), Mutex::new(arrived));
+    // The first is answered when the third has come.
+    let up = origin::start(move |mut asked| {
+        let n = asked.target().trim_start_matches("/up/").to_owned();
+        match n.as_str() {
+            "1" => drop(
+                arrived
+                    .lock()
+                    .expect("lock")
+                    .recv_timeout(std::time::Duration::from_secs(10))
+                    .expect("the third"),
+            ),
+            "3" => here.lock().expect("lock").send(()).expect("sent"),
+            _ => {}
+        }
+        asked.answer("200 OK", "", &format!("<{n}>"));
+        true
+    });
+    let page: String = ["A", "B", "C"]
+        .iter()
+        .zip(1..)
+        .map(|(t, n)| format!("{t}<!--#include virtual=\"/up/{n}\" -->"))
+        .collect();
+    let many: String = (0..60).map(|n| format!("<!--#include virtual=\"/up/m{n}\" -->")).collect();
+    let server = server(up, "", &[("p.html", &page), ("many.html", &many)]);
+    let got = text(&server.raw(b"GET /p.html HTTP/1.0\r\n\r\n"));
+    assert!(got.ends_with("\r\n\r\nA<1>B<2>C<3>"), "{got}");
+    let got = text(&server.raw(b"GET /many.html HTTP/1.0\r\n\r\n"));
+    let want: String = (0..60).map(|n| format!("<m{n}>")).collect();
+    assert!(got.ends_with(&format!("\r\n\r\n{want}")), "{got}");
 }
 
 #[test]

@@ -1,19 +1,21 @@
 //! A body that is put together: what the response has itself, and in their places the bodies of subrequests (nginx:
-//! the postpone filter). Subrequests run one after the other; whichever sends has the client's connection.
+//! the postpone filter). Whichever sends has the client's connection; those that follow may be on their way already.
 
 use super::{Follows, Pace, client_gone_within, end_chunks, frame, limit_rate, load};
 use crate::access_log;
 use crate::body::flush;
 use crate::modules::{self, slice, ssi};
 use crate::phases;
-use crate::request::Request;
+use crate::request::{Request, Slot};
 use crate::response::{BodyFilter, Part};
 use crate::subrequest::{self, Body as SubBody};
 use crate::upstream::stream::{Body, Pulled};
+use crate::variables::VarId;
 use forebay_conf::error::Level;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
 /// What belongs to a response beside its own content.
 pub struct Join {
@@ -424,24 +426,34 @@ pub enum Included {
     Broken,
 }
 
-/// Runs a subrequest and sends its body.
-pub async fn include(out: &mut Outlet, req: &mut Request, what: Include) -> Included {
+/// Makes a subrequest. `None`: there are too many; the log says so.
+fn make(req: &mut Request, what: &Include) -> Option<Box<Request>> {
     if req.depth_of_subrequest >= MAX_DEPTH || !ssi::count(req, MAX_SUBREQUESTS) {
         let uri = String::from_utf8_lossy(&what.uri).into_owned();
         req.log(Level::Error, &format!("subrequests cycle while processing \"{uri}\""));
-        return Included::Refused;
+        return None;
     }
     let body = if req.body.stored.complete { SubBody::Shared } else { SubBody::None };
     let mut sub = subrequest::make(req, &what.uri, &what.args, body);
     sub.depth_of_subrequest = req.depth_of_subrequest + 1;
     ssi::share(req, &mut sub);
-    // The connection goes to whoever sends: a wait for an upstream then ends when the client leaves.
-    std::mem::swap(&mut req.conn, &mut sub.conn);
-    (sub.sent, sub.sent_head) = (req.sent, req.sent_head);
-    let result = serve(out, &mut sub, &what).await;
-    std::mem::swap(&mut req.conn, &mut sub.conn);
-    (req.sent, req.sent_head) = (sub.sent, sub.sent_head);
-    req.timed_out |= sub.timed_out;
+    Some(sub)
+}
+
+/// Gives the client's connection to whoever sends, or back: a wait for an upstream then ends when the client leaves.
+fn hand_over(from: &mut Request, to: &mut Request) {
+    std::mem::swap(&mut from.conn, &mut to.conn);
+    (to.sent, to.sent_head) = (from.sent, from.sent_head);
+    to.timed_out |= from.timed_out;
+}
+
+/// Runs a subrequest and sends its body.
+pub async fn include(out: &mut Outlet, req: &mut Request, what: Include) -> Included {
+    let Some(mut sub) = make(req, &what) else { return Included::Refused };
+    hand_over(req, &mut sub);
+    let bare = Box::pin(phases::included(&mut sub, what.stub.is_some())).await;
+    let result = serve(out, &mut sub, &what, bare).await;
+    hand_over(&mut sub, req);
     // Variables are those of the request, whoever sets them.
     std::mem::swap(&mut req.slots, &mut sub.slots);
     std::mem::swap(&mut req.arena, &mut sub.arena);
@@ -451,8 +463,89 @@ pub async fn include(out: &mut Outlet, req: &mut Request, what: Include) -> Incl
     result
 }
 
-async fn serve(out: &mut Outlet, sub: &mut Request, what: &Include) -> Included {
-    let result = answer(out, sub, what).await;
+/// A subrequest and, if it is to be given back instead of answered, its error.
+type Headed = (Box<Request>, Option<u16>);
+
+/// A subrequest that is on its way to its head while what stands before its body is sent.
+pub struct Started {
+    what: Include,
+    running: Pin<Box<dyn Future<Output = Headed>>>,
+    headed: Option<Headed>,
+    /// Variables as it got them.
+    slots: Vec<Slot>,
+}
+
+impl Started {
+    /// Begins; it gets on when it is polled. `None`: there are too many; the log says so.
+    pub fn new(req: &mut Request, what: Include) -> Option<Started> {
+        let mut sub = make(req, &what)?;
+        let stub = what.stub.is_some();
+        let slots = sub.slots.clone();
+        let running = Box::pin(async move {
+            let bare = phases::included(&mut sub, stub).await;
+            (sub, bare)
+        });
+        Some(Started { what, running, headed: None, slots })
+    }
+
+    /// Ready when its body can be sent.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.headed.is_none() {
+            match self.running.as_mut().poll(cx) {
+                Poll::Ready(headed) => self.headed = Some(headed),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Sends the body.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub async fn send(mut self, out: &mut Outlet, req: &mut Request) -> Done {
+        std::future::poll_fn(|cx| self.poll(cx)).await;
+        let Some((mut sub, bare)) = self.headed.take() else { return Ok(()) };
+        hand_over(req, &mut sub);
+        let result = serve(out, &mut sub, &self.what, bare).await;
+        hand_over(&mut sub, req);
+        self.take_variables(req, &sub);
+        if matches!(result, Included::Broken) { Err(Broken) } else { Ok(()) }
+    }
+
+    /// Others may have set variables meanwhile: only what this one has set counts.
+    fn take_variables(&self, req: &mut Request, sub: &Request) {
+        for (i, slot) in sub.slots.iter().enumerate() {
+            let id = VarId(i as u16);
+            match (slot, self.slots.get(i)) {
+                (Slot::Empty, _) | (Slot::Missing, Some(Slot::Missing)) => {}
+                (Slot::Value(new), Some(Slot::Value(old)))
+                    if new.start == old.start && new.end == old.end => {}
+                (Slot::Missing, _) => req.store(id, None),
+                (Slot::Value(new), _) => req.store(id, Some(new.of(&sub.arena))),
+            }
+        }
+        if req.arena.len() > ARENA {
+            req.compact_variables();
+        }
+    }
+
+    /// Ends it without sending anything.
+    pub async fn abandon(mut self) {
+        std::future::poll_fn(|cx| self.poll(cx)).await;
+        if let Some((mut sub, _)) = self.headed.take() {
+            if let Some(mut source) = sub.resp.source.take() {
+                source.drain(&mut sub).await;
+                source.abandon(&mut sub);
+            }
+            sub.body.end();
+            sub.modules.limit_conn.clear();
+        }
+    }
+}
+
+async fn serve(out: &mut Outlet, sub: &mut Request, what: &Include, bare: Option<u16>) -> Included {
+    let result = answer(out, sub, what, bare).await;
     let http = sub.http();
     if http.location(sub).settings.core.log_subrequest {
         access_log::log_request(sub);
@@ -462,8 +555,7 @@ async fn serve(out: &mut Outlet, sub: &mut Request, what: &Include) -> Included 
     result
 }
 
-async fn answer(out: &mut Outlet, sub: &mut Request, what: &Include) -> Included {
-    let bare = Box::pin(phases::included(sub, what.stub.is_some())).await;
+async fn answer(out: &mut Outlet, sub: &mut Request, what: &Include, bare: Option<u16>) -> Included {
     let before = out.taken;
     let mut failed = bare.is_some();
     if sub.drop_connection || sub.resp.status == 101 {

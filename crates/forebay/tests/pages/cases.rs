@@ -220,4 +220,9 @@ pub const CASES: &[&str] = &[
     r##"a<!--#ifx expr="1" -->b"##,
     r##"a<!--#set var="v" value="a
 b" --><!--#echo var="v" -->b"##,
+    r##"<!--#include virtual="/setv.html" -->[<!--#echo var="v" -->]"##,
+    r##"<!--#include virtual="/setv.html" wait="yes" -->[<!--#echo var="v" -->]"##,
+    r##"<!--#set var="v" value="1" --><!--#include virtual="/echov.html" --><!--#set var="v" value="2" --><!--#include virtual="/echov.html" -->"##,
+    r##"<!--#include virtual="/echov.html" wait="yes" --><!--#set var="v" value="2" --><!--#include virtual="/echov.html" -->"##,
+    r##"<!--#include virtual="/f.html" --><!--#include virtual="/nope" stub="x" -->b<!--#include virtual="/f.html" set="w" --><!--#echo var="w" -->"##,
 ];

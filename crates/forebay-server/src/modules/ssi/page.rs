@@ -3,12 +3,15 @@
 use super::parser::{Command, Event, Parser};
 use super::value::{self, Problem};
 use super::{Settings, shared};
-use crate::body::compose::{Broken, Include, Included, Outlet, include};
+use crate::body::compose::{Broken, Include, Included, Outlet, Started, include};
 use crate::pattern::fleeting::Matched;
 use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_http::uri::escape_html;
+use std::collections::VecDeque;
+use std::future::Future;
 use std::rc::Rc;
+use std::task::Poll;
 
 /// What is sent in the place of a command that fails.
 const ERROR: &[u8] = b"[an error occurred while processing the directive]";
@@ -17,7 +20,6 @@ const ERROR: &[u8] = b"[an error occurred while processing the directive]";
 const MAX_IFS: usize = 32;
 
 /// A page being sent.
-#[derive(Debug)]
 pub struct Page {
     parser: Parser,
     /// `encoding` of the last `echo` that named one.
@@ -30,6 +32,34 @@ pub struct Page {
     ifs: Vec<If>,
     /// Name and text of the block that is being taken down.
     block: Option<(Vec<u8>, Vec<u8>)>,
+    /// Includes that have been started, and what stands behind them; empty between pieces.
+    queue: VecDeque<Item>,
+}
+
+/// What is to be sent.
+enum Item {
+    Text(Vec<u8>),
+    Part(Box<Started>),
+}
+
+/// Most includes of a page that are on their way at a time.
+const AHEAD: usize = 16;
+
+/// Runs a future; the includes in a queue get on meanwhile.
+async fn beside<T>(queue: &mut VecDeque<Item>, work: impl Future<Output = T>) -> T {
+    let mut work = Box::pin(work);
+    std::future::poll_fn(|cx| {
+        for item in queue.iter_mut() {
+            if let Item::Part(p) = item {
+                let _ = p.poll(cx);
+            }
+        }
+        match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(done),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
 }
 
 /// How values are written.
@@ -90,6 +120,7 @@ impl Page {
             matched: Matched::default(),
             ifs: Vec::new(),
             block: None,
+            queue: VecDeque::new(),
         }
     }
 
@@ -98,6 +129,22 @@ impl Page {
     /// # Errors
     /// [`Broken`].
     pub async fn run(&mut self, out: &mut Outlet, req: &mut Request, piece: &[u8]) -> Result<(), Broken> {
+        let mut done = self.run_piece(out, req, piece).await;
+        if done.is_ok() {
+            done = self.settle(out, req, 0).await;
+        }
+        if done.is_err() {
+            // Nothing is cut off in the middle of what it is doing.
+            for item in std::mem::take(&mut self.queue) {
+                if let Item::Part(p) = item {
+                    p.abandon().await;
+                }
+            }
+        }
+        done
+    }
+
+    async fn run_piece(&mut self, out: &mut Outlet, req: &mut Request, piece: &[u8]) -> Result<(), Broken> {
         let mut rest = piece;
         while let Some(event) = self.parser.next(&mut rest) {
             match event {
@@ -108,6 +155,29 @@ impl Page {
                     Err(p) => self.fail(out, req, p).await?,
                 },
             }
+        }
+        Ok(())
+    }
+
+    /// Sends what is in the queue, until at most so many includes are left there.
+    async fn settle(&mut self, out: &mut Outlet, req: &mut Request, left: usize) -> Result<(), Broken> {
+        let parts = |queue: &VecDeque<Item>| queue.iter().filter(|i| matches!(i, Item::Part(_))).count();
+        while left == 0 && !self.queue.is_empty() || parts(&self.queue) > left {
+            match self.queue.pop_front() {
+                Some(Item::Text(t)) => beside(&mut self.queue, out.push(req, &t)).await?,
+                Some(Item::Part(p)) => beside(&mut self.queue, p.send(out, req)).await?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends bytes, or puts them behind what has to be sent before.
+    async fn put(&mut self, out: &mut Outlet, req: &mut Request, bytes: &[u8]) -> Result<(), Broken> {
+        match self.queue.back_mut() {
+            None => return out.push(req, bytes).await,
+            Some(Item::Text(t)) => t.extend_from_slice(bytes),
+            Some(Item::Part(_)) => self.queue.push_back(Item::Text(bytes.to_vec())),
         }
         Ok(())
     }
@@ -129,7 +199,7 @@ impl Page {
         if !self.active() {
             return Ok(());
         }
-        let Some((_, block)) = &mut self.block else { return out.push(req, text).await };
+        let Some((_, block)) = &mut self.block else { return self.put(out, req, text).await };
         if shared(req).borrow_mut().spend(text.len()) {
             block.extend_from_slice(text);
             return Ok(());
@@ -140,7 +210,8 @@ impl Page {
 
     async fn fail(&mut self, out: &mut Outlet, req: &mut Request, p: Problem) -> Result<(), Broken> {
         req.log(Level::Error, &format!("{} while sending response to client", p.0));
-        if self.silent { Ok(()) } else { out.push(req, &self.error).await }
+        let error = if self.silent { Vec::new() } else { self.error.clone() };
+        self.put(out, req, &error).await
     }
 
     async fn command(
@@ -191,7 +262,7 @@ impl Page {
             }
             b"echo" => {
                 let value = self.echo(req, p("var").unwrap_or_default(), p("default"), p("encoding"))?;
-                return Ok(out.push(req, &value).await);
+                return Ok(self.put(out, req, &value).await);
             }
             b"include" => return self.include(out, req, &p).await,
             _ => {}
@@ -308,7 +379,6 @@ impl Page {
         if variable.is_some() && stub.is_some() {
             return problem("\"set\" and \"stub\" cannot be used together in \"include\" SSI command");
         }
-        // Subrequests run one after the other, so there is nothing to wait for.
         if let Some(wait) = p("wait").filter(|w| !matches!(*w, b"yes" | b"no")) {
             return problem(format!("invalid value \"{}\" in the \"wait\" parameter", text(wait)));
         }
@@ -325,18 +395,35 @@ impl Page {
             set(req, name, b"")?;
         }
         let what = Include { uri, args, stub, keep: variable.is_some() };
-        // The format of dates is that of the page.
+        let waits = variable.is_some() || p("virtual").is_none() || p("wait") == Some(b"yes");
+        if !waits {
+            if let Err(broken) = self.settle(out, req, AHEAD - 1).await {
+                return Ok(Err(broken));
+            }
+            match Started::new(req, what) {
+                Some(part) => self.queue.push_back(Item::Part(Box::new(part))),
+                None => return Ok(self.refused(out, req).await),
+            }
+            return Ok(Ok(()));
+        }
+        if let Err(broken) = self.settle(out, req, 0).await {
+            return Ok(Err(broken));
+        }
         match include(out, req, what).await {
             Included::Broken => Ok(Err(Broken)),
-            // The log has it already.
-            Included::Refused if self.silent => Ok(Ok(())),
-            Included::Refused => Ok(out.push(req, &self.error).await),
+            Included::Refused => Ok(self.refused(out, req).await),
             Included::Done(None) => Ok(Ok(())),
             Included::Done(Some(value)) => {
                 set(req, variable.unwrap_or_default(), &value)?;
                 Ok(Ok(()))
             }
         }
+    }
+
+    /// There are too many includes; the log has it already.
+    async fn refused(&mut self, out: &mut Outlet, req: &mut Request) -> Result<(), Broken> {
+        let error = if self.silent { Vec::new() } else { self.error.clone() };
+        self.put(out, req, &error).await
     }
 }
 

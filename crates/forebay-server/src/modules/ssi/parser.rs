@@ -347,6 +347,30 @@ mod tests {
     }
 
     #[test]
+    fn pages_of_chance_are_read_alike_however_they_are_cut() {
+        const WORDS: &[&str] =
+            &["<", "!", "-", "#", "<!--#", "-->", "set", " ", "=", "\"", "'", "\\", "$v", "x", "\n"];
+        let mut seed = 1u64;
+        let mut chance = |n: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) as usize % n
+        };
+        let mut commands = 0;
+        for _ in 0..20_000 {
+            let page: String = (0..chance(30)).map(|_| WORDS[chance(WORDS.len())]).collect();
+            let whole = events(&page, page.len().max(1));
+            for n in [1, 2, 5] {
+                assert_eq!(events(&page, n), whole, "{page:?} in pieces of {n}");
+            }
+            for e in whole.iter().filter(|e| e.starts_with("<!--#")) {
+                assert_eq!(&events(e, 3), std::slice::from_ref(e), "{page:?}");
+                commands += 1;
+            }
+        }
+        assert!(commands > 1000, "{commands}");
+    }
+
+    #[test]
     fn what_is_written_is_read_again() {
         let text = r#"<!--#set var="a b" value="\$x \\ \" '" -->"#;
         let once = events(text, 3);
