@@ -1,6 +1,6 @@
 //! PUT, DELETE, MKCOL, COPY and MOVE.
 
-use crate::differential::{compare_with, open_up};
+use crate::differential::{compare_with, is_before, open_up, oracle};
 use crate::harness::{Server, Site, wait_for};
 use std::io::Write;
 use std::net::TcpStream;
@@ -125,8 +125,16 @@ fn files_are_managed_as_by_nginx() {
     ]
     .map(|(name, text)| (format!("dav/{name}"), text.to_owned()))
     .into();
-    let mut requests: Vec<String> =
-        REQUESTS.iter().map(|(line, n, fields)| request(line, *n, fields)).collect();
+    let Some(nginx) = oracle() else { return };
+    let old = is_before(&nginx, 31);
+    // What older ones do not notice: two names of one file.
+    let same = ["COPY /f /f", "COPY /dir/ /dir/sub/in/", "MOVE /f10 /f10", "COPY /ref11 /ref13"];
+    let is_same = |line: &str, fields: &[&str]| {
+        let to = fields.first().and_then(|f| f.strip_prefix("Destination: ")).unwrap_or_default();
+        same.contains(&format!("{line} {to}").as_str())
+    };
+    let asked = REQUESTS.iter().filter(|(line, _, fields)| !(old && is_same(line, fields)));
+    let mut requests: Vec<String> = asked.map(|(line, n, fields)| request(line, *n, fields)).collect();
     // What has become of it all.
     for uri in [
         "/a",

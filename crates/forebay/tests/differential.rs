@@ -54,7 +54,7 @@ pub fn oracle() -> Option<String> {
 }
 
 /// Whether an nginx is older than 1.`minor`.
-fn is_before(nginx: &str, minor: u32) -> bool {
+pub fn is_before(nginx: &str, minor: u32) -> bool {
     let said = Command::new(nginx).arg("-v").output().expect("nginx -v");
     let text = String::from_utf8_lossy(&said.stderr).into_owned();
     let version = text.split_once("nginx/1.").expect("a version").1;

@@ -192,11 +192,10 @@ fn includes_are_fetched_at_the_same_time() {
     let up = origin::start(move |mut asked| {
         let n = asked.target().trim_start_matches("/up/").to_owned();
         match n.as_str() {
-            "1" => arrived
-                .lock()
-                .expect("lock")
-                .recv_timeout(std::time::Duration::from_secs(10))
-                .expect("the third"),
+            "1" => {
+                let wait = std::time::Duration::from_secs(10);
+                arrived.lock().expect("lock").recv_timeout(wait).expect("the third");
+            }
             "3" => here.lock().expect("lock").send(()).expect("sent"),
             _ => {}
         }
