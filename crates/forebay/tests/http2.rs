@@ -370,6 +370,37 @@ fn head(stream: u32, flags: u8) -> Vec<u8> {
     one(kind::HEADERS, flags, stream, &block)
 }
 
+/// A client whose request is answered before it is complete is told to stop (RFC 9113, section 8.1): at once where it
+/// has announced content, otherwise when it sends some.
+#[test]
+fn requests_that_are_answered_early_are_stopped() {
+    let server = serve("", "");
+    let mut c = Client::new(&server);
+    let reset = |c: &mut Client, stream: u32| loop {
+        let f = c.next().expect("a frame");
+        if f.kind == kind::RST_STREAM && f.stream == stream {
+            return f.code();
+        }
+    };
+    let early = |c: &mut Client, stream: u32, more: &[(&str, &str)]| {
+        c.request(stream, "/small", more, false);
+        let a = c.answer(stream);
+        assert!(a.ended && a.reset.is_none(), "{stream}");
+    };
+    early(&mut c, 1, &[("content-length", "5")]);
+    assert_eq!(reset(&mut c, 1), Code::NoError as u32);
+    early(&mut c, 3, &[]);
+    c.frame(kind::DATA, 0, 3, b"abc");
+    assert_eq!(reset(&mut c, 3), Code::NoError as u32);
+    // It still has to keep the rules.
+    early(&mut c, 5, &[]);
+    c.frame(kind::WINDOW_UPDATE, 0, 5, &0x7fff_ffffu32.to_be_bytes());
+    assert_eq!(reset(&mut c, 5), Code::FlowControlError as u32);
+    early(&mut c, 7, &[]);
+    c.frame(kind::DATA, flag::END_STREAM, 7, b"abc");
+    early(&mut c, 9, &[]);
+}
+
 #[test]
 fn floods_end_in_enhance_your_calm() {
     let calm = Some(Code::EnhanceYourCalm as u32);

@@ -189,6 +189,10 @@ impl Session {
             };
             // Answered before it was complete: what comes is ignored, but not if it breaks the rules.
             let n = (end - start) as u64;
+            if std::mem::take(&mut e.untold) && !end_stream {
+                frame::push_reset(&mut s.out, h.stream, Code::NoError);
+                return Ok(());
+            }
             let Some(left) = e.promised else { return Ok(()) };
             e.promised = Some(left.saturating_sub(n));
             if n > left || (end_stream && n < left) {
@@ -307,7 +311,7 @@ impl Session {
         let previous = std::mem::replace(&mut s.last, p.stream);
         if s.leaving || s.client_leaves {
             request::skip(&mut s.decoder, block, cx.scratch)?;
-            s.remember(Ended { id: p.stream, by_us: true, promised: None, window: 0 });
+            s.remember(Ended { id: p.stream, by_us: true, promised: None, window: 0, untold: false });
             return Ok(());
         }
         if p.circular {
@@ -317,7 +321,7 @@ impl Session {
         }
         if s.streams.len() >= self.settings.max_streams {
             request::skip(&mut s.decoder, block, cx.scratch)?;
-            s.remember(Ended { id: p.stream, by_us: true, promised: None, window: 0 });
+            s.remember(Ended { id: p.stream, by_us: true, promised: None, window: 0, untold: false });
             frame::push_reset(&mut s.out, p.stream, Code::RefusedStream);
             return calm(s.budget.reset());
         }

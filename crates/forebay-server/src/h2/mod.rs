@@ -58,6 +58,9 @@ struct Ended {
     promised: Option<u64>,
     /// What the client let us send.
     window: i64,
+    /// It was answered before its request was complete, and the client has not been told to stop: it has sent no
+    /// content so far.
+    untold: bool,
 }
 
 /// A field block that is not complete.
@@ -232,7 +235,7 @@ impl State {
         if let Ok(at) = self.streams.binary_search_by_key(&id, |s| s.id) {
             let stream = self.streams.remove(at);
             let (promised, window) = (stream.promised.get(), stream.send_window.get());
-            self.remember(Ended { id, by_us, promised, window });
+            self.remember(Ended { id, by_us, promised, window, untold: false });
         }
         if !self.waiting.is_empty() {
             self.waiting.retain(|s| s.id != id);

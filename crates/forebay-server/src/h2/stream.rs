@@ -295,11 +295,22 @@ impl Stream {
         }
         let open = !self.ended.get();
         let malformed = self.wrong_length.get() || self.refusal.get().is_some_and(|r| r.malformed);
-        if open || malformed {
+        // Nothing says that content will come: who sends some after all is told then.
+        let untold = !malformed
+            && self.promised.get().is_none()
+            && !self.widened.get()
+            && self.recv_window.get() == i64::from(self.session.settings.window);
+        if malformed || open && !untold {
             let code = if malformed { Code::ProtocolError } else { Code::NoError };
             frame::push_reset(&mut s.out, self.id, code);
         }
         s.remove(self.id, open || malformed);
+        if open
+            && untold
+            && let Some(e) = s.ended.back_mut()
+        {
+            e.untold = true;
+        }
         if !malformed {
             s.budget.finished();
         } else if let Err(what) = s.budget.reset() {
