@@ -4,6 +4,7 @@ use crate::harness::PROGRAM;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Answers 200 with five bytes, and 404 below `/missing`.
 fn server(bind: &str) -> SocketAddr {
@@ -57,6 +58,47 @@ fn words(text: &str) -> Vec<String> {
         .map(|line| line.split_whitespace().map(word).collect::<Vec<_>>().join(" "))
         .filter(|line| !line.is_empty())
         .collect()
+}
+
+/// Answers at once, but for one second of every ten, five seconds after the start.
+fn stalling() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("address");
+    let start = Instant::now();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut buf = [0; 4096];
+                while stream.read(&mut buf).is_ok_and(|n| n > 0) {
+                    let at = start.elapsed().as_millis() as u64 % 10_000;
+                    if (5_000..6_000).contains(&at) {
+                        std::thread::sleep(Duration::from_millis(6_000 - at));
+                    }
+                    if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    addr
+}
+
+/// Coordinated omission: a closed loop sends nothing while the server stops, so that of the stop nothing is left in its
+/// p99. (wrk 4 adds what it thinks it has missed, so it cannot stand for closed loops here.)
+#[test]
+fn a_stop_of_the_server_is_seen_by_an_open_loop_only() {
+    let url = format!("http://{}/", stalling());
+    let p99 = |args: &[&str]| {
+        let fixed = ["-q", "-d", "9s", "-w", "0s", "--json", "-", url.as_str()];
+        let (code, text, errors) = bench(&[args, &fixed].concat());
+        assert_eq!(code, 0, "{errors} {text}");
+        let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        report["latency_us"]["p99"].as_f64().expect("p99") / 1e3
+    };
+    // One after the other, so that they do not share a CPU; each meets one stop.
+    let (closed, open) = (p99(&["-c", "4"]), p99(&["-c", "8", "-r", "200"]));
+    assert!(closed < 200.0 && (500.0..1500.0).contains(&open), "{closed} {open}");
 }
 
 #[test]

@@ -82,6 +82,8 @@ pub struct Conn {
     /// Place in the origin's order.
     pub position: usize,
     pub in_free: bool,
+    /// It comes from the list of free ones.
+    pub waited: bool,
     /// When the newest request left and when its answer began, ns; kept for [`crate::load::Load::split`] only.
     pub left_at: u64,
     /// See `left_at`; 0: it has not begun.
@@ -117,6 +119,7 @@ impl Conn {
             tls: None,
             position,
             in_free: false,
+            waited: false,
             left_at: 0,
             came_at: 0,
             gate: 0,

@@ -363,6 +363,7 @@ impl<'a> Worker<'a> {
                 let Some(slot) = self.free.pop_front() else { break };
                 if let Some(conn) = self.conns.get_mut(slot as usize) {
                     conn.in_free = false;
+                    conn.waited = true;
                 }
                 self.fill(slot);
             }
@@ -540,6 +541,10 @@ impl<'a> Worker<'a> {
         let open = conn.phase == Phase::Open;
         if !open && (conn.phase != Phase::Closed || conn.first.is_some()) {
             return;
+        }
+        if !std::mem::take(&mut conn.waited) && open && !conn.in_free {
+            // An answer has come just now: until then there was no room, and nobody here was late.
+            conn.since = ctx.now;
         }
         if ctx.think > 0 && ctx.schedule.is_none() && conn.gate > ctx.now {
             timers.push(Reverse((conn.gate, slot)));
