@@ -208,7 +208,7 @@ rule_table! { Check;
         }
     },
     "default-repeated" NoEffect "a directive that repeats the default"
-    "tcp_nodelay (20), postpone_output (28), client_header_buffer_size (29), large_client_header_buffers (30), ssl_protocols (72), ssl_prefer_server_ciphers (73), accept_mutex (15), and since 1.29.7 HTTP/1.1 with keep-alive to upstreams (45)."
+    "tcp_nodelay (20), postpone_output (28), client_header_buffer_size (29), large_client_header_buffers (30), ssl_protocols (72), ssl_prefer_server_ciphers off (73; without the line Forebay takes the cheapest suite that the client has), accept_mutex (15), and since 1.29.7 HTTP/1.1 with keep-alive to upstreams (45)."
     "Remove it."
     |s, _, found| {
         defaults(s, found, &[

@@ -1,6 +1,6 @@
 //! Rules for what a running server tells.
 
-use super::live::{MESSAGES, Running};
+use super::live::Running;
 use super::rule_table;
 
 /// Looks for one thing; tells what is wrong.
@@ -18,35 +18,35 @@ rule_table! { Check;
     "log-connections" Harm "connections were refused for want of worker_connections"
     "The running server wrote so: clients were cut off (8, 9)."
     "Raise worker_connections, and worker_rlimit_nofile with it."
-    |r, found| logged(r, MESSAGES[0], found),
+    |r, found| logged(r, "worker_connections are not enough", found),
     "log-descriptors" Harm "the running server ran out of descriptors"
     "Accepting fails then, and so does opening files: accepted clients get 500 (12)."
     "worker_rlimit_nofile, or LimitNOFILE of the unit."
-    |r, found| logged(r, MESSAGES[1], found),
+    |r, found| logged(r, "Too many open files", found),
     "log-request-files" Advice "request bodies went to temporary files"
     "They were larger than client_body_buffer_size (32)."
     "Raise client_body_buffer_size to the usual size of uploads, if memory allows."
-    |r, found| logged(r, MESSAGES[2], found),
+    |r, found| logged(r, "a client request body is buffered to a temporary file", found),
     "log-response-files" Warning "responses went to temporary files"
     "They outgrew all proxy_buffers while the client was slower than the upstream (37)."
     "Larger proxy_buffers, or proxy_max_temp_file_size 0; so that the upstream waits instead."
-    |r, found| logged(r, MESSAGES[3], found),
+    |r, found| logged(r, "an upstream response is buffered to a temporary file", found),
     "log-ports" Harm "no local port was left for an upstream"
     "Each connection to the same upstream needs one, and keeps it for a minute after its end (85, 88)."
     "keepalive in the upstream block; several addresses of it."
-    |r, found| logged(r, MESSAGES[4], found),
+    |r, found| logged(r, "Cannot assign requested address", found),
     "log-stapling" NoEffect "stapling is on and ignored"
     "The certificate names no responder (77)."
     "Remove ssl_stapling."
-    |r, found| logged(r, MESSAGES[5], found),
+    |r, found| logged(r, "\"ssl_stapling\" ignored", found),
     "log-no-upstream" Harm "all servers of an upstream were taken for failed"
     "Clients got 502 meanwhile."
     "Look at max_fails and fail_timeout, and at the upstream itself."
-    |r, found| logged(r, MESSAGES[6], found),
+    |r, found| logged(r, "no live upstreams", found),
     "log-upstream-slow" Warning "an upstream did not answer in time"
     "Clients got 504."
     "The upstream, or proxy_read_timeout where it needs longer by its nature."
-    |r, found| logged(r, MESSAGES[7], found),
+    |r, found| logged(r, "upstream timed out", found),
     "descriptors-used" Warning "the running server is near its limit of descriptors"
     "Read from /proc for each of its processes; the limit of the master says nothing about the workers (92)."
     "worker_rlimit_nofile, or LimitNOFILE of the unit."

@@ -242,16 +242,19 @@ fn ids_are_unique_and_in_the_manual() {
 
 #[test]
 fn a_running_server_is_heard() {
+    let log = "worker_connections are not enough\nToo many open files\nno live upstreams\nupstream timed out\n\
+               a client request body is buffered to a temporary file\n\"ssl_stapling\" ignored\n\
+               an upstream response is buffered to a temporary file\nCannot assign requested address\n";
     let sick = live::Running {
         pid: 1,
         descriptors: vec![(10, 1024), (900, 1024)],
-        log: Some(("/e.log".into(), vec![2; live::MESSAGES.len()])),
+        log: Some(("/e.log".into(), log.to_owned())),
         accepted: Some((10, 7)),
     };
     let well = live::Running {
         pid: 1,
         descriptors: vec![(10, 1024)],
-        log: Some(("/e.log".into(), vec![0; live::MESSAGES.len()])),
+        log: Some(("/e.log".into(), "all is well\n".to_owned())),
         accepted: Some((10, 10)),
     };
     let found = |r: live::Running| fired(&http(""), &Host { running: Some(r), ..machine() });
