@@ -82,9 +82,9 @@ impl LargeBuffers {
     /// Capacity of those that are kept, bytes.
     const CAPACITY: std::ops::RangeInclusive<usize> = 64 * 1024..=256 * 1024;
 
-    /// A buffer, empty.
+    /// A buffer, empty, of a size that [`LargeBuffers::give`] keeps.
     pub fn take(&self) -> Vec<u8> {
-        self.0.borrow_mut().pop().unwrap_or_default()
+        self.0.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(*Self::CAPACITY.start()))
     }
 
     /// Gives it back.

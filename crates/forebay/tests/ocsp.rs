@@ -5,7 +5,7 @@ use crate::harness::{PROGRAM, Server, Site, free_port, wait_for};
 use forebay_server::tls::ocsp::message::{self, Signers, State, Subject};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -135,21 +135,8 @@ fn site(authority: &Authority, servers: &str) -> Site {
     site
 }
 
-const GET: &str = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
-
 fn s_client(server: &Server, port: usize, args: &str) -> String {
-    let mut child = Command::new("openssl")
-        .args(["s_client", "-connect", &server.addr(port).to_string(), "-ign_eof"])
-        .args(args.split_whitespace())
-        .current_dir(server.site.dir())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("openssl");
-    let _ = std::io::Write::write_all(&mut child.stdin.take().expect("stdin"), GET.as_bytes());
-    let done = child.wait_with_output().expect("end");
-    [done.stdout, done.stderr].iter().map(|b| String::from_utf8_lossy(b).into_owned()).collect()
+    crate::tls::s_client(server, port, args, crate::tls::GET)
 }
 
 #[test]

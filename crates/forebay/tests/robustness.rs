@@ -233,3 +233,26 @@ fn a_graceful_end_says_close() {
     assert!(text.starts_with("HTTP/1.1 200 OK") && text.contains("\r\nConnection: close\r\n"), "{text:.300}");
     assert_eq!(server.wait_end(), Some(0));
 }
+
+/// A variable of a field that the configuration sets is logged as it was set, and the field elsewhere.
+#[test]
+fn fields_are_logged_unless_they_were_set() {
+    let server = Server::start_on(Site::new(
+        "worker_processes 1; error_log logs/error.log info; events {} http { log_format t '$uri $http_referer \
+         \"$http_user_agent\"'; access_log logs/access.log t; server { listen 127.0.0.1:%PORT0%; \
+         location /set { set $http_referer mine; return 204; } location / { return 204; } } }",
+    ));
+    for path in ["/plain", "/set"] {
+        let mut stream = connect(&server);
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: h\r\nReferer: theirs\r\nUser-Agent: a\"b\r\nConnection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).expect("open");
+        assert_eq!(answer(&mut stream), "HTTP/1.1 204 No Content");
+    }
+    let log = wait_for("the lines", || {
+        let log = server.site.read("logs/access.log");
+        (log.lines().count() == 2).then_some(log)
+    });
+    assert_eq!(log, "/plain theirs \"a\\x22b\"\n/set mine \"a\\x22b\"\n");
+}

@@ -32,7 +32,7 @@ fn site(servers: &str) -> Site {
 }
 
 /// Sends a request by `openssl s_client`; gives what it prints, the answer included.
-fn s_client(server: &Server, port: usize, args: &str, request: &str) -> String {
+pub fn s_client(server: &Server, port: usize, args: &str, request: &str) -> String {
     let mut child = Command::new("openssl")
         .args(["s_client", "-connect", &server.addr(port).to_string(), "-ign_eof"])
         .args(args.split_whitespace())
@@ -48,7 +48,7 @@ fn s_client(server: &Server, port: usize, args: &str, request: &str) -> String {
     [done.stdout, done.stderr].iter().map(|b| String::from_utf8_lossy(b).into_owned()).collect()
 }
 
-const GET: &str = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+pub const GET: &str = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
 
 /// Without `ssl_prefer_server_ciphers` the cheapest suite is taken that the client has, unless the client shows
 /// that AES is slow for it.

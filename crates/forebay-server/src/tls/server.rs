@@ -540,17 +540,11 @@ fn config(
 impl ServerTls {
     /// The configuration for a client that offers these suites.
     pub fn config_for(&self, offered: &[u16], http2: bool) -> &Arc<ServerConfig> {
-        match &self.slow_aes {
-            Some([h1, h2]) if ciphers::begins_with_chacha(offered) => {
-                if http2 {
-                    h2
-                } else {
-                    h1
-                }
-            }
-            _ if http2 => &self.config_h2,
-            _ => &self.config,
-        }
+        let (h1, h2) = match &self.slow_aes {
+            Some([h1, h2]) if ciphers::begins_with_chacha(offered) => (h1, h2),
+            _ => (&self.config, &self.config_h2),
+        };
+        if http2 { h2 } else { h1 }
     }
 
     /// Whether certificates of clients are judged here as there.

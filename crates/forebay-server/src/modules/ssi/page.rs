@@ -11,7 +11,6 @@ use forebay_http::uri::escape_html;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::rc::Rc;
-use std::task::Poll;
 
 /// What is sent in the place of a command that fails.
 const ERROR: &[u8] = b"[an error occurred while processing the directive]";
@@ -54,10 +53,7 @@ async fn beside<T>(queue: &mut VecDeque<Item>, work: impl Future<Output = T>) ->
                 let _ = p.poll(cx);
             }
         }
-        match work.as_mut().poll(cx) {
-            Poll::Ready(done) => Poll::Ready(done),
-            Poll::Pending => Poll::Pending,
-        }
+        work.as_mut().poll(cx)
     })
     .await
 }
@@ -210,6 +206,11 @@ impl Page {
 
     async fn fail(&mut self, out: &mut Outlet, req: &mut Request, p: Problem) -> Result<(), Broken> {
         req.log(Level::Error, &format!("{} while sending response to client", p.0));
+        self.put_error(out, req).await
+    }
+
+    /// The error message of the page, unless it is to be silent.
+    async fn put_error(&mut self, out: &mut Outlet, req: &mut Request) -> Result<(), Broken> {
         let error = if self.silent { Vec::new() } else { self.error.clone() };
         self.put(out, req, &error).await
     }
@@ -402,7 +403,7 @@ impl Page {
             }
             match Started::new(req, what) {
                 Some(part) => self.queue.push_back(Item::Part(Box::new(part))),
-                None => return Ok(self.refused(out, req).await),
+                None => return Ok(self.put_error(out, req).await),
             }
             return Ok(Ok(()));
         }
@@ -411,19 +412,14 @@ impl Page {
         }
         match include(out, req, what).await {
             Included::Broken => Ok(Err(Broken)),
-            Included::Refused => Ok(self.refused(out, req).await),
+            // The log has it already.
+            Included::Refused => Ok(self.put_error(out, req).await),
             Included::Done(None) => Ok(Ok(())),
             Included::Done(Some(value)) => {
                 set(req, variable.unwrap_or_default(), &value)?;
                 Ok(Ok(()))
             }
         }
-    }
-
-    /// There are too many includes; the log has it already.
-    async fn refused(&mut self, out: &mut Outlet, req: &mut Request) -> Result<(), Broken> {
-        let error = if self.silent { Vec::new() } else { self.error.clone() };
-        self.put(out, req, &error).await
     }
 }
 
