@@ -21,6 +21,8 @@ pub struct Host {
     pub wanted: BTreeMap<String, (String, String)>,
     /// Counters of TcpExt.
     pub counters: BTreeMap<String, u64>,
+    /// File systems that the configuration uses.
+    pub disks: super::disk::Disks,
     /// The server that runs with the configuration.
     pub running: Option<super::live::Running>,
 }
@@ -89,6 +91,7 @@ impl Host {
             self.descriptors.1,
             if Path::new("/proc/net/tls_stat").exists() { "loaded" } else { "not loaded" },
         );
+        out.push_str(&self.disks.text());
         if let Some(r) = &self.running {
             out.push_str(&format!("running server: pid {}, {} processes", r.pid, r.descriptors.len()));
             if let Some((log, _)) = &r.log {

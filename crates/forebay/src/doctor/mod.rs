@@ -1,9 +1,11 @@
 //! `forebay doctor`: what in a configuration and on the host is wrong, stale, harmful or without effect, why, and what to
 //! write instead. It reads and changes nothing. A rule is one entry of a table: [`conf_rules::RULES`] look at the
 //! configuration, [`safety_rules::RULES`] at its safety, [`host_rules::RULES`] at the kernel's settings and the machine,
-//! [`live_rules::RULES`] at the server that runs with it.
+//! [`disk_rules::RULES`] at the file systems in use, [`live_rules::RULES`] at the server that runs with it.
 
 mod conf_rules;
+mod disk;
+mod disk_rules;
 mod host;
 mod host_rules;
 mod live;
@@ -95,7 +97,12 @@ fn for_configuration() -> impl Iterator<Item = &'static (Rule, conf_rules::Check
 /// All rules, those for the configuration first.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
     let host = host_rules::SETTINGS.iter().map(|(r, _)| r).chain(host_rules::RULES.iter().map(|(r, _)| r));
-    for_configuration().map(|(r, _)| r).chain(host).chain(live_rules::RULES.iter().map(|(r, _)| r))
+    let disk = disk_rules::RULES.iter().map(|(r, _)| r);
+    for_configuration()
+        .map(|(r, _)| r)
+        .chain(host)
+        .chain(disk)
+        .chain(live_rules::RULES.iter().map(|(r, _)| r))
 }
 
 /// Looks at a configuration and a host.
@@ -103,6 +110,11 @@ pub fn examine(scene: &Scene<'_>, host: &Host) -> Vec<Finding> {
     let mut found = Vec::new();
     for (rule, check) in for_configuration() {
         check(scene, host, &mut |span, message| found.push(Finding { rule, message, span: Some(span) }));
+    }
+    for (rule, check) in disk_rules::RULES {
+        check(scene, &host.disks, &mut |span, message| {
+            found.push(Finding { rule, message, span: Some(span) });
+        });
     }
     let mut plain = |rule: &'static Rule, message: String| found.push(Finding { rule, message, span: None });
     for (rule, text) in host_rules::SETTINGS {
@@ -152,6 +164,7 @@ pub fn main(args: DoctorArgs) -> u8 {
     let scene = Scene::new(&parsed.tree);
     let mut host = if args.no_host { Host::default() } else { Host::detect() };
     if !args.no_host {
+        host.disks = disk::Disks::find(&scene, &environment.prefix);
         host.running = live::Running::find(&scene, &environment.prefix);
     }
     for file in &args.sysctl {

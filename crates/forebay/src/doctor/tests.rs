@@ -1,3 +1,4 @@
+use super::disk::{Disks, Mount, Place, Use};
 use super::*;
 use std::path::Path;
 
@@ -238,6 +239,52 @@ fn ids_are_unique_and_in_the_manual() {
     assert_eq!(sorted.len(), ids.len());
     let manual = include_str!("../../../../docs/doctor.md");
     assert_eq!(manual, output::manual(), "run: forebay doctor --explain all > docs/doctor.md");
+}
+
+#[test]
+fn disks_are_looked_at() {
+    let conf = "http { proxy_temp_path /t; proxy_cache_path /c keys_zone=a:1m max_size=20g; root /r; }";
+    let mut files = Files::recorded([("/n.conf", conf)]);
+    let parsed = forebay_conf::parse::parse(Path::new("/n.conf"), "", Path::new("/"), &mut files);
+    let scene = Scene::new(&parsed.tree);
+    let node = |name: &str| scene.all(name).next().expect("there");
+    let mount = |kind: &str, options: &str| Mount {
+        point: format!("/{kind}").into(),
+        kind: kind.to_owned(),
+        options: options.split(',').map(str::to_owned).collect(),
+        bytes: (8 << 30, 16 << 30),
+        inodes: (1000, 2000),
+        rotational: false,
+    };
+    let place = |name: &str, used: Use, mount: usize| Place { node: node(name), used, mount };
+    let fired = |disks: Disks| {
+        let found = examine(&scene, &Host { disks, ..machine() });
+        let of = |r: &Rule| disk_rules::RULES.iter().any(|(d, _)| d.id == r.id);
+        let mut ids: Vec<_> = found.iter().filter(|f| of(f.rule)).map(|f| f.rule.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    };
+    let cache = |m: usize| place("proxy_cache_path", Use::Cache, m);
+    let (temp, files) = (place("proxy_temp_path", Use::Temp, 1), place("root", Use::Files, 2));
+    let well = Mount { bytes: (30 << 30, 40 << 30), ..mount("ext4", "rw,relatime") };
+    let good = Disks {
+        mounts: vec![well],
+        places: vec![cache(0), Place { mount: 0, ..temp.clone() }, Place { mount: 0, ..files.clone() }],
+    };
+    assert!(fired(good).is_empty());
+    let bad = Disks {
+        mounts: vec![
+            Mount { bytes: (100 << 20, 16 << 30), ..mount("tmpfs", "ro") },
+            Mount { inodes: (1, 1000), ..mount("xfs", "rw") },
+            Mount { rotational: true, ..mount("ext4", "rw") },
+            mount("nfs4", "rw"),
+        ],
+        places: vec![cache(0), temp, files.clone(), Place { mount: 3, ..files }],
+    };
+    let mut all: Vec<_> = disk_rules::RULES.iter().map(|(r, _)| r.id).collect();
+    all.sort_unstable();
+    assert_eq!(fired(bad), all);
 }
 
 #[test]
