@@ -17,7 +17,8 @@ const USAGE: &str = "Usage: forebay bench wrk <options> <url>
     -d, --duration    <T>  Duration of test
     -t, --threads     <N>  Number of threads to use
     -H, --header      <H>  Add header to request
-        --latency          Print latency statistics
+    -L, --latency          Print latency statistics
+    -U, --u_latency        Print uncorrected latency statistics (wrk2)
         --timeout     <T>  Socket/request timeout
     -R, --rate        <T>  work rate (throughput) in requests/sec (wrk2)
     -v, --version          Print version details
@@ -34,6 +35,7 @@ pub struct Options {
     duration: Duration,
     timeout: Duration,
     latency: bool,
+    uncorrected: bool,
     rate: Option<f64>,
     fields: Vec<(String, String)>,
     url: String,
@@ -52,6 +54,7 @@ pub fn parse(args: &[String]) -> Result<Option<Options>, Error> {
         duration: Duration::from_secs(10),
         timeout: Duration::from_secs(2),
         latency: false,
+        uncorrected: false,
         rate: None,
         fields: Vec::new(),
         url: String::new(),
@@ -89,6 +92,12 @@ pub fn parse(args: &[String]) -> Result<Option<Options>, Error> {
                 o.latency = true;
                 continue;
             }
+            "--u_latency" | "-U" => {
+                (o.latency, o.uncorrected) = (true, true);
+                continue;
+            }
+            // Requests of wrk2's scripts that leave together; there are no scripts here.
+            "--batch_latency" | "-B" => continue,
             "--i-own-this-target" => {
                 o.own = true;
                 continue;
@@ -226,6 +235,18 @@ fn metric(n: f64) -> String {
     }
 }
 
+/// A distribution as wrk2 prints it.
+fn wrk2_distribution(out: &mut String, what: &str, h: &crate::histogram::Histogram) {
+    let _ = writeln!(out, "  Latency Distribution (HdrHistogram - {what})");
+    for percent in [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999, 100.0] {
+        let value = time(h.quantile(percent / 100.0) as f64 / 1e3);
+        let _ = writeln!(out, "{:>8} {value:>9}", format!("{percent:.3}%"));
+    }
+    let _ = writeln!(out, "\n  Detailed Percentile spectrum:");
+    out.push_str(&crate::output::text::hgrm_wrk2(h));
+    let _ = writeln!(out, "----------------------------------------------------------");
+}
+
 /// The lines after the first two.
 pub fn render(o: &Options, report: &Report) -> String {
     let mut out = String::new();
@@ -265,29 +286,14 @@ pub fn render(o: &Options, report: &Report) -> String {
         metric(rate_max)
     );
     if o.latency {
-        let spectrum = o.rate.is_some();
-        let _ = writeln!(
-            out,
-            "  Latency Distribution{}",
-            if spectrum { " (HdrHistogram - Recorded Latency)" } else { "" }
-        );
-        if spectrum {
-            for (q, name) in [
-                (0.5, "50.000%"),
-                (0.75, "75.000%"),
-                (0.9, "90.000%"),
-                (0.99, "99.000%"),
-                (0.999, "99.900%"),
-                (0.9999, "99.990%"),
-                (0.99999, "99.999%"),
-                (1.0, "100.000%"),
-            ] {
-                let _ = writeln!(out, "{name:>8} {:>9}", time(h.quantile(q) as f64 / 1e3));
+        if o.rate.is_some() {
+            wrk2_distribution(&mut out, "Recorded Latency", h);
+            if o.uncorrected {
+                let what = "Uncorrected Latency (measured without taking delayed starts into account)";
+                wrk2_distribution(&mut out, what, &record.uncorrected);
             }
-            let _ = writeln!(out, "\n  Detailed Percentile spectrum:");
-            out.push_str(&crate::output::text::hgrm(h));
-            let _ = writeln!(out, "----------------------------------------------------------");
         } else {
+            let _ = writeln!(out, "  Latency Distribution");
             for q in [0.5, 0.75, 0.9, 0.99] {
                 let _ = writeln!(out, "{:>7.0}% {:>9}", q * 100.0, time(h.quantile(q) as f64 / 1e3));
             }

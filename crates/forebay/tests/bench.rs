@@ -127,6 +127,35 @@ fn wrk_lines_are_those_of_wrk() {
     assert_eq!(bench(&["wrk", "-s", "x.lua", "http://127.0.0.1/"]).0, 1);
 }
 
+/// With a rate, the two distributions of wrk2, in its columns (it is in no distribution's packages, so its own output
+/// cannot be had here).
+#[test]
+fn a_rate_prints_what_wrk2_prints() {
+    let url = format!("http://{}/", server("127.0.0.1:0"));
+    let (code, text, errors) = bench(&["wrk", "-t1", "-c2", "-d1s", "-R", "200", "-U", &url]);
+    assert_eq!(code, 0, "{errors}");
+    let heads: Vec<&str> = text.lines().filter(|l| l.contains("HdrHistogram")).collect();
+    assert_eq!(
+        heads,
+        [
+            "  Latency Distribution (HdrHistogram - Recorded Latency)",
+            "  Latency Distribution (HdrHistogram - Uncorrected Latency (measured without taking delayed starts into \
+             account))"
+        ]
+    );
+    let ranks = ["50.000%", "75.000%", "90.000%", "99.000%", "99.900%", "99.990%", "99.999%", "100.000%"];
+    for rank in ranks {
+        let lines: Vec<&str> = text.lines().filter(|l| l.trim_start().starts_with(rank)).collect();
+        assert!(lines.len() == 2 && lines.iter().all(|l| l.len() == 18), "{rank}: {lines:?}");
+    }
+    let table =
+        text.lines().skip_while(|l| !l.starts_with("       Value   Percentile   TotalCount 1/")).skip(2);
+    let rows: Vec<&str> = table.take_while(|l| !l.starts_with('#')).collect();
+    assert!(rows.len() > 5 && rows.iter().all(|l| l.len() == 51), "{rows:?}");
+    let last: Vec<&str> = rows.last().expect("a row").split_whitespace().skip(1).collect();
+    assert_eq!(last, ["1.000000", "200", "inf"]);
+}
+
 #[test]
 fn ab_lines_are_those_of_ab() {
     let addr = server("127.0.0.1:0");

@@ -129,7 +129,22 @@ fn latencies(out: &mut String, report: &Report) {
 
 /// The distribution as HdrHistogram's tools read it, in milliseconds.
 pub fn hgrm(h: &Histogram) -> String {
-    let mut out = String::from("       Value     Percentile TotalCount 1/(1-Percentile)\n\n");
+    let head = "       Value     Percentile TotalCount 1/(1-Percentile)";
+    spectrum(h, head, |value, reached, count, last| {
+        format!("{value:12.3} {reached:14.12} {count:10} {last:>14}")
+    })
+}
+
+/// The same in the columns of wrk2.
+pub fn hgrm_wrk2(h: &Histogram) -> String {
+    let head = "       Value   Percentile   TotalCount 1/(1-Percentile)";
+    spectrum(h, head, |value, reached, count, last| {
+        format!("{value:12.3} {reached:12.6} {count:12} {last:>12}")
+    })
+}
+
+fn spectrum(h: &Histogram, head: &str, line: fn(f64, f64, u64, String) -> String) -> String {
+    let mut out = format!("{head}\n\n");
     let ms = |n: u64| n as f64 / 1e6;
     let mut q = 0.0f64;
     let mut half = 1.0f64;
@@ -142,14 +157,8 @@ pub fn hgrm(h: &Histogram) -> String {
             if count >= h.len() {
                 break;
             }
-            let _ = writeln!(
-                out,
-                "{:12.3} {:14.12} {:10} {:14.2}",
-                ms(value),
-                reached.min(q.max(0.0)),
-                count,
-                1.0 / (1.0 - q)
-            );
+            let text = line(ms(value), reached.min(q.max(0.0)), count, format!("{:.2}", 1.0 / (1.0 - q)));
+            let _ = writeln!(out, "{text}");
             last = count;
         }
         // Five steps for each halving of what is left.
@@ -161,7 +170,7 @@ pub fn hgrm(h: &Histogram) -> String {
             break;
         }
     }
-    let _ = writeln!(out, "{:12.3} {:14.12} {:10} {:>14}", ms(h.max()), 1.0, h.len(), "inf");
+    let _ = writeln!(out, "{}", line(ms(h.max()), 1.0, h.len(), "inf".to_owned()));
     let _ =
         writeln!(out, "#[Mean    = {:12.3}, StdDeviation   = {:12.3}]", h.mean() / 1e6, h.deviation() / 1e6);
     let _ = writeln!(out, "#[Max     = {:12.3}, Total count    = {:12}]", ms(h.max()), h.len());
