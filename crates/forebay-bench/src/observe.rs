@@ -192,6 +192,14 @@ impl Machine {
     }
 }
 
+/// The CPUs of this process in two sets: for a server that it starts, and for what loads that server. A single CPU is in
+/// both.
+pub fn shares() -> (Vec<usize>, Vec<usize>) {
+    let allowed = forebay_sys::affinity::allowed().unwrap_or_default();
+    let (server, load) = allowed.split_at(allowed.len().div_ceil(2));
+    if load.is_empty() { (allowed.clone(), allowed) } else { (server.to_vec(), load.to_vec()) }
+}
+
 /// CPUs for `threads` threads (0: as seems right) that stay out of the server's way.
 pub fn choose_cpus(server: Option<&Server>, threads: usize) -> Vec<usize> {
     let allowed = forebay_sys::affinity::allowed().unwrap_or_default();
@@ -201,9 +209,8 @@ pub fn choose_cpus(server: Option<&Server>, threads: usize) -> Vec<usize> {
     };
     let taken = server.cpus();
     let apart: Vec<usize> = allowed.iter().copied().filter(|cpu| !taken.contains(cpu)).collect();
-    // A server that is pinned nowhere, or everywhere: half of the machine, from its end.
-    let half: Vec<usize> = allowed.iter().rev().take((allowed.len() / 2).max(1)).copied().collect();
-    let chosen = if apart.is_empty() || taken.is_empty() { half } else { apart };
+    // A server that is pinned nowhere, or everywhere, gets no more than its share.
+    let chosen = if apart.is_empty() || taken.is_empty() { shares().1 } else { apart };
     let n = if threads == 0 { chosen.len() } else { threads };
     chosen.iter().copied().cycle().take(n).collect()
 }

@@ -15,6 +15,22 @@ pub fn pin_current_thread(cpus: &[usize]) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
+/// Runs `work`, and starts what it starts, with the calling thread on the given CPUs; none: where it is. New threads and
+/// processes inherit the CPUs of the thread that makes them.
+///
+/// # Errors
+/// As [`pin_current_thread`]; `work` has not run then.
+pub fn pinned<T>(cpus: &[usize], work: impl FnOnce() -> T) -> io::Result<T> {
+    if cpus.is_empty() {
+        return Ok(work());
+    }
+    let before = allowed()?;
+    pin_current_thread(cpus)?;
+    let done = work();
+    pin_current_thread(&before)?;
+    Ok(done)
+}
+
 /// CPUs that the calling thread may run on, in ascending order.
 ///
 /// # Errors
@@ -62,6 +78,16 @@ mod tests {
             let last = *cpus.last().expect("at least one CPU runs this");
             pin_current_thread(&[last]).expect("allowed");
             assert_eq!(allowed().expect("own affinity"), [last]);
+        })
+        .join()
+        .expect("no panic");
+        let all = allowed().expect("own affinity");
+        let first = all.first().copied().expect("at least one CPU runs this");
+        let inside = pinned(&[first], || std::thread::spawn(allowed).join().expect("no panic"));
+        assert_eq!(inside.expect("allowed").expect("its affinity"), [first]);
+        assert_eq!(pinned(&[], allowed).expect("nothing to do").expect("own affinity"), all);
+        std::thread::spawn(move || {
+            assert_eq!(allowed().expect("own affinity"), all);
         })
         .join()
         .expect("no panic");

@@ -9,6 +9,7 @@ use crate::search::{self, Event, Knob, Outcome as Run, Settings};
 use crate::sysctl::Journal;
 use crate::{apply, replay, service, table, upstream, watch};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use forebay_bench::observe::shares;
 use forebay_bench::{duration_text, signals, units};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -325,7 +326,7 @@ fn active(
     for k in KNOBS {
         let matters = match k.need {
             Need::Nothing => true,
-            Need::Cpus => cpus() > 1,
+            Need::Cpus => shares().0.len() > 1,
             Need::Files => targets.iter().any(|t| !t.proxied),
             Need::LargeFiles => targets.iter().any(|t| t.size > 256 << 10),
             Need::Gzip => gzip,
@@ -361,7 +362,8 @@ fn active(
         for text in k.levels {
             let text = level_text(text, cpus());
             let edits = view.edits(k, &text);
-            let known = levels.iter().any(|(t, e)| *t == text || (!edits.is_empty() && *e == edits));
+            let same = |t: &str| scene::scaled(t) == scene::scaled(&text);
+            let known = levels.iter().any(|(t, e)| same(t) || (!edits.is_empty() && *e == edits));
             if !known && (!edits.is_empty() || k.place == Place::Sysctl) {
                 levels.push((text, edits));
             }
@@ -454,7 +456,8 @@ pub(crate) fn tune_in(args: &RunArgs, state: &Path) -> Result<(), String> {
     let prefix = args.prefix.clone().unwrap_or_else(|| "/usr/share/nginx".into());
     let prefix = std::path::absolute(prefix).map_err(io)?;
     let copy = Copy::new(&source, scene::Place { dir: dir.clone(), prefix, upstream, root })?;
-    let program = Program { path: program(args.server, args.program.as_deref())?, prefix: dir.clone() };
+    let path = program(args.server, args.program.as_deref())?;
+    let program = Program { path, prefix: dir.clone(), cpus: shares().0 };
     let manner = Manner {
         connections: args.connections.min(20_000) as usize,
         seed: args.seed,
@@ -483,11 +486,12 @@ pub(crate) fn tune_in(args: &RunArgs, state: &Path) -> Result<(), String> {
     let what = if args.server == Which::Nginx { "nginx" } else { "Forebay" };
     let proxied = targets.iter().filter(|t| t.proxied).count();
     let about = format!(
-        "{what} with {}: {} files and {proxied} proxied locations, {} connections, {} CPUs",
+        "{what} with {}: {} files and {proxied} proxied locations, {} connections, {} CPUs, {} of them for the server",
         source.path.display(),
         targets.len() - proxied,
         manner.connections,
-        cpus()
+        cpus(),
+        program.cpus.len()
     );
     say!("{about}");
     let names: Vec<&str> = active.iter().map(|a| a.knob.name).collect();

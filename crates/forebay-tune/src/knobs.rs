@@ -88,7 +88,7 @@ pub struct Knob {
     pub name: &'static str,
     /// Where it goes.
     pub place: Place,
-    /// Levels from 1 on, the most promising first. `{cpus}`, `{half}` and `{more}` are numbers of this machine.
+    /// Levels from 1 on, the most promising first. `{half}` and `{more}` are numbers of this machine.
     pub levels: &'static [&'static str],
     /// When it matters.
     pub need: Need,
@@ -117,7 +117,7 @@ pub const KNOBS: &[Knob] = &[
     row(
         "worker_processes",
         Main,
-        &["worker_processes {cpus};", "worker_processes {half};", "worker_processes {more};"],
+        &["worker_processes auto;", "worker_processes {half};", "worker_processes {more};"],
         Need::Nothing,
     ),
     row("worker_cpu_affinity", Main, &["worker_cpu_affinity auto;"], Need::Cpus),
@@ -217,9 +217,7 @@ pub const KNOBS: &[Knob] = &[
 
 /// A level with the numbers of a machine.
 pub fn level_text(text: &str, cpus: usize) -> String {
-    text.replace("{cpus}", &cpus.to_string())
-        .replace("{half}", &(cpus / 2).max(1).to_string())
-        .replace("{more}", &(cpus + 1).to_string())
+    text.replace("{half}", &(cpus / 2).max(1).to_string()).replace("{more}", &(cpus + 1).to_string())
 }
 
 /// Statements of a level: `a b; c d;` to `[(a, b), (c, d)]`.

@@ -275,7 +275,9 @@ pub fn main(args: &ReplayArgs) -> Result<(), String> {
                 let port = free_port().map_err(io)?;
                 let conf = dir.join("conf/replay.conf");
                 std::fs::write(&conf, configuration(a, n, &dir, port)).map_err(io)?;
-                let program = Program { path: path.clone(), prefix: dir.clone() };
+                // As published: the steps say how many workers there are.
+                let cpus = Vec::new();
+                let program = Program { path: path.clone(), prefix: dir.clone(), cpus };
                 if let Err(e) = program.test(&conf) {
                     line.push_str(&format!(" refused: {e}"));
                     continue;

@@ -112,6 +112,8 @@ pub struct Program {
     pub path: PathBuf,
     /// Prefix that is handed to it.
     pub prefix: PathBuf,
+    /// CPUs that it may use; none: all.
+    pub cpus: Vec<usize>,
 }
 
 impl Program {
@@ -146,7 +148,8 @@ impl Program {
         let err = File::create(log).map_err(say)?;
         let mut command = self.command(conf);
         command.stdout(Stdio::null()).stderr(err);
-        let child = forebay_sys::child::unblock_signals(&mut command).spawn().map_err(say)?;
+        let start = || forebay_sys::child::unblock_signals(&mut command).spawn();
+        let child = forebay_sys::affinity::pinned(&self.cpus, start).map_err(say)?.map_err(say)?;
         let mut process = Process { child };
         let until = Instant::now() + Duration::from_secs(5);
         for port in ports {

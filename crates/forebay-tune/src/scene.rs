@@ -2,6 +2,7 @@
 //! upstreams, and what can be asked of it.
 
 use crate::patch::{self, Edit, Source, View, normal};
+use forebay_bench::observe::shares;
 use forebay_conf::tree::FileId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
@@ -51,6 +52,26 @@ pub fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
+/// A statement as it is measured: the server has a part of the machine's CPUs, so `worker_processes` is less in the same
+/// proportion. nginx's `auto` would count CPUs that it does not have.
+pub fn scaled(text: &str) -> String {
+    let machine = forebay_sys::affinity::allowed().map_or(1, |c| c.len());
+    scaled_to(text, machine, shares().0.len())
+}
+
+fn scaled_to(text: &str, machine: usize, share: usize) -> String {
+    const NAME: &str = "worker_processes ";
+    let Some((before, rest)) = text.split_once(NAME) else { return text.to_owned() };
+    let Some((number, after)) = rest.split_once(';') else { return text.to_owned() };
+    let workers = match number.trim().parse::<usize>() {
+        _ if number.trim() == "auto" => share,
+        Ok(n) if n > machine => share.saturating_add(n - machine),
+        Ok(n) => (n * share).div_ceil(machine.max(1)),
+        Err(_) => return text.to_owned(),
+    };
+    format!("{before}{NAME}{workers};{after}")
+}
+
 fn quote(path: &Path) -> String {
     format!("\"{}\"", path.display().to_string().replace('\\', "\\\\").replace('"', "\\\""))
 }
@@ -85,6 +106,9 @@ impl Copy {
                 "daemon" | "pid" | "lock_file" | "master_process" | "worker_cpu_priority" => {
                     edits.push(put(String::new()))
                 }
+                "worker_processes" => edits.push(put(scaled(&format!("{name} {first};")))),
+                // Masks may name CPUs of the load generator.
+                "worker_cpu_affinity" if first != "auto" => edits.push(put(format!("{name} auto;"))),
                 "listen" if first.starts_with("unix:") => {
                     edits.push(put(format!("listen unix:{}{};", place.dir.join("sock").display(), rest(1))));
                 }
@@ -246,7 +270,8 @@ impl Copy {
         let conf = self.place.dir.join("conf");
         let name = |id: FileId| conf.join(format!("{}.conf", id.0));
         // Ordered: a setting of a knob that replaces a directive goes before what this copy would do with it.
-        let mut edits: Vec<Edit> = knobs.to_vec();
+        let measured = |e: &Edit| Edit { text: scaled(&e.text), ..e.clone() };
+        let mut edits: Vec<Edit> = knobs.iter().map(measured).collect();
         for e in &self.edits {
             let clash = knobs.iter().any(|k| k.file == e.file && k.start < e.end && e.start < k.end);
             if !clash {
@@ -367,6 +392,22 @@ fn includes(block: &forebay_conf::tree::Block, name: &dyn Fn(FileId) -> PathBuf,
 mod tests {
     use super::*;
     use crate::knobs::KNOBS;
+
+    #[test]
+    fn workers_are_as_many_for_the_servers_cpus() {
+        for (text, machine, share, want) in [
+            ("worker_processes auto;", 8, 4, "worker_processes 4;"),
+            ("worker_processes 8;", 8, 4, "worker_processes 4;"),
+            ("worker_processes 4;", 8, 4, "worker_processes 2;"),
+            ("a b;\nworker_processes 9;\n", 8, 4, "a b;\nworker_processes 5;\n"),
+            ("worker_processes 1;", 2, 1, "worker_processes 1;"),
+            ("worker_processes 1;", 1, 1, "worker_processes 1;"),
+            ("worker_processes $n;", 2, 1, "worker_processes $n;"),
+            ("worker_connections 5;", 2, 1, "worker_connections 5;"),
+        ] {
+            assert_eq!(scaled_to(text, machine, share), want);
+        }
+    }
 
     #[test]
     fn nothing_of_the_live_server_is_left() {

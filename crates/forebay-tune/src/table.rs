@@ -8,6 +8,7 @@ use crate::scene::{Copy, Place};
 use crate::stats::median;
 use crate::{replay, upstream, watch};
 use forebay_bench::load::Load;
+use forebay_bench::observe::shares;
 use forebay_bench::{duration_text, signals, units};
 use serde_json::Value;
 use std::fmt::Write;
@@ -242,7 +243,8 @@ fn beside(
             Place { dir: dir.clone(), prefix: "/usr/share/nginx".into(), upstream: Some(port), root: None };
         let copy = Copy::new(&source, place)?;
         let written = copy.write(&source, &[])?;
-        let program = Program { path: (*path).clone(), prefix: dir.clone() };
+        let cpus = shares().0;
+        let program = Program { path: (*path).clone(), prefix: dir.clone(), cpus };
         program.test(&written)?;
         let ports: Vec<u16> = copy.ports.values().copied().collect();
         let process = program.start(&written, &ports, &dir.join("stderr"))?;

@@ -1,5 +1,6 @@
 //! A stand-in for the user's upstreams: answers anything after a given time with a given number of bytes.
 
+use forebay_bench::observe::shares;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -20,7 +21,7 @@ pub fn start(latency: Duration, size: usize) -> std::io::Result<u16> {
     answer.extend(words.iter().cycle().take(size));
     let answer: std::sync::Arc<[u8]> = answer.into();
     let count = std::sync::Arc::new(());
-    std::thread::Builder::new().name("upstream".into()).spawn(move || {
+    let serve_all = move || {
         for stream in listener.incoming().flatten() {
             if std::sync::Arc::strong_count(&count) > MOST {
                 continue;
@@ -31,7 +32,10 @@ pub fn start(latency: Duration, size: usize) -> std::io::Result<u16> {
                 let _ = serve(stream, &answer, latency);
             });
         }
-    })?;
+    };
+    // Not on the server's CPUs.
+    let spawn = || std::thread::Builder::new().name("upstream".into()).spawn(serve_all);
+    forebay_sys::affinity::pinned(&shares().1, spawn)??;
     Ok(port)
 }
 
