@@ -126,9 +126,12 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
         // It has been counted since its first byte.
         guard.state = Some(|c| &c.reading);
     }
+    // An idle connection is taken up because of bytes that came before the turn.
+    let idle = conn.requests > 0 && conn.partial.is_none();
     req.begin_connection(&mut conn);
     req.take_connection(conn);
     req.token = token;
+    req.early = idle;
     if req.conn.session.is_some() {
         return serve_session(thread, req, &mut guard).await;
     }
@@ -157,12 +160,14 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
             Head::Http2 => return serve_session(thread, req, &mut guard).await,
             Head::NoPreface => return broken_preface(thread, req).await,
             Head::Later(later) => {
+                req.early = false;
                 if !Box::pin(accept::resume(thread, req, *later)).await {
                     return;
                 }
                 continue;
             }
             Head::Wait if req.conn.wire.owes() => {
+                req.early = false;
                 // A handshake whose bytes have no room, or an answer to a change of keys that is to leave.
                 if !req.conn.wire.is_handshaking() {
                     match req.conn.wire.send(thread, b"", crate::wire::Then::Nothing) {
@@ -179,6 +184,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
                 }
             }
             Head::Wait => {
+                req.early = false;
                 let begun = !req.head.buf.is_empty();
                 guard.state(if begun { Some(|c| &c.reading) } else { None });
                 if park(thread, req, token) {
@@ -195,6 +201,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
         if !one_request(thread, req).await {
             return;
         }
+        req.early = false;
         in_turn += 1;
         if in_turn.is_multiple_of(TURN) {
             thread.reactor.yield_now().await;
@@ -794,6 +801,7 @@ impl Request {
         }
         self.remote.clear();
         self.pipelined = false;
+        self.early = false;
         self.keepalive_timeout = std::time::Duration::from_secs(75);
     }
 

@@ -1,8 +1,9 @@
 //! Open files of one thread, and the contents of small ones (nginx: open_file_cache). Hot path.
 //!
-//! With `open_file_cache` an entry is believed for `open_file_cache_valid`. Without it every use asks the
-//! kernel whether the file is still the same (one `statx`), so a change is seen at once, as in nginx, while
-//! the descriptor, the validators and the contents are kept.
+//! With `open_file_cache` an entry is believed for `open_file_cache_valid`. Without it the kernel is asked
+//! whether the file is still the same (one `statx`), so a change is seen at once, as in nginx, while
+//! the descriptor, the validators and the contents are kept. Requests of one turn of the loop that had
+//! begun before the turn did share the answer: it is younger than each of them.
 
 use crate::compress::forms::Forms;
 use crate::head::SentHeads;
@@ -158,14 +159,15 @@ pub enum Cached {
 }
 
 impl FileCache {
-    /// Looks a path up; may ask the kernel for its state but opens nothing.
+    /// Looks a path up; may ask the kernel for its state but opens nothing. `now` is the time of the turn; `early`: the
+    /// request had begun before it.
     #[inline]
-    pub fn get(&mut self, path: &[u8], policy: &Policy, now: Instant) -> Cached {
+    pub fn get(&mut self, path: &[u8], policy: &Policy, now: Instant, early: bool) -> Cached {
         let Some(&i) = self.index.get(path) else { return Cached::Miss };
         let e = &mut self.entries[i];
         let fresh = match policy.cache {
             Some(_) => now.saturating_duration_since(e.checked) < policy.valid && e.uses >= policy.min_uses,
-            None => false,
+            None => early && e.checked == now,
         };
         if !fresh && !unchanged(path, &e.found) {
             self.remove(i);
@@ -185,7 +187,7 @@ impl FileCache {
         Cached::Hit(found)
     }
 
-    /// Keeps what was found.
+    /// Keeps what was found; `now` is the time of a turn that began before the file was opened.
     pub fn put(&mut self, path: &[u8], found: &Found, policy: &Policy, now: Instant) {
         let keep = match found {
             Found::File(_) => true,
@@ -410,4 +412,38 @@ fn read_whole(fd: &OwnedFd, len: usize) -> Option<Bytes> {
 /// What a path is, without opening it (`try_files`, `index`, `if -f`).
 pub fn kind(path: &[u8]) -> Result<Stat, Errno> {
     rustix::fs::statat(rustix::fs::CWD, path, AtFlags::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_asks_once_for_requests_that_began_before_it() {
+        let dir = tempfile::tempdir().expect("dir");
+        let file = dir.path().join("f");
+        let path = file.as_os_str().as_encoded_bytes();
+        let write = |text: &str| std::fs::write(&file, text).expect("written");
+        write("one");
+        let policy = Policy { cache: None, valid: Duration::from_secs(60), min_uses: 1, errors: false };
+        let turn = Instant::now();
+        let later = |n: u64| turn + Duration::from_nanos(n);
+        let mut cache = FileCache::default();
+        let opened = |cache: &mut FileCache, now: Instant| {
+            cache.put(path, &open(path).into(), &policy, now);
+        };
+        let hit = |cache: &mut FileCache, now: Instant, early: bool| {
+            matches!(cache.get(path, &policy, now, early), Cached::Hit(_))
+        };
+        opened(&mut cache, turn);
+        assert!(hit(&mut cache, later(1), false));
+        write("another");
+        // The turn knows it as it was; whoever came since sees the change, as does the next turn.
+        assert!(hit(&mut cache, later(1), true));
+        assert!(!hit(&mut cache, later(1), false));
+        opened(&mut cache, later(1));
+        write("a third");
+        assert!(hit(&mut cache, later(1), true));
+        assert!(!hit(&mut cache, later(2), true));
+    }
 }

@@ -223,6 +223,8 @@ pub struct Request {
     pub status_override: Option<u16>,
     /// Set by a header filter.
     pub refusal: Option<Refusal>,
+    /// Its first byte was there before this turn of the loop began, so what was found out in the turn is no older than it.
+    pub early: bool,
     /// `try_files` found a file below the `alias` of a regular expression: the path is appended to it.
     pub add_uri_to_alias: bool,
     /// Path was changed by a rewrite or redirect (`path_changed` of the head no longer tells).
@@ -298,6 +300,7 @@ impl Request {
             error_status: 0,
             status_override: None,
             refusal: None,
+            early: false,
             add_uri_to_alias: false,
             rewritten: false,
             valid_location: true,

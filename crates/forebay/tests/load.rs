@@ -1,7 +1,7 @@
 //! Under load: reloads lose nothing, slow clients take nothing down, a browser shows the demo site.
 
 use crate::differential::tool;
-use crate::harness::{PROGRAM, Server, free_port, kill, wait_for};
+use crate::harness::{PROGRAM, Server, Site, free_port, kill, wait_for};
 use nix::sys::signal::Signal;
 use std::process::{Command, Stdio};
 
@@ -94,4 +94,63 @@ fn a_browser_shows_the_demo_site() {
     let dom = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(dom.contains("<title>") && dom.contains("Forebay"), "{dom}");
     assert!(dom.contains("stylesheet"), "{dom}");
+}
+
+/// Without `open_file_cache` who asks after a change gets the change, also while other connections ask for the same
+/// file all the time.
+#[test]
+fn a_file_that_changes_under_load_is_never_served_as_it_was() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    if !tool("wrk") {
+        return;
+    }
+    let site = Site::new(
+        "worker_processes 1; error_log logs/error.log; events {} http { access_log off; keepalive_requests 100000000; \
+         server { listen 127.0.0.1:%PORT0%; root %DIR%/html; } }",
+    );
+    site.write("html/f", "0");
+    let server = Server::start_on(site);
+    let url = format!("http://{}/f", server.addr(0));
+    let load = Command::new("wrk")
+        .args(["-t1", "-c30", "-d4s", &url])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("wrk starts");
+    let connect = || BufReader::new(std::net::TcpStream::connect(server.addr(0)).expect("accepts"));
+    let mut kept = connect();
+    let ask = |stream: &mut BufReader<std::net::TcpStream>| {
+        stream.get_mut().write_all(b"GET /f HTTP/1.1\r\nHost: h\r\n\r\n").expect("open");
+        let (mut line, mut length) = (String::new(), 0);
+        while line != "\r\n" {
+            line.clear();
+            assert!(stream.read_line(&mut line).expect("a line") > 0, "closed");
+            if let Some(n) = line.strip_prefix("Content-Length: ") {
+                length = n.trim().parse().expect("a number");
+            }
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).expect("a body");
+        String::from_utf8(body).expect("text")
+    };
+    let start = std::time::Instant::now();
+    let mut n = 0u32;
+    while start.elapsed() < std::time::Duration::from_secs(3) {
+        n += 1;
+        let text = n.to_string();
+        // Half of the changes replace the file, half write into it.
+        if n.is_multiple_of(2) {
+            server.site.write("html/new", &text);
+            std::fs::rename(server.site.dir().join("html/new"), server.site.dir().join("html/f"))
+                .expect("renamed");
+        } else {
+            server.site.write("html/f", &text);
+        }
+        assert_eq!(ask(&mut kept), text);
+        if n.is_multiple_of(4) {
+            assert_eq!(ask(&mut connect()), text, "on a new connection");
+        }
+    }
+    let out = load.wait_with_output().expect("wrk ends");
+    assert!(n > 50 && String::from_utf8_lossy(&out.stdout).contains("Requests/sec"), "{n}");
 }

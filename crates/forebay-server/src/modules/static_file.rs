@@ -106,7 +106,7 @@ pub async fn open(req: &mut Request, path: &[u8]) -> Found {
     if path.contains(&0) {
         return Found::Error(Errno::NOENT);
     }
-    if let Cached::Hit(found) = thread.files.borrow_mut().get(path, &policy, now) {
+    if let Cached::Hit(found) = thread.files.borrow_mut().get(path, &policy, now, req.early) {
         return found;
     }
     let opened = match file_cache::open_cached(path) {

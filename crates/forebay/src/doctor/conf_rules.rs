@@ -288,7 +288,7 @@ rule_table! { Check;
     |s, _, found| on(s, found, "open_file_cache_errors", "a 404 outlives the arrival of the file"),
     "file-cache-stale" Warning "open_file_cache in front of files that change"
     "For as long as open_file_cache_valid says: a replaced file is served in its old form, a deleted one with 200, one that was shrunk in place cuts the connection, one that grew is cut at the old length (23)."
-    "Deploy by renaming and reload, or set open_file_cache_valid to a second or two. Forebay's own cache looks at the file once a second without it."
+    "Deploy by renaming and reload, or set open_file_cache_valid to a second or two. Forebay's own cache keeps files open without it and sees changes at once."
     |s, _, found| for n in s.all("open_file_cache").filter(|n| s.arg(*n, 0) != "off") {
         let valid = s.effective(s.parent(n), "open_file_cache_valid").and_then(|v| seconds(s, v)).unwrap_or(60);
         if valid > 5 {
