@@ -9,10 +9,15 @@ use std::os::fd::AsFd;
 /// Most bytes that a pipe takes in one piece whoever else writes to it (pipe(7), PIPE_BUF).
 const ATOMIC: usize = 4096;
 
-/// Whether a log is a regular file: the kernel then appends each write in one piece, however long. Pipes, sockets and
-/// terminals get no more than 4096 bytes at a time.
+/// Whether a log is a regular file: the kernel then appends each write in one piece, however long. So it does for
+/// /dev/null. Pipes, sockets and terminals get no more than 4096 bytes at a time.
 pub fn is_regular(log: impl AsFd) -> bool {
-    rustix::fs::fstat(log).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
+    let Ok(s) = rustix::fs::fstat(log) else { return false };
+    match FileType::from_raw_mode(s.st_mode) {
+        FileType::RegularFile => true,
+        FileType::CharacterDevice => (rustix::fs::major(s.st_rdev), rustix::fs::minor(s.st_rdev)) == (1, 3),
+        _ => false,
+    }
 }
 
 /// Writes whole lines. Where that takes several pieces, `written` is told how many bytes have gone, after each.
@@ -170,6 +175,13 @@ mod tests {
             *n += 1;
         }
         assert_eq!(next, [4000, 4000]);
+    }
+
+    #[test]
+    fn kinds_of_logs() {
+        let open = |path: &str| std::fs::OpenOptions::new().append(true).open(path).expect("open");
+        assert!(is_regular(tempfile::tempfile().expect("file")) && is_regular(open("/dev/null")));
+        assert!(!is_regular(open("/dev/full")));
     }
 
     #[test]

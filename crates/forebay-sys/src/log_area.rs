@@ -26,9 +26,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub const SIZE: usize = 128 << 20;
 
 /// Slots of an area.
-const ENTRIES: usize = 4096;
+const ENTRIES: u32 = 4096;
 /// Bytes before the data of the slots: the table of entries.
-const TABLE: usize = ENTRIES * size_of::<Entry>();
+const TABLE: usize = ENTRIES as usize * size_of::<Entry>();
 /// Capacities are multiples of this, so that no two slots share a page.
 const PAGE: usize = 4096;
 
@@ -162,7 +162,10 @@ impl Area {
 /// What of the area is free.
 #[derive(Debug)]
 struct Free {
+    /// Entries that were given back.
     entries: Vec<u32>,
+    /// The first of those that were never used.
+    unused: u32,
     /// Offset and length of each free piece, ascending; no two touch.
     space: Vec<(usize, usize)>,
 }
@@ -170,7 +173,14 @@ struct Free {
 impl Free {
     fn take(&mut self, capacity: usize) -> Option<(u32, usize)> {
         let at = self.space.iter().position(|(_, length)| *length >= capacity)?;
-        let entry = self.entries.pop()?;
+        let entry = match self.entries.pop() {
+            Some(entry) => entry,
+            None if self.unused < ENTRIES => {
+                self.unused += 1;
+                self.unused - 1
+            }
+            None => return None,
+        };
         let (offset, length) = &mut self.space[at];
         let taken = *offset;
         *offset += capacity;
@@ -225,10 +235,7 @@ impl Mapped {
         // SAFETY: a new mapping at an address that the kernel chooses touches nothing that is there.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), size, prot, MapFlags::SHARED, &fd, 0) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-        let free = Free {
-            entries: (0..ENTRIES as u32).rev().collect(),
-            space: vec![(TABLE, size / PAGE * PAGE - TABLE)],
-        };
+        let free = Free { entries: Vec::new(), unused: 0, space: vec![(TABLE, size / PAGE * PAGE - TABLE)] };
         let mapped = Mapped { base, size, free: Mutex::new(free) };
         // Whoever seals the seals is the one that writes, and nobody after it: slots are nobody else's.
         let last = SealFlags::SEAL;
@@ -446,9 +453,9 @@ mod tests {
 
     #[test]
     fn no_more_slots_than_entries() {
-        let (_area, mapped) = both((ENTRIES + 1) * PAGE);
+        let (_area, mapped) = both((ENTRIES as usize + 1) * PAGE);
         let slots: Vec<_> = std::iter::from_fn(|| mapped.claim(1, 0, None, 1)).collect();
-        assert_eq!(slots.len(), ENTRIES);
+        assert_eq!(slots.len(), ENTRIES as usize);
     }
 
     #[test]

@@ -216,6 +216,51 @@ fn a_request_under_way_keeps_its_log_over_a_reload() {
     );
 }
 
+#[test]
+fn one_process_keeps_its_lines() {
+    let mut server = Server::start(&format!("master_process off;\n{}", conf("logs/a.log line buffer=64k")));
+    let lines =
+        |server: &Server, n: usize| (server.site.read("logs/a.log").lines().count() == n).then_some(());
+    assert!(server.get("/1").ends_with("hello"));
+    assert!(lines(&server, 0).is_some());
+    server.signal(Signal::SIGUSR1);
+    wait_for("lines at USR1", || lines(&server, 1));
+    assert!(server.get("/2").ends_with("hello"));
+    server.signal(Signal::SIGHUP);
+    wait_for("lines at HUP", || lines(&server, 2));
+    assert!(server.get("/3").ends_with("hello"));
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.wait_end(), Some(0));
+    assert_eq!(server.site.read("logs/a.log"), "/1 200 5 end\n/2 200 5 end\n/3 200 5 end\n");
+}
+
+#[test]
+fn an_upgrade_keeps_lines_and_both_masters_save_them() {
+    let server = Server::start_daemon(&conf("logs/a.log line buffer=64k"));
+    let old = server.pid();
+    let worker_of = |master: i32| wait_for("a worker", || server.workers(master).first().copied());
+    let has =
+        |line: &str| server.site.read("logs/a.log").contains(&format!("{line} 200 5 end\n")).then_some(());
+    assert!(server.get("/old").ends_with("hello"));
+    server.signal(Signal::SIGUSR2);
+    let new = wait_for("a new master", || server.site.pid().filter(|pid| *pid != old));
+    let workers = [worker_of(old), worker_of(new)];
+    // Whichever of the two answers.
+    (0..8).for_each(|n| assert!(server.get(&format!("/both-{n}")).ends_with("hello")));
+    workers.map(|pid| kill(pid, Signal::SIGKILL));
+    for line in ["/old", "/both-0", "/both-7"] {
+        wait_for("lines left", || has(line));
+    }
+    kill(old, Signal::SIGQUIT);
+    wait_for("the end of the old master", || (!crate::harness::alive(old)).then_some(()));
+    assert!(server.get("/new").ends_with("hello"));
+    kill(worker_of(new), Signal::SIGQUIT);
+    wait_for("lines at the end of a worker", || has("/new"));
+    let text = server.site.read("logs/a.log");
+    assert_eq!(text.lines().count(), 10, "{text}");
+    assert!((0..8).all(|n| text.matches(&format!("/both-{n} ")).count() == 1), "{text}");
+}
+
 /// A pipe gets whole lines, also from the master when the worker was killed.
 #[test]
 fn a_pipe_gets_whole_lines() {
