@@ -47,6 +47,6 @@ fn main() {
         })
         .collect();
     let plan = ThreadPlan { cpus: vec![vec![]], connections: config.main.worker_connections.unwrap_or(512) };
-    let generation = Generation { config: Arc::new(config), sockets, logs };
-    Worker::start(generation, &plan).expect("start").join();
+    let generation = Generation { config: Arc::new(config), sockets, logs, number: 1 };
+    Worker::start(generation, &plan, None).expect("start").join();
 }

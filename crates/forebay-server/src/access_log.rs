@@ -1,13 +1,15 @@
-//! Access log: compiled formats, per-thread buffers (nginx: access_log, log_format). Hot path.
+//! Access log: compiled formats, and the lines of a request (nginx: access_log, log_format). Hot path.
 
 use crate::config::template::{Part, Template};
+use crate::log_buffers;
 use crate::modules::vars::push_field;
 use crate::request::{Request, Slot, VarError};
 use crate::thread::Thread;
 use crate::variables::{Registry, VarId};
 use forebay_http::field::Name;
 use forebay_http::h1::response;
-use std::time::{Duration, Instant};
+use std::rc::Rc;
+use std::time::Duration;
 
 /// How variable text is made safe (nginx: log_format, escape=).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -218,7 +220,7 @@ pub struct AccessLog {
     pub target: Target,
     /// Index of the format.
     pub format: usize,
-    /// `buffer=`, bytes; 0 = each line is written at once.
+    /// `buffer=`, bytes; 0 = lines are written at the end of the turn of the loop.
     pub buffer: usize,
     /// `flush=`.
     pub flush: Option<Duration>,
@@ -226,32 +228,6 @@ pub struct AccessLog {
     pub gzip: Option<u32>,
     /// `if=`.
     pub condition: Option<Template>,
-}
-
-#[derive(Debug, Default)]
-struct Buffer {
-    bytes: Vec<u8>,
-    limit: usize,
-    flush: Option<Duration>,
-    flush_at: Option<Instant>,
-    gzip: Option<u32>,
-}
-
-/// Buffers of a thread, by log file, and files with variable names.
-#[derive(Debug, Default)]
-pub struct LogBuffers {
-    buffers: Vec<Buffer>,
-    scratch: Vec<u8>,
-    /// Earliest time at which a buffer is due.
-    pub due: Option<Instant>,
-}
-
-impl LogBuffers {
-    /// Forgets the buffers, which have been flushed: the numbers of log files have changed.
-    pub fn forget(&mut self) {
-        self.buffers.clear();
-        self.due = None;
-    }
 }
 
 /// Writes the lines of a finished request.
@@ -263,75 +239,35 @@ pub fn log_request(req: &mut Request) {
         return;
     }
     let thread = req.thread.clone();
-    let mut scratch = std::mem::take(&mut thread.log_buffers.borrow_mut().scratch);
+    let mut line = std::mem::take(&mut thread.log_buffers.borrow_mut().scratch);
     for l in logs.0.iter() {
-        if l.condition.is_none()
-            && let Target::File(n) = &l.target
-            && let Some(f) = http.log_formats.get(l.format)
-            && write_buffered(req, &thread, *n, l, f)
-        {
-            continue;
-        }
-        scratch.clear();
+        line.clear();
         if let Some(c) = &l.condition {
-            let ok = c.eval(req, &mut scratch).is_ok();
-            if !ok || scratch.is_empty() || scratch == b"0" {
+            let ok = c.eval(req, &mut line).is_ok();
+            if !ok || line.is_empty() || line == b"0" {
                 continue;
             }
-            scratch.clear();
+            line.clear();
         }
         if let Some(f) = http.log_formats.get(l.format)
-            && f.write(req, &mut scratch).is_ok()
+            && f.write(req, &mut line).is_ok()
         {
-            deliver(req, &thread, l, &mut scratch);
+            deliver(req, &thread, l, &mut line);
         }
     }
-    scratch.clear();
-    thread.log_buffers.borrow_mut().scratch = scratch;
+    thread.log_buffers.borrow_mut().scratch = line;
 }
 
-/// Writes a line straight into its buffer, if there is one that has been used before.
-fn write_buffered(req: &mut Request, thread: &Thread, n: usize, l: &AccessLog, f: &Format) -> bool {
-    if l.buffer == 0 {
-        return false;
-    }
-    let mut bytes = {
-        let mut all = thread.log_buffers.borrow_mut();
-        match all.buffers.get_mut(n) {
-            Some(b) if !b.bytes.is_empty() && b.bytes.len() + LONG_LINE <= b.limit => {
-                std::mem::take(&mut b.bytes)
-            }
-            _ => return false,
-        }
-    };
-    let start = bytes.len();
-    let ok = f.write(req, &mut bytes).is_ok();
-    if ok {
-        bytes.push(b'\n');
-    } else {
-        bytes.truncate(start);
-    }
-    let mut all = thread.log_buffers.borrow_mut();
-    if let Some(b) = all.buffers.get_mut(n) {
-        b.bytes = bytes;
-        // A line longer than thought: what stood before it leaves first.
-        if b.bytes.len() > b.limit {
-            let line = b.bytes.split_off(start);
-            flush_buffer(thread, n, b);
-            b.bytes.extend_from_slice(&line);
-        }
-    }
-    true
-}
-
-/// Room that must be left in a buffer for a line to be written straight into it.
-const LONG_LINE: usize = 1024;
-
+#[inline]
 fn deliver(req: &mut Request, thread: &Thread, l: &AccessLog, line: &mut Vec<u8>) {
     match &l.target {
         Target::File(n) => {
             line.push(b'\n');
-            append(thread, *n, l, line);
+            if Rc::ptr_eq(&req.conf, &thread.conf.borrow()) {
+                log_buffers::append(thread, *n, l, line);
+            } else {
+                log_buffers::write_late(thread, req, *n, l, line);
+            }
         }
         Target::Path(t) => {
             line.push(b'\n');
@@ -339,96 +275,4 @@ fn deliver(req: &mut Request, thread: &Thread, l: &AccessLog, line: &mut Vec<u8>
         }
         Target::Syslog(target) => crate::syslog::send_access(thread, target, line),
     }
-}
-
-fn append(thread: &Thread, n: usize, l: &AccessLog, line: &[u8]) {
-    let mut all = thread.log_buffers.borrow_mut();
-    if l.buffer == 0 {
-        drop(all);
-        write_all(thread, n, line);
-        return;
-    }
-    if all.buffers.len() <= n {
-        all.buffers.resize_with(n + 1, Buffer::default);
-    }
-    let b = &mut all.buffers[n];
-    b.limit = l.buffer;
-    b.gzip = l.gzip;
-    b.flush = l.flush;
-    if b.bytes.capacity() == 0 {
-        b.bytes.reserve(l.buffer);
-    }
-    if b.bytes.len() + line.len() > b.limit {
-        flush_buffer(thread, n, b);
-    }
-    if line.len() > b.limit {
-        let whole = encode(line, b.gzip);
-        write_all(thread, n, &whole);
-        return;
-    }
-    if b.bytes.is_empty()
-        && let Some(flush) = b.flush
-    {
-        let at = thread.clock.now() + flush;
-        b.flush_at = Some(at);
-        all.due = Some(all.due.map_or(at, |d| d.min(at)));
-    }
-    all.buffers[n].bytes.extend_from_slice(line);
-}
-
-fn encode(bytes: &[u8], gzip: Option<u32>) -> std::borrow::Cow<'_, [u8]> {
-    use std::io::Write;
-    match gzip {
-        None => bytes.into(),
-        Some(level) => {
-            let mut e = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(level));
-            match e.write_all(bytes).and_then(|()| e.finish()) {
-                Ok(v) => v.into(),
-                Err(_) => bytes.into(),
-            }
-        }
-    }
-}
-
-fn flush_buffer(thread: &Thread, n: usize, b: &mut Buffer) {
-    if !b.bytes.is_empty() {
-        let out = encode(&b.bytes, b.gzip);
-        write_all(thread, n, &out);
-        b.bytes.clear();
-    }
-    b.flush_at = None;
-}
-
-fn write_all(thread: &Thread, n: usize, bytes: &[u8]) {
-    let logs = thread.logs.borrow();
-    let Some(fd) = logs.get(n) else { return };
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        match rustix::io::write(fd, rest) {
-            Ok(n) if n > 0 => rest = rest.get(n..).unwrap_or_default(),
-            Err(rustix::io::Errno::INTR) => {}
-            _ => {
-                thread.counters.log_lines_lost.add(rest.iter().filter(|b| **b == b'\n').count() as u64);
-                return;
-            }
-        }
-    }
-}
-
-/// Writes out buffers: all of them, or those that are due.
-pub fn flush(thread: &Thread, all: bool) {
-    let mut logs = thread.log_buffers.borrow_mut();
-    if !all && logs.due.is_none_or(|d| d > thread.clock.now()) {
-        return;
-    }
-    let now = thread.clock.now();
-    let mut due = None;
-    for (n, b) in logs.buffers.iter_mut().enumerate() {
-        if all || b.flush_at.is_some_and(|t| t <= now) {
-            flush_buffer(thread, n, b);
-        } else if let Some(t) = b.flush_at {
-            due = Some(due.map_or(t, |d: Instant| d.min(t)));
-        }
-    }
-    logs.due = due;
 }

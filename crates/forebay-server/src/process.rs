@@ -5,6 +5,7 @@ use crate::counters::Counters;
 use crate::reactor::Remote;
 use crate::upstream::background::{Background, Log};
 use crate::worker::{self, Command, Mailbox};
+use forebay_sys::log_area::Mapped;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,6 +27,8 @@ pub struct Generation {
     pub sockets: Vec<(ListenAddr, Vec<OwnedFd>)>,
     /// Log files by path.
     pub logs: Vec<(PathBuf, OwnedFd)>,
+    /// Number that the master knows it by; not 0, and higher than those before.
+    pub number: u64,
 }
 
 /// How many threads and where they run.
@@ -68,14 +71,20 @@ pub struct Share {
     pub sockets: Vec<Option<(Arc<OwnedFd>, bool)>>,
     /// Log files in the order of `Config::log_files`.
     pub logs: Vec<Arc<OwnedFd>>,
+    /// [`Generation::number`].
+    pub generation: u64,
 }
 
 impl Worker {
-    /// Starts the threads.
+    /// Starts the threads. Lines of logs wait in `log_area`, if there is one.
     ///
     /// # Errors
     /// When a thread or its event loop cannot be made.
-    pub fn start(generation: Generation, plan: &ThreadPlan) -> io::Result<Worker> {
+    pub fn start(
+        generation: Generation,
+        plan: &ThreadPlan,
+        log_area: Option<Arc<Mapped>>,
+    ) -> io::Result<Worker> {
         let count = plan.cpus.len().max(1);
         let all: Arc<Vec<Arc<Counters>>> =
             Arc::new((0..count).map(|_| Arc::new(Counters::default())).collect());
@@ -100,6 +109,7 @@ impl Worker {
                 share,
                 counters: all.clone(),
                 mailbox: mailbox.clone(),
+                log_area: log_area.clone(),
                 tokio: tokio.clone(),
                 started: tx,
             };
@@ -146,7 +156,12 @@ impl Worker {
                     let fd = fds.get(i % fds.len())?;
                     Some((fd.clone(), fds.len() < count || matches!(a, ListenAddr::Unix(_))))
                 });
-                Share { config: generation.config.clone(), sockets: sockets.collect(), logs: logs.clone() }
+                Share {
+                    config: generation.config.clone(),
+                    sockets: sockets.collect(),
+                    logs: logs.clone(),
+                    generation: generation.number,
+                }
             })
             .collect()
     }

@@ -160,8 +160,10 @@ pub trait Handler {
     fn expired(self: Rc<Self>, token: Token, conn: Self::Conn);
     /// Called first in each turn of the loop.
     fn tick(&self, now: Instant);
-    /// Called last in each turn of the loop, before waiting.
+    /// Called last in each turn of the loop, for work that is no connection's.
     fn turn(&self);
+    /// Called before waiting: nothing else may happen for long.
+    fn before_wait(&self) {}
     /// When [`Handler::turn`] wants to be called at the latest.
     fn due(&self) -> Option<Instant>;
     /// Whether the loop should end.
@@ -740,6 +742,7 @@ impl<C: 'static> Reactor<C> {
                 return Ok(());
             }
             self.start_queued(handler);
+            handler.before_wait();
             let timeout = if woken || fired { Some(Duration::ZERO) } else { self.patience(handler.due()) };
             self.wait(&mut events, timeout)?;
         }

@@ -39,6 +39,7 @@ pub fn request(http: &str, args: &str) -> Request {
         config: Arc::new(config),
         listeners: vec![Some(0)],
         groups: Default::default(),
+        logs: Vec::new(),
     });
     let counters = Arc::new(Counters::default());
     let thread = Rc::new(Thread {

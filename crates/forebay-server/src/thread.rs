@@ -1,9 +1,9 @@
 //! What one worker thread owns: its reactor, clock, file cache, logs and counters. Hot path.
 
-use crate::access_log::LogBuffers;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::file_cache::FileCache;
+use crate::log_buffers::LogBuffers;
 use crate::reactor::Reactor;
 use crate::request::Conn;
 use std::cell::{Cell, RefCell};
@@ -22,6 +22,8 @@ pub struct ThreadConfig {
     pub listeners: Vec<Option<usize>>,
     /// State of the upstream groups, by their numbers.
     pub groups: RefCell<Vec<crate::upstream::GroupState>>,
+    /// Log files as they were opened for this configuration, for requests that end after the next one came.
+    pub logs: Vec<Arc<OwnedFd>>,
 }
 
 /// A worker thread.

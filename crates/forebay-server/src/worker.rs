@@ -1,11 +1,11 @@
 //! One worker thread: accepts, applies new configurations, ends in good order.
 
-use crate::access_log;
 use crate::config::ListenAddr;
 use crate::connection;
 use crate::counters::Counters;
 use crate::error_log;
 use crate::file_cache::SHED;
+use crate::log_buffers::{self, LogBuffers};
 use crate::process::Share;
 use crate::reactor::{Handler, Reactor, Remote, Token};
 use crate::request::{Conn, Peer};
@@ -75,6 +75,8 @@ pub struct Setup {
     pub counters: Arc<Vec<Arc<Counters>>>,
     /// Commands.
     pub mailbox: Arc<Mailbox>,
+    /// Where lines of logs wait so that the master has them too; `None`: in the thread's own memory.
+    pub log_area: Option<Arc<forebay_sys::log_area::Mapped>>,
     /// The process's tokio runtime.
     pub tokio: tokio::runtime::Handle,
     /// Told when the loop is ready.
@@ -156,12 +158,13 @@ pub fn main(setup: Setup) {
             config: setup.share.config.clone(),
             listeners: Vec::new(),
             groups: RefCell::default(),
+            logs: Vec::new(),
         })),
         files: RefCell::default(),
         cached: Default::default(),
         background: Default::default(),
         logs: RefCell::default(),
-        log_buffers: RefCell::default(),
+        log_buffers: RefCell::new(LogBuffers::new(setup.log_area)),
         error_lines: RefCell::default(),
         tls: RefCell::default(),
         large: Default::default(),
@@ -188,7 +191,7 @@ pub fn main(setup: Setup) {
     if let Err(e) = thread.reactor.run(&worker) {
         error_log::log(&thread, Level::Alert, &format!("event loop failed ({e})"));
     }
-    access_log::flush(&thread, true);
+    log_buffers::flush(&thread, true);
     thread.error_lines.borrow_mut().flush(&thread);
 }
 
@@ -260,14 +263,15 @@ impl WorkerThread {
             map[number] = Some(n);
         }
         drop(slots);
-        access_log::flush(&self.thread, true);
+        log_buffers::flush(&self.thread, true);
         self.thread.error_lines.borrow_mut().flush(&self.thread);
-        *self.thread.logs.borrow_mut() = share.logs;
-        self.thread.log_buffers.borrow_mut().forget();
+        self.thread.log_buffers.borrow_mut().forget(share.generation);
+        self.thread.logs.borrow_mut().clone_from(&share.logs);
         *self.thread.conf.borrow_mut() = Rc::new(ThreadConfig {
             config: share.config,
             listeners: map.clone(),
             groups: RefCell::default(),
+            logs: share.logs,
         });
         // Idle connections of listeners that are gone have nobody to answer them.
         self.close_idle(|c, _| map.get(c.listener as usize).copied().flatten().is_none());
@@ -278,7 +282,7 @@ impl WorkerThread {
             Command::Reload(share) => self.apply(*share),
             Command::Reopen(logs) => {
                 self.thread.error_lines.borrow_mut().flush(&self.thread);
-                access_log::flush(&self.thread, true);
+                log_buffers::flush(&self.thread, true);
                 crate::log_files::close();
                 let conf = self.thread.config();
                 let mut current = self.thread.logs.borrow_mut();
@@ -289,6 +293,7 @@ impl WorkerThread {
                         *slot = fd.clone();
                     }
                 }
+                self.thread.log_buffers.borrow_mut().renew();
             }
             Command::Quit(timeout) => {
                 self.stop_accepting();
@@ -536,10 +541,15 @@ impl Handler for WorkerThread {
             self.command(c);
         }
         if self.thread.log_buffers.borrow().due.is_some_and(|d| d <= now) {
-            access_log::flush(&self.thread, false);
+            log_buffers::flush(&self.thread, false);
         }
         self.resume(now);
-        // Last, for commands log, too: nothing may come for long after this turn.
+    }
+
+    fn before_wait(&self) {
+        if self.thread.log_buffers.borrow().has_gathered() {
+            log_buffers::flush_gathered(&self.thread);
+        }
         self.thread.error_lines.borrow_mut().flush(&self.thread);
     }
 

@@ -7,6 +7,7 @@ use forebay_server::counters::Counters;
 use forebay_server::process::Share;
 use forebay_server::worker::{self, Command, Mailbox, Setup};
 use forebay_sys::alloc::CountingAllocator;
+use forebay_sys::log_area::{Area, Mapped};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -41,7 +42,10 @@ fn allocations(dir: &std::path::Path, requests: usize, path: &str, fields: &str,
         config: Arc::new(config),
         sockets: vec![Some((Arc::new(listener.into()), false))],
         logs: vec![Arc::new(log.into())],
+        generation: 1,
     };
+    let area = Area::create().expect("shared memory");
+    let mapped = Mapped::new(area.fd().try_clone_to_owned().expect("descriptor")).expect("mapped");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
     let mailbox = Arc::new(Mailbox::default());
     let (started, ready) = std::sync::mpsc::channel();
@@ -52,6 +56,7 @@ fn allocations(dir: &std::path::Path, requests: usize, path: &str, fields: &str,
         share,
         counters: Arc::new(vec![Arc::new(Counters::default())]),
         mailbox: mailbox.clone(),
+        log_area: Some(mapped),
         tokio: runtime.handle().clone(),
         started,
     };

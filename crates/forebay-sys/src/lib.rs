@@ -1,7 +1,8 @@
 //! What the kernel offers and safe crates lack; the only crate with `unsafe` code.
 //!
 //! The program uses it to find out about the machine ([`cpus`], [`limits`]), to change what the process is
-//! ([`identity`], [`daemon`], [`affinity`]) and to pass descriptors ([`fds`]).
+//! ([`identity`], [`daemon`], [`affinity`]), to pass descriptors ([`fds`]) and to keep lines of logs where they outlive
+//! the process ([`log_area`]).
 
 pub mod affinity;
 pub mod alloc;
@@ -11,4 +12,5 @@ pub mod daemon;
 pub mod fds;
 pub mod identity;
 pub mod limits;
+pub mod log_area;
 pub mod sockets;

@@ -152,7 +152,7 @@ pub const KNOBS: &[Knob] = &[
     ),
     notice(
         row("access_log", AccessLog, &["buffer=64k flush=1s", "buffer=256k flush=5s"], Need::Nothing),
-        "lines come late, and a crash loses those in the buffer",
+        "lines come late, and a crash (of the machine, in nginx also of a worker) loses those in the buffer",
     ),
     row(
         "keepalive_requests",

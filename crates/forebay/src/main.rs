@@ -9,6 +9,7 @@ mod doctor;
 mod explain;
 mod fmt;
 mod listen;
+mod log_recovery;
 mod master;
 mod master_log;
 mod origin;

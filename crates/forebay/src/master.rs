@@ -1,6 +1,7 @@
 //! The master: one thread that holds privilege, owns sockets and files, supervises the worker, obeys signals.
 
 use crate::listen::{self, Listeners};
+use crate::log_recovery::WorkerLogs;
 use crate::master_log::{Log, errno, failed};
 use crate::paths::Paths;
 use crate::signals::{Received, Signals, received_line};
@@ -58,6 +59,8 @@ struct Child {
     threads: usize,
     /// Addresses whose sockets it has.
     known: Vec<ListenAddr>,
+    /// Its log files, and the lines that have not reached them.
+    logs: WorkerLogs,
 }
 
 /// Time between two looks at certificates.
@@ -84,6 +87,8 @@ pub struct Master {
     respawn_at: Option<Instant>,
     /// Workers that ended unasked so far.
     respawned: u64,
+    /// Configurations given to workers so far.
+    generations: u64,
     pause: Duration,
     new_binary: Option<Pid>,
     /// Pid file as it is called now; `.oldbin` while a new binary runs.
@@ -108,6 +113,7 @@ impl Master {
             no_accept: false,
             respawn_at: None,
             respawned: 0,
+            generations: 0,
             pause: Duration::ZERO,
             new_binary: None,
             pid_file,
@@ -283,7 +289,7 @@ impl Master {
         }
     }
 
-    fn start_worker(&self) -> io::Result<Child> {
+    fn start_worker(&mut self) -> io::Result<Child> {
         let (control, theirs) = UnixStream::pair()?;
         control.set_write_timeout(Some(SEND_TIMEOUT))?;
         let mut command = Command::new("/proc/self/exe");
@@ -301,14 +307,25 @@ impl Master {
         command.env(worker::RESPAWNED, self.respawned.to_string());
         let process = command.env(worker::ROLE, "1").spawn()?;
         let pid = Pid::from_raw(i32::try_from(process.id()).map_err(io::Error::other)?);
-        let (order, fds) = self.state.order(&[]);
+        self.generations += 1;
+        let mut logs = WorkerLogs::new(&self.log);
+        logs.given(self.generations, &self.state.config.log_files, &self.state.logs);
+        let (order, fds) = self.state.order(&[], self.generations, logs.area());
         // A worker that dies before it has read all is reaped like any other.
         if let Err(e) = wire::send_configure(&control, &order, &fds) {
             self.log.alert(&format!("could not configure worker process {pid} ({})", errno(&e)));
         }
         let known = self.state.addresses();
         let threads = self.state.plan.threads.cpus.len();
-        Ok(Child { pid, control: Some(control), started: Instant::now(), leaving: false, threads, known })
+        Ok(Child {
+            pid,
+            control: Some(control),
+            started: Instant::now(),
+            leaving: false,
+            threads,
+            known,
+            logs,
+        })
     }
 
     fn respawn_later(&mut self, lived: Duration) {
@@ -354,7 +371,9 @@ impl Master {
             let Some(at) = self.children.iter().position(|child| child.pid == pid) else { continue };
             let child = self.children.swap_remove(at);
             let (level, text) = end_line(&status);
-            self.log.write(level, &format!("worker process {pid} {text}"));
+            let who = format!("worker process {pid}");
+            self.log.write(level, &format!("{who} {text}"));
+            child.logs.recover(&who, &self.log);
             let replaced = self.children.iter().any(|other| !other.leaving);
             if !child.leaving && !replaced && self.ending == Ending::No && !self.no_accept {
                 self.respawned += 1;
@@ -410,7 +429,9 @@ impl Master {
             self.spawn();
             return;
         };
-        let (order, fds) = self.state.order(&child.known);
+        self.generations += 1;
+        child.logs.given(self.generations, &self.state.config.log_files, &self.state.logs);
+        let (order, fds) = self.state.order(&child.known, self.generations, None);
         // Without a socket it is about to end, and its successor gets the new configuration.
         let Some(control) = &child.control else { return };
         match wire::send_configure(control, &order, &fds) {
@@ -465,7 +486,8 @@ impl Master {
         self.log = self.state.log();
         let paths: Vec<PathBuf> = self.state.logs.iter().map(|(path, _)| path.clone()).collect();
         let fds: Vec<_> = self.state.logs.iter().map(|(_, fd)| fd.as_fd()).collect();
-        for child in &self.children {
+        for child in &mut self.children {
+            child.logs.reopened(&self.state.logs);
             let Some(control) = &child.control else { continue };
             if let Err(e) = wire::send_reopen(control, &paths, &fds) {
                 self.log.alert(&format!("worker process {} takes no log files ({})", child.pid, errno(&e)));

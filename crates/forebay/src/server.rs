@@ -9,6 +9,7 @@ use crate::state::{self, Before, State};
 use crate::title;
 use forebay_conf::files::Files;
 use forebay_server::process::Worker;
+use forebay_sys::log_area::{Area, Mapped};
 use forebay_sys::{daemon, limits};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getppid};
@@ -217,7 +218,10 @@ fn alone(run: Run) -> io::Result<()> {
     let Run { mut state, signals, start } = run;
     let mut log = state.log();
     limits::raise_descriptors();
-    let worker = Worker::start(state.generation(&[])?, &state.plan.threads)?;
+    let mut generation = 1;
+    // Nobody reads it when this process has ended. It is there so that this mode runs what the other one does.
+    let area = Area::create().and_then(|area| Mapped::new(area.fd().try_clone_to_owned()?)).ok();
+    let worker = Worker::start(state.generation(&[], generation)?, &state.plan.threads, area)?;
     let threads = state.plan.threads.cpus.len();
     let mut quitting = false;
     while !(quitting && worker.finished()) {
@@ -240,7 +244,8 @@ fn alone(run: Run) -> io::Result<()> {
                         Before { listeners: Some(&state.listeners), threads: Some(threads), test: false };
                     let opened = state::open(&environment, &start.paths, before, &log);
                     let Ok(new) = opened else { continue };
-                    worker.reload(new.generation(&known)?);
+                    generation += 1;
+                    worker.reload(new.generation(&known, generation)?);
                     state.listeners.unlink_except(&new.listeners);
                     state = new;
                     log = state.log();

@@ -202,8 +202,14 @@ impl State {
         }
     }
 
-    /// The message for a worker that has the sockets of `known` already, and its descriptors in order.
-    pub fn order(&self, known: &[ListenAddr]) -> (Configure, Vec<BorrowedFd<'_>>) {
+    /// The message for a worker that has the sockets of `known` already, and its descriptors in order; the last one
+    /// is `log_area`.
+    pub fn order<'a>(
+        &'a self,
+        known: &[ListenAddr],
+        generation: u64,
+        log_area: Option<BorrowedFd<'a>>,
+    ) -> (Configure, Vec<BorrowedFd<'a>>) {
         let new = |open: &&listen::Open| !known.contains(&open.addr);
         let order = Configure {
             environment: self.environment.clone(),
@@ -215,9 +221,12 @@ impl State {
                 .map(|open| (open.addr.clone(), if new(&open) { open.sockets.len() } else { 0 }))
                 .collect(),
             logs: self.logs.iter().map(|(path, _)| path.clone()).collect(),
+            generation,
+            log_area: log_area.is_some(),
         };
         let sockets = self.listeners.open.iter().filter(new).flat_map(|open| &open.sockets);
-        let fds = sockets.chain(self.logs.iter().map(|(_, fd)| fd)).map(|fd| fd.as_fd()).collect();
+        let fds = sockets.chain(self.logs.iter().map(|(_, fd)| fd)).map(|fd| fd.as_fd());
+        let fds = fds.chain(log_area).collect();
         (order, fds)
     }
 
@@ -230,7 +239,7 @@ impl State {
     ///
     /// # Errors
     /// When no descriptor is left.
-    pub fn generation(&self, known: &[ListenAddr]) -> std::io::Result<Generation> {
+    pub fn generation(&self, known: &[ListenAddr], number: u64) -> std::io::Result<Generation> {
         let copy = |fds: &[Arc<OwnedFd>]| fds.iter().map(|fd| fd.try_clone()).collect::<Result<Vec<_>, _>>();
         let new = self.listeners.open.iter().filter(|open| !known.contains(&open.addr));
         let sockets = new.map(|open| Ok((open.addr.clone(), copy(&open.sockets)?)));
@@ -238,6 +247,7 @@ impl State {
             config: self.config.clone(),
             sockets: sockets.collect::<std::io::Result<_>>()?,
             logs: self.log_copies()?,
+            number,
         })
     }
 

@@ -31,6 +31,10 @@ pub struct Configure {
     pub listeners: Vec<(ListenAddr, usize)>,
     /// Log files, one descriptor each, after the sockets.
     pub logs: Vec<PathBuf>,
+    /// Number of this configuration, higher than those before; not 0.
+    pub generation: u64,
+    /// Whether the last descriptor is the area for lines of logs: only the first configuration of a worker has it.
+    pub log_area: bool,
 }
 
 impl Configure {
@@ -110,6 +114,8 @@ pub fn send_configure(socket: &UnixStream, order: &Configure, fds: &[BorrowedFd<
     }
     out.number(order.logs.len() as u64);
     order.logs.iter().for_each(|path| out.path(path));
+    out.number(order.generation);
+    out.number(u64::from(order.log_area));
     send(socket, CONFIGURE, &out.0, fds)
 }
 
@@ -287,6 +293,8 @@ impl<'a> Rest<'a> {
             identity: if self.flag()? { Some(self.identity()?) } else { None },
             listeners: (0..self.number()?).map(|_| self.listener()).collect::<Option<_>>()?,
             logs: self.paths()?,
+            generation: self.number()?,
+            log_area: self.flag()?,
         })
     }
 }
@@ -314,6 +322,8 @@ mod tests {
                 (ListenAddr::Unix("/run/x.sock".into()), 1),
             ],
             logs: vec!["/var/log/x".into()],
+            generation: 9,
+            log_area: true,
         }
     }
 

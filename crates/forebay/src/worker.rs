@@ -8,6 +8,7 @@ use forebay_conf::files::Files;
 use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
 use forebay_server::config::{Config, load};
 use forebay_server::process::{Generation, Worker};
+use forebay_sys::log_area::Mapped;
 use forebay_sys::{daemon, identity, limits};
 use nix::sys::signal::Signal;
 use std::io;
@@ -64,6 +65,7 @@ struct Process {
 struct Descriptors {
     generation: Generation,
     log: Log,
+    log_area: Option<OwnedFd>,
 }
 
 /// Builds the configuration from the record and sorts the descriptors.
@@ -74,9 +76,11 @@ fn build(order: &Configure, fds: Vec<OwnedFd>) -> Result<Descriptors, String> {
     let sockets =
         order.listeners.iter().map(|(addr, count)| (addr.clone(), fds.by_ref().take(*count).collect()));
     let sockets = sockets.collect();
-    let logs: Vec<(PathBuf, OwnedFd)> = order.logs.iter().cloned().zip(fds).collect();
+    let logs: Vec<(PathBuf, OwnedFd)> = order.logs.iter().cloned().zip(fds.by_ref()).collect();
+    let log_area = fds.next().filter(|_| order.log_area);
     let log = own_log(&config, order.environment.error_log.as_deref(), &logs);
-    Ok(Descriptors { generation: Generation { config: Arc::new(config), sockets, logs }, log })
+    let generation = Generation { config: Arc::new(config), sockets, logs, number: order.generation };
+    Ok(Descriptors { generation, log, log_area })
 }
 
 /// The error log for this thread's few lines, on copies of the descriptors.
@@ -136,7 +140,13 @@ impl Process {
             let config = built.generation.config.clone();
             let respawned = std::env::var(RESPAWNED).ok().and_then(|n| n.parse().ok());
             forebay_server::metrics::started(respawned.unwrap_or(0));
-            let worker = Worker::start(built.generation, &order.plan()).map_err(|e| e.to_string())?;
+            let area = built.log_area.and_then(|fd| {
+                let mapped = Mapped::new(fd);
+                mapped
+                    .map_err(|e| built.log.warn(&format!("no use of shared log buffers ({})", errno(&e))))
+                    .ok()
+            });
+            let worker = Worker::start(built.generation, &order.plan(), area).map_err(|e| e.to_string())?;
             Ok((worker, config, built.log))
         });
         match started {

@@ -13,6 +13,7 @@ mod differential;
 mod drills;
 mod http2;
 mod load;
+mod logs;
 mod metrics;
 mod ocsp;
 mod pages;

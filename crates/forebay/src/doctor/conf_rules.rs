@@ -343,11 +343,11 @@ rule_table! { Check;
         found(s.span(n), "two more system calls for each response; measure whether it pays".to_owned());
     },
     "log-buffer-loss" Warning "buffered access log"
-    "Buffering saves a write for each request; a worker that is killed takes what is in its buffer with it: 50 of 50 lines in a trial (39)."
+    "In nginx buffering saves a write for each request, and a worker that is killed takes what is in its buffer with it: 50 of 50 lines in a trial (39). Forebay writes the lines of a turn together without it, and its master saves what a killed worker left; a crash of the machine still takes it."
     "Keep audit logs unbuffered, or set flush= to a second."
     |s, _, found| for n in s.all("access_log") {
         if s.args(n).iter().any(|a| a.starts_with("buffer=")) {
-            found(s.span(n), "lines in the buffer are lost when a worker is killed".to_owned());
+            found(s.span(n), "lines in the buffer are lost when the machine crashes, in nginx also when a worker is killed".to_owned());
         }
     },
     "gzip-level" Warning "gzip_comp_level above 6"

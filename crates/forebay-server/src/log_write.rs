@@ -1,0 +1,236 @@
+//! Writing gathered lines to a log, and going on where a killed process stopped.
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use std::borrow::Cow;
+use std::io::Write;
+use std::os::fd::AsFd;
+
+/// Most bytes that a pipe takes in one piece whoever else writes to it (pipe(7), PIPE_BUF).
+const ATOMIC: usize = 4096;
+
+/// Whether a log is a regular file: the kernel then appends each write in one piece, however long. So it does for
+/// /dev/null. Pipes, sockets and terminals get no more than 4096 bytes at a time.
+pub fn is_regular(log: impl AsFd) -> bool {
+    let Ok(s) = rustix::fs::fstat(log) else { return false };
+    match FileType::from_raw_mode(s.st_mode) {
+        FileType::RegularFile => true,
+        FileType::CharacterDevice => (rustix::fs::major(s.st_rdev), rustix::fs::minor(s.st_rdev)) == (1, 3),
+        _ => false,
+    }
+}
+
+/// Writes whole lines. Where that takes several pieces, `written` is told how many bytes have gone, after each.
+///
+/// # Errors
+/// The number of lines that could not be written.
+pub fn write_lines(
+    log: impl AsFd,
+    lines: &[u8],
+    regular: bool,
+    mut written: impl FnMut(usize),
+) -> Result<(), u64> {
+    let mut start = 0;
+    while let Some(rest) = lines.get(start..).filter(|rest| !rest.is_empty()) {
+        let next = if regular { rest } else { first_piece(rest) };
+        match rustix::io::write(&log, next) {
+            Ok(n) if n > 0 => {
+                start += n;
+                if !regular {
+                    written(start);
+                }
+            }
+            Err(Errno::INTR) => {}
+            _ => return Err(memchr::memchr_iter(b'\n', rest).count() as u64),
+        }
+    }
+    Ok(())
+}
+
+/// As many whole lines as a pipe takes in one piece; one that is longer goes alone.
+pub fn first_piece(lines: &[u8]) -> &[u8] {
+    let fits = lines.get(..ATOMIC).unwrap_or(lines);
+    let end = match fits.len() == lines.len() {
+        true => Some(lines.len() - 1),
+        false => memchr::memrchr(b'\n', fits).or_else(|| memchr::memchr(b'\n', lines)),
+    };
+    end.and_then(|end| lines.get(..=end)).unwrap_or(lines)
+}
+
+/// What stands in the log for these lines (nginx: access_log, gzip=). The same lines give the same bytes each time.
+pub fn encode(lines: &[u8], gzip: Option<u32>) -> Cow<'_, [u8]> {
+    let Some(level) = gzip else { return lines.into() };
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(level));
+    match encoder.write_all(lines).and_then(|()| encoder.finish()) {
+        Ok(bytes) => bytes.into(),
+        Err(_) => lines.into(),
+    }
+}
+
+/// Where to go on in `bytes`, which somebody began to append to a log and may not have ended, from the `tail` of that
+/// log. A line of which a part is there is completed. Where it cannot be told whether lines are there
+/// or were there before (lines may be the same, letter for letter), they are written again.
+///
+/// `None`: the log ends inside a line of somebody else.
+pub fn resume(tail: &[u8], bytes: &[u8], gzip: bool) -> Option<usize> {
+    let torn = match memchr::memrchr(b'\n', tail) {
+        _ if gzip => 1,
+        Some(end) => tail.len() - end - 1,
+        None => tail.len(),
+    };
+    if torn == 0 {
+        return Some(0);
+    }
+    // Every length at which the beginning of `bytes` is the end of `tail`, by Knuth, Morris and Pratt.
+    let mut borders = vec![0u32; bytes.len() + 1];
+    let step = |borders: &[u32], mut length: usize, byte: u8| {
+        loop {
+            if bytes.get(length) == Some(&byte) {
+                return length + 1;
+            }
+            if length == 0 {
+                return 0;
+            }
+            length = borders.get(length).map_or(0, |b| *b as usize);
+        }
+    };
+    for i in 1..bytes.len() {
+        let before = borders.get(i).map_or(0, |b| *b as usize);
+        let length = bytes.get(i).map_or(0, |byte| step(&borders, before, *byte));
+        if let Some(border) = borders.get_mut(i + 1) {
+            *border = length as u32;
+        }
+    }
+    let mut length = tail.iter().fold(0, |length, byte| step(&borders, length, *byte));
+    let shorter = |length: usize| borders.get(length).map_or(0, |b| *b as usize);
+    if gzip {
+        // A member that is complete may be an earlier one. Of others the longest counts: its header is in no
+        // other place.
+        if length == bytes.len() {
+            length = 0;
+        }
+        return Some(length);
+    }
+    if length < torn {
+        return None;
+    }
+    while shorter(length) >= torn {
+        length = shorter(length);
+    }
+    Some(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn pieces_end_with_lines() {
+        let line = [b"x".repeat(999), b"\n".to_vec()].concat();
+        let lines = line.repeat(10);
+        assert_eq!(first_piece(&lines).len(), 4000);
+        assert_eq!(first_piece(&lines[..4000]).len(), 4000);
+        assert_eq!(first_piece(&lines[..1000]).len(), 1000);
+        let long = [b"y".repeat(5000), b"\n".to_vec(), line].concat();
+        assert_eq!(first_piece(&long).len(), 5001);
+        assert_eq!(first_piece(&long[..5000]).len(), 5000);
+    }
+
+    #[test]
+    fn a_pipe_reader_gets_whole_lines_from_two_threads() {
+        let (mut reader, writer) = std::io::pipe().expect("pipe");
+        assert!(!is_regular(&writer));
+        // Small enough that writers wait for room all the time.
+        rustix::pipe::fcntl_setpipe_size(&writer, 8192).expect("size");
+        let thread = |letter: char| {
+            let writer = writer.try_clone().expect("descriptor");
+            std::thread::spawn(move || {
+                let mut lines = Vec::new();
+                for n in 0..4000 {
+                    let line = letter.to_string().repeat(1 + (n * 7) % 300);
+                    lines.extend_from_slice(format!("{letter}{n} {line}.\n").as_bytes());
+                    if n % 97 == 0 {
+                        let mut last = 0;
+                        assert_eq!(write_lines(&writer, &lines, false, |n| last = n), Ok(()));
+                        assert_eq!(last, lines.len());
+                        lines.clear();
+                    }
+                }
+                assert_eq!(write_lines(&writer, &lines, false, |_| {}), Ok(()));
+            })
+        };
+        let threads = [thread('a'), thread('b')];
+        drop(writer);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).expect("read");
+        for t in threads {
+            t.join().expect("no panic");
+        }
+        let mut next = [0, 0];
+        for line in text.lines() {
+            let (letter, n) = (line.as_bytes()[0] as char, &mut next[usize::from(line.as_bytes()[0] - b'a')]);
+            let expected = format!("{letter}{n} {}.", letter.to_string().repeat(1 + (*n * 7) % 300));
+            assert_eq!(line, expected);
+            *n += 1;
+        }
+        assert_eq!(next, [4000, 4000]);
+    }
+
+    #[test]
+    fn kinds_of_logs() {
+        let open = |path: &str| std::fs::OpenOptions::new().append(true).open(path).expect("open");
+        assert!(is_regular(tempfile::tempfile().expect("file")) && is_regular(open("/dev/null")));
+        assert!(!is_regular(open("/dev/full")));
+    }
+
+    #[test]
+    fn lines_that_find_no_room_are_counted() {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+        assert_eq!(write_lines(&full, b"one\ntwo\nthree\n", true, |_| {}), Err(3));
+    }
+
+    #[test]
+    fn a_torn_line_is_completed() {
+        let bytes = b"GET /1\nGET /2\nGET /3\n";
+        for cut in 0..=bytes.len() {
+            let tail = [b"GET /0\n", &bytes[..cut]].concat();
+            let at = resume(&tail, bytes, false).expect("ours");
+            let whole = [&tail[..], &bytes[at..]].concat();
+            let text = String::from_utf8(whole).expect("text");
+            for n in 0..4 {
+                let times = text.lines().filter(|l| *l == format!("GET /{n}")).count();
+                assert!((1..=2).contains(&times), "{cut}: {text}");
+                // What is unmistakable is not written twice.
+                assert!(times == 1 || cut % 7 < 6, "{cut}: {text}");
+            }
+            assert!(text.lines().all(|l| l.len() == 6), "{cut}: {text}");
+        }
+    }
+
+    #[test]
+    fn lines_that_are_the_same_are_not_lost() {
+        // Three in the log from before, three in the slot, one of them written and a half.
+        let at = resume(b"same\nsame\nsame\nsame\nsa", b"same\nsame\nsame\n", false).expect("ours");
+        assert_eq!(at, 2);
+        assert_eq!(resume(b"", b"same\n", false), Some(0));
+        assert_eq!(resume(b"else", b"same\n", false), None);
+        assert_eq!(resume(b"x\nsomething sa", b"same\n", false), None);
+    }
+
+    #[test]
+    fn a_torn_member_is_completed() {
+        let lines = (0..500).map(|n| format!("GET /{n}\n")).collect::<String>();
+        let (before, now) = (encode(b"GET /before\n", Some(1)), encode(lines.as_bytes(), Some(6)));
+        for cut in (0..=now.len()).step_by(17).chain([1, 2, now.len() - 1, now.len()]) {
+            let tail = [&before[..], &now[..cut]].concat();
+            let at = resume(&tail, &now, true).expect("always");
+            assert_eq!(at, if cut == now.len() { 0 } else { cut });
+        }
+        assert_eq!(resume(&now, &now, true), Some(0));
+        let mut text = String::new();
+        let twice = [&now[..], &now[..]].concat();
+        flate2::read::MultiGzDecoder::new(&twice[..]).read_to_string(&mut text).expect("two members");
+        assert_eq!(text, lines.repeat(2));
+    }
+}

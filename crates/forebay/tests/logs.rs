@@ -1,0 +1,293 @@
+//! Access logs: what is in them when a worker is killed, and how lines leave.
+
+use crate::harness::{DEADLINE, Server, Site, kill, wait_for};
+use nix::sys::signal::Signal;
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+fn conf(log: &str) -> String {
+    format!(
+        "worker_processes 2;\nerror_log logs/error.log notice;\nevents {{}}\nhttp {{ log_format line '$request_uri \
+         $status $body_bytes_sent end'; keepalive_requests 1000000; access_log {log}; server {{ listen 127.0.0.1:%PORT0%; \
+         location / {{ return 200 \"hello\"; }} }} }}\n"
+    )
+}
+
+fn worker(server: &Server, not: i32) -> i32 {
+    wait_for("a worker", || server.workers(server.pid()).into_iter().find(|pid| *pid != not))
+}
+
+/// Sends requests on a connection as long as it lives; gives those that got a whole answer, which are at most `most`.
+fn converse(addr: SocketAddr, name: &str, most: usize, answered: &AtomicUsize) -> Vec<String> {
+    let Ok(stream) = TcpStream::connect_timeout(&addr, DEADLINE) else { return Vec::new() };
+    let _ = stream.set_nodelay(true);
+    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    let mut reader = BufReader::new(&stream);
+    let mut good = Vec::new();
+    let mut answer = Vec::new();
+    while good.len() < most {
+        let uri = format!("/{name}-{}", good.len());
+        let request = format!("GET {uri} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        if (&stream).write_all(request.as_bytes()).is_err() {
+            break;
+        }
+        answer.clear();
+        while let Ok(1..) = reader.read_until(b'\n', &mut answer) {
+            if answer.ends_with(b"\r\n\r\n") {
+                break;
+            }
+        }
+        let mut body = [0; 5];
+        if reader.read_exact(&mut body).is_err() {
+            break;
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n") && &body == b"hello");
+        good.push(uri);
+        answered.fetch_add(1, Ordering::Relaxed);
+    }
+    good
+}
+
+/// Kills the worker again and again under load. Then every request that was answered is in the log, whole and at most
+/// twice.
+fn killed_under_load(log: &str, read: impl Fn(&Site) -> String) {
+    const KILLS: usize = 6;
+    let mut server = Server::start(&conf(log));
+    let addr = server.addr(0);
+    let (done, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let connections: Vec<Vec<String>> = std::thread::scope(|scope| {
+        let client = |c: usize| {
+            let (done, answered) = (&done, &answered);
+            scope.spawn(move || {
+                let mut all = Vec::new();
+                for n in 0.. {
+                    if done.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    all.push(converse(addr, &format!("{c}-{n}"), 2000, answered));
+                }
+                all
+            })
+        };
+        let clients: Vec<_> = (0..4).map(client).collect();
+        let mut last = 0;
+        for _ in 0..KILLS {
+            let before = answered.load(Ordering::Relaxed);
+            wait_for("some answers", || (answered.load(Ordering::Relaxed) > before + 700).then_some(()));
+            last = worker(&server, last);
+            kill(last, Signal::SIGKILL);
+        }
+        worker(&server, last);
+        let before = answered.load(Ordering::Relaxed);
+        wait_for("some answers", || (answered.load(Ordering::Relaxed) > before + 100).then_some(()));
+        done.store(true, Ordering::SeqCst);
+        clients.into_iter().flat_map(|c| c.join().expect("no panic")).collect()
+    });
+    server.signal(Signal::SIGQUIT);
+    assert_eq!(server.wait_end(), Some(0));
+    let text = read(&server.site);
+    assert!(text.ends_with('\n'));
+    let mut lines: HashMap<&str, usize> = HashMap::new();
+    for line in text.lines() {
+        let uri = line.strip_suffix(" 200 5 end").unwrap_or_else(|| panic!("torn: {line:?}"));
+        assert!(uri.starts_with('/') && uri.matches('-').count() == 2, "torn: {line:?}");
+        *lines.entry(uri).or_default() += 1;
+    }
+    let (mut missing, mut twice) = (Vec::new(), 0);
+    for connection in &connections {
+        for (i, uri) in connection.iter().enumerate() {
+            match lines.get(uri.as_str()) {
+                Some(1) => {}
+                Some(2) => twice += 1,
+                Some(n) => panic!("{uri} is there {n} times"),
+                // The kill came between the answer and its line, which is the next thing that a thread makes.
+                None if i + 1 == connection.len() => missing.push(uri),
+                None => panic!("{uri} is lost"),
+            }
+        }
+    }
+    let error_log = server.error_log();
+    assert_eq!(error_log.matches("exited on signal 9").count(), KILLS, "{error_log}");
+    assert!(!error_log.contains("broken log buffers") && !error_log.contains("shared"), "{error_log}");
+    println!("{log}: {} answered, {} missing, {twice} twice", answered.into_inner(), missing.len());
+    assert!(missing.len() <= KILLS * 2, "more than one for each thread: {missing:?}");
+    assert!(!log.contains("buffer") || error_log.contains("left were written to"), "{error_log}");
+}
+
+#[test]
+fn a_killed_worker_loses_no_line_of_a_buffer() {
+    killed_under_load("logs/a.log line buffer=64k", |site| site.read("logs/a.log"));
+}
+
+#[test]
+fn a_killed_worker_loses_no_line_of_a_compressed_buffer() {
+    killed_under_load("logs/a.log line buffer=64k gzip=3", |site| {
+        let out = Command::new("gzip").arg("-dc").arg(site.dir().join("logs/a.log")).output().expect("gzip");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).expect("text")
+    });
+}
+
+#[test]
+fn a_killed_worker_loses_no_line_without_a_buffer() {
+    killed_under_load("logs/a.log line", |site| site.read("logs/a.log"));
+}
+
+/// Buffers are flushed to the files that had their numbers, and lines that wait come out under the new ones.
+#[test]
+fn numbers_change_with_a_reload() {
+    let logs = |names: &str| {
+        let each = names.split(' ').map(|n| {
+            format!("location /{n} {{ access_log logs/{n}.log line buffer=64k; return 200 \"hello\"; }} ")
+        });
+        conf("off").replace("location", &format!("{}location", each.collect::<String>()))
+    };
+    let mut server = Server::start(&logs("a b c"));
+    for name in ["a", "b", "c"] {
+        assert!(server.get(&format!("/{name}/1")).ends_with("hello"));
+    }
+    assert_eq!(server.site.read("logs/a.log"), "", "it waits");
+    let first = worker(&server, 0);
+    server.site.write("nginx.conf", &logs("c a"));
+    server.signal(Signal::SIGHUP);
+    wait_for("flushed buffers", || (server.site.read("logs/b.log") == "/b/1 200 5 end\n").then_some(()));
+    let serves = || server.get("/b/x").ends_with("hello");
+    wait_for("the new configuration", || serves().then_some(()));
+    for name in ["a", "c"] {
+        assert!(server.get(&format!("/{name}/2")).ends_with("hello"));
+    }
+    kill(first, Signal::SIGKILL);
+    worker(&server, first);
+    assert!(server.get("/a/3").ends_with("hello"));
+    server.signal(Signal::SIGQUIT);
+    assert_eq!(server.wait_end(), Some(0));
+    assert_eq!(server.site.read("logs/a.log"), "/a/1 200 5 end\n/a/2 200 5 end\n/a/3 200 5 end\n");
+    assert_eq!(server.site.read("logs/b.log"), "/b/1 200 5 end\n");
+    assert_eq!(server.site.read("logs/c.log"), "/c/1 200 5 end\n/c/2 200 5 end\n");
+}
+
+/// What a killed worker left goes to the file that is open after USR1.
+#[test]
+fn reopened_files_get_what_is_left() {
+    let mut server = Server::start(&conf("logs/a.log line buffer=64k"));
+    assert!(server.get("/1").ends_with("hello"));
+    let logs = server.site.dir().join("logs");
+    std::fs::rename(logs.join("a.log"), logs.join("a.log.1")).expect("rename");
+    server.signal(Signal::SIGUSR1);
+    wait_for("the old buffer", || (server.site.read("logs/a.log.1") == "/1 200 5 end\n").then_some(()));
+    assert!(server.get("/2").ends_with("hello"));
+    assert_eq!(server.site.read("logs/a.log"), "");
+    kill(worker(&server, 0), Signal::SIGKILL);
+    wait_for("the lines left", || (server.site.read("logs/a.log") == "/2 200 5 end\n").then_some(()));
+    assert!(server.get("/3").ends_with("hello"));
+    server.signal(Signal::SIGQUIT);
+    assert_eq!(server.wait_end(), Some(0));
+    assert_eq!(server.site.read("logs/a.log"), "/2 200 5 end\n/3 200 5 end\n");
+    assert_eq!(server.site.read("logs/a.log.1"), "/1 200 5 end\n");
+}
+
+/// A request that ends after a reload is in the log that it began with, whose number may mean another file by then.
+#[test]
+fn a_request_under_way_keeps_its_log_over_a_reload() {
+    let slow =
+        "location /slow { limit_rate 1k; limit_rate_after 1; root html; access_log logs/old.log line; } ";
+    let with = |slow: &str| conf("logs/z.log line").replace("location", &format!("{slow}location"));
+    let site = Site::new(&with(slow));
+    site.write("html/slow", &"x".repeat(3000));
+    let mut server = Server::start_on(site);
+    let mut stream = TcpStream::connect(server.addr(0)).expect("connect");
+    stream.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("write");
+    stream.read_exact(&mut [0; 20]).expect("it began");
+    server.site.write("nginx.conf", &with("").replace("hello", "renew"));
+    server.signal(Signal::SIGHUP);
+    wait_for("the new configuration", || server.get("/").ends_with("renew").then_some(()));
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).expect("read");
+    wait_for("its line", || (server.site.read("logs/old.log") == "/slow 200 3000 end\n").then_some(()));
+    server.signal(Signal::SIGQUIT);
+    assert_eq!(server.wait_end(), Some(0));
+    assert!(
+        server.site.read("logs/z.log").lines().all(|l| l == "/ 200 5 end"),
+        "{}",
+        server.site.read("logs/z.log")
+    );
+}
+
+#[test]
+fn one_process_keeps_its_lines() {
+    let mut server = Server::start(&format!("master_process off;\n{}", conf("logs/a.log line buffer=64k")));
+    let lines =
+        |server: &Server, n: usize| (server.site.read("logs/a.log").lines().count() == n).then_some(());
+    assert!(server.get("/1").ends_with("hello"));
+    assert!(lines(&server, 0).is_some());
+    server.signal(Signal::SIGUSR1);
+    wait_for("lines at USR1", || lines(&server, 1));
+    assert!(server.get("/2").ends_with("hello"));
+    server.signal(Signal::SIGHUP);
+    wait_for("lines at HUP", || lines(&server, 2));
+    assert!(server.get("/3").ends_with("hello"));
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.wait_end(), Some(0));
+    assert_eq!(server.site.read("logs/a.log"), "/1 200 5 end\n/2 200 5 end\n/3 200 5 end\n");
+}
+
+#[test]
+fn an_upgrade_keeps_lines_and_both_masters_save_them() {
+    let server = Server::start_daemon(&conf("logs/a.log line buffer=64k"));
+    let old = server.pid();
+    let worker_of = |master: i32| wait_for("a worker", || server.workers(master).first().copied());
+    let has =
+        |line: &str| server.site.read("logs/a.log").contains(&format!("{line} 200 5 end\n")).then_some(());
+    assert!(server.get("/old").ends_with("hello"));
+    server.signal(Signal::SIGUSR2);
+    let new = wait_for("a new master", || server.site.pid().filter(|pid| *pid != old));
+    let workers = [worker_of(old), worker_of(new)];
+    // Whichever of the two answers.
+    (0..8).for_each(|n| assert!(server.get(&format!("/both-{n}")).ends_with("hello")));
+    workers.map(|pid| kill(pid, Signal::SIGKILL));
+    for line in ["/old", "/both-0", "/both-7"] {
+        wait_for("lines left", || has(line));
+    }
+    kill(old, Signal::SIGQUIT);
+    wait_for("the end of the old master", || (!crate::harness::alive(old)).then_some(()));
+    assert!(server.get("/new").ends_with("hello"));
+    kill(worker_of(new), Signal::SIGQUIT);
+    wait_for("lines at the end of a worker", || has("/new"));
+    let text = server.site.read("logs/a.log");
+    assert_eq!(text.lines().count(), 10, "{text}");
+    assert!((0..8).all(|n| text.matches(&format!("/both-{n} ")).count() == 1), "{text}");
+}
+
+/// A pipe gets whole lines, also from the master when the worker was killed.
+#[test]
+fn a_pipe_gets_whole_lines() {
+    let site = Site::new(&conf("logs/pipe line buffer=32k"));
+    let path = site.dir().join("logs/pipe");
+    assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
+    let out = std::fs::File::create(site.dir().join("out")).expect("file");
+    let mut reader = Command::new("cat").arg(&path).stdout(Stdio::from(out)).spawn().expect("cat");
+    let mut server = Server::start_on(site);
+    let answered = AtomicUsize::new(0);
+    let addr = server.addr(0);
+    std::thread::scope(|scope| {
+        for c in 0..4 {
+            let answered = &answered;
+            scope.spawn(move || converse(addr, &format!("{c}-{}", "p".repeat(c * 40)), 1500, answered));
+        }
+    });
+    assert_eq!(answered.load(Ordering::Relaxed), 6000);
+    let killed = worker(&server, 0);
+    kill(killed, Signal::SIGKILL);
+    worker(&server, killed);
+    server.signal(Signal::SIGQUIT);
+    assert_eq!(server.wait_end(), Some(0));
+    assert!(reader.wait().expect("cat").success());
+    let text = server.site.read("out");
+    assert!(text.lines().all(|l| l.starts_with('/') && l.ends_with(" 200 5 end")), "torn");
+    // The last answer of each thread may have been faster than its line.
+    let missing = 6000 - text.lines().count();
+    assert!(missing <= 2, "{missing} lines are missing");
+}
