@@ -247,7 +247,9 @@ fn an_upgrade_keeps_lines_and_both_masters_save_them() {
     let workers = [worker_of(old), worker_of(new)];
     // Whichever of the two answers.
     (0..8).for_each(|n| assert!(server.get(&format!("/both-{n}")).ends_with("hello")));
-    workers.map(|pid| kill(pid, Signal::SIGKILL));
+    for pid in workers {
+        kill(pid, Signal::SIGKILL);
+    }
     for line in ["/old", "/both-0", "/both-7"] {
         wait_for("lines left", || has(line));
     }
