@@ -150,6 +150,7 @@ pub fn main(setup: Setup) {
     };
     let remote = reactor.remote();
     let thread = Rc::new(Thread {
+        number: setup.number,
         reactor,
         clock: Clock::default(),
         conf: RefCell::new(Rc::new(ThreadConfig {
@@ -188,6 +189,8 @@ pub fn main(setup: Setup) {
     if let Err(e) = thread.reactor.run(&worker) {
         error_log::log(&thread, Level::Alert, &format!("event loop failed ({e})"));
     }
+    // Nobody looks after them any more, and other threads may serve for a while yet.
+    worker.close_spares(&thread.config());
     access_log::flush(&thread, true);
     thread.error_lines.borrow_mut().flush(&thread);
 }
@@ -264,13 +267,25 @@ impl WorkerThread {
         self.thread.error_lines.borrow_mut().flush(&self.thread);
         *self.thread.logs.borrow_mut() = share.logs;
         self.thread.log_buffers.borrow_mut().forget();
-        *self.thread.conf.borrow_mut() = Rc::new(ThreadConfig {
+        let new = Rc::new(ThreadConfig {
             config: share.config,
             listeners: map.clone(),
             groups: RefCell::default(),
         });
+        let old = self.thread.conf.replace(new);
+        self.close_spares(&old);
         // Idle connections of listeners that are gone have nobody to answer them.
         self.close_idle(|c, _| map.get(c.listener as usize).copied().flatten().is_none());
+    }
+
+    /// Closes the idle upstream connections that this thread has of a configuration.
+    fn close_spares(&self, conf: &ThreadConfig) {
+        for group in &conf.config.http.upstreams {
+            let (entries, taken) = group.idle.clear(self.thread.number);
+            for token in entries.into_iter().map(|i| i.token).chain(taken) {
+                self.thread.reactor.remove(token);
+            }
+        }
     }
 
     fn command(&self, c: Command) {
@@ -524,6 +539,13 @@ impl Handler for WorkerThread {
         conn.expired = true;
         let thread = self.thread.clone();
         thread.reactor.start(&self, token, conn);
+    }
+
+    fn spare_ended(&self, token: Token, group: u32) {
+        if let Some(g) = self.thread.conf.borrow().config.http.upstreams.get(group as usize) {
+            // Unless another thread has it: then only its slot is given back here.
+            drop(g.idle.withdraw(self.thread.number, token));
+        }
     }
 
     fn tick(&self, now: Instant) {

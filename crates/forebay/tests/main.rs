@@ -12,6 +12,7 @@ mod dav;
 mod differential;
 mod drills;
 mod http2;
+mod idle;
 mod load;
 mod metrics;
 mod ocsp;

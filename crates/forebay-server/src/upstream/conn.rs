@@ -1,9 +1,10 @@
 //! A connection to an upstream: opened or taken from the idle ones, waited on together with the client.
 //! Hot path.
 
-use super::PeerAddr;
+use super::idle::Idle;
+use super::{Group, PeerAddr};
 use crate::reactor::Token;
-use crate::thread::Thread;
+use crate::thread::{Thread, ThreadConfig};
 use crate::wire::{self, Sent, Then, Wire};
 use forebay_http::h2::link::Link;
 use rustix::io::Errno;
@@ -133,11 +134,12 @@ impl Watch {
 
 impl Conn {
     /// A connection that was idle.
-    pub fn reuse(thread: &Rc<Thread>, idle: super::Idle) -> Option<Conn> {
-        thread.reactor.reuse(idle.token).then(|| Conn {
+    pub fn reuse(thread: &Rc<Thread>, idle: Idle) -> Option<Conn> {
+        let token = idle.token;
+        thread.reactor.reuse(token, idle.fd).then(|| Conn {
             thread: thread.clone(),
-            token: idle.token,
-            wire: RefCell::new(idle.wire),
+            token,
+            wire: RefCell::new(Wire::with(token, idle.tls)),
             made_for: idle.made_for,
             kept: false,
             link: RefCell::new(idle.link),
@@ -145,6 +147,24 @@ impl Conn {
             opened: idle.opened,
             reused: true,
         })
+    }
+
+    /// A connection that was idle in another thread.
+    pub fn adopt(thread: &Rc<Thread>, idle: Idle) -> Conn {
+        let token = thread.reactor.insert(idle.fd);
+        // It has just been looked at.
+        thread.reactor.drained(token);
+        Conn {
+            thread: thread.clone(),
+            token,
+            wire: RefCell::new(Wire::with(token, idle.tls)),
+            made_for: idle.made_for,
+            kept: false,
+            link: RefCell::new(idle.link),
+            requests: idle.requests,
+            opened: idle.opened,
+            reused: true,
+        }
     }
 
     /// Opens a connection.
@@ -283,32 +303,27 @@ impl Conn {
         self.thread.reactor.with_fd(self.token, f).unwrap_or(Err(Errno::BADF))
     }
 
-    /// Puts it among the idle ones of its group.
-    pub fn keep(
-        mut self,
-        state: &mut super::GroupState,
-        keepalive: &super::Keepalive,
-        peer: u64,
-        location: usize,
-    ) {
-        let now = self.thread.reactor.now();
+    /// Puts it among the idle ones of its group, which is number `n` of a configuration.
+    pub fn keep(mut self, conf: &Rc<ThreadConfig>, group: &Group, n: usize, peer: u64, location: usize) {
+        let thread = self.thread.clone();
+        let keepalive = &group.keepalive;
+        let now = thread.reactor.now();
         let old = now.saturating_duration_since(self.opened) > keepalive.time;
         if keepalive.connections == 0 || self.requests + 1 >= keepalive.requests || old {
             return;
         }
-        if !self.thread.reactor.set_aside(self.token, now + keepalive.timeout) {
+        // No request to come asks for those of a former configuration.
+        if !Rc::ptr_eq(conf, &thread.conf.borrow()) {
             return;
         }
+        let deadline = now + keepalive.timeout;
+        let Some(fd) = thread.reactor.set_aside(self.token, deadline, n as u32) else { return };
         self.kept = true;
         let mut wire = self.wire.replace(Wire::none());
         wire.shrink();
-        while state.idle.len() >= keepalive.connections {
-            if let Some(oldest) = state.idle.pop_front() {
-                self.thread.reactor.remove(oldest.token);
-            }
-        }
-        state.idle.push_back(super::Idle {
-            wire,
+        let idle = Idle {
+            fd,
+            tls: wire.into_tls(),
             link: self.link.take(),
             made_for: self.made_for,
             token: self.token,
@@ -316,6 +331,13 @@ impl Conn {
             location,
             requests: self.requests + 1,
             opened: self.opened,
-        });
+            deadline,
+        };
+        let threads = thread.all_counters.len();
+        let left =
+            group.idle.put((thread.number, threads), idle, keepalive.connections, thread.reactor.epoll());
+        for t in left.oldest.map(|i| i.token).into_iter().chain(left.taken) {
+            thread.reactor.remove(t);
+        }
     }
 }
