@@ -63,10 +63,19 @@ pub enum Role<C> {
     Spare(u32),
 }
 
+/// What the epoll set watches a slot for. That there is room to write is an event which most connections never
+/// wait for, and which would come for each of them at once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Watched {
+    Not,
+    Reading,
+    Both,
+}
+
 struct Slot<C> {
     fd: Option<OwnedFd>,
     age: u32,
-    registered: bool,
+    watched: Watched,
     readable: bool,
     writable: bool,
     /// The other end has sent its last: no further event will come for reading, so that what the flag says
@@ -283,7 +292,7 @@ impl<C: 'static> Reactor<C> {
         if let Some(index) = self.free.borrow_mut().pop() {
             let s = &mut slots[index as usize];
             s.fd = Some(fd);
-            s.registered = false;
+            s.watched = Watched::Not;
             s.readable = true;
             s.writable = true;
             s.ended = false;
@@ -294,7 +303,7 @@ impl<C: 'static> Reactor<C> {
         slots.push(Slot {
             fd: Some(fd),
             age: 0,
-            registered: false,
+            watched: Watched::Not,
             readable: true,
             writable: true,
             ended: false,
@@ -528,9 +537,7 @@ impl<C: 'static> Reactor<C> {
         s.deadline = deadline;
         s.read_waker = None;
         s.write_waker = None;
-        if !s.registered {
-            register(&self.epoll, s, token);
-        }
+        register(&self.epoll, s, token, Watched::Reading);
         // A later deadline than the armed one is found out when that fires.
         let arm = s.armed.is_none_or(|t| t > deadline);
         if arm {
@@ -602,9 +609,7 @@ impl<C: 'static> Reactor<C> {
         if s.readable {
             return Poll::Ready(());
         }
-        if !s.registered {
-            register(&self.epoll, s, token);
-        }
+        register(&self.epoll, s, token, Watched::Reading);
         if !s.read_waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
             s.read_waker = Some(cx.waker().clone());
         }
@@ -623,9 +628,7 @@ impl<C: 'static> Reactor<C> {
         if s.writable {
             return Poll::Ready(());
         }
-        if !s.registered {
-            register(&self.epoll, s, token);
-        }
+        register(&self.epoll, s, token, Watched::Both);
         if !s.write_waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
             s.write_waker = Some(cx.waker().clone());
         }
@@ -943,15 +946,29 @@ enum Expired<C> {
     Close(u32),
 }
 
-/// Puts a slot into the epoll set once, for both directions, edge-triggered.
-fn register<C>(ep: &OwnedFd, s: &mut Slot<C>, token: Token) {
+/// Has the epoll set watch a slot, edge-triggered, if it does not already.
+#[inline]
+fn register<C>(ep: &OwnedFd, s: &mut Slot<C>, token: Token, want: Watched) {
+    if s.watched < want {
+        watch(ep, s, token, want);
+    }
+}
+
+fn watch<C>(ep: &OwnedFd, s: &mut Slot<C>, token: Token, want: Watched) {
     use epoll::EventFlags as F;
     let Some(fd) = s.fd.as_ref() else { return };
-    let flags = F::IN | F::OUT | F::RDHUP | F::ET;
-    match epoll::add(ep, fd.as_fd(), epoll::EventData::new_u64(token.pack()), flags) {
-        Ok(()) | Err(Errno::EXIST) => s.registered = true,
-        // Out of memory or watches: the deadline of whoever waits ends the connection.
-        Err(_) => {}
+    let mut flags = F::IN | F::RDHUP | F::ET;
+    if want == Watched::Both {
+        flags |= F::OUT;
+    }
+    let data = epoll::EventData::new_u64(token.pack());
+    let done = match s.watched {
+        Watched::Not => epoll::add(ep, fd.as_fd(), data, flags),
+        _ => epoll::modify(ep, fd.as_fd(), data, flags),
+    };
+    // Out of memory or watches: the deadline of whoever waits ends the connection.
+    if done.is_ok() {
+        s.watched = want;
     }
 }
 

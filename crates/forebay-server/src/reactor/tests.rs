@@ -238,3 +238,31 @@ fn what_is_set_aside_comes_back_or_ends() {
     test.pass(Duration::from_secs(100));
     assert!(test.ended.borrow().is_empty());
 }
+
+#[test]
+fn room_to_write_is_watched_for_once_somebody_waits() {
+    let test = Test::new();
+    let (token, mut peer) = test.connect();
+    let mut cx = Context::from_waker(Waker::noop());
+    let events = |test: &Test| {
+        let mut events = Vec::with_capacity(8);
+        test.reactor.wait(&mut events, Some(Duration::ZERO)).expect("waited");
+        events.iter().map(|e| e.flags).collect::<Vec<_>>()
+    };
+    assert!(test.reactor.poll_readable(token, true, &mut cx).is_pending());
+    assert!(events(&test).is_empty(), "room to write is no event for a reader");
+    let block = vec![b'x'; 1 << 20];
+    let sent = test.reactor.with_fd(token, |fd| {
+        let mut sent = 0;
+        while let Ok(n) = rustix::io::write(fd, &block) {
+            sent += n;
+        }
+        sent
+    });
+    assert!(test.reactor.poll_writable(token, true, &mut cx).is_pending());
+    assert!(events(&test).is_empty());
+    let mut all = vec![0; sent.expect("a slot")];
+    peer.read_exact(&mut all).expect("bytes");
+    let got = events(&test);
+    assert!(matches!(got.as_slice(), [f] if f.contains(epoll::EventFlags::OUT)), "{got:?}");
+}

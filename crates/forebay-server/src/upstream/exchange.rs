@@ -377,6 +377,7 @@ async fn handshake(
         req.log(level, &format!("{what} {DOING}"));
         Fault { unsent: true, ..Fault::new(NextUpstream::Error, 502) }
     };
+    conn.hurry();
     match wanted.begin(req).await {
         Ok(begun) => conn.wire().encrypt(Stream::client(begun)),
         Err(text) => return Err(failed(req, Level::Error, &text)),
@@ -546,7 +547,7 @@ async fn write(
                 }
             }
             // What it said before it stopped reading is still worth having.
-            Err(Errno::PIPE | Errno::CONNRESET) if conn.readable() && !conn.reused => {
+            Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => {
                 return Ok(Wrote::Early);
             }
             Err(e) => {
@@ -615,7 +616,7 @@ async fn send_file(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Wat
                     return Ok(());
                 }
             }
-            Err(Errno::PIPE | Errno::CONNRESET) if conn.readable() => return Ok(()),
+            Err(Errno::PIPE | Errno::CONNRESET) if conn.has_input() => return Ok(()),
             Err(e) => {
                 req.log(
                     Level::Error,

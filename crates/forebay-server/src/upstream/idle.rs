@@ -26,6 +26,8 @@ pub struct Idle {
     pub fd: OwnedFd,
     /// Its encryption, if there is any.
     pub tls: Option<Box<Stream>>,
+    /// Its writes do not wait for acknowledgements.
+    pub prompt: bool,
     /// HTTP/2 on it, if that is spoken.
     pub link: Option<Box<Link>>,
     /// What it was made for; 0 = plain.

@@ -25,6 +25,7 @@ impl Test {
         let idle = Idle {
             fd: ours.into(),
             tls: None,
+            prompt: false,
             link: None,
             made_for: 0,
             token: Token::numbered(peer as u32),
