@@ -11,6 +11,7 @@ mod compress;
 mod dav;
 mod differential;
 mod drills;
+mod health;
 mod http2;
 mod idle;
 mod load;
