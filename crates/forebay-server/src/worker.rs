@@ -37,6 +37,8 @@ pub enum Command {
     Stop,
     /// A line for the error log.
     Log(Level, String),
+    /// A response to a health check.
+    Judge(Box<crate::upstream::health::Question>),
 }
 
 /// Commands on their way to a thread.
@@ -316,6 +318,7 @@ impl WorkerThread {
                 }
             }
             Command::Log(level, line) => error_log::log(&self.thread, level, &line),
+            Command::Judge(question) => question.answer(&self.thread),
             Command::Stop => {
                 self.stop_accepting();
                 self.thread.stopping.set(true);

@@ -69,3 +69,52 @@ fn checks_are_encrypted_as_requests_are() {
         assert!(server.get(&format!("/{name}")).contains("502 Bad Gateway"), "{name}");
     }
 }
+
+#[test]
+fn variables_that_a_check_requires() {
+    let text = "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
+         http { access_log off;\n\
+         map $upstream_http_x_load $has_room { default 1; ~^9 0; }\n\
+         map $upstream_status:$request_uri:$proxy_host $is_asked { 201:/well:good 1; 201:/well:full 1; }\n\
+         match able { status 200-299; require $has_room $is_asked; require $upstream_http_x_load; }\n\
+         upstream good { zone good 64k; server 127.0.0.1:%PORT1%; }\n\
+         upstream full { zone full 64k; server 127.0.0.1:%PORT2%; }\n\
+         upstream mute { zone mute 64k; server 127.0.0.1:%PORT3%; }\n\
+         server { listen 127.0.0.1:%PORT0%;\n\
+           location /good { proxy_pass http://good/; health_check mandatory interval=50ms uri=/well match=able; }\n\
+           location /full { proxy_pass http://full/; health_check mandatory interval=50ms uri=/well match=able; }\n\
+           location /mute { proxy_pass http://mute/; health_check mandatory interval=50ms uri=/well match=able; } }\n\
+         server { listen 127.0.0.1:%PORT1%; location / { add_header X-Load 10; return 201 served; } }\n\
+         server { listen 127.0.0.1:%PORT2%; location / { add_header X-Load 97; return 201 served; } }\n\
+         server { listen 127.0.0.1:%PORT3%; location / { return 201 served; } } }";
+    let server = Server::start(text);
+    server.wait_for_log("is healthy in upstream \"good\"", 1);
+    assert!(server.get("/good").ends_with("served"));
+    for name in ["full", "mute"] {
+        server.wait_for_log(
+            &format!(
+                "checking what is required of response (status 201), health check of peer 127.0.0.1:{} in upstream \"{name}\"",
+                server.addr(if name == "full" { 2 } else { 3 }).port()
+            ),
+            1,
+        );
+        assert!(server.get(&format!("/{name}")).contains("502 Bad Gateway"), "{name}");
+    }
+    // The checks of the next configuration are judged by that, whichever the threads have.
+    server.site.write("nginx.conf", &text.replace("~^9 0;", "~^1 0;"));
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.wait_for_log("is healthy in upstream \"full\"", 1);
+    server.wait_for_log("status 201), health check of peer", 3);
+    assert!(server.get("/full").ends_with("served"));
+    assert!(server.get("/good").contains("502 Bad Gateway"));
+}
+
+#[test]
+fn what_is_required_has_to_be_a_variable() {
+    for (words, mistake) in [("x", "invalid variable name \"x\""), ("", "invalid \"require\" in \"match\"")] {
+        let site = Site::new(&format!("events {{}} http {{ match m {{ require {words}; }} }}"));
+        let out = site.run(&["-t"]);
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && text.contains(mistake), "{text}");
+    }
+}

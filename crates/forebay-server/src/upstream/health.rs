@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
 mod line;
+mod require;
 
 use super::background::Log;
 use super::peer::{Health, Peer, clock};
@@ -12,6 +13,7 @@ use crate::config::scope::Scope;
 use crate::modules::proxy;
 use crate::pattern::Pattern;
 use crate::tls::client::ClientTls;
+use crate::variables::VarId;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
@@ -25,6 +27,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
+
+pub use require::{Ask, Question};
 
 /// `health_check`.
 #[derive(Clone, Debug)]
@@ -132,6 +136,8 @@ pub struct Match {
     status: Option<(bool, Vec<(u16, u16)>)>,
     headers: Vec<(Vec<u8>, Test)>,
     body: Option<(bool, Pattern)>,
+    /// `require`: neither empty nor 0.
+    required: Vec<VarId>,
 }
 
 #[derive(Debug)]
@@ -170,8 +176,13 @@ impl Match {
                 (b"body", [op @ (b"~" | b"!~"), value]) if m.body.is_none() => {
                     m.body = Some((*op == b"~", cx.pattern(line, value, false)?));
                 }
-                (b"require", _) => {
-                    return Err(cx.error(line, "\"require\" in \"match\" is not supported yet"));
+                (b"require", [_, ..]) => {
+                    for w in &line.args {
+                        let variable = cx.template(line, w)?.as_var();
+                        let invalid =
+                            || cx.error_at(line, w, format!("invalid variable name \"{}\"", w.as_str()));
+                        m.required.push(variable.ok_or_else(invalid)?);
+                    }
                 }
                 _ => return Err(bad(cx)),
             }
@@ -229,7 +240,7 @@ const MAX_HEAD: usize = 64 * 1024;
 const MAX_BODY: usize = 256 * 1024;
 
 /// Checks the servers of a group for as long as it is not aborted.
-pub async fn watch(config: Arc<Config>, number: usize, log: Log) {
+pub async fn watch(config: Arc<Config>, number: usize, log: Log, ask: Ask) {
     let mut tasks: HashMap<(u64, usize), Guard> = HashMap::new();
     loop {
         let Some(group) = config.http.upstreams.get(number) else { return };
@@ -240,7 +251,8 @@ pub async fn watch(config: Arc<Config>, number: usize, log: Log) {
                 tasks.entry((p.live.id, n)).or_insert_with(|| {
                     let name = String::from_utf8_lossy(&group.name).into_owned();
                     let tls = config.http.locations.get(check.location).and_then(|l| l.upstream_tls.clone());
-                    let target = Target { peer: p.clone(), check: check.clone(), tls };
+                    let (config, ask) = (config.clone(), ask.clone());
+                    let target = Target { peer: p.clone(), check: check.clone(), tls, config, ask };
                     Guard(tokio::spawn(go_on(target, name, log.clone())).abort_handle())
                 });
             }
@@ -264,6 +276,8 @@ struct Target {
     check: Check,
     /// How the location speaks to upstreams where that is encrypted.
     tls: Option<Arc<ClientTls>>,
+    config: Arc<Config>,
+    ask: Ask,
 }
 
 /// Checks one server again and again.
@@ -317,7 +331,7 @@ async fn go_on(target: Target, group: String, log: Log) {
 
 /// One check.
 async fn one(target: &Target, line: &mut Option<Line>) -> Result<(), String> {
-    let Target { peer, check, tls } = target;
+    let Target { peer, check, tls, .. } = target;
     let kept = line.take().filter(|l| l.opened.elapsed() < check.keepalive_time);
     let mut used = match kept {
         Some(l) => l,
@@ -336,7 +350,7 @@ async fn one(target: &Target, line: &mut Option<Line>) -> Result<(), String> {
         }
     };
     let keep = !check.keepalive_time.is_zero();
-    let ask = timeout(check.read_timeout, ask(&mut used, check, keep)).await;
+    let ask = timeout(check.read_timeout, ask(&mut used, target, keep)).await;
     if ask.map_err(|_| "reading response from upstream (timed out)".to_owned())?? && keep {
         *line = Some(used);
     }
@@ -344,7 +358,9 @@ async fn one(target: &Target, line: &mut Option<Line>) -> Result<(), String> {
 }
 
 /// Sends the request and judges the response. `true`: the connection may be used again.
-async fn ask(line: &mut Line, check: &Check, keep: bool) -> Result<bool, String> {
+async fn ask(line: &mut Line, target: &Target, keep: bool) -> Result<bool, String> {
+    let check = &target.check;
+    let started = Instant::now();
     let mut request = [b"GET ", check.uri.as_slice(), b" HTTP/1.1\r\nHost: ", &check.host].concat();
     request.extend_from_slice(if keep { b"\r\n\r\n" } else { b"\r\nConnection: close\r\n\r\n" });
     line.write_all(&request).await.map_err(|e| format!("sending request to upstream ({e})"))?;
@@ -374,9 +390,17 @@ async fn ask(line: &mut Line, check: &Check, keep: bool) -> Result<bool, String>
         None => (!(200..400).contains(&head.status)).then_some("status"),
     };
     match fault {
-        Some(what) => Err(format!("checking {what} of response (status {})", head.status)),
-        None => Ok(whole && head.keep_alive),
+        Some(what) => return Err(format!("checking {what} of response (status {})", head.status)),
+        None => {}
     }
+    let (status, again) = (head.status, whole && head.keep_alive);
+    if check.conditions.as_ref().is_some_and(|m| !m.required.is_empty()) {
+        let response = (head, body.len() as u64, started);
+        if !require::holds(&target.ask, &target.config, (check, &target.peer.name), response).await {
+            return Err(format!("checking what is required of response (status {status})"));
+        }
+    }
+    Ok(again)
 }
 
 async fn more(line: &mut Line, buf: &mut Vec<u8>) -> Result<bool, String> {
