@@ -173,7 +173,7 @@ fn an_upstream_that_closes_costs_no_request() {
     let upstream = origin::start(move |mut asked| {
         asked.answer("200 OK", "", "text");
         // It does not say so.
-        asked_of.fetch_add(1, SeqCst) % 3 > 0
+        !asked_of.fetch_add(1, SeqCst).is_multiple_of(3)
     });
     let server = Server::start(&group(upstream, "keepalive 16;"));
     assert_eq!(load(server.addr(0), 6, |n| n < 150), 900);

@@ -389,9 +389,8 @@ async fn ask(line: &mut Line, target: &Target, keep: bool) -> Result<bool, Strin
         Some(m) => m.fault(&head, &body),
         None => (!(200..400).contains(&head.status)).then_some("status"),
     };
-    match fault {
-        Some(what) => return Err(format!("checking {what} of response (status {})", head.status)),
-        None => {}
+    if let Some(what) = fault {
+        return Err(format!("checking {what} of response (status {})", head.status));
     }
     let (status, again) = (head.status, whole && head.keep_alive);
     if check.conditions.as_ref().is_some_and(|m| !m.required.is_empty()) {
