@@ -294,6 +294,8 @@ impl Parser<'_> {
         }
         let block = if sound && row.name == "include" {
             Some(self.include(scope, &statement))
+        } else if sound && row.name == "state" {
+            Some(self.state(scope, &statement))
         } else if statement.opens {
             self.blocks_begun = true;
             Some(self.inner_block(lexer, scope.inside(content(row, context), refused), statement.name()))
@@ -445,11 +447,16 @@ impl Parser<'_> {
 
     /// The directives of the included files.
     fn include(&mut self, scope: Scope, statement: &Statement) -> Block {
-        let mut block = Block::default();
-        let Some(word) = statement.args().first() else { return block };
+        let Some(word) = statement.args().first() else { return Block::default() };
         let name = word.text.split(|&b| b == 0).next().unwrap_or_default();
         let path = self.conf_dir.join(OsStr::from_bytes(name));
         let paths = if glob::is_pattern(name) { self.files.glob(&path) } else { vec![path] };
+        self.include_files(scope, statement, paths)
+    }
+
+    fn include_files(&mut self, scope: Scope, statement: &Statement, paths: Vec<PathBuf>) -> Block {
+        let mut block = Block::default();
+        let span = statement.args().first().map(|w| w.span);
         for path in paths {
             let looped = self.including.contains(&path) || scope.depth >= MAX_DEPTH;
             let read = if looped {
@@ -459,17 +466,20 @@ impl Parser<'_> {
                 self.file(&path, scope, &mut block.items)
             };
             if let Err(message) = read {
-                self.tell(
-                    Level::Emerg,
-                    message,
-                    Some(word.span),
-                    Some(statement.end),
-                    None,
-                    statement.ordinal,
-                );
+                self.tell(Level::Emerg, message, span, Some(statement.end), None, statement.ordinal);
             }
         }
         block
+    }
+
+    /// The directives of the file of `state`, which need not exist yet.
+    fn state(&mut self, scope: Scope, statement: &Statement) -> Block {
+        let Some(word) = statement.args().first() else { return Block::default() };
+        let path = self.conf_dir.join(OsStr::from_bytes(&word.text));
+        match self.files.read(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Block::default(),
+            _ => self.include_files(scope, statement, vec![path]),
+        }
     }
 
     fn wrong_count(&mut self, statement: &Statement) {

@@ -84,7 +84,7 @@ impl<'a> IntoIterator for &'a Block {
     }
 }
 
-/// Iterator over a block with includes expanded.
+/// Iterator over a block with includes expanded; what the file of a `state` has follows that directive.
 pub struct Iter<'a> {
     stack: Vec<std::slice::Iter<'a, Directive>>,
 }
@@ -99,6 +99,10 @@ impl<'a> Iterator for Iter<'a> {
             };
             match &d.block {
                 Some(b) if d.name.text == b"include" => self.stack.push(b.items.iter()),
+                Some(b) if d.name.text == b"state" => {
+                    self.stack.push(b.items.iter());
+                    return Some(d);
+                }
                 _ => return Some(d),
             }
         }

@@ -4,6 +4,7 @@ use crate::config::{Config, ListenAddr};
 use crate::counters::Counters;
 use crate::reactor::Remote;
 use crate::upstream::background::{Background, Log};
+use crate::upstream::health::Ask;
 use crate::worker::{self, Command, Mailbox};
 use forebay_sys::log_area::Mapped;
 use std::collections::HashMap;
@@ -128,11 +129,16 @@ impl Worker {
     fn begin(&self, config: &Arc<Config>, old: Option<&Config>) {
         let Some(first) = self.threads.first() else { return };
         let (mailbox, remote) = (first.mailbox.clone(), first.remote.clone());
-        let log: Log = Arc::new(move |level, line: &str| {
-            mailbox.push(Command::Log(level, line.to_owned()));
+        let tell = move |command| {
+            mailbox.push(command);
             remote.wake();
+        };
+        let ask: Ask = Arc::new({
+            let tell = tell.clone();
+            move |question| tell(Command::Judge(question))
         });
-        let background = Background::start(config, old, &self.tokio, &log);
+        let log: Log = Arc::new(move |level, line: &str| tell(Command::Log(level, line.to_owned())));
+        let background = Background::start(config, old, &self.tokio, &log, &ask);
         *locked(&self.current) = (config.clone(), background);
     }
 

@@ -35,6 +35,12 @@ impl Token {
     /// The slot of nothing.
     pub const NONE: Token = Token { index: u32::MAX, age: u32::MAX };
 
+    /// A slot that was used once.
+    #[cfg(test)]
+    pub fn numbered(index: u32) -> Token {
+        Token { index, age: 0 }
+    }
+
     fn pack(self) -> u64 {
         u64::from(self.age) << 32 | u64::from(self.index)
     }
@@ -52,15 +58,24 @@ pub enum Role<C> {
     Idle(C),
     /// A descriptor that a runner works with.
     Busy,
-    /// A connection to an upstream that waits for its next request: anything that arrives closes it, so
-    /// does the deadline.
-    Spare,
+    /// A connection to an upstream that waits for its next request, with the number of whoever holds its
+    /// descriptor meanwhile: anything that arrives closes it, so does the deadline.
+    Spare(u32),
+}
+
+/// What the epoll set watches a slot for. That there is room to write is an event which most connections never
+/// wait for, and which would come for each of them at once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Watched {
+    Not,
+    Reading,
+    Both,
 }
 
 struct Slot<C> {
     fd: Option<OwnedFd>,
     age: u32,
-    registered: bool,
+    watched: Watched,
     readable: bool,
     writable: bool,
     /// The other end has sent its last: no further event will come for reading, so that what the flag says
@@ -158,6 +173,9 @@ pub trait Handler {
     fn accept(self: Rc<Self>, listener: u32);
     /// An idle connection reached its deadline and is to be closed, or given to a runner once more.
     fn expired(self: Rc<Self>, token: Token, conn: Self::Conn);
+    /// A connection that was set aside has been heard of, or its deadline is over. Its slot is taken away; whoever
+    /// holds its descriptor is to close it.
+    fn spare_ended(&self, token: Token, holder: u32);
     /// Called first in each turn of the loop.
     fn tick(&self, now: Instant);
     /// Called last in each turn of the loop, for work that is no connection's.
@@ -174,7 +192,7 @@ pub trait Handler {
 
 /// The event loop of a thread.
 pub struct Reactor<C> {
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     slots: RefCell<Vec<Slot<C>>>,
     free: RefCell<Vec<u32>>,
     runners: RefCell<Vec<Runner<C>>>,
@@ -218,7 +236,7 @@ impl<C: 'static> Reactor<C> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &event, epoll::EventData::new_u64(WAKE.pack()), flags)?;
         Ok(Reactor {
-            epoll,
+            epoll: Arc::new(epoll),
             slots: RefCell::default(),
             free: RefCell::default(),
             runners: RefCell::default(),
@@ -237,6 +255,11 @@ impl<C: 'static> Reactor<C> {
     /// A handle for other threads.
     pub fn remote(&self) -> Remote {
         Remote(self.wakes.clone())
+    }
+
+    /// The epoll set.
+    pub fn epoll(&self) -> &Arc<OwnedFd> {
+        &self.epoll
     }
 
     /// Time at the start of this turn of the loop.
@@ -271,7 +294,7 @@ impl<C: 'static> Reactor<C> {
         if let Some(index) = self.free.borrow_mut().pop() {
             let s = &mut slots[index as usize];
             s.fd = Some(fd);
-            s.registered = false;
+            s.watched = Watched::Not;
             s.readable = true;
             s.writable = true;
             s.ended = false;
@@ -282,7 +305,7 @@ impl<C: 'static> Reactor<C> {
         slots.push(Slot {
             fd: Some(fd),
             age: 0,
-            registered: false,
+            watched: Watched::Not,
             readable: true,
             writable: true,
             ended: false,
@@ -516,9 +539,7 @@ impl<C: 'static> Reactor<C> {
         s.deadline = deadline;
         s.read_waker = None;
         s.write_waker = None;
-        if !s.registered {
-            register(&self.epoll, s, token);
-        }
+        register(&self.epoll, s, token, Watched::Reading);
         // A later deadline than the armed one is found out when that fires.
         let arm = s.armed.is_none_or(|t| t > deadline);
         if arm {
@@ -546,30 +567,31 @@ impl<C: 'static> Reactor<C> {
         timers.sweep_at = SWEEP.max(timers.heap.len() * 2);
     }
 
-    /// Makes a connection wait for [`Reactor::reuse`]; it is closed when anything arrives, and at `deadline`.
-    /// `false`: something has arrived already, or it is gone.
-    pub fn set_aside(&self, token: Token, deadline: Instant) -> bool {
-        let arm = {
+    /// Makes a connection wait for [`Reactor::reuse`] and gives its descriptor, which is in the epoll set;
+    /// [`Handler::spare_ended`] is told when anything arrives, and at `deadline`. `None`: something has arrived
+    /// already, or it is gone.
+    pub fn set_aside(&self, token: Token, deadline: Instant, holder: u32) -> Option<OwnedFd> {
+        let (fd, arm) = {
             let mut slots = self.slots.borrow_mut();
-            let Some(s) = slots.get_mut(token.index as usize).filter(|s| s.age == token.age) else {
-                return false;
-            };
+            let s = slots.get_mut(token.index as usize).filter(|s| s.age == token.age)?;
             if s.readable || s.fd.is_none() {
-                return false;
+                return None;
             }
-            self.put_aside(s, token, Role::Spare, deadline)
+            let arm = self.put_aside(s, token, Role::Spare(holder), deadline);
+            (s.fd.take()?, arm)
         };
         if arm {
             self.arm(deadline, Target::Slot(token.pack()));
         }
-        true
+        Some(fd)
     }
 
-    /// Takes a connection back that was set aside. `false`: it is closed.
-    pub fn reuse(&self, token: Token) -> bool {
+    /// Takes a connection back that was set aside. `false`: its slot is gone, it is closed.
+    pub fn reuse(&self, token: Token, fd: OwnedFd) -> bool {
         let mut slots = self.slots.borrow_mut();
-        match slots.get_mut(token.index as usize).filter(|s| s.age == token.age && s.fd.is_some()) {
+        match slots.get_mut(token.index as usize).filter(|s| s.age == token.age) {
             Some(s) => {
+                s.fd = Some(fd);
                 s.role = Role::Busy;
                 true
             }
@@ -589,9 +611,7 @@ impl<C: 'static> Reactor<C> {
         if s.readable {
             return Poll::Ready(());
         }
-        if !s.registered {
-            register(&self.epoll, s, token);
-        }
+        register(&self.epoll, s, token, Watched::Reading);
         if !s.read_waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
             s.read_waker = Some(cx.waker().clone());
         }
@@ -610,9 +630,7 @@ impl<C: 'static> Reactor<C> {
         if s.writable {
             return Poll::Ready(());
         }
-        if !s.registered {
-            register(&self.epoll, s, token);
-        }
+        register(&self.epoll, s, token, Watched::Both);
         if !s.write_waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
             s.write_waker = Some(cx.waker().clone());
         }
@@ -776,7 +794,7 @@ impl<C: 'static> Reactor<C> {
         enum Then<C> {
             Accept(u32),
             Serve(C),
-            Close,
+            Close(u32),
             Wake(Option<Waker>, Option<Waker>),
         }
         if token == WAKE {
@@ -786,9 +804,7 @@ impl<C: 'static> Reactor<C> {
         }
         let then = {
             let mut slots = self.slots.borrow_mut();
-            let Some(s) =
-                slots.get_mut(token.index as usize).filter(|s| s.age == token.age && s.fd.is_some())
-            else {
+            let Some(s) = slots.get_mut(token.index as usize).filter(|s| s.age == token.age) else {
                 return;
             };
             let failed = flags.intersects(F::ERR | F::HUP);
@@ -806,10 +822,12 @@ impl<C: 'static> Reactor<C> {
                     self.idle.set(self.idle.get() - 1);
                     Then::Serve(c)
                 }
-                Role::Spare if read => Then::Close,
-                Role::Spare => {
-                    s.role = Role::Spare;
-                    return;
+                Role::Spare(n) => {
+                    s.role = Role::Spare(n);
+                    if !read {
+                        return;
+                    }
+                    Then::Close(n)
                 }
                 Role::Idle(c) => {
                     s.role = Role::Idle(c);
@@ -824,7 +842,10 @@ impl<C: 'static> Reactor<C> {
         match then {
             Then::Accept(n) => handler.clone().accept(n),
             Then::Serve(conn) => self.start(handler, token, conn),
-            Then::Close => drop(self.remove(token)),
+            Then::Close(holder) => {
+                handler.spare_ended(token, holder);
+                self.remove(token);
+            }
             Then::Wake(r, w) => {
                 if let Some(w) = r {
                     w.wake();
@@ -884,16 +905,14 @@ impl<C: 'static> Reactor<C> {
     fn slot_timer<H: Handler<Conn = C>>(&self, handler: &Rc<H>, token: Token, now: Instant) {
         let expired = {
             let mut slots = self.slots.borrow_mut();
-            let Some(s) =
-                slots.get_mut(token.index as usize).filter(|s| s.age == token.age && s.fd.is_some())
-            else {
+            let Some(s) = slots.get_mut(token.index as usize).filter(|s| s.age == token.age) else {
                 return;
             };
             if s.armed.is_some_and(|t| t <= now) {
                 s.armed = None;
             }
             match &s.role {
-                Role::Spare if s.deadline <= now => Expired::Close,
+                Role::Spare(n) if s.deadline <= now => Expired::Close(*n),
                 Role::Idle(_) if s.deadline <= now => match std::mem::replace(&mut s.role, Role::Busy) {
                     Role::Idle(c) => {
                         self.idle.set(self.idle.get() - 1);
@@ -904,7 +923,7 @@ impl<C: 'static> Reactor<C> {
                         Expired::Nothing
                     }
                 },
-                Role::Idle(_) | Role::Spare if s.armed.is_none() => {
+                Role::Idle(_) | Role::Spare(_) if s.armed.is_none() => {
                     s.armed = Some(s.deadline);
                     self.timers.borrow_mut().heap.push(Reverse((s.deadline, Target::Slot(token.pack()))));
                     Expired::Nothing
@@ -915,7 +934,10 @@ impl<C: 'static> Reactor<C> {
         match expired {
             Expired::Nothing => {}
             Expired::Conn(conn) => handler.clone().expired(token, conn),
-            Expired::Close => drop(self.remove(token)),
+            Expired::Close(holder) => {
+                handler.spare_ended(token, holder);
+                self.remove(token);
+            }
         }
     }
 }
@@ -924,18 +946,32 @@ impl<C: 'static> Reactor<C> {
 enum Expired<C> {
     Nothing,
     Conn(C),
-    Close,
+    Close(u32),
 }
 
-/// Puts a slot into the epoll set once, for both directions, edge-triggered.
-fn register<C>(ep: &OwnedFd, s: &mut Slot<C>, token: Token) {
+/// Has the epoll set watch a slot, edge-triggered, if it does not already.
+#[inline]
+fn register<C>(ep: &OwnedFd, s: &mut Slot<C>, token: Token, want: Watched) {
+    if s.watched < want {
+        watch(ep, s, token, want);
+    }
+}
+
+fn watch<C>(ep: &OwnedFd, s: &mut Slot<C>, token: Token, want: Watched) {
     use epoll::EventFlags as F;
     let Some(fd) = s.fd.as_ref() else { return };
-    let flags = F::IN | F::OUT | F::RDHUP | F::ET;
-    match epoll::add(ep, fd.as_fd(), epoll::EventData::new_u64(token.pack()), flags) {
-        Ok(()) | Err(Errno::EXIST) => s.registered = true,
-        // Out of memory or watches: the deadline of whoever waits ends the connection.
-        Err(_) => {}
+    let mut flags = F::IN | F::RDHUP | F::ET;
+    if want == Watched::Both {
+        flags |= F::OUT;
+    }
+    let data = epoll::EventData::new_u64(token.pack());
+    let done = match s.watched {
+        Watched::Not => epoll::add(ep, fd.as_fd(), data, flags),
+        _ => epoll::modify(ep, fd.as_fd(), data, flags),
+    };
+    // Out of memory or watches: the deadline of whoever waits ends the connection.
+    if done.is_ok() {
+        s.watched = want;
     }
 }
 

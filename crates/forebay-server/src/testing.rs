@@ -43,6 +43,7 @@ pub fn request(http: &str, args: &str) -> Request {
     });
     let counters = Arc::new(Counters::default());
     let thread = Rc::new(Thread {
+        number: 0,
         reactor: crate::reactor::Reactor::new().expect("epoll"),
         clock: Clock::default(),
         conf: RefCell::new(conf),

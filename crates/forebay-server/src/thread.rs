@@ -28,6 +28,8 @@ pub struct ThreadConfig {
 
 /// A worker thread.
 pub struct Thread {
+    /// Its number among the threads of the process.
+    pub number: usize,
     /// Events.
     pub reactor: Reactor<Box<Conn>>,
     /// Time.

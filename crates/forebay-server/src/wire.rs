@@ -70,6 +70,16 @@ impl Wire {
         Wire { token, stream: None, tls: None }
     }
 
+    /// The bytes of a socket with the encryption that it had in another slot.
+    pub fn with(token: Token, tls: Option<Box<Stream>>) -> Wire {
+        Wire { token, stream: None, tls }
+    }
+
+    /// The encryption, for [`Wire::with`].
+    pub fn into_tls(self) -> Option<Box<Stream>> {
+        self.tls
+    }
+
     /// A stream of an HTTP/2 connection.
     pub fn stream(stream: Rc<H2Stream>) -> Wire {
         Wire { token: Token::NONE, stream: Some(stream), tls: None }

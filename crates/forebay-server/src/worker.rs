@@ -37,6 +37,8 @@ pub enum Command {
     Stop,
     /// A line for the error log.
     Log(Level, String),
+    /// A response to a health check.
+    Judge(Box<crate::upstream::health::Question>),
 }
 
 /// Commands on their way to a thread.
@@ -152,6 +154,7 @@ pub fn main(setup: Setup) {
     };
     let remote = reactor.remote();
     let thread = Rc::new(Thread {
+        number: setup.number,
         reactor,
         clock: Clock::default(),
         conf: RefCell::new(Rc::new(ThreadConfig {
@@ -191,6 +194,8 @@ pub fn main(setup: Setup) {
     if let Err(e) = thread.reactor.run(&worker) {
         error_log::log(&thread, Level::Alert, &format!("event loop failed ({e})"));
     }
+    // Nobody looks after them any more, and other threads may serve for a while yet.
+    worker.close_spares(&thread.config());
     log_buffers::flush(&thread, true);
     thread.error_lines.borrow_mut().flush(&thread);
 }
@@ -267,14 +272,26 @@ impl WorkerThread {
         self.thread.error_lines.borrow_mut().flush(&self.thread);
         self.thread.log_buffers.borrow_mut().forget(share.generation);
         self.thread.logs.borrow_mut().clone_from(&share.logs);
-        *self.thread.conf.borrow_mut() = Rc::new(ThreadConfig {
+        let new = Rc::new(ThreadConfig {
             config: share.config,
             listeners: map.clone(),
             groups: RefCell::default(),
             logs: share.logs,
         });
+        let old = self.thread.conf.replace(new);
+        self.close_spares(&old);
         // Idle connections of listeners that are gone have nobody to answer them.
         self.close_idle(|c, _| map.get(c.listener as usize).copied().flatten().is_none());
+    }
+
+    /// Closes the idle upstream connections that this thread has of a configuration.
+    fn close_spares(&self, conf: &ThreadConfig) {
+        for group in &conf.config.http.upstreams {
+            let (entries, taken) = group.idle.clear(self.thread.number);
+            for token in entries.into_iter().map(|i| i.token).chain(taken) {
+                self.thread.reactor.remove(token);
+            }
+        }
     }
 
     fn command(&self, c: Command) {
@@ -306,6 +323,7 @@ impl WorkerThread {
                 }
             }
             Command::Log(level, line) => error_log::log(&self.thread, level, &line),
+            Command::Judge(question) => question.answer(&self.thread),
             Command::Stop => {
                 self.stop_accepting();
                 self.thread.stopping.set(true);
@@ -529,6 +547,13 @@ impl Handler for WorkerThread {
         conn.expired = true;
         let thread = self.thread.clone();
         thread.reactor.start(&self, token, conn);
+    }
+
+    fn spare_ended(&self, token: Token, group: u32) {
+        if let Some(g) = self.thread.conf.borrow().config.http.upstreams.get(group as usize) {
+            // Unless another thread has it: then only its slot is given back here.
+            drop(g.idle.withdraw(self.thread.number, token));
+        }
     }
 
     fn tick(&self, now: Instant) {

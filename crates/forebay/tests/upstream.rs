@@ -333,3 +333,26 @@ fn services_and_answers_that_are_cut_off() {
     wait_for("the service", || by(&server.get("/"), &up).then_some(()));
     assert!(by(&server.get("/name?h=srv.test"), &up));
 }
+
+#[test]
+fn servers_in_a_state_file() {
+    let (a, b) = (up(), up());
+    let site = Site::new(&conf(
+        "upstream u { zone u 64k; state state/u.conf; }\n\
+         server { listen 127.0.0.1:%PORT0%; location / { proxy_pass http://u; } }",
+    ));
+    let server = Server::start_on(site);
+    // There is none yet.
+    assert!(server.get("/").contains("502 Bad Gateway"));
+    server.wait_for_log("no live upstreams", 1);
+    server.site.write("state/u.conf", &format!("server {};\nserver {} down;\n", a.addr, b.addr));
+    server.signal(Signal::SIGHUP);
+    wait_for("the first server", || by(&server.get("/"), &a).then_some(()));
+    server.site.write("state/u.conf", &format!("server {} down;\nserver {};\n", a.addr, b.addr));
+    server.signal(Signal::SIGHUP);
+    wait_for("the second server", || by(&server.get("/"), &b).then_some(()));
+    server.site.write("state/u.conf", "zone x 64k;");
+    let out = server.site.run(&["-t"]);
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(text.contains("\"zone\" is not allowed in a state file") && text.contains("u.conf:1"), "{text}");
+}

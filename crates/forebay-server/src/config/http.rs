@@ -434,7 +434,12 @@ impl<'s, 'f> Builder<'s, 'f> {
             }
             inherited.push(l.written);
             if let Some(check) = l.health_check.take() {
-                modules::proxy::check(check, l.content.as_ref(), &settings.proxy, self.cx)?;
+                modules::proxy::check(
+                    check,
+                    l.content.as_ref(),
+                    (locations.len(), &settings.proxy),
+                    self.cx,
+                )?;
             }
             let plan = modules::Plan::for_location(&settings, &l.ops);
             let auto_redirect = matches!(l.kind, Kind::Prefix | Kind::PrefixOnly)

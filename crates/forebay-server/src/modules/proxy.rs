@@ -382,19 +382,19 @@ pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<
 pub fn check(
     mut check: crate::upstream::health::Check,
     content: Option<&Content>,
-    s: &Settings,
+    (location, s): (usize, &Settings),
     cx: &mut Scope<'_>,
 ) -> Result<(), Error> {
     let Some(Content::Proxy(pass)) = content else {
         return Err(Error { message: "\"health_check\" requires \"proxy_pass\"".into(), ..check.at });
     };
-    let url::To::Fixed { group, host, .. } = &pass.to else {
+    let url::To::Fixed { group, host, encrypted, .. } = &pass.to else {
         return Err(Error {
             message: "\"health_check\" requires a constant \"proxy_pass\"".into(),
             ..check.at
         });
     };
-    check.bind(host, s);
+    check.bind(host, *encrypted, location, s);
     cx.upstreams.check(*group, check);
     Ok(())
 }

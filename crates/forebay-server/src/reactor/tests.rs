@@ -16,12 +16,19 @@ struct Test {
     panics: Cell<u32>,
     expired: Cell<u32>,
     served: Cell<u32>,
+    ended: RefCell<Vec<(Token, u32)>>,
 }
 
 impl Test {
     fn new() -> Rc<Test> {
         let reactor = Reactor::new().expect("epoll");
-        Rc::new(Test { reactor, panics: Cell::new(0), expired: Cell::new(0), served: Cell::new(0) })
+        Rc::new(Test {
+            reactor,
+            panics: Cell::new(0),
+            expired: Cell::new(0),
+            served: Cell::new(0),
+            ended: RefCell::default(),
+        })
     }
 
     /// A connection, and its other end.
@@ -71,6 +78,9 @@ impl Handler for Test {
     fn expired(self: Rc<Self>, token: Token, _conn: Work) {
         self.expired.set(self.expired.get() + 1);
         self.reactor.remove(token);
+    }
+    fn spare_ended(&self, token: Token, holder: u32) {
+        self.ended.borrow_mut().push((token, holder));
     }
     fn tick(&self, _now: Instant) {}
     fn turn(&self) {}
@@ -185,4 +195,74 @@ fn an_idle_connection_is_small() {
     let timer = size_of::<Reverse<(Instant, Target)>>();
     // The aim is 600 bytes, with what the allocator and half-filled tables take.
     assert!(slot + conn + timer <= 360, "{slot} bytes a slot, {conn} a connection, {timer} a timer");
+}
+
+#[test]
+fn what_is_set_aside_comes_back_or_ends() {
+    let test = Test::new();
+    let minute = test.reactor.now() + Duration::from_secs(60);
+    let set_aside = |token| {
+        test.reactor.drained(token);
+        test.reactor.set_aside(token, minute, 7).expect("silent")
+    };
+    let (token, mut peer) = test.connect();
+    // Something may have come.
+    assert!(test.reactor.set_aside(token, minute, 7).is_none());
+    let fd = set_aside(token);
+    assert!(test.reactor.with_fd(token, |_| ()).is_none());
+    assert!(test.reactor.reuse(token, fd));
+    assert!(test.reactor.with_fd(token, |_| ()).is_some());
+    // Its holder hears of an event and closes it, whether it still has it or not.
+    let fd = set_aside(token);
+    test.reactor.on_event(&test, token, epoll::EventFlags::OUT);
+    assert!(test.ended.borrow().is_empty());
+    peer.write_all(b"x").expect("open");
+    test.readable(token);
+    test.readable(token);
+    assert_eq!(test.ended.take(), [(token, 7)]);
+    assert!(!test.reactor.reuse(token, fd));
+    assert!(!peer.read(&mut [0]).is_ok_and(|n| n > 0));
+    // So it does of the deadline.
+    let (token, _peer) = test.connect();
+    let _fd = set_aside(token);
+    test.pass(Duration::from_secs(59));
+    assert_eq!(test.reactor.in_use(), 1);
+    test.pass(Duration::from_secs(1));
+    assert_eq!(test.ended.take(), [(token, 7)]);
+    assert_eq!(test.reactor.in_use(), 0);
+    // A slot whose connection went elsewhere is free for the next.
+    let (token, _peer) = test.connect();
+    let _elsewhere = set_aside(token);
+    test.reactor.remove(token);
+    assert_eq!(test.reactor.in_use(), 0);
+    test.pass(Duration::from_secs(100));
+    assert!(test.ended.borrow().is_empty());
+}
+
+#[test]
+fn room_to_write_is_watched_for_once_somebody_waits() {
+    let test = Test::new();
+    let (token, mut peer) = test.connect();
+    let mut cx = Context::from_waker(Waker::noop());
+    let events = |test: &Test| {
+        let mut events = Vec::with_capacity(8);
+        test.reactor.wait(&mut events, Some(Duration::ZERO)).expect("waited");
+        events.iter().map(|e| e.flags).collect::<Vec<_>>()
+    };
+    assert!(test.reactor.poll_readable(token, true, &mut cx).is_pending());
+    assert!(events(&test).is_empty(), "room to write is no event for a reader");
+    let block = vec![b'x'; 1 << 20];
+    let sent = test.reactor.with_fd(token, |fd| {
+        let mut sent = 0;
+        while let Ok(n) = rustix::io::write(fd, &block) {
+            sent += n;
+        }
+        sent
+    });
+    assert!(test.reactor.poll_writable(token, true, &mut cx).is_pending());
+    assert!(events(&test).is_empty());
+    let mut all = vec![0; sent.expect("a slot")];
+    peer.read_exact(&mut all).expect("bytes");
+    let got = events(&test);
+    assert!(matches!(got.as_slice(), [f] if f.contains(epoll::EventFlags::OUT)), "{got:?}");
 }

@@ -33,7 +33,7 @@ pub struct ClientTls {
     /// `proxy_ssl_name`.
     name: Option<Template>,
     /// `proxy_ssl_verify`.
-    pub verify: Option<Arc<Trust>>,
+    verify: Option<Arc<Trust>>,
 }
 
 /// What a connection to an upstream is made of; connections are shared only where it is the same.
@@ -78,11 +78,14 @@ impl Wanted {
             }
             None => self.tls.config.clone(),
         };
-        let name = ServerName::try_from(self.name.clone())
-            .or_else(|_| ServerName::try_from("upstream.invalid"))
-            .map_err(|e| e.to_string())?;
-        UnbufferedClientConnection::new(config, name).map_err(|e| e.to_string())
+        UnbufferedClientConnection::new(config, server_name(&self.name)?).map_err(|e| e.to_string())
     }
+}
+
+fn server_name(name: &str) -> Result<ServerName<'static>, String> {
+    ServerName::try_from(name.to_owned())
+        .or_else(|_| ServerName::try_from("upstream.invalid"))
+        .map_err(|e| e.to_string())
 }
 
 impl ClientTls {
@@ -149,22 +152,54 @@ impl ClientTls {
         })
     }
 
+    /// Begins a connection for HTTP/1 that no request asks for, to `host`; gives the name that the server's certificate
+    /// is to have as well. A name with variables is left alone, and so is a certificate of ours.
+    ///
+    /// # Errors
+    /// What is to be logged.
+    pub fn begin_check(&self, host: &[u8]) -> Result<(String, rustls::ClientConnection), String> {
+        let name = without_port(self.name.as_ref().and_then(|t| t.as_const()).unwrap_or(host));
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols.clear();
+        let connection = rustls::ClientConnection::new(Arc::new(config), server_name(&name)?);
+        Ok((name, connection.map_err(|e| e.to_string())?))
+    }
+
+    /// Judges the certificates of a server of this name, its own first (nginx: proxy_ssl_verify).
+    ///
+    /// # Errors
+    /// What is to be logged.
+    pub fn judge(&self, certificates: &[CertificateDer<'_>], name: &str) -> Result<(), String> {
+        let Some(trust) = &self.verify else { return Ok(()) };
+        if let Err(f) = trust.verify(certificates, verify::Purpose::Server, verify::now()) {
+            return Err(format!("upstream SSL certificate verify error: ({}:{})", f.0, f.text()));
+        }
+        if !certificates.first().is_some_and(|c| verify::is_for_host(c, name)) {
+            return Err(format!("upstream SSL certificate does not match \"{name}\""));
+        }
+        Ok(())
+    }
+
     /// What this request wants of a connection.
     pub fn wanted(self: &Arc<Self>, req: &mut Request) -> Wanted {
         let name = match &self.name {
             Some(t) => t.value(req).unwrap_or_default(),
             None => req.modules.upstream.host.clone(),
         };
-        let name = String::from_utf8_lossy(&name).into_owned();
-        // A port is not part of it.
-        let name = match name.strip_prefix('[').and_then(|n| n.split_once(']')) {
-            Some((inner, _)) => inner.to_owned(),
-            None => name.split(':').next().unwrap_or_default().to_owned(),
-        };
+        let name = without_port(&name);
         let files = self.dynamic.as_ref().map(|(cert, key)| {
             (cert.template.value(req).unwrap_or_default(), key.template.value(req).unwrap_or_default())
         });
         Wanted { tls: self.clone(), name, files }
+    }
+}
+
+/// The name of a server in the text of an address.
+fn without_port(name: &[u8]) -> String {
+    let name = String::from_utf8_lossy(name).into_owned();
+    match name.strip_prefix('[').and_then(|n| n.split_once(']')) {
+        Some((inner, _)) => inner.to_owned(),
+        None => name.split(':').next().unwrap_or_default().to_owned(),
     }
 }
 

@@ -36,7 +36,13 @@ pub type Log = Arc<dyn Fn(Level, &str) + Send + Sync>;
 
 impl Background {
     /// Starts the tasks. What `old` knows goes over to `config` first.
-    pub fn start(config: &Arc<Config>, old: Option<&Config>, tokio: &Handle, log: &Log) -> Background {
+    pub fn start(
+        config: &Arc<Config>,
+        old: Option<&Config>,
+        tokio: &Handle,
+        log: &Log,
+        ask: &super::health::Ask,
+    ) -> Background {
         let mut all = Background::default();
         for (n, group) in config.http.upstreams.iter().enumerate() {
             let former = old.and_then(|o| {
@@ -57,7 +63,7 @@ impl Background {
                 all.0.push(task.abort_handle());
             }
             if !group.checks.is_empty() {
-                let task = tokio.spawn(super::health::watch(config.clone(), n, log.clone()));
+                let task = tokio.spawn(super::health::watch(config.clone(), n, log.clone(), ask.clone()));
                 all.0.push(task.abort_handle());
             }
         }

@@ -148,10 +148,17 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     for inner in d.block.iter().flatten() {
         directive(inner, cx, &mut group, &mut servers, unresolved)?;
     }
-    if servers.is_empty() {
+    let state = d.block.iter().flatten().find(|i| i.name.text == b"state");
+    if let Some(s) = state {
+        // Its file has the servers; where there is none yet, so are the servers.
+        let of_file = s.block.iter().flatten().filter(|i| i.name.text == b"server").count();
+        if of_file < servers.len() {
+            return Err(cx.error(s, "\"state\" cannot be used together with \"server\""));
+        }
+    } else if servers.is_empty() {
         return Err(cx.error(d, "no servers are inside upstream"));
     }
-    if !takes_backup(&group.method) && servers.iter().all(|s| s.template.backup) {
+    if !servers.is_empty() && !takes_backup(&group.method) && servers.iter().all(|s| s.template.backup) {
         return Err(cx.error(d, format!("no servers in upstream \"{text}\"")));
     }
     let at = cx.error(d, "");
@@ -200,6 +207,7 @@ pub const DIRECTIVES: &[&str] = &[
     "resolver",
     "resolver_timeout",
     "upstream_start_unresolved",
+    "state",
 ];
 
 fn directive(
@@ -243,6 +251,7 @@ fn directive(
             }
             group.sticky = Some(Sticky::parse(d, cx)?);
         }
+        b"state" => state(d, cx)?,
         b"queue" => group.queue = Some(queue(d, cx)?),
         b"zone" => zone(d, cx)?,
         b"resolver" => {
@@ -305,6 +314,17 @@ fn method(d: &Directive, cx: &mut Scope<'_>) -> Result<Method, Error> {
                 (Some(w), None) => Err(invalid(cx, d.args.get(1).unwrap_or(w))),
             }
         }
+    }
+}
+
+/// `state FILE`, which has `server` lines (NGINX Plus). Nothing here changes servers at run time, so that it is
+/// only read.
+fn state(d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
+    match d.block.iter().flatten().find(|i| i.name.text != b"server") {
+        Some(other) => {
+            Err(cx.error(other, format!("\"{}\" is not allowed in a state file", other.name.as_str())))
+        }
+        None => Ok(()),
     }
 }
 
@@ -474,6 +494,7 @@ mod tests {
             ("server 127.0.0.1; sticky cookie a; sticky cookie b;", "\"sticky\" directive is duplicate"),
             ("server 127.0.0.1; zone z;", "zero size shared memory zone \"z\""),
             ("server 127.0.0.1; zone z 1k;", "zone \"z\" is too small"),
+            ("state /nonexistent; server 127.0.0.1;", "\"state\" cannot be used together with \"server\""),
             ("server a.invalid;", "host not found in upstream \"a.invalid\""),
         ];
         for (block, want) in cases {
@@ -496,6 +517,7 @@ mod tests {
             "server 127.0.0.1 drain route=a max_conns=1 slow_start=5s; queue 5 timeout=1s; zone z 64k;",
             "server a.invalid resolve service=http; resolver 127.0.0.1 valid=1s; resolver_timeout 3s;",
             "server a.invalid; upstream_start_unresolved on;",
+            "zone z 64k; state /nonexistent;",
             "least_time last_byte inflight; server 127.0.0.1; random two least_time=header;",
         ];
         for block in good {

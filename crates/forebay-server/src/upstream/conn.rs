@@ -1,14 +1,15 @@
 //! A connection to an upstream: opened or taken from the idle ones, waited on together with the client.
 //! Hot path.
 
-use super::PeerAddr;
+use super::idle::Idle;
+use super::{Group, PeerAddr};
 use crate::reactor::Token;
-use crate::thread::Thread;
+use crate::thread::{Thread, ThreadConfig};
 use crate::wire::{self, Sent, Then, Wire};
 use forebay_http::h2::link::Link;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use std::cell::{RefCell, RefMut};
+use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -20,6 +21,9 @@ pub struct Conn {
     wire: RefCell<Wire>,
     kept: bool,
     link: RefCell<Option<Box<Link>>>,
+    /// Whether this request has written to it, and whether writes no longer wait for acknowledgements.
+    written: Cell<bool>,
+    prompt: Cell<bool>,
     /// What it was made for; 0 = plain.
     pub made_for: u64,
     /// Requests served before this one.
@@ -133,18 +137,41 @@ impl Watch {
 
 impl Conn {
     /// A connection that was idle.
-    pub fn reuse(thread: &Rc<Thread>, idle: super::Idle) -> Option<Conn> {
-        thread.reactor.reuse(idle.token).then(|| Conn {
+    pub fn reuse(thread: &Rc<Thread>, idle: Idle) -> Option<Conn> {
+        let token = idle.token;
+        thread.reactor.reuse(token, idle.fd).then(|| Conn {
             thread: thread.clone(),
-            token: idle.token,
-            wire: RefCell::new(idle.wire),
+            token,
+            wire: RefCell::new(Wire::with(token, idle.tls)),
             made_for: idle.made_for,
             kept: false,
+            written: Cell::new(false),
+            prompt: Cell::new(idle.prompt),
             link: RefCell::new(idle.link),
             requests: idle.requests,
             opened: idle.opened,
             reused: true,
         })
+    }
+
+    /// A connection that was idle in another thread.
+    pub fn adopt(thread: &Rc<Thread>, idle: Idle) -> Conn {
+        let token = thread.reactor.insert(idle.fd);
+        // It has just been looked at.
+        thread.reactor.drained(token);
+        Conn {
+            thread: thread.clone(),
+            token,
+            wire: RefCell::new(Wire::with(token, idle.tls)),
+            made_for: idle.made_for,
+            kept: false,
+            written: Cell::new(false),
+            prompt: Cell::new(idle.prompt),
+            link: RefCell::new(idle.link),
+            requests: idle.requests,
+            opened: idle.opened,
+            reused: true,
+        }
     }
 
     /// Opens a connection.
@@ -171,22 +198,31 @@ impl Conn {
             rustix::net::bind(&fd, &local).map_err(Failure::Bind)?;
         }
         let begun = match addr {
-            PeerAddr::Inet(a) => {
-                let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
-                rustix::net::connect(&fd, a)
-            }
+            PeerAddr::Inet(a) => match rustix::net::connect(&fd, a) {
+                // On the loopback device all is said when the call returns, only the call does not know it.
+                Err(Errno::INPROGRESS) if a.ip().is_loopback() => match rustix::net::connect(&fd, a) {
+                    Err(Errno::ISCONN) => Ok(()),
+                    Err(Errno::ALREADY) => Err(Errno::INPROGRESS),
+                    done => done,
+                },
+                begun => begun,
+            },
             PeerAddr::Unix(p) => match rustix::net::SocketAddrUnix::new(p.as_path()) {
                 Ok(a) => rustix::net::connect(&fd, &a),
                 Err(e) => Err(e),
             },
         };
         let token = thread.reactor.insert(fd);
+        // Nothing comes before a request but by exception, and an event then tells.
+        thread.reactor.drained(token);
         let conn = Conn {
             thread: thread.clone(),
             token,
             wire: RefCell::new(Wire::plain(token)),
             made_for: 0,
             kept: false,
+            written: Cell::new(false),
+            prompt: Cell::new(false),
             link: RefCell::new(None),
             requests: 0,
             opened: thread.reactor.now(),
@@ -244,11 +280,28 @@ impl Conn {
         self.wire.borrow_mut().read(&self.thread, buf)
     }
 
+    /// Whether something has come that was not read, as far as the kernel knows.
+    pub fn has_input(&self) -> bool {
+        self.readable() || matches!(wire::peek(&self.thread.reactor, self.token), Ok(n) if n > 0)
+    }
+
+    /// From now on no write waits for the acknowledgement of what was written before it (TCP_NODELAY). One write a request
+    /// never does, and most requests are one write.
+    pub fn hurry(&self) {
+        if !self.prompt.replace(true) {
+            // A unix socket has nothing to hurry.
+            let _ = self.with_fd(|fd| rustix::net::sockopt::set_tcp_nodelay(fd, true));
+        }
+    }
+
     /// Writes bytes (see [`Wire::send`]).
     ///
     /// # Errors
     /// `AGAIN` when there is no room; other errors end the connection.
     pub fn send(&self, bytes: &[u8]) -> Result<Sent, Errno> {
+        if self.written.replace(true) {
+            self.hurry();
+        }
         self.wire.borrow_mut().send(&self.thread, bytes, Then::Nothing)
     }
 
@@ -257,6 +310,7 @@ impl Conn {
     /// # Errors
     /// As [`Conn::send`].
     pub fn send_file(&self, file: &std::fs::File, offset: &mut u64, count: usize) -> Result<Sent, Errno> {
+        self.hurry();
         self.wire.borrow_mut().send_file(&self.thread, file, offset, count)
     }
 
@@ -283,32 +337,28 @@ impl Conn {
         self.thread.reactor.with_fd(self.token, f).unwrap_or(Err(Errno::BADF))
     }
 
-    /// Puts it among the idle ones of its group.
-    pub fn keep(
-        mut self,
-        state: &mut super::GroupState,
-        keepalive: &super::Keepalive,
-        peer: u64,
-        location: usize,
-    ) {
-        let now = self.thread.reactor.now();
+    /// Puts it among the idle ones of its group, which is number `n` of a configuration.
+    pub fn keep(mut self, conf: &Rc<ThreadConfig>, group: &Group, n: usize, peer: u64, location: usize) {
+        let thread = self.thread.clone();
+        let keepalive = &group.keepalive;
+        let now = thread.reactor.now();
         let old = now.saturating_duration_since(self.opened) > keepalive.time;
         if keepalive.connections == 0 || self.requests + 1 >= keepalive.requests || old {
             return;
         }
-        if !self.thread.reactor.set_aside(self.token, now + keepalive.timeout) {
+        // No request to come asks for those of a former configuration.
+        if !Rc::ptr_eq(conf, &thread.conf.borrow()) {
             return;
         }
+        let deadline = now + keepalive.timeout;
+        let Some(fd) = thread.reactor.set_aside(self.token, deadline, n as u32) else { return };
         self.kept = true;
         let mut wire = self.wire.replace(Wire::none());
         wire.shrink();
-        while state.idle.len() >= keepalive.connections {
-            if let Some(oldest) = state.idle.pop_front() {
-                self.thread.reactor.remove(oldest.token);
-            }
-        }
-        state.idle.push_back(super::Idle {
-            wire,
+        let idle = Idle {
+            fd,
+            tls: wire.into_tls(),
+            prompt: self.prompt.get(),
             link: self.link.take(),
             made_for: self.made_for,
             token: self.token,
@@ -316,6 +366,13 @@ impl Conn {
             location,
             requests: self.requests + 1,
             opened: self.opened,
-        });
+            deadline,
+        };
+        let threads = thread.all_counters.len();
+        let left =
+            group.idle.put((thread.number, threads), idle, keepalive.connections, thread.reactor.epoll());
+        for t in left.oldest.map(|i| i.token).into_iter().chain(left.taken) {
+            thread.reactor.remove(t);
+        }
     }
 }

@@ -15,7 +15,6 @@ use crate::response::FieldList;
 use crate::thread::ThreadConfig;
 use crate::tls::client::Wanted;
 use crate::tls::stream::{Step, Stream};
-use crate::tls::verify::{self, Purpose};
 use forebay_conf::error::Level;
 use forebay_http::h1::client::{self, ResponseHead};
 use forebay_http::h1::request::Status;
@@ -377,6 +376,7 @@ async fn handshake(
         req.log(level, &format!("{what} {DOING}"));
         Fault { unsent: true, ..Fault::new(NextUpstream::Error, 502) }
     };
+    conn.hurry();
     match wanted.begin(req).await {
         Ok(begun) => conn.wire().encrypt(Stream::client(begun)),
         Err(text) => return Err(failed(req, Level::Error, &text)),
@@ -413,16 +413,7 @@ async fn handshake(
             Waited::ClientGone => return Err(client_gone(req, "SSL handshaking to upstream")),
         }
     };
-    let Some(trust) = &wanted.tls.verify else { return Ok(()) };
-    if let Err(f) = trust.verify(&agreed.peer, Purpose::Server, verify::now()) {
-        let text = format!("upstream SSL certificate verify error: ({}:{})", f.0, f.text());
-        return Err(failed(req, Level::Error, &text));
-    }
-    if !agreed.peer.first().is_some_and(|c| verify::is_for_host(c, &wanted.name)) {
-        let text = format!("upstream SSL certificate does not match \"{}\"", wanted.name);
-        return Err(failed(req, Level::Error, &text));
-    }
-    Ok(())
+    wanted.tls.judge(&agreed.peer, &wanted.name).map_err(|text| failed(req, Level::Error, &text))
 }
 
 async fn connect(
@@ -546,7 +537,7 @@ async fn write(
                 }
             }
             // What it said before it stopped reading is still worth having.
-            Err(Errno::PIPE | Errno::CONNRESET) if conn.readable() && !conn.reused => {
+            Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => {
                 return Ok(Wrote::Early);
             }
             Err(e) => {
@@ -615,7 +606,7 @@ async fn send_file(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Wat
                     return Ok(());
                 }
             }
-            Err(Errno::PIPE | Errno::CONNRESET) if conn.readable() => return Ok(()),
+            Err(Errno::PIPE | Errno::CONNRESET) if conn.has_input() => return Ok(()),
             Err(e) => {
                 req.log(
                     Level::Error,

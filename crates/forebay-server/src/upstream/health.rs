@@ -3,13 +3,17 @@
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
-use super::PeerAddr;
+mod line;
+mod require;
+
 use super::background::Log;
 use super::peer::{Health, Peer, clock};
 use crate::config::Config;
 use crate::config::scope::Scope;
 use crate::modules::proxy;
 use crate::pattern::Pattern;
+use crate::tls::client::ClientTls;
+use crate::variables::VarId;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
@@ -17,13 +21,14 @@ use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::h1::client::{self, ResponseHead, framing_of_response};
 use forebay_http::h1::request::Status;
 use forebay_http::request::Framing;
+use line::Line;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
+
+pub use require::{Ask, Question};
 
 /// `health_check`.
 #[derive(Clone, Debug)]
@@ -44,6 +49,11 @@ pub struct Check {
     /// What the name stands for.
     pub conditions: Option<Arc<Match>>,
     host: Vec<u8>,
+    /// `$proxy_host`, and whether the location speaks TLS to it.
+    upstream: Vec<u8>,
+    encrypted: bool,
+    /// Number of the location.
+    location: usize,
     connect_timeout: Duration,
     read_timeout: Duration,
     /// The directive, with an empty text.
@@ -69,6 +79,9 @@ impl Check {
             matching: None,
             conditions: None,
             host: Vec::new(),
+            upstream: Vec::new(),
+            encrypted: false,
+            location: 0,
             connect_timeout: Duration::ZERO,
             read_timeout: Duration::ZERO,
             at: cx.error(d, ""),
@@ -107,8 +120,9 @@ impl Check {
         Ok(c)
     }
 
-    /// Takes over what the location says.
-    pub fn bind(&mut self, host: &[u8], s: &proxy::Settings) {
+    /// Takes over what the location says, which has this number.
+    pub fn bind(&mut self, host: &[u8], encrypted: bool, location: usize, s: &proxy::Settings) {
+        (self.upstream, self.encrypted, self.location) = (host.to_vec(), encrypted, location);
         let set = s.set_header.0.iter().find(|(n, _)| n.eq_ignore_ascii_case(b"host"));
         self.host = set.and_then(|(_, t)| t.as_const()).unwrap_or(host).to_vec();
         (self.connect_timeout, self.read_timeout) = (s.connect_timeout.0, s.read_timeout.0);
@@ -122,6 +136,8 @@ pub struct Match {
     status: Option<(bool, Vec<(u16, u16)>)>,
     headers: Vec<(Vec<u8>, Test)>,
     body: Option<(bool, Pattern)>,
+    /// `require`: neither empty nor 0.
+    required: Vec<VarId>,
 }
 
 #[derive(Debug)]
@@ -160,8 +176,13 @@ impl Match {
                 (b"body", [op @ (b"~" | b"!~"), value]) if m.body.is_none() => {
                     m.body = Some((*op == b"~", cx.pattern(line, value, false)?));
                 }
-                (b"require", _) => {
-                    return Err(cx.error(line, "\"require\" in \"match\" is not supported yet"));
+                (b"require", [_, ..]) => {
+                    for w in &line.args {
+                        let variable = cx.template(line, w)?.as_var();
+                        let invalid =
+                            || cx.error_at(line, w, format!("invalid variable name \"{}\"", w.as_str()));
+                        m.required.push(variable.ok_or_else(invalid)?);
+                    }
                 }
                 _ => return Err(bad(cx)),
             }
@@ -219,7 +240,7 @@ const MAX_HEAD: usize = 64 * 1024;
 const MAX_BODY: usize = 256 * 1024;
 
 /// Checks the servers of a group for as long as it is not aborted.
-pub async fn watch(config: Arc<Config>, number: usize, log: Log) {
+pub async fn watch(config: Arc<Config>, number: usize, log: Log, ask: Ask) {
     let mut tasks: HashMap<(u64, usize), Guard> = HashMap::new();
     loop {
         let Some(group) = config.http.upstreams.get(number) else { return };
@@ -229,7 +250,10 @@ pub async fn watch(config: Arc<Config>, number: usize, log: Log) {
             for (n, check) in group.checks.iter().enumerate() {
                 tasks.entry((p.live.id, n)).or_insert_with(|| {
                     let name = String::from_utf8_lossy(&group.name).into_owned();
-                    Guard(tokio::spawn(go_on(p.clone(), check.clone(), name, log.clone())).abort_handle())
+                    let tls = config.http.locations.get(check.location).and_then(|l| l.upstream_tls.clone());
+                    let (config, ask) = (config.clone(), ask.clone());
+                    let target = Target { peer: p.clone(), check: check.clone(), tls, config, ask };
+                    Guard(tokio::spawn(go_on(target, name, log.clone())).abort_handle())
                 });
             }
         }
@@ -246,8 +270,19 @@ impl Drop for Guard {
     }
 }
 
+/// What is checked, and how.
+struct Target {
+    peer: Peer,
+    check: Check,
+    /// How the location speaks to upstreams where that is encrypted.
+    tls: Option<Arc<ClientTls>>,
+    config: Arc<Config>,
+    ask: Ask,
+}
+
 /// Checks one server again and again.
-async fn go_on(peer: Peer, check: Check, group: String, log: Log) {
+async fn go_on(target: Target, group: String, log: Log) {
+    let Target { peer, check, .. } = &target;
     let l = &peer.live;
     let (mut fails, mut passes) = (0u32, 0u32);
     let mut line: Option<Line> = None;
@@ -257,7 +292,7 @@ async fn go_on(peer: Peer, check: Check, group: String, log: Log) {
         if jitter > 0 {
             sleep(Duration::from_millis(u64::from(super::random()) % (jitter + 1))).await;
         }
-        let result = one(&peer, &check, &mut line).await;
+        let result = one(&target, &mut line).await;
         l.checks.fetch_add(1, Relaxed);
         let text = String::from_utf8_lossy(&peer.name).into_owned();
         match result {
@@ -294,54 +329,41 @@ async fn go_on(peer: Peer, check: Check, group: String, log: Log) {
     }
 }
 
-/// A connection for checks.
-struct Line {
-    stream: Box<dyn Stream>,
-    opened: Instant,
-}
-
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
-
 /// One check.
-async fn one(peer: &Peer, check: &Check, line: &mut Option<Line>) -> Result<(), String> {
+async fn one(target: &Target, line: &mut Option<Line>) -> Result<(), String> {
+    let Target { peer, check, tls, .. } = target;
     let kept = line.take().filter(|l| l.opened.elapsed() < check.keepalive_time);
     let mut used = match kept {
         Some(l) => l,
         None => {
-            let open = timeout(check.connect_timeout, connect(&peer.addr, check.port)).await;
-            let stream = open
+            let open = timeout(check.connect_timeout, Line::open(&peer.addr, check.port)).await;
+            let mut line = open
                 .map_err(|_| "connecting to upstream (timed out)".to_owned())?
                 .map_err(|e| format!("connecting to upstream ({e})"))?;
-            Line { stream, opened: Instant::now() }
+            if let Some(tls) = tls.as_ref().filter(|_| check.encrypted) {
+                let agreed = timeout(check.connect_timeout, line.secure(tls, &check.upstream)).await;
+                agreed
+                    .map_err(|_| "SSL handshaking to upstream (timed out)".to_owned())?
+                    .map_err(|e| format!("SSL handshaking to upstream ({e})"))?;
+            }
+            line
         }
     };
     let keep = !check.keepalive_time.is_zero();
-    let ask = timeout(check.read_timeout, ask(&mut used.stream, check, keep)).await;
+    let ask = timeout(check.read_timeout, ask(&mut used, target, keep)).await;
     if ask.map_err(|_| "reading response from upstream (timed out)".to_owned())?? && keep {
         *line = Some(used);
     }
     Ok(())
 }
 
-async fn connect(addr: &PeerAddr, port: Option<u16>) -> std::io::Result<Box<dyn Stream>> {
-    Ok(match addr {
-        PeerAddr::Inet(a) => {
-            let mut a = *a;
-            if let Some(port) = port {
-                a.set_port(port);
-            }
-            Box::new(TcpStream::connect(a).await?)
-        }
-        PeerAddr::Unix(p) => Box::new(UnixStream::connect(p).await?),
-    })
-}
-
 /// Sends the request and judges the response. `true`: the connection may be used again.
-async fn ask(stream: &mut Box<dyn Stream>, check: &Check, keep: bool) -> Result<bool, String> {
+async fn ask(line: &mut Line, target: &Target, keep: bool) -> Result<bool, String> {
+    let check = &target.check;
+    let started = Instant::now();
     let mut request = [b"GET ", check.uri.as_slice(), b" HTTP/1.1\r\nHost: ", &check.host].concat();
     request.extend_from_slice(if keep { b"\r\n\r\n" } else { b"\r\nConnection: close\r\n\r\n" });
-    stream.write_all(&request).await.map_err(|e| format!("sending request to upstream ({e})"))?;
+    line.write_all(&request).await.map_err(|e| format!("sending request to upstream ({e})"))?;
     let mut head = ResponseHead::default();
     loop {
         if !head.buf.is_empty() {
@@ -356,41 +378,44 @@ async fn ask(stream: &mut Box<dyn Stream>, check: &Check, keep: bool) -> Result<
                 Err(_) => return Err("reading response header from upstream (invalid header)".into()),
             }
         }
-        if !more(stream, &mut head.buf).await? {
+        if !more(line, &mut head.buf).await? {
             return Err("reading response header from upstream (closed connection)".into());
         }
     }
     let framing = framing_of_response(&head, false);
     let early = head.buf.get(head.len..).unwrap_or_default().to_vec();
-    let (body, whole) = read_body(stream, framing, early).await?;
+    let (body, whole) = read_body(line, framing, early).await?;
     let fault = match &check.conditions {
         Some(m) => m.fault(&head, &body),
         None => (!(200..400).contains(&head.status)).then_some("status"),
     };
-    match fault {
-        Some(what) => Err(format!("checking {what} of response (status {})", head.status)),
-        None => Ok(whole && head.keep_alive),
+    if let Some(what) = fault {
+        return Err(format!("checking {what} of response (status {})", head.status));
     }
+    let (status, again) = (head.status, whole && head.keep_alive);
+    if check.conditions.as_ref().is_some_and(|m| !m.required.is_empty()) {
+        let response = (head, body.len() as u64, started);
+        if !require::holds(&target.ask, &target.config, (check, &target.peer.name), response).await {
+            return Err(format!("checking what is required of response (status {status})"));
+        }
+    }
+    Ok(again)
 }
 
-async fn more(stream: &mut Box<dyn Stream>, buf: &mut Vec<u8>) -> Result<bool, String> {
-    let n = stream.read_buf(buf).await.map_err(|e| format!("reading response from upstream ({e})"))?;
+async fn more(line: &mut Line, buf: &mut Vec<u8>) -> Result<bool, String> {
+    let n = line.read(buf).await.map_err(|e| format!("reading response from upstream ({e})"))?;
     Ok(n > 0)
 }
 
 /// The body, as far as it is looked at, and whether it has been read to its end.
-async fn read_body(
-    stream: &mut Box<dyn Stream>,
-    framing: Framing,
-    mut raw: Vec<u8>,
-) -> Result<(Vec<u8>, bool), String> {
+async fn read_body(line: &mut Line, framing: Framing, mut raw: Vec<u8>) -> Result<(Vec<u8>, bool), String> {
     let broken = || Err("reading response from upstream (incomplete)".to_owned());
     match framing {
         Framing::None => Ok((Vec::new(), raw.is_empty())),
         Framing::Length(len) => {
             let want = usize::try_from(len).unwrap_or(usize::MAX);
             while raw.len() < want.min(MAX_BODY) {
-                if !more(stream, &mut raw).await? {
+                if !more(line, &mut raw).await? {
                     return broken();
                 }
             }
@@ -399,7 +424,7 @@ async fn read_body(
             Ok((raw, whole))
         }
         Framing::Stream => {
-            while raw.len() < MAX_BODY && more(stream, &mut raw).await? {}
+            while raw.len() < MAX_BODY && more(line, &mut raw).await? {}
             Ok((raw, false))
         }
         Framing::Chunked => {
@@ -421,7 +446,7 @@ async fn read_body(
                     return Ok((body, false));
                 }
                 raw.clear();
-                if !more(stream, &mut raw).await? {
+                if !more(line, &mut raw).await? {
                     return broken();
                 }
             }

@@ -3,6 +3,7 @@
 use super::balance::Picker;
 use super::conn::{Conn, Watch};
 use super::exchange::Target;
+use super::idle::Idle;
 use super::queue::{LOOK, Ticket};
 use super::{Group, GroupState, LocalSet, PeerAddr};
 use crate::request::Request;
@@ -57,8 +58,8 @@ impl Lease {
         let conn = self.conn.take();
         let Some((seat, group)) = self.group() else { return };
         let Some(peer) = seat.local.set.peers.get(seat.peer).map(|p| p.live.id) else { return };
-        if let (Some(conn), Some(state)) = (conn, self.conf.groups.borrow_mut().get_mut(seat.group)) {
-            conn.keep(state, &group.keepalive, peer, self.location);
+        if let Some(conn) = conn {
+            conn.keep(&self.conf, group, seat.group, peer, self.location);
         }
     }
 
@@ -200,16 +201,17 @@ fn take_idle(
     made_for: u64,
 ) -> Option<Conn> {
     let peer = seat.local.set.peers.get(seat.peer)?.live.id;
-    with_state(conf, seat.group, |group, state| {
-        loop {
-            let fits = |i: &super::Idle| {
-                i.peer == peer && i.made_for == made_for && (!group.keepalive.local || i.location == location)
-            };
-            let at = state.idle.iter().rposition(fits)?;
-            let idle = state.idle.remove(at)?;
-            if let Some(c) = Conn::reuse(&req.thread, idle) {
-                return Some(c);
-            }
-        }
-    })?
+    let group = conf.config.http.upstreams.get(seat.group)?;
+    let fits = |i: &Idle| {
+        i.peer == peer && i.made_for == made_for && (!group.keepalive.local || i.location == location)
+    };
+    let thread = &req.thread;
+    let (idle, taken) = group.idle.take(thread.number, fits);
+    for t in taken {
+        thread.reactor.remove(t);
+    }
+    if let Some(c) = idle.and_then(|idle| Conn::reuse(thread, idle)) {
+        return Some(c);
+    }
+    group.idle.steal(thread.number, thread.reactor.now(), fits).map(|idle| Conn::adopt(thread, idle))
 }

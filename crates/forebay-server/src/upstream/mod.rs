@@ -8,6 +8,7 @@ pub mod conn;
 pub mod exchange;
 pub mod hash;
 pub mod health;
+pub mod idle;
 pub mod lease;
 pub mod peer;
 pub mod place;
@@ -18,12 +19,10 @@ pub mod stream;
 pub mod tunnel;
 pub mod vars;
 
-use crate::reactor::Token;
 use crate::resolver::Resolver;
 pub use balance::Method;
 pub use peer::{Peer, PeerStatus};
 use place::Place;
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -157,6 +156,8 @@ pub struct Group {
     pub resolver_timeout: Duration,
     /// `health_check`s of locations that pass to it.
     pub checks: Vec<health::Check>,
+    /// Idle connections.
+    pub idle: idle::Lists,
     servers: Mutex<Vec<Server>>,
     set: Mutex<Arc<PeerSet>>,
     version: AtomicU64,
@@ -164,32 +165,9 @@ pub struct Group {
     waiting: queue::Waiting,
 }
 
-/// An idle connection.
-#[derive(Debug)]
-pub struct Idle {
-    /// What its bytes go through.
-    pub wire: crate::wire::Wire,
-    /// HTTP/2 on it, if that is spoken.
-    pub link: Option<Box<forebay_http::h2::link::Link>>,
-    /// What it was made for; 0 = plain.
-    pub made_for: u64,
-    /// Its slot.
-    pub token: Token,
-    /// [`peer::Live::id`] of the server.
-    pub peer: u64,
-    /// Location that it belongs to.
-    pub location: usize,
-    /// Requests it has served.
-    pub requests: u64,
-    /// When it was opened.
-    pub opened: Instant,
-}
-
 /// State of a group in one thread.
 #[derive(Debug, Default)]
 pub struct GroupState {
-    /// Idle connections, latest last.
-    pub idle: VecDeque<Idle>,
     local: Option<(u64, Rc<LocalSet>)>,
 }
 
@@ -227,6 +205,7 @@ impl Group {
             resolver: None,
             resolver_timeout: Duration::from_secs(30),
             checks: Vec::new(),
+            idle: idle::Lists::default(),
             servers: Mutex::default(),
             set: Mutex::default(),
             version: AtomicU64::new(0),

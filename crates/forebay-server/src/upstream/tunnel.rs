@@ -92,6 +92,7 @@ pub async fn relay(thread: &Rc<Thread>, req: &mut Request, conn: &Conn, early: V
     let from_client = req.head.buf.get(req.head.len..).unwrap_or_default().to_vec();
     let mut up = Way::new(from_client);
     let mut down = Way::new(early);
+    conn.hurry();
     loop {
         let (a, b) = {
             let (client, upstream) = (&mut req.conn.wire, &mut *conn.wire());

@@ -96,7 +96,7 @@ async fn flush(
             Some(Ok(_)) => {}
             Some(Err(Errno::AGAIN)) if answered(req, conn) => return Ok(false),
             Some(Err(Errno::AGAIN)) => wait(req, conn, For::Both, s, watch, doing).await?,
-            Some(Err(Errno::PIPE | Errno::CONNRESET)) if conn.readable() && !conn.reused => {
+            Some(Err(Errno::PIPE | Errno::CONNRESET)) if !conn.reused && conn.has_input() => {
                 return Ok(false);
             }
             Some(Err(e)) => {
@@ -224,7 +224,7 @@ async fn stored(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch)
                     }
                 }
                 Err(Errno::AGAIN) => wait(req, conn, For::Both, s, watch, SENDING).await?,
-                Err(Errno::PIPE | Errno::CONNRESET) if conn.readable() => return Ok(()),
+                Err(Errno::PIPE | Errno::CONNRESET) if conn.has_input() => return Ok(()),
                 Err(e) => {
                     req.log(Level::Error, &format!("sendfile() failed {} {SENDING}", errno_text(e)));
                     return Err(Fault::new(NextUpstream::Error, 502));
