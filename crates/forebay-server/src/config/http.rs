@@ -7,8 +7,9 @@ use super::{ListenAddr, Listener, value};
 use crate::location::LocationTree;
 use crate::modules::{self, LocationSettings, LocationWritten, rewrite};
 use crate::pattern::Pattern;
+use crate::upstream::protocol::Protocol;
 use crate::variables::Var;
-use forebay_conf::error::Error;
+use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Block, Directive};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -478,6 +479,17 @@ impl<'s, 'f> Builder<'s, 'f> {
                 }
             }
         }
+        for (l, written) in locations.iter_mut().zip(&inherited) {
+            let Some(modules::Content::Proxy(pass)) = &l.content else { continue };
+            let warning = match pass.protocol {
+                Protocol::Http => None,
+                Protocol::FastCgi => written.fastcgi_family.apply(&mut l.settings),
+                Protocol::Uwsgi => written.uwsgi_family.apply(&mut l.settings),
+                Protocol::Scgi => written.scgi_family.apply(&mut l.settings),
+            };
+            let warning = warning.map(|text| Error { level: Level::Warn, ..super::plain(&text) });
+            self.cx.warnings.extend(warning);
+        }
         if let Some(message) = self.cx.zones.undefined() {
             return Err(super::plain(&message));
         }
@@ -623,7 +635,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                         l.text(&l.addrs[0])
                     );
                     self.cx.warnings.push(Error {
-                        level: forebay_conf::error::Level::Warn,
+                        level: Level::Warn,
                         message,
                         span: None,
                         at: None,

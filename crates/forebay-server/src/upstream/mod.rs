@@ -12,6 +12,7 @@ pub mod idle;
 pub mod lease;
 pub mod peer;
 pub mod place;
+pub mod protocol;
 pub mod queue;
 pub mod spool;
 pub mod sticky;

@@ -1,0 +1,135 @@
+//! `fastcgi_pass`: the parameters of a request as a FastCGI server gets them (nginx: ngx_http_fastcgi_module). All else is
+//! what `proxy_pass` does too: the way of a request in `proxy.rs`, the settings of both in `family.rs`, the conversation in
+//! `upstream/`. Hot path.
+
+use super::params::Params;
+use super::proxy::{self, Pass, refuse_second};
+use crate::config::http::LocationBuild;
+use crate::config::scope::Scope;
+use crate::config::value::{Setting, first};
+use crate::modules::Content;
+use crate::pattern::Pattern;
+use crate::request::{Request, VarError};
+use crate::upstream::protocol::Protocol;
+use crate::variables::{Row, RowSource};
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_http::fastcgi;
+use std::sync::Arc;
+
+crate::settings! {
+    /// `fastcgi_param`.
+    "fastcgi_param" => param: Params = Params::default();
+    /// `fastcgi_index`.
+    "fastcgi_index" => index: Vec<u8> = Vec::new();
+    /// `fastcgi_split_path_info`.
+    "fastcgi_split_path_info" => split_path_info: Split = Split(None);
+    /// `fastcgi_keep_conn`.
+    "fastcgi_keep_conn" => keep_conn: bool = false;
+    /// `fastcgi_catch_stderr`.
+    "fastcgi_catch_stderr" => catch_stderr: Texts = Texts::default();
+}
+
+/// `fastcgi_split_path_info`.
+#[derive(Clone, Debug)]
+pub struct Split(Option<Pattern>);
+
+impl Setting for Split {
+    fn take(_previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let pattern = cx.pattern(d, first(d), false)?;
+        if pattern.groups() != 2 {
+            let text = String::from_utf8_lossy(first(d)).into_owned();
+            return Err(cx.error(d, format!("pattern \"{text}\" must have 2 captures")));
+        }
+        Ok(Split(Some(pattern)))
+    }
+}
+
+/// `fastcgi_catch_stderr`.
+#[derive(Clone, Debug, Default)]
+pub struct Texts(Arc<Vec<Vec<u8>>>);
+
+impl Texts {
+    /// Whether one of them occurs.
+    pub fn is_in(&self, said: &[u8]) -> bool {
+        self.0.iter().any(|t| memchr::memmem::find(said, t).is_some())
+    }
+}
+
+impl Setting for Texts {
+    fn take(previous: Option<Self>, d: &Directive, _cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        all.push(first(d).to_vec());
+        Ok(Texts(Arc::new(all)))
+    }
+}
+
+/// `fastcgi_pass`.
+///
+/// # Errors
+/// In nginx's words.
+pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+    refuse_second(Protocol::FastCgi, d, l, cx)?;
+    l.content = Some(Content::Proxy(Arc::new(Pass::parse_place(d, Protocol::FastCgi, cx)?)));
+    Ok(())
+}
+
+/// Appends the request as it goes to the server, up to its content. `stored`: the response is to be stored, so the whole
+/// is asked for. `bare`: no content follows.
+///
+/// # Errors
+/// When a variable cannot be evaluated.
+pub fn write_params(
+    req: &mut Request,
+    s: &proxy::Settings,
+    stored: bool,
+    bare: bool,
+    out: &mut Vec<u8>,
+) -> Result<(), VarError> {
+    let http = req.http();
+    let own = &http.location(req).settings.fastcgi;
+    let start = fastcgi::begin(out, own.keep_conn);
+    own.param.each(req, s, stored, |name, value| fastcgi::param(out, name, value))?;
+    fastcgi::params_end(out, start);
+    if bare {
+        fastcgi::stdin_end(out);
+    }
+    Ok(())
+}
+
+/// The rows.
+pub const VARIABLES: &[Row] = &[
+    Row { name: "fastcgi_script_name", get: RowSource::Get(script_name), settable: false },
+    Row { name: "fastcgi_path_info", get: RowSource::Get(path_info), settable: false },
+];
+
+/// Matches `fastcgi_split_path_info`; appends one of its groups. `false`: it does not match.
+fn split(req: &mut Request, group: usize, out: &mut Vec<u8>) -> bool {
+    let http = req.http();
+    let Some(pattern) = &http.location(req).settings.fastcgi.split_path_info.0 else { return false };
+    let mut captures = std::mem::take(&mut req.modules.upstream.split);
+    let matches = pattern.captures(&req.uri, &mut captures);
+    if matches && let Some((a, b)) = captures.groups.get(group) {
+        out.extend_from_slice(captures.text.get(*a as usize..*b as usize).unwrap_or_default());
+    }
+    req.modules.upstream.split = captures;
+    matches
+}
+
+fn script_name(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
+    if !split(req, 1, out) {
+        out.extend_from_slice(&req.uri);
+        if req.uri.last() == Some(&b'/') {
+            out.extend_from_slice(&req.http().location(req).settings.fastcgi.index);
+        }
+    }
+    Ok(true)
+}
+
+fn path_info(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
+    split(req, 2, out);
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests;
