@@ -1,9 +1,8 @@
 //! A body that is put together: what the response has itself, and in their places the bodies of subrequests (nginx:
 //! the postpone filter). Whichever sends has the client's connection; those that follow may be on their way already.
 
-use super::{Follows, Pace, client_gone_within, end_chunks, frame, limit_rate, load};
+use super::send::{Follows, Pace, client_gone_within, end_chunks, flush, frame, limit_rate, load};
 use crate::access_log;
-use crate::body::flush;
 use crate::modules::{self, slice, ssi};
 use crate::phases;
 use crate::request::{Request, Slot};
@@ -74,7 +73,7 @@ pub struct Outlet {
 
 impl Outlet {
     fn memory(limit: usize) -> Outlet {
-        let pace = Pace::new(None, 0);
+        let pace = Pace::new(None);
         let sink = Sink::Memory(Vec::new(), limit);
         Outlet {
             sink,
@@ -212,7 +211,7 @@ fn filter(
 pub async fn send(req: &mut Request, head: &[u8], chunked: bool, mut join: Box<Join>) -> bool {
     let rate = limit_rate(req);
     let filters = req.resp.filters.split_off(join.own_filters.min(req.resp.filters.len()));
-    let pace = Pace::new(rate, head.len());
+    let pace = Pace::new(rate);
     let (gathered, pending) = (req.take_buf(), req.take_buf());
     let mut out =
         Outlet { sink: Sink::Client, filters, chunked, pace, gathered, pending, taken: 0, cut: false };

@@ -1,0 +1,723 @@
+//! The body of the response, which leaves by writev or sendfile. Hot path.
+
+use crate::file_cache::OpenFile;
+use crate::request::Request;
+use crate::response::Part;
+use crate::thread::Thread;
+use crate::upstream::stream::{Body, Pulled};
+use crate::wire::{self, Then};
+use forebay_conf::error::Level;
+use rustix::io::{Errno, IoSlice, ReadWriteFlags};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Answers `Expect: 100-continue`.
+pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request) -> bool {
+    req.body.continued = true;
+    if let Some(s) = req.conn.wire.as_stream() {
+        s.send_status(100);
+        return true;
+    }
+    write_all(thread, req, b"HTTP/1.1 100 Continue\r\n\r\n").await
+}
+
+/// Waits until the socket takes more. `false`: `send_timeout` is over.
+async fn room(thread: &Rc<Thread>, req: &mut Request) -> bool {
+    let http = req.http();
+    let timeout = http.location(req).settings.core.send_timeout.0;
+    let until = Instant::now() + timeout;
+    let ready = thread.reactor.deadline(until, req.conn.wire.wait_writable(thread)).await.is_some();
+    ready || too_slow(req)
+}
+
+/// Logs that a response cannot be sent, which mostly is the client's doing.
+fn failed(req: &mut Request, call: &str, e: Errno) -> bool {
+    if e != Errno::BADF {
+        let gone = matches!(e, Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN | Errno::TIMEDOUT);
+        let level = if gone { Level::Info } else { Level::Alert };
+        req.log_with(level, |out| {
+            let text = crate::modules::static_file::errno_text(e);
+            for piece in [call, " failed ", &text, " while sending response to client"] {
+                out.extend_from_slice(piece.as_bytes());
+            }
+        });
+    }
+    false
+}
+
+/// Writes bytes, all of them.
+pub async fn write_all(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) -> bool {
+    write_with(thread, req, bytes, Then::Nothing).await
+}
+
+/// Writes the last bytes of a response. If the connection is closed behind it, the kernel holds them back for
+/// the few instructions until then, so that data and FIN are one packet instead of two.
+pub async fn write_last(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) -> bool {
+    let then = after_last(req);
+    write_with(thread, req, bytes, then).await
+}
+
+fn after_last(req: &Request) -> Then {
+    if req.closes_at_once { Then::Close } else { Then::Nothing }
+}
+
+async fn write_with(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8], then: Then) -> bool {
+    let mut rest = bytes;
+    let mut full = false;
+    while !rest.is_empty() || full {
+        match req.conn.wire.send(thread, rest, then) {
+            Ok(sent) => {
+                req.sent += sent.bytes as u64;
+                rest = rest.get(sent.bytes..).unwrap_or_default();
+                full = sent.full;
+            }
+            Err(Errno::AGAIN) => full = true,
+            Err(e) => return failed(req, "writev()", e),
+        }
+        // Asking a full socket again would only say so.
+        if full && !room(thread, req).await {
+            return false;
+        }
+    }
+    true
+}
+
+/// Longest body that is copied behind its head, bytes.
+const COPY: u64 = 4096;
+
+/// Sends head and body.
+pub async fn send(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>, chunked: bool) -> bool {
+    if let Some(join) = req.resp.join.take() {
+        return Box::pin(super::compose::send(req, head, chunked, join)).await;
+    }
+    let rate = limit_rate(req);
+    if let Some(source) = req.resp.source.take() {
+        return send_source(thread, req, head, source, chunked, rate).await;
+    }
+    if req.resp.filters.is_empty() && rate.is_none() && !chunked && all_in_memory(&req.resp.body) {
+        // Copying a small body costs less than describing two pieces to the kernel.
+        if req.resp.body_len() <= COPY && req.conn.wire.as_stream().is_none() {
+            for p in &req.resp.body {
+                head.extend_from_slice(memory(&req.resp.text, p));
+            }
+            return write_last(thread, req, head).await;
+        }
+        return send_memory(thread, req, head).await;
+    }
+    let mut pace = Pace::new(rate);
+    let parts = std::mem::take(&mut req.resp.body);
+    let text = std::mem::take(&mut req.resp.text);
+    let ok = send_parts(thread, req, head, (&parts, &text), chunked, &mut pace).await;
+    req.resp.text = text;
+    req.resp.body = parts;
+    ok
+}
+
+fn all_in_memory(parts: &[Part]) -> bool {
+    parts.len() <= 6 && parts.iter().all(|p| !matches!(p, Part::File { file, .. } if file.content.is_none()))
+}
+
+/// The bytes of a part that is in memory.
+fn memory<'p>(text: &'p [u8], p: &'p Part) -> &'p [u8] {
+    match p {
+        Part::Text { start, end } => text.get(*start as usize..*end as usize).unwrap_or_default(),
+        Part::Static(b) => b,
+        Part::Bytes(b) => b,
+        Part::File { file, start, end } => {
+            file.content.as_ref().and_then(|c| c.get(*start as usize..*end as usize)).unwrap_or_default()
+        }
+    }
+}
+
+/// One vectored write for head and body; more only if the socket is full.
+async fn send_memory(thread: &Rc<Thread>, req: &mut Request, head: &[u8]) -> bool {
+    let mut done = 0usize;
+    let then = after_last(req);
+    let mut full = false;
+    loop {
+        let mut slices: [IoSlice<'_>; 7] = [IoSlice::new(&[]); 7];
+        let mut skip = done;
+        let mut n = 0;
+        for b in std::iter::once(head).chain(req.resp.body.iter().map(|p| memory(&req.resp.text, p))) {
+            if skip >= b.len() {
+                skip -= b.len();
+                continue;
+            }
+            slices[n] = IoSlice::new(&b[skip..]);
+            skip = 0;
+            n += 1;
+        }
+        if n == 0 && !full {
+            return true;
+        }
+        match req.conn.wire.send_pieces(thread, &slices[..n], then) {
+            Ok(sent) => {
+                req.sent += sent.bytes as u64;
+                done += sent.bytes;
+                full = sent.full;
+            }
+            Err(Errno::AGAIN) => full = true,
+            Err(e) => return failed(req, "writev()", e),
+        }
+        if full && !room(thread, req).await {
+            return false;
+        }
+    }
+}
+
+/// `limit_rate` and `limit_rate_after` in effect, bytes/s and bytes.
+pub(super) fn limit_rate(req: &mut Request) -> Option<(u64, u64)> {
+    let http = req.http();
+    let core = &http.location(req).settings.core;
+    let set = req.resp.limit_rate;
+    if set == 0 && core.limit_rate.0.is_none() {
+        return None;
+    }
+    let eval = |t: &Option<crate::config::template::Template>, req: &mut Request| {
+        let v = t.as_ref().and_then(|t| t.value(req).ok()).unwrap_or_default();
+        forebay_conf::units::size(&v).unwrap_or(0)
+    };
+    let rate = if set != 0 { set } else { eval(&core.limit_rate.0, req) };
+    let after = eval(&core.limit_rate_after.0, req);
+    (rate > 0).then_some((rate, after))
+}
+
+/// Keeps a response at its rate (nginx: limit_rate).
+pub(super) struct Pace {
+    rate: u64,
+    after: u64,
+    pub(super) sent: u64,
+    /// When it began, where there is a rate.
+    started: Option<Instant>,
+}
+
+impl Pace {
+    pub(super) fn new(rate: Option<(u64, u64)>) -> Pace {
+        let (rate, after) = rate.unwrap_or((0, 0));
+        Pace { rate, after, sent: 0, started: (rate > 0).then(Instant::now) }
+    }
+
+    /// How many bytes may go now, or how long to wait.
+    pub(super) fn allowance(&self, want: u64) -> Result<u64, Duration> {
+        if self.rate == 0 {
+            return Ok(want);
+        }
+        let elapsed = self.started.map_or(Duration::ZERO, |t| t.elapsed());
+        let allowed =
+            (elapsed.as_millis() as u64 / 1000 + 1).saturating_mul(self.rate).saturating_add(self.after);
+        if self.sent < allowed {
+            return Ok(want.min(allowed - self.sent));
+        }
+        let over = self.sent - allowed + 1;
+        Err(Duration::from_millis((over.saturating_mul(1000) / self.rate).max(1) + 1))
+    }
+}
+
+/// Longest piece sent at once where the file is not in memory, bytes.
+const PIECE: u64 = 2 * 1024 * 1024;
+
+async fn send_parts(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    head: &[u8],
+    (parts, text): (&[Part], &[u8]),
+    chunked: bool,
+    pace: &mut Pace,
+) -> bool {
+    let mut pending = req.take_buf();
+    pending.extend_from_slice(head);
+    let filtered = !req.resp.filters.is_empty();
+    // Empty parts behind it must not keep the filters from learning that it is the last.
+    let total = parts.iter().rposition(|p| !p.is_empty()).map_or(0, |i| i + 1);
+    let limit = if filtered {
+        piece_limit(req)
+    } else if chunked {
+        32 * 1024
+    } else {
+        PIECE
+    };
+    for (i, part) in parts.iter().take(total).enumerate() {
+        let last = i + 1 == total;
+        let len = part.len();
+        let mut at = 0;
+        while at < len {
+            let want = (len - at).min(limit);
+            let n = match pace.allowance(want) {
+                Ok(n) => n,
+                Err(wait) => {
+                    if !flush_parts(thread, req, &mut pending).await {
+                        return false;
+                    }
+                    if client_gone_within(thread, req, wait).await {
+                        req.log(
+                            Level::Info,
+                            "client prematurely closed connection while sending response to client",
+                        );
+                        return false;
+                    }
+                    continue;
+                }
+            };
+            if !filtered
+                && !chunked
+                && let Part::File { file, start, .. } = part
+                && file.content.is_none()
+            {
+                if !send_head_more(thread, req, &mut pending).await
+                    || !send_file(thread, req, file, start + at, n).await
+                {
+                    return false;
+                }
+            } else {
+                let mut piece = req.take_buf();
+                if !load(text, part, at, n, &mut piece).await {
+                    return false;
+                }
+                let follows = if last && at + n == len { Follows::End } else { Follows::More };
+                let sound = push_piece(req, &piece, follows, chunked, &mut pending);
+                req.give_buf(piece);
+                if !sound {
+                    flush_parts(thread, req, &mut pending).await;
+                    return false;
+                }
+                if filtered && follows == Follows::More {
+                    // Filters compute: others of the thread have their turn, too.
+                    thread.reactor.yield_now().await;
+                }
+                if pending.len() >= 64 * 1024 && !flush_parts(thread, req, &mut pending).await {
+                    return false;
+                }
+            }
+            at += n;
+            pace.sent += n;
+        }
+    }
+    if total == 0 && !push_piece(req, b"", Follows::End, chunked, &mut pending) {
+        return false;
+    }
+    if chunked {
+        end_chunks(req, &mut pending);
+    }
+    let ok = flush_parts(thread, req, &mut pending).await;
+    req.give_buf(pending);
+    ok
+}
+
+/// Sends head, parts and what comes from an upstream. What the client does not take at once is read ahead as far
+/// as the configuration allows.
+async fn send_source(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    head: &[u8],
+    mut source: Box<Body>,
+    chunked: bool,
+    rate: Option<(u64, u64)>,
+) -> bool {
+    let mut pace = Pace::new(rate);
+    // Nothing is done with the bytes: they are read to where they are sent from.
+    let direct = req.resp.filters.is_empty() && !chunked && rate.is_none();
+    let mut pending = thread.large.take();
+    pending.extend_from_slice(head);
+    let mut piece = req.take_buf();
+    let into = if direct { &mut pending } else { &mut piece };
+    let before = into.len();
+    for p in std::mem::take(&mut req.resp.body) {
+        into.extend_from_slice(memory(&req.resp.text, &p));
+    }
+    let mut ok;
+    let mut state = if into.len() == before { Pulled::Blocked } else { Pulled::Data };
+    loop {
+        if state == Pulled::Blocked {
+            let into = if direct { &mut pending } else { &mut piece };
+            state = source.pull(req, into);
+            if source.unsettled() {
+                source.settle(req).await;
+            }
+            if state == Pulled::Stored {
+                state = source.load(req, into).await;
+            }
+        }
+        if state == Pulled::End && crate::modules::slice::wants_more(req) {
+            state = match Box::pin(crate::modules::slice::next(req)).await {
+                Some(next) => {
+                    source.abandon(req);
+                    *source = next;
+                    Pulled::Data
+                }
+                None => Pulled::Failed,
+            };
+        }
+        if state == Pulled::Failed {
+            if !crate::modules::slice::active(req) {
+                flush(thread, req, &mut pending, &mut source).await;
+            }
+            ok = false;
+            break;
+        }
+        let last = state == Pulled::End;
+        let follows = match state {
+            Pulled::End => Follows::End,
+            Pulled::Blocked if source.unbuffered() => Follows::Pause,
+            _ => Follows::More,
+        };
+        ok = if direct {
+            last || pending.len() < GATHERED || flush(thread, req, &mut pending, &mut source).await
+        } else {
+            send_piece(thread, req, &piece, follows, chunked, &mut pace, &mut pending, &mut source).await
+        };
+        if !ok {
+            break;
+        }
+        piece.clear();
+        if last {
+            break;
+        }
+        if state == Pulled::Blocked
+            && (!flush(thread, req, &mut pending, &mut source).await || !source.wait(req).await)
+        {
+            ok = false;
+            break;
+        }
+        state = Pulled::Blocked;
+    }
+    if ok {
+        if chunked {
+            end_chunks(req, &mut pending);
+        }
+        ok = flush(thread, req, &mut pending, &mut source).await;
+    }
+    // What is to be stored is read to its end for the next client.
+    source.drain(req).await;
+    source.abandon(req);
+    req.give_buf(piece);
+    thread.large.give(pending);
+    ok
+}
+
+/// Bytes that are sent without waiting for more of a source.
+const GATHERED: usize = 16 * 1024;
+
+/// Puts a piece through the filters and sends what has gathered, no faster than the rate allows.
+#[allow(clippy::too_many_arguments)]
+async fn send_piece(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    piece: &[u8],
+    follows: Follows,
+    chunked: bool,
+    pace: &mut Pace,
+    pending: &mut Vec<u8>,
+    source: &mut Body,
+) -> bool {
+    let mut rest = piece;
+    let filtered = !req.resp.filters.is_empty();
+    let limit = if filtered { piece_limit(req) } else { u64::MAX };
+    loop {
+        let n = match pace.allowance((rest.len() as u64).min(limit)) {
+            Ok(n) => n as usize,
+            Err(_) if rest.is_empty() => 0,
+            Err(wait) => {
+                if !flush(thread, req, pending, source).await {
+                    return false;
+                }
+                source.meanwhile(req, false, Instant::now() + wait).await;
+                if client_gone_within(thread, req, Duration::ZERO).await {
+                    return false;
+                }
+                continue;
+            }
+        };
+        let (now, later) = rest.split_at(n.min(rest.len()));
+        rest = later;
+        let then = if rest.is_empty() { follows } else { Follows::More };
+        if !push_piece(req, now, then, chunked, pending) {
+            flush(thread, req, pending, source).await;
+            return false;
+        }
+        pace.sent += now.len() as u64;
+        if filtered && then == Follows::More && !now.is_empty() {
+            // Filters compute: others of the thread have their turn, too.
+            thread.reactor.yield_now().await;
+        }
+        if pending.len() >= GATHERED && !flush(thread, req, pending, source).await {
+            return false;
+        }
+        if rest.is_empty() {
+            return true;
+        }
+    }
+}
+
+/// Writes what has gathered; while the client takes nothing, the source is read ahead.
+pub(super) async fn flush(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    pending: &mut Vec<u8>,
+    source: &mut Body,
+) -> bool {
+    let mut rest = pending.as_slice();
+    let mut ok = true;
+    let mut full = false;
+    while (!rest.is_empty() || full) && ok {
+        match req.conn.wire.send(thread, rest, Then::Nothing) {
+            Ok(sent) => {
+                req.sent += sent.bytes as u64;
+                rest = rest.get(sent.bytes..).unwrap_or_default();
+                full = sent.full;
+            }
+            Err(Errno::AGAIN) => full = true,
+            Err(e) => {
+                ok = failed(req, "writev()", e);
+                continue;
+            }
+        }
+        if full {
+            let http = req.http();
+            let until = Instant::now() + http.location(req).settings.core.send_timeout.0;
+            if !source.meanwhile(req, true, until).await {
+                ok = too_slow(req);
+            }
+        }
+    }
+    pending.clear();
+    ok
+}
+
+/// Logs a client that takes nothing in time.
+fn too_slow(req: &mut Request) -> bool {
+    req.timed_out = true;
+    req.log(Level::Info, "client timed out (110: Connection timed out) while sending response to client");
+    false
+}
+
+pub(super) fn end_chunks(req: &mut Request, pending: &mut Vec<u8>) {
+    crate::modules::headers::trailers(req);
+    pending.extend_from_slice(b"0\r\n");
+    for (name, value) in req.resp.trailers.iter() {
+        pending.extend_from_slice(name);
+        pending.extend_from_slice(b": ");
+        pending.extend_from_slice(value);
+        pending.extend_from_slice(b"\r\n");
+    }
+    pending.extend_from_slice(b"\r\n");
+}
+
+/// Waits; `true` if the client resets the connection meanwhile. One that has only said that it will send no
+/// more may still be reading.
+pub(super) async fn client_gone_within(thread: &Rc<Thread>, req: &Request, wait: Duration) -> bool {
+    let gone = async {
+        if let Some(s) = req.conn.wire.as_stream() {
+            return std::future::poll_fn(|cx| s.poll_broken(cx)).await;
+        }
+        loop {
+            match wire::peek(&thread.reactor, req.conn.wire.token()) {
+                Err(Errno::AGAIN) => req.conn.wire.wait_readable(thread).await,
+                // The next request or the end is here already; it will be read later.
+                Ok(_) => std::future::pending().await,
+                Err(_) => return,
+            }
+        }
+    };
+    thread.reactor.deadline(Instant::now() + wait, gone).await.is_some()
+}
+
+/// Most of a body that is put through filters at once, bytes.
+fn piece_limit(req: &Request) -> u64 {
+    if req.resp.filters.iter().any(|f| f.expands()) { 2 * 1024 } else { 32 * 1024 }
+}
+
+/// What follows a piece.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Follows {
+    /// More, soon.
+    More,
+    /// Nothing for a while: what the filters hold is to leave.
+    Pause,
+    /// Nothing.
+    End,
+}
+
+/// Sends a piece through the filters and frames it. `false`: a filter cannot go on.
+fn push_piece(req: &mut Request, piece: &[u8], follows: Follows, chunked: bool, out: &mut Vec<u8>) -> bool {
+    if req.resp.filters.is_empty() {
+        frame(piece, chunked, out);
+        return true;
+    }
+    let (mut from, mut to) = (req.take_buf(), req.take_buf());
+    let mut done = Ok(());
+    for (i, f) in req.resp.filters.iter_mut().enumerate() {
+        let input = if i == 0 { piece } else { from.as_slice() };
+        done = f.feed(input, follows == Follows::End, &mut to);
+        if done.is_ok() && follows == Follows::Pause {
+            done = f.flush(&mut to);
+        }
+        if done.is_err() {
+            break;
+        }
+        std::mem::swap(&mut from, &mut to);
+        to.clear();
+    }
+    if done.is_ok() {
+        frame(&from, chunked, out);
+    }
+    req.give_buf(from);
+    req.give_buf(to);
+    if let Err(crate::response::Broken(what)) = done {
+        req.log(Level::Error, &format!("{what} while sending response to client"));
+    }
+    done.is_ok()
+}
+
+/// Appends bytes of a body, as a chunk where it goes in chunks.
+pub(super) fn frame(bytes: &[u8], chunked: bool, out: &mut Vec<u8>) {
+    if bytes.is_empty() {
+        return;
+    }
+    if !chunked {
+        out.extend_from_slice(bytes);
+        return;
+    }
+    let digits = (usize::BITS - bytes.len().leading_zeros()).div_ceil(4);
+    for i in (0..digits).rev() {
+        out.push(b"0123456789abcdef"[bytes.len() >> (4 * i) & 15]);
+    }
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
+}
+
+async fn flush_parts(thread: &Rc<Thread>, req: &mut Request, pending: &mut Vec<u8>) -> bool {
+    if pending.is_empty() {
+        return true;
+    }
+    let ok = write_all(thread, req, pending).await;
+    pending.clear();
+    ok
+}
+
+/// The head before a file: held back by the kernel so that it leaves with the first bytes of the file.
+async fn send_head_more(thread: &Rc<Thread>, req: &mut Request, pending: &mut Vec<u8>) -> bool {
+    if pending.is_empty() {
+        return true;
+    }
+    if let Ok(sent) = req.conn.wire.send(thread, pending, Then::More) {
+        req.sent += sent.bytes as u64;
+        pending.drain(..sent.bytes);
+    }
+    flush_parts(thread, req, pending).await
+}
+
+/// Brings bytes of a part into memory.
+pub(super) async fn load(text: &[u8], part: &Part, at: u64, n: u64, out: &mut Vec<u8>) -> bool {
+    let Part::File { file, start, .. } = part else {
+        out.extend_from_slice(memory(text, part).get(at as usize..(at + n) as usize).unwrap_or_default());
+        return true;
+    };
+    if file.content.is_some() {
+        out.extend_from_slice(memory(text, part).get(at as usize..(at + n) as usize).unwrap_or_default());
+        return true;
+    }
+    let offset = start + at;
+    if resident(file, offset, n) {
+        out.resize(n as usize, 0);
+        return rustix::io::pread(&file.fd, out.as_mut_slice(), offset).is_ok_and(|got| got as u64 == n);
+    }
+    let Ok(fd) = file.fd.try_clone() else { return false };
+    let read = tokio::task::spawn_blocking(move || {
+        let mut buf = vec![0; n as usize];
+        rustix::io::pread(&fd, buf.as_mut_slice(), offset).map(|got| {
+            buf.truncate(got);
+            buf
+        })
+    });
+    match read.await {
+        Ok(Ok(buf)) if buf.len() as u64 == n => {
+            out.extend_from_slice(&buf);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Whether the last byte of a stretch can be read without waiting for the disk. Reading ahead fills files
+/// from the front, so the last byte speaks for the others.
+fn resident(file: &OpenFile, offset: u64, n: u64) -> bool {
+    let mut byte = [0u8; 1];
+    let mut bufs = [rustix::io::IoSliceMut::new(&mut byte)];
+    let at = offset + n.saturating_sub(1);
+    !matches!(rustix::io::preadv2(&file.fd, &mut bufs, at, ReadWriteFlags::NOWAIT), Err(Errno::AGAIN))
+}
+
+/// Sends a stretch of a file without copying it to user space.
+async fn send_file(thread: &Rc<Thread>, req: &mut Request, file: &Rc<OpenFile>, start: u64, n: u64) -> bool {
+    let mut offset = start;
+    let end = start + n;
+    let mut checked = start;
+    while offset < end {
+        if offset >= checked {
+            if offset > start {
+                // A client that reads as fast as the file is sent must not hold up the thread.
+                thread.reactor.yield_now().await;
+            }
+            let stretch = (end - offset).min(PIECE);
+            if !resident(file, offset, stretch) {
+                warm(file, offset, stretch).await;
+            }
+            checked = offset + stretch;
+        }
+        let count = (checked - offset) as usize;
+        match req.conn.wire.send_file(thread, &file.fd, &mut offset, count) {
+            // The file became shorter: what was promised cannot be kept.
+            Ok(sent) if sent.bytes == 0 && !sent.full => {
+                req.log(Level::Alert, &format!("sendfile() reported that file was truncated at {offset}"));
+                return false;
+            }
+            Ok(sent) => {
+                req.sent += sent.bytes as u64;
+                if sent.full && !room(thread, req).await {
+                    return false;
+                }
+            }
+            Err(Errno::AGAIN) => {
+                if !room(thread, req).await {
+                    return false;
+                }
+            }
+            Err(e) => return failed(req, "sendfile()", e),
+        }
+    }
+    // Over TLS the last bytes may not have left yet.
+    flush_wire(thread, req).await
+}
+
+/// Sends what the connection owes the socket; nothing where it is plain.
+async fn flush_wire(thread: &Rc<Thread>, req: &mut Request) -> bool {
+    while req.conn.wire.owes() {
+        match req.conn.wire.send(thread, b"", Then::Nothing) {
+            Ok(sent) if !sent.full => break,
+            Ok(_) | Err(Errno::AGAIN) => {
+                if !room(thread, req).await {
+                    return false;
+                }
+            }
+            Err(e) => return failed(req, "writev()", e),
+        }
+    }
+    true
+}
+
+/// Brings a stretch of a file into the page cache without blocking the thread.
+async fn warm(file: &Rc<OpenFile>, offset: u64, n: u64) {
+    let Ok(fd) = file.fd.try_clone() else { return };
+    let read = tokio::task::spawn_blocking(move || {
+        let mut buf = vec![0; 64 * 1024];
+        let mut at = offset;
+        while at < offset + n {
+            match rustix::io::pread(&fd, buf.as_mut_slice(), at) {
+                Ok(got) if got > 0 => at += got as u64,
+                _ => return,
+            }
+        }
+    });
+    let _ = read.await;
+}
