@@ -1,8 +1,10 @@
 //! What the server tells about itself: Prometheus, the JSON interface, the dashboard.
 
-use crate::harness::{Server, origin, raw, wait_for};
+use crate::harness::{Server, free_port, origin, raw, wait_for};
 use serde_json::Value;
+use std::io::{Read, Write};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 fn conf(rest: &str) -> String {
     format!(
@@ -40,6 +42,59 @@ fn json(server: &Server, path: &str) -> Value {
 fn series(text: &str, name: &str) -> f64 {
     let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|v| v.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
+}
+
+/// The exporter that most sites have reads `stub_status`, and all of its series are among those of `prometheus`, with
+/// the same types and values.
+#[test]
+fn the_exporter_reads_stub_status() {
+    let Some(program) = std::env::var_os("FOREBAY_TEST_EXPORTER") else {
+        return eprintln!(
+            "skipped: FOREBAY_TEST_EXPORTER names no nginx-prometheus-exporter; ./test builds one"
+        );
+    };
+    let server = start();
+    for _ in 0..5 {
+        assert!(server.get("/none").starts_with("HTTP/1.1 404"));
+    }
+    let at = format!("127.0.0.1:{}", free_port());
+    let mut exporter = Command::new(program)
+        .arg(format!("--nginx.scrape-uri=http://{}/basic", server.addr(0)))
+        .arg(format!("--web.listen-address={at}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the exporter starts");
+    let text = wait_for("the exporter", || {
+        let addr = at.parse().ok()?;
+        let mut stream = std::net::TcpStream::connect_timeout(&addr, Duration::from_secs(1)).ok()?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        text.contains("nginx_up").then_some(text)
+    });
+    exporter.kill().and_then(|()| exporter.wait()).expect("ends");
+    assert_eq!(series(&text, "nginx_up"), 1.0);
+    let ours = server.get("/metrics");
+    let types = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|l| l.starts_with("# TYPE nginx_"));
+        lines.filter(|l| !l.contains("nginx_exporter")).map(str::to_owned).collect()
+    };
+    let all = types(&text);
+    assert!(all.len() >= 8, "{all:?}");
+    for line in &all {
+        assert!(types(&ours).contains(line), "{line}");
+    }
+    // Each looked at the server once more than the one before.
+    for (name, at_least) in [
+        ("nginx_connections_accepted", 6.0),
+        ("nginx_connections_handled", 6.0),
+        ("nginx_http_requests_total", 6.0),
+        ("nginx_connections_active", 1.0),
+    ] {
+        let (theirs, ours) = (series(&text, name), series(&ours, name));
+        assert!(theirs >= at_least && ours >= at_least && ours - theirs <= 3.0, "{name}: {theirs} {ours}");
+    }
 }
 
 #[test]
