@@ -1,7 +1,9 @@
 //! HTTP itself: fields, heads, bodies, URIs, ranges, conditions and dates, for every version.
 
+pub mod cgi;
 pub mod conditional;
 pub mod date;
+pub mod fastcgi;
 pub mod field;
 pub mod h1;
 pub mod h2;

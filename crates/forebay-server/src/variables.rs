@@ -197,8 +197,6 @@ const LATER_PREFIXES: &[&str] = &["ssl_", "jwt_"];
 const LATER: &[&str] = &[
     "ancient_browser",
     "connections_active",
-    "fastcgi_path_info",
-    "fastcgi_script_name",
     "geoip_area_code",
     "geoip_city",
     "geoip_city_continent_code",

@@ -8,7 +8,8 @@ use crate::location::LocationTree;
 use crate::modules::{self, LocationSettings, LocationWritten, rewrite};
 use crate::pattern::Pattern;
 use crate::variables::Var;
-use forebay_conf::error::Error;
+use crate::upstream::protocol::Protocol;
+use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Block, Directive};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -473,6 +474,21 @@ impl<'s, 'f> Builder<'s, 'f> {
                 }
             }
         }
+        for (l, written) in locations.iter_mut().zip(&inherited) {
+            let Some(modules::Content::Proxy(pass)) = &l.content else { continue };
+            match pass.protocol {
+                Protocol::Http => {}
+                Protocol::FastCgi => {
+                    if written.fastcgi_family.lacks_key() {
+                        self.cx.warnings.push(Error {
+                            level: Level::Warn,
+                            ..super::plain("no \"fastcgi_cache_key\" for \"fastcgi_cache\"")
+                        });
+                    }
+                    written.fastcgi_family.apply(&mut l.settings);
+                }
+            }
+        }
         if let Some(message) = self.cx.zones.undefined() {
             return Err(super::plain(&message));
         }
@@ -618,7 +634,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                         l.text(&l.addrs[0])
                     );
                     self.cx.warnings.push(Error {
-                        level: forebay_conf::error::Level::Warn,
+                        level: Level::Warn,
                         message,
                         span: None,
                         at: None,

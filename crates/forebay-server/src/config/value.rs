@@ -187,11 +187,21 @@ macro_rules! settings {
                 d: &forebay_conf::tree::Directive,
                 cx: &mut $crate::config::Scope<'_>,
             ) -> Result<bool, forebay_conf::error::Error> {
-                $(if d.name.text == $directive.as_bytes() {
+                self.set_as(&d.name.text, d, cx)
+            }
+
+            /// Takes a directive as if it had this name: that of another family that means the same.
+            pub fn set_as(
+                &mut self,
+                name: &[u8],
+                d: &forebay_conf::tree::Directive,
+                cx: &mut $crate::config::Scope<'_>,
+            ) -> Result<bool, forebay_conf::error::Error> {
+                $(if name == $directive.as_bytes() {
                     self.$field = Some(<$ty as $crate::config::value::Setting>::take(self.$field.take(), d, cx)?);
                     return Ok(true);
                 })*
-                let _ = cx;
+                let _ = (name, d, cx);
                 Ok(false)
             }
 

@@ -21,6 +21,8 @@ pub mod core;
 pub mod dav;
 pub mod early_hints;
 pub mod empty_gif;
+pub mod family;
+pub mod fastcgi;
 pub mod geo;
 pub mod gunzip;
 pub mod gzip;
@@ -61,6 +63,8 @@ pub mod userid;
 pub mod vars;
 pub mod zones;
 pub mod zstd;
+
+use family::fastcgi_family;
 
 /// Makes the settings of all modules into one set a location.
 macro_rules! modules {
@@ -104,7 +108,7 @@ modules! {
     realip, charset, gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, sub_filter, referer, secure_link, userid,
     proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, tunnel, slice, limit_req, limit_conn, http2, ssl,
     proxy_ssl, resolver, addition, ssi,
-    dav,
+    dav, fastcgi, fastcgi_family,
 }
 
 /// What a hook decided.
@@ -285,7 +289,7 @@ pub enum Content {
     Api,
     /// `dashboard`.
     Dashboard,
-    /// `proxy_pass`.
+    /// `proxy_pass` and its like.
     Proxy(std::sync::Arc<proxy::Pass>),
 }
 
@@ -314,6 +318,7 @@ pub const HTTP_DIRECTIVES: &[&str] = &[
     "limit_conn_zone",
     "match",
     "proxy_cache_path",
+    "fastcgi_cache_path",
 ];
 
 /// Directives of the http level that stand for themselves. `Ok(false)`: not one of them.
@@ -331,7 +336,7 @@ pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> 
         b"match" => crate::upstream::config::matching(d, cx)?,
         b"limit_conn_zone" => limit_conn::zone(d, cx)?,
         b"limit_req_zone" => limit_req::zone(d, cx)?,
-        b"proxy_cache_path" => crate::cache::path(d, cx)?,
+        b"proxy_cache_path" | b"fastcgi_cache_path" => crate::cache::path(d, cx)?,
         _ => return Ok(false),
     }
     Ok(true)
@@ -349,6 +354,7 @@ pub const LOCATION_DIRECTIVES: &[&str] = &[
     "root",
     "alias",
     "proxy_pass",
+    "fastcgi_pass",
     "health_check",
     "stub_status",
     "empty_gif",
@@ -375,6 +381,7 @@ pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'
         }
         b"root" | b"alias" => core::root(d, l, cx)?,
         b"proxy_pass" => proxy::pass(d, l, cx)?,
+        b"fastcgi_pass" => fastcgi::pass(d, l, cx)?,
         b"health_check" => l.health_check = Some(crate::upstream::health::Check::parse(d, cx)?),
         b"stub_status" => l.content = Some(Content::StubStatus),
         b"empty_gif" => l.content = Some(Content::EmptyGif),
@@ -419,6 +426,7 @@ pub fn variables() -> impl Iterator<Item = &'static Row> {
         limit_conn::VARIABLES,
         crate::tls::vars::VARIABLES,
         proxy_cache::VARIABLES,
+        fastcgi::VARIABLES,
         slice::VARIABLES,
         gzip::VARIABLES,
         ssi::VARIABLES,

@@ -13,12 +13,14 @@ use crate::config::template::Template;
 use crate::config::value::{Buffers, Msec, Number, Setting, Size, first, once};
 use crate::keyword;
 use crate::modules::Content;
+use crate::modules::fastcgi;
 use crate::modules::core::TempPath;
 use crate::modules::proxy_cache::CacheZone;
 use crate::modules::proxy_cache::Status as CacheStatus;
 use crate::phases::Outcome;
 use crate::request::{Request, VarError};
 use crate::upstream::exchange::{self, Outgoing};
+use crate::upstream::protocol::Protocol;
 use crate::upstream::spool::{Keep, Limits};
 use crate::upstream::stream::Body;
 use cached::{Fetch, Found};
@@ -31,7 +33,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use url::Pass;
+pub use url::{Pass, To};
 
 crate::settings! {
     /// `proxy_set_header`.
@@ -338,6 +340,10 @@ impl Setting for NextMask {
         let mut mask = 0;
         for w in &d.args {
             mask |= match w.text.as_slice() {
+                // Only a gateway says so.
+                b"http_502" | b"http_504" if d.name.text.starts_with(b"fastcgi_") => {
+                    return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
+                }
                 b"error" => 1 << N::Error as u32,
                 b"timeout" => 1 << N::Timeout as u32,
                 b"invalid_header" => 1 << N::InvalidHeader as u32,
@@ -363,9 +369,7 @@ impl Setting for NextMask {
 /// # Errors
 /// In nginx's words.
 pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
-    if matches!(l.content, Some(Content::Proxy(_))) {
-        return Err(cx.error(d, "\"proxy_pass\" directive is duplicate"));
-    }
+    refuse_second(Protocol::Http, d, l, cx)?;
     let prefix = match l.kind {
         Kind::Exact | Kind::Prefix | Kind::PrefixOnly => Some(l.name.clone()),
         _ => None,
@@ -373,6 +377,25 @@ pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<
     let pass = Pass::parse(d, prefix, cx)?;
     l.content = Some(Content::Proxy(Arc::new(pass)));
     Ok(())
+}
+
+/// Refuses a second directive that passes a location on by the same protocol. The last of several protocols counts, as
+/// in nginx.
+///
+/// # Errors
+/// `"x" directive is duplicate`.
+pub fn refuse_second(
+    protocol: Protocol,
+    d: &Directive,
+    l: &LocationBuild,
+    cx: &Scope<'_>,
+) -> Result<(), Error> {
+    match &l.content {
+        Some(Content::Proxy(pass)) if pass.protocol == protocol => {
+            Err(cx.error(d, format!("\"{}\" directive is duplicate", d.name.as_str())))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// `health_check` of a location with these settings.
@@ -388,7 +411,11 @@ pub fn check(
     let Some(Content::Proxy(pass)) = content else {
         return Err(Error { message: "\"health_check\" requires \"proxy_pass\"".into(), ..check.at });
     };
-    let url::To::Fixed { group, host, .. } = &pass.to else {
+    if pass.protocol != Protocol::Http {
+        let message = format!("\"health_check\" is not supported with \"{}\"", pass.protocol.directive());
+        return Err(Error { message, ..check.at });
+    }
+    let To::Fixed { group, host, .. } = &pass.to else {
         return Err(Error {
             message: "\"health_check\" requires a constant \"proxy_pass\"".into(),
             ..check.at
@@ -516,13 +543,24 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
     };
     let body = outgoing(req, s, streamed)?;
     let mut head = req.take_buf();
-    let upgrade = write_head(req, &uri, &body, s, &fetch, &mut head)? && s.http_version != HttpVersion::V2;
+    let upgrade = match pass.protocol {
+        Protocol::Http => {
+            write_head(req, &uri, &body, s, &fetch, &mut head)? && s.http_version != HttpVersion::V2
+        }
+        Protocol::FastCgi => {
+            fastcgi::write_params(req, s, fetch.cacheable(), matches!(body, Outgoing::None), &mut head)?;
+            false
+        }
+    };
     let upstream = &mut req.modules.upstream;
     upstream.log_path.clear();
     upstream.log_path.extend_from_slice(&uri);
     req.modules.proxy_cache.detached = fetch.cacheable() || req.modules.proxy_cache.background;
     let got = exchange::run(req, &target, &head, &body, s).await;
-    let to_head = head.starts_with(b"HEAD ");
+    let to_head = match pass.protocol {
+        Protocol::Http => head.starts_with(b"HEAD "),
+        Protocol::FastCgi => req.method == Method::Head,
+    };
     req.give_buf(head);
     let (lease, kind) = match got {
         Ok(lease) => (Ok(lease), NextUpstream::of_status(req.modules.upstream.head.status)),
@@ -539,9 +577,10 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
     }
     let lease = lease.map_err(Stop::Status)?;
     if req.modules.upstream.head.status == 304 && cs.revalidate && fetch.stale.is_some() {
-        let reusable = req.modules.upstream.head.keep_alive;
+        let reusable = keeps_alive(req);
         let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;
-        let mut body = Body::new(lease, Framing::None, reusable && clean, s.read_timeout.0);
+        let mut body = Body::new(lease, Framing::None, reusable && clean, s.read_timeout.0)
+            .speaking(pass.protocol);
         body.feed(req, b"", &mut Vec::new());
         return match cached::revalidated(req, fetch, s, cs).await {
             Some(e) => Ok(Answer::Entry(e)),
@@ -549,6 +588,14 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
         };
     }
     Ok(Answer::Response { lease, to_head, upgrade, fetch })
+}
+
+/// Whether the connection of the response whose head has been read may be used again.
+fn keeps_alive(req: &Request) -> bool {
+    match req.modules.upstream.protocol {
+        Protocol::Http => req.modules.upstream.head.keep_alive,
+        Protocol::FastCgi => req.http().location(req).settings.fastcgi.keep_conn,
+    }
 }
 
 fn outgoing(req: &mut Request, s: &Settings, streamed: bool) -> Result<Outgoing, Stop> {
@@ -586,7 +633,7 @@ fn hop_by_hop(name: Name) -> bool {
 }
 
 /// Fields of the client that ask for less than the whole, which is what a cache is to have.
-fn conditional(name: Name) -> bool {
+pub fn conditional(name: Name) -> bool {
     matches!(
         name,
         Name::IfModifiedSince

@@ -28,7 +28,7 @@ impl Setting for Bind {
         if let Some(w) = d.args.get(1) {
             let why = match w.text.as_slice() {
                 // It needs a right that the worker gives up.
-                b"transparent" => "\"transparent\" in \"proxy_bind\" is not supported".to_owned(),
+                b"transparent" => format!("\"transparent\" in \"{}\" is not supported", d.name.as_str()),
                 _ => format!("invalid parameter \"{}\"", w.as_str()),
             };
             return Err(cx.error_at(d, w, why));

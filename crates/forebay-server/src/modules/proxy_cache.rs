@@ -70,7 +70,7 @@ impl Setting for CacheZone {
         }
         let t = cx.template(d, w)?;
         Ok(match t.as_const() {
-            Some(name) => CacheZone::Zone(cx.caches.find_or_promise(name, "proxy_cache")),
+            Some(name) => CacheZone::Zone(cx.caches.find_or_promise(name, &d.name.as_str())),
             None => CacheZone::Value(t),
         })
     }
@@ -199,6 +199,9 @@ impl Setting for UseStale {
         let mut stale = UseStale { errors: 0, updating: false };
         for w in &d.args {
             let kind = match w.text.as_slice() {
+                b"http_502" | b"http_504" if d.name.text.starts_with(b"fastcgi_") => {
+                    return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
+                }
                 b"error" => N::Error,
                 b"timeout" => N::Timeout,
                 b"invalid_header" => N::InvalidHeader,

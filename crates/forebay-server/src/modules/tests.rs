@@ -1,6 +1,6 @@
 //! The table of directives tells the truth about what is bound here.
 
-use super::{BOUND, HTTP_DIRECTIVES, LOCATION_DIRECTIVES, server};
+use super::{BOUND, HTTP_DIRECTIVES, LOCATION_DIRECTIVES, family, proxy, proxy_bind, proxy_cache, server};
 use crate::config::{self, http};
 use crate::upstream;
 use forebay_conf::grammar::{self, Contexts, Row, Support};
@@ -18,6 +18,12 @@ fn levels() -> Vec<Level> {
     let mut http: Vec<&str> = BOUND.concat();
     http.extend(server::Written::DIRECTIVES.iter().chain(HTTP_DIRECTIVES).chain(LOCATION_DIRECTIVES));
     http.extend(http::DIRECTIVES);
+    let shared = [proxy::Written::DIRECTIVES, proxy_cache::Written::DIRECTIVES, proxy_bind::Written::DIRECTIVES];
+    for (prefix, name) in family::PREFIXES.iter().flat_map(|p| shared.iter().copied().flatten().map(move |n| (p, n))) {
+        let name = name.replacen("proxy_", prefix, 1);
+        // Not every family has every directive.
+        http.extend(grammar::rows(name.as_bytes()).first().map(|row| row.name));
+    }
     vec![
         Level { contexts: &[Contexts::MAIN], names: config::MAIN_DIRECTIVES.to_vec() },
         Level { contexts: &[Contexts::EVENTS], names: config::EVENTS_DIRECTIVES.to_vec() },

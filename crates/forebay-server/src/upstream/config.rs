@@ -90,6 +90,9 @@ impl Groups {
                     let message = format!("upstream \"{text}\" may not have port {port}");
                     return Err(Error { message, ..e.at });
                 }
+                if e.default_port == 0 && matches!(e.place, Place::Host(_, None)) {
+                    return Err(Error { message: format!("no port in upstream \"{text}\""), ..e.at });
+                }
                 let mut server = plain_server(e.place, e.default_port);
                 if server.found.is_empty() {
                     if !self.start_unresolved {

@@ -2,11 +2,13 @@
 //! failure the next server has its turn (nginx: proxy_next_upstream). Comes from `modules/proxy.rs`; the body
 //! of the response is read in `stream.rs`. Hot path.
 
+pub mod fastcgi;
 mod h2;
 
 use super::PeerAddr;
 use super::conn::{Conn, Failure, For, Waited, Watch};
 use super::lease::{choose, picker, wait_for_one};
+use super::protocol::{Framing, Protocol};
 use crate::body::{self, BodyError};
 use crate::modules::proxy::{HttpVersion, NextUpstream, Settings};
 use crate::modules::static_file::errno_text;
@@ -17,6 +19,7 @@ use crate::tls::client::Wanted;
 use crate::tls::stream::{Step, Stream};
 use crate::tls::verify::{self, Purpose};
 use forebay_conf::error::Level;
+use forebay_http::cgi;
 use forebay_http::h1::client::{self, ResponseHead};
 use forebay_http::h1::request::Status;
 use rustix::io::Errno;
@@ -78,12 +81,18 @@ pub struct Upstreamed {
     pub attempts: Vec<Attempt>,
     /// The last head received.
     pub head: ResponseHead,
-    /// Content that came while the request was still being sent over HTTP/2.
+    /// Content that has been taken out of its frames before the body was read (HTTP/2, FastCGI).
     pub early: Vec<u8>,
     /// Trailers of the last response.
     pub trailers: FieldList,
     /// `$proxy_host`.
     pub host: Vec<u8>,
+    /// What the upstream is spoken to by.
+    pub protocol: Protocol,
+    /// The response of a FastCGI server, as far as it has come.
+    pub fastcgi: fastcgi::Link,
+    /// Scratch space of `fastcgi_split_path_info`.
+    pub split: crate::request::Captures,
     /// The upstream is spoken to by TLS.
     pub encrypted: bool,
     /// `$proxy_port`.
@@ -108,6 +117,7 @@ impl Upstreamed {
         }
         self.attempts.clear();
         self.head.advance(usize::MAX);
+        self.fastcgi.clear();
         self.early.clear();
         self.trailers.clear();
         self.host.clear();
@@ -289,7 +299,7 @@ fn name_in_log(req: &mut Request, addr: Option<&PeerAddr>) {
     let u = &mut req.modules.upstream;
     let Some(a) = u.attempts.last() else { return };
     u.log_name.clear();
-    u.log_name.extend_from_slice(if u.encrypted { b"https://" } else { b"http://" });
+    u.log_name.extend_from_slice(u.protocol.scheme(u.encrypted));
     u.log_name.extend_from_slice(&a.name);
     if matches!(addr, Some(PeerAddr::Unix(_))) {
         u.log_name.push(b':');
@@ -307,9 +317,17 @@ async fn attempt(
     // What will be stored is fetched to its end.
     let watched = !s.ignore_client_abort && !req.modules.proxy_cache.detached;
     let mut watch = if watched { Watch::new(&req.conn.wire) } else { Watch::Nobody };
-    req.modules.upstream.head.advance(usize::MAX);
+    let protocol = req.modules.upstream.protocol;
+    match protocol {
+        Protocol::Http => req.modules.upstream.head.advance(usize::MAX),
+        Protocol::FastCgi => {
+            cgi::begin(&mut req.modules.upstream.head);
+            req.modules.upstream.fastcgi.clear();
+            req.modules.upstream.early.clear();
+        }
+    }
     let wanted = wanted(req)?;
-    let mut made_for = wanted.as_ref().map_or(0, Wanted::key);
+    let mut made_for = wanted.as_ref().map_or(0, Wanted::key) ^ protocol.made_for();
     let http = req.http();
     let local = match http.location(req).settings.proxy_bind.local(req) {
         Ok(local) => local,
@@ -348,7 +366,9 @@ async fn attempt(
         h2::send(req, conn, head, body, s, &mut watch).await?;
         return h2::read_head(req, conn, s, &mut watch).await;
     }
-    send(req, conn, head, body, s, &mut watch).await?;
+    if let Wrote::Early = send(req, conn, head, body, s, &mut watch).await? {
+        req.modules.upstream.fastcgi.early = true;
+    }
     read_head(req, conn, s, &mut watch).await
 }
 
@@ -499,28 +519,37 @@ async fn send(
     body: &Outgoing,
     s: &Settings,
     watch: &mut Watch,
-) -> Result<(), Fault> {
-    if let Outgoing::Streamed(chunked) = body {
-        return send_streamed(req, conn, head, *chunked, s, watch).await;
-    }
-    let stored = match body {
-        Outgoing::Bytes(b) => Some(b.as_slice()),
-        Outgoing::Stored if !req.body.stored.mem.is_empty() && req.body.stored.file.is_none() => None,
-        _ => Some(&[][..]),
+) -> Result<Wrote, Fault> {
+    let framing = match (req.modules.upstream.protocol, body) {
+        (Protocol::FastCgi, _) => Framing::Records,
+        (Protocol::Http, Outgoing::Streamed(true)) => Framing::Chunked,
+        (Protocol::Http, _) => Framing::Plain,
     };
-    let wrote = match stored {
-        Some([]) => write(req, conn, head, s, watch).await?,
-        Some(b) => write(req, conn, &[head, b].concat(), s, watch).await?,
-        None => {
-            let both = [head, req.body.stored.mem.as_slice()].concat();
-            write(req, conn, &both, s, watch).await?
+    if let Outgoing::Streamed(_) = body {
+        return send_streamed(req, conn, head, framing, s, watch).await;
+    }
+    let in_file = matches!(body, Outgoing::Stored) && req.body.stored.file.is_some();
+    let content = match body {
+        Outgoing::Bytes(b) => b.as_slice(),
+        Outgoing::Stored if !in_file => req.body.stored.mem.as_slice(),
+        _ => &[],
+    };
+    if content.is_empty() && framing == Framing::Plain {
+        if let Wrote::Early = write(req, conn, head, s, watch).await? {
+            return Ok(Wrote::Early);
         }
-    };
-    match (wrote, body) {
-        (Wrote::Early, _) => Ok(()),
-        (Wrote::All, Outgoing::Stored) => send_file(req, conn, s, watch).await,
-        _ => Ok(()),
+    } else {
+        let mut both = Vec::with_capacity(head.len() + content.len() + 64);
+        both.extend_from_slice(head);
+        framing.piece(&mut both, content);
+        if !in_file {
+            framing.end(&mut both);
+        }
+        if let Wrote::Early = write(req, conn, &both, s, watch).await? {
+            return Ok(Wrote::Early);
+        }
     }
+    if in_file { send_file(req, conn, framing, s, watch).await } else { Ok(Wrote::All) }
 }
 
 /// Writes all bytes unless the server answers before it has read them.
@@ -597,36 +626,54 @@ async fn room(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -
 }
 
 /// Sends the part of the client's body that is in a file.
-async fn send_file(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -> Result<(), Fault> {
-    let Some(file) = req.body.stored.file.clone() else { return Ok(()) };
+async fn send_file(
+    req: &mut Request,
+    conn: &Conn,
+    framing: Framing,
+    s: &Settings,
+    watch: &mut Watch,
+) -> Result<Wrote, Fault> {
+    let Some(file) = req.body.stored.file.clone() else { return Ok(Wrote::All) };
     let end = req.body.stored.in_file;
     let mut offset = 0;
+    let mut frame = Vec::new();
     while offset < end {
-        let count = (end - offset).min(1 << 20) as usize;
-        match conn.send_file(&file, &mut offset, count) {
-            Ok(sent) if sent.bytes == 0 && !sent.full => return Err(Fault::new(NextUpstream::Error, 500)),
-            Ok(sent) => {
-                if let Some(a) = req.modules.upstream.current() {
-                    a.sent += sent.bytes as u64;
+        frame.clear();
+        let to = offset + framing.file_piece(&mut frame, end - offset);
+        if let Wrote::Early = write(req, conn, &frame, s, watch).await? {
+            return Ok(Wrote::Early);
+        }
+        while offset < to {
+            let count = (to - offset).min(1 << 20) as usize;
+            match conn.send_file(&file, &mut offset, count) {
+                Ok(sent) if sent.bytes == 0 && !sent.full => {
+                    return Err(Fault::new(NextUpstream::Error, 500));
                 }
-            }
-            Err(Errno::AGAIN) => {
-                if !room(req, conn, s, watch).await? {
-                    return Ok(());
+                Ok(sent) => {
+                    if let Some(a) = req.modules.upstream.current() {
+                        a.sent += sent.bytes as u64;
+                    }
                 }
-            }
-            Err(Errno::PIPE | Errno::CONNRESET) if conn.readable() => return Ok(()),
-            Err(e) => {
-                req.log(
-                    Level::Error,
-                    &format!("sendfile() failed {} while sending request to upstream", errno_text(e)),
-                );
-                return Err(Fault::new(NextUpstream::Error, 502));
+                Err(Errno::AGAIN) => {
+                    if !room(req, conn, s, watch).await? {
+                        return Ok(Wrote::Early);
+                    }
+                }
+                Err(Errno::PIPE | Errno::CONNRESET) if conn.readable() => return Ok(Wrote::Early),
+                Err(e) => {
+                    req.log(
+                        Level::Error,
+                        &format!("sendfile() failed {} while sending request to upstream", errno_text(e)),
+                    );
+                    return Err(Fault::new(NextUpstream::Error, 502));
+                }
             }
         }
     }
-    // Over TLS the last bytes may not have left yet.
-    write(req, conn, b"", s, watch).await.map(|_| ())
+    frame.clear();
+    framing.end(&mut frame);
+    // Over TLS the last bytes of the file may not have left yet.
+    write(req, conn, &frame, s, watch).await
 }
 
 /// Keeps a piece of a body that is passed on as it comes for `$request_body`, if all of it fits.
@@ -647,15 +694,15 @@ async fn send_streamed(
     req: &mut Request,
     conn: &Conn,
     head: &[u8],
-    chunked: bool,
+    framing: Framing,
     s: &Settings,
     watch: &mut Watch,
-) -> Result<(), Fault> {
+) -> Result<Wrote, Fault> {
     let mut piece = Vec::new();
     let mut framed = head.to_vec();
     if !req.body.is_buffered(&req.head.buf) {
         if let Wrote::Early = write(req, conn, &framed, s, watch).await? {
-            return Ok(());
+            return Ok(Wrote::Early);
         }
         framed.clear();
     }
@@ -667,24 +714,16 @@ async fn send_streamed(
             Err(BodyError::Gone) => return Err(Fault::client(400)),
         };
         remember(req, &piece);
-        if chunked {
-            if !piece.is_empty() {
-                framed.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
-                framed.extend_from_slice(&piece);
-                framed.extend_from_slice(b"\r\n");
-            }
-            if !more {
-                framed.extend_from_slice(b"0\r\n\r\n");
-            }
-        } else {
-            framed.extend_from_slice(&piece);
+        framing.piece(&mut framed, &piece);
+        if !more {
+            framing.end(&mut framed);
         }
         if let Wrote::Early = write(req, conn, &framed, s, watch).await? {
-            return Ok(());
+            return Ok(Wrote::Early);
         }
         framed.clear();
         if !more {
-            return Ok(());
+            return Ok(Wrote::All);
         }
     }
 }
@@ -692,54 +731,83 @@ async fn send_streamed(
 /// Most interim responses (RFC 9110, section 15.2) before the final one.
 const MAX_INTERIM: u32 = 100;
 
+const READING: &str = "while reading response header from upstream";
+
 /// Room for reading a head and what of the body comes with it, bytes.
 const READ: usize = 16 * 1024;
+
+/// Parses what has come of a head. `true`: it is complete.
+async fn parse_head(req: &mut Request, limit: usize, interim: &mut u32) -> Result<bool, Fault> {
+    let fastcgi = req.modules.upstream.protocol == Protocol::FastCgi;
+    let mut message = Vec::new();
+    loop {
+        let head = &mut req.modules.upstream.head;
+        let parsed = if fastcgi {
+            cgi::parse(head, limit).map_err(|bad| bad.message(head, &mut message))
+        } else {
+            client::parse(head, limit).map_err(|bad| bad.message(head, &mut message))
+        };
+        match parsed {
+            Ok(Status::Complete) if head.is_interim() && *interim < MAX_INTERIM => {
+                *interim += 1;
+                crate::modules::early_hints::pass(req).await;
+                let head = &mut req.modules.upstream.head;
+                let len = head.len;
+                head.advance(len);
+                if head.buf.is_empty() {
+                    return Ok(false);
+                }
+            }
+            Ok(Status::Complete) => {
+                let status = head.status;
+                if fastcgi {
+                    // What stands behind it has left its records already.
+                    req.modules.upstream.early.extend_from_slice(head.buf.get(head.len..).unwrap_or_default());
+                    head.buf.truncate(head.len);
+                }
+                if let Some(a) = req.modules.upstream.current() {
+                    a.header = Some(req.thread.reactor.since(a.started));
+                    a.status = status;
+                }
+                return Ok(true);
+            }
+            Ok(Status::Partial) if fastcgi => return fastcgi::may_go_on(req).map(|()| false),
+            Ok(Status::Partial) => return Ok(false),
+            Err(()) => {
+                req.log(Level::Error, &format!("{} {READING}", String::from_utf8_lossy(&message)));
+                return Err(Fault::new(NextUpstream::InvalidHeader, 502));
+            }
+        }
+    }
+}
+
+/// Reads what has come of a head.
+fn read_some(req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usize, Errno>, Fault> {
+    if !conn.readable() {
+        // The kernel would say the same.
+        return Ok(Err(Errno::AGAIN));
+    }
+    if req.modules.upstream.protocol == Protocol::Http {
+        return Ok(conn.read(&mut req.modules.upstream.head.buf, READ));
+    }
+    let mut raw = req.take_buf();
+    let got = conn.read(&mut raw, READ);
+    let took = if got.is_ok() { fastcgi::take_head(req, &raw, limit) } else { Ok(()) };
+    req.give_buf(raw);
+    took.map(|()| got)
+}
 
 async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -> Result<(), Fault> {
     let limit = s.buffer_size.0 as usize;
     let mut interim = 0;
     let mut deadline = req.thread.reactor.now() + s.read_timeout.0;
     loop {
-        let head = &mut req.modules.upstream.head;
-        if !head.buf.is_empty() {
-            match client::parse(head, limit) {
-                Ok(Status::Complete) if head.is_interim() && interim < MAX_INTERIM => {
-                    interim += 1;
-                    crate::modules::early_hints::pass(req).await;
-                    let head = &mut req.modules.upstream.head;
-                    let len = head.len;
-                    head.advance(len);
-                    continue;
-                }
-                Ok(Status::Complete) => {
-                    let status = head.status;
-                    if let Some(a) = req.modules.upstream.current() {
-                        a.header = Some(req.thread.reactor.since(a.started));
-                        a.status = status;
-                    }
-                    return Ok(());
-                }
-                Ok(Status::Partial) => {}
-                Err(bad) => {
-                    let mut message = Vec::new();
-                    bad.message(head, &mut message);
-                    message.extend_from_slice(b" while reading response header from upstream");
-                    req.log(Level::Error, &String::from_utf8_lossy(&message));
-                    return Err(Fault::new(NextUpstream::InvalidHeader, 502));
-                }
-            }
+        if !req.modules.upstream.head.buf.is_empty() && parse_head(req, limit, &mut interim).await? {
+            return Ok(());
         }
-        let read = match conn.readable() {
-            true => conn.read(&mut req.modules.upstream.head.buf, READ),
-            // The kernel would say the same.
-            false => Err(Errno::AGAIN),
-        };
-        match read {
+        match read_some(req, conn, limit)? {
             Ok(0) => {
-                req.log(
-                    Level::Error,
-                    "upstream prematurely closed connection while reading response header from upstream",
-                );
+                req.log(Level::Error, &format!("upstream prematurely closed connection {READING}"));
                 return Err(Fault::new(NextUpstream::Error, 502));
             }
             Ok(n) => {
@@ -753,18 +821,14 @@ async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Wat
                 Waited::Timeout => {
                     req.log(
                         Level::Error,
-                        "upstream timed out (110: Connection timed out) while reading response header from \
-                         upstream",
+                        &format!("upstream timed out (110: Connection timed out) {READING}"),
                     );
                     return Err(Fault::new(NextUpstream::Timeout, 504));
                 }
                 Waited::ClientGone => return Err(client_gone(req, "sending request to upstream")),
             },
             Err(e) => {
-                req.log(
-                    Level::Error,
-                    &format!("recv() failed {} while reading response header from upstream", errno_text(e)),
-                );
+                req.log(Level::Error, &format!("recv() failed {} {READING}", errno_text(e)));
                 return Err(Fault::new(NextUpstream::Error, 502));
             }
         }

@@ -11,6 +11,7 @@ pub mod health;
 pub mod lease;
 pub mod peer;
 pub mod place;
+pub mod protocol;
 pub mod queue;
 pub mod spool;
 pub mod sticky;

@@ -3,7 +3,8 @@
 //! free early (nginx: proxy_buffering). Hot path.
 
 use super::conn::{For, Waited, Watch};
-use super::exchange::Lease;
+use super::exchange::{Lease, fastcgi};
+use super::protocol::Protocol;
 use super::spool::{Keep, Limits, Next, Spool};
 use crate::cache::local::{Content, Entry};
 use crate::modules::static_file::errno_text;
@@ -27,8 +28,7 @@ pub struct Body {
     /// Received and not decoded yet.
     raw: Vec<u8>,
     reusable: bool,
-    /// The connection speaks HTTP/2: its frames say where the response ends.
-    h2: bool,
+    coding: Coding,
     read_timeout: Duration,
     ignore_abort: bool,
     /// `proxy_pass_trailers`.
@@ -46,6 +46,17 @@ pub struct Body {
     /// Bytes read, and since when, for the rate.
     read: u64,
     since: Option<Instant>,
+}
+
+/// What content arrives in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Coding {
+    /// What HTTP/1 says.
+    Http1,
+    /// Frames of HTTP/2, which say where the response ends.
+    Http2,
+    /// Records of FastCGI, which say where the response ends.
+    FastCgi,
 }
 
 /// What a pull gave.
@@ -74,6 +85,9 @@ const NUDGE: Duration = Duration::from_millis(2);
 /// (64 KiB): with a small `sndbuf` the client's kernel would then wait 40 ms with each acknowledgement.
 const READ: usize = 48 * 1024;
 
+const TOO_MUCH: &str =
+    "upstream sent more data than specified in \"Content-Length\" header while reading upstream";
+
 impl Body {
     /// A body of which nothing has been decoded. `reusable`: the connection may serve another request.
     pub fn new(lease: Lease, framing: Framing, reusable: bool, read_timeout: Duration) -> Body {
@@ -81,10 +95,13 @@ impl Body {
             Framing::Length(n) => n,
             _ => 0,
         };
-        let h2 = lease.conn.as_ref().is_some_and(|c| c.link().is_some());
+        let coding = match &lease.conn {
+            Some(c) if c.link().is_some() => Coding::Http2,
+            _ => Coding::Http1,
+        };
         Body {
             lease: Some(lease),
-            h2,
+            coding,
             framing,
             left,
             chunked: Chunked::default(),
@@ -100,6 +117,14 @@ impl Body {
             rate: 0,
             read: 0,
             since: None,
+        }
+    }
+
+    /// What the upstream is spoken to by.
+    pub fn speaking(self, protocol: Protocol) -> Body {
+        match protocol {
+            Protocol::Http => self,
+            Protocol::FastCgi => Body { coding: Coding::FastCgi, ..self },
         }
     }
 
@@ -138,7 +163,7 @@ impl Body {
     fn ended() -> Body {
         Body {
             lease: None,
-            h2: false,
+            coding: Coding::Http1,
             framing: Framing::None,
             left: 0,
             chunked: Chunked::default(),
@@ -220,8 +245,10 @@ impl Body {
     }
 
     fn decode(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
-        if self.h2 {
-            return self.decode_frames(req, input, out);
+        match self.coding {
+            Coding::Http1 => {}
+            Coding::Http2 => return self.decode_frames(req, input, out),
+            Coding::FastCgi => return self.decode_records(req, input, out),
         }
         let before = out.len();
         let done = match self.framing {
@@ -255,10 +282,7 @@ impl Body {
         if n < got {
             out.truncate(before + n);
             self.reusable = false;
-            req.log(
-                Level::Warn,
-                "upstream sent more data than specified in \"Content-Length\" header while reading upstream",
-            );
+            req.log(Level::Warn, TOO_MUCH);
         }
         self.counted(req, n, self.left == 0)
     }
@@ -321,6 +345,53 @@ impl Body {
             return Pulled::End;
         }
         if out.len() > before { Pulled::Data } else { Pulled::Blocked }
+    }
+
+    /// Takes records of FastCGI.
+    fn decode_records(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
+        let before = out.len();
+        out.append(&mut req.modules.upstream.early);
+        if fastcgi::take(req, input, out).is_err() {
+            out.truncate(before);
+            self.reusable = false;
+            self.finish(req);
+            return Pulled::Failed;
+        }
+        let mut got = out.len() - before;
+        match self.framing {
+            Framing::None => {
+                out.truncate(before);
+                got = 0;
+            }
+            Framing::Length(_) => {
+                let n = self.left.min(got as u64) as usize;
+                self.left -= n as u64;
+                if n < got {
+                    out.truncate(before + n);
+                    got = n;
+                    self.reusable = false;
+                    req.log(Level::Warn, TOO_MUCH);
+                }
+            }
+            _ => {}
+        }
+        let over = req.modules.upstream.fastcgi.is_over();
+        if over && self.left > 0 {
+            if let Some(a) = req.modules.upstream.current() {
+                a.length += got as u64;
+            }
+            return self.fail(
+                req,
+                Level::Error,
+                "upstream prematurely closed FastCGI stdout while reading upstream",
+            );
+        }
+        self.reusable &= over && req.modules.upstream.fastcgi.is_reusable() || !over;
+        if !over && self.framing == Framing::None {
+            self.reusable = false;
+            return self.counted(req, 0, true);
+        }
+        self.counted(req, got, over)
     }
 
     /// Writes the frames that answer those of the server, as far as there is room.
@@ -476,10 +547,10 @@ impl Body {
         if self.delay().is_some() {
             return Pulled::Blocked;
         }
-        if self.h2 {
+        if self.coding == Coding::Http2 {
             self.answer();
         }
-        let coded = self.h2 || !matches!(self.framing, Framing::Length(_) | Framing::Stream);
+        let coded = self.coding != Coding::Http1 || !matches!(self.framing, Framing::Length(_) | Framing::Stream);
         if !coded && self.spool.is_none() && self.rate == 0 {
             // The bytes are read to where they are wanted.
             let before = out.len();
@@ -532,7 +603,13 @@ impl Body {
     }
 
     fn at_end(&mut self, req: &mut Request) -> Pulled {
-        if self.framing == Framing::Stream && !self.h2 {
+        let whole = match self.coding {
+            Coding::Http1 => self.framing == Framing::Stream,
+            Coding::Http2 => false,
+            // As nginx: without a length the end of the connection is the end as well.
+            Coding::FastCgi => self.left == 0,
+        };
+        if whole {
             self.reusable = false;
             self.finish(req);
             self.ended = Some(Pulled::End);

@@ -11,27 +11,32 @@ use crate::phases::{Outcome, spend_uri_change};
 use crate::request::Request;
 use crate::response::Part;
 use crate::upstream::exchange::Lease;
+use crate::upstream::protocol::Protocol;
 use crate::upstream::spool::Keep;
 use crate::upstream::stream::{Body, Pulled};
 use forebay_conf::error::Level;
 use forebay_http::field::{FieldLine, Name};
 use forebay_http::h1::client::{self, framing_of_response};
-use forebay_http::request::{Method, Version};
+use forebay_http::request::{Framing, Method, Version};
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Fields that are not passed on unless `proxy_pass_header` names them.
-fn hidden(name: Name, text: &[u8]) -> bool {
-    matches!(
+fn hidden(protocol: Protocol, name: Name, text: &[u8]) -> bool {
+    let own = match protocol {
+        Protocol::Http => {
+            matches!(name, Name::Date | Name::Server) || text.eq_ignore_ascii_case(b"X-Pad")
+        }
+        Protocol::FastCgi => text.eq_ignore_ascii_case(b"Status"),
+    };
+    own || matches!(
         name,
-        Name::Date
-            | Name::Server
-            | Name::XAccelRedirect
+        Name::XAccelRedirect
             | Name::XAccelExpires
             | Name::XAccelLimitRate
             | Name::XAccelBuffering
             | Name::XAccelCharset
-    ) || text.eq_ignore_ascii_case(b"X-Pad")
+    )
 }
 
 /// Makes the response from the head that has been read; the body follows from the connection.
@@ -140,8 +145,15 @@ fn body(
     content: &mut Vec<u8>,
 ) -> Result<(Body, Pulled), Stop> {
     let head = &req.modules.upstream.head;
-    let framing = framing_of_response(head, to_head);
-    let reusable = head.keep_alive && lease.conn.is_some();
+    let protocol = req.modules.upstream.protocol;
+    let framing = match (protocol, framing_of_response(head, to_head)) {
+        // Its records say where it ends.
+        (Protocol::FastCgi, Framing::Chunked) => Framing::Stream,
+        // nginx stores what a program answers to HEAD.
+        (Protocol::FastCgi, Framing::None) if to_head && keep.is_some() => Framing::Stream,
+        (_, framing) => framing,
+    };
+    let reusable = super::keeps_alive(req) && lease.conn.is_some();
     let buffering = buffering(req, s);
     let head = &req.modules.upstream.head;
     let read = head.buf.len() as u64;
@@ -149,7 +161,7 @@ fn body(
         None => 0,
         Some(t) => forebay_conf::units::size(&t.value(req)?).unwrap_or(0),
     };
-    let mut body = Body::new(lease, framing, reusable, s.read_timeout.0);
+    let mut body = Body::new(lease, framing, reusable, s.read_timeout.0).speaking(protocol);
     body.set(s.ignore_client_abort, s.pass_trailers);
     body.buffer(buffering.then(|| s.ahead()), rate, read);
     if let Some(keep) = keep {
@@ -272,7 +284,7 @@ fn field(req: &mut Request, f: &FieldLine, buf: &[u8], pass: &Arc<Pass>, s: &Set
         req.resp.override_charset.clear();
         req.resp.override_charset.extend_from_slice(value);
     }
-    if s.hide_header.has(name) || (hidden(f.id, name) && !s.pass_header.has(name)) {
+    if s.hide_header.has(name) || (hidden(pass.protocol, f.id, name) && !s.pass_header.has(name)) {
         return Ok(());
     }
     match f.id {

@@ -7,6 +7,7 @@ use crate::resolver::Resolver;
 use crate::upstream::PeerAddr;
 use crate::upstream::exchange::Target;
 use crate::upstream::place::Place;
+use crate::upstream::protocol::Protocol;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_http::uri::{Escape, escape};
@@ -20,6 +21,8 @@ pub struct Pass {
     pub location: Option<Vec<u8>>,
     /// What it names.
     pub to: To,
+    /// What the upstream is spoken to by.
+    pub protocol: Protocol,
 }
 
 /// What a `proxy_pass` names.
@@ -76,6 +79,17 @@ fn split(url: &[u8]) -> Result<Parts<'_>, String> {
     Ok(Parts { encrypted, place, authority, uri })
 }
 
+/// A place that stands alone, as in `fastcgi_pass`.
+fn place(text: &[u8]) -> Result<Place, String> {
+    let show = || String::from_utf8_lossy(text).into_owned();
+    if !text.starts_with(b"unix:") && text.contains(&b'/') {
+        return Err(format!("invalid host in upstream \"{}\"", show()));
+    }
+    // A path may end in a colon, as where a URI follows.
+    let end = if text.starts_with(b"unix:") { memchr::memchr(b':', &text[5..]).map(|at| at + 5) } else { None };
+    Place::parse(&text[..end.unwrap_or(text.len())]).map_err(|m| format!("{m} in upstream \"{}\"", show()))
+}
+
 impl Parts<'_> {
     fn default_port(&self) -> u16 {
         if self.encrypted { 443 } else { 80 }
@@ -85,7 +99,7 @@ impl Parts<'_> {
 impl Pass {
     /// Whether connections may have to be encrypted.
     pub fn may_encrypt(&self) -> bool {
-        !matches!(self.to, To::Fixed { encrypted: false, .. })
+        self.protocol == Protocol::Http && !matches!(self.to, To::Fixed { encrypted: false, .. })
     }
 
     /// Reads the directive. `location`: the name of a prefix or exact location.
@@ -96,7 +110,7 @@ impl Pass {
         let Some(word) = d.args.first() else { return Err(cx.error(d, "no URL")) };
         let template = cx.template(d, word)?;
         let Some(url) = template.as_const() else {
-            return Ok(Pass { location, to: To::Template(template) });
+            return Ok(Pass { location, to: To::Template(template), protocol: Protocol::Http });
         };
         let parts = split(url).map_err(|m| cx.error_at(d, word, m))?;
         if parts.uri.is_some() && location.is_none() {
@@ -112,7 +126,26 @@ impl Pass {
         let encrypted = parts.encrypted;
         let to =
             To::Fixed { encrypted, group, host, port, uri: parts.uri.map(<[u8]>::to_vec), url: url.to_vec() };
-        Ok(Pass { location, to })
+        Ok(Pass { location, to, protocol: Protocol::Http })
+    }
+
+    /// Reads a directive of another protocol, whose word is a place alone.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    pub fn parse_place(d: &Directive, protocol: Protocol, cx: &mut Scope<'_>) -> Result<Pass, Error> {
+        let Some(word) = d.args.first() else { return Err(cx.error(d, "no place")) };
+        let template = cx.template(d, word)?;
+        let to = match template.as_const() {
+            None => To::Template(template),
+            Some(text) => {
+                let place = place(text).map_err(|m| cx.error_at(d, word, m))?;
+                let group = cx.upstreams.reference(&place, 0, cx.error_at(d, word, ""));
+                let (host, port, uri) = (Vec::new(), Vec::new(), None);
+                To::Fixed { encrypted: false, group, host, port, uri, url: text.to_vec() }
+            }
+        };
+        Ok(Pass { location: None, to, protocol })
     }
 
     /// Where this request goes and with which URI. Sets `$proxy_host` and `$proxy_port`.
@@ -120,7 +153,19 @@ impl Pass {
     /// # Errors
     /// The status to answer with.
     pub async fn resolve(&self, req: &mut Request) -> Result<(Target, Vec<u8>), u16> {
+        req.modules.upstream.protocol = self.protocol;
         match &self.to {
+            To::Fixed { group, .. } if self.protocol != Protocol::Http => {
+                req.modules.upstream.encrypted = false;
+                Ok((Target::Group(*group), Vec::new()))
+            }
+            To::Template(t) if self.protocol != Protocol::Http => {
+                let text = t.value(req).map_err(|_| 500u16)?;
+                req.modules.upstream.encrypted = false;
+                let place = place(&text).inspect_err(|m| req.log(Level::Error, m)).map_err(|_| 500u16)?;
+                let target = find(req, &place, 0).await?;
+                Ok((target, Vec::new()))
+            }
             To::Fixed { group, host, port, uri, encrypted, .. } => {
                 req.modules.upstream.encrypted = *encrypted;
                 set_host(req, host, port);
@@ -162,36 +207,7 @@ impl Pass {
             }
             None => self.uri(req, None, &mut uri),
         }
-        let http = req.http();
-        let name = parts.place.host();
-        let group = http.upstreams.iter().position(|g| {
-            g.name == name
-                && match &parts.place {
-                    Place::Host(_, None) => true,
-                    Place::Host(_, Some(p)) => {
-                        !g.explicit
-                            && g.with_servers(|all| {
-                                all.iter().any(|s| s.place.port().unwrap_or(s.default_port) == *p)
-                            })
-                    }
-                    Place::Unix(_) => true,
-                }
-        });
-        if let Some(g) = group {
-            return Ok((Target::Group(g), uri));
-        }
-        if let Some(addr) = parts.place.literal(parts.default_port()) {
-            return Ok((Target::Direct(vec![addr]), uri));
-        }
-        let resolver = http.location(req).settings.resolver.resolver.0.clone();
-        let Some(resolver) = resolver else {
-            let text = String::from_utf8_lossy(&name).into_owned();
-            req.log(Level::Error, &format!("no resolver defined to resolve {text}"));
-            return Err(502);
-        };
-        let addrs =
-            look_up(req, &resolver, &name, parts.place.port().unwrap_or(parts.default_port())).await?;
-        Ok((Target::Direct(addrs), uri))
+        Ok((find(req, &parts.place, parts.default_port()).await?, uri))
     }
 
     /// The URI for the upstream (nginx: proxy_pass, "if the directive is specified with a URI").
@@ -216,6 +232,45 @@ impl Pass {
             out.extend_from_slice(&req.args);
         }
     }
+}
+
+/// What stands at a place that came up while the request is served: a group of the configuration, or addresses.
+/// `default_port`: 0 where there is none.
+async fn find(req: &mut Request, place: &Place, default_port: u16) -> Result<Target, u16> {
+    let http = req.http();
+    let name = place.host();
+    let group = http.upstreams.iter().position(|g| {
+        g.name == name
+            && match place {
+                Place::Host(_, None) => g.explicit || default_port > 0,
+                Place::Host(_, Some(p)) => {
+                    !g.explicit
+                        && g.with_servers(|all| {
+                            all.iter().any(|s| s.place.port().unwrap_or(s.default_port) == *p)
+                        })
+                }
+                Place::Unix(_) => true,
+            }
+    });
+    if let Some(g) = group {
+        return Ok(Target::Group(g));
+    }
+    if default_port == 0 && matches!(place, Place::Host(_, None)) {
+        let text = String::from_utf8_lossy(&name).into_owned();
+        req.log(Level::Error, &format!("no port in upstream \"{text}\""));
+        return Err(500);
+    }
+    if let Some(addr) = place.literal(default_port) {
+        return Ok(Target::Direct(vec![addr]));
+    }
+    let resolver = http.location(req).settings.resolver.resolver.0.clone();
+    let Some(resolver) = resolver else {
+        let text = String::from_utf8_lossy(&name).into_owned();
+        req.log(Level::Error, &format!("no resolver defined to resolve {text}"));
+        return Err(502);
+    };
+    let addrs = look_up(req, &resolver, &name, place.port().unwrap_or(default_port)).await?;
+    Ok(Target::Direct(addrs))
 }
 
 /// Addresses of a name that came up while the request is served.

@@ -1,0 +1,160 @@
+//! What a FastCGI server sends, between its connection and the code that all protocols share (nginx:
+//! ngx_http_fastcgi_module). What the records mean is decided in forebay-http, `fastcgi.rs` and `cgi.rs`. Hot path.
+
+use super::{Fault, READING, Upstreamed};
+use crate::modules::proxy::NextUpstream;
+use crate::request::Request;
+use forebay_conf::error::Level;
+use forebay_http::cgi;
+use forebay_http::fastcgi::{Records, Step};
+use forebay_http::h1::request::Status;
+
+/// Longest piece of a record of errors that becomes one line of the error log, bytes.
+const LONGEST_LINE: usize = 1900;
+
+/// What is known of the response under way.
+#[derive(Debug, Default)]
+pub struct Link {
+    records: Records,
+    /// Words for the error log, until their record is complete.
+    said: Vec<u8>,
+    /// Bytes came behind the end.
+    extra: bool,
+    /// The server answered before it had read the whole request.
+    pub early: bool,
+}
+
+impl Link {
+    /// Makes it ready for another request.
+    pub fn clear(&mut self) {
+        self.records = Records::default();
+        self.said.clear();
+        self.extra = false;
+        self.early = false;
+    }
+
+    /// Takes words for the error log. `true`: they make a line now.
+    fn hear(&mut self, words: &[u8], last: bool) -> bool {
+        self.said.extend_from_slice(words);
+        last || self.said.len() >= LONGEST_LINE
+    }
+
+    /// Whether the end of the response has come.
+    pub fn is_over(&self) -> bool {
+        self.records.is_over()
+    }
+
+    /// Whether the connection may serve another request.
+    pub fn is_reusable(&self) -> bool {
+        self.is_over() && !self.extra && !self.early
+    }
+}
+
+/// Takes bytes of the body that have been received: output is appended to `out`, errors go to the log.
+///
+/// # Errors
+/// The server does not speak FastCGI; this has been logged. Nothing can be read after it.
+pub fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> Result<(), ()> {
+    let mut rest = raw;
+    loop {
+        let link = &mut req.modules.upstream.fastcgi;
+        let took = match link.records.next(rest) {
+            Ok(Step::Stdout { start, end }) => {
+                out.extend_from_slice(rest.get(start..end).unwrap_or_default());
+                end
+            }
+            Ok(Step::Stderr { start, end, last }) => {
+                if link.hear(rest.get(start..end).unwrap_or_default(), last) {
+                    say(req, "while reading upstream");
+                }
+                end
+            }
+            Ok(Step::More) => return Ok(()),
+            Ok(Step::End { consumed }) => {
+                link.extra |= consumed < rest.len();
+                return Ok(());
+            }
+            Err(bad) => {
+                req.log(Level::Error, &format!("upstream {bad} while reading upstream"));
+                return Err(());
+            }
+        };
+        rest = rest.get(took..).unwrap_or_default();
+    }
+}
+
+/// Takes bytes that have been received before the head was complete. What stands behind it is taken as well, and stays in
+/// the buffer of the head. `limit`: longest head, bytes.
+pub(super) fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
+    let mut rest = raw;
+    loop {
+        let Upstreamed { fastcgi: link, head, .. } = &mut req.modules.upstream;
+        let took = match link.records.next(rest) {
+            Ok(Step::Stdout { start, end }) => {
+                head.buf.extend_from_slice(rest.get(start..end).unwrap_or_default());
+                end
+            }
+            Ok(Step::Stderr { start, end, last }) => {
+                if link.hear(rest.get(start..end).unwrap_or_default(), last) {
+                    let over = matches!(cgi::parse(head, limit), Ok(Status::Complete));
+                    if say(req, if over { "while reading upstream" } else { READING }) && !over {
+                        return Err(Fault::new(NextUpstream::InvalidHeader, 502));
+                    }
+                }
+                end
+            }
+            Ok(Step::More) => return Ok(()),
+            Ok(Step::End { consumed }) => {
+                link.extra |= consumed < rest.len();
+                return Ok(());
+            }
+            Err(bad) => {
+                req.log(Level::Error, &format!("upstream {bad} {READING}"));
+                return Err(Fault::new(NextUpstream::InvalidHeader, 502));
+            }
+        };
+        rest = rest.get(took..).unwrap_or_default();
+    }
+}
+
+/// Writes what the program said to the error log. `true`: it has a text that makes the response a failure (nginx:
+/// fastcgi_catch_stderr).
+fn say(req: &mut Request, doing: &str) -> bool {
+    let said = std::mem::take(&mut req.modules.upstream.fastcgi.said);
+    let mut text = said.as_slice();
+    while let [rest @ .., b'\r' | b'\n' | b' ' | b'.'] = text {
+        text = rest;
+    }
+    for line in text.chunks(LONGEST_LINE) {
+        req.log_with(Level::Error, |out| {
+            out.extend_from_slice(b"FastCGI sent in stderr: \"");
+            for b in line {
+                match b {
+                    // The stack of calls of a PHP error has lines of its own, which nginx keeps apart as well.
+                    b'\n' | b'\t' | b' '..=b'~' | 0x80.. => out.push(*b),
+                    _ => out.extend_from_slice(format!("\\x{b:02x}").as_bytes()),
+                }
+            }
+            out.extend_from_slice(b"\" ");
+            out.extend_from_slice(doing.as_bytes());
+        });
+    }
+    let http = req.http();
+    let caught = http.location(req).settings.fastcgi.catch_stderr.is_in(&said);
+    let mut said = said;
+    said.clear();
+    req.modules.upstream.fastcgi.said = said;
+    caught
+}
+
+/// The head is not complete yet: whether it can still become so.
+pub(super) fn may_go_on(req: &mut Request) -> Result<(), Fault> {
+    let records = &req.modules.upstream.fastcgi.records;
+    let text = match (records.is_closed(), records.is_over()) {
+        (false, false) => return Ok(()),
+        (true, _) => "upstream prematurely closed FastCGI stdout",
+        (false, true) => "upstream sent unexpected FastCGI record: 3",
+    };
+    req.log(Level::Error, &format!("{text} {READING}"));
+    Err(Fault::new(NextUpstream::InvalidHeader, 502))
+}

@@ -1,0 +1,90 @@
+//! What is spoken with upstreams. All that chooses, asks, waits for and judges them is the same for every protocol; where
+//! the bytes differ, the code asks here. Hot path.
+
+use forebay_http::fastcgi;
+
+/// A protocol that upstreams are spoken to by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP in any version (`proxy_pass`).
+    #[default]
+    Http,
+    /// `fastcgi_pass`.
+    FastCgi,
+}
+
+impl Protocol {
+    /// How the error log begins the name of a server.
+    pub fn scheme(self, encrypted: bool) -> &'static [u8] {
+        match self {
+            Protocol::Http if encrypted => b"https://",
+            Protocol::Http => b"http://",
+            Protocol::FastCgi => b"fastcgi://",
+        }
+    }
+
+    /// Name of the directive that chooses it.
+    pub fn directive(self) -> &'static str {
+        match self {
+            Protocol::Http => "proxy_pass",
+            Protocol::FastCgi => "fastcgi_pass",
+        }
+    }
+
+    /// Tells idle connections of this protocol from others to the same server.
+    pub fn made_for(self) -> u64 {
+        match self {
+            Protocol::Http => 0,
+            Protocol::FastCgi => 0x6663_6769_0000_0000,
+        }
+    }
+}
+
+/// How content is framed on its way to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// Not at all: its length stands in the head.
+    Plain,
+    /// In chunks (RFC 9112, section 7.1).
+    Chunked,
+    /// In records of FastCGI.
+    Records,
+}
+
+impl Framing {
+    /// Appends a piece of content.
+    pub fn piece(self, out: &mut Vec<u8>, content: &[u8]) {
+        match self {
+            _ if content.is_empty() => {}
+            Framing::Plain => out.extend_from_slice(content),
+            Framing::Chunked => {
+                out.extend_from_slice(format!("{:x}\r\n", content.len()).as_bytes());
+                out.extend_from_slice(content);
+                out.extend_from_slice(b"\r\n");
+            }
+            Framing::Records => fastcgi::stdin(out, content),
+        }
+    }
+
+    /// Appends what stands before the next piece of a file of which `left` bytes are to be sent; gives the length of the
+    /// piece. Only for content whose length was known beforehand.
+    pub fn file_piece(self, out: &mut Vec<u8>, left: u64) -> u64 {
+        match self {
+            Framing::Plain | Framing::Chunked => left,
+            Framing::Records => {
+                let len = left.min(fastcgi::MAX_CONTENT as u64);
+                fastcgi::stdin_header(out, len as usize);
+                len
+            }
+        }
+    }
+
+    /// Appends the end of the content.
+    pub fn end(self, out: &mut Vec<u8>) {
+        match self {
+            Framing::Plain => {}
+            Framing::Chunked => out.extend_from_slice(b"0\r\n\r\n"),
+            Framing::Records => fastcgi::stdin_end(out),
+        }
+    }
+}
