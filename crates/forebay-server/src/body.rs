@@ -327,6 +327,64 @@ pub async fn read_piece(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, Bo
     got
 }
 
+/// Whether more of the body follows behind what [`read_piece`] gave last, whose result is `more`; does not wait. The end
+/// of an HTTP/2 stream mostly comes together with the last content, and can then be passed on with it. `None`: all that
+/// was announced has come, but the stream is not over, and more would be an error: see [`wait_for_end`].
+///
+/// # Errors
+/// As [`read_piece`].
+pub fn follows(req: &mut Request, out: &mut Vec<u8>, more: bool) -> Result<Option<bool>, BodyError> {
+    let looked_for = match req.body.framing {
+        Framing::Stream => more,
+        Framing::Length(_) => !more,
+        _ => false,
+    };
+    if !looked_for || req.head.version != Version::Http2 {
+        return Ok(Some(more));
+    }
+    let thread = req.thread.clone();
+    let mut scratch = req.take_buf();
+    scratch.reserve(16384);
+    let follows = match req.conn.wire.read(&thread, &mut scratch) {
+        Ok(0) => {
+            req.body.done = true;
+            Ok(Some(false))
+        }
+        Ok(_) if more => {
+            let taken = req.body.take_into(&scratch, out);
+            accept(req, taken).map(|_| Some(true))
+        }
+        Err(Errno::AGAIN) if more => Ok(Some(true)),
+        Err(Errno::AGAIN) => Ok(None),
+        // What is wrong is found by whoever reads next.
+        Err(_) if more => Ok(Some(true)),
+        _ => Err(too_much(req)),
+    };
+    req.give_buf(scratch);
+    follows
+}
+
+/// Waits for the end of an HTTP/2 stream of which all content has come that was announced.
+///
+/// # Errors
+/// As [`read_piece`].
+pub async fn wait_for_end(req: &mut Request) -> Result<(), BodyError> {
+    let mut scratch = req.take_buf();
+    let got = receive(req, &mut scratch).await;
+    req.give_buf(scratch);
+    match got {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(too_much(req)),
+        Err(e) => Err(e),
+    }
+}
+
+fn too_much(req: &mut Request) -> BodyError {
+    req.log(Level::Info, "client sent a body of another length than \"Content-Length\" says");
+    req.body.done = true;
+    BodyError::Status(400)
+}
+
 /// Judges what was taken of the body.
 fn accept(req: &mut Request, taken: Result<usize, ()>) -> Result<usize, BodyError> {
     let Ok(used) = taken else {
@@ -357,12 +415,8 @@ async fn receive(req: &mut Request, scratch: &mut Vec<u8>) -> Result<bool, BodyE
         scratch.reserve(16384);
         match req.conn.wire.read(&thread, scratch) {
             Ok(n) if n > 0 => return Ok(true),
-            Ok(_) if req.body.framing == Framing::Stream => return Ok(false),
-            Err(Errno::PROTO) => {
-                req.log(Level::Info, "client sent a body of another length than \"Content-Length\" says");
-                req.body.done = true;
-                return Err(BodyError::Status(400));
-            }
+            Ok(_) if req.body.framing == Framing::Stream || req.body.done => return Ok(false),
+            Err(Errno::PROTO) => return Err(too_much(req)),
             Err(Errno::AGAIN) => {
                 let until = Instant::now() + timeout;
                 if thread.reactor.deadline(until, req.conn.wire.wait_readable(&thread)).await.is_none() {

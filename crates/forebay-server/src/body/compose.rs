@@ -68,6 +68,8 @@ pub struct Outlet {
     pending: Vec<u8>,
     /// Bytes that came in.
     taken: u64,
+    /// Content broke off, which is not the client's fault.
+    cut: bool,
 }
 
 impl Outlet {
@@ -82,6 +84,7 @@ impl Outlet {
             gathered: Vec::new(),
             pending: Vec::new(),
             taken: 0,
+            cut: false,
         }
     }
 
@@ -211,7 +214,7 @@ pub async fn send(req: &mut Request, head: &[u8], chunked: bool, mut join: Box<J
     let filters = req.resp.filters.split_off(join.own_filters.min(req.resp.filters.len()));
     let pace = Pace::new(rate, head.len());
     let (gathered, pending) = (req.take_buf(), req.take_buf());
-    let mut out = Outlet { sink: Sink::Client, filters, chunked, pace, gathered, pending, taken: 0 };
+    let mut out = Outlet { sink: Sink::Client, filters, chunked, pace, gathered, pending, taken: 0, cut: false };
     out.pending.extend_from_slice(head);
     let mut done = emit(&mut out, req, &mut join).await;
     if done.is_ok() {
@@ -222,6 +225,10 @@ pub async fn send(req: &mut Request, head: &[u8], chunked: bool, mut join: Box<J
             end_chunks(req, &mut out.pending);
         }
         done = out.flush(req, None).await;
+    }
+    if out.cut {
+        // What there was still goes to the client.
+        let _ = out.flush(req, None).await;
     }
     // `$gzip_ratio` asks them.
     req.resp.filters.append(&mut out.filters);
@@ -299,7 +306,10 @@ impl Feed {
                     return Ok(Got::Piece);
                 }
                 Pulled::End => return Ok(Got::End),
-                Pulled::Failed => return Err(Broken),
+                Pulled::Failed => {
+                    out.cut = true;
+                    return Err(Broken);
+                }
                 Pulled::Blocked if piece.is_empty() => {
                     out.flush(req, Some(source)).await?;
                     if !source.wait(req).await {

@@ -580,7 +580,7 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
         let reusable = keeps_alive(req);
         let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;
         let mut body = Body::new(lease, Framing::None, reusable && clean, s.read_timeout.0)
-            .speaking(pass.protocol);
+            .speaking(pass.protocol, reusable, false);
         body.feed(req, b"", &mut Vec::new());
         return match cached::revalidated(req, fetch, s, cs).await {
             Some(e) => Ok(Answer::Entry(e)),

@@ -534,7 +534,8 @@ async fn send(
         Outgoing::Stored if !in_file => req.body.stored.mem.as_slice(),
         _ => &[],
     };
-    if content.is_empty() && framing == Framing::Plain {
+    // Where there is no content, its end stands in the head already.
+    if content.is_empty() && (framing == Framing::Plain || matches!(body, Outgoing::None)) {
         if let Wrote::Early = write(req, conn, head, s, watch).await? {
             return Ok(Wrote::Early);
         }
@@ -689,6 +690,14 @@ fn remember(req: &mut Request, piece: &[u8]) {
     }
 }
 
+/// The client's body cannot be read.
+fn refused(e: BodyError) -> Fault {
+    match e {
+        BodyError::Status(status) => Fault::client(status),
+        BodyError::Gone => Fault::client(400),
+    }
+}
+
 /// Passes the client's body on as it comes; what has come already leaves together with the head.
 async fn send_streamed(
     req: &mut Request,
@@ -708,13 +717,19 @@ async fn send_streamed(
     }
     loop {
         piece.clear();
-        let more = match body::read_piece(req, &mut piece).await {
-            Ok(more) => more,
-            Err(BodyError::Status(status)) => return Err(Fault::client(status)),
-            Err(BodyError::Gone) => return Err(Fault::client(400)),
-        };
+        let more = body::read_piece(req, &mut piece).await.map_err(refused)?;
+        let follows = body::follows(req, &mut piece, more).map_err(refused)?;
         remember(req, &piece);
         framing.piece(&mut framed, &piece);
+        if follows.is_none() && framing == Framing::Records {
+            // An end that the server is told cannot be taken back.
+            if let Wrote::Early = write(req, conn, &framed, s, watch).await? {
+                return Ok(Wrote::Early);
+            }
+            framed.clear();
+            body::wait_for_end(req).await.map_err(refused)?;
+        }
+        let more = follows.unwrap_or(false);
         if !more {
             framing.end(&mut framed);
         }

@@ -29,6 +29,8 @@ pub struct Body {
     raw: Vec<u8>,
     reusable: bool,
     coding: Coding,
+    /// The request was HEAD, and nothing of the content has come.
+    to_head: bool,
     read_timeout: Duration,
     ignore_abort: bool,
     /// `proxy_pass_trailers`.
@@ -102,6 +104,7 @@ impl Body {
         Body {
             lease: Some(lease),
             coding,
+            to_head: false,
             framing,
             left,
             chunked: Chunked::default(),
@@ -120,11 +123,12 @@ impl Body {
         }
     }
 
-    /// What the upstream is spoken to by.
-    pub fn speaking(self, protocol: Protocol) -> Body {
+    /// What the upstream is spoken to by. `reusable`: the connection may serve another request; `to_head`: the content may
+    /// be missing, whatever its length is said to be.
+    pub fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Body {
         match protocol {
             Protocol::Http => self,
-            Protocol::FastCgi => Body { coding: Coding::FastCgi, ..self },
+            Protocol::FastCgi => Body { coding: Coding::FastCgi, reusable, to_head, ..self },
         }
     }
 
@@ -164,6 +168,7 @@ impl Body {
         Body {
             lease: None,
             coding: Coding::Http1,
+            to_head: false,
             framing: Framing::None,
             left: 0,
             chunked: Chunked::default(),
@@ -376,15 +381,13 @@ impl Body {
             _ => {}
         }
         let over = req.modules.upstream.fastcgi.is_over();
-        if over && self.left > 0 {
-            if let Some(a) = req.modules.upstream.current() {
-                a.length += got as u64;
-            }
-            return self.fail(
-                req,
-                Level::Error,
-                "upstream prematurely closed FastCGI stdout while reading upstream",
-            );
+        self.to_head &= got == 0;
+        if over && self.left > 0 && !self.to_head {
+            // What has come is passed on, as in nginx; then it breaks off.
+            let text = "upstream prematurely closed FastCGI stdout while reading upstream";
+            let pulled = self.counted(req, got, false);
+            self.ended = Some(self.fail(req, Level::Error, text));
+            return pulled;
         }
         self.reusable &= over && req.modules.upstream.fastcgi.is_reusable() || !over;
         if !over && self.framing == Framing::None {
@@ -607,7 +610,7 @@ impl Body {
             Coding::Http1 => self.framing == Framing::Stream,
             Coding::Http2 => false,
             // As nginx: without a length the end of the connection is the end as well.
-            Coding::FastCgi => self.left == 0,
+            Coding::FastCgi => self.left == 0 || self.to_head,
         };
         if whole {
             self.reusable = false;

@@ -150,7 +150,12 @@ fn body(
         // Its records say where it ends.
         (Protocol::FastCgi, Framing::Chunked) => Framing::Stream,
         // nginx stores what a program answers to HEAD.
-        (Protocol::FastCgi, Framing::None) if to_head && keep.is_some() => Framing::Stream,
+        (Protocol::FastCgi, Framing::None) if to_head && keep.is_some() => {
+            match framing_of_response(head, false) {
+                Framing::Chunked => Framing::Stream,
+                framing => framing,
+            }
+        }
         (_, framing) => framing,
     };
     let reusable = super::keeps_alive(req) && lease.conn.is_some();
@@ -161,7 +166,7 @@ fn body(
         None => 0,
         Some(t) => forebay_conf::units::size(&t.value(req)?).unwrap_or(0),
     };
-    let mut body = Body::new(lease, framing, reusable, s.read_timeout.0).speaking(protocol);
+    let mut body = Body::new(lease, framing, reusable, s.read_timeout.0).speaking(protocol, reusable, to_head);
     body.set(s.ignore_client_abort, s.pass_trailers);
     body.buffer(buffering.then(|| s.ahead()), rate, read);
     if let Some(keep) = keep {
