@@ -361,8 +361,7 @@ mod tests {
         assert_eq!(out[10], KEEP_CONN);
         let (records, params) = request(&out);
         assert_eq!(records, [(1, 8), (PARAMS, 3 + 131 + 134), (PARAMS, 0), (STDIN, 4), (STDIN, 0)]);
-        let want =
-            [&b"\x01\0A\x02\x7fBC"[..], &[b'x'; 127], b"\x01\x80\0\0\x80D", &[b'y'; 128]].concat();
+        let want = [&b"\x01\0A\x02\x7fBC"[..], &[b'x'; 127], b"\x01\x80\0\0\x80D", &[b'y'; 128]].concat();
         assert_eq!(params, want);
     }
 

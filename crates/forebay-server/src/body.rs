@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Reading state of a request's body.
 #[derive(Debug, Default)]
 pub struct RequestBody {
-    framing: Framing,
+    pub(crate) framing: Framing,
     /// Bytes of a body with a length that are still to come.
     left: u64,
     chunked: Chunked,

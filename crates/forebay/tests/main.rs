@@ -11,6 +11,7 @@ mod compress;
 mod dav;
 mod differential;
 mod drills;
+mod fastcgi;
 mod http2;
 mod load;
 mod metrics;

@@ -85,18 +85,18 @@ mod tests {
     #[test]
     fn as_nginx_says() {
         for (text, message) in [
-            ("fastcgi_buffer_size 1g", "\"fastcgi_buffer_size\" directive invalid value"),
-            ("fastcgi_buffers 0 8k", "\"fastcgi_buffers\" directive invalid value"),
-            ("fastcgi_buffers 8 8s", "\"fastcgi_buffers\" directive invalid value"),
-            ("fastcgi_read_timeout 1M", "\"fastcgi_read_timeout\" directive invalid value"),
-            ("fastcgi_ignore_headers Vary most", "invalid value \"most\""),
+            ("grpc_buffer_size 1g", "\"grpc_buffer_size\" directive invalid value"),
+            ("output_buffers 0 8k", "\"output_buffers\" directive invalid value"),
+            ("output_buffers 8 8s", "\"output_buffers\" directive invalid value"),
+            ("grpc_read_timeout 1M", "\"grpc_read_timeout\" directive invalid value"),
+            ("grpc_ignore_headers Vary most", "invalid value \"most\""),
             ("use kqueue", "invalid event type \"kqueue\""),
             (
-                "fastcgi_buffering x",
-                "invalid value \"x\" in \"fastcgi_buffering\" directive, it must be \"on\" or \"off\"",
+                "grpc_intercept_errors x",
+                "invalid value \"x\" in \"grpc_intercept_errors\" directive, it must be \"on\" or \"off\"",
             ),
-            ("fastcgi_buffers 8 8k", ""),
-            ("fastcgi_ignore_headers VARY Expires", ""),
+            ("output_buffers 8 8k", ""),
+            ("grpc_ignore_headers VARY Expires", ""),
             ("proxy_limit_rate $x", ""),
             ("use epoll", ""),
             ("aio threads", ""),
@@ -112,7 +112,10 @@ mod tests {
         ] {
             assert_eq!(wrong(text, false), message, "{text}");
         }
-        assert_eq!(wrong("fastcgi_buffering x", true), "\"fastcgi_buffering\" directive is duplicate");
+        assert_eq!(
+            wrong("grpc_intercept_errors x", true),
+            "\"grpc_intercept_errors\" directive is duplicate"
+        );
         assert_eq!(wrong("addition_types x", true), "");
         assert_eq!(wrong("sendfile x", true), "\"sendfile\" directive is duplicate");
         assert_eq!(wrong("etag x", true), "", "left to who implements it");

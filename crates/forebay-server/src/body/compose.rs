@@ -214,7 +214,8 @@ pub async fn send(req: &mut Request, head: &[u8], chunked: bool, mut join: Box<J
     let filters = req.resp.filters.split_off(join.own_filters.min(req.resp.filters.len()));
     let pace = Pace::new(rate, head.len());
     let (gathered, pending) = (req.take_buf(), req.take_buf());
-    let mut out = Outlet { sink: Sink::Client, filters, chunked, pace, gathered, pending, taken: 0, cut: false };
+    let mut out =
+        Outlet { sink: Sink::Client, filters, chunked, pace, gathered, pending, taken: 0, cut: false };
     out.pending.extend_from_slice(head);
     let mut done = emit(&mut out, req, &mut join).await;
     if done.is_ok() {

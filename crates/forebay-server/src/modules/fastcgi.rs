@@ -169,7 +169,13 @@ pub fn write_params(
 }
 
 /// Appends the fields of the client. Lines of one name become one parameter.
-fn fields(req: &Request, stored: bool, given: impl Fn(&[u8]) -> bool, value: &mut Vec<u8>, out: &mut Vec<u8>) {
+fn fields(
+    req: &Request,
+    stored: bool,
+    given: impl Fn(&[u8]) -> bool,
+    value: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) {
     let h = &req.head;
     for (i, f) in h.fields.iter().enumerate() {
         let name = f.name.of(&h.buf);

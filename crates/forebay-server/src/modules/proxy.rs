@@ -13,8 +13,8 @@ use crate::config::template::Template;
 use crate::config::value::{Buffers, Msec, Number, Setting, Size, first, once};
 use crate::keyword;
 use crate::modules::Content;
-use crate::modules::fastcgi;
 use crate::modules::core::TempPath;
+use crate::modules::fastcgi;
 use crate::modules::proxy_cache::CacheZone;
 use crate::modules::proxy_cache::Status as CacheStatus;
 use crate::phases::Outcome;
@@ -579,8 +579,11 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
     if req.modules.upstream.head.status == 304 && cs.revalidate && fetch.stale.is_some() {
         let reusable = keeps_alive(req);
         let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;
-        let mut body = Body::new(lease, Framing::None, reusable && clean, s.read_timeout.0)
-            .speaking(pass.protocol, reusable, false);
+        let mut body = Body::new(lease, Framing::None, reusable && clean, s.read_timeout.0).speaking(
+            pass.protocol,
+            reusable,
+            false,
+        );
         body.feed(req, b"", &mut Vec::new());
         return match cached::revalidated(req, fetch, s, cs).await {
             Some(e) => Ok(Answer::Entry(e)),

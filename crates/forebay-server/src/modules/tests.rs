@@ -18,8 +18,11 @@ fn levels() -> Vec<Level> {
     let mut http: Vec<&str> = BOUND.concat();
     http.extend(server::Written::DIRECTIVES.iter().chain(HTTP_DIRECTIVES).chain(LOCATION_DIRECTIVES));
     http.extend(http::DIRECTIVES);
-    let shared = [proxy::Written::DIRECTIVES, proxy_cache::Written::DIRECTIVES, proxy_bind::Written::DIRECTIVES];
-    for (prefix, name) in family::PREFIXES.iter().flat_map(|p| shared.iter().copied().flatten().map(move |n| (p, n))) {
+    let shared =
+        [proxy::Written::DIRECTIVES, proxy_cache::Written::DIRECTIVES, proxy_bind::Written::DIRECTIVES];
+    for (prefix, name) in
+        family::PREFIXES.iter().flat_map(|p| shared.iter().copied().flatten().map(move |n| (p, n)))
+    {
         let name = name.replacen("proxy_", prefix, 1);
         // Not every family has every directive.
         http.extend(grammar::rows(name.as_bytes()).first().map(|row| row.name));

@@ -5,8 +5,7 @@ use crate::request::{Peer, Request, VarError};
 use crate::variables::{Row, RowSource};
 use forebay_http::field::Name;
 use forebay_http::h1::response;
-use forebay_http::request::Method;
-use forebay_http::request::Version;
+use forebay_http::request::{Framing, Method, Version};
 use std::time::Duration;
 
 type Got = Result<bool, VarError>;
@@ -38,7 +37,7 @@ pub const PLAIN: &[Row] = rows! {
     "connections_reading" => |r, o| number(o, crate::modules::stub_status::totals(r)[4]),
     "connections_writing" => |r, o| number(o, crate::modules::stub_status::totals(r)[5]),
     "connections_waiting" => |r, o| number(o, crate::modules::stub_status::totals(r)[6]),
-    "content_length" => |r, o| field(r, Name::ContentLength, o),
+    "content_length" => content_length,
     "content_type" => |r, o| field(r, Name::ContentType, o),
     "document_root" => |r, o| crate::modules::static_file::document_root(r, o).map(|()| true),
     "document_uri" => uri,
@@ -163,6 +162,15 @@ fn args(r: &mut Request, out: &mut Vec<u8>) -> Got {
 
 fn limit_rate(r: &mut Request, out: &mut Vec<u8>) -> Got {
     number(out, r.resp.limit_rate)
+}
+
+/// What the client says, or what has come of a body that ends without its length having been said.
+fn content_length(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    let unsaid = matches!(r.body.framing, Framing::Chunked | Framing::Stream);
+    if unsaid && r.body.done() {
+        return number(out, r.body.len);
+    }
+    field(r, Name::ContentLength, out)
 }
 
 fn host(r: &mut Request, out: &mut Vec<u8>) -> Got {

@@ -777,7 +777,10 @@ async fn parse_head(req: &mut Request, limit: usize, interim: &mut u32) -> Resul
                 let status = head.status;
                 if fastcgi {
                     // What stands behind it has left its records already.
-                    req.modules.upstream.early.extend_from_slice(head.buf.get(head.len..).unwrap_or_default());
+                    req.modules
+                        .upstream
+                        .early
+                        .extend_from_slice(head.buf.get(head.len..).unwrap_or_default());
                     head.buf.truncate(head.len);
                 }
                 if let Some(a) = req.modules.upstream.current() {

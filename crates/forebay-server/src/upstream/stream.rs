@@ -356,7 +356,7 @@ impl Body {
     fn decode_records(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
         let before = out.len();
         out.append(&mut req.modules.upstream.early);
-        if fastcgi::take(req, input, out).is_err() {
+        if !fastcgi::take(req, input, out) {
             out.truncate(before);
             self.reusable = false;
             self.finish(req);
@@ -389,7 +389,7 @@ impl Body {
             self.ended = Some(self.fail(req, Level::Error, text));
             return pulled;
         }
-        self.reusable &= over && req.modules.upstream.fastcgi.is_reusable() || !over;
+        self.reusable &= !over || req.modules.upstream.fastcgi.is_reusable();
         if !over && self.framing == Framing::None {
             self.reusable = false;
             return self.counted(req, 0, true);
@@ -553,7 +553,8 @@ impl Body {
         if self.coding == Coding::Http2 {
             self.answer();
         }
-        let coded = self.coding != Coding::Http1 || !matches!(self.framing, Framing::Length(_) | Framing::Stream);
+        let coded =
+            self.coding != Coding::Http1 || !matches!(self.framing, Framing::Length(_) | Framing::Stream);
         if !coded && self.spool.is_none() && self.rate == 0 {
             // The bytes are read to where they are wanted.
             let before = out.len();

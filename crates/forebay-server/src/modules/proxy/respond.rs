@@ -24,9 +24,7 @@ use std::sync::Arc;
 /// Fields that are not passed on unless `proxy_pass_header` names them.
 fn hidden(protocol: Protocol, name: Name, text: &[u8]) -> bool {
     let own = match protocol {
-        Protocol::Http => {
-            matches!(name, Name::Date | Name::Server) || text.eq_ignore_ascii_case(b"X-Pad")
-        }
+        Protocol::Http => matches!(name, Name::Date | Name::Server) || text.eq_ignore_ascii_case(b"X-Pad"),
         Protocol::FastCgi => text.eq_ignore_ascii_case(b"Status"),
     };
     own || matches!(
@@ -166,7 +164,8 @@ fn body(
         None => 0,
         Some(t) => forebay_conf::units::size(&t.value(req)?).unwrap_or(0),
     };
-    let mut body = Body::new(lease, framing, reusable, s.read_timeout.0).speaking(protocol, reusable, to_head);
+    let mut body =
+        Body::new(lease, framing, reusable, s.read_timeout.0).speaking(protocol, reusable, to_head);
     body.set(s.ignore_client_abort, s.pass_trailers);
     body.buffer(buffering.then(|| s.ahead()), rate, read);
     if let Some(keep) = keep {

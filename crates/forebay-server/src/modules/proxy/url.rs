@@ -86,7 +86,8 @@ fn place(text: &[u8]) -> Result<Place, String> {
         return Err(format!("invalid host in upstream \"{}\"", show()));
     }
     // A path may end in a colon, as where a URI follows.
-    let end = if text.starts_with(b"unix:") { memchr::memchr(b':', &text[5..]).map(|at| at + 5) } else { None };
+    let end =
+        if text.starts_with(b"unix:") { memchr::memchr(b':', &text[5..]).map(|at| at + 5) } else { None };
     Place::parse(&text[..end.unwrap_or(text.len())]).map_err(|m| format!("{m} in upstream \"{}\"", show()))
 }
 

@@ -50,11 +50,9 @@ impl Link {
     }
 }
 
-/// Takes bytes of the body that have been received: output is appended to `out`, errors go to the log.
-///
-/// # Errors
-/// The server does not speak FastCGI; this has been logged. Nothing can be read after it.
-pub fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> Result<(), ()> {
+/// Takes bytes of the body that have been received: output is appended to `out`, errors go to the log. `false`: the
+/// server does not speak FastCGI; this has been logged, and nothing can be read after it.
+pub fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> bool {
     let mut rest = raw;
     loop {
         let link = &mut req.modules.upstream.fastcgi;
@@ -69,14 +67,14 @@ pub fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> Result<(), ()> 
                 }
                 end
             }
-            Ok(Step::More) => return Ok(()),
+            Ok(Step::More) => return true,
             Ok(Step::End { consumed }) => {
                 link.extra |= consumed < rest.len();
-                return Ok(());
+                return true;
             }
             Err(bad) => {
                 req.log(Level::Error, &format!("upstream {bad} while reading upstream"));
-                return Err(());
+                return false;
             }
         };
         rest = rest.get(took..).unwrap_or_default();
