@@ -43,6 +43,22 @@ pub fn begin(head: &mut ResponseHead) {
     head.buf.extend_from_slice(PRELUDE);
 }
 
+/// Decides whether a head has a status line of HTTP in front of its lines, which some servers that are not FastCGI's put
+/// there; what [`begin`] made is then taken away, and [`client::parse`] reads it. `None`: too little has come to tell.
+pub fn has_status_line(head: &mut ResponseHead) -> Option<bool> {
+    const START: &[u8] = b"HTTP/";
+    let came = head.buf.get(PRELUDE.len()..).unwrap_or_default();
+    let has = match came.first_chunk::<5>() {
+        Some(start) => start == START,
+        None if START.starts_with(came) => return None,
+        None => false,
+    };
+    if has {
+        head.advance(PRELUDE.len());
+    }
+    Some(has)
+}
+
 /// Parses on from where the last call stopped, as [`client::parse`]. Without a `Status` that of a head with `Location`
 /// is 302, and of any other 200.
 ///
@@ -188,6 +204,21 @@ mod tests {
             run(&format!("X: {}\r\n\r\n", "a".repeat(5000))),
             Err("upstream sent too big header".into())
         );
+    }
+
+    #[test]
+    fn status_lines_are_told_apart() {
+        let told = |text: &[u8]| {
+            let mut head = ResponseHead::default();
+            begin(&mut head);
+            head.buf.extend_from_slice(text);
+            (has_status_line(&mut head), head.buf)
+        };
+        assert_eq!(told(b"").0, None);
+        assert_eq!(told(b"HTTP").0, None);
+        assert_eq!(told(b"HTTP/1.1 2"), (Some(true), b"HTTP/1.1 2".to_vec()));
+        assert_eq!(told(b"HTTPS: x\n").0, Some(false));
+        assert_eq!(told(b"X").0, Some(false));
     }
 
     #[test]

@@ -476,18 +476,14 @@ impl<'s, 'f> Builder<'s, 'f> {
         }
         for (l, written) in locations.iter_mut().zip(&inherited) {
             let Some(modules::Content::Proxy(pass)) = &l.content else { continue };
-            match pass.protocol {
-                Protocol::Http => {}
-                Protocol::FastCgi => {
-                    if written.fastcgi_family.lacks_key() {
-                        self.cx.warnings.push(Error {
-                            level: Level::Warn,
-                            ..super::plain("no \"fastcgi_cache_key\" for \"fastcgi_cache\"")
-                        });
-                    }
-                    written.fastcgi_family.apply(&mut l.settings);
-                }
-            }
+            let warning = match pass.protocol {
+                Protocol::Http => None,
+                Protocol::FastCgi => written.fastcgi_family.apply(&mut l.settings),
+                Protocol::Uwsgi => written.uwsgi_family.apply(&mut l.settings),
+                Protocol::Scgi => written.scgi_family.apply(&mut l.settings),
+            };
+            let warning = warning.map(|text| Error { level: Level::Warn, ..super::plain(&text) });
+            self.cx.warnings.extend(warning);
         }
         if let Some(message) = self.cx.zones.undefined() {
             return Err(super::plain(&message));

@@ -1,11 +1,11 @@
 //! Directives that several modules have under names of their own: what `proxy_buffering` is to `proxy_pass` is
 //! `fastcgi_buffering` to `fastcgi_pass`. They are read by the tables of `proxy_*`, once more for each family. A location
-//! passes requests on by one protocol, so its `settings.proxy`, `proxy_cache` and `proxy_bind` are those of the family that
+//! passes requests on by one protocol, so its `settings.proxy`, `proxy_cache`, `proxy_bind` and `proxy_ssl` are those of the family that
 //! it uses: nothing that serves requests knows of families.
 
 use super::LocationSettings;
 use super::proxy::{self, Redirects};
-use super::{proxy_bind, proxy_cache, proxy_cookie};
+use super::{proxy_bind, proxy_cache, proxy_cookie, proxy_ssl};
 use crate::config::scope::Scope;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -23,20 +23,22 @@ pub struct Written<P> {
     proxy: proxy::Written,
     cache: proxy_cache::Written,
     bind: proxy_bind::Written,
+    ssl: proxy_ssl::Written,
     prefix: PhantomData<P>,
 }
 
 impl<P> Default for Written<P> {
     fn default() -> Self {
-        let (proxy, cache, bind) = Default::default();
-        Written { proxy, cache, bind, prefix: PhantomData }
+        let (proxy, cache, bind, ssl) = Default::default();
+        Written { proxy, cache, bind, ssl, prefix: PhantomData }
     }
 }
 
 impl<P> Clone for Written<P> {
     fn clone(&self) -> Self {
-        let (proxy, cache, bind) = (self.proxy.clone(), self.cache.clone(), self.bind.clone());
-        Written { proxy, cache, bind, prefix: PhantomData }
+        let (proxy, cache) = (self.proxy.clone(), self.cache.clone());
+        let (bind, ssl) = (self.bind.clone(), self.ssl.clone());
+        Written { proxy, cache, bind, ssl, prefix: PhantomData }
     }
 }
 
@@ -64,7 +66,8 @@ impl<P: Prefix> Written<P> {
         let name = [b"proxy_", rest].concat();
         Ok(self.proxy.set_as(&name, d, cx)?
             || self.cache.set_as(&name, d, cx)?
-            || self.bind.set_as(&name, d, cx)?)
+            || self.bind.set_as(&name, d, cx)?
+            || self.ssl.set_as(&name, d, cx)?)
     }
 
     /// Takes over what this level left unset.
@@ -72,6 +75,7 @@ impl<P: Prefix> Written<P> {
         self.proxy.inherit(&parent.proxy);
         self.cache.inherit(&parent.cache);
         self.bind.inherit(&parent.bind);
+        self.ssl.inherit(&parent.ssl);
     }
 
     /// Nothing yet: see [`Written::apply`].
@@ -79,20 +83,20 @@ impl<P: Prefix> Written<P> {
         Settings
     }
 
-    /// Makes these the settings by which a location passes requests on.
-    pub fn apply(&self, s: &mut LocationSettings) {
+    /// Makes these the settings by which a location passes requests on. Gives a warning where responses are cached without
+    /// a key that tells them apart.
+    pub fn apply(&self, s: &mut LocationSettings) -> Option<String> {
         s.proxy = self.proxy.resolve();
         s.proxy_cache = self.cache.resolve();
         s.proxy_bind = self.bind.resolve();
+        s.proxy_ssl = self.ssl.resolve();
         // What only `proxy_*` has.
         s.proxy.redirect = Redirects(Arc::default());
         s.proxy_cookie = proxy_cookie::Written::default().resolve();
         s.proxy_cache.convert_head = false;
-    }
-
-    /// Whether responses are cached without a key that tells them apart.
-    pub fn lacks_key(&self) -> bool {
-        !matches!(self.cache.zone, None | Some(proxy_cache::CacheZone::Off)) && self.cache.key.is_none()
+        let cached = !matches!(self.cache.zone, None | Some(proxy_cache::CacheZone::Off));
+        (cached && self.cache.key.is_none())
+            .then(|| format!("no \"{0}cache_key\" for \"{0}cache\"", P::PREFIX))
     }
 }
 
@@ -122,4 +126,8 @@ macro_rules! families {
 families! {
     /// `fastcgi_*`.
     fastcgi_family: FastCgi = "fastcgi_";
+    /// `uwsgi_*`.
+    uwsgi_family: Uwsgi = "uwsgi_";
+    /// `scgi_*`.
+    scgi_family: Scgi = "scgi_";
 }

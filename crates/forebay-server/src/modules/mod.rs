@@ -36,6 +36,7 @@ pub mod limit_req;
 pub mod log;
 pub mod map;
 pub mod mirror;
+pub mod params;
 pub mod post_action;
 pub mod proxy;
 pub mod proxy_bind;
@@ -48,6 +49,7 @@ pub mod realip;
 pub mod referer;
 pub mod resolver;
 pub mod rewrite;
+pub mod scgi;
 pub mod secure_link;
 pub mod server;
 pub mod slice;
@@ -60,11 +62,12 @@ pub mod sub_filter;
 pub mod try_files;
 pub mod tunnel;
 pub mod userid;
+pub mod uwsgi;
 pub mod vars;
 pub mod zones;
 pub mod zstd;
 
-use family::fastcgi_family;
+use family::{fastcgi_family, scgi_family, uwsgi_family};
 
 /// Makes the settings of all modules into one set a location.
 macro_rules! modules {
@@ -108,7 +111,7 @@ modules! {
     realip, charset, gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, sub_filter, referer, secure_link, userid,
     proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, tunnel, slice, limit_req, limit_conn, http2, ssl,
     proxy_ssl, resolver, addition, ssi,
-    dav, fastcgi, fastcgi_family,
+    dav, fastcgi, fastcgi_family, uwsgi, uwsgi_family, scgi, scgi_family,
 }
 
 /// What a hook decided.
@@ -319,6 +322,8 @@ pub const HTTP_DIRECTIVES: &[&str] = &[
     "match",
     "proxy_cache_path",
     "fastcgi_cache_path",
+    "uwsgi_cache_path",
+    "scgi_cache_path",
 ];
 
 /// Directives of the http level that stand for themselves. `Ok(false)`: not one of them.
@@ -336,7 +341,9 @@ pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> 
         b"match" => crate::upstream::config::matching(d, cx)?,
         b"limit_conn_zone" => limit_conn::zone(d, cx)?,
         b"limit_req_zone" => limit_req::zone(d, cx)?,
-        b"proxy_cache_path" | b"fastcgi_cache_path" => crate::cache::path(d, cx)?,
+        b"proxy_cache_path" | b"fastcgi_cache_path" | b"uwsgi_cache_path" | b"scgi_cache_path" => {
+            crate::cache::path(d, cx)?
+        }
         _ => return Ok(false),
     }
     Ok(true)
@@ -355,6 +362,8 @@ pub const LOCATION_DIRECTIVES: &[&str] = &[
     "alias",
     "proxy_pass",
     "fastcgi_pass",
+    "uwsgi_pass",
+    "scgi_pass",
     "health_check",
     "stub_status",
     "empty_gif",
@@ -382,6 +391,8 @@ pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'
         b"root" | b"alias" => core::root(d, l, cx)?,
         b"proxy_pass" => proxy::pass(d, l, cx)?,
         b"fastcgi_pass" => fastcgi::pass(d, l, cx)?,
+        b"uwsgi_pass" => uwsgi::pass(d, l, cx)?,
+        b"scgi_pass" => scgi::pass(d, l, cx)?,
         b"health_check" => l.health_check = Some(crate::upstream::health::Check::parse(d, cx)?),
         b"stub_status" => l.content = Some(Content::StubStatus),
         b"empty_gif" => l.content = Some(Content::EmptyGif),

@@ -14,9 +14,9 @@ use crate::config::value::{Buffers, Msec, Number, Setting, Size, first, once};
 use crate::keyword;
 use crate::modules::Content;
 use crate::modules::core::TempPath;
-use crate::modules::fastcgi;
 use crate::modules::proxy_cache::CacheZone;
 use crate::modules::proxy_cache::Status as CacheStatus;
+use crate::modules::{fastcgi, scgi, uwsgi};
 use crate::phases::Outcome;
 use crate::request::{Request, VarError};
 use crate::upstream::exchange::{self, Outgoing};
@@ -24,7 +24,7 @@ use crate::upstream::protocol::Protocol;
 use crate::upstream::spool::{Keep, Limits};
 use crate::upstream::stream::Body;
 use cached::{Fetch, Found};
-use forebay_conf::error::Error;
+use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_http::field::Name;
 use forebay_http::request::{Framing, Method};
@@ -333,6 +333,11 @@ impl NextMask {
     }
 }
 
+/// Whether servers that a directive is about may be gateways, which answer 502 and 504.
+pub fn says_gateway(d: &Directive) -> bool {
+    [&b"fastcgi_"[..], b"uwsgi_", b"scgi_"].iter().all(|prefix| !d.name.text.starts_with(prefix))
+}
+
 impl Setting for NextMask {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         use NextUpstream as N;
@@ -341,7 +346,7 @@ impl Setting for NextMask {
         for w in &d.args {
             mask |= match w.text.as_slice() {
                 // Only a gateway says so.
-                b"http_502" | b"http_504" if d.name.text.starts_with(b"fastcgi_") => {
+                b"http_502" | b"http_504" if !says_gateway(d) => {
                     return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
                 }
                 b"error" => 1 << N::Error as u32,
@@ -472,7 +477,12 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
         && s.set_body.0.is_none()
         && !req.body.stored.complete
         && s.pass_request_body
-        && !(req.head.framing == Framing::Chunked && s.http_version == HttpVersion::V10);
+        && match pass.protocol {
+            Protocol::Http => !(req.head.framing == Framing::Chunked && s.http_version == HttpVersion::V10),
+            Protocol::FastCgi => true,
+            // They are told the length beforehand.
+            Protocol::Uwsgi | Protocol::Scgi => matches!(req.head.framing, Framing::Length(_)),
+        };
     if !streamed {
         body::read_all(req).await?;
     }
@@ -551,6 +561,17 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
             fastcgi::write_params(req, s, fetch.cacheable(), matches!(body, Outgoing::None), &mut head)?;
             false
         }
+        Protocol::Uwsgi => {
+            if let Err(len) = uwsgi::write_params(req, s, fetch.cacheable(), &mut head)? {
+                req.log(Level::Alert, &format!("uwsgi request is too big: {len}"));
+                return Err(Stop::Status(500));
+            }
+            false
+        }
+        Protocol::Scgi => {
+            scgi::write_params(req, s, fetch.cacheable(), &mut head)?;
+            false
+        }
     };
     let upstream = &mut req.modules.upstream;
     upstream.log_path.clear();
@@ -559,7 +580,7 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
     let got = exchange::run(req, &target, &head, &body, s).await;
     let to_head = match pass.protocol {
         Protocol::Http => head.starts_with(b"HEAD "),
-        Protocol::FastCgi => req.method == Method::Head,
+        _ => req.method == Method::Head,
     };
     req.give_buf(head);
     let (lease, kind) = match got {
@@ -598,6 +619,7 @@ fn keeps_alive(req: &Request) -> bool {
     match req.modules.upstream.protocol {
         Protocol::Http => req.modules.upstream.head.keep_alive,
         Protocol::FastCgi => req.http().location(req).settings.fastcgi.keep_conn,
+        Protocol::Uwsgi | Protocol::Scgi => false,
     }
 }
 

@@ -5,7 +5,7 @@ use crate::cache::{Cache, Zone};
 use crate::config::scope::Scope;
 use crate::config::template::Template;
 use crate::config::value::{Msec, Number, Setting, once};
-use crate::modules::proxy::{NextUpstream, Value};
+use crate::modules::proxy::{NextUpstream, Value, says_gateway};
 use crate::request::{Request, VarError};
 use crate::variables::{Row, RowSource};
 use forebay_conf::error::{Error, Level};
@@ -199,7 +199,7 @@ impl Setting for UseStale {
         let mut stale = UseStale { errors: 0, updating: false };
         for w in &d.args {
             let kind = match w.text.as_slice() {
-                b"http_502" | b"http_504" if d.name.text.starts_with(b"fastcgi_") => {
+                b"http_502" | b"http_504" if !says_gateway(d) => {
                     return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
                 }
                 b"error" => N::Error,

@@ -1,6 +1,8 @@
 //! The table of directives tells the truth about what is bound here.
 
-use super::{BOUND, HTTP_DIRECTIVES, LOCATION_DIRECTIVES, family, proxy, proxy_bind, proxy_cache, server};
+use super::{
+    BOUND, HTTP_DIRECTIVES, LOCATION_DIRECTIVES, family, proxy, proxy_bind, proxy_cache, proxy_ssl, server,
+};
 use crate::config::{self, http};
 use crate::upstream;
 use forebay_conf::grammar::{self, Contexts, Row, Support};
@@ -18,8 +20,12 @@ fn levels() -> Vec<Level> {
     let mut http: Vec<&str> = BOUND.concat();
     http.extend(server::Written::DIRECTIVES.iter().chain(HTTP_DIRECTIVES).chain(LOCATION_DIRECTIVES));
     http.extend(http::DIRECTIVES);
-    let shared =
-        [proxy::Written::DIRECTIVES, proxy_cache::Written::DIRECTIVES, proxy_bind::Written::DIRECTIVES];
+    let shared = [
+        proxy::Written::DIRECTIVES,
+        proxy_cache::Written::DIRECTIVES,
+        proxy_bind::Written::DIRECTIVES,
+        proxy_ssl::Written::DIRECTIVES,
+    ];
     for (prefix, name) in
         family::PREFIXES.iter().flat_map(|p| shared.iter().copied().flatten().map(move |n| (p, n)))
     {

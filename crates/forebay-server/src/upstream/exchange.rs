@@ -89,6 +89,8 @@ pub struct Upstreamed {
     pub host: Vec<u8>,
     /// What the upstream is spoken to by.
     pub protocol: Protocol,
+    /// What the head begins with, where a protocol has heads of CGI and those of HTTP.
+    pub status_line: Option<bool>,
     /// The response of a FastCGI server, as far as it has come.
     pub fastcgi: fastcgi::Link,
     /// Scratch space of `fastcgi_split_path_info`.
@@ -320,10 +322,12 @@ async fn attempt(
     let protocol = req.modules.upstream.protocol;
     match protocol {
         Protocol::Http => req.modules.upstream.head.advance(usize::MAX),
-        Protocol::FastCgi => {
-            cgi::begin(&mut req.modules.upstream.head);
-            req.modules.upstream.fastcgi.clear();
-            req.modules.upstream.early.clear();
+        Protocol::FastCgi | Protocol::Uwsgi | Protocol::Scgi => {
+            let u = &mut req.modules.upstream;
+            cgi::begin(&mut u.head);
+            u.fastcgi.clear();
+            u.early.clear();
+            u.status_line = (protocol == Protocol::FastCgi).then_some(false);
         }
     }
     let wanted = wanted(req)?;
@@ -523,7 +527,7 @@ async fn send(
     let framing = match (req.modules.upstream.protocol, body) {
         (Protocol::FastCgi, _) => Framing::Records,
         (Protocol::Http, Outgoing::Streamed(true)) => Framing::Chunked,
-        (Protocol::Http, _) => Framing::Plain,
+        _ => Framing::Plain,
     };
     if let Outgoing::Streamed(_) = body {
         return send_streamed(req, conn, head, framing, s, watch).await;
@@ -753,16 +757,12 @@ const READ: usize = 16 * 1024;
 
 /// Parses what has come of a head. `true`: it is complete.
 async fn parse_head(req: &mut Request, limit: usize, interim: &mut u32) -> Result<bool, Fault> {
-    let fastcgi = req.modules.upstream.protocol == Protocol::FastCgi;
-    let mut message = Vec::new();
+    if req.modules.upstream.protocol != Protocol::Http {
+        return parse_cgi_head(req, limit);
+    }
     loop {
         let head = &mut req.modules.upstream.head;
-        let parsed = if fastcgi {
-            cgi::parse(head, limit).map_err(|bad| bad.message(head, &mut message))
-        } else {
-            client::parse(head, limit).map_err(|bad| bad.message(head, &mut message))
-        };
-        match parsed {
+        match client::parse(head, limit) {
             Ok(Status::Complete) if head.is_interim() && *interim < MAX_INTERIM => {
                 *interim += 1;
                 crate::modules::early_hints::pass(req).await;
@@ -774,28 +774,64 @@ async fn parse_head(req: &mut Request, limit: usize, interim: &mut u32) -> Resul
                 }
             }
             Ok(Status::Complete) => {
-                let status = head.status;
-                if fastcgi {
-                    // What stands behind it has left its records already.
-                    req.modules
-                        .upstream
-                        .early
-                        .extend_from_slice(head.buf.get(head.len..).unwrap_or_default());
-                    head.buf.truncate(head.len);
-                }
-                if let Some(a) = req.modules.upstream.current() {
-                    a.header = Some(req.thread.reactor.since(a.started));
-                    a.status = status;
-                }
+                took_head(req);
                 return Ok(true);
             }
-            Ok(Status::Partial) if fastcgi => return fastcgi::may_go_on(req).map(|()| false),
             Ok(Status::Partial) => return Ok(false),
-            Err(()) => {
-                req.log(Level::Error, &format!("{} {READING}", String::from_utf8_lossy(&message)));
-                return Err(Fault::new(NextUpstream::InvalidHeader, 502));
+            Err(bad) => {
+                let mut message = Vec::new();
+                bad.message(head, &mut message);
+                return Err(bad_head(req, &message));
             }
         }
+    }
+}
+
+/// The same for the protocols whose heads are those of CGI, or may be.
+fn parse_cgi_head(req: &mut Request, limit: usize) -> Result<bool, Fault> {
+    let Upstreamed { head, early, protocol, status_line, .. } = &mut req.modules.upstream;
+    if status_line.is_none() {
+        *status_line = cgi::has_status_line(head);
+    }
+    let mut message = Vec::new();
+    let parsed = match status_line {
+        None => return Ok(false),
+        Some(true) => client::parse(head, limit).map_err(|bad| bad.message(head, &mut message)),
+        Some(false) => cgi::parse(head, limit).map_err(|bad| bad.message(head, &mut message)),
+    };
+    match parsed {
+        Ok(Status::Complete) if head.status < 200 => {
+            message.extend_from_slice(b"upstream sent invalid status \"");
+            message.extend_from_slice(head.status_text.of(&head.buf));
+            message.push(b'"');
+            Err(bad_head(req, &message))
+        }
+        Ok(Status::Complete) => {
+            if *protocol == Protocol::FastCgi {
+                // What stands behind it has left its records already.
+                early.extend_from_slice(head.buf.get(head.len..).unwrap_or_default());
+                head.buf.truncate(head.len);
+            }
+            took_head(req);
+            Ok(true)
+        }
+        Ok(Status::Partial) if *protocol == Protocol::FastCgi => fastcgi::may_go_on(req).map(|()| false),
+        Ok(Status::Partial) => Ok(false),
+        Err(()) => Err(bad_head(req, &message)),
+    }
+}
+
+fn bad_head(req: &mut Request, message: &[u8]) -> Fault {
+    req.log(Level::Error, &format!("{} {READING}", String::from_utf8_lossy(message)));
+    Fault::new(NextUpstream::InvalidHeader, 502)
+}
+
+/// A head is complete.
+fn took_head(req: &mut Request) {
+    let status = req.modules.upstream.head.status;
+    if let Some(a) = req.modules.upstream.current() {
+        a.header = Some(req.thread.reactor.since(a.started));
+        a.status = status;
     }
 }
 
@@ -805,7 +841,7 @@ fn read_some(req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usiz
         // The kernel would say the same.
         return Ok(Err(Errno::AGAIN));
     }
-    if req.modules.upstream.protocol == Protocol::Http {
+    if req.modules.upstream.protocol != Protocol::FastCgi {
         return Ok(conn.read(&mut req.modules.upstream.head.buf, READ));
     }
     let mut raw = req.take_buf();

@@ -11,6 +11,10 @@ pub enum Protocol {
     Http,
     /// `fastcgi_pass`.
     FastCgi,
+    /// `uwsgi_pass`.
+    Uwsgi,
+    /// `scgi_pass`.
+    Scgi,
 }
 
 impl Protocol {
@@ -20,6 +24,9 @@ impl Protocol {
             Protocol::Http if encrypted => b"https://",
             Protocol::Http => b"http://",
             Protocol::FastCgi => b"fastcgi://",
+            Protocol::Uwsgi if encrypted => b"suwsgi://",
+            Protocol::Uwsgi => b"uwsgi://",
+            Protocol::Scgi => b"scgi://",
         }
     }
 
@@ -28,14 +35,17 @@ impl Protocol {
         match self {
             Protocol::Http => "proxy_pass",
             Protocol::FastCgi => "fastcgi_pass",
+            Protocol::Uwsgi => "uwsgi_pass",
+            Protocol::Scgi => "scgi_pass",
         }
     }
 
     /// Tells idle connections of this protocol from others to the same server.
     pub fn made_for(self) -> u64 {
         match self {
-            Protocol::Http => 0,
             Protocol::FastCgi => 0x6663_6769_0000_0000,
+            // Connections of the last two serve one request.
+            Protocol::Http | Protocol::Uwsgi | Protocol::Scgi => 0,
         }
     }
 }

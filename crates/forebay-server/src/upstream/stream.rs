@@ -129,6 +129,7 @@ impl Body {
         match protocol {
             Protocol::Http => self,
             Protocol::FastCgi => Body { coding: Coding::FastCgi, reusable, to_head, ..self },
+            Protocol::Uwsgi | Protocol::Scgi => Body { to_head, ..self },
         }
     }
 
@@ -297,6 +298,7 @@ impl Body {
         if let Some(a) = req.modules.upstream.current() {
             a.length += n as u64;
         }
+        self.to_head &= n == 0;
         if done {
             self.finish(req);
             return Pulled::End;
@@ -381,8 +383,10 @@ impl Body {
             _ => {}
         }
         let over = req.modules.upstream.fastcgi.is_over();
-        self.to_head &= got == 0;
-        if over && self.left > 0 && !self.to_head {
+        if over && got == 0 && self.to_head {
+            self.left = 0;
+        }
+        if over && self.left > 0 {
             // What has come is passed on, as in nginx; then it breaks off.
             let text = "upstream prematurely closed FastCGI stdout while reading upstream";
             let pulled = self.counted(req, got, false);
@@ -608,7 +612,7 @@ impl Body {
 
     fn at_end(&mut self, req: &mut Request) -> Pulled {
         let whole = match self.coding {
-            Coding::Http1 => self.framing == Framing::Stream,
+            Coding::Http1 => self.framing == Framing::Stream || self.to_head,
             Coding::Http2 => false,
             // As nginx: without a length the end of the connection is the end as well.
             Coding::FastCgi => self.left == 0 || self.to_head,

@@ -25,7 +25,8 @@ use std::sync::Arc;
 fn hidden(protocol: Protocol, name: Name, text: &[u8]) -> bool {
     let own = match protocol {
         Protocol::Http => matches!(name, Name::Date | Name::Server) || text.eq_ignore_ascii_case(b"X-Pad"),
-        Protocol::FastCgi => text.eq_ignore_ascii_case(b"Status"),
+        Protocol::FastCgi | Protocol::Scgi => text.eq_ignore_ascii_case(b"Status"),
+        Protocol::Uwsgi => false,
     };
     own || matches!(
         name,
@@ -145,15 +146,14 @@ fn body(
     let head = &req.modules.upstream.head;
     let protocol = req.modules.upstream.protocol;
     let framing = match (protocol, framing_of_response(head, to_head)) {
-        // Its records say where it ends.
-        (Protocol::FastCgi, Framing::Chunked) => Framing::Stream,
+        (Protocol::Http, framing) => framing,
+        // The protocol says where it ends.
+        (_, Framing::Chunked) => Framing::Stream,
         // nginx stores what a program answers to HEAD.
-        (Protocol::FastCgi, Framing::None) if to_head && keep.is_some() => {
-            match framing_of_response(head, false) {
-                Framing::Chunked => Framing::Stream,
-                framing => framing,
-            }
-        }
+        (_, Framing::None) if to_head && keep.is_some() => match framing_of_response(head, false) {
+            Framing::Chunked => Framing::Stream,
+            framing => framing,
+        },
         (_, framing) => framing,
     };
     let reusable = super::keeps_alive(req) && lease.conn.is_some();

@@ -79,8 +79,21 @@ fn split(url: &[u8]) -> Result<Parts<'_>, String> {
     Ok(Parts { encrypted, place, authority, uri })
 }
 
-/// A place that stands alone, as in `fastcgi_pass`.
-fn place(text: &[u8]) -> Result<Place, String> {
+/// A place that stands alone, as in `fastcgi_pass`, and whether it is spoken to by TLS.
+fn place(text: &[u8], protocol: Protocol) -> Result<(bool, Place), String> {
+    if protocol == Protocol::Uwsgi {
+        for (scheme, encrypted) in [(&b"suwsgi://"[..], true), (b"uwsgi://", false)] {
+            if let Some((start, rest)) = text.split_at_checked(scheme.len())
+                && start.eq_ignore_ascii_case(scheme)
+            {
+                return bare_place(rest).map(|place| (encrypted, place));
+            }
+        }
+    }
+    bare_place(text).map(|place| (false, place))
+}
+
+fn bare_place(text: &[u8]) -> Result<Place, String> {
     let show = || String::from_utf8_lossy(text).into_owned();
     if !text.starts_with(b"unix:") && text.contains(&b'/') {
         return Err(format!("invalid host in upstream \"{}\"", show()));
@@ -100,7 +113,8 @@ impl Parts<'_> {
 impl Pass {
     /// Whether connections may have to be encrypted.
     pub fn may_encrypt(&self) -> bool {
-        self.protocol == Protocol::Http && !matches!(self.to, To::Fixed { encrypted: false, .. })
+        matches!(self.protocol, Protocol::Http | Protocol::Uwsgi)
+            && !matches!(self.to, To::Fixed { encrypted: false, .. })
     }
 
     /// Reads the directive. `location`: the name of a prefix or exact location.
@@ -140,10 +154,10 @@ impl Pass {
         let to = match template.as_const() {
             None => To::Template(template),
             Some(text) => {
-                let place = place(text).map_err(|m| cx.error_at(d, word, m))?;
+                let (encrypted, place) = place(text, protocol).map_err(|m| cx.error_at(d, word, m))?;
                 let group = cx.upstreams.reference(&place, 0, cx.error_at(d, word, ""));
                 let (host, port, uri) = (Vec::new(), Vec::new(), None);
-                To::Fixed { encrypted: false, group, host, port, uri, url: text.to_vec() }
+                To::Fixed { encrypted, group, host, port, uri, url: text.to_vec() }
             }
         };
         Ok(Pass { location: None, to, protocol })
@@ -156,14 +170,15 @@ impl Pass {
     pub async fn resolve(&self, req: &mut Request) -> Result<(Target, Vec<u8>), u16> {
         req.modules.upstream.protocol = self.protocol;
         match &self.to {
-            To::Fixed { group, .. } if self.protocol != Protocol::Http => {
-                req.modules.upstream.encrypted = false;
+            To::Fixed { group, encrypted, .. } if self.protocol != Protocol::Http => {
+                req.modules.upstream.encrypted = *encrypted;
                 Ok((Target::Group(*group), Vec::new()))
             }
             To::Template(t) if self.protocol != Protocol::Http => {
                 let text = t.value(req).map_err(|_| 500u16)?;
-                req.modules.upstream.encrypted = false;
-                let place = place(&text).inspect_err(|m| req.log(Level::Error, m)).map_err(|_| 500u16)?;
+                let read = place(&text, self.protocol).inspect_err(|m| req.log(Level::Error, m));
+                let (encrypted, place) = read.map_err(|_| 500u16)?;
+                req.modules.upstream.encrypted = encrypted;
                 let target = find(req, &place, 0).await?;
                 Ok((target, Vec::new()))
             }

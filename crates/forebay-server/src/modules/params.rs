@@ -1,0 +1,164 @@
+//! Parameters that stand for a request in the protocols that descend from CGI (nginx: fastcgi_param, uwsgi_param,
+//! scgi_param): those of the configuration, then the fields of the client as `HTTP_*`. Hot path.
+
+use super::proxy;
+use crate::config::scope::Scope;
+use crate::config::template::Template;
+use crate::config::value::{Setting, first};
+use crate::request::{Request, VarError};
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_http::field::{FieldLine, Name};
+use forebay_http::h1::response;
+use std::sync::Arc;
+
+/// How the names of parameters begin that stand for fields of the client.
+const FIELD: &[u8] = b"HTTP_";
+
+/// Lines of `fastcgi_param`, `uwsgi_param` or `scgi_param`.
+#[derive(Clone, Debug, Default)]
+pub struct Params(Arc<Vec<Param>>);
+
+/// One of them.
+#[derive(Clone, Debug)]
+struct Param {
+    name: Vec<u8>,
+    value: Template,
+    /// Left out where the value is empty.
+    if_not_empty: bool,
+}
+
+impl Setting for Params {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let mut if_not_empty = false;
+        if let Some(w) = d.args.get(2) {
+            if w.text != b"if_not_empty" {
+                return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
+            }
+            if_not_empty = true;
+        }
+        let name = first(d).to_vec();
+        // One that stands for a field of the client is as good as absent when it is empty, as in nginx.
+        if_not_empty |= name.starts_with(FIELD);
+        if let Some(w) = d.args.get(1) {
+            all.push(Param { name, value: cx.template(d, w)?, if_not_empty });
+        }
+        Ok(Params(Arc::new(all)))
+    }
+}
+
+impl Params {
+    /// Gives each parameter of a request, name and value. `stored`: the response is to be stored, so the whole is asked for.
+    ///
+    /// # Errors
+    /// When a variable cannot be evaluated.
+    pub fn each(
+        &self,
+        req: &mut Request,
+        s: &proxy::Settings,
+        stored: bool,
+        mut put: impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), VarError> {
+        let mut value = req.take_buf();
+        for p in self.0.iter() {
+            if let Some(constant) = p.value.as_const() {
+                if !(p.if_not_empty && constant.is_empty()) {
+                    put(&p.name, constant);
+                }
+                continue;
+            }
+            value.clear();
+            p.value.eval(req, &mut value)?;
+            if !(p.if_not_empty && value.is_empty()) {
+                put(&p.name, &value);
+            }
+        }
+        value.clear();
+        host(req, &mut value);
+        if !value.is_empty() && !self.gives(b"Host") {
+            put(b"HTTP_HOST", &value);
+        }
+        if stored {
+            let state = &req.modules.proxy_cache;
+            if let Some(t) = state.last_modified.filter(|_| !self.gives(b"If-Modified-Since")) {
+                put(b"HTTP_IF_MODIFIED_SINCE", &forebay_http::date::imf(t));
+            }
+            if !state.etag.is_empty() && !self.gives(b"If-None-Match") {
+                put(b"HTTP_IF_NONE_MATCH", &state.etag);
+            }
+        }
+        if s.pass_request_headers {
+            let mut name = req.take_buf();
+            self.fields(req, stored, &mut name, &mut value, put);
+            req.give_buf(name);
+        }
+        req.give_buf(value);
+        Ok(())
+    }
+
+    /// Whether one of them stands for a field.
+    fn gives(&self, field: &[u8]) -> bool {
+        self.0.iter().any(|p| p.name.strip_prefix(FIELD).is_some_and(|rest| stands_for(rest, field)))
+    }
+
+    /// Gives the fields of the client. Lines of one name become one parameter.
+    fn fields(
+        &self,
+        req: &Request,
+        stored: bool,
+        name: &mut Vec<u8>,
+        value: &mut Vec<u8>,
+        mut put: impl FnMut(&[u8], &[u8]),
+    ) {
+        let h = &req.head;
+        for (i, f) in h.fields.iter().enumerate() {
+            let field = f.name.of(&h.buf);
+            if f.id == Name::Host || stored && proxy::conditional(f.id) || self.gives(field) {
+                continue;
+            }
+            let same = |g: &FieldLine| same_param(g.name.of(&h.buf), field);
+            if h.fields.iter().take(i).any(same) {
+                continue;
+            }
+            value.clear();
+            value.extend_from_slice(f.value.of(&h.buf));
+            let separator: &[u8] = if f.id == Name::Cookie { b"; " } else { b", " };
+            for g in h.fields.iter().skip(i + 1).filter(|g| same(g)) {
+                value.extend_from_slice(separator);
+                value.extend_from_slice(g.value.of(&h.buf));
+            }
+            name.clear();
+            name.extend_from_slice(FIELD);
+            name.extend(field.iter().map(|b| param_byte(*b)));
+            put(name, value);
+        }
+    }
+}
+
+/// A byte of the name of a field in that of its parameter.
+fn param_byte(b: u8) -> u8 {
+    if b == b'-' { b'_' } else { b.to_ascii_uppercase() }
+}
+
+/// Whether the rest of a parameter's name is that of a field.
+fn stands_for(rest: &[u8], field: &[u8]) -> bool {
+    rest.len() == field.len() && rest.iter().zip(field).all(|(r, f)| *r == param_byte(*f))
+}
+
+/// Whether two fields have one parameter.
+fn same_param(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| param_byte(*a) == param_byte(*b))
+}
+
+/// The host that is asked for, and its port if that was said.
+fn host(req: &Request, out: &mut Vec<u8>) {
+    match req.head.host.as_slice() {
+        [] => out.extend_from_slice(&req.http().server(req).name),
+        host => out.extend_from_slice(host),
+    }
+    if let Some(port) = req.head.port {
+        out.push(b':');
+        response::number(out, u64::from(port));
+    }
+}

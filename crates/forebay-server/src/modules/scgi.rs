@@ -1,0 +1,67 @@
+//! `scgi_pass`: the parameters of a request as an SCGI server gets them (nginx: ngx_http_scgi_module). All else is as for
+//! `fastcgi_pass`. Hot path.
+
+use super::params::Params;
+use super::proxy::{self, Pass, refuse_second};
+use crate::config::http::LocationBuild;
+use crate::config::scope::Scope;
+use crate::modules::Content;
+use crate::request::{Request, VarError};
+use crate::upstream::protocol::Protocol;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_http::h1::response;
+use forebay_http::request::Framing;
+use std::sync::Arc;
+
+crate::settings! {
+    /// `scgi_param`.
+    "scgi_param" => param: Params = Params::default();
+}
+
+/// `scgi_pass`.
+///
+/// # Errors
+/// In nginx's words.
+pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+    refuse_second(Protocol::Scgi, d, l, cx)?;
+    l.content = Some(Content::Proxy(Arc::new(Pass::parse_place(d, Protocol::Scgi, cx)?)));
+    Ok(())
+}
+
+/// Appends the request as it goes to the server, up to its content: the parameters as a netstring, the length of the content
+/// first.
+///
+/// # Errors
+/// When a variable cannot be evaluated.
+pub fn write_params(
+    req: &mut Request,
+    s: &proxy::Settings,
+    stored: bool,
+    out: &mut Vec<u8>,
+) -> Result<(), VarError> {
+    let http = req.http();
+    let own = &http.location(req).settings.scgi;
+    let mut all = req.take_buf();
+    all.extend_from_slice(b"CONTENT_LENGTH\0");
+    let content = match req.head.framing {
+        Framing::None => 0,
+        Framing::Length(n) => n,
+        _ => req.body.len,
+    };
+    response::number(&mut all, content);
+    all.push(0);
+    own.param.each(req, s, stored, |name, value| {
+        for part in [name, value] {
+            // A NUL would end it early, and what follows would be another parameter.
+            all.extend(part.iter().filter(|b| **b != 0));
+            all.push(0);
+        }
+    })?;
+    response::number(out, all.len() as u64);
+    out.push(b':');
+    out.extend_from_slice(&all);
+    out.push(b',');
+    req.give_buf(all);
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! `uwsgi_pass`: the parameters of a request as a uwsgi server gets them (nginx: ngx_http_uwsgi_module). All else is as for
+//! `fastcgi_pass`. Hot path.
+
+use super::params::Params;
+use super::proxy::{self, Pass, refuse_second};
+use crate::config::http::LocationBuild;
+use crate::config::scope::Scope;
+use crate::config::value::{Setting, first, once};
+use crate::modules::Content;
+use crate::request::{Request, VarError};
+use crate::upstream::protocol::Protocol;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_conf::units;
+use std::sync::Arc;
+
+crate::settings! {
+    /// `uwsgi_param`.
+    "uwsgi_param" => param: Params = Params::default();
+    /// `uwsgi_modifier1`.
+    "uwsgi_modifier1" => modifier1: Modifier = Modifier(0);
+    /// `uwsgi_modifier2`.
+    "uwsgi_modifier2" => modifier2: Modifier = Modifier(0);
+    /// `uwsgi_string`, sent behind the parameters.
+    "uwsgi_string" => string: Vec<u8> = Vec::new();
+}
+
+/// A byte of the header of a packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Modifier(u8);
+
+impl Setting for Modifier {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let n = units::number(first(d)).ok_or_else(|| cx.directive_error(d, "invalid number"))?;
+        u8::try_from(n).map(Modifier).map_err(|_| cx.error(d, "value must be between 0 and 255"))
+    }
+}
+
+/// `uwsgi_pass`.
+///
+/// # Errors
+/// In nginx's words.
+pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+    refuse_second(Protocol::Uwsgi, d, l, cx)?;
+    l.content = Some(Content::Proxy(Arc::new(Pass::parse_place(d, Protocol::Uwsgi, cx)?)));
+    Ok(())
+}
+
+/// Appends the request as it goes to the server, up to its content: a header, which has room for 65535 bytes of parameters,
+/// and for each of them the lengths and bytes of name and value. `Err`: they are longer, so many bytes.
+///
+/// # Errors
+/// When a variable cannot be evaluated.
+pub fn write_params(
+    req: &mut Request,
+    s: &proxy::Settings,
+    stored: bool,
+    out: &mut Vec<u8>,
+) -> Result<Result<(), usize>, VarError> {
+    let http = req.http();
+    let own = &http.location(req).settings.uwsgi;
+    out.extend_from_slice(&[0; 4]);
+    let start = out.len();
+    own.param.each(req, s, stored, |name, value| {
+        for part in [name, value] {
+            // Where this is cut off, all of it is too long.
+            out.extend_from_slice(&(part.len() as u16).to_le_bytes());
+            out.extend_from_slice(part);
+        }
+    })?;
+    out.extend_from_slice(&own.string);
+    let len = out.len() - start;
+    let Ok(short) = u16::try_from(len) else { return Ok(Err(len)) };
+    let [low, high] = short.to_le_bytes();
+    if let Some(header) = out.get_mut(start - 4..start) {
+        header.copy_from_slice(&[own.modifier1.0, low, high, own.modifier2.0]);
+    }
+    Ok(Ok(()))
+}
