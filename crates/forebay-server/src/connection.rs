@@ -143,7 +143,9 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
             Head::Complete => {}
             Head::Refused(reject) => {
                 guard.state(Some(|c| &c.writing));
-                if reject.stage == Stage::Line && req.is_no_http1() {
+                // Over TLS the client has said beforehand what it is going to speak.
+                let may_be_h2 = req.conn.tls.as_ref().is_none_or(|s| s.alpn.as_deref() == Some(b"h2"));
+                if reject.stage == Stage::Line && may_be_h2 && req.is_no_http1() {
                     return broken_preface(thread, req).await;
                 }
                 refuse(thread, req, &reject).await;

@@ -21,6 +21,7 @@ mod processes;
 mod proxy;
 mod proxy_h2;
 mod robustness;
+mod scgi_uwsgi;
 mod subcommands;
 mod subrequests;
 mod tls;

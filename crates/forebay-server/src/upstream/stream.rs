@@ -127,9 +127,8 @@ impl Body {
     /// be missing, whatever its length is said to be.
     pub fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Body {
         match protocol {
-            Protocol::Http => self,
+            Protocol::Http | Protocol::Uwsgi | Protocol::Scgi => self,
             Protocol::FastCgi => Body { coding: Coding::FastCgi, reusable, to_head, ..self },
-            Protocol::Uwsgi | Protocol::Scgi => Body { to_head, ..self },
         }
     }
 
@@ -612,7 +611,7 @@ impl Body {
 
     fn at_end(&mut self, req: &mut Request) -> Pulled {
         let whole = match self.coding {
-            Coding::Http1 => self.framing == Framing::Stream || self.to_head,
+            Coding::Http1 => self.framing == Framing::Stream,
             Coding::Http2 => false,
             // As nginx: without a length the end of the connection is the end as well.
             Coding::FastCgi => self.left == 0 || self.to_head,

@@ -1,0 +1,217 @@
+//! `scgi_pass` and `uwsgi_pass`, with servers made here.
+
+use crate::differential::compare_with;
+use crate::harness::{Server, Site};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+/// Content of which the parameter `CONTENT_LENGTH` tells the length.
+fn content(stream: &mut TcpStream, params: &[u8]) -> Option<Vec<u8>> {
+    let text = String::from_utf8_lossy(params);
+    let digits = text.split_once("CONTENT_LENGTH=").map_or("", |(_, rest)| rest);
+    let digits: String = digits.chars().take_while(char::is_ascii_digit).collect();
+    let mut all = vec![0; digits.parse().unwrap_or(0)];
+    stream.read_exact(&mut all).ok()?;
+    Some(all)
+}
+
+/// Parameters, a line each, and content of an SCGI request.
+fn scgi(stream: &mut TcpStream) -> Option<(Vec<u8>, Vec<u8>)> {
+    let mut digits = String::new();
+    let mut byte = [0];
+    loop {
+        stream.read_exact(&mut byte).ok()?;
+        match byte[0] {
+            b':' => break,
+            digit => digits.push(char::from(digit)),
+        }
+    }
+    let mut all = vec![0; digits.parse::<usize>().expect("a length") + 1];
+    stream.read_exact(&mut all).ok()?;
+    assert_eq!(all.pop(), Some(b','));
+    assert_eq!(all.pop(), Some(0));
+    let parts: Vec<&[u8]> = all.split(|b| *b == 0).collect();
+    let params: Vec<u8> = parts.chunks(2).flat_map(|p| [p[0], b"=", p[1], b"\n"].concat()).collect();
+    let content = content(stream, &params)?;
+    Some((params, content))
+}
+
+/// Modifiers and parameters, a line each, and content of a uwsgi request.
+fn uwsgi(stream: &mut TcpStream) -> Option<(Vec<u8>, Vec<u8>)> {
+    let mut header = [0; 4];
+    stream.read_exact(&mut header).ok()?;
+    let mut all = vec![0; usize::from(u16::from_le_bytes([header[1], header[2]]))];
+    stream.read_exact(&mut all).ok()?;
+    let mut params = format!("modifiers {} {}\n", header[0], header[3]).into_bytes();
+    let mut rest = all.as_slice();
+    let part = |rest: &mut &[u8]| {
+        let (len, behind) = rest.split_at(2);
+        let (text, behind) = behind.split_at(usize::from(u16::from_le_bytes([len[0], len[1]])));
+        *rest = behind;
+        text.to_vec()
+    };
+    // A string of `uwsgi_string` has no length.
+    while !rest.is_empty() && !rest.starts_with(b"--") {
+        let (name, value) = (part(&mut rest), part(&mut rest));
+        params.extend([name.as_slice(), b"=", &value, b"\n"].concat());
+    }
+    params.extend_from_slice(rest);
+    let content = content(stream, &params)?;
+    Some((params, content))
+}
+
+type Read1 = fn(&mut TcpStream) -> Option<(Vec<u8>, Vec<u8>)>;
+
+/// A server that answers what it is told by `QUERY_STRING`, or else with what it was asked.
+fn start(read: Read1) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("address");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let _ = stream.set_read_timeout(Some(std::time::Duration::from_secs(60)));
+                let Some((params, content)) = read(&mut stream) else { return };
+                let text = String::from_utf8_lossy(&params).into_owned();
+                let what =
+                    text.split_once("QUERY_STRING=").map_or("", |(_, q)| q.lines().next().unwrap_or(""));
+                let answer: Vec<u8> = match what {
+                    "cgi" => b"Status: 404 Nope\nContent-Type: text/plain\n\nnot there".to_vec(),
+                    "http" => {
+                        b"HTTP/1.0 201 Made\r\nContent-Type: text/plain\r\nLocation: /x\r\n\r\nmade".to_vec()
+                    }
+                    "redirect" => b"Location: /elsewhere\r\n\r\n".to_vec(),
+                    "short" => b"Content-Length: 10\r\n\r\npart".to_vec(),
+                    "long" => b"Content-Length: 4\r\nContent-Type: text/plain\r\n\r\npart and more".to_vec(),
+                    "hide" => b"Status: 200 OK\r\nDate: x\r\nServer: y\r\nConnection: z\r\n\r\nx".to_vec(),
+                    "none" => Vec::new(),
+                    "half" => b"HTTP/1".to_vec(),
+                    "bad" => b"Content-Type: x\r\nX y: z\r\n\r\n".to_vec(),
+                    "interim" => b"HTTP/1.1 103 Early\r\n\r\nHTTP/1.1 200 OK\r\n\r\n".to_vec(),
+                    "line" => b"HTTP/1.1 what\r\n\r\n".to_vec(),
+                    _ => {
+                        let sum =
+                            content.iter().fold(7u64, |s, b| s.wrapping_mul(31).wrapping_add(u64::from(*b)));
+                        format!(
+                            "Content-Type: text/plain\r\n\r\n{text}\nlength={} sum={sum}\n",
+                            content.len()
+                        )
+                        .into_bytes()
+                    }
+                };
+                let _ = stream.write_all(&answer);
+            });
+        }
+    });
+    addr
+}
+
+fn locations() -> String {
+    let params = |kind: &str| {
+        format!(
+            "{kind}_param QUERY_STRING $query_string; {kind}_param REQUEST_METHOD $request_method;\n\
+             {kind}_param EMPTY \"\"; {kind}_param NONE $arg_none if_not_empty; {kind}_param HTTP_GIVEN mine;\n\
+             {kind}_param REQUEST_URI $request_uri; {kind}_param HTTP_HIDDEN \"\";"
+        )
+    };
+    let (s, u) = (start(scgi), start(uwsgi));
+    format!(
+        "{} {} uwsgi_param CONTENT_LENGTH $content_length;\n\
+         location /s {{ scgi_pass {s}; }}\n\
+         location /s/streamed {{ scgi_pass {s}; scgi_request_buffering off; }}\n\
+         location /s/bare {{ scgi_pass {s}; scgi_pass_request_headers off; }}\n\
+         location /u {{ uwsgi_pass {u}; }}\n\
+         location /u/streamed {{ uwsgi_pass uwsgi://{u}; uwsgi_request_buffering off; }}\n\
+         location /u/own {{ uwsgi_pass {u}; uwsgi_modifier1 5; uwsgi_modifier2 30; uwsgi_string --$uri; }}",
+        params("scgi"),
+        params("uwsgi")
+    )
+}
+
+fn ask(line: &str, fields: &str, body: &str) -> String {
+    let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+    format!("{line} HTTP/1.0\r\nHost: localhost\r\n{fields}{length}\r\n{body}")
+}
+
+#[test]
+fn as_nginx_does() {
+    let mut requests = Vec::new();
+    for kind in ["s", "u"] {
+        let uri = format!("/{kind}");
+        requests.extend([
+            ask(&format!("GET {uri}?q"), "Given: a\r\nHidden: b\r\nX-Other: c\r\nCookie: a=1\r\n", ""),
+            ask(&format!("POST {uri}"), "Content-Type: text/x\r\n", "some content"),
+            format!(
+                "POST {uri} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n\
+                 4\r\nsome\r\n0\r\n\r\n"
+            ),
+            ask(&format!("HEAD {uri}"), "", ""),
+        ]);
+        for what in ["cgi", "http", "redirect", "long", "hide", "none", "half", "bad"] {
+            requests.push(ask(&format!("GET {uri}?{what}"), "", ""));
+        }
+    }
+    requests.push(ask("GET /u/own", "", ""));
+    let paths = "scgi_temp_path %DIR%/body/s; uwsgi_temp_path %DIR%/body/u;";
+    let server = format!("{paths} server {{ listen 127.0.0.1:%PORT0%; {} }}", locations());
+    compare_with(&server, &[], &requests);
+}
+
+#[test]
+fn what_is_refused() {
+    let server = Server::start(&format!(
+        "error_log logs/error.log info; pid logs/nginx.pid; events {{}} http {{ access_log off;\n\
+         client_body_temp_path %DIR%/body; large_client_header_buffers 20 20k; scgi_temp_path %DIR%/s;\n\
+         uwsgi_temp_path %DIR%/u; server {{ listen 127.0.0.1:%PORT0%; {}\n\
+         location /v {{ uwsgi_pass $arg_to; uwsgi_param LONG $http_long$http_long$http_long$http_long; }} }} }}",
+        locations()
+    ));
+    for (what, text) in [
+        ("interim", "upstream sent invalid status \"103 Early\""),
+        ("line", "upstream sent no valid HTTP/1.0 header"),
+    ] {
+        for (kind, name) in [("s", "scgi"), ("u", "uwsgi")] {
+            let got = server.get(&format!("/{kind}?{what}"));
+            assert!(got.starts_with("HTTP/1.1 502 "), "{what}: {got}");
+            server.wait_for_log(&format!("{text} while reading response header from upstream"), 1);
+            assert!(server.error_log().contains(&format!("upstream: \"{name}://127.0.0.1:")));
+        }
+    }
+    for uri in ["/s/streamed", "/u/streamed"] {
+        let got = server.raw(ask(&format!("POST {uri}"), "", &"x".repeat(100_000)).as_bytes());
+        assert!(String::from_utf8_lossy(&got).contains("\nlength=100000 sum=12158521846703924231\n"));
+    }
+    // Newer versions of nginx say the host in any case.
+    let got = server.raw(ask("POST /s/bare", "X: y\r\n", "content").as_bytes());
+    assert!(String::from_utf8_lossy(&got).contains("REQUEST_URI=/s/bare\nHTTP_HOST=localhost\n\nlength=7 "));
+    // A length that is not kept: what there is, and no end.
+    for uri in ["/s?short", "/u?short"] {
+        let got = server.get(uri);
+        assert!(got.starts_with("HTTP/1.1 200 ") && got.ends_with("\r\n\r\npart"), "{got}");
+    }
+    server.wait_for_log("upstream prematurely closed connection while reading upstream", 2);
+    assert!(server.get("/v?to=127.0.0.1").starts_with("HTTP/1.1 500 "));
+    server.wait_for_log("no port in upstream \"127.0.0.1\"", 1);
+    let long = ask("GET /v?to=127.0.0.1:9", &format!("Long: {}\r\n", "l".repeat(17_000)), "");
+    assert!(server.raw(long.as_bytes()).starts_with(b"HTTP/1.1 500 "));
+    server.wait_for_log("[alert]", 1);
+    server.wait_for_log("uwsgi request is too big: 8", 1);
+}
+
+#[test]
+fn uwsgi_over_tls() {
+    // The other side ends TLS and hears a request that is none of HTTP: its answer shows that it got it.
+    let site = Site::new(
+        "error_log logs/error.log info; pid logs/nginx.pid; events {} http { access_log off;\n\
+         client_body_temp_path %DIR%/body;\n\
+         server { listen 127.0.0.1:%PORT0%; location / { uwsgi_pass suwsgi://127.0.0.1:%PORT1%; } }\n\
+         server { listen 127.0.0.1:%PORT1% ssl; ssl_certificate cert; ssl_certificate_key key;\n\
+           add_header X-Protocol $ssl_protocol always; } }",
+    );
+    let args = "req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -keyout key -out cert";
+    let mut openssl = std::process::Command::new("openssl");
+    let done = openssl.args(args.split(' ')).current_dir(site.dir()).output().expect("openssl");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let server = Server::start_on(site);
+    let got = server.get("/");
+    assert!(got.starts_with("HTTP/1.1 400 ") && got.contains("X-Protocol: TLSv1.3\r\n"), "{got}");
+}
