@@ -253,6 +253,18 @@ fn bad_answers() {
 }
 
 #[test]
+fn what_stands_before_a_break_is_passed_on() {
+    let backend = fastcgi::start(|asked| {
+        asked.write(&answer("Content-Length: 9\r\nContent-Type: text/html\r\n\r\npart"));
+    });
+    let server = Server::start(&server(&format!(
+        "location / {{ fastcgi_pass {backend}; add_after_body /after; }} location /after {{ return 200 after; }}"
+    )));
+    let got = server.get("/");
+    assert!(got.starts_with("HTTP/1.1 200 ") && got.contains("part") && !got.contains("after"), "{got}");
+}
+
+#[test]
 fn a_server_that_hangs_or_resets() {
     let (sent, waits) = std::sync::mpsc::channel::<()>();
     let waits = Mutex::new(waits);
