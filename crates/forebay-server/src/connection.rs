@@ -8,6 +8,7 @@ use crate::error_log;
 use crate::error_page;
 use crate::h2::{Session, Stream};
 use crate::head::{self, BodyFraming};
+use crate::log_buffers;
 use crate::modules::post_action;
 use crate::modules::static_file::errno_text;
 use crate::phases::{self, MAX_URI_CHANGES};
@@ -67,6 +68,8 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         self.state(None);
         if self.open {
+            // Who sees the end of the connection may look for the line in the log.
+            log_buffers::flush_gathered(self.thread);
             self.thread.close(self.token);
         }
     }
@@ -680,6 +683,7 @@ pub async fn close(thread: &Rc<Thread>, req: &mut Request, unread: bool) {
     if !linger {
         return;
     }
+    log_buffers::flush_gathered(thread);
     req.conn.wire.shutdown(thread);
     let end = Instant::now() + core.lingering_time.0;
     let mut scratch = req.take_buf();

@@ -282,7 +282,7 @@ fn flush_buffer(thread: &Thread, log: usize, b: &mut Buffer) {
     b.store.clear();
 }
 
-/// Writes what has gathered for logs without a buffer; at the end of each turn.
+/// Writes what has gathered for logs without a buffer; at the end of each turn, and before a connection is closed.
 pub fn flush_gathered(thread: &Thread) {
     let mut all = thread.log_buffers.borrow_mut();
     let all = &mut *all;

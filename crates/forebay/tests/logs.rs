@@ -293,3 +293,18 @@ fn a_pipe_gets_whole_lines() {
     let missing = 6000 - text.lines().count();
     assert!(missing <= 2, "{missing} lines are missing");
 }
+
+/// A client that waits for the end of its connection finds the line of its request in the log.
+#[test]
+fn the_line_is_there_when_the_connection_ends() {
+    let server = Server::start(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
+         http { log_format u '$uri'; access_log logs/a.log u; server { listen 127.0.0.1:%PORT0%;\n\
+         location / { return 200 hello; } location /empty { return 444; } } }",
+    );
+    for n in 0..300 {
+        let path = if n % 3 == 0 { format!("/empty/{n}") } else { format!("/{n}") };
+        server.raw(format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").as_bytes());
+        assert!(server.site.read("logs/a.log").ends_with(&format!("{path}\n")), "{path}");
+    }
+}
