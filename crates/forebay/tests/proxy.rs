@@ -55,9 +55,35 @@ fn a_request_is_written_anew() {
           Connection: close\r\nX-Own: 1\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
     );
     assert!(String::from_utf8_lossy(&answer).ends_with("X-Up: 1\r\n\r\nok"));
-    let want = format!("POST /b/x%20y?q HTTP/1.1\r\nHost: {up}\r\nContent-Length: 3\r\nX-Own: 1\r\n\r\nabc");
+    let want = format!(
+        "POST /b/x%20y?q HTTP/1.1\r\nHost: {up}\r\nContent-Length: 3\r\nX-Own: 1\r\n\
+         Connection: close\r\n\r\nabc"
+    );
     assert_eq!(next(&told).1, want);
     assert!(server.get("/a").contains("301 Moved Permanently"));
+}
+
+/// A connection that serves one request says so, unless the configuration has something to say of it.
+#[test]
+fn what_is_not_kept_is_announced() {
+    let (up, told) = upstream(OK);
+    let server = Server::start(&conf(&format!(
+        "upstream kept {{ server {up}; }} upstream not {{ server {up}; keepalive 0; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location /plain {{ proxy_pass http://{up}; }}\n\
+         location /kept {{ proxy_pass http://kept; }} location /not {{ proxy_pass http://not; }}\n\
+         location /old {{ proxy_http_version 1.0; proxy_pass http://{up}; }}\n\
+         location /own {{ proxy_set_header Connection own; proxy_pass http://{up}; }}\n\
+         location /none {{ proxy_set_header Connection \"\"; proxy_pass http://{up}; }} }}"
+    )));
+    for (path, field) in
+        [("plain", "close"), ("not", "close"), ("kept", ""), ("old", ""), ("own", "own"), ("none", "")]
+    {
+        assert!(server.get(&format!("/{path}")).ends_with("ok"), "{path}");
+        let asked = next(&told).1;
+        let lines: Vec<&str> = asked.lines().filter_map(|l| l.strip_prefix("Connection: ")).collect();
+        let want: Vec<&str> = [field].into_iter().filter(|f| !f.is_empty()).collect();
+        assert_eq!(lines, want, "{path}: {asked}");
+    }
 }
 
 #[test]

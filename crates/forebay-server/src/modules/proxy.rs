@@ -555,7 +555,8 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
     let mut head = req.take_buf();
     let upgrade = match pass.protocol {
         Protocol::Http => {
-            write_head(req, &uri, &body, s, &fetch, &mut head)? && s.http_version != HttpVersion::V2
+            let last = !target.keeps_connections(req);
+            write_head(req, &uri, &body, s, &fetch, last, &mut head)? && s.http_version != HttpVersion::V2
         }
         Protocol::FastCgi => {
             fastcgi::write_params(req, s, fetch.cacheable(), matches!(body, Outgoing::None), &mut head)?;
@@ -678,13 +679,14 @@ fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 }
 
 /// Appends the head of the request. Whatever the client wrote, this is the one form it is passed on in. `true`: it
-/// asks for another protocol.
+/// asks for another protocol. `last`: the connection will not be used again.
 fn write_head(
     req: &mut Request,
     uri: &[u8],
     body: &Outgoing,
     s: &Settings,
     fetch: &Fetch,
+    last: bool,
     out: &mut Vec<u8>,
 ) -> Result<bool, VarError> {
     match &s.method.0 {
@@ -752,6 +754,10 @@ fn write_head(
                 line(out, name, f.value.of(&h.buf));
             }
         }
+    }
+    // Whoever closes first has the port in TIME_WAIT; here ports of the loopback would run short.
+    if last && s.http_version == HttpVersion::V11 && !upgrade && !named(b"Connection") {
+        line(out, b"Connection", b"close");
     }
     out.extend_from_slice(b"\r\n");
     Ok(upgrade)

@@ -35,6 +35,14 @@ pub enum Target {
     Direct(Vec<PeerAddr>),
 }
 
+impl Target {
+    /// Whether a connection there may serve more than one request.
+    pub fn keeps_connections(&self, req: &Request) -> bool {
+        let Target::Group(g) = self else { return false };
+        req.http().upstreams.get(*g).is_some_and(|g| g.keepalive.connections > 0)
+    }
+}
+
 /// The body that goes with a request.
 #[derive(Debug)]
 pub enum Outgoing {
