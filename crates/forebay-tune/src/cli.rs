@@ -363,6 +363,10 @@ fn active(
             let text = level_text(text, cpus());
             let edits = view.edits(k, &text);
             let same = |t: &str| scene::scaled(t) == scene::scaled(&text);
+            // On the server's share of the CPUs it may come to what is there already.
+            if view.all(k.name).any(|n| same(&format!("{} {};", k.name, view.args(n).join(" ")))) {
+                continue;
+            }
             let known = levels.iter().any(|(t, e)| same(t) || (!edits.is_empty() && *e == edits));
             if !known && (!edits.is_empty() || k.place == Place::Sysctl) {
                 levels.push((text, edits));
