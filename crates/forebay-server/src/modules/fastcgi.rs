@@ -3,14 +3,11 @@
 //! `upstream/`. Hot path.
 
 use super::params::Params;
-use super::proxy::{self, Pass, refuse_second};
-use crate::config::http::LocationBuild;
+use super::proxy;
 use crate::config::scope::Scope;
 use crate::config::value::{Setting, first};
-use crate::modules::Content;
 use crate::pattern::Pattern;
 use crate::request::{Request, VarError};
-use crate::upstream::protocol::Protocol;
 use crate::variables::{Row, RowSource};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -62,16 +59,6 @@ impl Setting for Texts {
         all.push(first(d).to_vec());
         Ok(Texts(Arc::new(all)))
     }
-}
-
-/// `fastcgi_pass`.
-///
-/// # Errors
-/// In nginx's words.
-pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
-    refuse_second(Protocol::FastCgi, d, l, cx)?;
-    l.content = Some(Content::Proxy(Arc::new(Pass::parse_place(d, Protocol::FastCgi, cx)?)));
-    Ok(())
 }
 
 /// Appends the request as it goes to the server, up to its content. `stored`: the response is to be stored, so the whole

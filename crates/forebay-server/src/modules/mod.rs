@@ -67,6 +67,7 @@ pub mod vars;
 pub mod zones;
 pub mod zstd;
 
+use crate::upstream::protocol::Protocol;
 use family::{fastcgi_family, scgi_family, uwsgi_family};
 
 /// Makes the settings of all modules into one set a location.
@@ -390,9 +391,9 @@ pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'
         }
         b"root" | b"alias" => core::root(d, l, cx)?,
         b"proxy_pass" => proxy::pass(d, l, cx)?,
-        b"fastcgi_pass" => fastcgi::pass(d, l, cx)?,
-        b"uwsgi_pass" => uwsgi::pass(d, l, cx)?,
-        b"scgi_pass" => scgi::pass(d, l, cx)?,
+        b"fastcgi_pass" => proxy::pass_by(Protocol::FastCgi, d, l, cx)?,
+        b"uwsgi_pass" => proxy::pass_by(Protocol::Uwsgi, d, l, cx)?,
+        b"scgi_pass" => proxy::pass_by(Protocol::Scgi, d, l, cx)?,
         b"health_check" => l.health_check = Some(crate::upstream::health::Check::parse(d, cx)?),
         b"stub_status" => l.content = Some(Content::StubStatus),
         b"empty_gif" => l.content = Some(Content::EmptyGif),

@@ -384,17 +384,27 @@ pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<
     Ok(())
 }
 
+/// `fastcgi_pass`, `uwsgi_pass`, `scgi_pass`.
+///
+/// # Errors
+/// In nginx's words.
+pub fn pass_by(
+    protocol: Protocol,
+    d: &Directive,
+    l: &mut LocationBuild,
+    cx: &mut Scope<'_>,
+) -> Result<(), Error> {
+    refuse_second(protocol, d, l, cx)?;
+    l.content = Some(Content::Proxy(Arc::new(Pass::parse_place(d, protocol, cx)?)));
+    Ok(())
+}
+
 /// Refuses a second directive that passes a location on by the same protocol. The last of several protocols counts, as
 /// in nginx.
 ///
 /// # Errors
 /// `"x" directive is duplicate`.
-pub fn refuse_second(
-    protocol: Protocol,
-    d: &Directive,
-    l: &LocationBuild,
-    cx: &Scope<'_>,
-) -> Result<(), Error> {
+fn refuse_second(protocol: Protocol, d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Error> {
     match &l.content {
         Some(Content::Proxy(pass)) if pass.protocol == protocol => {
             Err(cx.error(d, format!("\"{}\" directive is duplicate", d.name.as_str())))

@@ -2,31 +2,14 @@
 //! `fastcgi_pass`. Hot path.
 
 use super::params::Params;
-use super::proxy::{self, Pass, refuse_second};
-use crate::config::http::LocationBuild;
-use crate::config::scope::Scope;
-use crate::modules::Content;
+use super::proxy;
 use crate::request::{Request, VarError};
-use crate::upstream::protocol::Protocol;
-use forebay_conf::error::Error;
-use forebay_conf::tree::Directive;
 use forebay_http::h1::response;
 use forebay_http::request::Framing;
-use std::sync::Arc;
 
 crate::settings! {
     /// `scgi_param`.
     "scgi_param" => param: Params = Params::default();
-}
-
-/// `scgi_pass`.
-///
-/// # Errors
-/// In nginx's words.
-pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
-    refuse_second(Protocol::Scgi, d, l, cx)?;
-    l.content = Some(Content::Proxy(Arc::new(Pass::parse_place(d, Protocol::Scgi, cx)?)));
-    Ok(())
 }
 
 /// Appends the request as it goes to the server, up to its content: the parameters as a netstring, the length of the content

@@ -2,17 +2,13 @@
 //! `fastcgi_pass`. Hot path.
 
 use super::params::Params;
-use super::proxy::{self, Pass, refuse_second};
-use crate::config::http::LocationBuild;
+use super::proxy;
 use crate::config::scope::Scope;
 use crate::config::value::{Setting, first, once};
-use crate::modules::Content;
 use crate::request::{Request, VarError};
-use crate::upstream::protocol::Protocol;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
-use std::sync::Arc;
 
 crate::settings! {
     /// `uwsgi_param`.
@@ -35,16 +31,6 @@ impl Setting for Modifier {
         let n = units::number(first(d)).ok_or_else(|| cx.directive_error(d, "invalid number"))?;
         u8::try_from(n).map(Modifier).map_err(|_| cx.error(d, "value must be between 0 and 255"))
     }
-}
-
-/// `uwsgi_pass`.
-///
-/// # Errors
-/// In nginx's words.
-pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
-    refuse_second(Protocol::Uwsgi, d, l, cx)?;
-    l.content = Some(Content::Proxy(Arc::new(Pass::parse_place(d, Protocol::Uwsgi, cx)?)));
-    Ok(())
 }
 
 /// Appends the request as it goes to the server, up to its content: a header, which has room for 65535 bytes of parameters,

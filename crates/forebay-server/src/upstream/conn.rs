@@ -10,6 +10,7 @@ use forebay_http::h2::link::Link;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::cell::{Cell, RefCell, RefMut};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -136,10 +137,29 @@ impl Watch {
 }
 
 impl Conn {
-    /// A connection that was idle.
+    /// A connection that was idle. `None`: it is closed.
     pub fn reuse(thread: &Rc<Thread>, idle: Idle) -> Option<Conn> {
         let token = idle.token;
-        thread.reactor.reuse(token, idle.fd).then(|| Conn {
+        Conn::resumed(thread, idle, |fd| thread.reactor.reuse(token, fd).then_some(token))
+    }
+
+    /// A connection that was idle in another thread, and has just been looked at.
+    pub fn adopt(thread: &Rc<Thread>, idle: Idle) -> Option<Conn> {
+        Conn::resumed(thread, idle, |fd| {
+            let token = thread.reactor.insert(fd);
+            thread.reactor.drained(token);
+            Some(token)
+        })
+    }
+
+    /// A connection that was idle, in the slot that `place` puts its socket into.
+    fn resumed(
+        thread: &Rc<Thread>,
+        idle: Idle,
+        place: impl FnOnce(OwnedFd) -> Option<Token>,
+    ) -> Option<Conn> {
+        let token = place(idle.fd)?;
+        Some(Conn {
             thread: thread.clone(),
             token,
             wire: RefCell::new(Wire::with(token, idle.tls)),
@@ -154,26 +174,6 @@ impl Conn {
         })
     }
 
-    /// A connection that was idle in another thread.
-    pub fn adopt(thread: &Rc<Thread>, idle: Idle) -> Conn {
-        let token = thread.reactor.insert(idle.fd);
-        // It has just been looked at.
-        thread.reactor.drained(token);
-        Conn {
-            thread: thread.clone(),
-            token,
-            wire: RefCell::new(Wire::with(token, idle.tls)),
-            made_for: idle.made_for,
-            kept: false,
-            written: Cell::new(false),
-            prompt: Cell::new(idle.prompt),
-            link: RefCell::new(idle.link),
-            requests: idle.requests,
-            opened: idle.opened,
-            reused: true,
-        }
-    }
-
     /// Opens a connection.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ impl Conn {
         thread: &Rc<Thread>,
         addr: &PeerAddr,
         bind: Option<std::net::SocketAddr>,
-        prepare: impl FnOnce(&std::os::fd::OwnedFd),
+        prepare: impl FnOnce(&OwnedFd),
         deadline: Instant,
         watch: &mut Watch,
     ) -> Result<Conn, Failure> {
@@ -333,7 +333,7 @@ impl Conn {
     ///
     /// # Errors
     /// Those of `f`.
-    pub fn with_fd<R>(&self, f: impl FnOnce(&std::os::fd::OwnedFd) -> Result<R, Errno>) -> Result<R, Errno> {
+    pub fn with_fd<R>(&self, f: impl FnOnce(&OwnedFd) -> Result<R, Errno>) -> Result<R, Errno> {
         self.thread.reactor.with_fd(self.token, f).unwrap_or(Err(Errno::BADF))
     }
 

@@ -213,5 +213,5 @@ fn take_idle(
     if let Some(c) = idle.and_then(|idle| Conn::reuse(thread, idle)) {
         return Some(c);
     }
-    group.idle.steal(thread.number, thread.reactor.now(), fits).map(|idle| Conn::adopt(thread, idle))
+    group.idle.steal(thread.number, thread.reactor.now(), fits).and_then(|idle| Conn::adopt(thread, idle))
 }
