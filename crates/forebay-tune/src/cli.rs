@@ -364,7 +364,9 @@ fn active(
             let edits = view.edits(k, &text);
             let same = |t: &str| scene::scaled(t) == scene::scaled(&text);
             // On the server's share of the CPUs it may come to what is there already.
-            if view.all(k.name).any(|n| same(&format!("{} {};", k.name, view.args(n).join(" ")))) {
+            let mut there =
+                view.all(k.name).map(|n| same(&format!("{} {};", k.name, view.args(n).join(" ")))).peekable();
+            if there.peek().is_some() && there.all(|same| same) {
                 continue;
             }
             let known = levels.iter().any(|(t, e)| same(t) || (!edits.is_empty() && *e == edits));

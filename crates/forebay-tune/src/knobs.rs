@@ -49,7 +49,7 @@ impl Need {
     pub fn text(self) -> &'static str {
         match self {
             Need::Nothing => "any load",
-            Need::Cpus => "more than one CPU",
+            Need::Cpus => "more than one CPU for the server",
             Need::Files => "files",
             Need::LargeFiles => "files beyond 256 kB",
             Need::Gzip => "compressed answers",
