@@ -6,10 +6,16 @@
 
 use crate::stats::normal_cdf;
 
-/// Spread of the effects of one level, in logarithms.
+/// Usual spread of the effects of one level, in logarithms.
 const MAIN: f64 = 0.05;
-/// Spread of what two levels do together.
+/// Usual spread of what two levels do together.
 const PAIR: f64 = 0.015;
+/// Variance of the level of the machine itself, which is not known either.
+const LEVEL: f64 = 0.01;
+/// No machine is quieter.
+const LEAST_NOISE: f64 = 0.002;
+/// Share of the runs that something else disturbs.
+const WILD: f64 = 0.05;
 /// Runs after which drift has forgotten itself.
 const MEMORY: f64 = 30.0;
 
@@ -32,76 +38,135 @@ pub struct Model {
     factor: Vec<f64>,
     /// Inverse covariance times centred scores.
     weights: Vec<f64>,
+    /// What was taken for granted.
+    pub scale: Scale,
+}
+
+/// What a fit takes for granted of the machine and the knobs.
+#[derive(Clone, Debug)]
+pub struct Scale {
     /// Noise of a run.
     pub noise: f64,
     /// Spread of the drift.
     pub drift: f64,
+    /// How many times larger than usual the effects of each knob are.
+    pub sizes: Vec<f64>,
 }
 
-/// Covariance of two settings.
-fn settings(a: &[u8], b: &[u8]) -> f64 {
-    let same = a.iter().zip(b).filter(|(x, y)| x == y && **x != 0).count() as f64;
-    MAIN * MAIN * same + PAIR * PAIR * same * (same - 1.0) / 2.0
+impl Scale {
+    /// Covariance of two settings.
+    fn settings(&self, a: &[u8], b: &[u8]) -> f64 {
+        let (mut sum, mut squares) = (0.0, 0.0);
+        for ((x, y), size) in a.iter().zip(b).zip(&self.sizes) {
+            if x == y && *x != 0 {
+                sum += size;
+                squares += size * size;
+            }
+        }
+        MAIN * MAIN * squares + PAIR * PAIR * (sum * sum - squares) / 2.0
+    }
+
+    /// Variance of the level of the machine itself, which is not known either.
+    fn level(&self) -> f64 {
+        LEVEL * self.sizes.iter().fold(1.0, |m: f64, s| m.max(s * s))
+    }
 }
 
 impl Model {
-    /// Fits to runs; `noise` is what is known of it beforehand.
+    /// Fits to runs; `noise` is a first guess, since the runs that it is from may have been disturbed.
+    ///
+    /// Noise, drift and the size of effects are those under which the runs are most likely, runs that fit nothing else
+    /// set aside; found by changing one of the three at a time.
     pub fn fit(samples: &[Sample], noise: f64) -> Model {
-        let mut best: Option<(f64, Model)> = None;
-        for n in [0.7, 1.0, 1.4] {
-            for d in [0.1, 0.5, 1.0] {
-                let extra = vec![1.0; samples.len()];
-                if let Some((likelihood, m)) = Model::with(samples, noise * n, noise * d, &extra)
-                    && best.as_ref().is_none_or(|(l, _)| likelihood > *l)
-                {
-                    best = Some((likelihood, m));
-                }
+        let knobs = samples.first().map_or(0, |s| s.point.len());
+        let noise = noise.max(LEAST_NOISE);
+        let mut best = (f64::NEG_INFINITY, Model::empty(noise, knobs));
+        let consider = |best: &mut (f64, Model), scale: Scale| {
+            if scale.noise >= LEAST_NOISE
+                && let Some(fit) = Model::robust(samples, scale)
+                && fit.0 > best.0
+            {
+                *best = fit;
+            }
+        };
+        let guess = best.1.scale.clone();
+        consider(&mut best, guess);
+        for round in 0..2 {
+            let at = best.1.scale.clone();
+            for size in [5.0, 25.0] {
+                consider(&mut best, Scale { sizes: vec![size; knobs], ..at.clone() });
+            }
+            // One knob with a large effect says nothing of the others.
+            let at = best.1.scale.clone();
+            let sizes = (0..knobs).map(|k| if best.1.large(k) { at.sizes[k] } else { 1.0 }).collect();
+            consider(&mut best, Scale { sizes, ..at });
+            let at = best.1.scale.clone();
+            let wide: &[f64] =
+                if round == 0 { &[0.1, 0.2, 0.4, 0.7, 1.4, 2.5] } else { &[0.4, 0.6, 0.8, 1.25] };
+            for times in wide {
+                consider(&mut best, Scale { noise: at.noise * times, drift: at.drift * times, ..at.clone() });
+            }
+            let at = best.1.scale.clone();
+            for ratio in [0.1, 0.5, 1.0] {
+                consider(&mut best, Scale { drift: at.noise * ratio, ..at.clone() });
             }
         }
-        let Some((_, m)) = best else {
-            return Model {
-                samples: Vec::new(),
-                mean: 0.0,
-                factor: Vec::new(),
-                weights: Vec::new(),
-                noise,
-                drift: 0.0,
-            };
-        };
-        m.robust()
+        best.1
     }
 
-    /// Fits to more runs with what an earlier fit has learned of noise and drift.
+    /// What is known before the first run.
+    fn empty(noise: f64, knobs: usize) -> Model {
+        let scale = Scale { noise, drift: 0.5 * noise, sizes: vec![1.0; knobs] };
+        Model { samples: Vec::new(), mean: 0.0, factor: Vec::new(), weights: Vec::new(), scale }
+    }
+
+    /// Whether some level of a knob does more than is usual.
+    fn large(&self, knob: usize) -> bool {
+        let zero = vec![0; self.scale.sizes.len()];
+        let most = self.samples.iter().map(|s| s.point[knob]).max().unwrap_or(0);
+        (1..=most).any(|level| {
+            let mut p = zero.clone();
+            p[knob] = level;
+            self.gain(&zero, &p).0.abs() > 3.0 * MAIN
+        })
+    }
+
+    /// Fits to more runs with what an earlier fit has learned of noise, drift and the size of effects.
     pub fn update(&self, samples: &[Sample]) -> Model {
+        match Model::robust(samples, self.scale.clone()) {
+            Some((_, m)) => m,
+            None => Model::fit(samples, self.scale.noise),
+        }
+    }
+
+    /// A fit with more noise for runs that fit nothing else, by their leave-one-out residuals, and its log likelihood.
+    fn robust(samples: &[Sample], scale: Scale) -> Option<(f64, Model)> {
         let extra = vec![1.0; samples.len()];
-        match Model::with(samples, self.noise, self.drift, &extra) {
-            Some((_, m)) => m.robust(),
-            None => Model::fit(samples, self.noise),
-        }
-    }
-
-    /// The same with more noise for runs that fit nothing else, by their leave-one-out residuals.
-    fn robust(self) -> Model {
+        let first = Model::with(samples, scale.clone(), &extra)?;
         let extra: Vec<f64> =
-            self.residuals().iter().map(|r| if r.abs() > 3.0 { 25.0 } else { 1.0 }).collect();
-        if extra.iter().all(|e| *e == 1.0) {
-            return self;
+            first.1.residuals().iter().map(|r| if r.abs() > 3.0 { (r * r).max(25.0) } else { 1.0 }).collect();
+        let wild = extra.iter().filter(|e| **e != 1.0).count();
+        if wild == 0 {
+            return Some(first);
         }
-        Model::with(&self.samples, self.noise, self.drift, &extra).map_or(self, |(_, robust)| robust)
+        let (likelihood, m) = Model::with(samples, scale, &extra).unwrap_or(first);
+        // A low noise and many exceptions explain anything; exceptions are rare.
+        let rare = ((1.0 - WILD) / WILD).ln();
+        Some((likelihood - rare * wild as f64, m))
     }
 
-    fn with(samples: &[Sample], noise: f64, drift: f64, extra: &[f64]) -> Option<(f64, Model)> {
+    fn with(samples: &[Sample], scale: Scale, extra: &[f64]) -> Option<(f64, Model)> {
         let n = samples.len();
         let mean = crate::stats::median(&mut samples.iter().map(|s| s.score).collect::<Vec<_>>());
         let mut factor = vec![0.0; n * n];
+        let (level, drift, noise) = (scale.level(), scale.drift.powi(2), scale.noise.powi(2));
         for i in 0..n {
             for j in 0..=i {
                 let (a, b) = (&samples[i], &samples[j]);
                 let time = (a.time - b.time).abs();
-                // The level of the machine itself is not known either.
-                let mut k = 0.01 + settings(&a.point, &b.point) + drift * drift * (-time / MEMORY).exp();
+                let mut k = level + scale.settings(&a.point, &b.point) + drift * (-time / MEMORY).exp();
                 if i == j {
-                    k += noise * noise * extra[i];
+                    k += noise * extra[i];
                 }
                 for c in 0..j {
                     k -= factor[i * n + c] * factor[j * n + c];
@@ -116,7 +181,7 @@ impl Model {
                 };
             }
         }
-        let mut m = Model { samples: samples.to_vec(), mean, factor, weights: Vec::new(), noise, drift };
+        let mut m = Model { samples: samples.to_vec(), mean, factor, weights: Vec::new(), scale };
         let centred: Vec<f64> = samples.iter().map(|s| s.score - mean).collect();
         let half = m.forward(&centred);
         let log_det: f64 = (0..n).map(|i| m.factor[i * n + i].ln()).sum();
@@ -169,12 +234,13 @@ impl Model {
                 .samples
                 .iter()
                 .zip(&self.weights)
-                .map(|(s, w)| (0.01 + settings(&s.point, point)) * w)
+                .map(|(s, w)| (self.scale.level() + self.scale.settings(&s.point, point)) * w)
                 .sum::<f64>()
     }
 
     /// Expected gain of `b` over `a` and its standard deviation.
     pub fn gain(&self, a: &[u8], b: &[u8]) -> (f64, f64) {
+        let settings = |a, b| self.scale.settings(a, b);
         let differ: Vec<f64> =
             self.samples.iter().map(|s| settings(&s.point, b) - settings(&s.point, a)).collect();
         let mid: f64 = differ.iter().zip(&self.weights).map(|(d, w)| d * w).sum();

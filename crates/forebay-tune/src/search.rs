@@ -427,6 +427,8 @@ pub fn tune(knobs: &[Knob], rig: &mut dyn Rig, settings: &Settings, tell: &mut d
         (s.tell)(Event::Phase("confirm", n.saturating_sub(s.spent)));
         starts = s.confirm(&best, n);
     }
+    // All runs together say more of the noise than the first ones.
+    let noise = Model::fit(&s.samples, noise).scale.noise;
     let gain = if moved { stats::interval(&starts, 2000, &mut s.random) } else { Interval::default() };
     let pairs: usize = starts.iter().map(Vec::len).sum();
     let seen = if pairs > 0 { pairs } else { confirming / 2 };
