@@ -179,7 +179,20 @@ fn bind_inet(addr: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
     if let Some(length) = options.fastopen {
         sockets::set_fastopen(&socket, length)?;
     }
+    if addr.ip().is_loopback() {
+        spare_pacing(&socket);
+    }
     Ok(socket)
+}
+
+/// Clients of a loopback address are programs on this machine. BBR would pace what is sent to them, at the price of a
+/// timer interrupt for every few segments, and probe a path that has neither a bottleneck nor loss; connections take
+/// this from the listener. Where it cannot be set, they are served as the system would.
+fn spare_pacing(socket: &Socket) {
+    use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
+    if tcp_congestion(socket).is_ok_and(|name| name.starts_with("bbr")) {
+        let _ = set_tcp_congestion(socket, "reno");
+    }
 }
 
 fn set_keepalive(socket: &Socket, probes: KeepaliveProbes) -> io::Result<()> {
@@ -380,5 +393,25 @@ mod tests {
         let again = open(&list, &Listeners::default(), 1, false, &quiet()).expect("stale file");
         again.unlink_except(&Listeners::default());
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn loopback_is_not_paced() {
+        use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
+        let at = |ip: &str| SocketAddr::new(ip.parse().expect("address"), 0);
+        let socket = new_socket(at("127.0.0.1"), &SocketOptions::default()).expect("socket");
+        let set = |name: &str| set_tcp_congestion(&socket, name).is_ok();
+        let now = || tcp_congestion(&socket).expect("name");
+        // Both are modules that a kernel may lack.
+        for (name, after) in [("bbr", "reno"), ("cubic", "cubic"), ("reno", "reno")] {
+            if set(name) {
+                spare_pacing(&socket);
+                assert_eq!(now(), after, "{name}");
+            }
+        }
+        let bound = |ip: &str| bind_inet(at(ip), &SocketOptions::default()).expect("bound");
+        assert!(!tcp_congestion(bound("127.0.0.1")).expect("name").starts_with("bbr"));
+        let system = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").expect("Linux");
+        assert_eq!(tcp_congestion(bound("0.0.0.0")).expect("name"), system.trim());
     }
 }
