@@ -111,6 +111,12 @@ impl Wire {
         self.tls.is_none()
     }
 
+    /// Whether files can go from the kernel to the client without passing through user space.
+    #[inline]
+    pub fn has_sendfile(&self) -> bool {
+        self.tls.is_none() && self.stream.is_none()
+    }
+
     /// Whether a handshake is not over.
     #[inline]
     pub fn is_handshaking(&self) -> bool {

@@ -143,6 +143,34 @@ fn files_of_every_size_arrive_whole_and_uploads_too() {
     assert_eq!(String::from_utf8_lossy(&got), "5000000");
 }
 
+/// Files of middle size are kept in memory for TLS when they are asked for again: they stay right.
+#[test]
+fn a_file_that_is_kept_for_tls_is_the_one_on_disk() {
+    let server = Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; http2 on; }"));
+    let url = format!("https://{}/m", server.addr(0));
+    let text = |seed: usize| -> String {
+        (0..600_000).map(|i: usize| char::from(b'a' + (i * seed % 26) as u8)).collect()
+    };
+    let get = |args: &[&str]| {
+        let done = Command::new("curl").args(["-sk", "--max-time", "30"]).args(args).arg(&url).output();
+        let done = done.expect("curl");
+        assert!(done.status.success(), "{args:?}: {:?}\n{}", done.status, server.error_log());
+        done.stdout
+    };
+    for seed in [3, 7] {
+        let text = text(seed);
+        server.site.write("html/m", &text);
+        for _ in 0..3 {
+            for version in ["--http1.1", "--http2"] {
+                assert!(get(&[version]) == text.as_bytes(), "{seed} {version}");
+                let part = get(&[version, "-r", "200000-499999"]);
+                assert!(part == text.as_bytes()[200_000..500_000], "{seed} {version}");
+                assert!(get(&[version, "--limit-rate", "20M"]) == text.as_bytes(), "{seed} {version}");
+            }
+        }
+    }
+}
+
 #[test]
 fn names_choose_certificates_and_refused_names_get_an_alert() {
     let server = Server::start_on(site(

@@ -94,7 +94,12 @@ pub async fn send(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>, ch
     if let Some(source) = req.resp.source.take() {
         return send_source(thread, req, head, source, chunked, rate).await;
     }
-    if req.resp.filters.is_empty() && rate.is_none() && !chunked && all_in_memory(&req.resp.body) {
+    let untouched = req.resp.filters.is_empty() && rate.is_none() && !chunked;
+    let sendfile = req.conn.wire.has_sendfile();
+    if untouched && !sendfile {
+        bring_to_memory(thread, &req.resp.body);
+    }
+    if untouched && all_in_memory(&req.resp.body, sendfile) {
         // Copying a small body costs less than describing two pieces to the kernel.
         if req.resp.body_len() <= COPY && req.conn.wire.as_stream().is_none() {
             for p in &req.resp.body {
@@ -113,8 +118,21 @@ pub async fn send(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>, ch
     ok
 }
 
-fn all_in_memory(parts: &[Part]) -> bool {
-    parts.len() <= 6 && parts.iter().all(|p| !matches!(p, Part::File { file, .. } if file.content.is_none()))
+/// Files whose bytes have to pass through user space anyway are read once, not each time.
+fn bring_to_memory(thread: &Thread, parts: &[Part]) {
+    for p in parts {
+        if let Part::File { file, .. } = p
+            && file.bytes().is_none()
+        {
+            thread.files.borrow_mut().read_again(file);
+        }
+    }
+}
+
+/// Whether all is in memory that should be sent from there: sendfile, where there is one, is better for larger files.
+fn all_in_memory(parts: &[Part], sendfile: bool) -> bool {
+    let elsewhere = |file: &OpenFile| if sendfile { file.content.is_none() } else { file.bytes().is_none() };
+    parts.len() <= 6 && parts.iter().all(|p| !matches!(p, Part::File { file, .. } if elsewhere(file)))
 }
 
 /// The bytes of a part that is in memory.
@@ -124,7 +142,7 @@ fn memory<'p>(text: &'p [u8], p: &'p Part) -> &'p [u8] {
         Part::Static(b) => b,
         Part::Bytes(b) => b,
         Part::File { file, start, end } => {
-            file.content.as_ref().and_then(|c| c.get(*start as usize..*end as usize)).unwrap_or_default()
+            file.bytes().and_then(|c| c.get(*start as usize..*end as usize)).unwrap_or_default()
         }
     }
 }
@@ -613,7 +631,7 @@ pub(super) async fn load(text: &[u8], part: &Part, at: u64, n: u64, out: &mut Ve
         out.extend_from_slice(memory(text, part).get(at as usize..(at + n) as usize).unwrap_or_default());
         return true;
     };
-    if file.content.is_some() {
+    if file.bytes().is_some() {
         out.extend_from_slice(memory(text, part).get(at as usize..(at + n) as usize).unwrap_or_default());
         return true;
     }

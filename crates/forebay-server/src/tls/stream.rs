@@ -15,7 +15,7 @@ use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 use rustls::{ExtractedSecrets, HandshakeKind};
 
 /// Content sent with one call, bytes.
-const BATCH: usize = 4 * MAX_CONTENT;
+const BATCH: usize = 8 * MAX_CONTENT;
 /// Room of the buffer that records are sealed into: a batch in small records has more of them.
 const OUTPUT: usize = BATCH + BATCH / 16;
 /// Bytes received with one call.
