@@ -24,6 +24,7 @@ pub mod modules;
 pub mod password;
 pub mod pattern;
 pub mod phases;
+pub mod pipe;
 pub mod process;
 pub mod reactor;
 pub mod request;

@@ -352,6 +352,12 @@ impl Request {
         }
     }
 
+    /// Whether the listener's connections have send buffers of a size that was set (nginx: listen sndbuf=).
+    pub fn has_fixed_send_buffer(&self) -> bool {
+        let n = self.conf.listeners.get(self.conn.listener as usize).copied().flatten();
+        n.and_then(|n| self.conf.config.listeners.get(n)).is_some_and(|l| l.options.sndbuf.is_some())
+    }
+
     /// The listen address as text (`$server_addr` of unix sockets).
     pub fn listener_text(&self) -> String {
         let n = self.conf.listeners.get(self.conn.listener as usize).copied().flatten();

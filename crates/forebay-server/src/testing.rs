@@ -55,6 +55,7 @@ pub fn request(http: &str, args: &str) -> Request {
         error_lines: RefCell::default(),
         tls: RefCell::default(),
         large: Default::default(),
+        pipe: Default::default(),
         counters: counters.clone(),
         all_counters: Arc::new(vec![counters]),
         pid: 1,

@@ -52,6 +52,8 @@ pub struct Thread {
     pub tls: RefCell<crate::tls::stream::Scratch>,
     /// Buffers for what passes from upstreams to clients.
     pub large: LargeBuffers,
+    /// For what passes from upstreams to clients inside the kernel.
+    pub pipe: RefCell<crate::pipe::Pipe>,
     /// Counters of this thread.
     pub counters: Arc<Counters>,
     /// Counters of all threads, for whoever reads them.

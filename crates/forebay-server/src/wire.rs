@@ -6,6 +6,7 @@
 //! last bytes may be taken but not have left yet; a call with nothing to send then sends what is owed.
 
 use crate::h2::Stream as H2Stream;
+use crate::pipe::Pipe;
 use crate::reactor::{Reactor, Token};
 use crate::request::Conn;
 use crate::thread::Thread;
@@ -268,6 +269,12 @@ impl Wire {
             t.reactor.with_fd(self.token, |fd| rustix::fs::sendfile(fd, file, Some(&mut *offset), count))
         })?;
         Ok(Sent { bytes: sent, full: sent > 0 && sent < count })
+    }
+
+    /// Writes what a pipe holds, where [`Wire::has_sendfile`]; gives how many bytes went. What stays has no room, or the
+    /// connection is broken: the next write tells.
+    pub fn send_pipe(&mut self, t: &Thread, pipe: &mut Pipe) -> usize {
+        t.reactor.with_fd(self.token, |fd| pipe.drain(fd)).unwrap_or(0)
     }
 
     /// Says that nothing more will be sent.

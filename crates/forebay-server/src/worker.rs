@@ -171,6 +171,7 @@ pub fn main(setup: Setup) {
         error_lines: RefCell::default(),
         tls: RefCell::default(),
         large: Default::default(),
+        pipe: Default::default(),
         counters: setup.counters[setup.number].clone(),
         all_counters: setup.counters.clone(),
         pid: std::process::id(),

@@ -187,3 +187,91 @@ fn an_unbuffered_upload_passes_piece_by_piece() {
     client.read_to_string(&mut answer).expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("good"), "{answer}");
 }
+
+/// Long responses pass inside the kernel. They arrive whole, also where the client is slow and where pieces come late; the
+/// connection serves on; and what is short or too long is noticed as ever.
+#[test]
+fn long_responses_are_passed_on_as_they_are() {
+    use crate::harness::origin;
+    const LEN: usize = 3_000_000;
+    fn content() -> Vec<u8> {
+        (0..LEN).map(|i| (i * 7 % 251) as u8).collect()
+    }
+    let peers = std::sync::Mutex::new(Vec::new());
+    let (tell, told) = channel();
+    let up = origin::start(move |mut asked| {
+        let _ = tell.send(asked.peer);
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LEN}\r\n\r\n");
+        let body = content();
+        let target = asked.target().to_owned();
+        asked.write(head.as_bytes());
+        match target.as_str() {
+            "/pieces" => {
+                for piece in body.chunks(70_001) {
+                    asked.write(piece);
+                    std::thread::yield_now();
+                }
+            }
+            "/short" => asked.write(&body[..LEN - 1]),
+            "/more" => asked.write(&[&body[..], b"more"].concat()),
+            _ => asked.write(&body),
+        }
+        peers.lock().expect("no panic").push(asked.peer);
+        target != "/short"
+    });
+    let server = Server::start(&conf(&format!(
+        "upstream u {{ server {up}; keepalive 4; }}\n\
+         log_format l '$request_uri $upstream_response_length $upstream_bytes_received $body_bytes_sent';\n\
+         server {{ listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% sndbuf=32k; access_log logs/a.log l;\n\
+         location / {{ proxy_pass http://u; }} }}"
+    )));
+    let connect = |port: usize| {
+        let client = TcpStream::connect(server.addr(port)).expect("connected");
+        client.set_read_timeout(Some(Duration::from_secs(20))).expect("option");
+        client
+    };
+    let mut clients = [connect(0), connect(1)];
+    // Reads a body of `want` bytes behind a head; the last may not come.
+    let mut get_at = |port: usize, path: &str, slow: bool| -> Vec<u8> {
+        let client = &mut clients[port];
+        client.write_all(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes()).expect("sent");
+        let mut got = Vec::new();
+        let mut buf = vec![0; if slow { 5_000 } else { 1 << 20 }];
+        loop {
+            let n = client.read(&mut buf).expect("read");
+            got.extend_from_slice(&buf[..n]);
+            let head = got.windows(4).position(|w| w == b"\r\n\r\n").map(|i| i + 4);
+            if n == 0 || head.is_some_and(|h| got.len() >= h + LEN) {
+                return got.split_off(head.expect("a head"));
+            }
+        }
+    };
+    assert!(get_at(1, "/", true) == content());
+    let mut get = |path: &str, slow: bool| get_at(0, path, slow);
+    let first = {
+        assert!(get("/", false) == content());
+        let _ = told.recv_timeout(Duration::from_secs(10)).expect("asked");
+        told.recv_timeout(Duration::from_secs(10)).expect("asked")
+    };
+    for (path, slow) in [("/", true), ("/pieces", false), ("/pieces", true), ("/", false)] {
+        assert!(get(path, slow) == content(), "{path} {slow}");
+        assert_eq!(
+            told.recv_timeout(Duration::from_secs(10)).expect("asked"),
+            first,
+            "the connection is kept"
+        );
+    }
+    assert!(get("/more", false) == content());
+    server.wait_for_log("upstream sent more data than specified in \"Content-Length\" header", 1);
+    let _ = told.recv_timeout(Duration::from_secs(10)).expect("asked");
+    assert!(get("/", false) == content(), "nothing of what was too much is in the next answer");
+    assert_ne!(told.recv_timeout(Duration::from_secs(10)).expect("asked"), first);
+    assert!(get("/short", false) == content()[..LEN - 1]);
+    server.wait_for_log("upstream prematurely closed connection while reading upstream", 1);
+    let line = format!("/ {LEN} ");
+    wait_for("the log", || server.site.read("logs/a.log").lines().next().map(str::to_owned))
+        .strip_prefix(&line)
+        .and_then(|rest| rest.strip_suffix(&format!(" {LEN}")).and_then(|n| n.parse::<usize>().ok()))
+        .filter(|received| (LEN..LEN + 200).contains(received))
+        .unwrap_or_else(|| panic!("{}", server.site.read("logs/a.log")));
+}

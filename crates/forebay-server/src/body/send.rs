@@ -334,6 +334,9 @@ async fn send_source(
     let mut pace = Pace::new(rate);
     // Nothing is done with the bytes: they are read to where they are sent from.
     let direct = req.resp.filters.is_empty() && !chunked && rate.is_none();
+    // A small fixed buffer may hold just one segment, for whose acknowledgement the client's kernel takes 40 ms.
+    let passes = direct && req.conn.wire.has_sendfile() && !req.has_fixed_send_buffer();
+    let mut turn = req.sent;
     let mut pending = thread.large.take();
     pending.extend_from_slice(head);
     let mut piece = req.take_buf();
@@ -344,10 +347,19 @@ async fn send_source(
     }
     let mut ok;
     let mut state = if into.len() == before { Pulled::Blocked } else { Pulled::Data };
+    // What came with the head leaves together with what is passed on behind it.
+    let mut hold = passes && source.can_pass();
     loop {
+        let mut passed = None;
         if state == Pulled::Blocked {
+            if passes && source.can_pass() {
+                passed = pass(thread, req, &mut pending, &mut source);
+            }
             let into = if direct { &mut pending } else { &mut piece };
-            state = source.pull(req, into);
+            state = match passed {
+                Some(state) => state,
+                None => source.pull(req, into),
+            };
             if source.unsettled() {
                 source.settle(req).await;
             }
@@ -379,7 +391,10 @@ async fn send_source(
             _ => Follows::More,
         };
         ok = if direct {
-            last || pending.len() < GATHERED || flush(thread, req, &mut pending, &mut source).await
+            // What a client did not take inside the kernel waits here until it does.
+            let enough = if passed.is_some() { 1 } else { GATHERED };
+            let wait = std::mem::take(&mut hold) || pending.len() < enough;
+            last || wait || flush(thread, req, &mut pending, &mut source).await
         } else {
             send_piece(thread, req, &piece, follows, chunked, &mut pace, &mut pending, &mut source).await
         };
@@ -397,6 +412,11 @@ async fn send_source(
             break;
         }
         state = Pulled::Blocked;
+        if req.sent - turn >= PIECE {
+            // Others of the thread have their turn, too, however fast the upstream is.
+            thread.reactor.yield_now().await;
+            turn = req.sent;
+        }
     }
     if ok {
         if chunked {
@@ -410,6 +430,33 @@ async fn send_source(
     req.give_buf(piece);
     thread.large.give(pending);
     ok
+}
+
+/// Passes on what has come inside the kernel, behind what is pending; what the client does not take is pending afterwards.
+/// `None`: it has to be read.
+fn pass(thread: &Thread, req: &mut Request, pending: &mut Vec<u8>, source: &mut Body) -> Option<Pulled> {
+    let mut pipe = thread.pipe.borrow_mut();
+    let pulled = source.pass(req, &mut pipe)?;
+    if !matches!(pulled, Pulled::Data | Pulled::End) {
+        return Some(pulled);
+    }
+    if !pending.is_empty()
+        && let Ok(sent) = req.conn.wire.send(thread, pending, Then::More)
+    {
+        req.sent += sent.bytes as u64;
+        pending.drain(..sent.bytes);
+    }
+    if pending.is_empty() {
+        req.sent += req.conn.wire.send_pipe(thread, &mut pipe) as u64;
+    }
+    match pipe.take(pending) {
+        Ok(()) => Some(pulled),
+        Err(e) => {
+            let text = format!("read() of a pipe failed {}", crate::modules::static_file::errno_text(e));
+            req.log(Level::Alert, &text);
+            Some(Pulled::Failed)
+        }
+    }
 }
 
 /// Bytes that are sent without waiting for more of a source.

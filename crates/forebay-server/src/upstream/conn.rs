@@ -3,6 +3,7 @@
 
 use super::idle::Idle;
 use super::{Group, PeerAddr};
+use crate::pipe::Pipe;
 use crate::reactor::Token;
 use crate::thread::{Thread, ThreadConfig};
 use crate::wire::{self, Sent, Then, Wire};
@@ -278,6 +279,27 @@ impl Conn {
     pub fn read(&self, buf: &mut Vec<u8>, room: usize) -> Result<usize, Errno> {
         buf.reserve(room);
         self.wire.borrow_mut().read(&self.thread, buf)
+    }
+
+    /// Fills a pipe with what has come, at most `want` bytes; 0 is the end.
+    ///
+    /// # Errors
+    /// As [`Pipe::fill`]; others end the connection.
+    pub fn fill(&self, pipe: &mut Pipe, want: usize) -> Result<usize, Errno> {
+        let got = self.with_fd(|fd| pipe.fill(fd, want));
+        if got == Err(Errno::AGAIN) {
+            self.thread.reactor.drained(self.token);
+        }
+        got
+    }
+
+    /// Asks the kernel whether nothing more has come.
+    pub fn is_silent(&self) -> bool {
+        let silent = wire::peek(&self.thread.reactor, self.token) == Err(Errno::AGAIN);
+        if silent {
+            self.thread.reactor.drained(self.token);
+        }
+        silent
     }
 
     /// Whether something has come that was not read, as far as the kernel knows.

@@ -8,6 +8,7 @@ use super::protocol::Protocol;
 use super::spool::{Keep, Limits, Next, Spool};
 use crate::cache::local::{Content, Entry};
 use crate::modules::static_file::errno_text;
+use crate::pipe::Pipe;
 use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
@@ -86,6 +87,10 @@ const NUDGE: Duration = Duration::from_millis(2);
 /// Room for one read, bytes. What was read is sent in one piece, which must not fill a segment on the loopback device
 /// (64 KiB): with a small `sndbuf` the client's kernel would then wait 40 ms with each acknowledgement.
 const READ: usize = 48 * 1024;
+
+/// A rest of this many bytes is passed on inside the kernel where it can be: the copies saved outweigh looking whether more
+/// has come than was announced.
+const LONG: u64 = 32 * 1024;
 
 const TOO_MUCH: &str =
     "upstream sent more data than specified in \"Content-Length\" header while reading upstream";
@@ -630,6 +635,39 @@ impl Body {
         self.reusable = false;
         self.finish(req);
         Pulled::Failed
+    }
+
+    /// Whether what comes may go to the client inside the kernel: enough of it, and nothing is done with it.
+    pub fn can_pass(&self) -> bool {
+        self.left >= LONG
+            && self.spool.is_none()
+            && self.coding == Coding::Http1
+            && self.rate == 0
+            && self.lease.as_ref().and_then(|l| l.conn.as_ref()).is_some_and(|c| c.wire().has_sendfile())
+    }
+
+    /// Fills a pipe with what has come. `None`: that cannot be done now, [`Body::pull`] can.
+    pub fn pass(&mut self, req: &mut Request, pipe: &mut Pipe) -> Option<Pulled> {
+        let want = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let got = match self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
+            Some(c) if c.readable() => c.fill(pipe, want),
+            Some(_) => Err(Errno::AGAIN),
+            None => Err(Errno::BADF),
+        };
+        if let Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INVAL) = got {
+            return None;
+        }
+        let n = got.unwrap_or(0);
+        Some(self.took(req, got, |body, req| {
+            body.left -= n as u64;
+            if body.left == 0
+                && !body.lease.as_ref().and_then(|l| l.conn.as_ref()).is_some_and(|c| c.is_silent())
+            {
+                body.reusable = false;
+                req.log(Level::Warn, TOO_MUCH);
+            }
+            body.counted(req, n, body.left == 0)
+        }))
     }
 
     /// Waits until there may be more. `false`: too long, or the client is gone.

@@ -1,0 +1,125 @@
+//! What passes from one socket to another inside the kernel (splice): bytes of an upstream's response that nobody has to look
+//! at. Hot path.
+
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Room that is asked for, bytes; the kernel may give less.
+const ROOM: usize = 256 * 1024;
+
+const FLAGS: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
+
+/// The pipe of a thread. Between two uses it is empty.
+#[derive(Debug, Default)]
+pub struct Pipe {
+    ends: Option<(OwnedFd, OwnedFd)>,
+    /// Bytes in it.
+    held: usize,
+}
+
+impl Pipe {
+    /// Fills it from a socket with at most `want` bytes; 0 is the end of what the socket gives.
+    ///
+    /// # Errors
+    /// `AGAIN` when there is nothing; `MFILE`, `NFILE`, `NOMEM`, `INVAL` when it has to be done otherwise.
+    pub fn fill(&mut self, from: impl AsFd, want: usize) -> Result<usize, Errno> {
+        if self.held > 0 {
+            // Of a request that was given up.
+            *self = Pipe::default();
+        }
+        if self.ends.is_none() {
+            let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+            // Users without privilege have a budget; the usual 64 KiB will do as well.
+            let _ = fcntl_setpipe_size(&write, ROOM);
+            self.ends = Some((read, write));
+        }
+        let (_, write) = self.ends.as_ref().ok_or(Errno::BADF)?;
+        self.held = rustix::pipe::splice(from, None, write, None, want, FLAGS)?;
+        Ok(self.held)
+    }
+
+    /// Empties it into a socket as far as that has room; gives how many bytes went.
+    pub fn drain(&mut self, to: impl AsFd) -> usize {
+        let before = self.held;
+        while self.held > 0
+            && let Some((read, _)) = &self.ends
+            && let Ok(n) = rustix::pipe::splice(read, None, to.as_fd(), None, self.held, FLAGS)
+            && n > 0
+        {
+            self.held = self.held.saturating_sub(n);
+        }
+        before - self.held
+    }
+
+    /// Empties it into memory.
+    ///
+    /// # Errors
+    /// Those of read(2); what was in it is lost then.
+    pub fn take(&mut self, out: &mut Vec<u8>) -> Result<(), Errno> {
+        out.reserve(self.held);
+        while self.held > 0 {
+            let (read, _) = self.ends.as_ref().ok_or(Errno::BADF)?;
+            match rustix::io::read(read, rustix::buffer::spare_capacity(out)) {
+                Ok(n) if n > 0 => self.held = self.held.saturating_sub(n),
+                Err(Errno::INTR) => {}
+                Ok(_) | Err(_) => {
+                    *self = Pipe::default();
+                    return Err(Errno::IO);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn what_the_other_side_does_not_take_is_taken_back() {
+        let mut pipe = Pipe::default();
+        let (mut up, from) = UnixStream::pair().expect("pair");
+        let (to, mut down) = UnixStream::pair().expect("pair");
+        from.set_nonblocking(true).expect("option");
+        to.set_nonblocking(true).expect("option");
+        assert_eq!(pipe.fill(&from, 100), Err(Errno::AGAIN));
+        let sent: Vec<u8> = (0..2_000_000u32).map(|i| (i % 251) as u8).collect();
+        let copy = sent.clone();
+        let writer = std::thread::spawn(move || up.write_all(&copy).is_ok());
+        // Nobody reads: some of it stays, and is not lost.
+        let mut behind = Vec::new();
+        let mut passed = 0;
+        while behind.is_empty() {
+            match pipe.fill(&from, 100_000) {
+                Ok(n) => {
+                    assert!(n > 0);
+                    let went = pipe.drain(&to);
+                    pipe.take(&mut behind).expect("taken back");
+                    assert_eq!(went + behind.len(), n);
+                    passed += went;
+                }
+                Err(e) => assert_eq!(e, Errno::AGAIN),
+            }
+        }
+        let mut seen = vec![0; passed];
+        down.read_exact(&mut seen).expect("read");
+        seen.extend_from_slice(&behind);
+        assert!(seen == sent[..seen.len()]);
+        // One that is given up leaves nothing to the next.
+        while pipe.fill(&from, 1000).is_err() {}
+        drop(from);
+        assert!(!writer.join().expect("joined"), "the rest has no reader");
+        let (mut up, from) = UnixStream::pair().expect("pair");
+        up.write_all(b"new").expect("written");
+        assert_eq!(pipe.fill(&from, 1000), Ok(3));
+        let mut out = Vec::new();
+        pipe.take(&mut out).expect("taken");
+        assert_eq!(out, b"new");
+        drop(up);
+        assert_eq!(pipe.fill(&from, 1000), Ok(0));
+    }
+}
