@@ -648,7 +648,9 @@ impl Body {
 
     /// Fills a pipe with what has come. `None`: that cannot be done now, [`Body::pull`] can.
     pub fn pass(&mut self, req: &mut Request, pipe: &mut Pipe) -> Option<Pulled> {
-        let want = usize::try_from(self.left).unwrap_or(usize::MAX);
+        // What the client does not take is taken back to memory.
+        let memory = self.ahead.as_ref().map_or(0, |a| a.memory).max(READ);
+        let want = usize::try_from(self.left).unwrap_or(usize::MAX).min(memory);
         let got = match self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
             Some(c) if c.readable() => c.fill(pipe, want),
             Some(_) => Err(Errno::AGAIN),
