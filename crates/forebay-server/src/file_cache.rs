@@ -14,6 +14,8 @@ use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Files up to this many bytes are kept in memory: one write then sends head and body. Measured: above it
@@ -24,8 +26,14 @@ pub const SMALL: u64 = 128 * 1024;
 /// in user space (TLS, HTTP/2): measured for 1 MB over TLS, the copy from the page cache is an eighth of all work.
 pub const MEDIUM: u64 = 2 * 1024 * 1024;
 
-/// Memory for contents, bytes a thread.
+/// Memory for contents of such files, bytes a thread, those included that left the cache and are still being sent.
+const MEDIUM_BUDGET: u64 = 32 * 1024 * 1024;
+
+/// Memory for other contents, bytes a thread.
 const CONTENT_BUDGET: u64 = 64 * 1024 * 1024;
+
+/// How long an entry is kept unused where `open_file_cache` does not say.
+const IDLE: Duration = Duration::from_secs(60);
 
 /// Entries kept where `open_file_cache` does not say how many.
 const DEFAULT_ENTRIES: usize = 1024;
@@ -72,7 +80,7 @@ pub struct OpenFile {
     /// Contents, if small.
     pub content: Option<Bytes>,
     /// Contents of a larger file, for those that cannot use sendfile.
-    whole: OnceCell<Bytes>,
+    whole: OnceCell<Whole>,
     /// It was read piece by piece before.
     again: Cell<bool>,
     /// `ETag`, with quotes.
@@ -97,7 +105,21 @@ impl OpenFile {
     /// Its contents, as far as they are in memory.
     #[inline]
     pub fn bytes(&self) -> Option<&Bytes> {
-        self.content.as_ref().or_else(|| self.whole.get())
+        self.content.as_ref().or_else(|| self.whole.get().map(|w| &w.bytes))
+    }
+}
+
+/// Contents of a file of middle size.
+#[derive(Debug)]
+struct Whole {
+    bytes: Bytes,
+    /// Bytes of all that a thread has.
+    live: Arc<AtomicU64>,
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        self.live.fetch_sub(self.bytes.len() as u64, Ordering::Relaxed);
     }
 }
 
@@ -149,6 +171,8 @@ pub struct FileCache {
     newest: usize,
     oldest: usize,
     content_bytes: u64,
+    /// Bytes of contents of files of middle size. Requests may hold them longer than the cache does.
+    medium_bytes: Arc<AtomicU64>,
 }
 
 impl Default for FileCache {
@@ -160,6 +184,7 @@ impl Default for FileCache {
             newest: NIL,
             oldest: NIL,
             content_bytes: 0,
+            medium_bytes: Arc::default(),
         }
     }
 }
@@ -216,7 +241,7 @@ impl FileCache {
             self.remove(i);
         }
         let max = policy.cache.map_or(DEFAULT_ENTRIES, |(max, _)| max as usize).max(1);
-        let inactive = policy.cache.map_or(Duration::from_secs(60), |(_, t)| t);
+        let inactive = policy.cache.map_or(IDLE, |(_, t)| t);
         while self.oldest != NIL {
             let e = &self.entries[self.oldest];
             let full = self.index.len() >= max || self.content_bytes > CONTENT_BUDGET;
@@ -253,7 +278,7 @@ impl FileCache {
         self.link(i);
     }
 
-    /// A file that was found here has got a compressed form or contents of `n` bytes.
+    /// A file that was found here has got a compressed form of `n` bytes.
     pub fn grew(&mut self, file: &OpenFile, n: u64) {
         if file.kept.get() {
             self.content_bytes += n;
@@ -263,15 +288,24 @@ impl FileCache {
         }
     }
 
-    /// Reads the contents of a file that is asked for again, if it is of middle size and the kernel has all of it.
-    pub fn read_again(&mut self, file: &OpenFile) {
+    /// Reads the contents of a file that is asked for again, if it is of middle size, there is room, and the kernel has all
+    /// of it.
+    pub fn read_again(&mut self, file: &OpenFile, now: Instant) {
         if file.size > MEDIUM || file.bytes().is_some() || !file.kept.get() || !file.again.replace(true) {
             return;
         }
+        // What nobody has wanted for long makes room; the rest stays.
+        while self.medium_bytes.load(Ordering::Relaxed) + file.size > MEDIUM_BUDGET {
+            match self.entries.get(self.oldest) {
+                Some(e) if now.saturating_duration_since(e.used) >= IDLE => self.remove(self.oldest),
+                _ => return,
+            }
+        }
         if let Some(bytes) = read_resident(&file.fd, file.size as usize)
-            && file.whole.set(bytes).is_ok()
+            && file.identity.still(&file.fd)
         {
-            self.grew(file, file.size);
+            self.medium_bytes.fetch_add(file.size, Ordering::Relaxed);
+            let _ = file.whole.set(Whole { bytes, live: self.medium_bytes.clone() });
         }
     }
 
@@ -321,7 +355,7 @@ impl FileCache {
 
 fn content_len(f: &Found) -> u64 {
     match f {
-        Found::File(f) => f.bytes().map_or(0, |c| c.len() as u64) + f.forms.len(),
+        Found::File(f) => f.content.as_ref().map_or(0, |c| c.len() as u64) + f.forms.len(),
         _ => 0,
     }
 }
@@ -507,24 +541,59 @@ mod tests {
             let path = path.as_os_str().as_encoded_bytes();
             let now = Instant::now();
             let Found::File(file) = open(path).into() else { panic!("{name}") };
-            cache.read_again(&file);
-            cache.read_again(&file);
+            cache.read_again(&file, now);
+            cache.read_again(&file, now);
             assert_eq!(
                 file.bytes().is_some(),
                 len <= SMALL,
                 "{name}: nothing for a file that the cache does not keep"
             );
             cache.put(path, &Found::File(file.clone()), &policy, now);
-            let before = cache.content_bytes;
-            cache.read_again(&file);
+            let before = cache.medium_bytes.load(Ordering::Relaxed);
+            cache.read_again(&file, now);
             assert_eq!(file.bytes().is_some(), len <= SMALL, "{name}: once is not again");
-            cache.read_again(&file);
-            cache.read_again(&file);
+            cache.read_again(&file, now);
+            cache.read_again(&file, now);
             assert_eq!(file.bytes().map(|b| b.as_ref() == bytes), kept.then_some(true), "{name}");
-            assert_eq!(cache.content_bytes - before, if kept && len > SMALL { len } else { 0 }, "{name}");
+            let grown = cache.medium_bytes.load(Ordering::Relaxed) - before;
+            assert_eq!(grown, if kept && len > SMALL { len } else { 0 }, "{name}");
         }
-        // All memory is given back.
+        // A request that still sends holds memory; then all is given back.
+        let path = dir.path().join("limit");
+        let Cached::Hit(held) =
+            cache.get(path.as_os_str().as_encoded_bytes(), &policy, Instant::now(), false)
+        else {
+            panic!("it is there")
+        };
         cache.shed(10);
-        assert_eq!(cache.content_bytes, 0);
+        assert_eq!((cache.content_bytes, cache.medium_bytes.load(Ordering::Relaxed)), (0, MEDIUM));
+        drop(held);
+        assert_eq!(cache.medium_bytes.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn contents_of_middle_size_have_a_budget() {
+        let dir = tempfile::tempdir().expect("dir");
+        let policy = Policy { cache: None, valid: Duration::from_secs(60), min_uses: 1, errors: false };
+        let mut cache = FileCache::default();
+        let begin = Instant::now();
+        let mut ask = |n: u64, now: Instant| {
+            let path = dir.path().join(n.to_string());
+            std::fs::write(&path, vec![b'x'; MEDIUM as usize]).expect("written");
+            let path = path.as_os_str().as_encoded_bytes();
+            let Found::File(file) = open(path).into() else { panic!("{n}") };
+            cache.put(path, &Found::File(file.clone()), &policy, now);
+            cache.read_again(&file, now);
+            cache.read_again(&file, now);
+            assert!(cache.medium_bytes.load(Ordering::Relaxed) <= MEDIUM_BUDGET);
+            (file.bytes().is_some(), file)
+        };
+        let fit = MEDIUM_BUDGET / MEDIUM;
+        let held: Vec<_> = (0..fit).map(|n| ask(n, begin)).collect();
+        assert!(held.iter().all(|h| h.0));
+        assert!(!ask(fit, begin + IDLE / 2).0, "no room, and nothing is old");
+        assert!(!ask(fit + 1, begin + IDLE).0, "what is old is still being sent");
+        drop(held);
+        assert!(ask(fit + 2, begin + IDLE).0);
     }
 }

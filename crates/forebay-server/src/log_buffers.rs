@@ -17,6 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// How long lines of a log without a buffer may wait while one turn follows another.
+pub const GATHER: Duration = Duration::from_millis(1);
+
 /// Lines of a log without a buffer are written when so many bytes have gathered, if the turn is not over before.
 const GATHERED: usize = 16 * 1024;
 
@@ -102,6 +105,8 @@ pub struct LogBuffers {
     buffers: Vec<Option<Buffer>>,
     /// Places of logs without a buffer that have lines.
     gathered: Vec<usize>,
+    /// The turn that the first of them is of.
+    gathered_at: Option<Instant>,
     /// A line that is being made.
     pub(crate) scratch: Vec<u8>,
     /// Earliest time at which a buffer is due.
@@ -138,10 +143,10 @@ impl LogBuffers {
         self.due = None;
     }
 
-    /// Whether [`flush_gathered`] has anything to do.
+    /// Since when [`flush_gathered`] has anything to do; `None`: it has not.
     #[inline]
-    pub fn has_gathered(&self) -> bool {
-        !self.gathered.is_empty()
+    pub fn gathered_at(&self) -> Option<Instant> {
+        if self.gathered.is_empty() { None } else { self.gathered_at }
     }
 
     fn store(&self, log: usize, l: &AccessLog) -> Store {
@@ -215,6 +220,9 @@ fn append_to_another(thread: &Thread, all: &mut LogBuffers, log: usize, l: &Acce
         return;
     }
     if !b.buffered {
+        if all.gathered.is_empty() {
+            all.gathered_at = Some(thread.clock.now());
+        }
         if !all.gathered.contains(&at) {
             all.gathered.push(at);
         }
@@ -282,7 +290,8 @@ fn flush_buffer(thread: &Thread, log: usize, b: &mut Buffer) {
     b.store.clear();
 }
 
-/// Writes what has gathered for logs without a buffer; at the end of each turn, and before a connection is closed.
+/// Writes what has gathered for logs without a buffer; at the end of a turn, if the next does not follow at once, and before
+/// a connection is closed.
 pub fn flush_gathered(thread: &Thread) {
     let mut all = thread.log_buffers.borrow_mut();
     let all = &mut *all;

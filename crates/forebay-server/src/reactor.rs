@@ -124,6 +124,9 @@ impl WakeList {
 /// The event descriptor's place among the tokens.
 const WAKE: Token = Token { index: u32::MAX, age: u32::MAX };
 
+/// Events of one turn after which others are likely to be there at once.
+const BUSY: usize = 4;
+
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 512;
 
@@ -180,8 +183,11 @@ pub trait Handler {
     fn tick(&self, now: Instant);
     /// Called last in each turn of the loop, for work that is no connection's.
     fn turn(&self);
-    /// Called before waiting: nothing else may happen for long.
-    fn before_wait(&self) {}
+    /// Called before waiting: nothing else may happen for long. `busy`: more is likely to happen at once, so that work may be
+    /// left for a later turn. `true`: it was, and the loop will not wait.
+    fn before_wait(&self, _busy: bool) -> bool {
+        false
+    }
     /// When [`Handler::turn`] wants to be called at the latest.
     fn due(&self) -> Option<Instant>;
     /// Whether the loop should end.
@@ -745,6 +751,7 @@ impl<C: 'static> Reactor<C> {
             let now = Instant::now();
             self.now.set(now);
             handler.tick(now);
+            let busy = events.len() >= BUSY;
             for e in events.drain(..) {
                 self.on_event(handler, Token::unpack(e.data.u64()), e.flags);
                 self.start_queued(handler);
@@ -760,8 +767,9 @@ impl<C: 'static> Reactor<C> {
                 return Ok(());
             }
             self.start_queued(handler);
-            handler.before_wait();
-            let timeout = if woken || fired { Some(Duration::ZERO) } else { self.patience(handler.due()) };
+            let left = handler.before_wait(busy);
+            let timeout =
+                if woken || fired || left { Some(Duration::ZERO) } else { self.patience(handler.due()) };
             self.wait(&mut events, timeout)?;
         }
     }

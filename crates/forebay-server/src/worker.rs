@@ -572,11 +572,15 @@ impl Handler for WorkerThread {
         self.resume(now);
     }
 
-    fn before_wait(&self) {
-        if self.thread.log_buffers.borrow().has_gathered() {
-            log_buffers::flush_gathered(&self.thread);
-        }
+    fn before_wait(&self, busy: bool) -> bool {
         self.thread.error_lines.borrow_mut().flush(&self.thread);
+        let gathered = self.thread.log_buffers.borrow().gathered_at();
+        let Some(since) = gathered else { return false };
+        if busy && self.thread.reactor.now().saturating_duration_since(since) < log_buffers::GATHER {
+            return true;
+        }
+        log_buffers::flush_gathered(&self.thread);
+        false
     }
 
     fn due(&self) -> Option<Instant> {

@@ -102,7 +102,7 @@ impl Model {
             consider(&mut best, Scale { sizes, ..at });
             let at = best.1.scale.clone();
             let wide: &[f64] =
-                if round == 0 { &[0.1, 0.2, 0.4, 0.7, 1.4, 2.5] } else { &[0.4, 0.6, 0.8, 1.25] };
+                if round == 0 { &[0.1, 0.2, 0.4, 0.7, 1.4, 2.5, 5.0, 10.0] } else { &[0.4, 0.6, 0.8, 1.25] };
             for times in wide {
                 consider(&mut best, Scale { noise: at.noise * times, drift: at.drift * times, ..at.clone() });
             }

@@ -124,7 +124,7 @@ fn bring_to_memory(thread: &Thread, parts: &[Part]) {
         if let Part::File { file, .. } = p
             && file.bytes().is_none()
         {
-            thread.files.borrow_mut().read_again(file);
+            thread.files.borrow_mut().read_again(file, thread.clock.now());
         }
     }
 }

@@ -61,9 +61,9 @@ fn lines_without_a_buffer_leave_at_the_end_of_the_turn() {
     b.append(&l, "one\n");
     b.append(&l, "two\n");
     assert_eq!((b.text(), b.left()), (String::new(), vec!["one\ntwo\n".to_owned()]));
-    assert!(b.thread.log_buffers.borrow().has_gathered());
+    assert!(b.thread.log_buffers.borrow().gathered_at().is_some());
     flush_gathered(&b.thread);
-    assert!(!b.thread.log_buffers.borrow().has_gathered());
+    assert!(b.thread.log_buffers.borrow().gathered_at().is_none());
     assert_eq!((b.text(), b.left()), ("one\ntwo\n".to_owned(), vec![]));
     // And the next turn.
     b.append(&l, "three\n");

@@ -46,7 +46,7 @@ crate::settings! {
     /// `keepalive_timeout`: how long an idle connection stays, and what `Keep-Alive` says.
     "keepalive_timeout" => keepalive_timeout: KeepaliveTimeout = KeepaliveTimeout { timeout: Duration::from_secs(75), header: None };
     /// `keepalive_requests`.
-    "keepalive_requests" => keepalive_requests: Number = Number(1000);
+    "keepalive_requests" => keepalive_requests: Number = Number(10_000);
     /// `keepalive_time`.
     "keepalive_time" => keepalive_time: Msec = Msec(Duration::from_secs(3600));
     /// `keepalive_disable`.

@@ -61,7 +61,7 @@ impl Fleeting {
     /// Matches.
     pub fn exec(&self, text: &[u8]) -> Option<Matched> {
         let groups: Vec<Option<Vec<u8>>> = match &self.engine {
-            Engine::Plain { re, dollar } => {
+            Engine::Plain { re, dollar, .. } => {
                 let shorter = || without_line_end(text).filter(|_| *dollar).and_then(|t| re.captures(t));
                 let found = re.captures(text).or_else(shorter)?;
                 found.iter().map(|m| m.map(|m| m.as_bytes().to_vec())).collect()

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 pub mod bridge;
 pub mod fleeting;
+mod needs;
 
 /// Steps that a backtracking pattern may take before it counts as not matching.
 const BACKTRACK_LIMIT: usize = 100_000;
@@ -20,6 +21,7 @@ enum Engine {
     Plain {
         re: regex::bytes::Regex,
         dollar: bool,
+        needs: Option<needs::Needs>,
     },
     Fancy(fancy_regex::Regex),
 }
@@ -89,7 +91,8 @@ impl Pattern {
     /// Whether it matches; nothing is captured.
     pub fn is_match(&self, text: &[u8]) -> bool {
         match &self.0.engine {
-            Engine::Plain { re, dollar } => {
+            Engine::Plain { needs, .. } if lacks(needs, text) => false,
+            Engine::Plain { re, dollar, .. } => {
                 re.is_match(text) || *dollar && without_line_end(text).is_some_and(|t| re.is_match(t))
             }
             Engine::Fancy(re) => re.is_match(text).unwrap_or(false),
@@ -101,20 +104,25 @@ impl Pattern {
         if !self.captures(text, &mut req.captures) {
             return false;
         }
-        for (group, var) in &self.0.names {
-            let (a, b) = req.captures.groups.get(*group).copied().unwrap_or((1, 0));
-            let value = if a <= b { req.captures.text.get(a as usize..b as usize) } else { None };
-            // A group that took no part leaves an empty value, as in nginx.
-            let value = value.unwrap_or_default().to_vec();
-            req.store(*var, Some(&value));
+        if self.0.names.is_empty() {
+            return true;
         }
+        let captures = std::mem::take(&mut req.captures);
+        for (group, var) in &self.0.names {
+            let (a, b) = captures.groups.get(*group).copied().unwrap_or((1, 0));
+            let value = if a <= b { captures.text.get(a as usize..b as usize) } else { None };
+            // A group that took no part leaves an empty value, as in nginx.
+            req.store(*var, Some(value.unwrap_or_default()));
+        }
+        req.captures = captures;
         true
     }
 
     /// Matches and fills `captures`; leaves it alone without a match.
     pub fn captures(&self, text: &[u8], captures: &mut crate::request::Captures) -> bool {
         match &self.0.engine {
-            Engine::Plain { re, dollar } => LOCATIONS.with_borrow_mut(|cache| {
+            Engine::Plain { needs, .. } if lacks(needs, text) => false,
+            Engine::Plain { re, dollar, .. } => LOCATIONS.with_borrow_mut(|cache| {
                 let locs = cache.entry(self.0.id).or_insert_with(|| re.capture_locations());
                 let found = re.captures_read(locs, text).is_some()
                     || *dollar && without_line_end(text).is_some_and(|t| re.captures_read(locs, t).is_some());
@@ -143,6 +151,13 @@ impl Pattern {
     }
 }
 
+/// Whether a few bytes tell that a text cannot match.
+#[inline]
+fn lacks(needs: &Option<needs::Needs>, text: &[u8]) -> bool {
+    // A line end at the end may not count.
+    needs.as_ref().is_some_and(|n| text.last() != Some(&b'\n') && !n.met_by(text))
+}
+
 /// A text without the line end at its end, if it has one.
 fn without_line_end(text: &[u8]) -> Option<&[u8]> {
     text.strip_suffix(b"\n")
@@ -157,7 +172,8 @@ fn build(b: &bridge::Bridged, caseless: bool) -> Result<(Engine, Vec<Option<Stri
         let re = regex::bytes::RegexBuilder::new(&b.plain).case_insensitive(caseless).unicode(false).build();
         let re = re.map_err(|e| short(e.to_string()))?;
         let names = re.capture_names().map(|n| n.map(str::to_owned)).collect();
-        return Ok((Engine::Plain { re, dollar: b.dollar }, names));
+        let needs = needs::Needs::of(&b.plain, caseless);
+        return Ok((Engine::Plain { re, dollar: b.dollar, needs }, names));
     }
     let re = fancy_regex::RegexBuilder::new(&b.fancy)
         .case_insensitive(caseless)

@@ -14,8 +14,11 @@ use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 use rustls::{ExtractedSecrets, HandshakeKind};
 
-/// Content sent with one call, bytes.
+/// Content sent with one call, bytes: to a client that takes all of it, at first, and to one that did not. What a client
+/// does not take is owed to it, in memory.
 const BATCH: usize = 8 * MAX_CONTENT;
+const FIRST_BATCH: usize = 4 * MAX_CONTENT;
+const SMALL_BATCH: usize = 2 * MAX_CONTENT;
 /// Room of the buffer that records are sealed into: a batch in small records has more of them.
 const OUTPUT: usize = BATCH + BATCH / 16;
 /// Bytes received with one call.
@@ -137,6 +140,8 @@ pub struct Stream {
     pub early: bool,
     /// Longest content of a record, bytes.
     pub record: usize,
+    /// Content sent with one call, bytes.
+    batch: usize,
 }
 
 impl std::fmt::Debug for Stream {
@@ -161,6 +166,7 @@ impl Stream {
             closing: false,
             early: false,
             record: MAX_CONTENT,
+            batch: FIRST_BATCH,
         }
     }
 
@@ -448,7 +454,7 @@ impl Stream {
         let mut rest = pieces.iter();
         let mut piece: &[u8] = &[];
         let mut taken = 0;
-        let most = BATCH.min(total);
+        let most = self.batch.min(total);
         while taken < most {
             while piece.is_empty() {
                 let Some(p) = rest.next() else { break };
@@ -497,6 +503,7 @@ impl Stream {
             flags |= SendFlags::MORE;
         }
         let sent = transmit(t, token, out.get(..end).unwrap_or_default(), flags)?;
+        self.batch = next_batch(self.batch, taken, sent < end);
         if sent < end {
             self.owed.extend_from_slice(out.get(sent..end).unwrap_or_default());
         }
@@ -528,7 +535,7 @@ impl Stream {
         let (before, record) = (traffic.tx.before(), self.record);
         let full = traffic.tx.sealed_len(record);
         // Content is read to where it is sealed: all records but the last are full.
-        let fits = ((out.len() - first) / full).clamp(1, 8);
+        let fits = ((out.len() - first) / full).min(self.batch / record).clamp(1, 8);
         let want = count.min(fits * record);
         let got = {
             let mut slices: [rustix::io::IoSliceMut<'_>; 8] =
@@ -562,6 +569,7 @@ impl Stream {
         }
         *offset += got as u64;
         let sent = transmit(t, token, out.get(..end).unwrap_or_default(), SendFlags::NOSIGNAL)?;
+        self.batch = next_batch(self.batch, got, sent < end);
         if sent < end {
             self.owed.extend_from_slice(out.get(sent..end).unwrap_or_default());
         }
@@ -596,6 +604,15 @@ impl Stream {
             self.owed = Vec::new();
         }
         Ok(true)
+    }
+}
+
+/// How much to send with the next call.
+fn next_batch(now: usize, taken: usize, full: bool) -> usize {
+    match (full, taken >= now.min(FIRST_BATCH)) {
+        (true, _) => SMALL_BATCH,
+        (false, true) => BATCH,
+        (false, false) => now,
     }
 }
 

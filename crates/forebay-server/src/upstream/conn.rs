@@ -293,13 +293,16 @@ impl Conn {
         got
     }
 
-    /// Asks the kernel whether nothing more has come.
-    pub fn is_silent(&self) -> bool {
-        let silent = wire::peek(&self.thread.reactor, self.token) == Err(Errno::AGAIN);
-        if silent {
+    /// Asks the kernel what has come behind that: `AGAIN` is nothing, 0 the end.
+    ///
+    /// # Errors
+    /// As [`Conn::read`].
+    pub fn peek(&self) -> Result<usize, Errno> {
+        let peeked = wire::peek(&self.thread.reactor, self.token);
+        if peeked == Err(Errno::AGAIN) {
             self.thread.reactor.drained(self.token);
         }
-        silent
+        peeked
     }
 
     /// Whether something has come that was not read, as far as the kernel knows.

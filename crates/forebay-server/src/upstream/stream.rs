@@ -656,17 +656,29 @@ impl Body {
             Some(_) => Err(Errno::AGAIN),
             None => Err(Errno::BADF),
         };
-        if let Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INVAL) = got {
+        // No descriptors, or no such calls here.
+        if let Err(
+            Errno::MFILE
+            | Errno::NFILE
+            | Errno::NOMEM
+            | Errno::INVAL
+            | Errno::PERM
+            | Errno::ACCESS
+            | Errno::NOSYS
+            | Errno::OPNOTSUPP,
+        ) = got
+        {
             return None;
         }
         let n = got.unwrap_or(0);
         Some(self.took(req, got, |body, req| {
             body.left -= n as u64;
-            if body.left == 0
-                && !body.lease.as_ref().and_then(|l| l.conn.as_ref()).is_some_and(|c| c.is_silent())
-            {
-                body.reusable = false;
-                req.log(Level::Warn, TOO_MUCH);
+            if body.left == 0 {
+                let behind = body.lease.as_ref().and_then(|l| l.conn.as_ref()).map(|c| c.peek());
+                body.reusable &= behind == Some(Err(Errno::AGAIN));
+                if let Some(Ok(1..)) = behind {
+                    req.log(Level::Warn, TOO_MUCH);
+                }
             }
             body.counted(req, n, body.left == 0)
         }))

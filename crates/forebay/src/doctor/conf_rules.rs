@@ -196,11 +196,11 @@ rule_table! { Check;
         }
     },
     "keepalive-requests" NoEffect "keepalive_requests as by default"
-    "1000 is the default since 1.19.10 (44)."
+    "1000 is nginx's default since 1.19.10 (44); Forebay's is 10000."
     "Remove it."
     |s, _, found| defaults(s, found, &[("keepalive_requests", &["1000"])]),
     "keepalive-requests-stale" Advice "keepalive_requests raised from a default that is gone"
-    "The default is 1000 since 1.19.10, not 100 (43); beyond it there is little to win."
+    "nginx's default is 1000 since 1.19.10, not 100 (43), and Forebay's 10000; beyond it there is little to win."
     "Remove it unless a measurement shows a gain."
     |s, _, found| for n in s.all("keepalive_requests") {
         if let Some(v) = number(s, n).filter(|v| *v > 1000) {
