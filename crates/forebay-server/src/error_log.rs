@@ -132,8 +132,9 @@ fn emit(thread: &Thread, logs: &[ErrorLog], level: Level, line: &[u8]) {
                 if let Some(n) = conf.config.log_files.iter().position(|p| p == path) {
                     let mut pending = thread.error_lines.borrow_mut();
                     pending.add(n, line);
-                    // What is severe may be the last line; the rest leaves at the end of the turn.
-                    if level <= Level::Alert || pending.is_large() {
+                    // What is severe may be the last line. The rest leaves at the end of the turn where there is much to
+                    // do; else at once, so that it stands there before the client has its answer, as in nginx.
+                    if level <= Level::Alert || pending.is_large() || !thread.reactor.is_busy() {
                         pending.flush(thread);
                     }
                 }

@@ -211,6 +211,8 @@ pub struct Reactor<C> {
     queue: RefCell<VecDeque<Job<C>>>,
     current: Cell<u32>,
     now: Cell<Instant>,
+    /// This turn had many events.
+    busy: Cell<bool>,
     in_use: Cell<usize>,
     idle: Cell<usize>,
 }
@@ -253,6 +255,7 @@ impl<C: 'static> Reactor<C> {
             queue: RefCell::default(),
             current: Cell::new(u32::MAX),
             now: Cell::new(Instant::now()),
+            busy: Cell::new(false),
             in_use: Cell::new(0),
             idle: Cell::new(0),
         })
@@ -261,6 +264,12 @@ impl<C: 'static> Reactor<C> {
     /// A handle for other threads.
     pub fn remote(&self) -> Remote {
         Remote(self.wakes.clone())
+    }
+
+    /// Whether there is much to do this turn, so that work is better done for all of it at once.
+    #[inline]
+    pub fn is_busy(&self) -> bool {
+        self.busy.get()
     }
 
     /// The epoll set.
@@ -752,6 +761,7 @@ impl<C: 'static> Reactor<C> {
             self.now.set(now);
             handler.tick(now);
             let busy = events.len() >= BUSY;
+            self.busy.set(busy);
             for e in events.drain(..) {
                 self.on_event(handler, Token::unpack(e.data.u64()), e.flags);
                 self.start_queued(handler);
