@@ -1,4 +1,5 @@
-//! Open files of one thread, and the contents of small ones (nginx: open_file_cache). Hot path.
+//! Open files of one thread, and the contents of small ones (nginx: open_file_cache); for connections without sendfile those
+//! of larger ones, too. Hot path.
 //!
 //! With `open_file_cache` an entry is believed for `open_file_cache_valid`. Without it the kernel is asked
 //! whether the file is still the same (one `statx`), so a change is seen at once, as in nginx, while
@@ -24,7 +25,7 @@ pub const SMALL: u64 = 128 * 1024;
 
 /// Files up to this many bytes are kept in memory, too, once they are read again for connections that need their bytes
 /// in user space (TLS, HTTP/2): measured for 1 MB over TLS, the copy from the page cache is an eighth of all work.
-pub const MEDIUM: u64 = 2 * 1024 * 1024;
+const MEDIUM: u64 = 2 * 1024 * 1024;
 
 /// Memory for contents of such files, bytes a thread, those included that left the cache and are still being sent.
 const MEDIUM_BUDGET: u64 = 32 * 1024 * 1024;

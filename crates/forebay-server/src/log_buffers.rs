@@ -1,4 +1,4 @@
-//! Lines of access logs on their way into the files: gathered for a turn of the loop, or in a buffer for longer
+//! Lines of access logs on their way into the files: gathered for a turn of the loop or some busy ones, or in a buffer for longer
 //! (nginx: access_log, buffer= and flush=). Hot path.
 //!
 //! The lines lie in memory that the master has too ([`forebay_sys::log_area`]). When the process is killed, the master

@@ -22,7 +22,7 @@ impl Pipe {
     /// Fills it from a socket with at most `want` bytes; 0 is the end of what the socket gives.
     ///
     /// # Errors
-    /// `AGAIN` when there is nothing; `MFILE`, `NFILE`, `NOMEM`, `INVAL` when it has to be done otherwise.
+    /// `AGAIN` when there is nothing; those of pipe2(2) and splice(2), some of which say that it has to be done otherwise.
     pub fn fill(&mut self, from: impl AsFd, want: usize) -> Result<usize, Errno> {
         if self.held > 0 {
             // Of a request that was given up.

@@ -308,3 +308,20 @@ fn the_line_is_there_when_the_connection_ends() {
         assert!(server.site.read("logs/a.log").ends_with(&format!("{path}\n")), "{path}");
     }
 }
+
+/// Where a thread has time, a line of the error log is there before the answer, as in nginx.
+#[test]
+fn who_has_an_answer_finds_its_error_line() {
+    let server = Server::start(
+        "worker_processes 1; error_log logs/error.log; pid logs/nginx.pid; events {}\n\
+         http { access_log off; server { listen 127.0.0.1:%PORT0%; root %DIR%/html; } }",
+    );
+    for n in 0..20 {
+        assert!(server.get(&format!("/none{n}")).contains("404 Not Found"));
+        assert!(
+            server.error_log().contains(&format!("/none{n}\" failed (2: No such file")),
+            "{n}: {}",
+            server.error_log()
+        );
+    }
+}

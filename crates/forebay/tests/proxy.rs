@@ -217,7 +217,7 @@ fn long_responses_are_passed_on_as_they_are() {
             _ => asked.write(&body),
         }
         peers.lock().expect("no panic").push(asked.peer);
-        target != "/short"
+        target != "/short" && target != "/end"
     });
     let server = Server::start(&conf(&format!(
         "upstream u {{ server {up}; keepalive 4; }}\n\
@@ -261,11 +261,14 @@ fn long_responses_are_passed_on_as_they_are() {
             "the connection is kept"
         );
     }
+    assert!(get("/end", false) == content(), "the end behind it is no excess");
+    let _ = told.recv_timeout(Duration::from_secs(10)).expect("asked");
+    assert!(!server.error_log().contains("more data"), "{}", server.error_log());
     assert!(get("/more", false) == content());
     server.wait_for_log("upstream sent more data than specified in \"Content-Length\" header", 1);
-    let _ = told.recv_timeout(Duration::from_secs(10)).expect("asked");
+    let more = told.recv_timeout(Duration::from_secs(10)).expect("asked");
     assert!(get("/", false) == content(), "nothing of what was too much is in the next answer");
-    assert_ne!(told.recv_timeout(Duration::from_secs(10)).expect("asked"), first);
+    assert_ne!(told.recv_timeout(Duration::from_secs(10)).expect("asked"), more);
     assert!(get("/short", false) == content()[..LEN - 1]);
     server.wait_for_log("upstream prematurely closed connection while reading upstream", 1);
     let line = format!("/ {LEN} ");

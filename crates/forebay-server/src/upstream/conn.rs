@@ -293,7 +293,7 @@ impl Conn {
         got
     }
 
-    /// Asks the kernel what has come behind that: `AGAIN` is nothing, 0 the end.
+    /// Asks the kernel what has come and was not read: `AGAIN` is nothing, 0 the end.
     ///
     /// # Errors
     /// As [`Conn::read`].

@@ -610,13 +610,8 @@ async fn room(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -
                 }
                 return Ok(matches!(got, Err(Errno::AGAIN)));
             }
-            let peeked = crate::wire::peek(&req.thread.reactor, conn.token());
-            let silent = matches!(peeked, Err(Errno::AGAIN));
-            if silent {
-                // Otherwise the next wait would be over at once, and the thread would spin.
-                req.thread.reactor.drained(conn.token());
-            }
-            Ok(silent)
+            // Where nothing has come the next wait would be over at once, did the connection not learn of it.
+            Ok(conn.peek() == Err(Errno::AGAIN))
         }
         Waited::Timeout => {
             req.log(

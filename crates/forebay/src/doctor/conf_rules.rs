@@ -200,7 +200,7 @@ rule_table! { Check;
     "Remove it."
     |s, _, found| defaults(s, found, &[("keepalive_requests", &["1000"])]),
     "keepalive-requests-stale" Advice "keepalive_requests raised from a default that is gone"
-    "nginx's default is 1000 since 1.19.10, not 100 (43), and Forebay's 10000; beyond it there is little to win."
+    "nginx's default is 1000 since 1.19.10, not 100 (43), and Forebay's 10000; beyond it only busy TLS clients have something to win."
     "Remove it unless a measurement shows a gain."
     |s, _, found| for n in s.all("keepalive_requests") {
         if let Some(v) = number(s, n).filter(|v| *v > 1000) {
