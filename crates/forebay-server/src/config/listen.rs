@@ -130,8 +130,8 @@ pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<ListenDirective, Error
             let n = units::number(v).filter(|n| *n <= i32::MAX as u64);
             l.options.fastopen =
                 Some(n.ok_or_else(|| invalid(cx, &format!("invalid fastopen \"{}\"", w.as_str())))? as i32);
-        } else if t == b"deferred" {
-            l.options.deferred = true;
+        } else if t == b"deferred" || t == b"deferred=on" || t == b"deferred=off" {
+            l.options.deferred = Some(t != b"deferred=off");
         } else if t == b"reuseport" {
             l.options.reuseport = true;
         } else if t == b"multipath" {

@@ -73,8 +73,8 @@ pub struct SocketOptions {
     pub sndbuf: Option<usize>,
     /// `fastopen=`, queue length.
     pub fastopen: Option<i32>,
-    /// `deferred`.
-    pub deferred: bool,
+    /// `deferred`, and `deferred=off`, which nginx does not have; the default is on.
+    pub deferred: Option<bool>,
     /// `ipv6only=`; the default is on.
     pub ipv6only: Option<bool>,
     /// `reuseport` was written. Every TCP listener gets one socket per thread either way.
