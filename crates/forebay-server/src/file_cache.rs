@@ -4,9 +4,11 @@
 //! With `open_file_cache` an entry is believed for `open_file_cache_valid`. Without it the kernel is asked
 //! whether the file is still the same (one `statx`), so a change is seen at once, as in nginx, while
 //! the descriptor, the validators and the contents are kept. Requests of one turn of the loop that had
-//! begun before the turn did share the answer: it is younger than each of them.
+//! begun before the turn did share the answer: it is younger than each of them. For files that are asked for again and
+//! again the kernel tells of changes ([`Watches`]), and nobody asks.
 
 use crate::compress::forms::Forms;
+use crate::file_watch::{Heard, Watches, WayId};
 use crate::head::SentHeads;
 use bytes::Bytes;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -39,6 +41,15 @@ const IDLE: Duration = Duration::from_secs(60);
 /// Entries kept where `open_file_cache` does not say how many.
 const DEFAULT_ENTRIES: usize = 1024;
 
+/// Looks at a file after which its changes are watched for instead: a watch costs about as much as these.
+const WATCH_AFTER: i16 = 32;
+
+/// Looks until the next try where a file could not be watched.
+const WATCH_AGAIN: i16 = 4096;
+
+/// How long the kernel's silence about a watched file is believed: not all writing makes events.
+const TRUST: Duration = Duration::from_millis(250);
+
 /// Entries given up at a time where descriptors are short.
 pub const SHED: usize = 16;
 
@@ -53,7 +64,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    fn of(s: &Stat) -> Identity {
+    pub(crate) fn of(s: &Stat) -> Identity {
         Identity {
             dev: s.st_dev,
             ino: s.st_ino,
@@ -156,6 +167,9 @@ struct Entry {
     checked: Instant,
     used: Instant,
     uses: u64,
+    /// Looks since it was opened or a watch of it ended.
+    looks: i16,
+    watch: Option<WayId>,
     key: Rc<[u8]>,
     newer: usize,
     older: usize,
@@ -174,6 +188,7 @@ pub struct FileCache {
     content_bytes: u64,
     /// Bytes of contents of files of middle size. Requests may hold them longer than the cache does.
     medium_bytes: Arc<AtomicU64>,
+    watches: Option<Watches>,
 }
 
 impl Default for FileCache {
@@ -186,6 +201,7 @@ impl Default for FileCache {
             oldest: NIL,
             content_bytes: 0,
             medium_bytes: Arc::default(),
+            watches: None,
         }
     }
 }
@@ -199,6 +215,27 @@ pub enum Cached {
 }
 
 impl FileCache {
+    /// An empty cache that has changes told to it: [`FileCache::heed`].
+    pub fn watching(watches: Watches) -> FileCache {
+        FileCache { watches: Some(watches), ..FileCache::default() }
+    }
+
+    /// Takes in what the kernel has told of watched files; `mounts`: the mount table is another. To be called
+    /// before the requests of a turn.
+    pub fn heed(&mut self, mounts: bool, now: Instant) {
+        let Some(w) = &mut self.watches else { return };
+        match if mounts { w.forget() } else { w.heed(now) } {
+            Heard::Some(entries) => {
+                for i in entries {
+                    if let Some(e) = self.entries.get_mut(i) {
+                        (e.watch, e.looks) = (None, 0);
+                    }
+                }
+            }
+            Heard::All => self.entries.iter_mut().for_each(|e| (e.watch, e.looks) = (None, 0)),
+        }
+    }
+
     /// Looks a path up; may ask the kernel for its state but opens nothing. `now` is the time of the turn; `early`: the
     /// request had begun before it.
     #[inline]
@@ -207,7 +244,11 @@ impl FileCache {
         let e = &mut self.entries[i];
         let fresh = match policy.cache {
             Some(_) => now.saturating_duration_since(e.checked) < policy.valid && e.uses >= policy.min_uses,
-            None => early && e.checked == now,
+            None => {
+                early
+                    && (e.checked == now
+                        || e.watch.is_some() && now.saturating_duration_since(e.checked) < TRUST)
+            }
         };
         if !fresh && !unchanged(path, &e.found) {
             self.remove(i);
@@ -216,6 +257,13 @@ impl FileCache {
         let e = &mut self.entries[i];
         if !fresh {
             e.checked = now;
+            e.looks = e.looks.saturating_add(1);
+            if e.looks >= WATCH_AFTER && e.watch.is_none() {
+                e.looks = -WATCH_AGAIN;
+                if let (Some(w), Found::File(f), None) = (&mut self.watches, &e.found, policy.cache) {
+                    e.watch = w.add(path, i, f.identity, now);
+                }
+            }
         }
         e.used = now;
         e.uses += 1;
@@ -261,6 +309,8 @@ impl FileCache {
             checked: now,
             used: now,
             uses: 1,
+            looks: 0,
+            watch: None,
             key: key.clone(),
             newer: NIL,
             older: NIL,
@@ -326,6 +376,9 @@ impl FileCache {
         self.content_bytes = self.content_bytes.saturating_sub(content_len(&self.entries[i].found));
         if let Found::File(f) = std::mem::replace(&mut self.entries[i].found, Found::Other) {
             f.kept.set(false);
+        }
+        if let (Some(w), Some(id)) = (&mut self.watches, self.entries[i].watch.take()) {
+            w.remove(id);
         }
         self.index.remove(&key);
         self.free.push(i);
@@ -493,108 +546,4 @@ pub fn kind(path: &[u8]) -> Result<Stat, Errno> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_turn_asks_once_for_requests_that_began_before_it() {
-        let dir = tempfile::tempdir().expect("dir");
-        let file = dir.path().join("f");
-        let path = file.as_os_str().as_encoded_bytes();
-        let write = |text: &str| std::fs::write(&file, text).expect("written");
-        write("one");
-        let policy = Policy { cache: None, valid: Duration::from_secs(60), min_uses: 1, errors: false };
-        let turn = Instant::now();
-        let later = |n: u64| turn + Duration::from_nanos(n);
-        let mut cache = FileCache::default();
-        let opened = |cache: &mut FileCache, now: Instant| {
-            cache.put(path, &open(path).into(), &policy, now);
-        };
-        let hit = |cache: &mut FileCache, now: Instant, early: bool| {
-            matches!(cache.get(path, &policy, now, early), Cached::Hit(_))
-        };
-        opened(&mut cache, turn);
-        assert!(hit(&mut cache, later(1), false));
-        write("another");
-        // The turn knows it as it was; whoever came since sees the change, as does the next turn.
-        assert!(hit(&mut cache, later(1), true));
-        assert!(!hit(&mut cache, later(1), false));
-        opened(&mut cache, later(1));
-        write("a third");
-        assert!(hit(&mut cache, later(1), true));
-        assert!(!hit(&mut cache, later(2), true));
-    }
-
-    #[test]
-    fn a_file_of_middle_size_is_kept_when_it_is_read_again() {
-        let dir = tempfile::tempdir().expect("dir");
-        let policy = Policy { cache: None, valid: Duration::from_secs(60), min_uses: 1, errors: false };
-        let mut cache = FileCache::default();
-        for (name, len, kept) in [
-            ("small", SMALL, true),
-            ("middle", SMALL + 1, true),
-            ("limit", MEDIUM, true),
-            ("large", MEDIUM + 1, false),
-        ] {
-            let path = dir.path().join(name);
-            let bytes: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
-            std::fs::write(&path, &bytes).expect("written");
-            let path = path.as_os_str().as_encoded_bytes();
-            let now = Instant::now();
-            let Found::File(file) = open(path).into() else { panic!("{name}") };
-            cache.read_again(&file, now);
-            cache.read_again(&file, now);
-            assert_eq!(
-                file.bytes().is_some(),
-                len <= SMALL,
-                "{name}: nothing for a file that the cache does not keep"
-            );
-            cache.put(path, &Found::File(file.clone()), &policy, now);
-            let before = cache.medium_bytes.load(Ordering::Relaxed);
-            cache.read_again(&file, now);
-            assert_eq!(file.bytes().is_some(), len <= SMALL, "{name}: once is not again");
-            cache.read_again(&file, now);
-            cache.read_again(&file, now);
-            assert_eq!(file.bytes().map(|b| b.as_ref() == bytes), kept.then_some(true), "{name}");
-            let grown = cache.medium_bytes.load(Ordering::Relaxed) - before;
-            assert_eq!(grown, if kept && len > SMALL { len } else { 0 }, "{name}");
-        }
-        // A request that still sends holds memory; then all is given back.
-        let path = dir.path().join("limit");
-        let Cached::Hit(held) =
-            cache.get(path.as_os_str().as_encoded_bytes(), &policy, Instant::now(), false)
-        else {
-            panic!("it is there")
-        };
-        cache.shed(10);
-        assert_eq!((cache.content_bytes, cache.medium_bytes.load(Ordering::Relaxed)), (0, MEDIUM));
-        drop(held);
-        assert_eq!(cache.medium_bytes.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn contents_of_middle_size_have_a_budget() {
-        let dir = tempfile::tempdir().expect("dir");
-        let policy = Policy { cache: None, valid: Duration::from_secs(60), min_uses: 1, errors: false };
-        let mut cache = FileCache::default();
-        let begin = Instant::now();
-        let mut ask = |n: u64, now: Instant| {
-            let path = dir.path().join(n.to_string());
-            std::fs::write(&path, vec![b'x'; MEDIUM as usize]).expect("written");
-            let path = path.as_os_str().as_encoded_bytes();
-            let Found::File(file) = open(path).into() else { panic!("{n}") };
-            cache.put(path, &Found::File(file.clone()), &policy, now);
-            cache.read_again(&file, now);
-            cache.read_again(&file, now);
-            assert!(cache.medium_bytes.load(Ordering::Relaxed) <= MEDIUM_BUDGET);
-            (file.bytes().is_some(), file)
-        };
-        let fit = MEDIUM_BUDGET / MEDIUM;
-        let held: Vec<_> = (0..fit).map(|n| ask(n, begin)).collect();
-        assert!(held.iter().all(|h| h.0));
-        assert!(!ask(fit, begin + IDLE / 2).0, "no room, and nothing is old");
-        assert!(!ask(fit + 1, begin + IDLE).0, "what is old is still being sent");
-        drop(held);
-        assert!(ask(fit + 2, begin + IDLE).0);
-    }
-}
+mod tests;

@@ -12,6 +12,7 @@ pub mod counters;
 pub mod error_log;
 pub mod error_page;
 pub mod file_cache;
+pub mod file_watch;
 pub mod h2;
 pub mod head;
 pub mod host_table;

@@ -124,6 +124,23 @@ impl WakeList {
 /// The event descriptor's place among the tokens.
 const WAKE: Token = Token { index: u32::MAX, age: u32::MAX };
 
+/// Numbers of notices: what changed that is no connection's.
+pub const NOTICE_FILES: u32 = 0;
+/// The mount table.
+pub const NOTICE_MOUNTS: u32 = 1;
+
+/// Event data of a notice, for a descriptor that is put into the epoll set by its owner. See [`Handler::noticed`].
+pub fn notice(number: u32) -> epoll::EventData {
+    epoll::EventData::new_u64(Token { index: u32::MAX, age: number }.pack())
+}
+
+/// The number of a notice, if an event is one.
+#[inline]
+fn notice_of(e: &epoll::Event) -> Option<u32> {
+    let token = Token::unpack(e.data.u64());
+    (token.index == u32::MAX && token.age != u32::MAX).then_some(token.age)
+}
+
 /// Events of one turn after which others are likely to be there at once.
 const BUSY: usize = 4;
 
@@ -181,6 +198,9 @@ pub trait Handler {
     fn spare_ended(&self, token: Token, holder: u32);
     /// Called first in each turn of the loop.
     fn tick(&self, now: Instant);
+    /// Called before the events of a turn: there is a notice; of [`NOTICE_FILES`] also when there may be one behind
+    /// more events than are taken at a time.
+    fn noticed(&self, _number: u32) {}
     /// Called last in each turn of the loop, for work that is no connection's.
     fn turn(&self);
     /// Called before waiting: nothing else may happen for long. `busy`: more is likely to happen at once, so that work may be
@@ -762,6 +782,11 @@ impl<C: 'static> Reactor<C> {
             handler.tick(now);
             let busy = events.len() >= BUSY;
             self.busy.set(busy);
+            // First: what the connections of this turn ask for is younger than these.
+            events.iter().filter_map(notice_of).for_each(|number| handler.noticed(number));
+            if events.len() == EVENTS {
+                handler.noticed(NOTICE_FILES);
+            }
             for e in events.drain(..) {
                 self.on_event(handler, Token::unpack(e.data.u64()), e.flags);
                 self.start_queued(handler);

@@ -4,10 +4,11 @@ use crate::config::ListenAddr;
 use crate::connection;
 use crate::counters::Counters;
 use crate::error_log;
-use crate::file_cache::SHED;
+use crate::file_cache::{FileCache, SHED};
+use crate::file_watch::Watches;
 use crate::log_buffers::{self, LogBuffers};
 use crate::process::Share;
-use crate::reactor::{Handler, Reactor, Remote, Token};
+use crate::reactor::{Handler, NOTICE_MOUNTS, Reactor, Remote, Token};
 use crate::request::{Conn, Peer};
 use crate::thread::{Clock, Thread, ThreadConfig};
 use forebay_conf::error::Level;
@@ -153,6 +154,7 @@ pub fn main(setup: Setup) {
         }
     };
     let remote = reactor.remote();
+    let watches = Watches::new(reactor.epoll().clone(), setup.counters.len());
     let thread = Rc::new(Thread {
         number: setup.number,
         reactor,
@@ -163,7 +165,7 @@ pub fn main(setup: Setup) {
             groups: RefCell::default(),
             logs: Vec::new(),
         })),
-        files: RefCell::default(),
+        files: RefCell::new(FileCache::watching(watches)),
         cached: Default::default(),
         background: Default::default(),
         logs: RefCell::default(),
@@ -559,6 +561,10 @@ impl Handler for WorkerThread {
 
     fn tick(&self, now: Instant) {
         self.thread.clock.tick(now);
+    }
+
+    fn noticed(&self, number: u32) {
+        self.thread.files.borrow_mut().heed(number == NOTICE_MOUNTS, self.thread.reactor.now());
     }
 
     fn turn(&self) {

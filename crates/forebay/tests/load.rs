@@ -1,9 +1,13 @@
 //! Under load: reloads lose nothing, slow clients take nothing down, a browser shows the demo site.
 
 use crate::differential::tool;
-use crate::harness::{PROGRAM, Server, Site, free_port, kill, wait_for};
+use crate::harness::{DEADLINE, PROGRAM, Server, Site, free_port, kill, wait_for};
 use nix::sys::signal::Signal;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const CONF: &str = "error_log logs/error.log notice;\npid logs/nginx.pid;\nworker_processes 2;\n\
     events { worker_connections 400; }\n\
@@ -78,7 +82,7 @@ fn a_browser_shows_the_demo_site() {
         .stderr(Stdio::null())
         .spawn()
         .expect("starts");
-    wait_for("the demo site", || std::net::TcpStream::connect(("127.0.0.1", port)).ok());
+    wait_for("the demo site", || TcpStream::connect(("127.0.0.1", port)).ok());
     let profile = tempfile::tempdir().expect("temporary directory");
     let out = Command::new("chromium")
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
@@ -117,9 +121,9 @@ fn a_file_that_changes_under_load_is_never_served_as_it_was() {
         .stderr(Stdio::null())
         .spawn()
         .expect("wrk starts");
-    let connect = || BufReader::new(std::net::TcpStream::connect(server.addr(0)).expect("accepts"));
+    let connect = || BufReader::new(TcpStream::connect(server.addr(0)).expect("accepts"));
     let mut kept = connect();
-    let ask = |stream: &mut BufReader<std::net::TcpStream>| {
+    let ask = |stream: &mut BufReader<TcpStream>| {
         stream.get_mut().write_all(b"GET /f HTTP/1.1\r\nHost: h\r\n\r\n").expect("open");
         let (mut line, mut length) = (String::new(), 0);
         while line != "\r\n" {
@@ -153,4 +157,93 @@ fn a_file_that_changes_under_load_is_never_served_as_it_was() {
     }
     let out = load.wait_with_output().expect("wrk ends");
     assert!(n > 50 && String::from_utf8_lossy(&out.stdout).contains("Requests/sec"), "{n}");
+}
+
+/// Changes are told by the kernel to a thread that serves a file often. Whoever asks after a change sees it.
+#[test]
+fn a_changed_file_shows_at_once_while_it_is_in_great_demand() {
+    let site = Site::new(
+        "worker_processes 2; error_log logs/error.log; pid logs/nginx.pid; events {}\n\
+         http { access_log off; keepalive_requests 100000000; server { listen 127.0.0.1:%PORT0%; root %DIR%/now; } }",
+    );
+    let dir = site.dir().to_owned();
+    for version in ["v1", "v2"] {
+        std::fs::create_dir(dir.join(version)).expect("mkdir");
+        std::fs::write(dir.join(version).join("f"), version).expect("write");
+    }
+    std::os::unix::fs::symlink("v1", dir.join("now")).expect("symlink");
+    let server = Server::start_on(site);
+    let addr = server.addr(0);
+    let worker = wait_for("a worker", || server.workers(server.pid()).first().copied());
+    let watches = move || {
+        let fds = std::fs::read_dir(format!("/proc/{worker}/fdinfo")).expect("fdinfo").flatten();
+        let of = |e: std::fs::DirEntry| std::fs::read_to_string(e.path()).unwrap_or_default();
+        fds.map(|e| of(e).matches("inotify wd:").count()).sum::<usize>()
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    // Several connections, so that both threads are asked.
+    let clients: Vec<_> = (0..3)
+        .map(|_| {
+            let stop = stop.clone();
+            std::thread::spawn(move || {
+                let mut stream = connect(addr);
+                while !stop.load(Ordering::SeqCst) {
+                    ask(&mut stream);
+                }
+            })
+        })
+        .collect();
+    let mut streams: Vec<_> = (0..8).map(|_| connect(addr)).collect();
+    let mut expect = |text: &str, what: &str| {
+        for stream in &mut streams {
+            assert_eq!(ask(stream), text, "{what}");
+        }
+    };
+    for round in 0..12 {
+        wait_for("the file to be watched", || (watches() > 3).then_some(()));
+        let text = format!("written {round}");
+        std::fs::write(dir.join("now/f"), &text).expect("write");
+        expect(&text, "written in place");
+        wait_for("the file to be watched", || (watches() > 3).then_some(()));
+        let text = format!("replaced {round}");
+        std::fs::write(dir.join("new"), &text).expect("write");
+        std::fs::rename(dir.join("new"), dir.join("now/f")).expect("rename");
+        expect(&text, "replaced");
+        wait_for("the file to be watched", || (watches() > 3).then_some(()));
+        let (version, old) = if round % 2 == 0 { ("v2", "v1") } else { ("v1", "v2") };
+        let text = format!("{version} of {round}");
+        std::fs::write(dir.join(version).join("f"), &text).expect("write");
+        std::os::unix::fs::symlink(version, dir.join("next")).expect("symlink");
+        std::fs::rename(dir.join("next"), dir.join("now")).expect("rename");
+        expect(&text, "link turned");
+        std::fs::write(dir.join(old).join("f"), "old").expect("write");
+        expect(&text, "what nothing leads to any more");
+    }
+    stop.store(true, Ordering::SeqCst);
+    clients.into_iter().for_each(|c| c.join().expect("client"));
+}
+
+fn connect(addr: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect_timeout(&addr, DEADLINE).expect("connect");
+    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    stream
+}
+
+/// Body of a kept connection's next answer.
+fn ask(stream: &mut TcpStream) -> String {
+    stream.write_all(b"GET /f HTTP/1.1\r\nHost: x\r\n\r\n").expect("write");
+    let mut answer = Vec::new();
+    let mut buf = [0; 1024];
+    loop {
+        let n = stream.read(&mut buf).expect("read");
+        assert!(n > 0, "closed");
+        answer.extend_from_slice(&buf[..n]);
+        let text = String::from_utf8_lossy(&answer);
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let length = head.split("Content-Length: ").nth(1).and_then(|l| l.lines().next()?.parse().ok());
+        if body.len() >= length.unwrap_or(0usize) {
+            assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+            return body.to_owned();
+        }
+    }
 }
