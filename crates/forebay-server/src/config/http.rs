@@ -30,6 +30,8 @@ pub struct Http {
     pub addresses: Vec<ListenerAddresses>,
     /// Log formats.
     pub log_formats: Vec<crate::access_log::Format>,
+    /// For names that come up where there is no `resolver`; made when it is first needed.
+    pub system_resolver: std::sync::OnceLock<std::sync::Arc<crate::resolver::Resolver>>,
     /// A number that no other configuration of this process has.
     pub serial: u64,
     /// Some variable shows a field of the response head.
@@ -549,6 +551,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             locations,
             vars: Vec::new(),
             serial: crate::request::next_serial(),
+            system_resolver: std::sync::OnceLock::new(),
             logs_sent_fields: false,
             addresses,
             log_formats,

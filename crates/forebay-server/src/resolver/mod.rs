@@ -3,6 +3,7 @@
 
 mod client;
 pub mod message;
+mod system;
 
 use crate::config::scope::Scope;
 use crate::config::value::{Setting, once};
@@ -29,6 +30,8 @@ pub struct Resolver {
     ipv6: bool,
     /// `status_zone=`.
     pub zone: Option<Vec<u8>>,
+    /// Where there is no `resolver`.
+    system: Option<system::System>,
     next: AtomicUsize,
     cache: Mutex<HashMap<Box<[u8]>, Entry, foldhash::fast::RandomState>>,
     /// Counters.
@@ -139,21 +142,26 @@ pub fn random_u64() -> u64 {
 }
 
 impl Resolver {
+    fn asking(servers: Vec<SocketAddr>) -> Resolver {
+        Resolver {
+            servers,
+            valid: None,
+            ipv4: true,
+            ipv6: true,
+            zone: None,
+            system: None,
+            next: AtomicUsize::new(0),
+            cache: Mutex::default(),
+            stats: Stats::default(),
+        }
+    }
+
     /// Reads the directive.
     ///
     /// # Errors
     /// In nginx's words.
     pub fn parse(d: &Directive, cx: &Scope<'_>) -> Result<Resolver, Error> {
-        let mut r = Resolver {
-            servers: Vec::new(),
-            valid: None,
-            ipv4: true,
-            ipv6: true,
-            zone: None,
-            next: AtomicUsize::new(0),
-            cache: Mutex::default(),
-            stats: Stats::default(),
-        };
+        let mut r = Resolver::asking(Vec::new());
         for w in &d.args {
             let t = w.text.as_slice();
             let invalid = || cx.error_at(d, w, format!("invalid parameter: {}", w.as_str()));
@@ -282,7 +290,20 @@ impl Resolver {
     }
 
     async fn look_up(&self, key: &[u8]) -> Result<Addresses, Failure> {
-        let mut name = key.to_vec();
+        let Some(system) = &self.system else { return self.look_up_name(key, key.to_vec()).await };
+        if let Some(found) = system.host(key) {
+            return Ok(found);
+        }
+        for name in system.candidates(key) {
+            match self.look_up_name(key, name).await {
+                Err(Failure::NotFound) => {}
+                found => return found,
+            }
+        }
+        Err(Failure::NotFound)
+    }
+
+    async fn look_up_name(&self, key: &[u8], mut name: Vec<u8>) -> Result<Addresses, Failure> {
         let mut ttl = MAX_TTL;
         for _ in 0..MAX_CNAMES {
             let first = self.next.fetch_add(1, Ordering::Relaxed);
@@ -313,7 +334,8 @@ impl Resolver {
                 }
             }
             // Half an answer is none: the other half may hold the addresses that can be reached.
-            if let Some(e) = failure {
+            // Where nobody has chosen the server, what it has is taken, as in glibc.
+            if let Some(e) = failure.filter(|_| self.system.is_none() || ips.is_empty()) {
                 return Err(e);
             }
             if !ips.is_empty() {

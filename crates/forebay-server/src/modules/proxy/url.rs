@@ -279,11 +279,9 @@ async fn find(req: &mut Request, place: &Place, default_port: u16) -> Result<Tar
     if let Some(addr) = place.literal(default_port) {
         return Ok(Target::Direct(vec![addr]));
     }
-    let resolver = http.location(req).settings.resolver.resolver.0.clone();
-    let Some(resolver) = resolver else {
-        let text = String::from_utf8_lossy(&name).into_owned();
-        req.log(Level::Error, &format!("no resolver defined to resolve {text}"));
-        return Err(502);
+    let resolver = match &http.location(req).settings.resolver.resolver.0 {
+        Some(r) => r.clone(),
+        None => http.system_resolver.get_or_init(|| Arc::new(Resolver::system())).clone(),
     };
     let addrs = look_up(req, &resolver, &name, place.port().unwrap_or(default_port)).await?;
     Ok(Target::Direct(addrs))

@@ -1,0 +1,147 @@
+//! What the system says about names: resolv.conf(5) and hosts(5), for configurations without `resolver`.
+
+use super::{Addresses, Resolver};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+/// Servers that are asked, and suffixes that are tried, at most, as in glibc.
+const MAX_SERVERS: usize = 3;
+const MAX_SEARCH: usize = 6;
+
+/// How long an address from the hosts file holds.
+const HOSTS_TTL: Duration = Duration::from_secs(60);
+
+/// The system's own names and rules.
+#[derive(Debug)]
+pub struct System {
+    hosts: HashMap<Vec<u8>, Vec<IpAddr>>,
+    search: Vec<Vec<u8>>,
+    ndots: usize,
+}
+
+impl Resolver {
+    /// The resolver of the system, as its files say now. One that cannot be read says nothing, as in glibc.
+    pub fn system() -> Resolver {
+        let read = |path: &str| std::fs::read(path).unwrap_or_default();
+        Resolver::of_system(&read("/etc/resolv.conf"), &read("/etc/hosts"))
+    }
+
+    fn of_system(resolv: &[u8], hosts: &[u8]) -> Resolver {
+        let mut servers = Vec::new();
+        let mut system = System { hosts: named(hosts), search: Vec::new(), ndots: 1 };
+        for line in lines(resolv, b"#;") {
+            let mut words = line.iter().copied();
+            match (words.next(), &line[1..]) {
+                (Some(b"nameserver"), [address, ..]) => {
+                    // An address with a zone is of one link only.
+                    let ip = std::str::from_utf8(address).ok().and_then(|a| a.parse::<IpAddr>().ok());
+                    servers.extend(ip.map(|ip| SocketAddr::new(ip, 53)));
+                }
+                (Some(b"search" | b"domain"), names) => {
+                    let suffix = |n: &&[u8]| n.strip_suffix(b".").unwrap_or(n).to_ascii_lowercase();
+                    system.search = names.iter().map(suffix).filter(|n| !n.is_empty()).collect();
+                    system.search.truncate(MAX_SEARCH);
+                }
+                (Some(b"options"), options) => {
+                    let dots = options.iter().find_map(|o| o.strip_prefix(b"ndots:"));
+                    let dots = dots.and_then(|d| std::str::from_utf8(d).ok()?.parse::<usize>().ok());
+                    system.ndots = dots.map_or(system.ndots, |n| n.min(15));
+                }
+                _ => {}
+            }
+        }
+        servers.truncate(MAX_SERVERS);
+        if servers.is_empty() {
+            servers.push(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 53));
+        }
+        Resolver { system: Some(system), ..Resolver::asking(servers) }
+    }
+}
+
+impl System {
+    /// Addresses from the hosts file. `localhost` is there in any case (RFC 6761, section 6.3).
+    pub fn host(&self, name: &[u8]) -> Option<Addresses> {
+        let ips = match self.hosts.get(name) {
+            Some(ips) => ips.clone(),
+            None if name == b"localhost" || name.ends_with(b".localhost") => vec![Ipv4Addr::LOCALHOST.into()],
+            None => return None,
+        };
+        Some(Addresses { ips, ttl: HOSTS_TTL })
+    }
+
+    /// The full names that a name may stand for, in the order in which they are tried.
+    pub fn candidates(&self, name: &[u8]) -> Vec<Vec<u8>> {
+        let mut all: Vec<Vec<u8>> = self.search.iter().map(|s| [name, b".", s].concat()).collect();
+        let dots = name.iter().filter(|b| **b == b'.').count();
+        let at = if dots >= self.ndots { 0 } else { all.len() };
+        all.insert(at, name.to_vec());
+        all
+    }
+}
+
+/// Words of each line that has any, without comments.
+fn lines<'a>(text: &'a [u8], comment: &'a [u8]) -> impl Iterator<Item = Vec<&'a [u8]>> {
+    text.split(|b| *b == b'\n').filter_map(move |line| {
+        let line = line.split(|b| comment.contains(b)).next()?;
+        let words: Vec<&[u8]> = line.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty()).collect();
+        (!words.is_empty()).then_some(words)
+    })
+}
+
+fn named(hosts: &[u8]) -> HashMap<Vec<u8>, Vec<IpAddr>> {
+    let mut all: HashMap<Vec<u8>, Vec<IpAddr>> = HashMap::new();
+    for line in lines(hosts, b"#") {
+        let Some((address, names)) = line.split_first() else { continue };
+        let Some(ip) = std::str::from_utf8(address).ok().and_then(|a| a.parse::<IpAddr>().ok()) else {
+            continue;
+        };
+        for name in names {
+            let ips = all.entry(name.to_ascii_lowercase()).or_default();
+            // IPv4 first, as everywhere here.
+            let at = if ip.is_ipv4() { ips.iter().filter(|i| i.is_ipv4()).count() } else { ips.len() };
+            if !ips.contains(&ip) {
+                ips.insert(at, ip);
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(names: &[Vec<u8>]) -> Vec<String> {
+        names.iter().map(|n| String::from_utf8_lossy(n).into_owned()).collect()
+    }
+
+    #[test]
+    fn the_systems_files_are_understood() {
+        let r = Resolver::of_system(
+            b"# made by hand\nnameserver 10.0.0.1 ; first\nnameserver fe80::1%eth0\nnameserver ::1\nnameserver x\n\
+              search ns.svc.Cluster.local svc.cluster.local.\noptions rotate ndots:2 timeout:1\nnameserver 10.0.0.2\nnameserver 10.0.0.3\n",
+            b"127.0.0.1 localhost me # both\n::1 localhost ip6\n127.0.1.1\tMe.example me\nbad line\n",
+        );
+        let addr = |a: &str| a.parse::<SocketAddr>().expect("address");
+        assert_eq!(r.servers, [addr("10.0.0.1:53"), addr("[::1]:53"), addr("10.0.0.2:53")]);
+        let s = r.system.as_ref().expect("a system");
+        let host =
+            |n: &str| s.host(n.as_bytes()).map(|a| a.ips.iter().map(IpAddr::to_string).collect::<Vec<_>>());
+        assert_eq!(host("localhost"), Some(vec!["127.0.0.1".into(), "::1".into()]));
+        assert_eq!(host("me"), Some(vec!["127.0.0.1".into(), "127.0.1.1".into()]));
+        assert_eq!(host("me.example"), Some(vec!["127.0.1.1".into()]));
+        assert_eq!(host("line"), None);
+        assert_eq!(text(&s.candidates(b"app")), ["app.ns.svc.cluster.local", "app.svc.cluster.local", "app"]);
+        assert_eq!(text(&s.candidates(b"a.b.c"))[0], "a.b.c");
+    }
+
+    #[test]
+    fn a_system_that_says_nothing_has_a_server_of_its_own() {
+        let r = Resolver::of_system(b"", b"");
+        assert_eq!(r.servers, ["127.0.0.1:53".parse().expect("address")]);
+        let s = r.system.as_ref().expect("a system");
+        assert_eq!(text(&s.candidates(b"app")), ["app"]);
+        assert_eq!(s.host(b"a.localhost").expect("known").ips, [IpAddr::from(Ipv4Addr::LOCALHOST)]);
+    }
+}
