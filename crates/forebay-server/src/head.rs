@@ -57,8 +57,7 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     }
     let head_only = req.method == Method::Head
         || req.head.method == Method::Head
-        || matches!(status, 204 | 304)
-        || status < 200;
+        || matches!(status, 100..=199 | 204 | 304);
     req.resp.head_only |= head_only;
     if req.head.version == Version::Http2 {
         return write_h2(req, out);

@@ -212,3 +212,24 @@ fn a_trusted_list_may_hold_the_whole_chain_and_much_else() {
     assert_eq!(verify(&["root"]).map_err(|f| f.0), Err(21));
     assert_eq!(verify(&["twin"]).map_err(|f| f.0), Err(21), "its key is another one");
 }
+
+/// Where any authority will do (`optional_no_ca`), a certificate that is over will not: openssl names its time last.
+#[test]
+fn a_time_counts_also_where_nobody_vouches() {
+    let dir = dir();
+    dir.certificate("stranger", "ca", "/CN=stranger", None);
+    dir.certificate("leaf", "plain", "/CN=leaf", Some("stranger"));
+    let judged = |names: &[&str], at: i64| {
+        let chain: Vec<_> =
+            names.iter().flat_map(|n| pem::certificates(&dir.read(&format!("{n}.crt")))).collect();
+        let roots = pem::certificates(&dir.read("root.crt"));
+        let failure = Trust::new(roots, Vec::new(), Vec::new(), 5).verify(&chain, Purpose::Client, at);
+        failure.err().map(|f| (f.0, f.is_trust()))
+    };
+    const DAY: i64 = 24 * 3600;
+    for (names, untrusted) in [(&["leaf"][..], 21), (&["leaf", "stranger"], 19), (&["stranger"], 18)] {
+        assert_eq!(judged(names, now()), Some((untrusted, true)), "{names:?}");
+        assert_eq!(judged(names, now() + 400 * DAY), Some((10, false)), "{names:?}");
+        assert_eq!(judged(names, now() - DAY), Some((9, false)), "{names:?}");
+    }
+}

@@ -21,6 +21,7 @@ mod metrics;
 mod ocsp;
 mod pages;
 mod processes;
+mod proxied_answers;
 mod proxy;
 mod proxy_h2;
 mod robustness;

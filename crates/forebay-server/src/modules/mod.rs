@@ -178,8 +178,8 @@ const POST_READ: &[Entry] = &[Entry { enabled: realip::enabled, hook: realip::re
 /// Runs before access, in this order (nginx: PREACCESS).
 const PREACCESS: &[Entry] = &[
     Entry { enabled: realip::enabled, hook: realip::replace },
-    Entry { enabled: limit_conn::enabled, hook: limit_conn::check },
     Entry { enabled: limit_req::enabled, hook: limit_req::check },
+    Entry { enabled: limit_conn::enabled, hook: limit_conn::check },
 ];
 
 /// Decides on access, in this order (nginx: ACCESS).

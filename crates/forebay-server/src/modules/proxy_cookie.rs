@@ -211,13 +211,16 @@ pub fn rewrite(req: &mut Request, s: &Settings, value: &[u8]) -> Result<Option<V
 fn domain(req: &mut Request, all: &Domains, old: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
     let bare = undotted(old);
     for (from, to) in all.0.0.iter() {
-        let found = match from {
-            Like::Text(t) => undotted(&t.value(req)?).eq_ignore_ascii_case(bare),
-            Like::Pattern(p) => p.exec(req, bare),
-        };
-        if found {
-            let dot: &[u8] = if old.len() > bare.len() { b"." } else { b"" };
-            return Ok(Some([dot, undotted(&to.value(req)?)].concat()));
+        match from {
+            Like::Text(t) => {
+                if undotted(&t.value(req)?).eq_ignore_ascii_case(bare) {
+                    let dot: &[u8] = if old.len() > bare.len() { b"." } else { b"" };
+                    return Ok(Some([dot, undotted(&to.value(req)?)].concat()));
+                }
+            }
+            // A pattern sees all of it, and what it becomes is all of it.
+            Like::Pattern(p) if p.exec(req, old) => return to.value(req).map(Some),
+            Like::Pattern(_) => {}
         }
     }
     Ok(None)

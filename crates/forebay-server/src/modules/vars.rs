@@ -361,10 +361,11 @@ impl Request {
 
     /// Status as the log shows it.
     pub fn logged_status(&self) -> u16 {
-        match self.status_override.unwrap_or(self.resp.status) {
+        // As it was on the wire: 494 to 497 are for `error_page` only.
+        response::wire_status(match self.status_override.unwrap_or(self.resp.status) {
             0 if self.refused != 0 => self.refused,
             s => s,
-        }
+        })
     }
 
     /// Makes a response from text, its type by the path (nginx: return CODE TEXT).

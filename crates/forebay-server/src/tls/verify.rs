@@ -264,7 +264,8 @@ impl Trust {
                 if known {
                     break;
                 }
-                return Err(Failure(if path.len() == 1 { 18 } else { 19 }));
+                let untrusted = Failure(if path.len() == 1 { 18 } else { 19 });
+                return Err(untimely(&path, now).unwrap_or(untrusted));
             }
             if path.len() > MAX_CHAIN {
                 return Err(Failure(22));
@@ -287,8 +288,17 @@ impl Trust {
                 .or_else(|| of(&offered).and_then(|i| offered.get(i)).map(|c| (c, is_among(c, &trusted))));
             match next {
                 Some(next) => path.push(next),
-                None if known => return Err(Failure(2)),
-                None => return Err(Failure(if path.len() == 1 { 21 } else { 20 })),
+                // Nobody vouches for it; a time that is over counts all the same, and after that.
+                None => {
+                    let ends = if known {
+                        2
+                    } else if path.len() == 1 {
+                        21
+                    } else {
+                        20
+                    };
+                    return Err(untimely(&path, now).unwrap_or(Failure(ends)));
+                }
             }
         }
         if path.len() > self.depth + 2 {
@@ -372,11 +382,8 @@ impl Trust {
             if i + 1 < path.len() && !signed_by(current_der(cert), issuer.public_key()) {
                 return Err(Failure(7));
             }
-            if cert.validity().not_before.timestamp() > now {
-                last = Err(Failure(9));
-            }
-            if cert.validity().not_after.timestamp() < now {
-                last = Err(Failure(10));
+            if let Err(f) = timely(cert, now) {
+                last = Err(f);
             }
         }
         last
@@ -391,6 +398,20 @@ impl Trust {
     ) -> Result<(), Failure> {
         if self.has_crls { self.crls.check(cert, issuer, now) } else { Ok(()) }
     }
+}
+
+/// The time that counts of those that are over or to come in a path which leads nowhere.
+fn untimely(path: &[(&X509Certificate<'_>, bool)], now: i64) -> Option<Failure> {
+    path.iter().find_map(|(c, _)| timely(c, now).err())
+}
+
+/// Whether a certificate is valid at a time.
+fn timely(cert: &X509Certificate<'_>, now: i64) -> Result<(), Failure> {
+    let times = cert.validity();
+    if times.not_after.timestamp() < now {
+        return Err(Failure(10));
+    }
+    if times.not_before.timestamp() > now { Err(Failure(9)) } else { Ok(()) }
 }
 
 /// Whether a certificate, or with `own` not set one of an authority, may be used so.

@@ -675,7 +675,10 @@ pub fn serves_instead(
 ) -> bool {
     let Some(e) = &fetch.stale else { return false };
     let Some(kind) = kind else { return false };
-    cs.use_stale.has(kind) || e.meta.valid.saturating_add(e.meta.error) >= req.thread.clock.unix()
+    // RFC 5861, section 4: what is forbidden or gone is not an error that an older answer may stand in for.
+    use super::NextUpstream as On;
+    let said = matches!(kind, On::Http403 | On::Http404 | On::Http429);
+    cs.use_stale.has(kind) || !said && e.meta.valid.saturating_add(e.meta.error) >= req.thread.clock.unix()
 }
 
 #[cfg(test)]

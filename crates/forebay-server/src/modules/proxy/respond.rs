@@ -77,8 +77,11 @@ pub fn take(
     }
     let http = req.http();
     let cs = &http.location(req).settings.proxy_cache;
-    let keep = keep(req, &mut fetch, s, cs)?;
+    let keep = keep(req, &mut fetch, to_head, s, cs)?;
     req.resp.proxied = true;
+    // Pieces of a body that is still coming are sent in one range only.
+    req.resp.allow_ranges = s.force_ranges;
+    req.resp.single_range = s.force_ranges;
     req.resp.cacheable = matches!(keep, Some(Keep::Cache { .. }));
     req.resp.status = status;
     fields(req, pass, s)?;
@@ -122,6 +125,7 @@ fn buffering(req: &Request, s: &Settings) -> bool {
 fn keep(
     req: &mut Request,
     fetch: &mut Fetch,
+    to_head: bool,
     s: &Settings,
     cs: &CacheSettings,
 ) -> Result<Option<Keep>, Stop> {
@@ -130,6 +134,10 @@ fn keep(
     }
     if fetch.cacheable() {
         return cached::keep(req, fetch, s, cs);
+    }
+    if to_head && req.modules.upstream.protocol == Protocol::Http {
+        // There is no body, whatever length the head speaks of.
+        return Ok(None);
     }
     Ok(s.store(req)?)
 }
@@ -191,7 +199,7 @@ pub fn slice(
     mut fetch: Fetch,
 ) -> Result<Body, Stop> {
     let http = req.http();
-    let keep = keep(req, &mut fetch, s, &http.location(req).settings.proxy_cache)?;
+    let keep = keep(req, &mut fetch, to_head, s, &http.location(req).settings.proxy_cache)?;
     let mut content = Vec::new();
     let (mut body, _) = body(req, lease, to_head, s, keep, &mut content)?;
     if !content.is_empty() {

@@ -1,0 +1,209 @@
+//! What becomes of an upstream's answer: kept, cut, rewritten, judged.
+
+use crate::harness::{Server, Site, origin, wait_for};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+fn conf(rest: &str) -> String {
+    format!(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; client_body_temp_path %DIR%/body; server {{ listen 127.0.0.1:%PORT0%; {rest} }} }}"
+    )
+}
+
+/// Ten bytes, of which a HEAD request only hears.
+fn ten() -> SocketAddr {
+    origin::start(|mut asked| {
+        let body = if asked.text.starts_with("HEAD") { "" } else { "0123456789" };
+        asked.write(
+            format!("HTTP/1.1 200 OK\r\nContent-Length: 10\r\nAccept-Ranges: none\r\n\r\n{body}").as_bytes(),
+        );
+        true
+    })
+}
+
+fn ask(server: &Server, method: &str, uri: &str, fields: &str) -> String {
+    let text = format!("{method} {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{fields}\r\n");
+    String::from_utf8_lossy(&server.raw(text.as_bytes())).into_owned()
+}
+
+#[test]
+fn head_leaves_stored_files_alone() {
+    let up = ten();
+    let site = Site::new(&conf(&format!(
+        "location / {{ root %DIR%/kept; proxy_store on; proxy_pass http://{up}; }}"
+    )));
+    let kept = site.dir().join("kept");
+    std::fs::create_dir(&kept).expect("mkdir");
+    // The worker may be another user.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(&kept, open).expect("mode");
+    let server = Server::start_on(site);
+    assert!(ask(&server, "HEAD", "/none", "").contains("Content-Length: 10\r\n"));
+    assert!(ask(&server, "GET", "/a", "").ends_with("0123456789"));
+    wait_for("the stored file", || kept.join("a").exists().then_some(()));
+    assert!(ask(&server, "HEAD", "/a", "").ends_with("\r\n\r\n"));
+    assert!(ask(&server, "GET", "/b", "").ends_with("0123456789"));
+    wait_for("the stored file", || kept.join("b").exists().then_some(()));
+    assert_eq!(std::fs::read_to_string(kept.join("a")).expect("kept"), "0123456789");
+    assert!(!kept.join("none").exists());
+}
+
+#[test]
+fn a_status_below_100_is_one_with_a_body() {
+    let up = origin::start(|mut asked| {
+        asked.write(b"HTTP/1.1 099 Odd\r\nContent-Length: 2\r\n\r\nok");
+        true
+    });
+    let server = Server::start(&conf(&format!(
+        "location / {{ proxy_pass http://{up}; }} location /own {{ return 204; }}"
+    )));
+    let answer = server
+        .raw(b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET /own HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let (_, rest) = answer.split_once("\r\n\r\n").expect("a head");
+    assert!(answer.starts_with("HTTP/1.1 099 Odd\r\n") && rest.starts_with("okHTTP/1.1 204"), "{answer}");
+}
+
+#[test]
+fn ranges_of_what_an_upstream_sends_whole() {
+    let up = ten();
+    let server = Server::start(&conf(&format!(
+        "proxy_force_ranges on; location / {{ proxy_pass http://{up}; }}\n\
+         location /as-it-comes {{ proxy_buffering off; proxy_pass http://{up}; }}\n\
+         location /not {{ proxy_force_ranges off; proxy_pass http://{up}; }}"
+    )));
+    for uri in ["/", "/as-it-comes"] {
+        let one = ask(&server, "GET", uri, "Range: bytes=1-2\r\n");
+        assert!(one.starts_with("HTTP/1.1 206 ") && one.ends_with("\r\n\r\n12"), "{one}");
+        assert!(
+            one.contains("Content-Range: bytes 1-2/10\r\n") && one.contains("Content-Length: 2\r\n"),
+            "{one}"
+        );
+        assert!(ask(&server, "GET", uri, "Range: bytes=-3\r\n").ends_with("\r\n\r\n789"));
+        assert!(ask(&server, "GET", uri, "Range: bytes=30-\r\n").starts_with("HTTP/1.1 416 "));
+        for fields in ["", "Range: bytes=1-2,4-5\r\n"] {
+            let whole = ask(&server, "GET", uri, fields);
+            assert!(
+                whole.starts_with("HTTP/1.1 200 ") && whole.contains("Accept-Ranges: bytes\r\n"),
+                "{whole}"
+            );
+            assert!(whole.ends_with("0123456789"), "{whole}");
+        }
+    }
+    let not = ask(&server, "GET", "/not", "Range: bytes=1-2\r\n");
+    assert!(not.contains("Accept-Ranges: none\r\n") && not.ends_with("0123456789"), "{not}");
+}
+
+#[test]
+fn a_pattern_for_cookie_domains_sees_the_leading_dot() {
+    let up = origin::start(|mut asked| {
+        let fields = "Set-Cookie: a=b; domain=.other\r\nSet-Cookie: c=d; domain=.up.example; path=/\r\n";
+        asked.answer("200 OK", fields, "");
+        true
+    });
+    let server = Server::start(&conf(&format!(
+        "location / {{ proxy_cookie_domain ~\\.oth(.*)$ x$1; proxy_cookie_domain ~^up\\.(.*)$ $1; proxy_pass http://{up}; }}\n\
+         location /text {{ proxy_cookie_domain up.example dn.example; proxy_cookie_domain ~^\\.other$ ok; proxy_pass http://{up}; }}"
+    )));
+    let answer = ask(&server, "GET", "/", "");
+    assert!(
+        answer.contains("domain=xer\r\n") && answer.contains("domain=.up.example; path=/\r\n"),
+        "{answer}"
+    );
+    let answer = ask(&server, "GET", "/text", "");
+    assert!(
+        answer.contains("domain=ok\r\n") && answer.contains("domain=.dn.example; path=/\r\n"),
+        "{answer}"
+    );
+}
+
+/// RFC 5861: an older answer may stand in for an error of the server, not for what it says of the resource.
+#[test]
+fn stale_if_error_is_for_errors_of_the_server() {
+    let times = Arc::new(AtomicUsize::new(0));
+    let first = times.clone();
+    let up = origin::start(move |mut asked| {
+        let status = match asked.target() {
+            _ if first.fetch_add(1, Ordering::SeqCst) < 7 => "200 OK",
+            "/403" => "403 Forbidden",
+            "/404" => "404 Not Found",
+            "/429" => "429 Too Many Requests",
+            "/500" => "500 Internal Server Error",
+            "/502" => "502 Bad Gateway",
+            "/503" => "503 Service Unavailable",
+            _ => "504 Gateway Timeout",
+        };
+        let fields = if status == "200 OK" { "Cache-Control: max-age=1, stale-if-error=100\r\n" } else { "" };
+        asked.answer(status, fields, status);
+        true
+    });
+    let site = Site::new(&format!(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; proxy_cache_path %DIR%/cache keys_zone=c:1m;\n\
+         server {{ listen 127.0.0.1:%PORT0%; proxy_cache c; add_header X-Cache $upstream_cache_status always;\n\
+           location / {{ proxy_pass http://{up}; }} }} }}"
+    ));
+    let server = Server::start_on(site);
+    let all = ["/403", "/404", "/429", "/500", "/502", "/503", "/504"];
+    for uri in all {
+        assert!(ask(&server, "GET", uri, "").contains("X-Cache: MISS\r\n"));
+    }
+    for uri in all {
+        let answer = wait_for("an entry to expire", || {
+            let answer = ask(&server, "GET", uri, "");
+            (!answer.contains("X-Cache: HIT\r\n")).then_some(answer)
+        });
+        let stale = answer.starts_with("HTTP/1.1 200 ") && answer.contains("X-Cache: STALE\r\n");
+        assert_eq!(stale, uri.starts_with("/5"), "{uri}: {answer}");
+    }
+}
+
+/// Without `resolver` the system is asked.
+#[test]
+fn a_name_that_comes_up_is_looked_up_as_the_system_does() {
+    let up = ten();
+    let port = up.port();
+    let server = Server::start(&conf(&format!(
+        "location / {{ set $name localhost; proxy_pass http://$name:{port}; }}\n\
+         location /none {{ set $name no.such.name.invalid; resolver_timeout 5s; proxy_pass http://$name:{port}; }}"
+    )));
+    assert!(ask(&server, "GET", "/", "").ends_with("0123456789"));
+    let none = ask(&server, "GET", "/none", "");
+    assert!(none.starts_with("HTTP/1.1 502 "), "{none}");
+    server.wait_for_log("no.such.name.invalid could not be resolved", 1);
+}
+
+/// nginx counts requests before connections: what `limit_req` refuses takes no place.
+#[test]
+fn limit_req_comes_before_limit_conn() {
+    let site = Site::new(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
+         http { access_log off; limit_req_zone $arg_k zone=r:1m rate=1r/m; limit_conn_zone $arg_k zone=c:1m;\n\
+         limit_req_status 429; limit_conn_status 509;\n\
+         server { listen 127.0.0.1:%PORT0%; location / { limit_conn c 1; limit_req zone=r; empty_gif;\n\
+           add_header X-R $limit_req_status always; add_header X-C $limit_conn_status always; } } }",
+    );
+    let server = Server::start_on(site);
+    let passed = ask(&server, "GET", "/?k=1", "");
+    assert!(passed.contains("X-R: PASSED\r\n") && passed.contains("X-C: PASSED\r\n"), "{passed}");
+    let refused = ask(&server, "GET", "/?k=1", "");
+    assert!(refused.starts_with("HTTP/1.1 429 ") && refused.contains("X-R: REJECTED\r\n"), "{refused}");
+    assert!(!refused.contains("X-C:"), "{refused}");
+}
+
+#[test]
+fn the_log_has_the_status_that_was_sent() {
+    let server = Server::start(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
+         http { log_format s '$status'; access_log logs/access.log s; server { listen 127.0.0.1:%PORT0%; return 204; } }",
+    );
+    let long = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "q".repeat(40000));
+    assert!(server.raw(long.as_bytes()).starts_with(b"HTTP/1.1 400 "));
+    let logged = wait_for("a line", || {
+        let text = server.site.read("logs/access.log");
+        (!text.is_empty()).then_some(text)
+    });
+    assert_eq!(logged, "400\n");
+}
