@@ -301,6 +301,20 @@ fn stopping_early_keeps_what_was_measured() {
     assert!(report.outcome.measured < Duration::from_secs(2), "{:?}", report.outcome.measured);
 }
 
+/// A schedule in which every request is due between two milliseconds of the clock that epoll_wait(2) counts in.
+#[test]
+fn requests_leave_when_they_are_due() {
+    let addr = server(|s, _| say(s, OK));
+    let mut load = load(addr);
+    load.connections = 16;
+    load.stop = Stop::After(Duration::from_secs(1));
+    load.rate = Some(Rate::constant(700.0));
+    // The best of three: other work on this machine is not what is asked here.
+    let late = || run(&load).outcome.record.lateness.quantile(0.5);
+    let best = (0..3).map(|_| late()).min().expect("three");
+    assert!(best < MS * 3 / 10, "{best} ns late at the median");
+}
+
 /// nginx with a plain, a cleartext HTTP/2 and a TLS server.
 struct Nginx(
     std::process::Child,

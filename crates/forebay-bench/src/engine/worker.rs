@@ -9,7 +9,7 @@ use crate::load::{Load, Protocol, Stop};
 use crate::record::{Failure, Record, Sample, ThreadUse};
 use crate::schedule::Schedule;
 use crate::{Error, clock, thread_cpu};
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustls::ClientConnection;
@@ -425,9 +425,24 @@ impl<'a> Worker<'a> {
 
     fn wait(&mut self, events: &mut Vec<epoll::Event>, until: u64) -> Result<(), Error> {
         let left = until.saturating_sub(clock());
-        let spec = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as _ };
+        let time = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as _ };
         events.clear();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&spec)) {
+        // epoll_wait(2) rounds up to milliseconds, too coarse for a schedule, and epoll_pwait2(2) needs Linux 5.11:
+        // ppoll(2) sleeps, where there is nothing to do at once.
+        let precise = left > 0 && (self.ctx.schedule.is_some() || !self.timers.is_empty());
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let timeout = if precise { &at_once } else { &time };
+        let mut result = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(timeout));
+        if precise && result == Ok(0) {
+            let mut ready = [PollFd::new(&self.epoll, PollFlags::IN)];
+            result = match rustix::event::poll(&mut ready, Some(&time)) {
+                Ok(n) if n > 0 => {
+                    epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&at_once))
+                }
+                other => other,
+            };
+        }
+        match result {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(e) => Err(Error::Io("epoll".into(), e.into())),
         }
