@@ -11,6 +11,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const MS: u64 = 1_000_000;
@@ -161,6 +162,30 @@ fn silence_ends_in_timeouts_with_their_age() {
             assert!(r.latency.quantile(0.5) >= 290 * MS, "{:?}", r.latency);
         }
         assert_eq!((r.ok, report.exit_code()), (0, 1));
+    }
+}
+
+#[test]
+fn what_hangs_since_the_warm_up_is_counted() {
+    // Every other connection gets no answer.
+    let begun = AtomicUsize::new(0);
+    let addr = server(move |s, n| {
+        if n == 0 && begun.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+            std::thread::sleep(Duration::from_secs(2));
+            return false;
+        }
+        say(s, OK)
+    });
+    let mut load = load(addr);
+    load.connections = 16;
+    (load.warmup, load.stop) = (Duration::from_millis(100), Stop::After(Duration::from_millis(300)));
+    (load.timeout, load.drain) = (Duration::from_millis(600), Some(Duration::from_millis(100)));
+    for rate in [None, Some(Rate::constant(1000.0))] {
+        load.rate = rate;
+        let r = run(&load).outcome.record;
+        let silent = r.failed(Failure::Timeout) + r.failed(Failure::Unanswered);
+        assert!(r.ok > 100 && silent == 8, "{} {:?}", r.ok, r.failures);
+        assert!(r.latency.max() > 300 * MS, "{:?}", r.latency);
     }
 }
 

@@ -175,12 +175,16 @@ impl Ctx<'_> {
     /// A request came to nothing.
     pub fn failed(&mut self, flight: Flight, kind: Failure) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        if kind == Failure::Unanswered || self.in_window(flight) {
-            self.record.fail(kind);
-        }
         self.interval.errors += 1;
+        // What began in the warm-up and hung until the measured time is a part of that.
+        let silent = matches!(kind, Failure::Timeout | Failure::Unanswered);
+        let counts = self.in_window(flight) || silent && self.now >= self.times.from;
+        if !counts {
+            return;
+        }
+        self.record.fail(kind);
         // The age of what was never answered is a latency that somebody had at least.
-        if matches!(kind, Failure::Timeout | Failure::Unanswered) && self.in_window(flight) {
+        if silent {
             self.record.latency.record(self.now.saturating_sub(flight.due));
             if self.schedule.is_some() {
                 self.record.uncorrected.record(self.now.saturating_sub(flight.start));
@@ -454,7 +458,7 @@ impl<'a> Worker<'a> {
         for conn in conns {
             let h2 = conn.h2.as_deref().map(|h2| h2.flights().collect::<Vec<_>>()).unwrap_or_default();
             for flight in conn.flights.drain(..).chain(conn.first.take()).chain(h2) {
-                if ctx.in_window(flight) && !given_up {
+                if !given_up {
                     ctx.failed(flight, Failure::Unanswered);
                 }
             }
@@ -462,9 +466,7 @@ impl<'a> Worker<'a> {
         let end = ctx.times.end;
         while ctx.schedule.is_some() && ctx.next_due < end && ctx.budget != Some(0) {
             let flight = Flight { due: ctx.next_due, start: ctx.now, request: 0 };
-            if ctx.in_window(flight) {
-                ctx.failed(flight, Failure::Unanswered);
-            }
+            ctx.failed(flight, Failure::Unanswered);
             if let Some(schedule) = &mut ctx.schedule {
                 ctx.next_due = ctx.times.start + schedule.following();
             }
