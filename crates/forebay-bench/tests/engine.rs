@@ -240,6 +240,17 @@ fn an_unreachable_target_is_told() {
     assert!(report.outcome.record.failed(Failure::Connect) > 0);
     assert_eq!(report.exit_code(), 1);
     assert!(report.outcome.first_error.is_some_and(|e| e.contains("refused")));
+    // A number of requests is no reason to try for ever.
+    load.stop = Stop::Count(1_000_000, None);
+    for rate in [None, Some(Rate::constant(1000.0))] {
+        load.rate = rate;
+        let start = Instant::now();
+        let report = run(&load);
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        assert!(report.outcome.record.failed(Failure::Connect) > 0 && report.exit_code() == 1);
+        assert!(report.outcome.measured >= load.timeout, "{:?}", report.outcome.measured);
+    }
+    load.rate = None;
     load.connections = 0;
     assert!(engine::run(&load, |_| true).is_err());
 }

@@ -63,6 +63,8 @@ pub struct Ctx<'a> {
     learned: Option<u64>,
     last_answer: u64,
     interval: Interval,
+    /// Since when no connection could be made; `None`: the last one stood.
+    failing_since: Option<u64>,
     first_error: Option<String>,
 }
 
@@ -278,6 +280,7 @@ impl<'a> Worker<'a> {
             learned: None,
             last_answer: 0,
             interval: Interval::default(),
+            failing_since: None,
             first_error: None,
         };
         // Connections are dealt out to threads in turn, and to origins by their weight.
@@ -360,7 +363,7 @@ impl<'a> Worker<'a> {
             }
             let spent = self.ctx.budget == Some(0) && self.ctx.again.is_empty();
             let over = stopped.is_some() && now >= drain_until;
-            if over || (!self.ctx.issuing || spent) && self.ctx.in_flight == 0 {
+            if over || (!self.ctx.issuing || spent || self.is_hopeless(timeout)) && self.ctx.in_flight == 0 {
                 break;
             }
             while self.ctx.issuing && self.ctx.open_due(now) {
@@ -414,7 +417,9 @@ impl<'a> Worker<'a> {
         }
         self.ctx.now = clock();
         let (end, used) = stopped.unwrap_or_else(|| {
-            (self.ctx.last_answer.max(times.from), usage.unwrap_or_else(Usage::now).until_now())
+            // Until the last answer, or until it was given up.
+            let last = if self.ctx.record.complete > 0 { self.ctx.last_answer } else { self.ctx.now };
+            (last.max(times.from), usage.unwrap_or_else(Usage::now).until_now())
         });
         // Who stops a closed loop does not wait for what is under way; nobody was let down by that.
         let given_up = stop.load(Ordering::Relaxed) && self.ctx.schedule.is_none();
@@ -425,6 +430,14 @@ impl<'a> Worker<'a> {
         let used = ThreadUse { wall: measured, ..used };
         let head = self.ctx.templates.first().map(|t| t.bytes.clone()).unwrap_or_default();
         Ok(ThreadResult { record: self.ctx.record, used, measured, first_error: self.ctx.first_error, head })
+    }
+
+    /// Whether a run that ends with a number of requests will never see its end: no connection stands, and none could be
+    /// made for as long as one may take.
+    fn is_hopeless(&self, timeout: u64) -> bool {
+        self.ctx.budget.is_some()
+            && self.ctx.failing_since.is_some_and(|t| self.ctx.now.saturating_sub(t) >= timeout)
+            && !self.conns.iter().any(|c| c.phase == Phase::Open)
     }
 
     fn wait(&mut self, events: &mut Vec<epoll::Event>, until: u64) -> Result<(), Error> {
@@ -463,7 +476,8 @@ impl<'a> Worker<'a> {
                 }
             }
         }
-        let end = ctx.times.end;
+        // Nobody waited yet for what would have been due later, where the run was given up.
+        let end = ctx.times.end.min(ctx.now);
         while ctx.schedule.is_some() && ctx.next_due < end && ctx.budget != Some(0) {
             let flight = Flight { due: ctx.next_due, start: ctx.now, request: 0 };
             ctx.failed(flight, Failure::Unanswered);
@@ -726,6 +740,7 @@ impl<'a> Worker<'a> {
                 return self.end_open(slot, Failure::Tls);
             }
         }
+        ctx.failing_since = None;
         if ctx.load.protocol == Protocol::Http2 {
             plain.clear();
             conn.h2 = Some(Box::new(H2::new(plain, ctx.load.parallel)));
@@ -770,6 +785,9 @@ impl<'a> Worker<'a> {
         let making = matches!(conn.phase, Phase::Connecting | Phase::Handshaking);
         if making {
             ctx.connecting = ctx.connecting.saturating_sub(1);
+            if why.is_some() {
+                ctx.failing_since.get_or_insert(conn.since);
+            }
         }
         if let Some(h2) = conn.h2.take() {
             let flights: Vec<Flight> = h2.flights().collect();
