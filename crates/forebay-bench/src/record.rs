@@ -42,6 +42,8 @@ pub struct Record {
     /// Answers received whole within the measured time, also to requests from before: what a rate is
     /// made of.
     pub in_time: u64,
+    /// Requests that were due within the measured time. Open loop only.
+    pub due: u64,
     /// From the moment a request was due, ns. In a closed loop that is when it was sent.
     pub latency: Histogram,
     /// From the moment a request was sent, ns. Open loop only.
@@ -83,6 +85,7 @@ impl Default for Record {
             ok: 0,
             complete: 0,
             in_time: 0,
+            due: 0,
             latency: Histogram::default(),
             uncorrected: Histogram::default(),
             lateness: Histogram::default(),
@@ -135,6 +138,7 @@ impl Record {
         self.ok += other.ok;
         self.complete += other.complete;
         self.in_time += other.in_time;
+        self.due += other.due;
         self.latency.merge(&other.latency);
         self.uncorrected.merge(&other.uncorrected);
         self.lateness.merge(&other.lateness);

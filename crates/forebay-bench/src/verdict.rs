@@ -80,8 +80,8 @@ pub fn judge(report: &Report) -> Vec<Finding> {
             ),
         );
     }
-    if let Some(rate) = report.rate {
-        open_loop(report, rate, &mut say);
+    if report.rate.is_some() {
+        open_loop(report, &mut say);
     }
     let rates: Vec<f64> = steady_rates(report);
     let spread = stats::spread(&rates);
@@ -114,7 +114,7 @@ pub fn steady_rates(report: &Report) -> Vec<f64> {
     points.chunks_exact(3).map(|c| c.iter().sum::<f64>() / 3.0).collect()
 }
 
-fn open_loop(report: &Report, rate: Rate, say: &mut impl FnMut(bool, bool, String)) {
+fn open_loop(report: &Report, say: &mut impl FnMut(bool, bool, String)) {
     let outcome = &report.outcome;
     let record = &outcome.record;
     let median = record.latency.quantile(0.5).max(1);
@@ -130,7 +130,8 @@ fn open_loop(report: &Report, rate: Rate, say: &mut impl FnMut(bool, bool, Strin
         );
         say(hopeless, true, text);
     }
-    let wanted = f64::midpoint(rate.from, rate.to);
+    // Of those that were due, not of the rate: it changes in a ramp, chance moves it, and a run may end early.
+    let wanted = record.due as f64 / outcome.measured.as_secs_f64().max(1e-9);
     if record.complete > 100 && outcome.rate() < 0.97 * wanted {
         let text = format!("{:.0} requests/s were answered of the {wanted:.0} that were due", outcome.rate());
         let waiting = record.failed(Failure::Unanswered);

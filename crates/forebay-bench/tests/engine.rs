@@ -307,6 +307,22 @@ fn the_rate_is_held_and_the_unanswered_counted() {
         assert!((n - 1000.0).abs() < if poisson { 130.0 } else { 5.0 }, "{n}");
         assert_eq!(report.outcome.record.errors(), 0);
     }
+    // What was due is counted, not computed from the rate: a ramp whose first and last part are not measured.
+    (load.warmup, load.rate) =
+        (Duration::from_secs(1), Some(Rate { from: 2000.0, to: 100.0, poisson: false }));
+    for stop in [1.0, f64::INFINITY] {
+        let report = run::run(&load, None, |p| p.elapsed < 1.0 + stop / 2.0).expect("runs");
+        let (due, n) = (report.outcome.record.due, report.outcome.record.complete);
+        let wanted = if stop > 1.0 { 575 } else { 406 };
+        assert!(due.abs_diff(wanted) < 100 && due.abs_diff(n) <= 16, "{due} {n}");
+        let short = report.findings.iter().any(|f| f.text.contains("that were due"));
+        assert!(
+            !short && report.manner.contains("2000 falling to 100"),
+            "{} {:?}",
+            report.manner,
+            report.findings
+        );
+    }
     // A server that answers 5 a second and connection, and is asked for 400.
     let slow = server(|s, _| {
         std::thread::sleep(Duration::from_millis(200));

@@ -106,6 +106,9 @@ impl Ctx<'_> {
             }
             *left -= 1;
         }
+        if self.schedule.is_some() && due >= self.times.from {
+            self.record.due += 1;
+        }
         self.in_flight += 1;
         Some(Flight { due, start: self.now, request: u32::MAX })
     }
@@ -480,6 +483,7 @@ impl<'a> Worker<'a> {
         let end = ctx.times.end.min(ctx.now);
         while ctx.schedule.is_some() && ctx.next_due < end && ctx.budget != Some(0) {
             let flight = Flight { due: ctx.next_due, start: ctx.now, request: 0 };
+            ctx.record.due += u64::from(ctx.in_window(flight));
             ctx.failed(flight, Failure::Unanswered);
             if let Some(schedule) = &mut ctx.schedule {
                 ctx.next_due = ctx.times.start + schedule.following();
