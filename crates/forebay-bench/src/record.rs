@@ -28,6 +28,23 @@ pub enum Failure {
     Unanswered,
 }
 
+impl Failure {
+    /// What it means, where nothing more is known.
+    pub fn words(self) -> &'static str {
+        match self {
+            Failure::Connect => "no connection",
+            Failure::Tls => "the TLS handshake failed",
+            Failure::Read => "the server closed the connection instead of answering",
+            Failure::Write => "the server took no request",
+            Failure::Timeout | Failure::Unanswered => "no answer",
+            Failure::Status => "another status than expected",
+            Failure::Length => "an answer was cut short",
+            Failure::Body => "other content than expected",
+            Failure::Protocol => "what came is no answer in the HTTP that was asked for",
+        }
+    }
+}
+
 /// Names of the kinds, in order.
 pub const FAILURES: [&str; 10] =
     ["connect", "tls", "read", "write", "timeout", "status", "length", "body", "protocol", "unanswered"];

@@ -136,6 +136,9 @@ fn faults_have_their_kinds() {
         let report = run(&load);
         let r = &report.outcome.record;
         assert!(r.failed(kind) >= 11, "{name}: {:?}", r.failures);
+        let words = report.outcome.first_error.as_deref();
+        let told = kind == Failure::Status || words == Some(kind.words());
+        assert!(told && report.outcome.measured > Duration::ZERO, "{name}: {words:?}");
         let others = r.errors() - r.failed(kind);
         assert!(others <= 1 && report.is_void(), "{name}: {:?}", r.failures);
     }

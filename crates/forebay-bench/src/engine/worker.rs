@@ -785,6 +785,9 @@ impl<'a> Worker<'a> {
     fn end(&mut self, slot: u32, why: Option<Failure>) {
         let Worker { ctx, conns, timers, .. } = self;
         let Some(conn) = conns.get_mut(slot as usize) else { return };
+        if let Some(kind) = why {
+            ctx.note(|| kind.words().to_owned());
+        }
         let mut counted = false;
         let making = matches!(conn.phase, Phase::Connecting | Phase::Handshaking);
         if making {
@@ -1008,7 +1011,12 @@ fn decrypt(ctx: &mut Ctx<'_>, conn: &mut Conn, plain: &mut Vec<u8>, data: &[u8])
             first = false;
             tls.read_tls(&mut data).map_err(|_| Failure::Tls)?;
             if let Err(e) = tls.process_new_packets() {
-                ctx.note(|| e.to_string());
+                ctx.note(|| match &e {
+                    rustls::Error::InvalidCertificate(why) => {
+                        format!("the certificate does not verify: {why}; --ca FILE believes others, --insecure any")
+                    }
+                    other => other.to_string(),
+                });
                 // The alert should reach the server.
                 let _ = tls.write_tls(&mut conn.out);
                 return Err(if conn.phase == Phase::Handshaking { Failure::Tls } else { Failure::Read });
