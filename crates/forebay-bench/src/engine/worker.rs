@@ -894,7 +894,6 @@ impl<'a> Worker<'a> {
                     Ok((_, 0)) => ended = true,
                     Ok((_, n)) => {
                         let n = (n as u64).min(left);
-                        ctx.interval.bytes += n;
                         count_in(ctx, n);
                         conn.got += n;
                         if left == n {
@@ -916,14 +915,15 @@ impl<'a> Worker<'a> {
                     Ok(0) => ended = true,
                     Ok(n) => {
                         let data = buf.get(..n).unwrap_or_default();
-                        ctx.interval.bytes += n as u64;
-                        count_in(ctx, n as u64);
                         if conn.tls.is_some() {
                             decrypt(ctx, conn, plain, data)?;
-                        } else if conn.h2.is_some() {
-                            conn.h2_bytes(ctx, plain, data)?;
                         } else {
-                            conn.h1_bytes(ctx, data)?;
+                            count_in(ctx, n as u64);
+                            if conn.h2.is_some() {
+                                conn.h2_bytes(ctx, plain, data)?;
+                            } else {
+                                conn.h1_bytes(ctx, data)?;
+                            }
                         }
                         if n == READ || last {
                             continue;
@@ -988,6 +988,7 @@ enum Read {
 }
 
 fn count_in(ctx: &mut Ctx<'_>, n: u64) {
+    ctx.interval.bytes += n;
     if (ctx.times.from..=ctx.times.end).contains(&ctx.now) {
         ctx.record.bytes_in += n;
     }
@@ -1026,6 +1027,7 @@ fn decrypt(ctx: &mut Ctx<'_>, conn: &mut Conn, plain: &mut Vec<u8>, data: &[u8])
                 let mut reader = tls.reader();
                 let n = match reader.fill_buf() {
                     Ok(content) if !content.is_empty() => {
+                        count_in(ctx, content.len() as u64);
                         if conn.h2.is_some() {
                             conn.h2_bytes(ctx, plain, content)?;
                         } else {
