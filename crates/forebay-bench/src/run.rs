@@ -155,7 +155,11 @@ pub fn run(
         server.zip(before).map(|(server, before)| server_use(&server, &before, gather.complete, wall));
     let names: Vec<&str> = load.origins.iter().map(|o| o.name.as_str()).collect();
     let target = match load.requests.as_slice() {
-        [only] => format!("{}{}", names.join(" "), only.name.split_once(' ').map_or("", |(_, path)| path)),
+        [only] => {
+            let name = names.join(" ");
+            let colon = if name.starts_with("unix:") { ":" } else { "" };
+            format!("{name}{colon}{}", only.name.split_once(' ').map_or("", |(_, path)| path))
+        }
         all => format!("{} ({} requests)", names.join(" "), all.len()),
     };
     let mut report = Report {

@@ -25,6 +25,8 @@ const BUSY: f64 = 0.85;
 const FAILED: f64 = 0.01;
 /// Spread of the rate over time, interquartile range over median, that is too large.
 const SPREAD: f64 = 0.15;
+/// So many [`steady_rates`] are needed to judge their spread.
+pub const ENOUGH: usize = 8;
 
 /// Judges a run.
 pub fn judge(report: &Report) -> Vec<Finding> {
@@ -85,7 +87,7 @@ pub fn judge(report: &Report) -> Vec<Finding> {
     }
     let rates: Vec<f64> = steady_rates(report);
     let spread = stats::spread(&rates);
-    if rates.len() >= 8 && spread > SPREAD && report.rate.is_none_or(|r| r.from == r.to) {
+    if rates.len() >= ENOUGH && spread > SPREAD && report.rate.is_none_or(|r| r.from == r.to) {
         say(
             false,
             false,
@@ -158,9 +160,10 @@ pub fn refuse_rate(rate: Rate, load: &Load) -> Result<(), Error> {
     }
     let most = round_trips().unwrap_or(f64::INFINITY) * threads;
     if rate.highest() > most {
+        let plural = if threads > 1.0 { "s" } else { "" };
         return Err(Error::Usage(format!(
-            "{:.0} requests/s are more than {threads:.0} threads of this machine can send (about {most:.0}); more CPUs \
-             (--cpus), fewer requests, or several machines (--agents)",
+            "{:.0} requests/s are more than {threads:.0} thread{plural} of this machine can send (about {most:.0}); more \
+             CPUs (--cpus), fewer requests, or several machines (--agents)",
             rate.highest()
         )));
     }

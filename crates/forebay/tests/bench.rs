@@ -233,6 +233,7 @@ fn mistakes_are_told() {
         (vec!["-r", "1e9", &url], "expected requests a second"),
         (vec!["-r", "900M", &url], "more than"),
         (vec!["--find-limit", "99=1ms", &url], "p99=10ms"),
+        (vec!["--find-limit", "p99=1ms", "--hgrm", "x", &url], "not --hgrm"),
         (vec!["-H", "nocolon", &url], "Name: value"),
         (vec!["--cpus", "9999", &url], "CPU 9999"),
     ] {
@@ -244,6 +245,14 @@ fn mistakes_are_told() {
     }
     let (code, out, _) = bench(&["-q", "-n", "20", &missing]);
     assert!(code == 2 && out.contains("VOID") && out.contains("status: 20"), "{code} {out}");
+    // What was measured is told even if it cannot be kept, and no more is claimed than a moment shows.
+    let (code, out, errors) = bench(&["-q", "-n", "20", "--json", "/nonexistent/x", &url]);
+    assert!(code == 1 && out.contains("answered     20 in ") && errors.contains("/nonexistent/x"), "{out} {errors}");
+    assert!(!out.contains("in 0.00 s") && !out.contains("no errors, steady"), "{out}");
+    let (code, out, errors) = bench(&["-q", "-n", "9", "--timeout", "300ms", "http://127.0.0.1:1/"]);
+    assert!(code == 1 && out.contains("refused"), "{code} {out} {errors}");
+    let (code, out, _) = bench(&["-q", "-n", "9", "--timeout", "300ms", "unix:/nonexistent/s:/a"]);
+    assert!(code == 1 && out.starts_with("unix:/nonexistent/s:/a\n"), "{code} {out}");
     let (code, out, _) = bench(&["-q", "-d", "200ms", "http://127.0.0.1:1/"]);
     assert!(code == 1 && out.contains("nothing was measured"), "{code} {out}");
 }
