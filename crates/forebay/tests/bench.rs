@@ -214,6 +214,10 @@ fn results_for_programs_and_people() {
     let value: serde_json::Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!((value["schema"].as_u64(), value["requests"]["ok"].as_u64()), (Some(1), Some(500)));
     assert_eq!(value["latency_us"]["count"].as_u64(), Some(500));
+    let manual = include_str!("../../../docs/bench.md");
+    for key in value.as_object().expect("an object").keys() {
+        assert!(manual.contains(&format!("`{key}`")), "{key} is not in docs/bench.md");
+    }
     let page = std::fs::read_to_string(&html).expect("report");
     assert!(page.matches("<svg").count() == 4 && !page.contains("NaN") && !page.contains("src="));
     let spectrum = std::fs::read_to_string(&hgrm).expect("spectrum");
