@@ -34,6 +34,9 @@ const CONTENT: usize = 16 << 20;
 const CONNECTING: usize = 128;
 /// Pauses after a failed connection, ns.
 const BACKOFF: (u64, u64) = (1_000_000, 100_000_000);
+/// How late a request may leave so that those that are due together leave together, ns: waking for each one would cost
+/// more than sending it.
+const GRAIN: u64 = 50_000;
 /// Events of one turn.
 const EVENTS: usize = 512;
 
@@ -400,7 +403,7 @@ impl<'a> Worker<'a> {
             }
             let mut until = next_tick.min(next_scan);
             if !self.free.is_empty() && self.ctx.issuing && self.ctx.open_due(u64::MAX) {
-                until = until.min(self.ctx.next_due);
+                until = until.min(self.ctx.next_due.max(now + GRAIN));
             }
             if let Some(Reverse((at, _))) = self.timers.peek() {
                 until = until.min(*at);
