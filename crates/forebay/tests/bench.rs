@@ -251,7 +251,10 @@ fn mistakes_are_told() {
     assert!(code == 2 && out.contains("VOID") && out.contains("status: 20"), "{code} {out}");
     // What was measured is told even if it cannot be kept, and no more is claimed than a moment shows.
     let (code, out, errors) = bench(&["-q", "-n", "20", "--json", "/nonexistent/x", &url]);
-    assert!(code == 1 && out.contains("answered     20 in ") && errors.contains("/nonexistent/x"), "{out} {errors}");
+    assert!(
+        code == 1 && out.contains("answered     20 in ") && errors.contains("/nonexistent/x"),
+        "{out} {errors}"
+    );
     assert!(!out.contains("in 0.00 s") && !out.contains("no errors, steady"), "{out}");
     let (code, out, errors) = bench(&["-q", "-n", "9", "--timeout", "300ms", "http://127.0.0.1:1/"]);
     assert!(code == 1 && out.contains("refused"), "{code} {out} {errors}");
