@@ -565,7 +565,7 @@ fn to_json(report: &Report) -> Value {
         .map(|t| json!([t.cpu_time, t.run_delay, t.wall, t.switches.0, t.switches.1]))
         .collect();
     json!({
-        "counts": [r.ok, r.complete, r.in_time, r.connections, r.resumed, r.retried, r.bytes_in, r.body_in, r.bytes_out],
+        "counts": [r.ok, r.complete, r.in_time, r.due, r.connections, r.resumed, r.retried, r.bytes_in, r.body_in, r.bytes_out],
         "failures": r.failures,
         "statuses": r.seen().map(|(s, n)| json!([s, n])).collect::<Vec<_>>(),
         "latency": r.latency.to_text(),
@@ -584,13 +584,13 @@ fn to_json(report: &Report) -> Value {
 fn from_json(value: &Value) -> Option<Outcome> {
     let mut record = Record::default();
     let counts: Vec<u64> = value["counts"].as_array()?.iter().filter_map(Value::as_u64).collect();
-    let &[ok, complete, in_time, connections, resumed, retried, bytes_in, body_in, bytes_out] =
+    let &[ok, complete, in_time, due, connections, resumed, retried, bytes_in, body_in, bytes_out] =
         counts.as_slice()
     else {
         return None;
     };
-    (record.ok, record.complete, record.in_time, record.connections) = (ok, complete, in_time, connections);
-    (record.resumed, record.retried) = (resumed, retried);
+    (record.ok, record.complete, record.in_time, record.due) = (ok, complete, in_time, due);
+    (record.connections, record.resumed, record.retried) = (connections, resumed, retried);
     (record.bytes_in, record.body_in, record.bytes_out) = (bytes_in, body_in, bytes_out);
     let failures: Vec<u64> = value["failures"].as_array()?.iter().filter_map(Value::as_u64).collect();
     record.failures = <[u64; FAILURES.len()]>::try_from(failures).ok()?;

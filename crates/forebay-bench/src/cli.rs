@@ -140,27 +140,30 @@ fn title(args: &RunArgs) -> String {
 }
 
 fn finish(args: &RunArgs, report: &Report) -> Result<u8, Error> {
-    let mut quiet = false;
+    let files = [&args.json, &args.hgrm, &args.html];
+    if !files.into_iter().flatten().any(|file| file.as_os_str() == "-") {
+        print!("{}", text::summary(report));
+    }
+    // Afterwards: a file that cannot be written shall not cost the figures.
     if let Some(file) = &args.json {
-        quiet |= file.as_os_str() == "-";
         write_out(file, &format!("{:#}\n", json::report(report)))?;
     }
     if let Some(file) = &args.hgrm {
-        quiet |= file.as_os_str() == "-";
         write_out(file, &text::hgrm(&report.outcome.record.latency))?;
     }
     if let Some(file) = &args.html {
-        quiet |= file.as_os_str() == "-";
         write_out(file, &html::report(report))?;
-    }
-    if !quiet {
-        print!("{}", text::summary(report));
     }
     Ok(report.exit_code())
 }
 
 fn find(args: &RunArgs, wish: &str) -> Result<u8, Error> {
     let (quantile, within) = limit(wish)?;
+    if args.hgrm.is_some() || args.html.is_some() || args.load.requests.is_some() {
+        return Err(Error::Usage(
+            "--find-limit goes by time (-d) and writes --json, not --hgrm or --html".into(),
+        ));
+    }
     let (mut load, server) = args.load.load(&args.urls)?;
     // Steps need not be long; the search has many.
     load.stop = crate::load::Stop::After(args.load.duration);

@@ -28,6 +28,23 @@ pub enum Failure {
     Unanswered,
 }
 
+impl Failure {
+    /// What it means, where nothing more is known.
+    pub fn words(self) -> &'static str {
+        match self {
+            Failure::Connect => "no connection",
+            Failure::Tls => "the TLS handshake failed",
+            Failure::Read => "the server closed the connection instead of answering",
+            Failure::Write => "the server took no request",
+            Failure::Timeout | Failure::Unanswered => "no answer",
+            Failure::Status => "another status than expected",
+            Failure::Length => "an answer was cut short",
+            Failure::Body => "other content than expected",
+            Failure::Protocol => "what came is no answer in the HTTP that was asked for",
+        }
+    }
+}
+
 /// Names of the kinds, in order.
 pub const FAILURES: [&str; 10] =
     ["connect", "tls", "read", "write", "timeout", "status", "length", "body", "protocol", "unanswered"];
@@ -42,6 +59,8 @@ pub struct Record {
     /// Answers received whole within the measured time, also to requests from before: what a rate is
     /// made of.
     pub in_time: u64,
+    /// Requests that were due within the measured time. Open loop only.
+    pub due: u64,
     /// From the moment a request was due, ns. In a closed loop that is when it was sent.
     pub latency: Histogram,
     /// From the moment a request was sent, ns. Open loop only.
@@ -83,6 +102,7 @@ impl Default for Record {
             ok: 0,
             complete: 0,
             in_time: 0,
+            due: 0,
             latency: Histogram::default(),
             uncorrected: Histogram::default(),
             lateness: Histogram::default(),
@@ -135,6 +155,7 @@ impl Record {
         self.ok += other.ok;
         self.complete += other.complete;
         self.in_time += other.in_time;
+        self.due += other.due;
         self.latency.merge(&other.latency);
         self.uncorrected.merge(&other.uncorrected);
         self.lateness.merge(&other.lateness);

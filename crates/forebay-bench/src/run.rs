@@ -155,7 +155,11 @@ pub fn run(
         server.zip(before).map(|(server, before)| server_use(&server, &before, gather.complete, wall));
     let names: Vec<&str> = load.origins.iter().map(|o| o.name.as_str()).collect();
     let target = match load.requests.as_slice() {
-        [only] => format!("{}{}", names.join(" "), only.name.split_once(' ').map_or("", |(_, path)| path)),
+        [only] => {
+            let name = names.join(" ");
+            let colon = if name.starts_with("unix:") { ":" } else { "" };
+            format!("{name}{colon}{}", only.name.split_once(' ').map_or("", |(_, path)| path))
+        }
         all => format!("{} ({} requests)", names.join(" "), all.len()),
     };
     let mut report = Report {
@@ -223,7 +227,8 @@ fn manner(load: &Load) -> String {
         None => text.push_str(", closed loop"),
         Some(Rate { from, to, poisson }) => {
             let how = if poisson { " at random (Poisson)" } else { "" };
-            let rate = if from == to { format!("{from}") } else { format!("{from} rising to {to}") };
+            let way = if from < to { "rising" } else { "falling" };
+            let rate = if from == to { format!("{from}") } else { format!("{from} {way} to {to}") };
             text.push_str(&format!(", open loop: {rate} requests/s{how}"));
         }
     }
@@ -351,13 +356,16 @@ pub fn find_limit(
         let at = report.outcome.record.latency.quantile(quantile);
         let record = &report.outcome.record;
         let few = record.errors() * 1000 <= record.complete;
-        // By chance fewer may have come than the rate says.
-        let due = rate * report.outcome.measured.as_secs_f64();
-        let held = report.outcome.record.in_time as f64 >= 0.97 * due - 3.0 * due.sqrt();
+        // What comes in the last moments is answered after the end.
+        let due = record.due as f64;
+        let held = record.in_time as f64 >= 0.97 * due - 3.0 * due.sqrt();
+        if report.outcome.interrupted {
+            break;
+        }
         let passed = at <= within.as_nanos() as u64 && few && held;
         limited = report.findings.iter().any(|f| f.client) && !passed;
         tried.push((rate, at, passed));
-        if !show(rate, at, passed) || report.outcome.interrupted {
+        if !show(rate, at, passed) {
             break;
         }
         if passed {

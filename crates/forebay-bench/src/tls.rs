@@ -3,9 +3,11 @@
 use crate::Error;
 use crate::load::Protocol;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -30,6 +32,7 @@ pub fn self_signed(kind: Kind, certificate: &Path, key: &Path) -> Result<(), Err
     };
     let status = Command::new("openssl")
         .args(["req", "-x509", "-nodes", "-days", "30", "-subj", "/CN=localhost"])
+        .args(["-addext", "subjectAltName=DNS:localhost"])
         .args(kind)
         .arg("-keyout")
         .arg(key)
@@ -80,6 +83,62 @@ impl ServerCertVerifier for Anyone {
     }
 }
 
+/// Takes what the roots vouch for, and the certificates that the file itself names (`--ca`): a self-signed one is most
+/// often marked as an authority (`openssl req -x509`), which none may be that a server shows.
+#[derive(Debug)]
+struct Named {
+    roots: Arc<WebPkiServerVerifier>,
+    named: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Named {
+    fn verify_server_cert(
+        &self,
+        cert: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let result = self.roots.verify_server_cert(cert, intermediates, name, ocsp, now);
+        match &result {
+            // Found after its dates were.
+            Err(rustls::Error::InvalidCertificate(why)) if is_authority(why) && self.named.contains(cert) => {
+                verify_server_name(&ParsedCertificate::try_from(cert)?, name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            _ => result,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.roots.verify_tls12_signature(message, cert, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.roots.verify_tls13_signature(message, cert, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.roots.supported_verify_schemes()
+    }
+}
+
+/// Whether that was the only objection. rustls has no name of its own for it.
+fn is_authority(why: &CertificateError) -> bool {
+    matches!(why, CertificateError::Other(e) if e.to_string().contains("CaUsedAsEndEntity"))
+}
+
 /// Which certificates are believed.
 #[derive(Clone, Debug, Default)]
 pub enum Trust<'a> {
@@ -113,14 +172,63 @@ pub fn config(trust: &Trust<'_>, protocol: Protocol) -> Result<Arc<ClientConfig>
         }
         Trust::File(path) => {
             let bad = |e: String| Error::Usage(format!("{}: {e}", path.display()));
-            let mut roots = RootCertStore::empty();
-            for cert in CertificateDer::pem_file_iter(path).map_err(|e| bad(e.to_string()))? {
-                roots.add(cert.map_err(|e| bad(e.to_string()))?).map_err(|e| bad(e.to_string()))?;
+            let named = CertificateDer::pem_file_iter(path)
+                .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+                .map_err(|e| bad(e.to_string()))?;
+            if named.is_empty() {
+                return Err(bad("no certificate in it".into()));
             }
-            builder.with_root_certificates(roots).with_no_client_auth()
+            let mut roots = RootCertStore::empty();
+            for cert in &named {
+                roots.add(cert.clone()).map_err(|e| bad(e.to_string()))?;
+            }
+            let roots = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider));
+            let roots = roots.build().map_err(|e| bad(e.to_string()))?;
+            builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Named { roots, named }))
+                .with_no_client_auth()
         }
     };
     config.alpn_protocols =
         vec![if protocol == Protocol::Http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
     Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_vouches_for_what_it_names() {
+        let dir = tempfile::tempdir().expect("temporary");
+        let file = |name: &str| dir.path().join(name);
+        // Marked as authorities, which rustls alone never takes from a server.
+        if self_signed(Kind::Ecdsa, &file("a"), &file("ak")).is_err()
+            || self_signed(Kind::Ecdsa, &file("b"), &file("bk")).is_err()
+        {
+            return eprintln!("skipped: openssl is not installed");
+        }
+        let cert = |name: &str| CertificateDer::from_pem_file(file(name)).expect("certificate");
+        let named = {
+            let mut roots = RootCertStore::empty();
+            roots.add(cert("a")).expect("root");
+            let provider = Arc::new(aws_lc_rs::default_provider());
+            let roots = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+            Named { roots: roots.build().expect("verifier"), named: vec![cert("a")] }
+        };
+        let ask = |shown: &str, name: &str, now: UnixTime| {
+            let name = ServerName::try_from(name.to_owned()).expect("name");
+            named.verify_server_cert(&cert(shown), &[], &name, &[], now).is_ok()
+        };
+        let now = UnixTime::now();
+        let late = UnixTime::since_unix_epoch(std::time::Duration::from_secs(now.as_secs() + 60 * 86_400));
+        assert!(ask("a", "localhost", now));
+        assert!(
+            !ask("a", "other.example", now) && !ask("b", "localhost", now) && !ask("a", "localhost", late)
+        );
+        std::fs::write(file("empty"), "nothing").expect("write");
+        let empty = config(&Trust::File(&file("empty")), Protocol::Http1);
+        assert!(empty.is_err_and(|e| e.to_string().contains("no certificate in it")));
+    }
 }

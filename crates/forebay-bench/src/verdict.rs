@@ -25,6 +25,8 @@ const BUSY: f64 = 0.85;
 const FAILED: f64 = 0.01;
 /// Spread of the rate over time, interquartile range over median, that is too large.
 const SPREAD: f64 = 0.15;
+/// So many [`steady_rates`] are needed to judge their spread.
+pub const ENOUGH: usize = 8;
 
 /// Judges a run.
 pub fn judge(report: &Report) -> Vec<Finding> {
@@ -80,12 +82,12 @@ pub fn judge(report: &Report) -> Vec<Finding> {
             ),
         );
     }
-    if let Some(rate) = report.rate {
-        open_loop(report, rate, &mut say);
+    if report.rate.is_some() {
+        open_loop(report, busiest, &mut say);
     }
     let rates: Vec<f64> = steady_rates(report);
     let spread = stats::spread(&rates);
-    if rates.len() >= 8 && spread > SPREAD && report.rate.is_none_or(|r| r.from == r.to) {
+    if rates.len() >= ENOUGH && spread > SPREAD && report.rate.is_none_or(|r| r.from == r.to) {
         say(
             false,
             false,
@@ -114,7 +116,7 @@ pub fn steady_rates(report: &Report) -> Vec<f64> {
     points.chunks_exact(3).map(|c| c.iter().sum::<f64>() / 3.0).collect()
 }
 
-fn open_loop(report: &Report, rate: Rate, say: &mut impl FnMut(bool, bool, String)) {
+fn open_loop(report: &Report, busiest: f64, say: &mut impl FnMut(bool, bool, String)) {
     let outcome = &report.outcome;
     let record = &outcome.record;
     let median = record.latency.quantile(0.5).max(1);
@@ -130,9 +132,15 @@ fn open_loop(report: &Report, rate: Rate, say: &mut impl FnMut(bool, bool, Strin
         );
         say(hopeless, true, text);
     }
-    let wanted = f64::midpoint(rate.from, rate.to);
+    // Of those that were due, not of the rate: it changes in a ramp, chance moves it, and a run may end early.
+    let wanted = record.due as f64 / outcome.measured.as_secs_f64().max(1e-9);
     if record.complete > 100 && outcome.rate() < 0.97 * wanted {
         let text = format!("{:.0} requests/s were answered of the {wanted:.0} that were due", outcome.rate());
+        if busiest > BUSY {
+            // What waited did so here, which no percentile of the server may be made of.
+            let busy = format!("with a thread at {:.0} % of its CPU", busiest * 100.0);
+            return say(true, true, format!("{text}, {busy}: this machine cannot hold the rate"));
+        }
         let waiting = record.failed(Failure::Unanswered);
         say(
             false,
@@ -157,9 +165,10 @@ pub fn refuse_rate(rate: Rate, load: &Load) -> Result<(), Error> {
     }
     let most = round_trips().unwrap_or(f64::INFINITY) * threads;
     if rate.highest() > most {
+        let plural = if threads > 1.0 { "s" } else { "" };
         return Err(Error::Usage(format!(
-            "{:.0} requests/s are more than {threads:.0} threads of this machine can send (about {most:.0}); more CPUs \
-             (--cpus), fewer requests, or several machines (--agents)",
+            "{:.0} requests/s are more than {threads:.0} thread{plural} of this machine can send (about {most:.0}); more \
+             CPUs (--cpus), fewer requests, or several machines (--agents)",
             rate.highest()
         )));
     }
@@ -183,4 +192,47 @@ fn round_trips() -> Option<f64> {
         n += 1;
     }
     Some(n as f64 * 2.0 / ((clock() - start) as f64 / 1e9))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Outcome;
+    use crate::record::{Record, ThreadUse};
+    use std::time::Duration;
+
+    /// A second in which 1000 requests were due.
+    fn report(answered: u64, busy: f64) -> Report {
+        let mut record =
+            Record { complete: answered, ok: answered, in_time: answered, due: 1000, ..Record::default() };
+        (0..answered).for_each(|_| record.latency.record(1_000_000));
+        let cpu_time = (busy * 1e9) as u64;
+        let thread = ThreadUse { cpu_time, wall: 1_000_000_000, ..ThreadUse::default() };
+        let measured = Duration::from_secs(1);
+        Report {
+            target: String::new(),
+            manner: String::new(),
+            connections: 1,
+            rate: Some(Rate::constant(1000.0)),
+            outcome: Outcome { record, threads: vec![thread], measured, ..Outcome::default() },
+            points: Vec::new(),
+            server: None,
+            machine: (0.0, 0.0),
+            findings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_rate_that_was_not_held_is_the_servers_fault_or_ours() {
+        for (answered, busy, void, words) in [
+            (1000, 0.2, false, None),
+            (900, 0.2, false, Some("were not answered at the end")),
+            (900, 0.95, true, Some("this machine cannot hold the rate")),
+        ] {
+            let findings = judge(&report(answered, busy));
+            assert_eq!(findings.iter().any(|f| f.void), void, "{findings:?}");
+            assert!(words.is_none_or(|w| findings.iter().any(|f| f.text.contains(w))), "{findings:?}");
+            assert_eq!(findings.is_empty(), words.is_none(), "{findings:?}");
+        }
+    }
 }

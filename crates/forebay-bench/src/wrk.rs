@@ -209,30 +209,37 @@ pub fn main(args: &[String]) -> Result<u8, Error> {
     Ok(u8::from(report.outcome.record.complete == 0))
 }
 
-/// Times as wrk writes them.
-fn time(us: f64) -> String {
-    match us {
-        n if n >= 1e6 => format!("{:.2}s", n / 1e6),
-        n if n >= 1e3 => format!("{:.2}ms", n / 1e3),
-        n => format!("{n:.2}us"),
+/// A number with a unit, as wrk's `format_units` chooses it: the next one from 85 % of it on, the last one never.
+fn scaled(mut n: f64, scale: f64, base: &str, units: &[&str]) -> String {
+    let mut unit = base;
+    for next in units {
+        if n < scale * 0.85 {
+            break;
+        }
+        (n, unit) = (n / scale, next);
     }
+    format!("{n:.2}{unit}")
 }
 
+/// Times, from microseconds.
+fn time(us: f64) -> String {
+    if us >= 1e6 { scaled(us / 1e6, 60.0, "s", &["m"]) } else { scaled(us, 1e3, "us", &["ms"]) }
+}
+
+/// Bytes, to be followed by `B`.
 fn binary(bytes: f64) -> String {
-    match bytes {
-        b if b >= 1024.0 * 1024.0 * 1024.0 => format!("{:.2}GB", b / 1073741824.0),
-        b if b >= 1024.0 * 1024.0 => format!("{:.2}MB", b / 1048576.0),
-        b if b >= 1024.0 => format!("{:.2}KB", b / 1024.0),
-        b => format!("{b:.2}B"),
-    }
+    scaled(bytes, 1024.0, "", &["K", "M", "G", "T"])
 }
 
 fn metric(n: f64) -> String {
-    match n {
-        n if n >= 1e6 => format!("{:.2}M", n / 1e6),
-        n if n >= 1e3 => format!("{:.2}k", n / 1e3),
-        n => format!("{n:.2}"),
-    }
+    scaled(n, 1e3, "", &["k", "M", "G", "T"])
+}
+
+/// As wrk's `print_units`: units of one letter or none leave room where those of two stand, so that points align.
+fn column(text: &str, width: usize) -> String {
+    let letters = text.bytes().rev().take(2).filter(u8::is_ascii_alphabetic).count();
+    let pad = 2 - letters.min(2);
+    format!("{text:>width$}{:pad$}", "", width = width - pad)
 }
 
 /// A distribution as wrk2 prints it.
@@ -240,7 +247,7 @@ fn wrk2_distribution(out: &mut String, what: &str, h: &crate::histogram::Histogr
     let _ = writeln!(out, "  Latency Distribution (HdrHistogram - {what})");
     for percent in [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999, 100.0] {
         let value = time(h.quantile(percent / 100.0) as f64 / 1e3);
-        let _ = writeln!(out, "{:>8} {value:>9}", format!("{percent:.3}%"));
+        let _ = writeln!(out, "{percent:>7.3}%{}", column(&value, 10));
     }
     let _ = writeln!(out, "\n  Detailed Percentile spectrum:");
     out.push_str(&crate::output::text::hgrm_wrk2(h));
@@ -270,20 +277,20 @@ pub fn render(o: &Options, report: &Report) -> String {
     let _ = writeln!(out, "  Thread Stats{:>6}{:>11}{:>8}{:>12}", "Avg", "Stdev", "Max", "+/- Stdev");
     let _ = writeln!(
         out,
-        "    {:<9}{:>9}{:>10}{:>9}{:>8.2}%",
+        "    {:<10}{}{}{}{:>8.2}%",
         "Latency",
-        time(mean),
-        time(deviation),
-        time(h.max() as f64 / 1e3),
+        column(&time(mean), 8),
+        column(&time(deviation), 10),
+        column(&time(h.max() as f64 / 1e3), 9),
         share(h)
     );
     let _ = writeln!(
         out,
-        "    {:<9}{:>9}{:>10}{:>9}{near:>8.2}%",
+        "    {:<10}{}{}{}{near:>8.2}%",
         "Req/Sec",
-        metric(rate_mean),
-        metric(rate_dev),
-        metric(rate_max)
+        column(&metric(rate_mean), 8),
+        column(&metric(rate_dev), 10),
+        column(&metric(rate_max), 9)
     );
     if o.latency {
         if o.rate.is_some() {
@@ -295,14 +302,15 @@ pub fn render(o: &Options, report: &Report) -> String {
         } else {
             let _ = writeln!(out, "  Latency Distribution");
             for q in [0.5, 0.75, 0.9, 0.99] {
-                let _ = writeln!(out, "{:>7.0}% {:>9}", q * 100.0, time(h.quantile(q) as f64 / 1e3));
+                let value = time(h.quantile(q) as f64 / 1e3);
+                let _ = writeln!(out, "{:>7.0}%{}", q * 100.0, column(&value, 10));
             }
         }
     }
     let seconds = outcome.measured.as_secs_f64();
     let _ = writeln!(
         out,
-        "  {} requests in {}, {} read",
+        "  {} requests in {}, {}B read",
         record.in_time,
         time(seconds * 1e6),
         binary(record.bytes_in as f64)
@@ -318,12 +326,13 @@ pub fn render(o: &Options, report: &Report) -> String {
             "  Socket errors: connect {connect}, read {read}, write {write}, timeout {timeout}"
         );
     }
-    let bad = record.class(4) + record.class(5) + record.class(1);
+    // Those that came after the end are no requests here.
+    let bad = (record.class(4) + record.class(5) + record.class(1)).min(record.in_time);
     if bad > 0 {
         let _ = writeln!(out, "  Non-2xx or 3xx responses: {bad}");
     }
-    let _ = writeln!(out, "Requests/sec: {:>10.2}", outcome.rate());
-    let _ = writeln!(out, "Transfer/sec: {:>10}", binary(record.bytes_in as f64 / seconds.max(1e-9)));
+    let _ = writeln!(out, "Requests/sec: {:>9.2}", outcome.rate());
+    let _ = writeln!(out, "Transfer/sec: {:>10}B", binary(record.bytes_in as f64 / seconds.max(1e-9)));
     out
 }
 
@@ -333,6 +342,27 @@ mod tests {
 
     fn options(line: &str) -> Result<Option<Options>, Error> {
         parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    /// Lines of wrk 4.1.
+    #[test]
+    fn figures_stand_where_wrk_has_them() {
+        let row = |avg: String, dev: String, max: String| {
+            format!("{}{}{}", column(&avg, 8), column(&dev, 10), column(&max, 9))
+        };
+        for (ours, theirs) in [
+            (row(time(141.72), time(190.74), time(4320.0)), "141.72us  190.74us   4.32ms"),
+            (row(metric(75_920.0), metric(2810.0), metric(83_110.0)), " 75.92k     2.81k   83.11k "),
+            (row(time(464.81), time(940.0), time(9450.0)), "464.81us    0.94ms   9.45ms"),
+            (row(metric(6.0), metric(0.5), metric(7.0)), "  6.00      0.50     7.00  "),
+            (row(time(2e6), time(1.5e6), time(55e6)), "  2.00s     1.50s    0.92m "),
+        ] {
+            assert_eq!(ours, theirs);
+        }
+        assert_eq!(
+            (binary(0.0), binary(900.0), binary(95_000_000.0)),
+            ("0.00".into(), "0.88K".into(), "90.60M".into())
+        );
     }
 
     #[test]

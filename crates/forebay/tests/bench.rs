@@ -123,6 +123,15 @@ fn wrk_lines_are_those_of_wrk() {
         let (code, ours, errors) = bench(&[&["wrk"], &args[..]].concat());
         assert_eq!(code, 0, "{errors}");
         assert_eq!(words(&ours), words(&theirs), "{ours}\n{theirs}");
+        // For those who cut columns.
+        let lengths = |text: &str| text.lines().skip(2).map(str::len).collect::<Vec<_>>();
+        let (mut ours_len, mut theirs_len) = (lengths(&ours), lengths(&theirs));
+        let free = words(&ours).iter().skip(2).position(|l| l.contains("requests in")).expect("a line");
+        (ours_len[free], theirs_len[free]) = (0, 0);
+        if !path.is_empty() {
+            (ours_len[free + 1], theirs_len[free + 1]) = (0, 0);
+        }
+        assert_eq!(ours_len, theirs_len, "{ours}\n{theirs}");
     }
     assert_eq!(bench(&["wrk", "-s", "x.lua", "http://127.0.0.1/"]).0, 1);
 }
@@ -205,6 +214,10 @@ fn results_for_programs_and_people() {
     let value: serde_json::Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!((value["schema"].as_u64(), value["requests"]["ok"].as_u64()), (Some(1), Some(500)));
     assert_eq!(value["latency_us"]["count"].as_u64(), Some(500));
+    let manual = include_str!("../../../docs/bench.md");
+    for key in value.as_object().expect("an object").keys() {
+        assert!(manual.contains(&format!("`{key}`")), "{key} is not in docs/bench.md");
+    }
     let page = std::fs::read_to_string(&html).expect("report");
     assert!(page.matches("<svg").count() == 4 && !page.contains("NaN") && !page.contains("src="));
     let spectrum = std::fs::read_to_string(&hgrm).expect("spectrum");
@@ -224,6 +237,7 @@ fn mistakes_are_told() {
         (vec!["-r", "1e9", &url], "expected requests a second"),
         (vec!["-r", "900M", &url], "more than"),
         (vec!["--find-limit", "99=1ms", &url], "p99=10ms"),
+        (vec!["--find-limit", "p99=1ms", "--hgrm", "x", &url], "not --hgrm"),
         (vec!["-H", "nocolon", &url], "Name: value"),
         (vec!["--cpus", "9999", &url], "CPU 9999"),
     ] {
@@ -235,6 +249,17 @@ fn mistakes_are_told() {
     }
     let (code, out, _) = bench(&["-q", "-n", "20", &missing]);
     assert!(code == 2 && out.contains("VOID") && out.contains("status: 20"), "{code} {out}");
+    // What was measured is told even if it cannot be kept, and no more is claimed than a moment shows.
+    let (code, out, errors) = bench(&["-q", "-n", "20", "--json", "/nonexistent/x", &url]);
+    assert!(
+        code == 1 && out.contains("answered     20 in ") && errors.contains("/nonexistent/x"),
+        "{out} {errors}"
+    );
+    assert!(!out.contains("in 0.00 s") && !out.contains("no errors, steady"), "{out}");
+    let (code, out, errors) = bench(&["-q", "-n", "9", "--timeout", "300ms", "http://127.0.0.1:1/"]);
+    assert!(code == 1 && out.contains("refused"), "{code} {out} {errors}");
+    let (code, out, _) = bench(&["-q", "-n", "9", "--timeout", "300ms", "unix:/nonexistent/s:/a"]);
+    assert!(code == 1 && out.starts_with("unix:/nonexistent/s:/a\n"), "{code} {out}");
     let (code, out, _) = bench(&["-q", "-d", "200ms", "http://127.0.0.1:1/"]);
     assert!(code == 1 && out.contains("nothing was measured"), "{code} {out}");
 }

@@ -9,7 +9,7 @@ use crate::load::{Load, Protocol, Stop};
 use crate::record::{Failure, Record, Sample, ThreadUse};
 use crate::schedule::Schedule;
 use crate::{Error, clock, thread_cpu};
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustls::ClientConnection;
@@ -34,6 +34,9 @@ const CONTENT: usize = 16 << 20;
 const CONNECTING: usize = 128;
 /// Pauses after a failed connection, ns.
 const BACKOFF: (u64, u64) = (1_000_000, 100_000_000);
+/// How late a request may leave so that those that are due together leave together, ns: waking for each one would cost
+/// more than sending it.
+const GRAIN: u64 = 50_000;
 /// Events of one turn.
 const EVENTS: usize = 512;
 
@@ -63,6 +66,8 @@ pub struct Ctx<'a> {
     learned: Option<u64>,
     last_answer: u64,
     interval: Interval,
+    /// Since when no connection could be made; `None`: the last one stood.
+    failing_since: Option<u64>,
     first_error: Option<String>,
 }
 
@@ -103,6 +108,9 @@ impl Ctx<'_> {
                 return None;
             }
             *left -= 1;
+        }
+        if self.schedule.is_some() && due >= self.times.from {
+            self.record.due += 1;
         }
         self.in_flight += 1;
         Some(Flight { due, start: self.now, request: u32::MAX })
@@ -175,12 +183,16 @@ impl Ctx<'_> {
     /// A request came to nothing.
     pub fn failed(&mut self, flight: Flight, kind: Failure) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        if kind == Failure::Unanswered || self.in_window(flight) {
-            self.record.fail(kind);
-        }
         self.interval.errors += 1;
+        // What began in the warm-up and hung until the measured time is a part of that.
+        let silent = matches!(kind, Failure::Timeout | Failure::Unanswered);
+        let counts = self.in_window(flight) || silent && self.now >= self.times.from;
+        if !counts {
+            return;
+        }
+        self.record.fail(kind);
         // The age of what was never answered is a latency that somebody had at least.
-        if matches!(kind, Failure::Timeout | Failure::Unanswered) && self.in_window(flight) {
+        if silent {
             self.record.latency.record(self.now.saturating_sub(flight.due));
             if self.schedule.is_some() {
                 self.record.uncorrected.record(self.now.saturating_sub(flight.start));
@@ -274,6 +286,7 @@ impl<'a> Worker<'a> {
             learned: None,
             last_answer: 0,
             interval: Interval::default(),
+            failing_since: None,
             first_error: None,
         };
         // Connections are dealt out to threads in turn, and to origins by their weight.
@@ -356,7 +369,7 @@ impl<'a> Worker<'a> {
             }
             let spent = self.ctx.budget == Some(0) && self.ctx.again.is_empty();
             let over = stopped.is_some() && now >= drain_until;
-            if over || (!self.ctx.issuing || spent) && self.ctx.in_flight == 0 {
+            if over || (!self.ctx.issuing || spent || self.is_hopeless(timeout)) && self.ctx.in_flight == 0 {
                 break;
             }
             while self.ctx.issuing && self.ctx.open_due(now) {
@@ -390,7 +403,7 @@ impl<'a> Worker<'a> {
             }
             let mut until = next_tick.min(next_scan);
             if !self.free.is_empty() && self.ctx.issuing && self.ctx.open_due(u64::MAX) {
-                until = until.min(self.ctx.next_due);
+                until = until.min(self.ctx.next_due.max(now + GRAIN));
             }
             if let Some(Reverse((at, _))) = self.timers.peek() {
                 until = until.min(*at);
@@ -410,7 +423,9 @@ impl<'a> Worker<'a> {
         }
         self.ctx.now = clock();
         let (end, used) = stopped.unwrap_or_else(|| {
-            (self.ctx.last_answer.max(times.from), usage.unwrap_or_else(Usage::now).until_now())
+            // Until the last answer, or until it was given up.
+            let last = if self.ctx.record.complete > 0 { self.ctx.last_answer } else { self.ctx.now };
+            (last.max(times.from), usage.unwrap_or_else(Usage::now).until_now())
         });
         // Who stops a closed loop does not wait for what is under way; nobody was let down by that.
         let given_up = stop.load(Ordering::Relaxed) && self.ctx.schedule.is_none();
@@ -423,11 +438,34 @@ impl<'a> Worker<'a> {
         Ok(ThreadResult { record: self.ctx.record, used, measured, first_error: self.ctx.first_error, head })
     }
 
+    /// Whether a run that ends with a number of requests will never see its end: no connection stands, and none could be
+    /// made for as long as one may take.
+    fn is_hopeless(&self, timeout: u64) -> bool {
+        self.ctx.budget.is_some()
+            && self.ctx.failing_since.is_some_and(|t| self.ctx.now.saturating_sub(t) >= timeout)
+            && !self.conns.iter().any(|c| c.phase == Phase::Open)
+    }
+
     fn wait(&mut self, events: &mut Vec<epoll::Event>, until: u64) -> Result<(), Error> {
         let left = until.saturating_sub(clock());
-        let spec = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as _ };
+        let time = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as _ };
         events.clear();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&spec)) {
+        // epoll_wait(2) rounds up to milliseconds, too coarse for a schedule, and epoll_pwait2(2) needs Linux 5.11:
+        // ppoll(2) sleeps, where there is nothing to do at once.
+        let precise = left > 0 && (self.ctx.schedule.is_some() || !self.timers.is_empty());
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let timeout = if precise { &at_once } else { &time };
+        let mut result = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(timeout));
+        if precise && result == Ok(0) {
+            let mut ready = [PollFd::new(&self.epoll, PollFlags::IN)];
+            result = match rustix::event::poll(&mut ready, Some(&time)) {
+                Ok(n) if n > 0 => {
+                    epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&at_once))
+                }
+                other => other,
+            };
+        }
+        match result {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(e) => Err(Error::Io("epoll".into(), e.into())),
         }
@@ -439,17 +477,17 @@ impl<'a> Worker<'a> {
         for conn in conns {
             let h2 = conn.h2.as_deref().map(|h2| h2.flights().collect::<Vec<_>>()).unwrap_or_default();
             for flight in conn.flights.drain(..).chain(conn.first.take()).chain(h2) {
-                if ctx.in_window(flight) && !given_up {
+                if !given_up {
                     ctx.failed(flight, Failure::Unanswered);
                 }
             }
         }
-        let end = ctx.times.end;
+        // Nobody waited yet for what would have been due later, where the run was given up.
+        let end = ctx.times.end.min(ctx.now);
         while ctx.schedule.is_some() && ctx.next_due < end && ctx.budget != Some(0) {
             let flight = Flight { due: ctx.next_due, start: ctx.now, request: 0 };
-            if ctx.in_window(flight) {
-                ctx.failed(flight, Failure::Unanswered);
-            }
+            ctx.record.due += u64::from(ctx.in_window(flight));
+            ctx.failed(flight, Failure::Unanswered);
             if let Some(schedule) = &mut ctx.schedule {
                 ctx.next_due = ctx.times.start + schedule.following();
             }
@@ -709,6 +747,7 @@ impl<'a> Worker<'a> {
                 return self.end_open(slot, Failure::Tls);
             }
         }
+        ctx.failing_since = None;
         if ctx.load.protocol == Protocol::Http2 {
             plain.clear();
             conn.h2 = Some(Box::new(H2::new(plain, ctx.load.parallel)));
@@ -749,10 +788,16 @@ impl<'a> Worker<'a> {
     fn end(&mut self, slot: u32, why: Option<Failure>) {
         let Worker { ctx, conns, timers, .. } = self;
         let Some(conn) = conns.get_mut(slot as usize) else { return };
+        if let Some(kind) = why {
+            ctx.note(|| kind.words().to_owned());
+        }
         let mut counted = false;
         let making = matches!(conn.phase, Phase::Connecting | Phase::Handshaking);
         if making {
             ctx.connecting = ctx.connecting.saturating_sub(1);
+            if why.is_some() {
+                ctx.failing_since.get_or_insert(conn.since);
+            }
         }
         if let Some(h2) = conn.h2.take() {
             let flights: Vec<Flight> = h2.flights().collect();
@@ -852,7 +897,6 @@ impl<'a> Worker<'a> {
                     Ok((_, 0)) => ended = true,
                     Ok((_, n)) => {
                         let n = (n as u64).min(left);
-                        ctx.interval.bytes += n;
                         count_in(ctx, n);
                         conn.got += n;
                         if left == n {
@@ -874,14 +918,15 @@ impl<'a> Worker<'a> {
                     Ok(0) => ended = true,
                     Ok(n) => {
                         let data = buf.get(..n).unwrap_or_default();
-                        ctx.interval.bytes += n as u64;
-                        count_in(ctx, n as u64);
                         if conn.tls.is_some() {
                             decrypt(ctx, conn, plain, data)?;
-                        } else if conn.h2.is_some() {
-                            conn.h2_bytes(ctx, plain, data)?;
                         } else {
-                            conn.h1_bytes(ctx, data)?;
+                            count_in(ctx, n as u64);
+                            if conn.h2.is_some() {
+                                conn.h2_bytes(ctx, plain, data)?;
+                            } else {
+                                conn.h1_bytes(ctx, data)?;
+                            }
                         }
                         if n == READ || last {
                             continue;
@@ -946,6 +991,7 @@ enum Read {
 }
 
 fn count_in(ctx: &mut Ctx<'_>, n: u64) {
+    ctx.interval.bytes += n;
     if (ctx.times.from..=ctx.times.end).contains(&ctx.now) {
         ctx.record.bytes_in += n;
     }
@@ -969,7 +1015,12 @@ fn decrypt(ctx: &mut Ctx<'_>, conn: &mut Conn, plain: &mut Vec<u8>, data: &[u8])
             first = false;
             tls.read_tls(&mut data).map_err(|_| Failure::Tls)?;
             if let Err(e) = tls.process_new_packets() {
-                ctx.note(|| e.to_string());
+                ctx.note(|| match &e {
+                    rustls::Error::InvalidCertificate(why) => {
+                        format!("the certificate does not verify: {why}; --ca FILE believes others, --insecure any")
+                    }
+                    other => other.to_string(),
+                });
                 // The alert should reach the server.
                 let _ = tls.write_tls(&mut conn.out);
                 return Err(if conn.phase == Phase::Handshaking { Failure::Tls } else { Failure::Read });
@@ -979,6 +1030,7 @@ fn decrypt(ctx: &mut Ctx<'_>, conn: &mut Conn, plain: &mut Vec<u8>, data: &[u8])
                 let mut reader = tls.reader();
                 let n = match reader.fill_buf() {
                     Ok(content) if !content.is_empty() => {
+                        count_in(ctx, content.len() as u64);
                         if conn.h2.is_some() {
                             conn.h2_bytes(ctx, plain, content)?;
                         } else {

@@ -5,6 +5,7 @@ use crate::duration_text;
 use crate::histogram::Histogram;
 use crate::record::FAILURES;
 use crate::run::Report;
+use crate::verdict;
 use std::fmt::Write;
 
 /// The whole summary.
@@ -17,7 +18,8 @@ pub fn summary(report: &Report) -> String {
     let _ = writeln!(out, "{}", report.manner);
     let _ = writeln!(out);
     let _ = writeln!(out, "  requests/s   {:.1}", outcome.rate());
-    let _ = writeln!(out, "  answered     {} in {seconds:.2} s", record.complete);
+    let took = if seconds < 0.1 { duration_text((seconds * 1e9) as u64) } else { format!("{seconds:.2} s") };
+    let _ = writeln!(out, "  answered     {} in {took}", record.complete);
     let rate = record.bytes_in as f64 / seconds.max(1e-9);
     let _ = writeln!(out, "  received     {} ({}/s)", bytes_text(record.bytes_in as f64), bytes_text(rate));
     let statuses: Vec<String> = record.seen().map(|(status, n)| format!("{status}: {n}")).collect();
@@ -86,7 +88,12 @@ pub fn summary(report: &Report) -> String {
         let _ = writeln!(out, "  {mark}         {}", finding.text);
     }
     if report.findings.is_empty() {
-        let _ = writeln!(out, "  trust        the client had CPU to spare, no errors, steady");
+        let steady = if verdict::steady_rates(report).len() >= verdict::ENOUGH {
+            "steady"
+        } else {
+            "too short to tell whether it is steady"
+        };
+        let _ = writeln!(out, "  trust        the client had CPU to spare, no errors, {steady}");
     }
     out
 }
