@@ -209,7 +209,7 @@ pub fn main(args: &[String]) -> Result<u8, Error> {
     Ok(u8::from(report.outcome.record.complete == 0))
 }
 
-/// A number with a unit, as wrk's `format_units` chooses it: the next one from 85 % of it on, the last one never.
+/// A number with a unit, as wrk chooses it: the next one from 85 % of it on.
 fn scaled(mut n: f64, scale: f64, base: &str, units: &[&str]) -> String {
     let mut unit = base;
     for next in units {
@@ -235,7 +235,7 @@ fn metric(n: f64) -> String {
     scaled(n, 1e3, "", &["k", "M", "G", "T"])
 }
 
-/// As wrk's `print_units`: units of one letter or none leave room where those of two stand, so that points align.
+/// As in wrk's table: units of one letter or none leave room where those of two stand, so that points align.
 fn column(text: &str, width: usize) -> String {
     let letters = text.bytes().rev().take(2).filter(u8::is_ascii_alphabetic).count();
     let pad = 2 - letters.min(2);

@@ -117,6 +117,50 @@ fn addresses<const N: usize>(rest: &[u8], ip: fn([u8; N]) -> IpAddr) -> Result<H
     })
 }
 
+/// The versions of the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// A line of text.
+    One,
+    /// Binary.
+    Two,
+}
+
+/// Appends a header that tells for whom a connection is made. `None`: for somebody without an IP address.
+pub fn write(version: Version, between: Option<(SocketAddr, SocketAddr)>, out: &mut Vec<u8>) {
+    let mapped = |ip: IpAddr| match ip {
+        IpAddr::V4(a) => a.to_ipv6_mapped(),
+        IpAddr::V6(a) => a,
+    };
+    match (version, between) {
+        (Version::One, None) => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
+        (Version::One, Some((client, server))) => {
+            let text = match (client.ip(), server.ip()) {
+                (IpAddr::V4(c), IpAddr::V4(s)) => format!("PROXY TCP4 {c} {s}"),
+                (c, s) => format!("PROXY TCP6 {} {}", mapped(c), mapped(s)),
+            };
+            out.extend_from_slice(text.as_bytes());
+            out.extend_from_slice(format!(" {} {}\r\n", client.port(), server.port()).as_bytes());
+        }
+        (Version::Two, between) => {
+            out.extend_from_slice(SIGNATURE);
+            let Some((client, server)) = between else { return out.extend_from_slice(&[0x21, 0, 0, 0]) };
+            match (client.ip(), server.ip()) {
+                (IpAddr::V4(c), IpAddr::V4(s)) => {
+                    out.extend_from_slice(&[0x21, 0x11, 0, 12]);
+                    out.extend_from_slice(&[c.octets(), s.octets()].concat());
+                }
+                (c, s) => {
+                    out.extend_from_slice(&[0x21, 0x21, 0, 36]);
+                    out.extend_from_slice(&[mapped(c).octets(), mapped(s).octets()].concat());
+                }
+            }
+            out.extend_from_slice(&client.port().to_be_bytes());
+            out.extend_from_slice(&server.port().to_be_bytes());
+        }
+    }
+}
+
 /// Type of the extension that holds what the proxy knows of TLS. Its value: a byte, the result of the
 /// verification in four, and extensions of its own.
 pub const TLV_SSL: u8 = 0x20;
@@ -142,6 +186,25 @@ pub fn tlv(tlvs: &[u8], wanted: u8) -> Result<Option<&[u8]>, Broken> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let addr = |a: &str| a.parse::<SocketAddr>().expect("address");
+        for version in [Version::One, Version::Two] {
+            for (client, server, read) in [
+                ("1.2.3.4:5", "9.8.7.6:443", "1.2.3.4:5 9.8.7.6:443"),
+                ("[2001:db8::1]:65535", "[::1]:80", "[2001:db8::1]:65535 [::1]:80"),
+                ("1.2.3.4:5", "[::1]:80", "[::ffff:1.2.3.4]:5 [::1]:80"),
+            ] {
+                let mut out = Vec::new();
+                write(version, Some((addr(client), addr(server))), &mut out);
+                assert_eq!(complete(&out), (out.len(), Some(read.to_owned())), "{version:?}");
+            }
+            let mut out = Vec::new();
+            write(version, None, &mut out);
+            assert_eq!(complete(&out), (out.len(), None));
+        }
+    }
 
     fn complete(buf: &[u8]) -> (usize, Option<String>) {
         match parse(buf) {

@@ -207,3 +207,42 @@ fn the_log_has_the_status_that_was_sent() {
     });
     assert_eq!(logged, "400\n");
 }
+
+/// Connections begin with the header, and are for the client that it names only.
+#[test]
+fn upstreams_are_told_for_whom_a_connection_is() {
+    use std::io::{Read, Write};
+    let server = Server::start(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
+         http { access_log off; upstream u { server 127.0.0.1:%PORT1%; keepalive 8; } proxy_http_version 1.1;\n\
+         server { listen 127.0.0.1:%PORT0%; set_real_ip_from 127.0.0.1; real_ip_header X-Client;\n\
+           location /v1 { proxy_protocol on; proxy_pass http://u; }\n\
+           location /v2 { proxy_protocol v2; proxy_pass http://u; }\n\
+           location /off { proxy_protocol off; proxy_pass http://u; } }\n\
+         server { listen 127.0.0.1:%PORT1% proxy_protocol; return 200 \"$proxy_protocol_addr $proxy_protocol_port \
+           $proxy_protocol_server_port $connection $http_connection\"; } }",
+    );
+    let mut seen = std::collections::HashSet::new();
+    for uri in ["/v1", "/v2"] {
+        let mut client = std::net::TcpStream::connect(server.addr(0)).expect("connect");
+        let own = client.local_addr().expect("address").port();
+        for _ in 0..2 {
+            write!(client, "GET {uri} HTTP/1.1\r\nHost: x\r\n\r\n").expect("write");
+            let mut buf = [0; 2048];
+            let n = client.read(&mut buf).expect("answer");
+            let answer = String::from_utf8_lossy(&buf[..n]).into_owned();
+            let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
+            let words: Vec<&str> = body.split(' ').collect();
+            assert_eq!(
+                words[..3],
+                ["127.0.0.1", &own.to_string(), &server.addr(0).port().to_string()],
+                "{answer}"
+            );
+            assert_eq!(words[4], "close");
+            assert!(seen.insert(words[3].to_owned()), "a connection of its own: {answer}");
+        }
+    }
+    let real = ask(&server, "GET", "/v2", "X-Client: 2001:db8::7\r\n");
+    assert!(real.contains("\r\n\r\n2001:db8::7 "), "{real}");
+    assert!(!ask(&server, "GET", "/off", "").contains("HTTP/1.1 200"), "it insists on the header");
+}

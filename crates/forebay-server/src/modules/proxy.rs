@@ -27,6 +27,7 @@ use cached::{Fetch, Found};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_http::field::Name;
+use forebay_http::proxy_protocol;
 use forebay_http::request::{Framing, Method};
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
@@ -44,6 +45,9 @@ crate::settings! {
     "proxy_method" => method: Value = Value(None);
     /// `proxy_http_version`.
     "proxy_http_version" => http_version: HttpVersion = HttpVersion::V11;
+    /// `proxy_protocol`: what connections begin with.
+    // nginx has it for streams only.
+    "proxy_protocol" => protocol_header: SendProxy = SendProxy::Off;
     /// `proxy_pass_header`.
     "proxy_pass_header" => pass_header: Names = Names::default();
     /// `proxy_hide_header`.
@@ -198,6 +202,22 @@ impl Setting for Access {
 keyword! {
     /// `proxy_http_version`.
     pub enum HttpVersion { V10 = "1.0", V11 = "1.1", V2 = "2", }
+}
+
+keyword! {
+    /// `proxy_protocol`.
+    pub enum SendProxy { Off = "off", On = "on", V1 = "v1", V2 = "v2", }
+}
+
+impl SendProxy {
+    /// The header's version; `None`: none is sent.
+    pub fn version(self) -> Option<proxy_protocol::Version> {
+        match self {
+            SendProxy::Off => None,
+            SendProxy::On | SendProxy::V1 => Some(proxy_protocol::Version::One),
+            SendProxy::V2 => Some(proxy_protocol::Version::Two),
+        }
+    }
 }
 
 /// A value that may be given once.
@@ -565,7 +585,7 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
     let mut head = req.take_buf();
     let upgrade = match pass.protocol {
         Protocol::Http => {
-            let last = !target.keeps_connections(req);
+            let last = !target.keeps_connections(req) || s.protocol_header != SendProxy::Off;
             write_head(req, &uri, &body, s, &fetch, last, &mut head)? && s.http_version != HttpVersion::V2
         }
         Protocol::FastCgi => {
@@ -609,7 +629,7 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
     }
     let lease = lease.map_err(Stop::Status)?;
     if req.modules.upstream.head.status == 304 && cs.revalidate && fetch.stale.is_some() {
-        let reusable = keeps_alive(req);
+        let reusable = keeps_alive(req, s);
         let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;
         let mut body = Body::new(lease, Framing::None, reusable && clean, s.read_timeout.0).speaking(
             pass.protocol,
@@ -626,12 +646,14 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
 }
 
 /// Whether the connection of the response whose head has been read may be used again.
-fn keeps_alive(req: &Request) -> bool {
-    match req.modules.upstream.protocol {
-        Protocol::Http => req.modules.upstream.head.keep_alive,
-        Protocol::FastCgi => req.http().location(req).settings.fastcgi.keep_conn,
-        Protocol::Uwsgi | Protocol::Scgi => false,
-    }
+fn keeps_alive(req: &Request, s: &Settings) -> bool {
+    // What began with the address of one client is for nobody else.
+    s.protocol_header == SendProxy::Off
+        && match req.modules.upstream.protocol {
+            Protocol::Http => req.modules.upstream.head.keep_alive,
+            Protocol::FastCgi => req.http().location(req).settings.fastcgi.keep_conn,
+            Protocol::Uwsgi | Protocol::Scgi => false,
+        }
 }
 
 fn outgoing(req: &mut Request, s: &Settings, streamed: bool) -> Result<Outgoing, Stop> {

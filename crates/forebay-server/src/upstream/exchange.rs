@@ -12,7 +12,7 @@ use super::protocol::{Framing, Protocol};
 use crate::body::{self, BodyError};
 use crate::modules::proxy::{HttpVersion, NextUpstream, Settings};
 use crate::modules::static_file::errno_text;
-use crate::request::Request;
+use crate::request::{Peer, Request};
 use crate::response::FieldList;
 use crate::thread::ThreadConfig;
 use crate::tls::client::Wanted;
@@ -21,6 +21,7 @@ use forebay_conf::error::Level;
 use forebay_http::cgi;
 use forebay_http::h1::client::{self, ResponseHead};
 use forebay_http::h1::request::Status;
+use forebay_http::proxy_protocol;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
@@ -354,12 +355,16 @@ async fn attempt(
     if h2 {
         made_for ^= h2::MADE_FOR;
     }
-    let idle = if tunnel { None } else { lease.take_idle(req, made_for) };
+    let greeting = s.protocol_header.version();
+    let idle = if tunnel || greeting.is_some() { None } else { lease.take_idle(req, made_for) };
     let conn = match idle {
         Some(c) => c,
         None => {
             let mut conn = connect(req, addr, local, s, &mut watch).await?;
             conn.made_for = made_for;
+            if let Some(version) = greeting {
+                greet(req, &conn, version)?;
+            }
             if let Some(wanted) = &wanted {
                 handshake(req, &conn, wanted, s, &mut watch).await?;
             }
@@ -381,6 +386,29 @@ async fn attempt(
         req.modules.upstream.fastcgi.early = true;
     }
     read_head(req, conn, s, &mut watch).await
+}
+
+/// Tells for whom the connection is, before anything else is said (nginx: proxy_protocol, of streams).
+fn greet(req: &mut Request, conn: &Conn, version: proxy_protocol::Version) -> Result<(), Fault> {
+    let client = match req.peer {
+        Peer::Inet(a) => Some(a),
+        _ => None,
+    };
+    let between = client.zip(req.local_address());
+    let mut header = Vec::new();
+    proxy_protocol::write(version, between, &mut header);
+    // A new socket has room for it.
+    match conn.with_fd(|fd| rustix::net::send(fd, &header, rustix::net::SendFlags::NOSIGNAL)) {
+        Ok(n) if n == header.len() => Ok(()),
+        sent => {
+            let e = sent.err().unwrap_or(Errno::PIPE);
+            req.log(
+                Level::Error,
+                &format!("send() failed {} while sending PROXY protocol header to upstream", errno_text(e)),
+            );
+            Err(Fault { unsent: true, ..Fault::new(NextUpstream::Error, 502) })
+        }
+    }
 }
 
 /// What a new connection has to be, where it is encrypted.

@@ -164,7 +164,7 @@ fn body(
         },
         (_, framing) => framing,
     };
-    let reusable = super::keeps_alive(req) && lease.conn.is_some();
+    let reusable = super::keeps_alive(req, s) && lease.conn.is_some();
     let buffering = buffering(req, s);
     let head = &req.modules.upstream.head;
     let read = head.buf.len() as u64;
