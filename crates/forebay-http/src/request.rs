@@ -232,6 +232,18 @@ impl RequestHead {
         }
     }
 
+    /// Value of the one line with this known name. `Some(None)`: there is no such line; `None`: there are several.
+    #[inline]
+    pub fn only(&self, name: Name) -> Option<Option<&[u8]>> {
+        match self.first.0.get(name as usize).copied().unwrap_or(0) {
+            0 => Some(None),
+            i => {
+                let (line, behind) = self.fields.get(i as usize - 1..)?.split_first()?;
+                behind.iter().all(|f| f.id != name).then(|| Some(line.value.of(&self.buf)))
+            }
+        }
+    }
+
     /// All lines with this name, in order. `name` is compared without regard to case.
     pub fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.fields

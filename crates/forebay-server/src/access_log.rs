@@ -50,6 +50,8 @@ enum Op {
     Plain(Shortcut),
     /// A shortcut for text that the client chose.
     Client(Shortcut),
+    /// The request line.
+    Line,
 }
 
 /// Shortcuts by the variable's name.
@@ -71,11 +73,7 @@ fn shortcut(name: &[u8]) -> Option<Op> {
             response::number(o, r.sent.saturating_sub(r.sent_head));
             true
         }),
-        b"request" => Op::Client(|r, o| {
-            let line = r.head.request_line;
-            o.extend_from_slice(line.of(&r.head.buf));
-            !line.is_empty()
-        }),
+        b"request" => Op::Line,
         b"remote_user" => Op::Client(|r, o| {
             if r.head.get(Name::Authorization).is_none() {
                 return false;
@@ -136,8 +134,19 @@ impl Format {
                     (true, false)
                 }
                 Op::Var(v) => (req.var(*v, out)?, false),
+                Op::Line => {
+                    let line = req.head.request_line.of(&req.head.buf);
+                    self.put(Some(line).filter(|l| !l.is_empty()), out);
+                    continue;
+                }
                 Op::Field(v, name) => match req.slots.get(usize::from(v.0)) {
-                    Some(Slot::Empty) | None => (push_field(req, *name, out), false),
+                    Some(Slot::Empty) | None => {
+                        if let Some(text) = req.head.only(*name) {
+                            self.put(text, out);
+                            continue;
+                        }
+                        (push_field(req, *name, out), false)
+                    }
                     _ => (req.var(*v, out)?, false),
                 },
                 Op::Plain(get) => (get(req, out), true),
@@ -145,26 +154,51 @@ impl Format {
             };
             match self.escape {
                 Escape::Default if !found => out.push(b'-'),
-                Escape::Default if !plain => escape_default(out, start),
-                Escape::Json if !plain => {
-                    escape_from(out, start, |b| b < 32 || b == b'"' || b == b'\\', push_json)
-                }
-                _ => {}
+                _ if plain => {}
+                escape => escape.apply(out, start),
             }
         }
         Ok(())
     }
+
+    /// Appends text that the client chose. It is looked at where it lies: what has just been written cannot be read at once.
+    #[inline]
+    fn put(&self, text: Option<&[u8]>, out: &mut Vec<u8>) {
+        let start = out.len();
+        match (text, self.escape) {
+            (None, Escape::Default) => out.push(b'-'),
+            (None, _) => {}
+            (Some(text), escape) => {
+                out.extend_from_slice(text);
+                if escape != Escape::Default || is_dirty(text) {
+                    escape.apply(out, start);
+                }
+            }
+        }
+    }
 }
 
-/// Escapes for the default format. The test runs over whole registers: nearly all text is clean.
+/// Whether text needs escaping in the default format.
+fn is_unsafe(b: u8) -> bool {
+    b.wrapping_sub(32) > 94 || b == b'"' || b == b'\\'
+}
+
+/// Whether any of the bytes does. The test runs over whole registers: nearly all text is clean.
 #[inline]
-fn escape_default(out: &mut Vec<u8>, start: usize) {
-    fn bad(b: u8) -> bool {
-        b.wrapping_sub(32) > 94 || b == b'"' || b == b'\\'
-    }
-    let dirty = out.get(start..).unwrap_or_default().iter().fold(false, |any, b| any | bad(*b));
-    if dirty {
-        escape_from(out, start, bad, push_hex);
+fn is_dirty(text: &[u8]) -> bool {
+    text.iter().fold(false, |any, b| any | is_unsafe(*b))
+}
+
+impl Escape {
+    /// Escapes the bytes of `out` from `start`.
+    fn apply(self, out: &mut Vec<u8>, start: usize) {
+        match self {
+            Escape::Default if is_dirty(out.get(start..).unwrap_or_default()) => {
+                escape_from(out, start, is_unsafe, push_hex);
+            }
+            Escape::Json => escape_from(out, start, |b| b < 32 || b == b'"' || b == b'\\', push_json),
+            Escape::Default | Escape::None => {}
+        }
     }
 }
 

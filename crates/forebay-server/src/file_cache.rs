@@ -425,12 +425,40 @@ fn unchanged(path: &[u8], found: &Found) -> bool {
     }
 }
 
+/// A regular file that has just been opened, by whatever thread.
+#[derive(Debug)]
+pub struct Regular {
+    fd: OwnedFd,
+    identity: Identity,
+    content: Option<Bytes>,
+}
+
+impl Regular {
+    /// With what the thread that serves it keeps with it.
+    pub fn opened(self) -> OpenFile {
+        let Regular { fd, identity, content } = self;
+        OpenFile {
+            fd,
+            size: identity.size,
+            mtime: identity.mtime.0,
+            content,
+            whole: OnceCell::new(),
+            again: Cell::new(false),
+            etag: format!("\"{:x}-{:x}\"", identity.mtime.0, identity.size).into_bytes().into(),
+            last_modified: forebay_http::date::imf(identity.mtime.0),
+            forms: Forms::default(),
+            heads: SentHeads::default(),
+            kept: Cell::new(false),
+            identity,
+        }
+    }
+}
+
 /// What opening gave, in a form that may cross threads.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "moved once, into the Rc that keeps it")]
 pub enum Inspected {
     /// A regular file.
-    File(OpenFile),
+    File(Regular),
     /// A directory.
     Dir,
     /// Neither.
@@ -442,7 +470,7 @@ pub enum Inspected {
 impl From<Inspected> for Found {
     fn from(i: Inspected) -> Found {
         match i {
-            Inspected::File(f) => Found::File(Rc::new(f)),
+            Inspected::File(f) => Found::File(Rc::new(f.opened())),
             Inspected::Dir => Found::Dir,
             Inspected::Other => Found::Other,
             Inspected::Error(e) => Found::Error(e),
@@ -451,7 +479,6 @@ impl From<Inspected> for Found {
 }
 
 /// What opening without blocking gave.
-#[allow(clippy::large_enum_variant, reason = "lives on the stack for one call")]
 pub enum Opened {
     /// An answer.
     Found(Inspected),
@@ -493,21 +520,7 @@ pub fn inspect(fd: OwnedFd) -> Inspected {
     }
     let identity = Identity::of(&s);
     let content = if identity.size <= SMALL { read_whole(&fd, identity.size as usize) } else { None };
-    let etag = format!("\"{:x}-{:x}\"", identity.mtime.0, identity.size).into_bytes();
-    Inspected::File(OpenFile {
-        fd,
-        size: identity.size,
-        mtime: identity.mtime.0,
-        content,
-        whole: OnceCell::new(),
-        again: Cell::new(false),
-        etag: etag.into(),
-        last_modified: forebay_http::date::imf(identity.mtime.0),
-        forms: Forms::default(),
-        heads: SentHeads::default(),
-        kept: Cell::new(false),
-        identity,
-    })
+    Inspected::File(Regular { fd, identity, content })
 }
 
 fn read_whole(fd: &OwnedFd, len: usize) -> Option<Bytes> {

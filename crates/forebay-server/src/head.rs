@@ -296,13 +296,13 @@ pub struct SentHead {
 
 /// Such heads of one file or cached response.
 #[derive(Debug, Default)]
-pub struct SentHeads(RefCell<Vec<Arc<SentHead>>>);
+pub struct SentHeads(RefCell<Vec<Rc<SentHead>>>);
 
 /// Heads kept of one file or cached response.
 const SENT_HEADS: usize = 8;
 
 impl SentHeads {
-    fn find(&self, made_for: (usize, u64), ranked: Ranked, version: Version) -> Option<Arc<SentHead>> {
+    fn find(&self, made_for: (usize, u64), ranked: Ranked, version: Version) -> Option<Rc<SentHead>> {
         let heads = self.0.borrow();
         heads.iter().find(|h| h.made_for == made_for && h.ranked == ranked && h.version == version).cloned()
     }
@@ -316,7 +316,7 @@ impl SentHeads {
         if heads.len() >= SENT_HEADS {
             heads.remove(0);
         }
-        heads.push(Arc::new(head));
+        heads.push(Rc::new(head));
     }
 }
 
@@ -328,7 +328,7 @@ fn ranked(req: &Request) -> Option<Ranked> {
 }
 
 /// The head that was sent last for a file or a cached response, if it is the one for this request too.
-pub fn ready(req: &Request, heads: &SentHeads) -> Option<Arc<SentHead>> {
+pub fn ready(req: &Request, heads: &SentHeads) -> Option<Rc<SentHead>> {
     if !is_plain(req) || !req.resp.fields.is_empty() || req.resp.limit_rate != 0 {
         return None;
     }
@@ -336,7 +336,7 @@ pub fn ready(req: &Request, heads: &SentHeads) -> Option<Arc<SentHead>> {
 }
 
 /// Answers with such a head and what it belongs to, of `len` bytes.
-pub fn take_ready(req: &mut Request, head: Arc<SentHead>, len: u64, part: Part) {
+pub fn take_ready(req: &mut Request, head: Rc<SentHead>, len: u64, part: Part) {
     if let Some(form) = &head.form {
         compress::use_form(req, form.clone(), len);
     } else {

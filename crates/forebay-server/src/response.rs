@@ -208,7 +208,7 @@ pub struct Response {
     /// Came from a cache, with this entry.
     pub entry: Option<Rc<crate::cache::local::Entry>>,
     /// The head is the one that was sent last for the file or entry; nothing but status and body is filled in.
-    pub ready: Option<std::sync::Arc<crate::head::SentHead>>,
+    pub ready: Option<Rc<crate::head::SentHead>>,
     /// Only one range of it can be asked for.
     pub single_range: bool,
     /// The body is put together from this and the bodies of subrequests.

@@ -183,7 +183,7 @@ pub async fn open(cache: &Cache, node: &Arc<Node>, key: &[u8]) -> Result<Entry, 
         }
     };
     let file = match inspected {
-        Inspected::File(f) => f,
+        Inspected::File(f) => f.opened(),
         Inspected::Error(Errno::NOENT | Errno::NOTDIR) => return Err(Unusable::Missing),
         Inspected::Error(e) => return Err(Unusable::Failed(e)),
         Inspected::Dir | Inspected::Other => return Err(Unusable::Broken("is not a regular file")),
