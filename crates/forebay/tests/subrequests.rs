@@ -101,6 +101,7 @@ fn copies_go_elsewhere() {
     wait_for("the action", || (actions.lock().expect("seen").len() == 1).then_some(()));
     let action = actions.lock().expect("seen").remove(0);
     assert!(action.contains(&format!("X-What: 200 {main} OK")), "{action}");
+    assert!(action.starts_with("POST /?q ") && action.ends_with("\r\n\r\nabc"), "{action}");
     assert!(post("/bare").ends_with("well"));
     wait_for("a copy", || (seen.lock().expect("seen").len() == 1).then_some(()));
     assert!(seen.lock().expect("seen")[0].ends_with("\r\n\r\n"));

@@ -119,25 +119,23 @@ impl Zone {
 /// Caches of a configuration under construction.
 #[derive(Debug, Default)]
 pub struct Zones {
-    zones: Vec<(Arc<Zone>, Option<String>)>,
+    zones: Vec<(Arc<Zone>, Error)>,
 }
 
 impl Zones {
-    /// The zone of this name. `wanted`: how a message begins if nothing defines it.
-    pub fn find_or_promise(&mut self, name: &[u8], wanted: &str) -> Arc<Zone> {
+    /// The zone of this name. `unknown`: what is said if nothing defines it.
+    pub fn find_or_promise(&mut self, name: &[u8], unknown: Error) -> Arc<Zone> {
         if let Some((z, _)) = self.zones.iter().find(|(z, _)| z.name == name) {
             return z.clone();
         }
         let z = Arc::new(Zone { name: name.to_vec(), cache: OnceLock::new() });
-        self.zones.push((z.clone(), Some(wanted.to_owned())));
+        self.zones.push((z.clone(), unknown));
         z
     }
 
-    /// The message about the first zone that nothing defines.
-    pub fn undefined(&self) -> Option<String> {
-        let (z, wanted) = self.zones.iter().find(|(z, _)| z.cache.get().is_none())?;
-        let wanted = wanted.clone().unwrap_or_default();
-        Some(format!("\"{wanted}\" zone \"{}\" is unknown", String::from_utf8_lossy(&z.name)))
+    /// The first error about a zone that nothing defines.
+    pub fn undefined(&self) -> Option<Error> {
+        self.zones.iter().find(|(z, _)| z.cache.get().is_none()).map(|(_, unknown)| unknown.clone())
     }
 
     /// All caches.
@@ -229,7 +227,7 @@ pub fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
                     return Err(invalid("keys zone size"));
                 }
                 if size < 2 * 4096 {
-                    return Err(cx.error_at(d, w, format!("keys zone \"{}\" is too small", plain())));
+                    return Err(cx.error_at(d, w, format!("keys zone \"{}\" is too small", w.as_str())));
                 }
             }
             b"inactive" => inactive = units::duration_secs(value).ok_or_else(|| wrong("inactive"))?,
@@ -269,7 +267,7 @@ pub fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         index,
         counts: crate::metrics::zone(crate::metrics::Kind::Cache, &name),
     };
-    let zone = cx.caches.find_or_promise(&name, "proxy_cache");
+    let zone = cx.caches.find_or_promise(&name, cx.error(d, ""));
     if zone.cache.set(Arc::new(cache)).is_err() {
         let text = String::from_utf8_lossy(&name).into_owned();
         return Err(cx.error(d, format!("duplicate zone \"{text}\"")));
@@ -312,7 +310,7 @@ mod tests {
             "\"proxy_cache_path\" directive must have \"keys_zone\" parameter"
         );
         assert_eq!(error("proxy_cache_path /c keys_zone=a:1m levels=3;"), "invalid \"levels\" \"levels=3\"");
-        assert_eq!(error("proxy_cache_path /c keys_zone=a:1k;"), "keys zone \"a:1k\" is too small");
+        assert_eq!(error("proxy_cache_path /c keys_zone=a:1k;"), "keys zone \"keys_zone=a:1k\" is too small");
         assert_eq!(error("proxy_cache nowhere;"), "\"proxy_cache\" zone \"nowhere\" is unknown");
     }
 }

@@ -498,8 +498,8 @@ impl<'s, 'f> Builder<'s, 'f> {
         if let Some(message) = self.cx.conn_zones.undefined() {
             return Err(super::plain(&message));
         }
-        if let Some(message) = self.cx.caches.undefined() {
-            return Err(super::plain(&message));
+        if let Some(error) = self.cx.caches.undefined() {
+            return Err(error);
         }
         let mut loader = crate::tls::server::Loader::default();
         for s in &mut servers {

@@ -1,8 +1,24 @@
 //! Settings of HTTP/2 in a location (nginx: ngx_http_v2_module).
 
-use crate::config::value::Size;
+use crate::config::scope::Scope;
+use crate::config::value::{Setting, Size};
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
 
 crate::settings! {
     /// `http2_chunk_size`: longest DATA frame, bytes.
-    "http2_chunk_size" => chunk_size: Size = Size(8192);
+    "http2_chunk_size" => chunk_size: ChunkSize = ChunkSize(8192);
+}
+
+/// A length that is not zero, bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkSize(pub u64);
+
+impl Setting for ChunkSize {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        match Size::take(previous.map(|p| Size(p.0)), d, cx)?.0 {
+            0 => Err(cx.error(d, "the http2 chunk size cannot be zero")),
+            n => Ok(ChunkSize(n)),
+        }
+    }
 }

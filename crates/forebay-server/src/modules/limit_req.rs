@@ -380,7 +380,11 @@ fn wait(req: &mut Request, s: &Settings, d: &Delayed) -> Verdict {
         LogLevel::Warn => Level::Notice,
         LogLevel::Error => Level::Warn,
     };
-    let text = line("delaying", d.excess, &d.zone, s.dry_run).replacen("requests", "request", 1);
+    let text = line("delaying", d.excess, &d.zone, s.dry_run).replacen("requests", "request", 1).replacen(
+        " by zone",
+        ", by zone",
+        1,
+    );
     req.log(level, &text);
     if s.dry_run {
         req.modules.limit_req = Some(Outcome::DelayedDryRun);

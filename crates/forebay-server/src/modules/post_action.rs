@@ -22,7 +22,10 @@ pub fn begin(req: &mut Request) {
         Some(b'@') => (req.uri.as_slice(), req.args.as_slice()),
         _ => (&target[..], &b""[..]),
     };
-    let mut sub = subrequest::make(req, uri, args, Body::None);
+    // The same request once more, with its body if that has come.
+    let body = if req.body.done() { Body::Shared } else { Body::None };
+    let mut sub = subrequest::make(req, uri, args, body);
+    sub.method = req.method;
     sub.location = req.location;
     sub.resp.status = req.resp.status;
     (sub.sent, sub.sent_head, sub.complete) = (req.sent, req.sent_head, req.complete);

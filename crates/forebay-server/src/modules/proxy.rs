@@ -53,7 +53,7 @@ crate::settings! {
     /// `proxy_hide_header`.
     "proxy_hide_header" => hide_header: Names = Names::default();
     /// `proxy_ignore_headers`.
-    "proxy_ignore_headers" => ignore_headers: Names = Names::default();
+    "proxy_ignore_headers" => ignore_headers: Ignored = Ignored::default();
     /// `proxy_pass_request_headers`.
     "proxy_pass_request_headers" => pass_request_headers: bool = true;
     /// `proxy_pass_request_body`.
@@ -264,6 +264,40 @@ impl Setting for Names {
         let mut names = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         names.extend(d.args.iter().map(|w| w.text.clone()));
         Ok(Names(Arc::new(names)))
+    }
+}
+
+/// Fields of a response that this proxy would heed.
+#[derive(Clone, Debug, Default)]
+pub struct Ignored(Names);
+
+impl Ignored {
+    const ALL: [&[u8]; 9] = [
+        b"X-Accel-Redirect",
+        b"X-Accel-Expires",
+        b"X-Accel-Limit-Rate",
+        b"X-Accel-Buffering",
+        b"X-Accel-Charset",
+        b"Expires",
+        b"Cache-Control",
+        b"Set-Cookie",
+        b"Vary",
+    ];
+
+    /// Whether a name is among them.
+    pub fn has(&self, name: &[u8]) -> bool {
+        self.0.has(name)
+    }
+}
+
+impl Setting for Ignored {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        for w in &d.args {
+            if !Ignored::ALL.iter().any(|n| n.eq_ignore_ascii_case(&w.text)) {
+                return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
+            }
+        }
+        Names::take(previous.map(|p| p.0), d, cx).map(Ignored)
     }
 }
 

@@ -70,7 +70,11 @@ impl Setting for CacheZone {
         }
         let t = cx.template(d, w)?;
         Ok(match t.as_const() {
-            Some(name) => CacheZone::Zone(cx.caches.find_or_promise(name, &d.name.as_str())),
+            Some(name) => {
+                let text = format!("\"{}\" zone \"{}\" is unknown", d.name.as_str(), w.as_str());
+                let unknown = cx.error(d, text);
+                CacheZone::Zone(cx.caches.find_or_promise(name, unknown))
+            }
             None => CacheZone::Value(t),
         })
     }

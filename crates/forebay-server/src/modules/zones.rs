@@ -60,8 +60,7 @@ pub fn name_and_size(d: &Directive, w: &Word, cx: &Scope<'_>) -> Result<Option<(
     let at = memchr::memchr(b':', z).ok_or_else(invalid)?;
     let (name, size) = (&z[..at], units::size(&z[at + 1..]).ok_or_else(invalid)?);
     if size < 8 * 4096 {
-        let text = String::from_utf8_lossy(name).into_owned();
-        return Err(cx.error_at(d, w, format!("zone \"{text}\" is too small")));
+        return Err(cx.error_at(d, w, format!("zone \"{}\" is too small", w.as_str())));
     }
     Ok(Some((name.to_vec(), usize::try_from(size).unwrap_or(usize::MAX))))
 }

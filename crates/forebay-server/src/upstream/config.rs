@@ -161,7 +161,7 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     } else if servers.is_empty() {
         return Err(cx.error(d, "no servers are inside upstream"));
     }
-    if !servers.is_empty() && !takes_backup(&group.method) && servers.iter().all(|s| s.template.backup) {
+    if !servers.is_empty() && servers.iter().all(|s| s.template.backup) {
         return Err(cx.error(d, format!("no servers in upstream \"{text}\"")));
     }
     let at = cx.error(d, "");
