@@ -119,6 +119,16 @@ fn counters_add_up() {
     let peers = json(&server, "/api/9/http/upstreams/u")["peers"].clone();
     assert_eq!((peers[0]["requests"].as_u64(), peers[0]["state"].as_str()), (Some(11), Some("up")));
     assert_eq!((peers[1]["backup"].as_bool(), peers[1]["requests"].as_u64()), (Some(true), Some(0)));
+    let servers = json(&server, "/api/9/http/upstreams/u/servers");
+    assert_eq!(
+        (servers[0]["id"].as_u64(), servers[1]["backup"].as_bool()),
+        (Some(0), Some(true)),
+        "{servers}"
+    );
+    let first = json(&server, "/api/9/http/upstreams/u/servers/0");
+    assert_eq!((&first, first["fail_timeout"].as_str()), (&servers[0], Some("10s")));
+    assert!(server.get("/api/9/http/upstreams/u/servers/7").contains("UpstreamServerNotFound"));
+    assert!(json(&server, "/api/9/http/upstreams/u")["keepalive"].is_u64());
     let cache = json(&server, "/api/9/http/caches/things");
     let of = |what: &str| cache[what]["responses"].as_u64();
     assert_eq!((of("hit"), of("miss"), cache["hit"]["bytes"].as_u64()), (Some(2), Some(1), Some(8)));

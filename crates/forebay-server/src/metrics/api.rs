@@ -148,8 +148,18 @@ fn http(req: &Request, path: &[&str]) -> Result<Value, Failed> {
     match rest {
         [] => Ok(Value::Object(all)),
         [name] => all.get(*name).cloned().ok_or(NOT_FOUND),
-        [name, "servers"] if *what == "upstreams" => {
-            all.get(*name).and_then(|u| u.get("peers")).cloned().ok_or(NOT_FOUND)
+        [name, "servers", rest @ ..] if *what == "upstreams" => {
+            let servers = servers(req, name).ok_or(NOT_FOUND)?;
+            match rest {
+                [] => Ok(servers.into()),
+                [id] => {
+                    let at =
+                        id.parse::<usize>().map_err(|_| (400, "invalid server ID", "UpstreamBadServerId"))?;
+                    let server = servers.into_iter().nth(at);
+                    server.ok_or((404, "server with the given ID does not exist", "UpstreamServerNotFound"))
+                }
+                _ => Err(NOT_FOUND),
+            }
         }
         _ => Err(NOT_FOUND),
     }
@@ -267,9 +277,32 @@ fn upstreams(req: &Request) -> Map<String, Value> {
     let groups = req.conf.config.http.upstreams.iter().filter(|g| g.explicit);
     let each = groups.map(|g| {
         let peers: Vec<Value> = g.status(now).iter().enumerate().map(|(n, p)| peer(n, p)).collect();
-        (text(&g.name), json!({"peers": peers, "zone": text(&g.name)}))
+        let group = json!({"peers": peers, "keepalive": g.idle.count(), "zombies": 0, "zone": text(&g.name)});
+        (text(&g.name), group)
     });
     each.collect()
+}
+
+/// The servers of a group as they are set.
+fn servers(req: &Request, group: &str) -> Option<Vec<Value>> {
+    let mut groups = req.conf.config.http.upstreams.iter();
+    let group = groups.find(|g| g.explicit && g.name == group.as_bytes())?;
+    let mut id = 0..;
+    Some(group.settings(|p| {
+        json!({
+            "id": id.next().unwrap_or(0),
+            "server": text(&p.name),
+            "weight": p.weight,
+            "max_conns": p.max_conns,
+            "max_fails": p.max_fails,
+            "fail_timeout": format!("{}s", p.fail_timeout.as_secs()),
+            "slow_start": format!("{}s", p.slow_start.as_secs()),
+            "route": if p.routed { text(&p.sid) } else { String::new() },
+            "backup": p.backup,
+            "down": p.down,
+            "drain": p.drain,
+        })
+    }))
 }
 
 fn peer(number: usize, p: &PeerStatus) -> Value {

@@ -99,6 +99,11 @@ impl Lists {
         self.0.get()?.get(me)
     }
 
+    /// Connections of all threads.
+    pub fn count(&self) -> usize {
+        self.0.get().map_or(0, |all| all.iter().map(|l| l.len.load(Ordering::Relaxed)).sum())
+    }
+
     /// Puts a connection into the list of thread `me` of `threads`; the list then has at most `most`, which is not 0.
     pub fn put(
         &self,

@@ -328,6 +328,11 @@ impl Group {
         locked(&self.choosing)
     }
 
+    /// Calls `f` with the servers as they are set.
+    pub fn settings<R>(&self, f: impl FnMut(&Peer) -> R) -> Vec<R> {
+        self.set().peers.iter().map(f).collect()
+    }
+
     /// What is known about each server.
     pub fn status(&self, now: Instant) -> Vec<PeerStatus> {
         let now = peer::clock(now);
