@@ -575,3 +575,31 @@ fn slices_are_put_together() {
     assert!(part.starts_with(b"HTTP/1.1 206 ") && body_of(&part) == &bytes(100_000)[20_000..=50_000]);
     assert_eq!(up.asked(), 13);
 }
+
+/// Whoever asks for a large file has what came before the upstream failed, also of what was in the cache.
+#[test]
+fn slices_before_a_failure_are_not_lost() {
+    let up = Upstream::new(|head, s| {
+        let range = head.lines().find_map(|l| l.strip_prefix("Range: bytes=")).expect("a range");
+        let a: usize = range.split('-').next().and_then(|a| a.parse().ok()).expect("start");
+        let tag = match (a, head.starts_with("GET /torn")) {
+            (0 | 8192, _) => "e",
+            (_, true) => "f",
+            (_, false) => return,
+        };
+        let head = format!(
+            "HTTP/1.1 206 Partial Content\r\nConnection: close\r\nETag: \"{tag}\"\r\nContent-Length: 8192\r\n\
+             Content-Range: bytes {a}-{}/100000\r\n\r\n",
+            a + 8191
+        );
+        let _ = s.write_all(&[head.as_bytes(), &bytes(100_000)[a..a + 8192]].concat());
+    });
+    let more = "slice 8k; proxy_set_header Range $slice_range; proxy_cache_key $uri$slice_range; \
+                proxy_cache_valid 206 1h;";
+    let server = Server::start(&cached(&up, "", more));
+    for uri in ["/cut", "/torn", "/cut", "/torn"] {
+        let answer = get(&server, uri, "");
+        assert!(answer.starts_with(b"HTTP/1.1 200 "), "{uri}");
+        assert_eq!(body_of(&answer), &bytes(100_000)[..2 * 8192], "{uri}");
+    }
+}

@@ -368,6 +368,11 @@ async fn send_source(
             }
         }
         if state == Pulled::End && crate::modules::slice::wants_more(req) {
+            // What is there does not wait for what comes next, but for what nginx would hold back, too (postpone_output).
+            if pending.len() >= POSTPONED && !flush(thread, req, &mut pending, &mut source).await {
+                ok = false;
+                break;
+            }
             state = match Box::pin(crate::modules::slice::next(req)).await {
                 Some(next) => {
                     source.abandon(req);
@@ -458,6 +463,9 @@ fn pass(thread: &Thread, req: &mut Request, pending: &mut Vec<u8>, source: &mut 
         }
     }
 }
+
+/// Bytes that are sent without waiting for the next slice.
+const POSTPONED: usize = 1460;
 
 /// Bytes that are sent without waiting for more of a source.
 const GATHERED: usize = 16 * 1024;
