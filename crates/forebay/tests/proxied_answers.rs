@@ -197,15 +197,16 @@ fn limit_req_comes_before_limit_conn() {
 fn the_log_has_the_status_that_was_sent() {
     let server = Server::start(
         "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
-         http { log_format s '$status'; access_log logs/access.log s; server { listen 127.0.0.1:%PORT0%; return 204; } }",
+         http { log_format s '$status $request_uri $server_protocol'; access_log logs/access.log s; server { listen 127.0.0.1:%PORT0%; return 204; } }",
     );
     let long = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "q".repeat(40000));
     assert!(server.raw(long.as_bytes()).starts_with(b"HTTP/1.1 400 "));
-    let logged = wait_for("a line", || {
+    assert!(server.raw(b"G@T / HTTP/1.1\r\n\r\n").starts_with(b"HTTP/1.1 400 "));
+    let logged = wait_for("two lines", || {
         let text = server.site.read("logs/access.log");
-        (!text.is_empty()).then_some(text)
+        (text.lines().count() == 2).then_some(text)
     });
-    assert_eq!(logged, "400\n");
+    assert_eq!(logged, "400 / HTTP/1.1\n400 - -\n");
 }
 
 /// Connections begin with the header, and are for the client that it names only.

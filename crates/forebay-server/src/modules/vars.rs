@@ -70,7 +70,7 @@ pub const PLAIN: &[Row] = rows! {
     "request_method" => |r, o| if r.method == Method::Get && r.head.method != Method::Get { text(o, b"GET") } else { let m = r.head.method_text; o.extend_from_slice(m.of(&r.head.buf)); Ok(!m.is_empty()) },
     "request_port" => |r, o| Ok(r.head.port.map(|p| response::number(o, u64::from(p))).is_some()),
     "request_time" => |r, o| { let d = r.started.elapsed(); seconds(o, d) },
-    "request_uri" => |r, o| { o.extend_from_slice(r.head.target.of(&r.head.buf)); Ok(true) },
+    "request_uri" => |r, o| said(o, r.head.target.of(&r.head.buf)),
     "scheme" => |r, o| { let s = r.scheme(); text(o, s) },
     "sent_http_cache_control" => |r, o| joined(r, b"Cache-Control", o),
     "sent_http_connection" => |r, o| text(o, match r.keep_alive {
@@ -102,7 +102,7 @@ pub const PLAIN: &[Row] = rows! {
     },
     "server_name" => |r, o| { let h = r.http(); text(o, &h.server(r).name) },
     "server_port" => |r, o| Ok(r.local_address().map(|a| response::number(o, u64::from(a.port()))).is_some()),
-    "server_protocol" => |r, o| { let p = r.head.protocol; o.extend_from_slice(p.of(&r.head.buf)); Ok(true) },
+    "server_protocol" => |r, o| said(o, r.head.protocol.of(&r.head.buf)),
     "status" => status,
     "tcpinfo_rtt" => |_, _| Ok(false),
     "tcpinfo_rttvar" => |_, _| Ok(false),
@@ -117,6 +117,12 @@ pub const PLAIN: &[Row] = rows! {
 fn text(out: &mut Vec<u8>, t: &[u8]) -> Got {
     out.extend_from_slice(t);
     Ok(true)
+}
+
+/// What the client said; in a request line that cannot be read it may be nothing.
+fn said(out: &mut Vec<u8>, t: &[u8]) -> Got {
+    out.extend_from_slice(t);
+    Ok(!t.is_empty())
 }
 
 fn number(out: &mut Vec<u8>, n: u64) -> Got {
