@@ -757,7 +757,10 @@ async fn parse_head(req: &mut Request, limit: usize, interim: &mut u32) -> Resul
     loop {
         let head = &mut req.modules.upstream.head;
         match client::parse(head, limit) {
-            Ok(Status::Complete) if head.is_interim() && *interim < MAX_INTERIM => {
+            Ok(Status::Complete) if head.is_interim() => {
+                if *interim >= MAX_INTERIM {
+                    return Err(bad_head(req, b"upstream sent too many interim responses"));
+                }
                 *interim += 1;
                 crate::modules::early_hints::pass(req).await;
                 let head = &mut req.modules.upstream.head;

@@ -1,0 +1,125 @@
+//! The conversation with upstreams: what comes early, late, too often or not at all.
+
+use crate::harness::{DEADLINE, Server};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+
+/// A request whose head an upstream has read.
+struct Asked {
+    stream: TcpStream,
+    /// Number of the connection, from 0.
+    conn: usize,
+    head: String,
+    /// What came behind the head.
+    rest: Vec<u8>,
+}
+
+impl Asked {
+    fn target(&self) -> &str {
+        self.head.split(' ').nth(1).unwrap_or_default()
+    }
+
+    /// A client that is gone is no error.
+    fn write(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).is_ok()
+    }
+
+    /// Answers with a body that names the connection.
+    fn name(&mut self) -> bool {
+        let text = format!("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nconn{}", self.conn);
+        self.write(text.as_bytes())
+    }
+
+    /// Reads on. `false`: there is nothing any more.
+    fn more(&mut self) -> bool {
+        let mut buf = [0; 65536];
+        let n = self.stream.read(&mut buf).unwrap_or(0);
+        self.rest.extend_from_slice(&buf[..n]);
+        n > 0
+    }
+}
+
+/// An upstream whose answers begin when a head has come. `answer` says whether the connection goes on.
+fn upstream(answer: impl Fn(&mut Asked) -> bool + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("address");
+    let answer = Arc::new(answer);
+    std::thread::spawn(move || {
+        for (conn, stream) in listener.incoming().flatten().enumerate() {
+            let answer = answer.clone();
+            std::thread::spawn(move || {
+                let _ = stream.set_read_timeout(Some(DEADLINE * 2));
+                let mut asked = Asked { stream, conn, head: String::new(), rest: Vec::new() };
+                loop {
+                    let end = loop {
+                        match asked.rest.windows(4).position(|w| w == b"\r\n\r\n") {
+                            Some(at) => break at + 4,
+                            None if !asked.more() => return,
+                            None => {}
+                        }
+                    };
+                    let head: Vec<u8> = asked.rest.drain(..end).collect();
+                    asked.head = String::from_utf8_lossy(&head).into_owned();
+                    if !answer(&mut asked) {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    addr
+}
+
+fn serve(http: &str, server: &str) -> Server {
+    Server::start(&format!(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; client_body_temp_path %DIR%/body; {http}\n\
+         server {{ listen 127.0.0.1:%PORT0%; {server} }} }}"
+    ))
+}
+
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.addr(0)).expect("connect");
+    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    stream
+}
+
+/// Reads until the text ends so, or the connection does.
+fn until(stream: &mut TcpStream, end: &str) -> String {
+    let mut got = Vec::new();
+    let mut buf = [0; 65536];
+    while !got.ends_with(end.as_bytes()) {
+        match stream.read(&mut buf) {
+            Ok(n) if n > 0 => got.extend_from_slice(&buf[..n]),
+            _ => break,
+        }
+    }
+    String::from_utf8_lossy(&got).into_owned()
+}
+
+/// Asks on a connection that goes on, for an answer that ends so.
+fn ask(stream: &mut TcpStream, target: &str, end: &str) -> String {
+    write!(stream, "GET {target} HTTP/1.1\r\nHost: h\r\n\r\n").expect("write");
+    until(stream, end)
+}
+
+/// One interim response too many is no answer, and what follows it no answer to the next request.
+#[test]
+fn interim_responses_have_an_end() {
+    let up = upstream(|a| {
+        let n: usize = a.target().trim_start_matches('/').parse().unwrap_or(0);
+        let interim = "HTTP/1.1 102 Processing\r\n\r\n".repeat(n);
+        // What comes later would be taken for the answer to another request.
+        a.write(interim.as_bytes()) && a.name()
+    });
+    let server = serve(&format!("upstream u {{ server {up}; }}"), "location / { proxy_pass http://u; }");
+    let mut client = connect(&server);
+    assert!(ask(&mut client, "/100", "conn0").starts_with("HTTP/1.1 200 "));
+    for n in [101, 102, 1000] {
+        assert!(server.get(&format!("/{n}")).starts_with("HTTP/1.1 502 "), "{n}");
+    }
+    server.wait_for_log("upstream sent too many interim responses while reading response header", 3);
+    // The connection of each of them is gone.
+    assert!(ask(&mut client, "/0", "conn3").ends_with("conn3"));
+}
