@@ -31,6 +31,13 @@ impl Asked {
         self.write(text.as_bytes())
     }
 
+    /// Takes `n` bytes from behind the head.
+    fn take(&mut self, n: usize) -> Vec<u8> {
+        while self.rest.len() < n && self.more() {}
+        let n = n.min(self.rest.len());
+        self.rest.drain(..n).collect()
+    }
+
     /// Reads on. `false`: there is nothing any more.
     fn more(&mut self) -> bool {
         let mut buf = [0; 65536];
@@ -122,4 +129,42 @@ fn interim_responses_have_an_end() {
     server.wait_for_log("upstream sent too many interim responses while reading response header", 3);
     // The connection of each of them is gone.
     assert!(ask(&mut client, "/0", "conn3").ends_with("conn3"));
+}
+
+/// The body of a request that asks for another protocol belongs to the request, not to what follows the switch.
+#[test]
+fn the_body_of_an_upgrade_is_sent_once() {
+    let up = upstream(|a| {
+        let body = if a.head.contains("Content-Length: 3") { 3 } else { "3\r\nabc\r\n0\r\n\r\n".len() };
+        let body = a.take(body);
+        assert!(String::from_utf8_lossy(&body).contains("abc"), "{body:?}");
+        a.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n");
+        let word = a.take(9);
+        a.write(&word);
+        false
+    });
+    let location = |name: &str, more: &str| {
+        format!(
+            "location /{name} {{ {more} proxy_set_header Upgrade $http_upgrade; \
+             proxy_set_header Connection upgrade; proxy_pass http://{up}; }}"
+        )
+    };
+    let server = serve("", &(location("stored", "") + &location("streamed", "proxy_request_buffering off;")));
+    for path in ["stored", "streamed"] {
+        for body in
+            ["Content-Length: 3\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"]
+        {
+            // Words of the new protocol with the body, and after the switch.
+            for early in ["", "first"] {
+                let mut client = connect(&server);
+                let head =
+                    format!("POST /{path} HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: echo\r\n");
+                write!(client, "{head}{body}{early}").expect("write");
+                assert!(until(&mut client, "\r\n\r\n").starts_with("HTTP/1.1 101 "), "{path} {body}");
+                let word = &"firstword"[early.len()..];
+                client.write_all(word.as_bytes()).expect("write");
+                assert_eq!(until(&mut client, "firstword"), "firstword", "{path} {body} {early}");
+            }
+        }
+    }
 }

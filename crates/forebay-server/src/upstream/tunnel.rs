@@ -89,7 +89,8 @@ impl Way {
 /// Passes bytes until one side ends or both are silent for `timeout`. `early`: what the upstream sent behind
 /// its head.
 pub async fn relay(thread: &Rc<Thread>, req: &mut Request, conn: &Conn, early: Vec<u8>, timeout: Duration) {
-    let from_client = req.head.buf.get(req.head.len..).unwrap_or_default().to_vec();
+    // What stands between is the request's body, and has been passed on as such.
+    let from_client = req.head.buf.get(req.body.consumed(req.head.len)..).unwrap_or_default().to_vec();
     let mut up = Way::new(from_client);
     let mut down = Way::new(early);
     conn.hurry();
