@@ -1,6 +1,6 @@
 //! The conversation with upstreams: what comes early, late, too often or not at all.
 
-use crate::harness::{DEADLINE, Server};
+use crate::harness::{DEADLINE, Server, wait_for};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -167,4 +167,78 @@ fn the_body_of_an_upgrade_is_sent_once() {
             }
         }
     }
+}
+
+/// How long a switched connection lives: what counts is whom the tunnel waits for (nginx: proxy_read_timeout,
+/// proxy_send_timeout, send_timeout).
+#[test]
+fn a_tunnel_waits_for_each_side_by_its_own_time() {
+    const LONG: usize = 16 << 20;
+    let up = upstream(|a| {
+        a.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
+        if a.target().ends_with("push") {
+            a.write(&vec![b'x'; LONG]);
+        } else if a.target().ends_with("deaf") {
+            std::thread::sleep(DEADLINE);
+        }
+        while a.more() {}
+        false
+    });
+    let location = |name: &str, times: [&str; 3]| {
+        format!(
+            "location /{name} {{ proxy_read_timeout {}; proxy_send_timeout {}; send_timeout {}; \
+             proxy_set_header Upgrade x; proxy_set_header Connection upgrade; proxy_pass http://{up}; }}",
+            times[0], times[1], times[2]
+        )
+    };
+    let server = serve(
+        "",
+        &[
+            location("read/", ["300ms", "60s", "60s"]),
+            location("send/", ["60s", "300ms", "60s"]),
+            location("client/", ["60s", "60s", "300ms"]),
+        ]
+        .concat(),
+    );
+    let open = |path: &str| {
+        let mut client = connect(&server);
+        write!(client, "GET {path} HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
+            .expect("write");
+        client
+    };
+    let rest = |client: &mut TcpStream| {
+        let (mut n, mut buf) = (0, vec![0; 1 << 20]);
+        while let Ok(got @ 1..) = client.read(&mut buf) {
+            n += got;
+        }
+        n
+    };
+    let logged = |who: &str, path: &str| {
+        let text = format!("{who} timed out (110: Connection timed out) while proxying upgraded connection");
+        wait_for(&format!("{who}, {path}"), || {
+            let log = server.error_log();
+            let line = log.lines().find(|l| l.contains(&text) && l.contains(path))?;
+            let name = format!(", upstream: \"http://{up}/");
+            assert!(line.contains(" [info] ") && line.contains(&name), "{line}");
+            Some(())
+        });
+    };
+    // A client that pauses is not the upstream's silence; all that was sent is still passed on.
+    let mut paused = open("/read/push");
+    std::thread::sleep(std::time::Duration::from_millis(1000));
+    assert!(rest(&mut paused) > LONG);
+    logged("upstream", "/read/push");
+    // Silence of the upstream, which reads.
+    rest(&mut open("/read/listen"));
+    logged("upstream", "/read/listen");
+    // An upstream that does not read, and a client that does not.
+    let mut flood = open("/send/deaf");
+    flood.set_write_timeout(Some(std::time::Duration::from_millis(100))).expect("timeout");
+    while !server.error_log().contains("/send/deaf") {
+        // What is full stays so; who is gone takes anything.
+        let _ = flood.write(&[b'y'; 65536]);
+    }
+    logged("upstream", "/send/deaf");
+    let _unread = open("/client/push");
+    logged("client", "/client/push");
 }

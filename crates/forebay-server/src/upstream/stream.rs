@@ -6,6 +6,7 @@ use super::conn::{For, Waited, Watch};
 use super::exchange::{Lease, fastcgi};
 use super::protocol::Protocol;
 use super::spool::{Keep, Limits, Next, Spool};
+use super::tunnel::{self, Times};
 use crate::cache::local::{Content, Entry};
 use crate::modules::static_file::errno_text;
 use crate::pipe::Pipe;
@@ -36,8 +37,8 @@ pub struct Body {
     ignore_abort: bool,
     /// `proxy_pass_trailers`.
     pass_trailers: bool,
-    /// The protocol was switched: what came behind the head.
-    switched: Option<Vec<u8>>,
+    /// The protocol was switched: what came behind the head, and how long may pass without anything.
+    switched: Option<(Vec<u8>, Times)>,
     /// What is read ahead of the client, once there is such a thing.
     spool: Option<Box<Spool>>,
     /// How much may be read ahead; `None`: nothing (nginx: proxy_buffering off).
@@ -222,17 +223,23 @@ impl Body {
     }
 
     /// The connection of a protocol that was switched to.
-    pub fn switched(lease: Lease, early: Vec<u8>, read_timeout: Duration) -> Body {
-        Body { switched: Some(early), ..Body::new(lease, Framing::Stream, false, read_timeout) }
+    pub fn switched(lease: Lease, early: Vec<u8>, times: Times) -> Body {
+        Body { switched: Some((early, times)), ..Body::new(lease, Framing::Stream, false, times.read) }
+    }
+
+    /// Whether the protocol was switched.
+    pub fn is_switched(&self) -> bool {
+        self.switched.is_some()
     }
 
     /// Passes bytes both ways where the protocol was switched. `false`: it was not.
     pub async fn relay(&mut self, req: &mut Request) -> bool {
-        let Some(early) = self.switched.take() else { return false };
+        let Some((early, times)) = self.switched.take() else { return false };
         let thread = req.thread.clone();
         if let Some(conn) = self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
-            super::tunnel::relay(&thread, req, conn, early, self.read_timeout).await;
+            tunnel::relay(&thread, req, conn, early, times).await;
         }
+        req.modules.upstream.log_name.clear();
         true
     }
 

@@ -61,7 +61,7 @@ pub fn take(
         fields(req, pass, s)?;
         let head = &req.modules.upstream.head;
         let early = head.buf.get(head.len..).unwrap_or_default().to_vec();
-        req.resp.source = Some(Box::new(Body::switched(lease, early, s.read_timeout.0)));
+        req.resp.source = Some(Box::new(Body::switched(lease, early, s.times())));
         return Ok(Outcome::Done);
     }
     if let Some(out) = accel_redirect(req, s) {
