@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
 /// A request whose head an upstream has read.
-struct Asked {
+pub struct Asked {
     stream: TcpStream,
     /// Number of the connection, from 0.
     conn: usize,
@@ -21,7 +21,7 @@ impl Asked {
     }
 
     /// A client that is gone is no error.
-    fn write(&mut self, bytes: &[u8]) -> bool {
+    pub fn write(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
 
@@ -48,7 +48,7 @@ impl Asked {
 }
 
 /// An upstream whose answers begin when a head has come. `answer` says whether the connection goes on.
-fn upstream(answer: impl Fn(&mut Asked) -> bool + Send + Sync + 'static) -> SocketAddr {
+pub fn upstream(answer: impl Fn(&mut Asked) -> bool + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let addr = listener.local_addr().expect("address");
     let answer = Arc::new(answer);
@@ -241,4 +241,118 @@ fn a_tunnel_waits_for_each_side_by_its_own_time() {
     logged("upstream", "/send/deaf");
     let _unread = open("/client/push");
     logged("client", "/client/push");
+}
+
+const UNBUFFERED: &str = "proxy_request_buffering off;";
+
+/// An answer to a request whose body has not come to its end is passed on at once, and the connection it came by is of no
+/// further use.
+#[test]
+fn an_answer_before_the_end_of_the_body() {
+    let up = upstream(|a| match a.target() {
+        "/large" => {
+            a.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig");
+            false
+        }
+        "/gone" => false,
+        "/early" => {
+            a.write(b"HTTP/1.1 202 Accepted\r\nContent-Length: 3\r\n\r\nyes");
+            // The rest is not read as a request.
+            while a.more() {}
+            false
+        }
+        _ => a.name(),
+    });
+    let server = serve(
+        &format!("upstream u {{ server {up} max_fails=0; }}"),
+        &format!(
+            "client_body_timeout 60s; lingering_timeout 1s; location / {{ {UNBUFFERED} proxy_pass http://u; }}"
+        ),
+    );
+    for (path, status) in [("/large", "413"), ("/early", "202"), ("/gone", "502")] {
+        for body in ["Content-Length: 100\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n9\r\nabc"] {
+            let mut client = connect(&server);
+            write!(client, "PUT {path} HTTP/1.1\r\nHost: h\r\n{body}").expect("write");
+            let answer = until(&mut client, "\r\n\r\n");
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path} {body}: {answer}");
+            // Nothing of the body is taken for a request.
+            drop(client);
+            assert!(server.get("/next").starts_with("HTTP/1.1 200 "), "{path} {body}");
+        }
+    }
+    // The rest of the body is read, and then the connection serves on.
+    let mut client = connect(&server);
+    write!(client, "PUT /early HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc").expect("write");
+    assert!(until(&mut client, "yes").starts_with("HTTP/1.1 202 "));
+    write!(client, "defGET /next HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").expect("write");
+    assert!(until(&mut client, "never").starts_with("HTTP/1.1 200 "));
+}
+
+/// An answer that keeps pace with the body.
+#[test]
+fn an_answer_beside_the_body() {
+    let up = upstream(|a| {
+        a.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let mut sent = 0;
+        while sent < 8 << 20 && (!a.rest.is_empty() || a.more()) {
+            let piece = std::mem::take(&mut a.rest);
+            sent += piece.len();
+            let chunk = [format!("{:x}\r\n", piece.len()).as_bytes(), &piece, b"\r\n"].concat();
+            if !a.write(&chunk) || piece.ends_with(b"END") {
+                break;
+            }
+        }
+        a.write(b"0\r\n\r\n")
+    });
+    let server = serve(
+        &format!("upstream u {{ server {up}; }}"),
+        &format!(
+            "client_max_body_size 0; location /buffered {{ {UNBUFFERED} proxy_pass http://u; }}\n\
+             location / {{ {UNBUFFERED} proxy_buffering off; proxy_pass http://u; }}"
+        ),
+    );
+    for path in ["/buffered", "/"] {
+        let mut client = connect(&server);
+        write!(client, "PUT {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 13\r\n\r\n").expect("write");
+        for (piece, framed) in
+            [("hello", "5\r\nhello\r\n"), ("world", "5\r\nworld\r\n"), ("END", "3\r\nEND\r\n0\r\n\r\n")]
+        {
+            client.write_all(piece.as_bytes()).expect("write");
+            assert!(until(&mut client, framed).ends_with(framed), "{path} {piece}");
+        }
+        assert!(server.error_log().lines().all(|l| !l.contains("[error]")), "{}", server.error_log());
+    }
+    // A client that sends all before it reads, and one that reads nothing for a while.
+    let mut client = connect(&server);
+    write!(client, "PUT /buffered HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", 8 << 20)
+        .expect("write");
+    for _ in 0..128 {
+        client.write_all(&[b'x'; 65536]).expect("write");
+    }
+    let answer = until(&mut client, "\r\n0\r\n\r\n");
+    assert_eq!(answer.bytes().filter(|b| *b == b'x').count(), 8 << 20);
+}
+
+/// A request that an upstream has not read to its end ends the connection with it.
+#[test]
+fn a_connection_with_half_a_request_on_it() {
+    let up = upstream(|a| match a.target() {
+        "/early" => {
+            a.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nearly");
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            true
+        }
+        _ => a.name(),
+    });
+    let server = serve(
+        &format!("upstream u {{ server {up}; }}"),
+        "client_max_body_size 0; location / { proxy_pass http://u; }",
+    );
+    let mut client = connect(&server);
+    write!(client, "PUT /early HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", 32 << 20).expect("write");
+    for _ in 0..512 {
+        client.write_all(&[b'x'; 65536]).expect("write");
+    }
+    assert!(until(&mut client, "early").starts_with("HTTP/1.1 200 "));
+    assert!(ask(&mut client, "/", "conn1").ends_with("conn1"));
 }

@@ -56,6 +56,15 @@ pub fn take(
             );
             return Err(Stop::Status(502));
         }
+        if !lease.is_sent() {
+            // RFC 9110, section 7.8.
+            req.log(
+                Level::Error,
+                "upstream switched protocols before the end of the request while reading response header from \
+                 upstream",
+            );
+            return Err(Stop::Status(502));
+        }
         req.resp.proxied = true;
         req.resp.status = status;
         fields(req, pass, s)?;
