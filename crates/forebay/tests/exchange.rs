@@ -356,3 +356,28 @@ fn a_connection_with_half_a_request_on_it() {
     assert!(until(&mut client, "early").starts_with("HTTP/1.1 200 "));
     assert!(ask(&mut client, "/", "conn1").ends_with("conn1"));
 }
+
+/// A server that announces content where there can be none may send it: its connection is of no further use.
+#[test]
+fn content_that_cannot_be_is_not_waited_for() {
+    let up = upstream(|a| match a.target() {
+        "/204" => a.write(b"HTTP/1.1 204 No Content\r\nContent-Length: 6\r\n\r\n"),
+        "/304" => a.write(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 6\r\n\r\n"),
+        "/chunked" => a.write(b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        "/none" => a.write(b"HTTP/1.1 204 No Content\r\n\r\n"),
+        "/zero" => a.write(b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"),
+        _ => a.name(),
+    });
+    let server = serve(&format!("upstream u {{ server {up}; }}"), "location / { proxy_pass http://u; }");
+    let mut client = connect(&server);
+    for (path, then) in
+        [("/none", "conn0"), ("/zero", "conn0"), ("/204", "conn1"), ("/304", "conn2"), ("/chunked", "conn3")]
+    {
+        let answer = ask(&mut client, path, "\r\n\r\n");
+        assert!(
+            answer.starts_with("HTTP/1.1 204 ") || answer.starts_with("HTTP/1.1 304 "),
+            "{path}: {answer}"
+        );
+        assert!(ask(&mut client, "/", then).ends_with(then), "after {path}");
+    }
+}

@@ -618,7 +618,7 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
     }
     let lease = lease.map_err(Stop::Status)?;
     if req.modules.upstream.head.status == 304 && cs.revalidate && fetch.stale.is_some() {
-        let reusable = keeps_alive(req);
+        let reusable = keeps_alive(req) && !respond::may_follow(req, s);
         let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;
         let mut body = Body::new(lease, Framing::None, reusable && clean, s.read_timeout.0).speaking(
             pass.protocol,

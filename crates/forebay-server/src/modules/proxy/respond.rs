@@ -2,7 +2,7 @@
 
 use super::cached::{self, Fetch};
 use super::url::{Pass, To};
-use super::{Redirect, Settings, Stop};
+use super::{HttpVersion, Redirect, Settings, Stop};
 use crate::cache::local::Entry;
 use crate::error_page;
 use crate::modules::proxy_cache::Settings as CacheSettings;
@@ -143,6 +143,17 @@ fn keep(
     Ok(s.store(req)?)
 }
 
+/// Whether a server that takes 204 and 304 for statuses with content may send some: it has announced it.
+pub fn may_follow(req: &Request, s: &Settings) -> bool {
+    // The others say themselves where a response ends.
+    if req.modules.upstream.protocol != Protocol::Http || s.http_version == HttpVersion::V2 {
+        return false;
+    }
+    let head = &req.modules.upstream.head;
+    let announced = head.content_length.is_some_and(|n| n > 0) || head.get(Name::TransferEncoding).is_some();
+    matches!(head.status, 204 | 304) && announced
+}
+
 /// The body of a response whose head has been read, with what came behind it.
 fn body(
     req: &mut Request,
@@ -165,7 +176,7 @@ fn body(
         },
         (_, framing) => framing,
     };
-    let reusable = super::keeps_alive(req) && lease.conn.is_some();
+    let reusable = super::keeps_alive(req) && lease.conn.is_some() && !may_follow(req, s);
     let buffering = buffering(req, s);
     let head = &req.modules.upstream.head;
     let read = head.buf.len() as u64;
