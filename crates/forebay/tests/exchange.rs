@@ -381,3 +381,50 @@ fn content_that_cannot_be_is_not_waited_for() {
         assert!(ask(&mut client, "/", then).ends_with(then), "after {path}");
     }
 }
+
+/// A head has `proxy_read_timeout` to come, however it trickles in.
+#[test]
+fn a_head_that_drips_in() {
+    let up = upstream(|a| {
+        let line = match a.target() {
+            "/lines" => {
+                a.write(b"HTTP/1.1 200 OK\r\n");
+                "X-Line: 1\r\n"
+            }
+            _ => "HTTP/1.1 103 Early Hints\r\n\r\n",
+        };
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < DEADLINE && a.write(line.as_bytes()) {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        false
+    });
+    let cgi = upstream_of_cgi();
+    let server = serve(
+        "",
+        &format!(
+            "proxy_read_timeout 500ms; scgi_read_timeout 500ms; location / {{ proxy_pass http://{up}; }}\n\
+             location /cgi {{ scgi_pass {cgi}; }}"
+        ),
+    );
+    for path in ["/lines", "/interim", "/cgi"] {
+        assert!(server.get(path).starts_with("HTTP/1.1 504 "), "{path}");
+    }
+    server
+        .wait_for_log("timed out (110: Connection timed out) while reading response header from upstream", 3);
+}
+
+/// A program whose head never ends.
+fn upstream_of_cgi() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("address");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let begun = std::time::Instant::now();
+            while begun.elapsed() < DEADLINE && stream.write_all(b"X-Line: 1\r\n").is_ok() {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+        }
+    });
+    addr
+}

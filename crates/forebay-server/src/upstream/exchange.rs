@@ -810,7 +810,8 @@ fn read_some(req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usiz
     took.map(|()| got)
 }
 
-/// Reads until the head of the response is there, and sends what is left of the request meanwhile.
+/// Reads until the head of the response is there, and sends what is left of the request meanwhile. The time for reading is
+/// that for the whole head, from the end of the request on.
 async fn read_head(
     req: &mut Request,
     lease: &mut Lease,
@@ -834,7 +835,6 @@ async fn read_head(
                 if let Some(a) = req.modules.upstream.current() {
                     a.received += n as u64;
                 }
-                deadline = req.thread.reactor.now() + s.read_timeout.0;
             }
             Err(Errno::AGAIN) if lease.upload.is_some() => {
                 upload(req, lease, watch).await?;

@@ -263,9 +263,9 @@ async fn streamed(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watc
     }
 }
 
-/// Reads until the head of the response is there.
+/// Reads until the head of the response is there; all of it in the time for reading.
 pub async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -> Result<(), Fault> {
-    let mut deadline = req.thread.reactor.now() + s.read_timeout.0;
+    let deadline = req.thread.reactor.now() + s.read_timeout.0;
     loop {
         while let Some(text) = with(conn, Link::next_head) {
             let head = &mut req.modules.upstream.head;
@@ -295,7 +295,6 @@ pub async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut
         }
         match take_in(req, conn, READING)? {
             Came::Something => {
-                deadline = req.thread.reactor.now() + s.read_timeout.0;
                 // Answers to SETTINGS and PING.
                 if with(conn, |link| !link.out().is_empty()) {
                     flush(req, conn, s, watch, READING).await?;
