@@ -428,3 +428,51 @@ fn upstream_of_cgi() -> SocketAddr {
     });
     addr
 }
+
+/// A kept connection that turns out to be closed: another server has its turn, where `proxy_next_upstream` says so, and the
+/// same one only where there is no other.
+#[test]
+fn a_kept_connection_that_was_dropped() {
+    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let start = |name: &'static str| {
+        let asked = asked.clone();
+        upstream(move |a| {
+            if a.target().ends_with("/warm") {
+                return a.name();
+            }
+            asked.lock().expect("lock").push(name);
+            // It reads the request and goes, as one does whose time for idle connections is over.
+            (name == "B" || a.conn > 0) && a.name()
+        })
+    };
+    let group = |name: &str, a: SocketAddr, more: &str| format!("upstream {name} {{ server {a}; {more} }}\n");
+    let up: Vec<SocketAddr> = ["A", "A", "A", "B", "A"].into_iter().map(start).collect();
+    let backup = format!("server {} backup;", up[3]);
+    let http = [
+        group("alone", up[0], ""),
+        group("off", up[1], ""),
+        group("two", up[2], &backup),
+        group("down", up[4], "server 127.0.0.1:1 down;"),
+    ]
+    .concat();
+    let server = serve(
+        &http,
+        "add_header X-Asked $upstream_addr always; location /alone { proxy_pass http://alone; }\n\
+         location /off { proxy_next_upstream off; proxy_pass http://off; }\n\
+         location /two { proxy_pass http://two; } location /down { proxy_pass http://down; }",
+    );
+    let cases = [
+        ("/alone", "200", "AA", format!("{0}, {0}", up[0])),
+        ("/off", "502", "A", format!("{}", up[1])),
+        ("/two", "200", "AB", format!("{}, {}", up[2], up[3])),
+        ("/down", "200", "AA", format!("{0}, {0}", up[4])),
+    ];
+    for (group, status, names, addrs) in cases {
+        assert!(server.get(&format!("{group}/warm")).ends_with("conn0"), "{group}");
+        asked.lock().expect("lock").clear();
+        let answer = server.get(&format!("{group}/x"));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{group}: {answer}");
+        assert_eq!(asked.lock().expect("lock").concat(), names, "{group}");
+        assert!(answer.contains(&format!("X-Asked: {addrs}\r\n")), "{group}: {answer}");
+    }
+}

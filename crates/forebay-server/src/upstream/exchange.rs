@@ -182,10 +182,21 @@ pub async fn run(
     let mut tried: Vec<usize> = Vec::new();
     req.modules.upstream.fault = Some(NextUpstream::Error);
     let mut redirected = !req.modules.upstream.attempts.is_empty();
+    // Servers whose kept connections turned out to be closed.
+    let mut dropped = 0;
     loop {
         let now = req.thread.reactor.now();
         let mut chosen = choose(&conf, target, picker.as_mut(), &tried, now);
-        if chosen.is_none() && tried.is_empty() {
+        if chosen.is_none()
+            && dropped == 1
+            && tried.is_empty()
+            && let Some(p) = &mut picker
+        {
+            // There is no other: it is asked again, by another connection.
+            p.ask_again();
+            dropped = 0;
+            chosen = choose(&conf, target, Some(p), &tried, now);
+        } else if chosen.is_none() && dropped == 0 && tried.is_empty() {
             chosen = wait_for_one(req, &conf, target, &mut picker).await;
         }
         let Some((peer, addr, name, total)) = chosen else {
@@ -242,13 +253,23 @@ pub async fn run(
             }
             return Err(fault.status);
         }
+        let in_time = s.next_upstream_timeout.0.is_zero()
+            || req.thread.reactor.since(begun) < s.next_upstream_timeout.0;
+        let again = s.next_upstream.has(fault.kind)
+            && in_time
+            && !matches!(body, Outgoing::Streamed(_) if !fault.unsent)
+            && may_retry(req, s, fault.kind, fault.unsent);
         // An idle connection may have been closed while the request was on its way: that says nothing
-        // about the server.
+        // about the server and is no try, but another one comes first.
         if reused && (received == 0 || fault.unsent) && fault.kind == NextUpstream::Error {
-            if may_retry(req, s, fault.kind, fault.unsent) && !matches!(body, Outgoing::Streamed(_)) {
-                continue;
+            if !again {
+                return Err(fault.status);
             }
-            return Err(fault.status);
+            if let Some(p) = &mut picker {
+                p.give_up(peer);
+            }
+            dropped += 1;
+            continue;
         }
         if let (Target::Group(g), Some(p)) = (target, &mut picker) {
             let set = p.local.set.clone();
@@ -260,14 +281,7 @@ pub async fn run(
             }
         }
         tried.push(peer);
-        let in_time = s.next_upstream_timeout.0.is_zero()
-            || req.thread.reactor.since(begun) < s.next_upstream_timeout.0;
-        let again = s.next_upstream.has(fault.kind)
-            && tried.len() < total.min(s.tries())
-            && in_time
-            && !matches!(body, Outgoing::Streamed(_) if !fault.unsent)
-            && may_retry(req, s, fault.kind, fault.unsent);
-        if !again {
+        if !again || tried.len() >= total.min(s.tries()) {
             return Err(fault.status);
         }
     }
