@@ -137,6 +137,16 @@ impl RequestBody {
         !self.done && self.at < head.len()
     }
 
+    /// Whether all of it stands in the buffer of the head.
+    fn is_whole(&self, head: &[u8]) -> bool {
+        let came = head.get(self.at..).unwrap_or_default();
+        match self.framing {
+            Framing::Length(_) => self.left <= came.len() as u64,
+            Framing::Chunked => self.chunked.has_end(came),
+            Framing::None | Framing::Stream => self.done,
+        }
+    }
+
     /// Whether all of it has been read.
     pub fn done(&self) -> bool {
         self.done
@@ -201,6 +211,16 @@ impl RequestBody {
             }
         }
     }
+}
+
+/// Whether all of the body has come already, and so little that memory has room for it.
+pub fn has_come(req: &Request) -> bool {
+    let room = req.http().location(req).settings.core.client_body_buffer_size.0;
+    let (len, whole) = match req.conn.wire.as_stream() {
+        Some(s) => s.whole().map_or((0, false), |len| (len, true)),
+        None => (req.head.buf.len().saturating_sub(req.body.at), req.body.is_whole(&req.head.buf)),
+    };
+    req.body.done || (whole && len as u64 <= room)
 }
 
 /// Throws away what of the body came with the head. `false`: it is malformed.

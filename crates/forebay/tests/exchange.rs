@@ -476,3 +476,29 @@ fn a_kept_connection_that_was_dropped() {
         assert!(answer.contains(&format!("X-Asked: {addrs}\r\n")), "{group}: {answer}");
     }
 }
+
+/// A body that has come with the head can be sent again, whether bodies are buffered or not.
+#[test]
+fn a_body_that_is_there_goes_to_the_next_server() {
+    let bad = upstream(|_| false);
+    let good = upstream(|a| {
+        let length = a.head.lines().find_map(|l| l.strip_prefix("Content-Length: ")?.parse().ok());
+        let body = a.take(length.unwrap_or(0));
+        let text = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+        a.write(&[text.as_bytes(), &body].concat())
+    });
+    let server = serve(
+        &format!("upstream u {{ server {bad} max_fails=0; server {good} backup; }}"),
+        &format!("location / {{ {UNBUFFERED} proxy_pass http://u; }}"),
+    );
+    for body in ["Content-Length: 3\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"] {
+        let answer =
+            server.raw(format!("PUT / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{body}").as_bytes());
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\nabc"), "{body}: {answer}");
+    }
+    // One that is still to come cannot.
+    let mut client = connect(&server);
+    write!(client, "PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc").expect("write");
+    assert!(until(&mut client, "\r\n\r\n").starts_with("HTTP/1.1 502 "));
+}

@@ -498,7 +498,9 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
             Protocol::FastCgi => true,
             // They are told the length beforehand.
             Protocol::Uwsgi | Protocol::Scgi => matches!(req.head.framing, Framing::Length(_)),
-        };
+        }
+        // What is there already need not be waited for, and can be sent again.
+        && !body::has_come(req);
     if !streamed {
         body::read_all(req).await?;
     }
