@@ -7,11 +7,13 @@ pub use send::{send, send_continue, write_all, write_last};
 
 use crate::request::Request;
 use crate::thread::Thread;
+use crate::upstream::conn::Conn;
 use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::{Framing, Version};
 use rustix::io::Errno;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Instant;
 
 /// Reading state of a request's body.
@@ -135,6 +137,16 @@ impl RequestBody {
         !self.done && self.at < head.len()
     }
 
+    /// Whether all of it stands in the buffer of the head.
+    fn is_whole(&self, head: &[u8]) -> bool {
+        let came = head.get(self.at..).unwrap_or_default();
+        match self.framing {
+            Framing::Length(_) => self.left <= came.len() as u64,
+            Framing::Chunked => self.chunked.has_end(came),
+            Framing::None | Framing::Stream => self.done,
+        }
+    }
+
     /// Whether all of it has been read.
     pub fn done(&self) -> bool {
         self.done
@@ -201,6 +213,16 @@ impl RequestBody {
     }
 }
 
+/// Whether all of the body has come already, and so little that memory has room for it.
+pub fn has_come(req: &Request) -> bool {
+    let room = req.http().location(req).settings.core.client_body_buffer_size.0;
+    let (len, whole) = match req.conn.wire.as_stream() {
+        Some(s) => s.whole().map_or((0, false), |len| (len, true)),
+        None => (req.head.buf.len().saturating_sub(req.body.at), req.body.is_whole(&req.head.buf)),
+    };
+    req.body.done || (whole && len as u64 <= room)
+}
+
 /// Throws away what of the body came with the head. `false`: it is malformed.
 pub fn discard_buffered(req: &mut Request) -> bool {
     if req.body.done {
@@ -231,7 +253,15 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
     let core = &http.location(req).settings.core;
     let end = Instant::now() + core.lingering_time.0;
     let mut scratch = req.take_buf();
-    let mut ok = true;
+    let at = req.body.at;
+    let mut ok = match req.body.take(req.head.buf.get(at..).unwrap_or_default()) {
+        Ok(used) => {
+            req.body.at = at + used;
+            req.received += used as u64;
+            true
+        }
+        Err(()) => false,
+    };
     while !req.body.done && ok {
         scratch.clear();
         scratch.reserve(16384);
@@ -276,8 +306,28 @@ pub enum BodyError {
 /// # Errors
 /// A malformed or too large body, a client that is slow (`client_body_timeout`) or gone.
 pub async fn read_piece(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
+    piece(req, out, None).await.map(|more| more == Some(true))
+}
+
+/// The same, unless the upstream has something to say while the client is waited for: `None`.
+///
+/// # Errors
+/// As [`read_piece`].
+pub async fn read_piece_beside(
+    req: &mut Request,
+    out: &mut Vec<u8>,
+    upstream: &Conn,
+) -> Result<Option<bool>, BodyError> {
+    piece(req, out, Some(upstream)).await
+}
+
+async fn piece(
+    req: &mut Request,
+    out: &mut Vec<u8>,
+    upstream: Option<&Conn>,
+) -> Result<Option<bool>, BodyError> {
     if req.body.done {
-        return Ok(false);
+        return Ok(Some(false));
     }
     let thread = req.thread.clone();
     if req.head.expect_continue && !req.body.continued && req.head.version >= Version::Http11 {
@@ -293,17 +343,18 @@ pub async fn read_piece(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, Bo
         req.head.buf = buffered;
         req.body.at = at + accept(req, taken)?;
         if !out.is_empty() || req.body.done {
-            return Ok(!req.body.done);
+            return Ok(Some(!req.body.done));
         }
     }
     let mut scratch = req.take_buf();
     let got = loop {
-        match receive(req, &mut scratch).await {
-            Ok(true) => {}
-            Ok(false) => {
+        match receive(req, &mut scratch, upstream).await {
+            Ok(Some(true)) => {}
+            Ok(Some(false)) => {
                 req.body.done = true;
-                break Ok(false);
+                break Ok(Some(false));
             }
+            Ok(None) => break Ok(None),
             Err(e) => break Err(e),
         }
         let taken = req.body.take_into(&scratch, out);
@@ -319,7 +370,7 @@ pub async fn read_piece(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, Bo
             req.body.at = len;
         }
         if !out.is_empty() || req.body.done {
-            break Ok(!req.body.done);
+            break Ok(Some(!req.body.done));
         }
     };
     req.give_buf(scratch);
@@ -363,17 +414,19 @@ pub fn follows(req: &mut Request, out: &mut Vec<u8>, more: bool) -> Result<Optio
     follows
 }
 
-/// Waits for the end of an HTTP/2 stream of which all content has come that was announced.
+/// Waits for the end of an HTTP/2 stream of which all content has come that was announced. `false`: the upstream has
+/// something to say first.
 ///
 /// # Errors
 /// As [`read_piece`].
-pub async fn wait_for_end(req: &mut Request) -> Result<(), BodyError> {
+pub async fn wait_for_end(req: &mut Request, upstream: &Conn) -> Result<bool, BodyError> {
     let mut scratch = req.take_buf();
-    let got = receive(req, &mut scratch).await;
+    let got = receive(req, &mut scratch, Some(upstream)).await;
     req.give_buf(scratch);
     match got {
-        Ok(false) => Ok(()),
-        Ok(true) => Err(too_much(req)),
+        Ok(Some(false)) => Ok(true),
+        Ok(Some(true)) => Err(too_much(req)),
+        Ok(None) => Ok(false),
         Err(e) => Err(e),
     }
 }
@@ -404,8 +457,13 @@ fn accept(req: &mut Request, taken: Result<usize, ()>) -> Result<usize, BodyErro
     Ok(used)
 }
 
-/// One read of the client's body into an empty buffer. `false`: it has ended (without a length, with its stream).
-async fn receive(req: &mut Request, scratch: &mut Vec<u8>) -> Result<bool, BodyError> {
+/// One read of the client's body into an empty buffer. `false`: it has ended (without a length, with its stream). `None`: the
+/// upstream, where one is given, has something to say, and the client has not.
+async fn receive(
+    req: &mut Request,
+    scratch: &mut Vec<u8>,
+    upstream: Option<&Conn>,
+) -> Result<Option<bool>, BodyError> {
     let thread = req.thread.clone();
     let http = req.http();
     let timeout = http.location(req).settings.core.client_body_timeout.0;
@@ -413,12 +471,16 @@ async fn receive(req: &mut Request, scratch: &mut Vec<u8>) -> Result<bool, BodyE
         scratch.clear();
         scratch.reserve(16384);
         match req.conn.wire.read(&thread, scratch) {
-            Ok(n) if n > 0 => return Ok(true),
-            Ok(_) if req.body.framing == Framing::Stream || req.body.done => return Ok(false),
+            Ok(n) if n > 0 => return Ok(Some(true)),
+            Ok(_) if req.body.framing == Framing::Stream || req.body.done => return Ok(Some(false)),
             Err(Errno::PROTO) => return Err(too_much(req)),
             Err(Errno::AGAIN) => {
                 let until = Instant::now() + timeout;
-                if thread.reactor.deadline(until, req.conn.wire.wait_readable(&thread)).await.is_none() {
+                let waited = thread.reactor.deadline(until, input(&thread, req, upstream)).await;
+                if waited == Some(false) {
+                    return Ok(None);
+                }
+                if waited.is_none() {
                     let text =
                         "client timed out (110: Connection timed out) while reading client request body";
                     req.log(Level::Info, text);
@@ -434,6 +496,22 @@ async fn receive(req: &mut Request, scratch: &mut Vec<u8>) -> Result<bool, BodyE
             }
         }
     }
+}
+
+/// Waits for input of the client. `false`: there is some of the upstream.
+async fn input(thread: &Thread, req: &Request, upstream: Option<&Conn>) -> bool {
+    // The read before found nothing.
+    let mut clear = true;
+    std::future::poll_fn(|cx| {
+        if req.conn.wire.poll_readable(thread, std::mem::take(&mut clear), cx).is_ready() {
+            return Poll::Ready(true);
+        }
+        match upstream {
+            Some(u) => u.wire().poll_readable(thread, false, cx).map(|()| false),
+            None => Poll::Pending,
+        }
+    })
+    .await
 }
 
 /// Reads the whole body into `RequestBody::stored`: up to `client_body_buffer_size` in memory, beyond that

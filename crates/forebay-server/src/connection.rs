@@ -524,9 +524,17 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request) -> bool {
         finish(req);
         return false;
     }
-    // Bytes of the body that came with the head are taken before the answer, the rest after it.
-    let mut sound = body::discard_buffered(req);
-    if sound && !req.body.done() && req.head.expect_continue && !req.body.continued && req.refused == 0 {
+    // Bytes of the body that came with the head are taken before the answer, the rest after it, unless an upstream that
+    // answers already is to have them.
+    let uploads = req.resp.source.as_ref().is_some_and(|b| b.uploads());
+    let mut sound = uploads || body::discard_buffered(req);
+    if sound
+        && !uploads
+        && !req.body.done()
+        && req.head.expect_continue
+        && !req.body.continued
+        && req.refused == 0
+    {
         sound = body::send_continue(thread, req).await;
     }
     if !sound {

@@ -551,3 +551,31 @@ fn curl_and_h2load_are_served() {
     let text = String::from_utf8_lossy(&got.stdout);
     assert!(text.contains("20000 succeeded, 0 failed, 0 errored"), "{text}");
 }
+
+/// An upstream's answer to half a body is passed on at once, and the client told that the rest is not wanted.
+#[test]
+fn an_answer_before_the_end_of_the_body() {
+    let up = crate::exchange::upstream(|asked| {
+        asked.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig");
+        false
+    });
+    let server = serve(
+        "",
+        &format!(
+            "client_body_timeout 60s; location / {{ proxy_request_buffering off; proxy_pass http://{up}; }}"
+        ),
+    );
+    let mut c = Client::new(&server);
+    for (stream, length) in [(1, &[("content-length", "100")][..]), (3, &[])] {
+        c.request(stream, "/", &[&[(":method", "PUT")], length].concat(), false);
+        c.frame(kind::DATA, 0, stream, b"abc");
+        let a = c.answer(stream);
+        assert_eq!(
+            (a.field(":status"), a.body.as_slice(), a.ended),
+            ("413", &b"big"[..], true),
+            "{length:?}"
+        );
+    }
+    c.request(5, "/", &[], true);
+    assert_eq!(c.answer(5).field(":status"), "413");
+}

@@ -11,6 +11,7 @@ mod compress;
 mod dav;
 mod differential;
 mod drills;
+mod exchange;
 mod fastcgi;
 mod health;
 mod http2;

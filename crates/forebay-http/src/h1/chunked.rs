@@ -63,7 +63,7 @@ enum State {
 }
 
 /// Decoder of one chunked body.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Chunked {
     state: State,
     /// Size of the chunk that is being read, then what is left of it.
@@ -93,6 +93,19 @@ impl Chunked {
     /// Bytes of the current chunk that are still to come, 0 between chunks.
     pub fn left_in_chunk(&self) -> u64 {
         if self.state == State::Data { self.left } else { 0 }
+    }
+
+    /// Whether the end of the body is in `input`, which is not taken.
+    pub fn has_end(&self, input: &[u8]) -> bool {
+        let mut ahead = self.clone();
+        let mut rest = input;
+        loop {
+            match ahead.decode(rest) {
+                Ok(Step::Data { end, .. }) => rest = rest.get(end..).unwrap_or_default(),
+                Ok(Step::End { .. }) => return true,
+                Ok(Step::More) | Err(_) => return false,
+            }
+        }
     }
 
     /// Whether the end of the body has been read.

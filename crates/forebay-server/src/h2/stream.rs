@@ -153,6 +153,11 @@ impl Stream {
         Ok(n)
     }
 
+    /// Bytes of content that wait to be read, where nothing follows them.
+    pub fn whole(&self) -> Option<usize> {
+        (self.ended.get() && !self.wrong_length.get()).then(|| self.received.borrow().len())
+    }
+
     /// Content was read: the client may send as much again.
     fn open_window(&self, n: u32) {
         let read = self.read.get() + n;

@@ -23,6 +23,7 @@ use crate::upstream::exchange::{self, Outgoing};
 use crate::upstream::protocol::Protocol;
 use crate::upstream::spool::{Keep, Limits};
 use crate::upstream::stream::Body;
+use crate::upstream::tunnel::Times;
 use cached::{Fetch, Found};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
@@ -112,6 +113,11 @@ impl Settings {
         let memory = self.buffers.count.saturating_mul(self.buffers.size).saturating_add(self.buffer_size.0);
         let memory = usize::try_from(memory).unwrap_or(usize::MAX).min(64 << 20);
         Limits { memory, file: self.max_temp_file_size.0 }
+    }
+
+    /// How long a tunnel waits.
+    fn times(&self) -> Times {
+        Times { read: self.read_timeout.0, send: self.send_timeout.0 }
     }
 
     /// Where a response is to be stored, if at all (nginx: proxy_store).
@@ -546,7 +552,9 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
             Protocol::FastCgi => true,
             // They are told the length beforehand.
             Protocol::Uwsgi | Protocol::Scgi => matches!(req.head.framing, Framing::Length(_)),
-        };
+        }
+        // What is there already need not be waited for, and can be sent again.
+        && !body::has_come(req);
     if !streamed {
         body::read_all(req).await?;
     }
@@ -563,7 +571,10 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
         Ok(Answer::Nothing) => Ok(Outcome::Done),
         Err(stop) => Err(stop),
     };
-    req.modules.upstream.log_name.clear();
+    // A tunnel is the upstream's concern to its end.
+    if !req.resp.source.as_ref().is_some_and(|b| b.is_switched()) {
+        req.modules.upstream.log_name.clear();
+    }
     out
 }
 

@@ -9,6 +9,7 @@ use crate::phases::Outcome;
 use crate::request::Request;
 use crate::upstream::exchange::{self, Outgoing};
 use crate::upstream::stream::Body;
+use crate::upstream::tunnel::Times;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_http::request::{Method, Version};
@@ -18,8 +19,10 @@ use std::time::Duration;
 crate::settings! {
     /// `tunnel_connect_timeout`.
     "tunnel_connect_timeout" => connect_timeout: Msec = Msec(Duration::from_secs(60));
-    /// `tunnel_read_timeout`: longest silence of both sides.
+    /// `tunnel_read_timeout`: how long the other side may say nothing.
     "tunnel_read_timeout" => read_timeout: Msec = Msec(Duration::from_secs(60));
+    /// `tunnel_send_timeout`: how long the other side may take nothing.
+    "tunnel_send_timeout" => send_timeout: Msec = Msec(Duration::from_secs(60));
     /// `tunnel_next_upstream`.
     "tunnel_next_upstream" => next_upstream: NextMask = NextMask::DEFAULT;
     /// `tunnel_next_upstream_tries`; 0 = no limit.
@@ -66,20 +69,28 @@ pub async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
         Ok((target, _)) => exchange::run(req, &target, b"", &Outgoing::None, &s).await,
         Err(status) => Err(status),
     };
-    req.modules.upstream.log_name.clear();
     match found {
         Ok(lease) => {
+            // It is not spoken to by HTTP any more.
+            let u = &mut req.modules.upstream;
+            u.log_name.drain(..u.protocol.scheme(u.encrypted).len().min(u.log_name.len()));
+            u.log_path.clear();
+            let times = Times { read: t.read_timeout.0, send: t.send_timeout.0 };
             req.keep_alive = false;
             req.resp.status = 200;
             req.resp.head_only = true;
-            req.resp.source = Some(Box::new(Body::switched(lease, Vec::new(), t.read_timeout.0)));
+            req.resp.source = Some(Box::new(Body::switched(lease, Vec::new(), times)));
             Outcome::Done
         }
         Err(499) => {
+            req.modules.upstream.log_name.clear();
             req.resp.status = 499;
             req.drop_connection = true;
             Outcome::Done
         }
-        Err(status) => Outcome::Status(status),
+        Err(status) => {
+            req.modules.upstream.log_name.clear();
+            Outcome::Status(status)
+        }
     }
 }

@@ -129,6 +129,11 @@ impl Picker {
         self.tried.push(peer);
     }
 
+    /// All may be asked again.
+    pub fn ask_again(&mut self) {
+        self.tried.clear();
+    }
+
     /// Chooses a peer, and counts the request as under way until [`Group::end`].
     pub fn choose(&mut self, group: &Group, now: Instant) -> Option<usize> {
         let local = self.local.clone();

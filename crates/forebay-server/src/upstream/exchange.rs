@@ -9,7 +9,8 @@ use super::PeerAddr;
 use super::conn::{Conn, Failure, For, Waited, Watch};
 use super::lease::{choose, picker, wait_for_one};
 use super::protocol::{Framing, Protocol};
-use crate::body::{self, BodyError};
+use super::upload::{Stopped, Turn, Upload};
+use crate::body::BodyError;
 use crate::modules::proxy::{HttpVersion, NextUpstream, Settings};
 use crate::modules::static_file::errno_text;
 use crate::request::{Peer, Request};
@@ -182,10 +183,21 @@ pub async fn run(
     let mut tried: Vec<usize> = Vec::new();
     req.modules.upstream.fault = Some(NextUpstream::Error);
     let mut redirected = !req.modules.upstream.attempts.is_empty();
+    // Servers whose kept connections turned out to be closed.
+    let mut dropped = 0;
     loop {
         let now = req.thread.reactor.now();
         let mut chosen = choose(&conf, target, picker.as_mut(), &tried, now);
-        if chosen.is_none() && tried.is_empty() {
+        if chosen.is_none()
+            && dropped == 1
+            && tried.is_empty()
+            && let Some(p) = &mut picker
+        {
+            // There is no other: it is asked again, by another connection.
+            p.ask_again();
+            dropped = 0;
+            chosen = choose(&conf, target, Some(p), &tried, now);
+        } else if chosen.is_none() && dropped == 0 && tried.is_empty() {
             chosen = wait_for_one(req, &conf, target, &mut picker).await;
         }
         let Some((peer, addr, name, total)) = chosen else {
@@ -242,13 +254,23 @@ pub async fn run(
             }
             return Err(fault.status);
         }
+        let in_time = s.next_upstream_timeout.0.is_zero()
+            || req.thread.reactor.since(begun) < s.next_upstream_timeout.0;
+        let again = s.next_upstream.has(fault.kind)
+            && in_time
+            && !matches!(body, Outgoing::Streamed(_) if !fault.unsent)
+            && may_retry(req, s, fault.kind, fault.unsent);
         // An idle connection may have been closed while the request was on its way: that says nothing
-        // about the server.
+        // about the server and is no try, but another one comes first.
         if reused && (received == 0 || fault.unsent) && fault.kind == NextUpstream::Error {
-            if may_retry(req, s, fault.kind, fault.unsent) && !matches!(body, Outgoing::Streamed(_)) {
-                continue;
+            if !again {
+                return Err(fault.status);
             }
-            return Err(fault.status);
+            if let Some(p) = &mut picker {
+                p.give_up(peer);
+            }
+            dropped += 1;
+            continue;
         }
         if let (Target::Group(g), Some(p)) = (target, &mut picker) {
             let set = p.local.set.clone();
@@ -260,14 +282,7 @@ pub async fn run(
             }
         }
         tried.push(peer);
-        let in_time = s.next_upstream_timeout.0.is_zero()
-            || req.thread.reactor.since(begun) < s.next_upstream_timeout.0;
-        let again = s.next_upstream.has(fault.kind)
-            && tried.len() < total.min(s.tries())
-            && in_time
-            && !matches!(body, Outgoing::Streamed(_) if !fault.unsent)
-            && may_retry(req, s, fault.kind, fault.unsent);
-        if !again {
+        if !again || tried.len() >= total.min(s.tries()) {
             return Err(fault.status);
         }
     }
@@ -382,10 +397,13 @@ async fn attempt(
         h2::send(req, conn, head, body, s, &mut watch).await?;
         return h2::read_head(req, conn, s, &mut watch).await;
     }
-    if let Wrote::Early = send(req, conn, head, body, s, &mut watch).await? {
-        req.modules.upstream.fastcgi.early = true;
+    if let Outgoing::Streamed(_) = body {
+        lease.upload = Some(Box::new(Upload::new(req, head, framing(req, body), s.send_timeout.0)));
+        upload(req, lease, &mut watch).await?;
+    } else if let Wrote::Early = send(req, conn, head, body, s, &mut watch).await? {
+        lease.leave_off();
     }
-    read_head(req, conn, s, &mut watch).await
+    read_head(req, lease, s, &mut watch).await
 }
 
 /// Tells for whom the connection is, before anything else is said (nginx: proxy_protocol, of streams).
@@ -551,14 +569,7 @@ async fn send(
     s: &Settings,
     watch: &mut Watch,
 ) -> Result<Wrote, Fault> {
-    let framing = match (req.modules.upstream.protocol, body) {
-        (Protocol::FastCgi, _) => Framing::Records,
-        (Protocol::Http, Outgoing::Streamed(true)) => Framing::Chunked,
-        _ => Framing::Plain,
-    };
-    if let Outgoing::Streamed(_) = body {
-        return send_streamed(req, conn, head, framing, s, watch).await;
-    }
+    let framing = framing(req, body);
     let in_file = matches!(body, Outgoing::Stored) && req.body.stored.file.is_some();
     let content = match body {
         Outgoing::Bytes(b) => b.as_slice(),
@@ -582,6 +593,14 @@ async fn send(
         }
     }
     if in_file { send_file(req, conn, framing, s, watch).await } else { Ok(Wrote::All) }
+}
+
+fn framing(req: &Request, body: &Outgoing) -> Framing {
+    match (req.modules.upstream.protocol, body) {
+        (Protocol::FastCgi, _) => Framing::Records,
+        (Protocol::Http, Outgoing::Streamed(true)) => Framing::Chunked,
+        _ => Framing::Plain,
+    }
 }
 
 /// Writes all bytes unless the server answers before it has read them.
@@ -610,13 +629,7 @@ async fn write(
             Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => {
                 return Ok(Wrote::Early);
             }
-            Err(e) => {
-                req.log(
-                    Level::Error,
-                    &format!("send() failed {} while sending request to upstream", errno_text(e)),
-                );
-                return Err(Fault::new(NextUpstream::Error, 502));
-            }
+            Err(e) => return Err(send_failed(req, e)),
         }
     }
     Ok(Wrote::All)
@@ -641,15 +654,19 @@ async fn room(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -
             // Where nothing has come the next wait would be over at once, did the connection not learn of it.
             Ok(conn.peek() == Err(Errno::AGAIN))
         }
-        Waited::Timeout => {
-            req.log(
-                Level::Error,
-                "upstream timed out (110: Connection timed out) while sending request to upstream",
-            );
-            Err(Fault::new(NextUpstream::Timeout, 504))
-        }
+        Waited::Timeout => Err(send_timeout(req)),
         Waited::ClientGone => Err(client_gone(req, "sending request to upstream")),
     }
+}
+
+fn send_failed(req: &mut Request, e: Errno) -> Fault {
+    req.log(Level::Error, &format!("send() failed {} while sending request to upstream", errno_text(e)));
+    Fault::new(NextUpstream::Error, 502)
+}
+
+fn send_timeout(req: &mut Request) -> Fault {
+    req.log(Level::Error, "upstream timed out (110: Connection timed out) while sending request to upstream");
+    Fault::new(NextUpstream::Timeout, 504)
 }
 
 /// Sends the part of the client's body that is in a file.
@@ -703,19 +720,6 @@ async fn send_file(
     write(req, conn, &frame, s, watch).await
 }
 
-/// Keeps a piece of a body that is passed on as it comes for `$request_body`, if all of it fits.
-fn remember(req: &mut Request, piece: &[u8]) {
-    let room = {
-        let http = req.http();
-        http.location(req).settings.core.client_body_buffer_size.0
-    };
-    if req.body.len <= room {
-        req.body.stored.mem.extend_from_slice(piece);
-    } else {
-        req.body.stored.mem.clear();
-    }
-}
-
 /// The client's body cannot be read.
 fn refused(e: BodyError) -> Fault {
     match e {
@@ -724,49 +728,21 @@ fn refused(e: BodyError) -> Fault {
     }
 }
 
-/// Passes the client's body on as it comes; what has come already leaves together with the head.
-async fn send_streamed(
-    req: &mut Request,
-    conn: &Conn,
-    head: &[u8],
-    framing: Framing,
-    s: &Settings,
-    watch: &mut Watch,
-) -> Result<Wrote, Fault> {
-    let mut piece = Vec::new();
-    let mut framed = head.to_vec();
-    if !req.body.is_buffered(&req.head.buf) {
-        if let Wrote::Early = write(req, conn, &framed, s, watch).await? {
-            return Ok(Wrote::Early);
-        }
-        framed.clear();
-    }
-    loop {
-        piece.clear();
-        let more = body::read_piece(req, &mut piece).await.map_err(refused)?;
-        let follows = body::follows(req, &mut piece, more).map_err(refused)?;
-        remember(req, &piece);
-        framing.piece(&mut framed, &piece);
-        if follows.is_none() && framing == Framing::Records {
-            // An end that the server is told cannot be taken back.
-            if let Wrote::Early = write(req, conn, &framed, s, watch).await? {
-                return Ok(Wrote::Early);
-            }
-            framed.clear();
-            body::wait_for_end(req).await.map_err(refused)?;
-        }
-        let more = follows.unwrap_or(false);
-        if !more {
-            framing.end(&mut framed);
-        }
-        if let Wrote::Early = write(req, conn, &framed, s, watch).await? {
-            return Ok(Wrote::Early);
-        }
-        framed.clear();
-        if !more {
-            return Ok(Wrote::All);
+/// Passes the client's body on as it comes, until all of it is sent or the server has something to say.
+async fn upload(req: &mut Request, lease: &mut Lease, watch: &mut Watch) -> Result<(), Fault> {
+    while let Lease { conn: Some(conn), upload: Some(upload), .. } = lease {
+        match upload.pass(req, conn, watch).await {
+            Ok(Turn::More) => {}
+            Ok(Turn::Answer) => return Ok(()),
+            Ok(Turn::All) => lease.upload = None,
+            Ok(Turn::Unwanted) => lease.leave_off(),
+            Err(Stopped::Body(e)) => return Err(refused(e)),
+            Err(Stopped::ClientGone) => return Err(client_gone(req, "sending request to upstream")),
+            Err(Stopped::Timeout) => return Err(send_timeout(req)),
+            Err(Stopped::Send(e)) => return Err(send_failed(req, e)),
         }
     }
+    Ok(())
 }
 
 /// Most interim responses (RFC 9110, section 15.2) before the final one.
@@ -785,7 +761,10 @@ async fn parse_head(req: &mut Request, limit: usize, interim: &mut u32) -> Resul
     loop {
         let head = &mut req.modules.upstream.head;
         match client::parse(head, limit) {
-            Ok(Status::Complete) if head.is_interim() && *interim < MAX_INTERIM => {
+            Ok(Status::Complete) if head.is_interim() => {
+                if *interim >= MAX_INTERIM {
+                    return Err(bad_head(req, b"upstream sent too many interim responses"));
+                }
                 *interim += 1;
                 crate::modules::early_hints::pass(req).await;
                 let head = &mut req.modules.upstream.head;
@@ -873,7 +852,14 @@ fn read_some(req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usiz
     took.map(|()| got)
 }
 
-async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -> Result<(), Fault> {
+/// Reads until the head of the response is there, and sends what is left of the request meanwhile. The time for reading is
+/// that for the whole head, from the end of the request on.
+async fn read_head(
+    req: &mut Request,
+    lease: &mut Lease,
+    s: &Settings,
+    watch: &mut Watch,
+) -> Result<(), Fault> {
     let limit = s.buffer_size.0 as usize;
     let mut interim = 0;
     let mut deadline = req.thread.reactor.now() + s.read_timeout.0;
@@ -881,6 +867,7 @@ async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Wat
         if !req.modules.upstream.head.buf.is_empty() && parse_head(req, limit, &mut interim).await? {
             return Ok(());
         }
+        let Some(conn) = &lease.conn else { return Err(Fault::new(NextUpstream::Error, 502)) };
         match read_some(req, conn, limit)? {
             Ok(0) => {
                 req.log(Level::Error, &format!("upstream prematurely closed connection {READING}"));
@@ -890,6 +877,9 @@ async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Wat
                 if let Some(a) = req.modules.upstream.current() {
                     a.received += n as u64;
                 }
+            }
+            Err(Errno::AGAIN) if lease.upload.is_some() => {
+                upload(req, lease, watch).await?;
                 deadline = req.thread.reactor.now() + s.read_timeout.0;
             }
             Err(Errno::AGAIN) => match conn.wait(For::Read, deadline, watch).await {

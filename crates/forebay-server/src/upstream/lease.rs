@@ -5,6 +5,7 @@ use super::conn::{Conn, Watch};
 use super::exchange::Target;
 use super::idle::Idle;
 use super::queue::{LOOK, Ticket};
+use super::upload::Upload;
 use super::{Group, GroupState, LocalSet, PeerAddr};
 use crate::request::Request;
 use crate::thread::ThreadConfig;
@@ -17,6 +18,10 @@ use std::time::Instant;
 pub struct Lease {
     /// The connection.
     pub conn: Option<Conn>,
+    /// The rest of the request, which is sent while its body comes.
+    pub upload: Option<Box<Upload>>,
+    /// Not all of the request was sent, or will be: what stands on the connection is not the beginning of another.
+    unfinished: bool,
     conf: Rc<ThreadConfig>,
     seat: Option<Seat>,
     location: usize,
@@ -40,7 +45,14 @@ impl Lease {
             }
             _ => None,
         };
-        Lease { conn: None, conf: req.conf.clone(), seat, location: req.location }
+        Lease {
+            conn: None,
+            upload: None,
+            unfinished: false,
+            conf: req.conf.clone(),
+            seat,
+            location: req.location,
+        }
     }
 
     /// An idle connection to the peer; `made_for` tells how it is encrypted.
@@ -53,9 +65,20 @@ impl Lease {
         Some((seat, self.conf.config.http.upstreams.get(seat.group)?))
     }
 
-    /// The connection is sound and free: others may use it.
+    /// The rest of the request is not sent.
+    pub fn leave_off(&mut self) {
+        self.upload = None;
+        self.unfinished = true;
+    }
+
+    /// Whether all of the request has been sent.
+    pub fn is_sent(&self) -> bool {
+        self.upload.is_none() && !self.unfinished
+    }
+
+    /// The connection is sound and free: others may use it, unless half a request stands on it.
     pub fn keep(mut self) {
-        let conn = self.conn.take();
+        let conn = self.conn.take().filter(|_| self.is_sent());
         let Some((seat, group)) = self.group() else { return };
         let Some(peer) = seat.local.set.peers.get(seat.peer).map(|p| p.live.id) else { return };
         if let Some(conn) = conn {

@@ -18,6 +18,7 @@ pub mod spool;
 pub mod sticky;
 pub mod stream;
 pub mod tunnel;
+pub mod upload;
 pub mod vars;
 
 use crate::resolver::Resolver;

@@ -6,6 +6,8 @@ use super::conn::{For, Waited, Watch};
 use super::exchange::{Lease, fastcgi};
 use super::protocol::Protocol;
 use super::spool::{Keep, Limits, Next, Spool};
+use super::tunnel::{self, Times};
+use super::upload::{Stopped, Turn};
 use crate::cache::local::{Content, Entry};
 use crate::modules::static_file::errno_text;
 use crate::pipe::Pipe;
@@ -36,8 +38,8 @@ pub struct Body {
     ignore_abort: bool,
     /// `proxy_pass_trailers`.
     pass_trailers: bool,
-    /// The protocol was switched: what came behind the head.
-    switched: Option<Vec<u8>>,
+    /// The protocol was switched: what came behind the head, and how long may pass without anything.
+    switched: Option<(Vec<u8>, Times)>,
     /// What is read ahead of the client, once there is such a thing.
     spool: Option<Box<Spool>>,
     /// How much may be read ahead; `None`: nothing (nginx: proxy_buffering off).
@@ -75,6 +77,16 @@ pub enum Pulled {
     End,
     /// It breaks off.
     Failed,
+}
+
+/// Who is ready while a client is waited for.
+enum Side {
+    /// The client takes more.
+    Client,
+    /// The upstream says more.
+    Upstream,
+    /// The request's body goes on.
+    Request,
 }
 
 /// How long a client may take nothing before memory that is full goes to a file: most only catch their breath.
@@ -222,17 +234,23 @@ impl Body {
     }
 
     /// The connection of a protocol that was switched to.
-    pub fn switched(lease: Lease, early: Vec<u8>, read_timeout: Duration) -> Body {
-        Body { switched: Some(early), ..Body::new(lease, Framing::Stream, false, read_timeout) }
+    pub fn switched(lease: Lease, early: Vec<u8>, times: Times) -> Body {
+        Body { switched: Some((early, times)), ..Body::new(lease, Framing::Stream, false, times.read) }
+    }
+
+    /// Whether the protocol was switched.
+    pub fn is_switched(&self) -> bool {
+        self.switched.is_some()
     }
 
     /// Passes bytes both ways where the protocol was switched. `false`: it was not.
     pub async fn relay(&mut self, req: &mut Request) -> bool {
-        let Some(early) = self.switched.take() else { return false };
+        let Some((early, times)) = self.switched.take() else { return false };
         let thread = req.thread.clone();
         if let Some(conn) = self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
-            super::tunnel::relay(&thread, req, conn, early, self.read_timeout).await;
+            tunnel::relay(&thread, req, conn, early, times).await;
         }
+        req.modules.upstream.log_name.clear();
         true
     }
 
@@ -693,6 +711,11 @@ impl Body {
         }
         let watched = !self.ignore_abort && !self.keeps() && !req.modules.proxy_cache.background;
         let mut watch = if watched { Watch::new(&req.conn.wire) } else { Watch::Nobody };
+        if self.uploads()
+            && let Some(sound) = self.wait_beside(req, &mut watch).await
+        {
+            return sound;
+        }
         let deadline = req.thread.reactor.now() + self.read_timeout;
         let waited = match self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
             Some(c) => {
@@ -711,18 +734,88 @@ impl Body {
         };
         match waited {
             Waited::Ready => true,
-            Waited::Timeout => {
-                let text = "upstream timed out (110: Connection timed out) while reading upstream";
-                self.fail(req, Level::Error, text);
-                false
-            }
-            Waited::ClientGone => {
-                let text = "epoll_wait() reported that client prematurely closed connection, so upstream \
-                            connection is closed too while reading upstream";
-                self.fail(req, Level::Info, text);
-                false
+            Waited::Timeout => self.timed_out(req, "reading upstream"),
+            Waited::ClientGone => self.client_gone(req),
+        }
+    }
+
+    fn timed_out(&mut self, req: &mut Request, doing: &str) -> bool {
+        let text = format!("upstream timed out (110: Connection timed out) while {doing}");
+        self.fail(req, Level::Error, &text);
+        false
+    }
+
+    fn client_gone(&mut self, req: &mut Request) -> bool {
+        let text = "epoll_wait() reported that client prematurely closed connection, so upstream connection is closed too \
+                    while reading upstream";
+        self.fail(req, Level::Info, text);
+        false
+    }
+
+    /// Whether the request's body is still being sent.
+    pub fn uploads(&self) -> bool {
+        self.lease.as_ref().is_some_and(|l| l.upload.is_some())
+    }
+
+    /// The same while the request's body is still being sent. `None`: it is no more.
+    async fn wait_beside(&mut self, req: &mut Request, watch: &mut Watch) -> Option<bool> {
+        let thread = req.thread.clone();
+        // The client has an answer: it is not told to go on.
+        req.body.continued = true;
+        while let Some(Lease { conn: Some(conn), upload: Some(upload), .. }) = &mut self.lease {
+            let deadline = Instant::now() + self.read_timeout;
+            match thread.reactor.deadline(deadline, upload.pass(req, conn, watch)).await {
+                None => return Some(self.timed_out(req, "reading upstream")),
+                Some(turn) => {
+                    if let Some(over) = self.passed(req, turn) {
+                        return Some(over);
+                    }
+                }
             }
         }
+        None
+    }
+
+    /// What became of a piece of the request's body. `true`: the response is to be read; `false`: it breaks off.
+    fn passed(&mut self, req: &mut Request, turn: Result<Turn, Stopped>) -> Option<bool> {
+        match turn {
+            Ok(Turn::More) => None,
+            Ok(Turn::Answer) => Some(true),
+            Ok(Turn::All) => {
+                if let Some(l) = &mut self.lease {
+                    l.upload = None;
+                }
+                None
+            }
+            // What it says is still worth having.
+            Ok(Turn::Unwanted) | Err(Stopped::Send(_)) => {
+                if let Some(l) = &mut self.lease {
+                    l.leave_off();
+                }
+                None
+            }
+            Err(Stopped::Timeout) => Some(self.timed_out(req, "sending request to upstream")),
+            Err(Stopped::ClientGone) => Some(self.client_gone(req)),
+            Err(Stopped::Body(_)) => {
+                // The status that the client was sent is that of the response.
+                req.resp.status = req.modules.upstream.head.status;
+                self.reusable = false;
+                self.finish(req);
+                Some(false)
+            }
+        }
+    }
+
+    /// Passes on what has come of the request's body, without waiting. `false`: the response breaks off.
+    async fn pass_upload(&mut self, req: &mut Request) -> bool {
+        req.body.continued = true;
+        while let Some(Lease { conn: Some(conn), upload: Some(upload), .. }) = &mut self.lease {
+            let Some(turn) = upload.pass_at_once(req, conn).await else { return true };
+            if let Some(over) = self.passed(req, turn) {
+                return over;
+            }
+        }
+        true
     }
 
     /// Waits until the client takes more, or until a time; meanwhile what the upstream sends is read ahead.
@@ -738,6 +831,9 @@ impl Body {
         let mut clear = true;
         let patience = Instant::now() + PATIENCE;
         loop {
+            if self.uploads() && !self.pass_upload(req).await {
+                self.ended = Some(Pulled::Failed);
+            }
             let full = self.spool.as_ref().is_some_and(|s| s.wants_save());
             if full && (self.keeps() || Instant::now() >= patience) {
                 self.settle(req).await;
@@ -748,21 +844,27 @@ impl Body {
             let delay = self.delay().map(|d| Instant::now() + d);
             let delayed = delay.is_some();
             let wake = [delay, full.then_some(patience)].into_iter().flatten().fold(until, Instant::min);
-            // `true`: the client.
+            let upload = self.lease.as_ref().and_then(|l| l.conn.as_ref().zip(l.upload.as_ref()));
             let ready = std::future::poll_fn(|cx| {
                 if client && req.conn.wire.poll_writable(&thread, std::mem::take(&mut clear), cx).is_ready() {
-                    return Poll::Ready(Some(true));
+                    return Poll::Ready(Some(Side::Client));
                 }
                 if let Some(u) = upstream.filter(|_| !delayed)
                     && u.wire().poll_readable(&thread, false, cx).is_ready()
                 {
-                    return Poll::Ready(Some(false));
+                    return Poll::Ready(Some(Side::Upstream));
+                }
+                if let Some((conn, upload)) = upload
+                    && upload.poll(req, conn, cx).is_ready()
+                {
+                    return Poll::Ready(Some(Side::Request));
                 }
                 thread.reactor.poll_deadline(wake).map(|()| None)
             })
             .await;
             match ready {
-                Some(true) => return true,
+                Some(Side::Client) => return true,
+                Some(Side::Request) => continue,
                 None if Instant::now() >= until => return false,
                 None if full => continue,
                 _ => {}

@@ -14,6 +14,15 @@ use std::time::{Duration, Instant};
 /// Bytes read at once.
 const READ: usize = 16 * 1024;
 
+/// How long a tunnel waits when nothing passes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times {
+    /// For the upstream to send something (nginx: proxy_read_timeout).
+    pub read: Duration,
+    /// For the upstream to take what it is sent (nginx: proxy_send_timeout).
+    pub send: Duration,
+}
+
 /// One direction.
 struct Way {
     buf: Vec<u8>,
@@ -38,7 +47,7 @@ impl Way {
     }
 
     fn step(&mut self, t: &Thread, from: &mut Wire, to: &mut Wire) -> Step {
-        if self.at >= self.buf.len() && !to.owes() {
+        if !self.is_writing(to) {
             self.buf.clear();
             self.at = 0;
             if self.ended {
@@ -77,8 +86,13 @@ impl Way {
         }
     }
 
+    /// Whether the receiver is waited for, and not the sender.
+    fn is_writing(&self, to: &Wire) -> bool {
+        self.at < self.buf.len() || to.owes()
+    }
+
     fn ready(&mut self, t: &Thread, from: &Wire, to: &Wire, cx: &mut std::task::Context<'_>) -> bool {
-        if self.at >= self.buf.len() && !to.owes() {
+        if !self.is_writing(to) {
             return from.poll_readable(t, false, cx).is_ready();
         }
         let clear = std::mem::take(&mut self.blocked);
@@ -86,10 +100,21 @@ impl Way {
     }
 }
 
-/// Passes bytes until one side ends or both are silent for `timeout`. `early`: what the upstream sent behind
-/// its head.
-pub async fn relay(thread: &Rc<Thread>, req: &mut Request, conn: &Conn, early: Vec<u8>, timeout: Duration) {
-    let from_client = req.head.buf.get(req.head.len..).unwrap_or_default().to_vec();
+/// Who is waited for when nothing passes, and how long. A client may be silent, but neither side may refuse what it is sent,
+/// and the upstream is to say something unless the client takes nothing.
+fn patience(req: &Request, conn: &Conn, (up, down): (&Way, &Way), times: Times) -> (Duration, &'static str) {
+    let upstream = if up.is_writing(&conn.wire()) { times.send } else { Duration::MAX };
+    if down.is_writing(&req.conn.wire) {
+        let client = req.http().location(req).settings.core.send_timeout.0;
+        return if upstream < client { (upstream, "upstream") } else { (client, "client") };
+    }
+    (upstream.min(times.read), "upstream")
+}
+
+/// Passes bytes until one side ends or one is waited for too long. `early`: what the upstream sent behind its head.
+pub async fn relay(thread: &Rc<Thread>, req: &mut Request, conn: &Conn, early: Vec<u8>, times: Times) {
+    // What stands between is the request's body, and has been passed on as such.
+    let from_client = req.head.buf.get(req.body.consumed(req.head.len)..).unwrap_or_default().to_vec();
     let mut up = Way::new(from_client);
     let mut down = Way::new(early);
     conn.hurry();
@@ -104,6 +129,7 @@ pub async fn relay(thread: &Rc<Thread>, req: &mut Request, conn: &Conn, early: V
         if a == Step::Progress || b == Step::Progress {
             continue;
         }
+        let (timeout, whose) = patience(req, conn, (&up, &down), times);
         let deadline = Instant::now() + timeout;
         let ready = std::future::poll_fn(|cx| {
             let (client, upstream) = (&req.conn.wire, &*conn.wire());
@@ -111,10 +137,9 @@ pub async fn relay(thread: &Rc<Thread>, req: &mut Request, conn: &Conn, early: V
             if a || b { Poll::Ready(()) } else { Poll::Pending }
         });
         if thread.reactor.deadline(deadline, ready).await.is_none() {
-            req.log(
-                Level::Error,
-                "upstream timed out (110: Connection timed out) while proxying upgraded connection",
-            );
+            let text =
+                format!("{whose} timed out (110: Connection timed out) while proxying upgraded connection");
+            req.log(Level::Info, &text);
             break;
         }
     }

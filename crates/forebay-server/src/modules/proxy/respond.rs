@@ -2,7 +2,7 @@
 
 use super::cached::{self, Fetch};
 use super::url::{Pass, To};
-use super::{Redirect, Settings, Stop};
+use super::{HttpVersion, Redirect, Settings, Stop};
 use crate::cache::local::Entry;
 use crate::error_page;
 use crate::modules::proxy_cache::Settings as CacheSettings;
@@ -56,12 +56,21 @@ pub fn take(
             );
             return Err(Stop::Status(502));
         }
+        if !lease.is_sent() {
+            // RFC 9110, section 7.8.
+            req.log(
+                Level::Error,
+                "upstream switched protocols before the end of the request while reading response header from \
+                 upstream",
+            );
+            return Err(Stop::Status(502));
+        }
         req.resp.proxied = true;
         req.resp.status = status;
         fields(req, pass, s)?;
         let head = &req.modules.upstream.head;
         let early = head.buf.get(head.len..).unwrap_or_default().to_vec();
-        req.resp.source = Some(Box::new(Body::switched(lease, early, s.read_timeout.0)));
+        req.resp.source = Some(Box::new(Body::switched(lease, early, s.times())));
         return Ok(Outcome::Done);
     }
     if let Some(out) = accel_redirect(req, s) {
@@ -142,6 +151,18 @@ fn keep(
     Ok(s.store(req)?)
 }
 
+/// Whether a server that takes 204 for a status with content may send some: it has announced it, which is not allowed. In 304
+/// it is (RFC 9110, section 8.6; RFC 9112, section 6.1).
+fn may_follow(req: &Request, s: &Settings) -> bool {
+    // The others say themselves where a response ends.
+    if req.modules.upstream.protocol != Protocol::Http || s.http_version == HttpVersion::V2 {
+        return false;
+    }
+    let head = &req.modules.upstream.head;
+    let announced = head.content_length.is_some_and(|n| n > 0) || head.get(Name::TransferEncoding).is_some();
+    head.status == 204 && announced
+}
+
 /// The body of a response whose head has been read, with what came behind it.
 fn body(
     req: &mut Request,
@@ -164,7 +185,7 @@ fn body(
         },
         (_, framing) => framing,
     };
-    let reusable = super::keeps_alive(req, s) && lease.conn.is_some();
+    let reusable = super::keeps_alive(req, s) && lease.conn.is_some() && !may_follow(req, s);
     let buffering = buffering(req, s);
     let head = &req.modules.upstream.head;
     let read = head.buf.len() as u64;

@@ -20,8 +20,6 @@ pub struct Link {
     said: Vec<u8>,
     /// Bytes came behind the end.
     extra: bool,
-    /// The server answered before it had read the whole request.
-    pub early: bool,
 }
 
 impl Link {
@@ -30,7 +28,6 @@ impl Link {
         self.records = Records::default();
         self.said.clear();
         self.extra = false;
-        self.early = false;
     }
 
     /// Takes words for the error log. `true`: they make a line now.
@@ -46,7 +43,7 @@ impl Link {
 
     /// Whether the connection may serve another request.
     pub fn is_reusable(&self) -> bool {
-        self.is_over() && !self.extra && !self.early
+        self.is_over() && !self.extra
     }
 }
 

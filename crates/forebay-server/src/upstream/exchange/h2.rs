@@ -7,6 +7,7 @@ use crate::modules::proxy::{NextUpstream, Settings};
 use crate::modules::static_file::errno_text;
 use crate::request::Request;
 use crate::upstream::conn::{Conn, For, Waited, Watch};
+use crate::upstream::upload::remember;
 use forebay_conf::error::Level;
 use forebay_http::h1::client;
 use forebay_http::h1::request::Status;
@@ -243,21 +244,28 @@ async fn streamed(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watc
     let mut piece = Vec::new();
     loop {
         piece.clear();
-        let more = match body::read_piece(req, &mut piece).await {
-            Ok(more) => more,
+        let more = match body::read_piece_beside(req, &mut piece, conn).await {
+            Ok(Some(more)) => more,
+            Ok(None) => {
+                wait(req, conn, For::Read, s, watch, SENDING).await?;
+                if !flush(req, conn, s, watch, SENDING).await? || answered(req, conn) {
+                    return Ok(());
+                }
+                continue;
+            }
             Err(BodyError::Status(status)) => return Err(Fault::client(status)),
             Err(BodyError::Gone) => return Err(Fault::client(400)),
         };
-        super::remember(req, &piece);
+        remember(req, &piece);
         if !content(req, conn, &piece, !more, s, watch).await? || !more {
             return Ok(());
         }
     }
 }
 
-/// Reads until the head of the response is there.
+/// Reads until the head of the response is there; all of it in the time for reading.
 pub async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -> Result<(), Fault> {
-    let mut deadline = req.thread.reactor.now() + s.read_timeout.0;
+    let deadline = req.thread.reactor.now() + s.read_timeout.0;
     loop {
         while let Some(text) = with(conn, Link::next_head) {
             let head = &mut req.modules.upstream.head;
@@ -287,7 +295,6 @@ pub async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut
         }
         match take_in(req, conn, READING)? {
             Came::Something => {
-                deadline = req.thread.reactor.now() + s.read_timeout.0;
                 // Answers to SETTINGS and PING.
                 if with(conn, |link| !link.out().is_empty()) {
                     flush(req, conn, s, watch, READING).await?;

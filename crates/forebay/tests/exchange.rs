@@ -1,0 +1,504 @@
+//! The conversation with upstreams: what comes early, late, too often or not at all.
+
+use crate::harness::{DEADLINE, Server, wait_for};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+
+/// A request whose head an upstream has read.
+pub struct Asked {
+    stream: TcpStream,
+    /// Number of the connection, from 0.
+    conn: usize,
+    head: String,
+    /// What came behind the head.
+    rest: Vec<u8>,
+}
+
+impl Asked {
+    fn target(&self) -> &str {
+        self.head.split(' ').nth(1).unwrap_or_default()
+    }
+
+    /// A client that is gone is no error.
+    pub fn write(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).is_ok()
+    }
+
+    /// Answers with a body that names the connection.
+    fn name(&mut self) -> bool {
+        let text = format!("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nconn{}", self.conn);
+        self.write(text.as_bytes())
+    }
+
+    /// Takes `n` bytes from behind the head.
+    fn take(&mut self, n: usize) -> Vec<u8> {
+        while self.rest.len() < n && self.more() {}
+        let n = n.min(self.rest.len());
+        self.rest.drain(..n).collect()
+    }
+
+    /// Reads on. `false`: there is nothing any more.
+    fn more(&mut self) -> bool {
+        let mut buf = [0; 65536];
+        let n = self.stream.read(&mut buf).unwrap_or(0);
+        self.rest.extend_from_slice(&buf[..n]);
+        n > 0
+    }
+}
+
+/// An upstream whose answers begin when a head has come. `answer` says whether the connection goes on.
+pub fn upstream(answer: impl Fn(&mut Asked) -> bool + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("address");
+    let answer = Arc::new(answer);
+    std::thread::spawn(move || {
+        for (conn, stream) in listener.incoming().flatten().enumerate() {
+            let answer = answer.clone();
+            std::thread::spawn(move || {
+                let _ = stream.set_read_timeout(Some(DEADLINE * 2));
+                let mut asked = Asked { stream, conn, head: String::new(), rest: Vec::new() };
+                loop {
+                    let end = loop {
+                        match asked.rest.windows(4).position(|w| w == b"\r\n\r\n") {
+                            Some(at) => break at + 4,
+                            None if !asked.more() => return,
+                            None => {}
+                        }
+                    };
+                    let head: Vec<u8> = asked.rest.drain(..end).collect();
+                    asked.head = String::from_utf8_lossy(&head).into_owned();
+                    if !answer(&mut asked) {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    addr
+}
+
+fn serve(http: &str, server: &str) -> Server {
+    Server::start(&format!(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; client_body_temp_path %DIR%/body; {http}\n\
+         server {{ listen 127.0.0.1:%PORT0%; {server} }} }}"
+    ))
+}
+
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.addr(0)).expect("connect");
+    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    stream
+}
+
+/// Reads until the text ends so, or the connection does.
+fn until(stream: &mut TcpStream, end: &str) -> String {
+    let mut got = Vec::new();
+    let mut buf = [0; 65536];
+    while !got.ends_with(end.as_bytes()) {
+        match stream.read(&mut buf) {
+            Ok(n) if n > 0 => got.extend_from_slice(&buf[..n]),
+            _ => break,
+        }
+    }
+    String::from_utf8_lossy(&got).into_owned()
+}
+
+/// Asks on a connection that goes on, for an answer that ends so.
+fn ask(stream: &mut TcpStream, target: &str, end: &str) -> String {
+    write!(stream, "GET {target} HTTP/1.1\r\nHost: h\r\n\r\n").expect("write");
+    until(stream, end)
+}
+
+/// One interim response too many is no answer, and what follows it no answer to the next request.
+#[test]
+fn interim_responses_have_an_end() {
+    let up = upstream(|a| {
+        let n: usize = a.target().trim_start_matches('/').parse().unwrap_or(0);
+        let interim = "HTTP/1.1 102 Processing\r\n\r\n".repeat(n);
+        // What comes later would be taken for the answer to another request.
+        a.write(interim.as_bytes()) && a.name()
+    });
+    let server = serve(&format!("upstream u {{ server {up}; }}"), "location / { proxy_pass http://u; }");
+    let mut client = connect(&server);
+    assert!(ask(&mut client, "/100", "conn0").starts_with("HTTP/1.1 200 "));
+    for n in [101, 102, 1000] {
+        assert!(server.get(&format!("/{n}")).starts_with("HTTP/1.1 502 "), "{n}");
+    }
+    server.wait_for_log("upstream sent too many interim responses while reading response header", 3);
+    // The connection of each of them is gone.
+    assert!(ask(&mut client, "/0", "conn3").ends_with("conn3"));
+}
+
+/// The body of a request that asks for another protocol belongs to the request, not to what follows the switch.
+#[test]
+fn the_body_of_an_upgrade_is_sent_once() {
+    let up = upstream(|a| {
+        let body = if a.head.contains("Content-Length: 3") { 3 } else { "3\r\nabc\r\n0\r\n\r\n".len() };
+        let body = a.take(body);
+        assert!(String::from_utf8_lossy(&body).contains("abc"), "{body:?}");
+        a.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n");
+        let word = a.take(9);
+        a.write(&word);
+        false
+    });
+    let location = |name: &str, more: &str| {
+        format!(
+            "location /{name} {{ {more} proxy_set_header Upgrade $http_upgrade; \
+             proxy_set_header Connection upgrade; proxy_pass http://{up}; }}"
+        )
+    };
+    let server = serve("", &(location("stored", "") + &location("streamed", "proxy_request_buffering off;")));
+    for path in ["stored", "streamed"] {
+        for body in
+            ["Content-Length: 3\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"]
+        {
+            // Words of the new protocol with the body, and after the switch.
+            for early in ["", "first"] {
+                let mut client = connect(&server);
+                let head =
+                    format!("POST /{path} HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: echo\r\n");
+                write!(client, "{head}{body}{early}").expect("write");
+                assert!(until(&mut client, "\r\n\r\n").starts_with("HTTP/1.1 101 "), "{path} {body}");
+                let word = &"firstword"[early.len()..];
+                client.write_all(word.as_bytes()).expect("write");
+                assert_eq!(until(&mut client, "firstword"), "firstword", "{path} {body} {early}");
+            }
+        }
+    }
+}
+
+/// How long a switched connection lives: what counts is whom the tunnel waits for (nginx: proxy_read_timeout,
+/// proxy_send_timeout, send_timeout).
+#[test]
+fn a_tunnel_waits_for_each_side_by_its_own_time() {
+    const LONG: usize = 16 << 20;
+    let up = upstream(|a| {
+        a.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
+        if a.target().ends_with("push") {
+            a.write(&vec![b'x'; LONG]);
+        } else if a.target().ends_with("deaf") {
+            std::thread::sleep(DEADLINE);
+        }
+        while a.more() {}
+        false
+    });
+    let location = |name: &str, times: [&str; 3]| {
+        format!(
+            "location /{name} {{ proxy_read_timeout {}; proxy_send_timeout {}; send_timeout {}; \
+             proxy_set_header Upgrade x; proxy_set_header Connection upgrade; proxy_pass http://{up}; }}",
+            times[0], times[1], times[2]
+        )
+    };
+    let server = serve(
+        "",
+        &[
+            location("read/", ["300ms", "60s", "60s"]),
+            location("send/", ["60s", "300ms", "60s"]),
+            location("client/", ["60s", "60s", "300ms"]),
+        ]
+        .concat(),
+    );
+    let open = |path: &str| {
+        let mut client = connect(&server);
+        write!(client, "GET {path} HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
+            .expect("write");
+        client
+    };
+    let rest = |client: &mut TcpStream| {
+        let (mut n, mut buf) = (0, vec![0; 1 << 20]);
+        while let Ok(got @ 1..) = client.read(&mut buf) {
+            n += got;
+        }
+        n
+    };
+    let logged = |who: &str, path: &str| {
+        let text = format!("{who} timed out (110: Connection timed out) while proxying upgraded connection");
+        wait_for(&format!("{who}, {path}"), || {
+            let log = server.error_log();
+            let line = log.lines().find(|l| l.contains(&text) && l.contains(path))?;
+            let name = format!(", upstream: \"http://{up}/");
+            assert!(line.contains(" [info] ") && line.contains(&name), "{line}");
+            Some(())
+        });
+    };
+    // A client that pauses is not the upstream's silence; all that was sent is still passed on.
+    let mut paused = open("/read/push");
+    std::thread::sleep(std::time::Duration::from_millis(1000));
+    assert!(rest(&mut paused) > LONG);
+    logged("upstream", "/read/push");
+    // Silence of the upstream, which reads.
+    rest(&mut open("/read/listen"));
+    logged("upstream", "/read/listen");
+    // An upstream that does not read, and a client that does not.
+    let mut flood = open("/send/deaf");
+    flood.set_write_timeout(Some(std::time::Duration::from_millis(100))).expect("timeout");
+    while !server.error_log().contains("/send/deaf") {
+        // What is full stays so; who is gone takes anything.
+        let _ = flood.write(&[b'y'; 65536]);
+    }
+    logged("upstream", "/send/deaf");
+    let _unread = open("/client/push");
+    logged("client", "/client/push");
+}
+
+const UNBUFFERED: &str = "proxy_request_buffering off;";
+
+/// An answer to a request whose body has not come to its end is passed on at once, and the connection it came by is of no
+/// further use.
+#[test]
+fn an_answer_before_the_end_of_the_body() {
+    let up = upstream(|a| match a.target() {
+        "/large" => {
+            a.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig");
+            false
+        }
+        "/gone" => false,
+        "/early" => {
+            a.write(b"HTTP/1.1 202 Accepted\r\nContent-Length: 3\r\n\r\nyes");
+            // The rest is not read as a request.
+            while a.more() {}
+            false
+        }
+        _ => a.name(),
+    });
+    let server = serve(
+        &format!("upstream u {{ server {up} max_fails=0; }}"),
+        &format!(
+            "client_body_timeout 60s; lingering_timeout 1s; location / {{ {UNBUFFERED} proxy_pass http://u; }}"
+        ),
+    );
+    for (path, status) in [("/large", "413"), ("/early", "202"), ("/gone", "502")] {
+        for body in ["Content-Length: 100\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n9\r\nabc"] {
+            let mut client = connect(&server);
+            write!(client, "PUT {path} HTTP/1.1\r\nHost: h\r\n{body}").expect("write");
+            let answer = until(&mut client, "\r\n\r\n");
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path} {body}: {answer}");
+            // Nothing of the body is taken for a request.
+            drop(client);
+            assert!(server.get("/next").starts_with("HTTP/1.1 200 "), "{path} {body}");
+        }
+    }
+    // The rest of the body is read, and then the connection serves on.
+    let mut client = connect(&server);
+    write!(client, "PUT /early HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc").expect("write");
+    assert!(until(&mut client, "yes").starts_with("HTTP/1.1 202 "));
+    write!(client, "defGET /next HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").expect("write");
+    assert!(until(&mut client, "never").starts_with("HTTP/1.1 200 "));
+}
+
+/// An answer that keeps pace with the body.
+#[test]
+fn an_answer_beside_the_body() {
+    let up = upstream(|a| {
+        a.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let mut sent = 0;
+        while sent < 8 << 20 && (!a.rest.is_empty() || a.more()) {
+            let piece = std::mem::take(&mut a.rest);
+            sent += piece.len();
+            let chunk = [format!("{:x}\r\n", piece.len()).as_bytes(), &piece, b"\r\n"].concat();
+            if !a.write(&chunk) || piece.ends_with(b"END") {
+                break;
+            }
+        }
+        a.write(b"0\r\n\r\n")
+    });
+    let server = serve(
+        &format!("upstream u {{ server {up}; }}"),
+        &format!(
+            "client_max_body_size 0; location /buffered {{ {UNBUFFERED} proxy_pass http://u; }}\n\
+             location / {{ {UNBUFFERED} proxy_buffering off; proxy_pass http://u; }}"
+        ),
+    );
+    for path in ["/buffered", "/"] {
+        let mut client = connect(&server);
+        write!(client, "PUT {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 13\r\n\r\n").expect("write");
+        for (piece, framed) in
+            [("hello", "5\r\nhello\r\n"), ("world", "5\r\nworld\r\n"), ("END", "3\r\nEND\r\n0\r\n\r\n")]
+        {
+            client.write_all(piece.as_bytes()).expect("write");
+            assert!(until(&mut client, framed).ends_with(framed), "{path} {piece}");
+        }
+        assert!(server.error_log().lines().all(|l| !l.contains("[error]")), "{}", server.error_log());
+    }
+    // A client that sends all before it reads, and one that reads nothing for a while.
+    let mut client = connect(&server);
+    write!(client, "PUT /buffered HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", 8 << 20)
+        .expect("write");
+    for _ in 0..128 {
+        client.write_all(&[b'x'; 65536]).expect("write");
+    }
+    let answer = until(&mut client, "\r\n0\r\n\r\n");
+    assert_eq!(answer.bytes().filter(|b| *b == b'x').count(), 8 << 20);
+}
+
+/// A request that an upstream has not read to its end ends the connection with it.
+#[test]
+fn a_connection_with_half_a_request_on_it() {
+    let up = upstream(|a| match a.target() {
+        "/early" => {
+            a.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nearly");
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            true
+        }
+        _ => a.name(),
+    });
+    let server = serve(
+        &format!("upstream u {{ server {up}; }}"),
+        "client_max_body_size 0; location / { proxy_pass http://u; }",
+    );
+    let mut client = connect(&server);
+    write!(client, "PUT /early HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", 32 << 20).expect("write");
+    for _ in 0..512 {
+        client.write_all(&[b'x'; 65536]).expect("write");
+    }
+    assert!(until(&mut client, "early").starts_with("HTTP/1.1 200 "));
+    assert!(ask(&mut client, "/", "conn1").ends_with("conn1"));
+}
+
+/// A server that announces content of a 204 may send it: its connection is of no further use. A 304 may speak of a length.
+#[test]
+fn content_that_cannot_be_is_not_waited_for() {
+    let up = upstream(|a| match a.target() {
+        "/204" => a.write(b"HTTP/1.1 204 No Content\r\nContent-Length: 6\r\n\r\n"),
+        "/304" => a.write(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 6\r\n\r\n"),
+        "/chunked" => a.write(b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        "/none" => a.write(b"HTTP/1.1 204 No Content\r\n\r\n"),
+        "/zero" => a.write(b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"),
+        _ => a.name(),
+    });
+    let server = serve(&format!("upstream u {{ server {up}; }}"), "location / { proxy_pass http://u; }");
+    let mut client = connect(&server);
+    for (path, then) in
+        [("/none", "conn0"), ("/zero", "conn0"), ("/204", "conn1"), ("/304", "conn1"), ("/chunked", "conn2")]
+    {
+        let answer = ask(&mut client, path, "\r\n\r\n");
+        assert!(
+            answer.starts_with("HTTP/1.1 204 ") || answer.starts_with("HTTP/1.1 304 "),
+            "{path}: {answer}"
+        );
+        assert!(ask(&mut client, "/", then).ends_with(then), "after {path}");
+    }
+}
+
+/// A head has `proxy_read_timeout` to come, however it trickles in.
+#[test]
+fn a_head_that_drips_in() {
+    let up = upstream(|a| {
+        let line = match a.target() {
+            "/lines" => {
+                a.write(b"HTTP/1.1 200 OK\r\n");
+                "X-Line: 1\r\n"
+            }
+            _ => "HTTP/1.1 103 Early Hints\r\n\r\n",
+        };
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < DEADLINE && a.write(line.as_bytes()) {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        false
+    });
+    let cgi = upstream_of_cgi();
+    let server = serve(
+        "",
+        &format!(
+            "proxy_read_timeout 500ms; scgi_read_timeout 500ms; location / {{ proxy_pass http://{up}; }}\n\
+             location /cgi {{ scgi_pass {cgi}; }}"
+        ),
+    );
+    for path in ["/lines", "/interim", "/cgi"] {
+        assert!(server.get(path).starts_with("HTTP/1.1 504 "), "{path}");
+    }
+    server
+        .wait_for_log("timed out (110: Connection timed out) while reading response header from upstream", 3);
+}
+
+/// A program whose head never ends.
+fn upstream_of_cgi() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("address");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let begun = std::time::Instant::now();
+            while begun.elapsed() < DEADLINE && stream.write_all(b"X-Line: 1\r\n").is_ok() {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+        }
+    });
+    addr
+}
+
+/// A kept connection that turns out to be closed: another server has its turn, where `proxy_next_upstream` says so, and the
+/// same one only where there is no other.
+#[test]
+fn a_kept_connection_that_was_dropped() {
+    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let start = |name: &'static str| {
+        let asked = asked.clone();
+        upstream(move |a| {
+            if a.target().ends_with("/warm") {
+                return a.name();
+            }
+            asked.lock().expect("lock").push(name);
+            // It reads the request and goes, as one does whose time for idle connections is over.
+            (name == "B" || a.conn > 0) && a.name()
+        })
+    };
+    let group = |name: &str, a: SocketAddr, more: &str| format!("upstream {name} {{ server {a}; {more} }}\n");
+    let up: Vec<SocketAddr> = ["A", "A", "A", "B", "A"].into_iter().map(start).collect();
+    let backup = format!("server {} backup;", up[3]);
+    let http = [
+        group("alone", up[0], ""),
+        group("off", up[1], ""),
+        group("two", up[2], &backup),
+        group("down", up[4], "server 127.0.0.1:1 down;"),
+    ]
+    .concat();
+    let server = serve(
+        &http,
+        "add_header X-Asked $upstream_addr always; location /alone { proxy_pass http://alone; }\n\
+         location /off { proxy_next_upstream off; proxy_pass http://off; }\n\
+         location /two { proxy_pass http://two; } location /down { proxy_pass http://down; }",
+    );
+    let cases = [
+        ("/alone", "200", "AA", format!("{0}, {0}", up[0])),
+        ("/off", "502", "A", format!("{}", up[1])),
+        ("/two", "200", "AB", format!("{}, {}", up[2], up[3])),
+        ("/down", "200", "AA", format!("{0}, {0}", up[4])),
+    ];
+    for (group, status, names, addrs) in cases {
+        assert!(server.get(&format!("{group}/warm")).ends_with("conn0"), "{group}");
+        asked.lock().expect("lock").clear();
+        let answer = server.get(&format!("{group}/x"));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{group}: {answer}");
+        assert_eq!(asked.lock().expect("lock").concat(), names, "{group}");
+        assert!(answer.contains(&format!("X-Asked: {addrs}\r\n")), "{group}: {answer}");
+    }
+}
+
+/// A body that has come with the head can be sent again, whether bodies are buffered or not.
+#[test]
+fn a_body_that_is_there_goes_to_the_next_server() {
+    let bad = upstream(|_| false);
+    let good = upstream(|a| {
+        let length = a.head.lines().find_map(|l| l.strip_prefix("Content-Length: ")?.parse().ok());
+        let body = a.take(length.unwrap_or(0));
+        let text = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+        a.write(&[text.as_bytes(), &body].concat())
+    });
+    let server = serve(
+        &format!("upstream u {{ server {bad} max_fails=0; server {good} backup; }}"),
+        &format!("location / {{ {UNBUFFERED} proxy_pass http://u; }}"),
+    );
+    for body in ["Content-Length: 3\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"] {
+        let answer =
+            server.raw(format!("PUT / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{body}").as_bytes());
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\nabc"), "{body}: {answer}");
+    }
+    // One that is still to come cannot.
+    let mut client = connect(&server);
+    write!(client, "PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc").expect("write");
+    assert!(until(&mut client, "\r\n\r\n").starts_with("HTTP/1.1 502 "));
+}
