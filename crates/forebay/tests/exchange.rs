@@ -502,3 +502,47 @@ fn a_body_that_is_there_goes_to_the_next_server() {
     write!(client, "PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc").expect("write");
     assert!(until(&mut client, "\r\n\r\n").starts_with("HTTP/1.1 502 "));
 }
+
+/// What has been passed to one upstream as it came goes to another, of an error page, whole or not at all.
+#[test]
+fn a_body_that_another_upstream_had() {
+    let failing = upstream(|a| {
+        a.take(3);
+        a.write(b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno")
+    });
+    let other = upstream(|a| {
+        let length = a.head.lines().find_map(|l| l.strip_prefix("Content-Length: ")?.parse().ok());
+        let body = a.take(length.unwrap_or(0));
+        let method = a.head.split(' ').next().unwrap_or_default();
+        let text = format!("{method} {}.", String::from_utf8_lossy(&body));
+        a.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len()).as_bytes())
+    });
+    let server = serve(
+        "client_body_buffer_size 8; proxy_intercept_errors on;",
+        &format!(
+            "location /named {{ {UNBUFFERED} error_page 500 = @other; proxy_pass http://{failing}; }}\n\
+             location @other {{ {UNBUFFERED} proxy_pass http://{other}; }}\n\
+             location /stored {{ {UNBUFFERED} error_page 500 = @stored; proxy_pass http://{failing}; }}\n\
+             location @stored {{ proxy_pass http://{other}; }}\n\
+             location /page {{ {UNBUFFERED} error_page 500 = /error; proxy_pass http://{failing}; }}\n\
+             location /error {{ proxy_pass http://{other}; }}"
+        ),
+    );
+    // As much as memory has room for is remembered.
+    for (path, first, then, end) in [
+        ("/named", "abc", "def", "PUT abcdef."),
+        ("/stored", "abc", "def", "PUT abcdef."),
+        ("/named", "abcdefghij", "", "</html>\r\n"),
+        ("/stored", "abcdefghij", "", "</html>\r\n"),
+        ("/page", "abcdefghij", "", "GET ."),
+    ] {
+        let mut client = connect(&server);
+        let length = if then.is_empty() { 12 } else { first.len() + then.len() };
+        write!(client, "PUT {path} HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n{first}")
+            .expect("write");
+        client.write_all(then.as_bytes()).expect("write");
+        let answer = until(&mut client, end);
+        assert!(answer.ends_with(end), "{path} {first}: {answer}");
+        assert_eq!(answer.starts_with("HTTP/1.1 502 "), end.contains("html"), "{path} {first}: {answer}");
+    }
+}

@@ -555,7 +555,17 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
         }
         // What is there already need not be waited for, and can be sent again.
         && !body::has_come(req);
-    if !streamed {
+    // Another upstream may have been given some of it.
+    let given = !req.body.stored.complete && req.body.len > 0;
+    let streamed = streamed && !given;
+    if given && req.body.len != req.body.stored.len() {
+        // An error page needs none.
+        let wanted = s.set_body.0.is_none() && s.pass_request_body;
+        if wanted && !matches!(req.method, Method::Get | Method::Head) {
+            req.log(Level::Error, "client request body has been passed to another upstream");
+            return Err(Stop::Status(502));
+        }
+    } else if !streamed {
         body::read_all(req).await?;
     }
     let got = ask(req, pass, s, streamed).await;
@@ -705,7 +715,7 @@ fn outgoing(req: &mut Request, s: &Settings, streamed: bool) -> Result<Outgoing,
     if let Some(t) = &s.set_body.0 {
         return Ok(Outgoing::Bytes(t.value(req)?));
     }
-    if !s.pass_request_body {
+    if !s.pass_request_body || (!streamed && !req.body.stored.complete) {
         return Ok(Outgoing::None);
     }
     Ok(match req.head.framing {

@@ -764,13 +764,13 @@ impl Body {
         req.body.continued = true;
         while let Some(Lease { conn: Some(conn), upload: Some(upload), .. }) = &mut self.lease {
             let deadline = Instant::now() + self.read_timeout;
-            match thread.reactor.deadline(deadline, upload.pass(req, conn, watch)).await {
-                None => return Some(self.timed_out(req, "reading upstream")),
-                Some(turn) => {
-                    if let Some(over) = self.passed(req, turn) {
-                        return Some(over);
-                    }
-                }
+            let status = req.resp.status;
+            let Some(turn) = thread.reactor.deadline(deadline, upload.pass(req, conn, watch)).await else {
+                return Some(self.timed_out(req, "reading upstream"));
+            };
+            req.resp.status = status;
+            if let Some(over) = self.passed(req, turn) {
+                return Some(over);
             }
         }
         None
@@ -797,8 +797,6 @@ impl Body {
             Err(Stopped::Timeout) => Some(self.timed_out(req, "sending request to upstream")),
             Err(Stopped::ClientGone) => Some(self.client_gone(req)),
             Err(Stopped::Body(_)) => {
-                // The status that the client was sent is that of the response.
-                req.resp.status = req.modules.upstream.head.status;
                 self.reusable = false;
                 self.finish(req);
                 Some(false)
@@ -810,7 +808,10 @@ impl Body {
     async fn pass_upload(&mut self, req: &mut Request) -> bool {
         req.body.continued = true;
         while let Some(Lease { conn: Some(conn), upload: Some(upload), .. }) = &mut self.lease {
+            let status = req.resp.status;
             let Some(turn) = upload.pass_at_once(req, conn).await else { return true };
+            // What a client that fails would be told; it has an answer.
+            req.resp.status = status;
             if let Some(over) = self.passed(req, turn) {
                 return over;
             }

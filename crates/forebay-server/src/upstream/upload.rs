@@ -22,7 +22,11 @@ pub struct Upload {
     /// What came with the head leaves together with it.
     together: bool,
     send_timeout: Duration,
+    turns: u32,
 }
+
+/// Turns after which others of the thread have theirs, however fast both sides are.
+const TURNS: u32 = 64;
 
 /// What the client has not sent yet, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +81,7 @@ impl Upload {
             left: Left::Content,
             together: req.body.is_buffered(&req.head.buf) && !asks,
             send_timeout,
+            turns: 0,
         }
     }
 
@@ -85,6 +90,10 @@ impl Upload {
     /// # Errors
     /// [`Stopped`].
     pub async fn pass(&mut self, req: &mut Request, conn: &Conn, watch: &mut Watch) -> Result<Turn, Stopped> {
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(TURNS) {
+            req.thread.clone().reactor.yield_now().await;
+        }
         if std::mem::take(&mut self.together)
             && let Some(read) = at_once(self.read(req, conn)).await
         {
