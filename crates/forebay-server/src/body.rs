@@ -5,6 +5,7 @@ mod send;
 
 pub use send::{send, send_continue, write_all, write_last};
 
+use crate::modules::core::BodyInFile;
 use crate::request::Request;
 use crate::thread::Thread;
 use crate::upstream::conn::Conn;
@@ -215,12 +216,16 @@ impl RequestBody {
 
 /// Whether all of the body has come already, and so little that memory has room for it.
 pub fn has_come(req: &Request) -> bool {
-    let room = req.http().location(req).settings.core.client_body_buffer_size.0;
+    let http = req.http();
+    let core = &http.location(req).settings.core;
     let (len, whole) = match req.conn.wire.as_stream() {
+        // Also where nothing was announced: the stream may go on.
         Some(s) => s.whole().map_or((0, false), |len| (len, true)),
+        None if req.body.done => (0, true),
         None => (req.head.buf.len().saturating_sub(req.body.at), req.body.is_whole(&req.head.buf)),
     };
-    req.body.done || (whole && len as u64 <= room)
+    // Streamed bodies are in no file.
+    whole && len as u64 <= core.client_body_buffer_size.0 && core.client_body_in_file_only == BodyInFile::Off
 }
 
 /// Throws away what of the body came with the head. `false`: it is malformed.
@@ -526,8 +531,7 @@ pub async fn read_all(req: &mut Request) -> Result<(), BodyError> {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let max = core.client_body_buffer_size.0;
-    let only_file =
-        req.body.in_file || core.client_body_in_file_only != crate::modules::core::BodyInFile::Off;
+    let only_file = req.body.in_file || core.client_body_in_file_only != BodyInFile::Off;
     let mut mem = std::mem::take(&mut req.body.stored.mem);
     let read = loop {
         match read_piece(req, &mut mem).await {

@@ -269,11 +269,13 @@ fn an_answer_before_the_end_of_the_body() {
             "client_body_timeout 60s; lingering_timeout 1s; location / {{ {UNBUFFERED} proxy_pass http://u; }}"
         ),
     );
-    for (path, status) in [("/large", "413"), ("/early", "202"), ("/gone", "502")] {
+    for (path, status, end) in
+        [("/large", "413", "big"), ("/early", "202", "yes"), ("/gone", "502", "</html>\r\n")]
+    {
         for body in ["Content-Length: 100\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n9\r\nabc"] {
             let mut client = connect(&server);
             write!(client, "PUT {path} HTTP/1.1\r\nHost: h\r\n{body}").expect("write");
-            let answer = until(&mut client, "\r\n\r\n");
+            let answer = until(&mut client, end);
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path} {body}: {answer}");
             // Nothing of the body is taken for a request.
             drop(client);
@@ -500,7 +502,7 @@ fn a_body_that_is_there_goes_to_the_next_server() {
     // One that is still to come cannot.
     let mut client = connect(&server);
     write!(client, "PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc").expect("write");
-    assert!(until(&mut client, "\r\n\r\n").starts_with("HTTP/1.1 502 "));
+    assert!(until(&mut client, "</html>\r\n").starts_with("HTTP/1.1 502 "));
 }
 
 /// What has been passed to one upstream as it came goes to another, of an error page, whole or not at all.
@@ -545,4 +547,43 @@ fn a_body_that_another_upstream_had() {
         assert!(answer.ends_with(end), "{path} {first}: {answer}");
         assert_eq!(answer.starts_with("HTTP/1.1 502 "), end.contains("html"), "{path} {first}: {answer}");
     }
+}
+
+/// What is said of a response while it is read names the upstream, as in nginx; what is said later does not.
+#[test]
+fn the_log_names_who_breaks_off() {
+    let up = upstream(|a| {
+        a.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npart");
+        false
+    });
+    let server = serve("", &format!("location / {{ proxy_pass http://{up}; }}"));
+    assert!(server.get("/x").ends_with("part"));
+    let line = wait_for("a line", || {
+        let log = server.error_log();
+        log.lines()
+            .find(|l| l.contains("prematurely closed connection while reading upstream"))
+            .map(str::to_owned)
+    });
+    assert!(line.contains(&format!(", upstream: \"http://{up}/x\", ")), "{line}");
+}
+
+/// nginx: `client_body_in_file_only` is for bodies that are read before.
+#[test]
+fn a_streamed_body_is_in_no_file() {
+    let up = upstream(|a| {
+        let body = a.take(3);
+        let text = String::from_utf8_lossy(&body).into_owned();
+        a.write(format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{text}").as_bytes())
+    });
+    let server = serve(
+        "",
+        &format!(
+            "location / {{ {UNBUFFERED} client_body_in_file_only on; proxy_pass http://{up};\n\
+             add_header X-Body \"[$request_body]\"; add_header X-File \"[$request_body_file]\"; }}"
+        ),
+    );
+    let mut client = connect(&server);
+    write!(client, "PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc").expect("write");
+    let answer = until(&mut client, "\r\n\r\nabc");
+    assert!(answer.contains("X-Body: [abc]\r\n") && answer.contains("X-File: []\r\n"), "{answer}");
 }

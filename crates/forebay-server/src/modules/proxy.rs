@@ -581,8 +581,8 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
         Ok(Answer::Nothing) => Ok(Outcome::Done),
         Err(stop) => Err(stop),
     };
-    // A tunnel is the upstream's concern to its end.
-    if !req.resp.source.as_ref().is_some_and(|b| b.is_switched()) {
+    // Until the response is over the upstream is what there is to tell of.
+    if !req.resp.source.as_ref().is_some_and(|b| b.is_under_way()) {
         req.modules.upstream.log_name.clear();
     }
     out

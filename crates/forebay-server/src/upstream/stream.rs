@@ -238,9 +238,9 @@ impl Body {
         Body { switched: Some((early, times)), ..Body::new(lease, Framing::Stream, false, times.read) }
     }
 
-    /// Whether the protocol was switched.
-    pub fn is_switched(&self) -> bool {
-        self.switched.is_some()
+    /// Whether it comes from an upstream that has not ended it.
+    pub fn is_under_way(&self) -> bool {
+        self.lease.is_some()
     }
 
     /// Passes bytes both ways where the protocol was switched. `false`: it was not.
@@ -918,6 +918,7 @@ impl Body {
             }
         }
         lease.ended(req);
+        req.modules.upstream.log_name.clear();
         if self.reusable {
             lease.keep();
         }
