@@ -44,54 +44,24 @@ pub fn self_signed(kind: Kind, certificate: &Path, key: &Path) -> Result<(), Err
     if status.success() { Ok(()) } else { Err(Error::Usage("openssl could not make a certificate".into())) }
 }
 
-/// Takes any certificate (`--insecure`); signatures are still checked, as their cost belongs to a handshake.
+/// Judges servers' certificates where rustls alone would not do. Signatures are checked in any case, as their cost belongs to a
+/// handshake.
 #[derive(Debug)]
-struct Anyone(CryptoProvider);
-
-impl ServerCertVerifier for Anyone {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
+struct Verifier {
+    provider: CryptoProvider,
+    /// `--ca`; `None`: any certificate will do (`--insecure`).
+    named: Option<Named>,
 }
 
-/// Takes what the roots vouch for, and the certificates that the file itself names (`--ca`): a self-signed one is most
-/// often marked as an authority (`openssl req -x509`), which none may be that a server shows.
+/// What a file vouches for: what its certificates have signed, and these themselves. A self-signed one is most often marked as an
+/// authority (`openssl req -x509`), which none may be that a server shows.
 #[derive(Debug)]
 struct Named {
     roots: Arc<WebPkiServerVerifier>,
-    named: Vec<CertificateDer<'static>>,
+    certificates: Vec<CertificateDer<'static>>,
 }
 
-impl ServerCertVerifier for Named {
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
         cert: &CertificateDer<'_>,
@@ -100,10 +70,13 @@ impl ServerCertVerifier for Named {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let result = self.roots.verify_server_cert(cert, intermediates, name, ocsp, now);
+        let Some(named) = &self.named else { return Ok(ServerCertVerified::assertion()) };
+        let result = named.roots.verify_server_cert(cert, intermediates, name, ocsp, now);
         match &result {
             // Found after its dates were.
-            Err(rustls::Error::InvalidCertificate(why)) if is_authority(why) && self.named.contains(cert) => {
+            Err(rustls::Error::InvalidCertificate(why))
+                if is_authority(why) && named.certificates.contains(cert) =>
+            {
                 verify_server_name(&ParsedCertificate::try_from(cert)?, name)?;
                 Ok(ServerCertVerified::assertion())
             }
@@ -117,7 +90,7 @@ impl ServerCertVerifier for Named {
         cert: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.roots.verify_tls12_signature(message, cert, signature)
+        verify_tls12_signature(message, cert, signature, &self.provider.signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -126,11 +99,30 @@ impl ServerCertVerifier for Named {
         cert: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.roots.verify_tls13_signature(message, cert, signature)
+        verify_tls13_signature(message, cert, signature, &self.provider.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.roots.supported_verify_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+impl Named {
+    /// The certificates of a PEM file.
+    fn read(path: &Path, provider: &CryptoProvider) -> Result<Named, Error> {
+        let bad = |e: &dyn std::fmt::Display| Error::Usage(format!("{}: {e}", path.display()));
+        let certificates = CertificateDer::pem_file_iter(path)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .map_err(|e| bad(&e))?;
+        if certificates.is_empty() {
+            return Err(bad(&"no certificate in it"));
+        }
+        let mut roots = RootCertStore::empty();
+        for cert in &certificates {
+            roots.add(cert.clone()).map_err(|e| bad(&e))?;
+        }
+        let roots = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider.clone()));
+        Ok(Named { roots: roots.build().map_err(|e| bad(&e))?, certificates })
     }
 }
 
@@ -160,35 +152,21 @@ pub fn config(trust: &Trust<'_>, protocol: Protocol) -> Result<Arc<ClientConfig>
     let builder = ClientConfig::builder_with_provider(Arc::new(provider.clone()))
         .with_safe_default_protocol_versions()
         .map_err(|e| Error::Usage(e.to_string()))?;
-    let mut config = match trust {
-        Trust::Anyone => builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
-            .with_no_client_auth(),
-        Trust::System => {
+    let named = match trust {
+        Trust::System => None,
+        Trust::Anyone => Some(None),
+        Trust::File(path) => Some(Some(Named::read(path, &provider)?)),
+    };
+    let mut config = match named {
+        None => {
             let mut roots = RootCertStore::empty();
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             builder.with_root_certificates(roots).with_no_client_auth()
         }
-        Trust::File(path) => {
-            let bad = |e: String| Error::Usage(format!("{}: {e}", path.display()));
-            let named = CertificateDer::pem_file_iter(path)
-                .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-                .map_err(|e| bad(e.to_string()))?;
-            if named.is_empty() {
-                return Err(bad("no certificate in it".into()));
-            }
-            let mut roots = RootCertStore::empty();
-            for cert in &named {
-                roots.add(cert.clone()).map_err(|e| bad(e.to_string()))?;
-            }
-            let roots = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider));
-            let roots = roots.build().map_err(|e| bad(e.to_string()))?;
-            builder
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(Named { roots, named }))
-                .with_no_client_auth()
-        }
+        Some(named) => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Verifier { provider, named }))
+            .with_no_client_auth(),
     };
     config.alpn_protocols =
         vec![if protocol == Protocol::Http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
@@ -208,16 +186,12 @@ mod tests {
             self_signed(Kind::Ecdsa, &file(name), &file(&format!("{name}.key"))).expect("openssl");
         }
         let cert = |name: &str| CertificateDer::from_pem_file(file(name)).expect("certificate");
-        let named = {
-            let mut roots = RootCertStore::empty();
-            roots.add(cert("a")).expect("root");
-            let provider = Arc::new(aws_lc_rs::default_provider());
-            let roots = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
-            Named { roots: roots.build().expect("verifier"), named: vec![cert("a")] }
-        };
+        let provider = aws_lc_rs::default_provider();
+        let named = Named::read(&file("a"), &provider).expect("a certificate");
+        let verifier = Verifier { provider, named: Some(named) };
         let ask = |shown: &str, name: &str, now: UnixTime| {
             let name = ServerName::try_from(name.to_owned()).expect("name");
-            named.verify_server_cert(&cert(shown), &[], &name, &[], now).is_ok()
+            verifier.verify_server_cert(&cert(shown), &[], &name, &[], now).is_ok()
         };
         let now = UnixTime::now();
         let late = UnixTime::since_unix_epoch(std::time::Duration::from_secs(now.as_secs() + 60 * 86_400));
