@@ -250,9 +250,7 @@ pub fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     if levels.iter().sum::<usize>() > 6 {
         return Err(cx.error(d, "invalid \"levels\""));
     }
-    if !cx.temp_paths.contains(&path) {
-        cx.temp_paths.push(path.clone());
-    }
+    cx.directory(d, &path, None)?;
     let index = shared_index(&name, &path, &levels, size);
     let cache = Cache {
         name: name.clone(),

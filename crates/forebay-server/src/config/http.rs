@@ -335,7 +335,10 @@ impl<'s, 'f> Builder<'s, 'f> {
 
     fn location_directive(&mut self, d: &Directive, at: LocationId) -> Result<(), Error> {
         let level = &mut self.locations[at];
-        if level.written.set(d, self.cx)? || modules::location_directive(d, level, self.cx)? {
+        if level.written.set(d, self.cx)? {
+            return modules::family::agrees(d, level, self.cx);
+        }
+        if modules::location_directive(d, level, self.cx)? {
             return Ok(());
         }
         // The grammar table has let it pass: a directive that is a hint or met by design.

@@ -190,7 +190,7 @@ fn build(
         config.prefix.push(b'/');
     }
     config.default_root = [config.prefix.as_slice(), b"html"].concat();
-    let (mut log_files, mut temp_paths, mut log_formats) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut log_files, mut directories, mut log_formats) = (Vec::new(), Vec::new(), Vec::new());
     log_formats.push(crate::modules::log::combined(&mut vars));
     let mut charset_maps = crate::modules::charset::Maps::default();
     let mut upstreams = crate::upstream::config::Groups::default();
@@ -203,7 +203,7 @@ fn build(
         vars: &mut vars,
         warnings,
         log_files: &mut log_files,
-        temp_paths: &mut temp_paths,
+        directories: &mut directories,
         log_formats: &mut log_formats,
         charset_maps: &mut charset_maps,
         upstreams: &mut upstreams,
@@ -252,7 +252,7 @@ fn build(
         config.main.error_log.push(main_settings::ErrorLog { target, level: Level::Error });
     }
     config.log_files = log_files;
-    config.temp_paths = temp_paths;
+    config.temp_paths = directories.into_iter().map(|d: scope::Directory| d.path).collect();
     config.client_body_temp = env.temp_path("/var/lib/nginx/body", "client_body_temp");
     config.proxy_temp = env.temp_path("/var/lib/nginx/proxy", "proxy_temp");
     let servers = config.http.locations.iter().skip(1);

@@ -21,8 +21,8 @@ pub struct Scope<'a> {
     pub warnings: &'a mut Vec<Error>,
     /// Log files with constant names.
     pub log_files: &'a mut Vec<PathBuf>,
-    /// Temporary directories.
-    pub temp_paths: &'a mut Vec<PathBuf>,
+    /// Directories of caches and of temporary files.
+    pub directories: &'a mut Vec<Directory>,
     /// Log formats by name, in order of definition; index 0 is `combined`.
     pub log_formats: &'a mut Vec<crate::access_log::Format>,
     /// `charset_map`s so far.
@@ -37,7 +37,41 @@ pub struct Scope<'a> {
     pub caches: &'a mut crate::cache::Zones,
 }
 
+/// A directory that the server makes and writes into.
+#[derive(Debug)]
+pub struct Directory {
+    /// Where it is.
+    pub path: PathBuf,
+    /// How its subdirectories are laid; `None`: it is a cache's, which shares it with nobody.
+    levels: Option<Vec<u64>>,
+    /// For messages: ends with the place of the directive.
+    said: Error,
+}
+
 impl Scope<'_> {
+    /// Notes a directory. See [`Directory::levels`].
+    ///
+    /// # Errors
+    /// Another use of it is at odds with this one.
+    pub fn directory(&mut self, d: &Directive, path: &Path, levels: Option<Vec<u64>>) -> Result<(), Error> {
+        let text = format!("the same path name \"{}\"", path.display());
+        match self.directories.iter().find(|known| known.path == path) {
+            None => {
+                let said = self.error(d, "");
+                self.directories.push(Directory { path: path.to_owned(), levels, said });
+                Ok(())
+            }
+            Some(known) if known.levels.is_some() && known.levels == levels => Ok(()),
+            Some(known) => {
+                let shared = known.levels.is_some() && levels.is_some();
+                let (used, than) =
+                    if shared { ("", " has the different levels than") } else { (" used", " and") };
+                let before = Error { message: text + used, ..known.said.clone() };
+                Err(self.error(d, self.files.render(&before) + than))
+            }
+        }
+    }
+
     /// An error at this directive.
     pub fn error(&self, d: &Directive, message: impl Into<String>) -> Error {
         Error {

@@ -6,7 +6,7 @@ use crate::config::template::Template;
 use crate::config::value::{Msec, Number, Offset, Sec, Setting, Size, first, once};
 use crate::keyword;
 use forebay_conf::error::Error;
-use forebay_conf::tree::Directive;
+use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -470,7 +470,7 @@ impl Setting for DisableSymlinks {
                 b"on" => mode = Some(SymlinkMode::On),
                 b"if_not_owner" => mode = Some(SymlinkMode::IfNotOwner),
                 t if t.starts_with(b"from=") => {
-                    let word = forebay_conf::tree::Word { text: t[5..].to_vec(), ..w.clone() };
+                    let word = Word { text: t[5..].to_vec(), ..w.clone() };
                     s.from = Some(cx.template(d, &word)?);
                 }
                 _ => return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))),
@@ -494,14 +494,10 @@ impl Setting for TempPath {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let path = cx.full_path(first(d));
-        for w in d.args.iter().skip(1) {
-            if units::number(&w.text).is_none_or(|n| n == 0) {
-                return Err(cx.directive_error(d, "invalid value"));
-            }
-        }
-        if !cx.temp_paths.contains(&path) {
-            cx.temp_paths.push(path.clone());
-        }
+        let level = |w: &Word| units::number(&w.text).filter(|n| *n > 0);
+        let levels = d.args.iter().skip(1).map(level).collect::<Option<Vec<_>>>();
+        let levels = levels.ok_or_else(|| cx.directive_error(d, "invalid value"))?;
+        cx.directory(d, &path, Some(levels))?;
         Ok(TempPath(Some(path)))
     }
 }

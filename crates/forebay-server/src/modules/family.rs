@@ -4,9 +4,12 @@
 //! it uses: nothing that serves requests knows of families.
 
 use super::LocationSettings;
-use super::proxy::{self, Redirects};
-use super::{proxy_bind, proxy_cache, proxy_cookie, proxy_ssl};
+use super::proxy::{self, Redirects, To};
+use super::proxy_cache::CacheZone;
+use super::{Content, proxy_bind, proxy_cache, proxy_cookie, proxy_ssl};
+use crate::config::http::LocationBuild;
 use crate::config::scope::Scope;
+use crate::config::value::first;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use std::marker::PhantomData;
@@ -70,6 +73,11 @@ impl<P: Prefix> Written<P> {
             || self.ssl.set_as(&name, d, cx)?)
     }
 
+    /// See [`both`].
+    fn stores_and_caches(&self) -> bool {
+        both(&self.proxy, &self.cache)
+    }
+
     /// Takes over what this level left unset.
     pub fn inherit(&mut self, parent: &Self) {
         self.proxy.inherit(&parent.proxy);
@@ -94,7 +102,7 @@ impl<P: Prefix> Written<P> {
         s.proxy.redirect = Redirects(Arc::default());
         s.proxy_cookie = proxy_cookie::Written::default().resolve();
         s.proxy_cache.convert_head = false;
-        let cached = !matches!(self.cache.zone, None | Some(proxy_cache::CacheZone::Off));
+        let cached = !matches!(self.cache.zone, None | Some(CacheZone::Off));
         (cached && self.cache.key.is_none())
             .then(|| format!("no \"{0}cache_key\" for \"{0}cache\"", P::PREFIX))
     }
@@ -118,7 +126,53 @@ macro_rules! families {
         })*
 
         /// How the names of each family begin.
-        #[cfg(test)]
+
+/// Whether a directive of a level, which has just been taken, goes with the others there.
+///
+/// # Errors
+/// In nginx's words.
+pub fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Error> {
+    let name = d.name.text.as_slice();
+    if name == b"proxy_redirect" && d.args.len() == 1 && first(d) == b"default" {
+        return match &l.content {
+            Some(Content::Proxy(p)) if matches!(p.to, To::Template(_)) => Err(cx.error(
+                d,
+                "\"proxy_redirect default\" cannot be used with \"proxy_pass\" directive with variables",
+            )),
+            Some(Content::Proxy(_)) => Ok(()),
+            _ => Err(cx.error(
+                d,
+                "\"proxy_redirect default\" should be placed after the \"proxy_pass\" directive",
+            )),
+        };
+    }
+    let (prefix, other) = match (name.strip_suffix(b"_store"), name.strip_suffix(b"_cache")) {
+        (Some(prefix), _) => (prefix, "cache"),
+        (_, Some(prefix)) => (prefix, "store"),
+        _ => return Ok(()),
+    };
+    let w = &l.written;
+    let both = match prefix {
+        b"proxy" => both(&w.proxy, &w.proxy_cache),
+        b"fastcgi" => w.fastcgi_family.stores_and_caches(),
+        b"uwsgi" => w.uwsgi_family.stores_and_caches(),
+        b"scgi" => w.scgi_family.stores_and_caches(),
+        _ => false,
+    };
+    if !both {
+        return Ok(());
+    }
+    let prefix = String::from_utf8_lossy(prefix);
+    Err(cx.directive_error(d, &format!("is incompatible with \"{prefix}_{other}\"")))
+}
+
+/// Whether a level both stores responses as files and caches them.
+fn both(proxy: &proxy::Written, cache: &proxy_cache::Written) -> bool {
+    proxy.store.as_ref().is_some_and(|s| !matches!(s, proxy::Store::Off))
+        && cache.zone.as_ref().is_some_and(|z| !matches!(z, CacheZone::Off))
+}
+
+#[cfg(test)]
         pub const PREFIXES: &[&str] = &[$($prefix,)*];
     };
 }
@@ -130,4 +184,62 @@ families! {
     uwsgi_family: Uwsgi = "uwsgi_";
     /// `scgi_*`.
     scgi_family: Scgi = "scgi_";
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::error;
+
+    #[test]
+    fn what_does_not_go_together_is_refused_in_nginxs_words() {
+        let at = |line: &str| {
+            error(&format!("proxy_cache_path /c keys_zone=z:1m; server {{ location / {{ {line} }} }}"))
+        };
+        for (line, want) in [
+            (
+                "proxy_store on; proxy_cache z;",
+                "\"proxy_cache\" directive is incompatible with \"proxy_store\"",
+            ),
+            (
+                "proxy_cache z; proxy_store on;",
+                "\"proxy_store\" directive is incompatible with \"proxy_cache\"",
+            ),
+            ("scgi_cache z; scgi_store /x;", "\"scgi_store\" directive is incompatible with \"scgi_cache\""),
+            (
+                "proxy_redirect default; proxy_pass http://127.0.0.1;",
+                "\"proxy_redirect default\" should be placed after the \"proxy_pass\" directive",
+            ),
+            (
+                "proxy_pass http://$host; proxy_redirect default;",
+                "\"proxy_redirect default\" cannot be used with \"proxy_pass\" directive with variables",
+            ),
+            ("proxy_redirect / /a; proxy_redirect off;", "\"proxy_redirect\" directive is duplicate"),
+            ("proxy_redirect off; proxy_redirect / /a;", "\"proxy_redirect\" directive is duplicate"),
+        ] {
+            assert_eq!(at(line).as_deref(), Some(want), "{line}");
+        }
+        for line in [
+            "proxy_store off; proxy_cache z;",
+            "proxy_cache off; proxy_store on;",
+            "proxy_pass http://127.0.0.1; proxy_redirect default; proxy_redirect / /a;",
+        ] {
+            assert_eq!(at(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_directory_has_one_use() {
+        let cache = "proxy_cache_path /c keys_zone=z:1m;";
+        let used = "the same path name \"/c\" used in /test/nginx.conf:5 and";
+        let other = "the same path name \"/c\" in /test/nginx.conf:5 has the different levels than";
+        for (conf, want) in [
+            (format!("{cache} proxy_cache_path /c keys_zone=y:1m;"), Some(used)),
+            (format!("{cache} client_body_temp_path /c;"), Some(used)),
+            (format!("proxy_temp_path /c; {cache}"), Some(used)),
+            ("proxy_temp_path /c 1; client_body_temp_path /c 2;".into(), Some(other)),
+            ("proxy_temp_path /c 1; client_body_temp_path /c 1;".into(), None),
+        ] {
+            assert_eq!(error(&conf).as_deref(), want, "{conf}");
+        }
+    }
 }

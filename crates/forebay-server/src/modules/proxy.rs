@@ -324,9 +324,13 @@ pub struct Redirects(pub Arc<Vec<Redirect>>);
 
 impl Setting for Redirects {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let off = d.args.len() == 1 && first(d) == b"off";
+        if previous.as_ref().is_some_and(|p| off || p.0.is_empty()) {
+            return Err(cx.directive_error(d, "is duplicate"));
+        }
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         match d.args.as_slice() {
-            [w] if w.text == b"off" => all.clear(),
+            [w] if w.text == b"off" => {}
             [w] if w.text == b"default" => all.push(Redirect::Default),
             [w] => {
                 return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
