@@ -118,3 +118,22 @@ fn what_is_required_has_to_be_a_variable() {
         assert!(!out.status.success() && text.contains(mistake), "{text}");
     }
 }
+
+/// A server that insists on the header would refuse checks without it.
+#[test]
+fn checks_begin_with_the_proxy_protocol_of_their_location() {
+    let server = Server::start(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
+         http { access_log off;\n\
+         upstream one { zone one 64k; server 127.0.0.1:%PORT1%; }\n\
+         upstream two { zone two 64k; server 127.0.0.1:%PORT1%; }\n\
+         server { listen 127.0.0.1:%PORT0%;\n\
+           location /one { proxy_protocol on; proxy_pass http://one; health_check mandatory interval=50ms; }\n\
+           location /two { proxy_protocol v2; proxy_pass http://two; health_check mandatory interval=50ms; } }\n\
+         server { listen 127.0.0.1:%PORT1% proxy_protocol; return 200 served; } }",
+    );
+    for name in ["one", "two"] {
+        server.wait_for_log(&format!("is healthy in upstream \"{name}\""), 1);
+        assert!(server.get(&format!("/{name}")).ends_with("served"), "{name}");
+    }
+}

@@ -20,6 +20,7 @@ use forebay_conf::units;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::h1::client::{self, ResponseHead, framing_of_response};
 use forebay_http::h1::request::Status;
+use forebay_http::proxy_protocol;
 use forebay_http::request::Framing;
 use line::Line;
 use std::collections::HashMap;
@@ -52,6 +53,8 @@ pub struct Check {
     /// `$proxy_host`, and whether the location speaks TLS to it.
     upstream: Vec<u8>,
     encrypted: bool,
+    /// `proxy_protocol` of the location.
+    announce: Option<proxy_protocol::Version>,
     /// Number of the location.
     location: usize,
     connect_timeout: Duration,
@@ -81,6 +84,7 @@ impl Check {
             host: Vec::new(),
             upstream: Vec::new(),
             encrypted: false,
+            announce: None,
             location: 0,
             connect_timeout: Duration::ZERO,
             read_timeout: Duration::ZERO,
@@ -125,6 +129,7 @@ impl Check {
         (self.upstream, self.encrypted, self.location) = (host.to_vec(), encrypted, location);
         let set = s.set_header.0.iter().find(|(n, _)| n.eq_ignore_ascii_case(b"host"));
         self.host = set.and_then(|(_, t)| t.as_const()).unwrap_or(host).to_vec();
+        self.announce = s.protocol_header.version();
         (self.connect_timeout, self.read_timeout) = (s.connect_timeout.0, s.read_timeout.0);
     }
 }
@@ -340,6 +345,13 @@ async fn one(target: &Target, line: &mut Option<Line>) -> Result<(), String> {
             let mut line = open
                 .map_err(|_| "connecting to upstream (timed out)".to_owned())?
                 .map_err(|e| format!("connecting to upstream ({e})"))?;
+            if let Some(version) = check.announce {
+                // A check is for no client.
+                let mut header = Vec::new();
+                proxy_protocol::write(version, None, &mut header);
+                let sent = line.write_all(&header).await;
+                sent.map_err(|e| format!("sending PROXY protocol header to upstream ({e})"))?;
+            }
             if let Some(tls) = tls.as_ref().filter(|_| check.encrypted) {
                 let agreed = timeout(check.connect_timeout, line.secure(tls, &check.upstream)).await;
                 agreed
