@@ -8,6 +8,7 @@ pub use send::{send, send_continue, write_all, write_last};
 use crate::modules::core::BodyInFile;
 use crate::request::Request;
 use crate::thread::Thread;
+use crate::transfers::{Direction, Over, transfer};
 use crate::upstream::conn::Conn;
 use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
@@ -480,18 +481,24 @@ async fn receive(
             Ok(_) if req.body.framing == Framing::Stream || req.body.done => return Ok(Some(false)),
             Err(Errno::PROTO) => return Err(too_much(req)),
             Err(Errno::AGAIN) => {
-                let until = Instant::now() + timeout;
-                let waited = thread.reactor.deadline(until, input(&thread, req, upstream)).await;
-                if waited == Some(false) {
-                    return Ok(None);
-                }
-                if waited.is_none() {
-                    let text =
-                        "client timed out (110: Connection timed out) while reading client request body";
-                    req.log(Level::Info, text);
-                    req.timed_out = true;
-                    req.resp.status = 408;
-                    return Err(BodyError::Gone);
+                let now = Instant::now();
+                let waited = if req.conn.wire.as_stream().is_some() {
+                    let came = thread.reactor.deadline(now + timeout, input(&thread, req, upstream)).await;
+                    came.ok_or(Over::Timeout)
+                } else {
+                    let transfer = transfer(&mut req.transfer, Direction::Body, req.received, now);
+                    let came = input(&thread, req, upstream);
+                    thread.transfers.wait(&thread.reactor, transfer, now + timeout, came).await
+                };
+                match waited {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(None),
+                    Err(over) => {
+                        req.log(Level::Info, &[over.text(), " while reading client request body"].concat());
+                        req.timed_out = true;
+                        req.resp.status = 408;
+                        return Err(BodyError::Gone);
+                    }
                 }
             }
             _ => {

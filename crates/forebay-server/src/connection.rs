@@ -866,6 +866,7 @@ impl Request {
         self.sent = 0;
         self.sent_head = 0;
         self.received = self.head.len as u64;
+        self.transfer = None;
         self.modules.clear();
         self.complete = false;
         self.timed_out = false;

@@ -38,6 +38,7 @@ pub mod syslog;
 mod testing;
 pub mod thread;
 pub mod tls;
+pub mod transfers;
 pub mod upstream;
 pub mod variables;
 pub mod wire;

@@ -238,6 +238,8 @@ pub struct Request {
     pub sent_head: u64,
     /// Bytes of the request received, head and body.
     pub received: u64,
+    /// Where its client has been waited for.
+    pub transfer: Option<Rc<crate::transfers::Transfer>>,
     /// What modules keep for this request.
     pub modules: ModuleState,
     /// `$request_completion`.
@@ -307,6 +309,7 @@ impl Request {
             sent: 0,
             sent_head: 0,
             received: 0,
+            transfer: None,
             modules: ModuleState::default(),
             complete: false,
             depth: 0,

@@ -47,6 +47,7 @@ pub fn request(http: &str, args: &str) -> Request {
         reactor: crate::reactor::Reactor::new().expect("epoll"),
         clock: Clock::default(),
         conf: RefCell::new(conf),
+        transfers: Default::default(),
         files: RefCell::default(),
         cached: Default::default(),
         background: Default::default(),

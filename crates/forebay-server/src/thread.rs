@@ -36,6 +36,8 @@ pub struct Thread {
     pub clock: Clock,
     /// Configuration in effect for new requests.
     pub conf: RefCell<Rc<ThreadConfig>>,
+    /// Requests that wait for their clients.
+    pub transfers: crate::transfers::Transfers,
     /// Open files.
     pub files: RefCell<FileCache>,
     /// Responses of upstreams that this thread has served from a cache.

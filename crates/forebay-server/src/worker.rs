@@ -165,6 +165,7 @@ pub fn main(setup: Setup) {
             groups: RefCell::default(),
             logs: Vec::new(),
         })),
+        transfers: Default::default(),
         files: RefCell::new(FileCache::watching(watches)),
         cached: Default::default(),
         background: Default::default(),
@@ -366,6 +367,10 @@ impl WorkerThread {
         let mut ranks = Vec::with_capacity(self.thread.reactor.idle());
         self.thread.reactor.each_idle(|c, deadline| ranks.extend(rank(c, deadline, now)));
         if ranks.is_empty() {
+            if self.thread.transfers.give_up(now) > 0 {
+                self.thread.reactor.wake_all();
+                self.tell_full(now);
+            }
             return false;
         }
         // Some at a time: every connection is looked at, which should not be done for each new one.
@@ -377,12 +382,17 @@ impl WorkerThread {
             left -= usize::from(close);
             close
         });
+        self.tell_full(now);
+        true
+    }
+
+    fn tell_full(&self, now: Instant) {
         if self.told.get().is_none_or(|t| now >= t + Duration::from_secs(1)) {
             self.told.set(Some(now));
+            let max = self.thread.max_connections;
             let what = format!("{max} worker_connections are not enough, reusing connections");
             error_log::log(&self.thread, Level::Warn, &what);
         }
-        true
     }
 
     /// Accepts nothing for now: what waits stays in the kernel's queue.
@@ -515,7 +525,8 @@ impl Handler for WorkerThread {
                 return;
             }
             if !self.may_accept() {
-                let waiting = self.thread.reactor.idle() > 0;
+                // They may have to go when they have been slow for long enough.
+                let waiting = self.thread.reactor.idle() > 0 || !self.thread.transfers.is_empty();
                 self.pause(waiting.then(|| self.thread.clock.now() + GRACE));
                 return;
             }

@@ -69,6 +69,55 @@ fn slow_headers_do_not_take_the_service_down() {
     assert!(served > 20, "only {served} answers");
 }
 
+/// More clients than connections that send, or take, a byte now and then: they are given up for others.
+#[test]
+fn slow_bodies_and_slow_readers_do_not_take_the_service_down() {
+    let server = Server::start(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events { worker_connections 64; }\n\
+         http { access_log off; server { listen 127.0.0.1:%PORT0% sndbuf=32k; location / { root html; }\n\
+           location /up { client_max_body_size 0; proxy_pass http://127.0.0.1:%PORT1%; } }\n\
+         server { listen 127.0.0.1:%PORT1%; return 200 ok; } }",
+    );
+    server.site.write("html/index.html", "one");
+    server.site.write("html/large", &"x".repeat(8 << 20));
+    let body = "POST /up HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n";
+    let attacks = [
+        (body, "while reading client request body"),
+        ("GET /large HTTP/1.1\r\nHost: x\r\n\r\n", "while sending"),
+    ];
+    for (request, doing) in attacks {
+        let mut slow: Vec<TcpStream> = (0..80)
+            .map(|_| {
+                let mut client = TcpStream::connect(server.addr(0)).expect("connect");
+                client.write_all(request.as_bytes()).expect("a request");
+                client
+            })
+            .collect();
+        let (sender, answers) = std::sync::mpsc::channel();
+        let addr = server.addr(0);
+        std::thread::spawn(move || {
+            for _ in 0..3 {
+                let _ = sender.send(crate::harness::raw(addr, b"GET / HTTP/1.0\r\n\r\n"));
+            }
+        });
+        let mut served = 0;
+        wait_for("three answers", || {
+            for client in &mut slow {
+                let _ = if request == body { client.write(b"x") } else { client.read(&mut [0]) };
+            }
+            while let Ok(answer) = answers.try_recv() {
+                assert!(answer.starts_with(b"HTTP/1.1 200"), "{:?}", String::from_utf8_lossy(&answer));
+                served += 1;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            (served == 3).then_some(())
+        });
+        assert!(
+            server.error_log().contains(&format!("client is too slow and its connection is needed {doing}"))
+        );
+    }
+}
+
 /// The pages that `forebay serve` shows, in a real browser.
 #[test]
 fn a_browser_shows_the_demo_site() {

@@ -4,6 +4,7 @@ use crate::file_cache::OpenFile;
 use crate::request::Request;
 use crate::response::Part;
 use crate::thread::Thread;
+use crate::transfers::{Direction, Over, transfer};
 use crate::upstream::stream::{Body, Pulled};
 use crate::wire::{self, Then};
 use forebay_conf::error::Level;
@@ -25,9 +26,16 @@ pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request) -> bool {
 async fn room(thread: &Rc<Thread>, req: &mut Request) -> bool {
     let http = req.http();
     let timeout = http.location(req).settings.core.send_timeout.0;
-    let until = Instant::now() + timeout;
-    let ready = thread.reactor.deadline(until, req.conn.wire.wait_writable(thread)).await.is_some();
-    ready || too_slow(req)
+    let now = Instant::now();
+    let waited = if req.conn.wire.as_stream().is_some() {
+        let ready = thread.reactor.deadline(now + timeout, req.conn.wire.wait_writable(thread)).await;
+        ready.ok_or(Over::Timeout)
+    } else {
+        let transfer = transfer(&mut req.transfer, Direction::Response, req.sent, now);
+        let room = req.conn.wire.wait_writable(thread);
+        thread.transfers.wait(&thread.reactor, transfer, now + timeout, room).await
+    };
+    waited.map_err(|over| too_slow(req, over)).is_ok()
 }
 
 /// Logs that a response cannot be sent, which mostly is the client's doing.
@@ -546,9 +554,18 @@ pub(super) async fn flush(
         }
         if full {
             let http = req.http();
-            let until = Instant::now() + http.location(req).settings.core.send_timeout.0;
-            if !source.meanwhile(req, true, until).await {
-                ok = too_slow(req);
+            let now = Instant::now();
+            let until = now + http.location(req).settings.core.send_timeout.0;
+            let waited = if req.conn.wire.as_stream().is_some() {
+                Ok(source.meanwhile(req, true, until).await)
+            } else {
+                let transfer = transfer(&mut req.transfer, Direction::Response, req.sent, now);
+                let meanwhile = source.meanwhile(req, true, until);
+                thread.transfers.wait(&thread.reactor, transfer, until, meanwhile).await
+            };
+            if let Some(over) = waited.map_or_else(Some, |in_time| (!in_time).then_some(Over::Timeout)) {
+                too_slow(req, over);
+                ok = false;
             }
         }
     }
@@ -557,10 +574,9 @@ pub(super) async fn flush(
 }
 
 /// Logs a client that takes nothing in time.
-fn too_slow(req: &mut Request) -> bool {
+fn too_slow(req: &mut Request, over: Over) {
     req.timed_out = true;
-    req.log(Level::Info, "client timed out (110: Connection timed out) while sending response to client");
-    false
+    req.log(Level::Info, &[over.text(), " while sending response to client"].concat());
 }
 
 pub(super) fn end_chunks(req: &mut Request, pending: &mut Vec<u8>) {
