@@ -126,6 +126,19 @@ macro_rules! families {
         })*
 
         /// How the names of each family begin.
+        #[cfg(test)]
+        pub const PREFIXES: &[&str] = &[$($prefix,)*];
+    };
+}
+
+families! {
+    /// `fastcgi_*`.
+    fastcgi_family: FastCgi = "fastcgi_";
+    /// `uwsgi_*`.
+    uwsgi_family: Uwsgi = "uwsgi_";
+    /// `scgi_*`.
+    scgi_family: Scgi = "scgi_";
+}
 
 /// Whether a directive of a level, which has just been taken, goes with the others there.
 ///
@@ -140,10 +153,9 @@ pub fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Er
                 "\"proxy_redirect default\" cannot be used with \"proxy_pass\" directive with variables",
             )),
             Some(Content::Proxy(_)) => Ok(()),
-            _ => Err(cx.error(
-                d,
-                "\"proxy_redirect default\" should be placed after the \"proxy_pass\" directive",
-            )),
+            _ => Err(
+                cx.error(d, "\"proxy_redirect default\" should be placed after the \"proxy_pass\" directive")
+            ),
         };
     }
     let (prefix, other) = match (name.strip_suffix(b"_store"), name.strip_suffix(b"_cache")) {
@@ -170,20 +182,6 @@ pub fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Er
 fn both(proxy: &proxy::Written, cache: &proxy_cache::Written) -> bool {
     proxy.store.as_ref().is_some_and(|s| !matches!(s, proxy::Store::Off))
         && cache.zone.as_ref().is_some_and(|z| !matches!(z, CacheZone::Off))
-}
-
-#[cfg(test)]
-        pub const PREFIXES: &[&str] = &[$($prefix,)*];
-    };
-}
-
-families! {
-    /// `fastcgi_*`.
-    fastcgi_family: FastCgi = "fastcgi_";
-    /// `uwsgi_*`.
-    uwsgi_family: Uwsgi = "uwsgi_";
-    /// `scgi_*`.
-    scgi_family: Scgi = "scgi_";
 }
 
 #[cfg(test)]
