@@ -170,6 +170,7 @@ pub const KNOBS: &[Knob] = &[
         ),
         "less CPU time means more bytes sent",
     ),
+    row("tcp_nodelay", There, &["tcp_nodelay on;"], Need::Nothing),
     row("output_buffers", Http, &["output_buffers 4 64k;", "output_buffers 2 32k;"], Need::Files),
     row(
         "proxy_buffers",
@@ -203,7 +204,8 @@ pub const KNOBS: &[Knob] = &[
     machine(row("tcp_tw_reuse", Sysctl, &["net.ipv4.tcp_tw_reuse = 1"], Need::Proxy)),
     machine(row("tcp_fastopen", Sysctl, &["net.ipv4.tcp_fastopen = 3; fastopen=256"], Need::Nothing)),
     machine(row("netdev_max_backlog", Sysctl, &["net.core.netdev_max_backlog = 4000"], Need::Nothing)),
-    machine(row("tcp_rmem", Sysctl, &["net.ipv4.tcp_rmem = 4096 131072 16777216"], Need::Nothing)),
+    // What newer kernels have by themselves: less would be a step back.
+    machine(row("tcp_rmem", Sysctl, &["net.ipv4.tcp_rmem = 4096 131072 33554432"], Need::Nothing)),
     machine(row("tcp_wmem", Sysctl, &["net.ipv4.tcp_wmem = 4096 65536 16777216"], Need::Nothing)),
     machine(row("tcp_notsent_lowat", Sysctl, &["net.ipv4.tcp_notsent_lowat = 131072"], Need::Nothing)),
     machine(row("tcp_congestion_control", Sysctl, &["net.ipv4.tcp_congestion_control = bbr"], Need::Nothing)),
