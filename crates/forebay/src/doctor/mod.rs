@@ -13,6 +13,7 @@ mod live_rules;
 mod output;
 mod safety_rules;
 mod scene;
+mod variables;
 
 use crate::subcommands::DoctorArgs;
 use forebay_conf::error::{Error, Level};
@@ -165,6 +166,7 @@ pub fn main(args: DoctorArgs) -> u8 {
     let mut host = if args.no_host { Host::default() } else { Host::detect() };
     if !args.no_host {
         host.disks = disk::Disks::find(&scene, &environment.prefix);
+        host.certificates = host::Certificate::find(&scene, &dir);
         host.running = live::Running::find(&scene, &environment.prefix);
     }
     for file in &args.sysctl {

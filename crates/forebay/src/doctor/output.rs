@@ -1,5 +1,6 @@
 //! Findings for people, for programs (JSON) and for code hosts (SARIF 2.1.0).
 
+use super::conf_rules::Worst;
 use super::host::Host;
 use super::scene::Scene;
 use super::{Finding, Severity};
@@ -66,26 +67,27 @@ pub fn text(
 
 /// What the settings come to in the worst case.
 fn arithmetic(s: &Scene<'_>, h: &Host) -> String {
-    let last = |name: &str| s.all(name).last().map(|n| s.arg(n, 0));
-    let connections: u64 = last("worker_connections").and_then(|c| c.parse().ok()).unwrap_or(512);
-    let workers = match last("worker_processes").as_deref() {
-        Some("auto") => h.cpus.max(1) as u64,
-        Some(n) => n.parse().unwrap_or(1),
-        None => 1,
-    };
-    let proxied = s.all("proxy_pass").next().is_some();
-    let clients = connections * workers / if proxied { 2 } else { 1 };
-    let buffers = s
-        .all("proxy_buffers")
-        .filter_map(|n| {
-            Some(s.arg(n, 0).parse::<u64>().ok()? * forebay_conf::units::size(s.arg(n, 1).as_bytes())?)
-        })
-        .max()
-        .unwrap_or(32 * 1024);
-    let mut line = format!("at most {clients} clients at a time ({workers} x {connections} connections");
-    line.push_str(if proxied { ", two for each proxied request)" } else { ")" });
-    if proxied {
-        line.push_str(&format!(", up to {} MB of proxy buffers", (buffers * clients) >> 20));
+    let w = Worst::of(s, h);
+    let passes_on = w.response > 0;
+    let mut line =
+        format!("at most {} clients at a time ({} x {} connections", w.clients, w.workers, w.connections);
+    line.push_str(if passes_on { ", two for each request that is passed on)" } else { ")" });
+    line.push_str(&format!("\nworst case: {} descriptors for each worker", w.descriptors));
+    if h.descriptors.0 > 0 {
+        let limit = s.all("worker_rlimit_nofile").last().map(|n| s.arg(n, 0));
+        line.push_str(&format!(" (limit {})", limit.unwrap_or_else(|| h.descriptors.0.to_string())));
+    }
+    line.push_str(&format!(
+        ", {} MB of buffers: a client may hold {} kB for its head, {} kB for a body",
+        w.memory() >> 20,
+        w.head >> 10,
+        w.body >> 10
+    ));
+    if passes_on {
+        line.push_str(&format!(", {} kB for the response of an upstream", w.response >> 10));
+    }
+    if h.memory > 0 {
+        line.push_str(&format!("; {} MB of memory", h.memory >> 20));
     }
     line.push('\n');
     line
