@@ -189,11 +189,10 @@ pub fn main(rest: Vec<OsString>) -> u8 {
 
 fn list() {
     for k in KNOBS {
-        say!("{:<26} {}", k.name, k.levels.join(" | "));
+        let levels: Vec<String> = k.levels.iter().map(|l| level_text(l, cpus())).collect();
+        say!("{:<26} {}", k.name, levels.join(" | "));
+        say!("{:<26} is {}", "", k.place.text());
         say!("{:<26} matters for: {}", "", k.need.text());
-        if k.safety == Safety::Machine {
-            say!("{:<26} with --sysctl, as root; a setting of the whole machine", "");
-        }
         if let Safety::Notice(text) = k.safety {
             say!("{:<26} note: {text}", "");
         }

@@ -44,6 +44,22 @@ pub enum Need {
     ManyConnections,
 }
 
+impl Place {
+    /// In words, for `--list`.
+    pub fn text(self) -> &'static str {
+        match self {
+            Main => "a directive at the top of the file",
+            Events => "a directive in events",
+            There => "a directive, where it stands with another value",
+            Http => "a directive in http, and wherever else it stands",
+            Listen => "a parameter of each address's first listen",
+            AccessLog => "parameters of each access_log",
+            Upstream => "a directive in each upstream",
+            Sysctl => "a kernel setting, with --sysctl, as root; for the whole machine",
+        }
+    }
+}
+
 impl Need {
     /// In words, for `--list`.
     pub fn text(self) -> &'static str {
@@ -72,15 +88,6 @@ pub enum Safety {
     Machine,
 }
 
-/// Which server knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of {
-    /// Both.
-    Both,
-    /// Forebay finds the value by itself or has no such thing.
-    Nginx,
-}
-
 /// A row.
 #[derive(Clone, Copy, Debug)]
 pub struct Knob {
@@ -94,12 +101,10 @@ pub struct Knob {
     pub need: Need,
     /// What it can cost.
     pub safety: Safety,
-    /// Who knows it.
-    pub of: Of,
 }
 
 const fn row(name: &'static str, place: Place, levels: &'static [&'static str], need: Need) -> Knob {
-    Knob { name, place, levels, need, safety: Safety::Safe, of: Of::Both }
+    Knob { name, place, levels, need, safety: Safety::Safe }
 }
 
 const fn notice(knob: Knob, text: &'static str) -> Knob {

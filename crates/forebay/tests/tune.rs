@@ -110,6 +110,13 @@ fn mistakes_are_told() {
 }
 
 #[test]
+fn the_list_shows_settings_as_they_would_be_written() {
+    let output = Command::new(PROGRAM).args(["tune", "--list"]).output().expect("runs");
+    let said = text(&output);
+    assert!(!said.contains('{') && said.contains("is a kernel setting"), "{said}");
+}
+
+#[test]
 fn one_tuner_at_a_time_and_a_killed_one_leaves_nothing() {
     let site = site();
     let root = site.dir().join("sys");

@@ -177,6 +177,20 @@ impl Host {
         out
     }
 
+    /// Adds what the machine's own files ask for, in the order in which they are read at its start.
+    pub fn take_own_sysctl_files(&mut self, etc: &Path) {
+        let entries = std::fs::read_dir(etc.join("sysctl.d")).into_iter().flatten().flatten();
+        let mut files: Vec<_> =
+            entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "conf")).collect();
+        files.sort();
+        files.push(etc.join("sysctl.conf"));
+        for file in files {
+            if let Ok(text) = std::fs::read_to_string(&file) {
+                self.take_sysctl_file(&file, &text);
+            }
+        }
+    }
+
     /// Adds what a file in the manner of sysctl.conf asks for.
     pub fn take_sysctl_file(&mut self, path: &Path, text: &str) {
         for line in text.lines() {
@@ -214,6 +228,20 @@ fn netstat(text: &str) -> BTreeMap<String, u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_files_of_the_machine_are_read_in_order() {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(dir.path().join("sysctl.d")).expect("made");
+        let put = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).expect("written");
+        put("sysctl.d/90-b.conf", "net.ipv4.tcp_tw_recycle = 1\nnet.core.somaxconn = 2\n");
+        put("sysctl.d/10-a.conf", "net.core.somaxconn=1\n");
+        put("sysctl.d/README", "net.core.somaxconn=9\n");
+        let mut host = Host::default();
+        host.take_own_sysctl_files(dir.path());
+        let value = |name: &str| host.wanted.get(name).map(|(v, _)| v.as_str());
+        assert_eq!((value("net.core.somaxconn"), value("net.ipv4.tcp_tw_recycle")), (Some("2"), Some("1")));
+    }
 
     #[test]
     fn what_nginx_says_of_itself() {

@@ -22,6 +22,7 @@ use forebay_conf::tree::Span;
 use host::Host;
 use scene::Scene;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -168,6 +169,9 @@ pub fn main(args: DoctorArgs) -> u8 {
         host.disks = disk::Disks::find(&scene, &environment.prefix);
         host.certificates = host::Certificate::find(&scene, &dir);
         host.running = live::Running::find(&scene, &environment.prefix);
+    }
+    if !args.no_host && args.sysctl.is_empty() {
+        host.take_own_sysctl_files(Path::new("/etc"));
     }
     for file in &args.sysctl {
         match std::fs::read_to_string(file) {

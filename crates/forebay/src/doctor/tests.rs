@@ -1,6 +1,5 @@
 use super::disk::{Disks, Mount, Place, Use};
 use super::*;
-use std::path::Path;
 
 /// Rules that fire, with the lines where they do.
 fn fired(conf: &str, host: &Host) -> Vec<(String, u32)> {
@@ -72,6 +71,7 @@ fn each_rule_fires_and_is_silent() {
         ("tcp-nopush-cost", http("sendfile on; tcp_nopush on;"), http("sendfile on;")),
         ("log-buffer-loss", http("access_log a.log combined buffer=64k;"), http("access_log a.log;")),
         ("gzip-level", http("gzip_comp_level 9;"), http("gzip_comp_level 5;")),
+        ("brotli-module", http("brotli on;"), "load_module modules/ngx_http_brotli_filter_module.so; http { brotli on; }".into()),
         ("gzip-min-length", http("gzip on;"), http("gzip on; gzip_min_length 256;")),
         ("gzip-vary", http("gzip on;"), http("gzip on; gzip_vary on;")),
         ("gzip-breach", http("gzip_proxied any;"), http("gzip_proxied expired;")),
