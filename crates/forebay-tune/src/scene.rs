@@ -5,7 +5,7 @@ use crate::patch::{self, Edit, Source, View, normal};
 use forebay_bench::observe::shares;
 use forebay_conf::tree::FileId;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 
 /// How the copy differs from the original.
@@ -42,6 +42,8 @@ pub struct Copy {
     /// Ports by original address.
     pub ports: BTreeMap<String, u16>,
     edits: Vec<Edit>,
+    /// Where lines for syslog go: nobody reads them.
+    sink: Option<UdpSocket>,
 }
 
 /// A port of the loopback that nobody uses now.
@@ -86,7 +88,7 @@ impl Copy {
         for sub in ["conf", "logs", "temp", "cache"] {
             std::fs::create_dir_all(place.dir.join(sub)).map_err(say)?;
         }
-        let mut copy = Copy { place: place.clone(), ports: BTreeMap::new(), edits: Vec::new() };
+        let mut copy = Copy { place: place.clone(), ports: BTreeMap::new(), edits: Vec::new(), sink: None };
         let view = source.view();
         let mut edits = Vec::new();
         let conf_dir = source.path.parent().unwrap_or(Path::new("/")).to_owned();
@@ -138,21 +140,18 @@ impl Copy {
                         });
                     }
                 }
-                "access_log" | "error_log"
-                    if first != "off"
-                        && first != "stderr"
-                        && !first.starts_with("syslog:")
-                        && !first.contains('$') =>
-                {
-                    let file = place.dir.join("logs").join(first.replace('/', "_"));
+                "access_log" | "error_log" if first != "off" && first != "stderr" => {
+                    let text = match first.strip_prefix("syslog:") {
+                        Some(parameters) => copy.sunk(parameters)?,
+                        None => quote(&place.dir.join("logs").join(first.replace('/', "_"))),
+                    };
                     // Only the path: a knob may add parameters to the same line.
                     let word = &view.nodes[n].d.args[0].span;
-                    edits.push(Edit {
-                        file: word.file,
-                        start: word.start,
-                        end: word.end,
-                        text: quote(&file),
-                    });
+                    edits.push(Edit { file: word.file, start: word.start, end: word.end, text });
+                }
+                // A PUT of an access log would write below the user's own root, and so would a stored response.
+                "dav_methods" | "proxy_store" | "fastcgi_store" | "uwsgi_store" | "scgi_store" => {
+                    edits.push(put(format!("{name} off;")));
                 }
                 "client_body_temp_path"
                 | "proxy_temp_path"
@@ -196,12 +195,22 @@ impl Copy {
                     let (scheme, target) = first.split_once("://").unwrap_or(("", &first));
                     let (host, path) = target.find('/').map_or((target, ""), |i| target.split_at(i));
                     let named = view.all("upstream").any(|u| view.args(u).first().is_some_and(|a| a == host));
-                    if let (Some(port), false, false) =
-                        (place.upstream, scheme.is_empty(), host.contains('$'))
-                    {
-                        let host = if named { host.to_owned() } else { format!("127.0.0.1:{port}") };
-                        edits.push(put(format!("proxy_pass http://{host}{path};")));
+                    match place.upstream {
+                        Some(port) if target.contains('$') || scheme.is_empty() => {
+                            edits.push(put(format!("proxy_pass http://127.0.0.1:{port};")));
+                        }
+                        Some(port) => {
+                            let host = if named { host.to_owned() } else { format!("127.0.0.1:{port}") };
+                            edits.push(put(format!("proxy_pass http://{host}{path};")));
+                        }
+                        None => {}
                     }
+                }
+                // The stand-in speaks HTTP only. Where nobody listens the answer is 502 at once, and is left out.
+                "fastcgi_pass" | "uwsgi_pass" | "scgi_pass" | "grpc_pass" | "memcached_pass"
+                    if place.upstream.is_some() =>
+                {
+                    edits.push(put(format!("{name} 127.0.0.1:1;")));
                 }
                 _ => {}
             }
@@ -210,6 +219,18 @@ impl Copy {
         copy.edits = edits;
         copy.own();
         Ok(copy)
+    }
+
+    /// The target of a log that goes to syslog, with a server of our own: the real one gets no line.
+    fn sunk(&mut self, parameters: &str) -> Result<String, String> {
+        let socket = match self.sink.take() {
+            Some(s) => s,
+            None => UdpSocket::bind("127.0.0.1:0").map_err(|e| e.to_string())?,
+        };
+        let server = format!("server={}", socket.local_addr().map_err(|e| e.to_string())?);
+        self.sink = Some(socket);
+        let others = parameters.split(',').filter(|p| !p.starts_with("server="));
+        Ok(format!("syslog:{}", std::iter::once(server.as_str()).chain(others).collect::<Vec<_>>().join(",")))
     }
 
     fn head(&mut self, view: &View<'_>, edits: &mut Vec<Edit>) -> Result<(), String> {
@@ -257,7 +278,8 @@ impl Copy {
     fn own(&self) {
         use std::os::unix::fs::PermissionsExt;
         for sub in ["", "conf", "temp", "cache", "logs"] {
-            let mode = if sub == "temp" || sub == "cache" { 0o1777 } else { 0o755 };
+            // Logs with variables in their names are made by the workers.
+            let mode = if matches!(sub, "temp" | "cache" | "logs") { 0o1777 } else { 0o755 };
             let _ = std::fs::set_permissions(self.place.dir.join(sub), std::fs::Permissions::from_mode(mode));
         }
     }
@@ -414,10 +436,14 @@ mod tests {
         let dir = tempfile::tempdir().expect("dir");
         std::fs::create_dir(dir.path().join("sub")).expect("made");
         let conf = dir.path().join("nginx.conf");
-        let main = "pid /run/nginx.pid;\nevents {}\nhttp { access_log /var/log/nginx/a.log combined; include sub/*; }\n";
+        let main = "pid /run/nginx.pid;\nevents {}\nhttp { access_log /var/log/nginx/a.log combined; access_log \
+                    /var/log/nginx/$host.log; access_log syslog:server=10.0.0.2:514,tag=x,severity=info combined; include \
+                    sub/*; }\n";
         std::fs::write(&conf, main).expect("written");
-        let server =
-            "server { listen 80; listen [::]:80 ipv6only=on; location / { proxy_pass http://10.0.0.1; } }";
+        let server = "server { listen 80; listen [::]:80 ipv6only=on; location / { proxy_pass http://10.0.0.1; } location /a { \
+             set $b 1; proxy_pass http://10.0.0.$b:80$request_uri; } location ~ \\.php$ { fastcgi_pass unix:/run/php.sock; } \
+             location /d { dav_methods PUT DELETE; } location /s { proxy_store on; \
+             proxy_pass http://10.0.0.1/; } }";
         std::fs::write(dir.path().join("sub/a"), server).expect("written");
         let source = Source::read(&conf).expect("parses");
         let place = Place {
@@ -435,10 +461,25 @@ mod tests {
             let all: String = ["0.conf", "1.conf"]
                 .map(|f| std::fs::read_to_string(dir.path().join("copy/conf").join(f)).expect("there"))
                 .concat();
-            for live in ["/var/log", "/run/nginx.pid", "listen 80", "[::]", "10.0.0.1", "ipv6only", "sub/*"] {
+            for live in [
+                "/var/log",
+                "/run/nginx.pid",
+                "listen 80",
+                "[::]",
+                "10.0.0.",
+                "ipv6only",
+                "sub/*",
+                "/run/php",
+                "PUT",
+                "store on",
+            ] {
                 assert!(!all.contains(live), "{live}: {all}");
             }
             assert!(all.contains("http://127.0.0.1:4242"), "{all}");
+            assert!(
+                all.contains("_var_log_nginx_$host.log") && all.contains(",tag=x,severity=info"),
+                "{all}"
+            );
             Source::read(&dir.path().join("copy/conf/0.conf")).unwrap_or_else(|e| panic!("{e}: {all}"));
         }
         assert_eq!(copy.ports.len(), 2);
