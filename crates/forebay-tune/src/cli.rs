@@ -463,7 +463,10 @@ pub(crate) fn tune_in(args: &RunArgs, state: &Path) -> Result<(), String> {
     if restored > 0 {
         say!("Put back {restored} kernel settings that an earlier run had left.");
     }
-    let source = Source::read(&args.conf)?;
+    let source = match args.server {
+        Which::Forebay => Source::read(&args.conf)?,
+        Which::Nginx => Source::of_nginx(&args.conf)?,
+    };
     let io = |e: std::io::Error| format!("{}: {e}", args.out.display());
     std::fs::create_dir_all(&args.out).map_err(io)?;
     let out = std::path::absolute(&args.out).map_err(io)?;
