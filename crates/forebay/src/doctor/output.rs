@@ -93,13 +93,19 @@ fn arithmetic(s: &Scene<'_>, h: &Host) -> String {
     line
 }
 
+/// The rule that a line breaks which is not in the tree, and its severity: nginx may well take what is not there yet.
+fn refusal(e: &Error) -> (&'static str, Severity) {
+    let ours = e.message.contains("\" directive is not supported") || e.message.starts_with("module \"");
+    if ours { ("not-supported", Severity::Warning) } else { ("syntax", Severity::Harm) }
+}
+
 /// A JSON list of findings: `{rule, severity, message, why, instead, file, line, column}`.
 pub fn json(findings: &[Finding], errors: &[Error], files: &Files) -> String {
     let mut list: Vec<Value> = Vec::new();
     for e in errors {
         let span = e.span.or(e.at);
         list.push(json!({
-            "rule": "syntax", "severity": "harm", "message": e.message, "why": Value::Null, "instead": e.hint,
+            "rule": refusal(e).0, "severity": refusal(e).1.name(), "message": e.message, "why": Value::Null, "instead": e.hint,
             "file": span.map(|s| files.path(s.file).to_string_lossy().into_owned()),
             "line": span.map(|s| s.line), "column": span.map(|s| s.column),
         }));
@@ -143,11 +149,11 @@ pub fn sarif(findings: &[Finding], errors: &[Error], files: &Files) -> String {
         }}]),
         None => json!([]),
     };
-    let index = |id: &str| super::rules().position(|r| r.id == id).map_or(0, |n| n + 1);
+    let index = |id: &str| super::rules().position(|r| r.id == id).map_or(0, |n| n + 2);
     let mut results: Vec<Value> = Vec::new();
     for e in errors {
         results.push(json!({
-            "ruleId": "syntax", "ruleIndex": 0, "level": "error", "message": {"text": e.message}, "locations": place(e.span.or(e.at)),
+            "ruleId": refusal(e).0, "ruleIndex": u8::from(refusal(e).0 != "syntax"), "level": level(refusal(e).1), "message": {"text": e.message}, "locations": place(e.span.or(e.at)),
         }));
     }
     for f in findings {
@@ -157,7 +163,9 @@ pub fn sarif(findings: &[Finding], errors: &[Error], files: &Files) -> String {
         }));
     }
     let syntax = json!({"id": "syntax", "shortDescription": {"text": "a line that nginx refuses"}, "defaultConfiguration": {"level": "error"}});
-    let rules: Vec<Value> = std::iter::once(syntax)
+    let missing = json!({"id": "not-supported", "shortDescription": {"text": "a line that Forebay does not have"}, "defaultConfiguration": {"level": "warning"}});
+    let rules: Vec<Value> = [syntax, missing]
+        .into_iter()
         .chain(super::rules().map(|r| {
             json!({"id": r.id, "shortDescription": {"text": r.title}, "fullDescription": {"text": r.why},
                    "help": {"text": r.instead}, "defaultConfiguration": {"level": level(r.severity)}})
