@@ -7,6 +7,7 @@ use forebay_conf::tree::FileId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How the copy differs from the original.
 #[derive(Clone, Debug)]
@@ -46,11 +47,27 @@ pub struct Copy {
     sink: Option<UdpSocket>,
 }
 
-/// A port of the loopback that nobody uses now.
+/// A port of the loopback that nobody uses now, another one each time. It is below those that outgoing connections
+/// take, the load's among them: one of these could have it by the time the server is started again.
 ///
 /// # Errors
 /// There is none.
 pub fn free_port() -> std::io::Result<u16> {
+    const FIRST: u32 = 10_000;
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let low = range.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(32_768u32);
+    // One of the knobs lets outgoing connections have more.
+    let room = low.min(15_000).saturating_sub(FIRST);
+    // Two tuners begin at different places.
+    let start = std::process::id().wrapping_mul(7919);
+    for _ in 0..room.min(1000) {
+        let at = start.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % room;
+        let port = u16::try_from(FIRST + at).unwrap_or_default();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
@@ -484,6 +501,16 @@ mod tests {
             Source::read(&dir.path().join("copy/conf/0.conf")).unwrap_or_else(|e| panic!("{e}: {all}"));
         }
         assert_eq!(copy.ports.len(), 2);
+    }
+
+    #[test]
+    fn no_connection_takes_the_ports_of_the_copy() {
+        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").expect("a range");
+        let low: u16 = range.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a number");
+        let held = free_port().and_then(|p| TcpListener::bind(("127.0.0.1", p))).expect("a port");
+        let other = free_port().expect("a port");
+        assert_ne!(held.local_addr().map(|a| a.port()).ok(), Some(other));
+        assert!(other < low || low < 10_001, "{other} of {low}");
     }
 
     #[test]
