@@ -17,11 +17,13 @@ pub fn format(src: &[u8], file: FileId) -> Result<Vec<u8>, Vec<Error>> {
     let mut f =
         Formatter { src, out: Vec::with_capacity(src.len() + src.len() / 8), pos: 0, depth: 0, fresh: true };
     let mut errors = Vec::new();
+    let mut open: Vec<Word> = Vec::new();
     loop {
         match lexer.next() {
             Item::Simple(words, end) => f.directive(&words, end, b";"),
             Item::Open(words, end) => {
                 f.directive(&words, end, b" {");
+                open.extend(words.first().cloned());
                 f.depth += 1;
                 f.fresh = true;
                 let foreign = words.first().is_some_and(|w| w.text.ends_with(b"_by_lua_block"));
@@ -43,20 +45,21 @@ pub fn format(src: &[u8], file: FileId) -> Result<Vec<u8>, Vec<Error>> {
                     });
                     return Err(errors);
                 }
+                open.pop();
                 f.close(at);
             }
             Item::Bad(e) | Item::BadOpen(e) => errors.push(e),
             Item::Eof { .. } => break,
         }
     }
-    if f.depth > 0 && errors.is_empty() {
-        let at = Span { file, line: 1, column: 1, start: 0, end: 0 };
+    if let Some(opener) = open.last().filter(|_| errors.is_empty()) {
+        let hint = format!("the block of \"{}\" in line {} is not closed", opener.as_str(), opener.span.line);
         errors.push(Error {
             level: crate::error::Level::Emerg,
             message: "unexpected end of file, expecting \"}\"".to_owned(),
-            span: Some(at),
-            at: Some(at),
-            hint: None,
+            span: Some(opener.span),
+            at: Some(opener.span),
+            hint: Some(hint),
             ordinal: 0,
         });
     }
@@ -296,5 +299,8 @@ mod tests {
         for text in ["a b", "a {", "}", "a \"b;", "a b; } c;"] {
             assert!(format(text.as_bytes(), FileId(0)).is_err(), "{text}");
         }
+        let errors = format(b"# head\na {\n}\nb {\n c {\n }\n", FileId(0)).expect_err("a mistake");
+        assert_eq!(errors[0].span.map(|s| s.line), Some(4));
+        assert!(errors[0].hint.as_deref().is_some_and(|h| h.contains("\"b\" in line 4")));
     }
 }

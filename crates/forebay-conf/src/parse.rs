@@ -33,6 +33,15 @@ pub struct Parsed {
     pub errors: Vec<Error>,
 }
 
+/// Where the directive that begins at an offset of a text ends, with its block.
+pub fn end_of_directive(src: &[u8], start: usize) -> usize {
+    let mut lexer = Lexer::new(src.get(start..).unwrap_or_default(), FileId(0));
+    if let Item::Open(..) | Item::BadOpen(_) = lexer.next() {
+        lexer.skip_block();
+    }
+    start + lexer.offset()
+}
+
 impl Parsed {
     /// The error that nginx would stop at.
     pub fn fatal(&self) -> Option<&Error> {

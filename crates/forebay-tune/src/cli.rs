@@ -189,11 +189,10 @@ pub fn main(rest: Vec<OsString>) -> u8 {
 
 fn list() {
     for k in KNOBS {
-        say!("{:<26} {}", k.name, k.levels.join(" | "));
+        let levels: Vec<String> = k.levels.iter().map(|l| level_text(l, cpus())).collect();
+        say!("{:<26} {}", k.name, levels.join(" | "));
+        say!("{:<26} is {}", "", k.place.text());
         say!("{:<26} matters for: {}", "", k.need.text());
-        if k.safety == Safety::Machine {
-            say!("{:<26} with --sysctl, as root; a setting of the whole machine", "");
-        }
         if let Safety::Notice(text) = k.safety {
             say!("{:<26} note: {text}", "");
         }
@@ -353,7 +352,9 @@ fn active(
         if k.place == Place::Sysctl {
             let text = k.levels.first().copied().unwrap_or_default();
             let (name, value) = text.split(';').next().and_then(|t| t.split_once(" = ")).unwrap_or_default();
-            if let Err(why) = journal.can(name, value) {
+            let more = journal.get(name).is_ok_and(|now| lowers(name, &now, value));
+            let more = if more { Err("this machine has more already".to_owned()) } else { Ok(()) };
+            if let Err(why) = journal.can(name, value).and(more) {
                 not.push((k.name, why));
                 continue;
             }
@@ -387,6 +388,13 @@ fn active(
     Ok((out, not))
 }
 
+/// Whether a queue or a buffer of the kernel would become smaller.
+fn lowers(name: &str, now: &str, value: &str) -> bool {
+    let grows = ["somaxconn", "max_backlog", "rmem", "wmem"].iter().any(|end| name.ends_with(end));
+    let most = |text: &str| text.split(' ').filter_map(|n| n.parse::<u64>().ok()).max();
+    grows && most(now) > most(value)
+}
+
 fn choose(args: &RunArgs, all: Vec<Target>) -> Vec<Target> {
     let mut kept: Vec<Target> = all
         .into_iter()
@@ -401,7 +409,7 @@ fn choose(args: &RunArgs, all: Vec<Target>) -> Vec<Target> {
     kept
 }
 
-/// Keeps what answers well as it is.
+/// Keeps what answers well as it is; at least one does.
 fn probe(
     targets: Vec<Target>,
     manner: &Manner,
@@ -413,6 +421,7 @@ fn probe(
     let ports: Vec<u16> = copy.ports.values().copied().collect();
     let _process = program.start(conf, &ports, &copy.place.dir.join("stderr"))?;
     let mut kept = Vec::new();
+    let mut why = None;
     for t in targets {
         let one = Manner { access_log: None, rate: None, ..manner.clone() };
         let mut load = rig::load(std::slice::from_ref(&t), &one)?;
@@ -422,7 +431,16 @@ fn probe(
             forebay_bench::run::run(&load, None, |_| !signals::interrupted()).map_err(|e| e.to_string())?;
         if r.outcome.record.errors() == 0 && r.outcome.record.ok > 0 {
             kept.push(t);
+        } else {
+            why = why.or(r.outcome.first_error.map(|e| format!("{}: {e}", t.url)));
         }
+    }
+    if kept.is_empty() {
+        return Err(format!(
+            "nothing to ask for: no file below a root and no location with proxy_pass answers; --static-size plants a \
+             file{}",
+            why.map_or_else(String::new, |w| format!(". The first refusal: {w}"))
+        ));
     }
     Ok(kept)
 }
@@ -431,7 +449,9 @@ fn tune(args: &RunArgs) -> Result<(), String> {
     let state = state_dir(args.state.as_deref())?;
     let _lock = lock(&state)?;
     let _watch = watch::start(&state);
-    tune_in(args, &state)
+    let done = tune_in(args, &state);
+    clean(&state);
+    done
 }
 
 /// A tuning in a state directory that is locked.
@@ -443,7 +463,10 @@ pub(crate) fn tune_in(args: &RunArgs, state: &Path) -> Result<(), String> {
     if restored > 0 {
         say!("Put back {restored} kernel settings that an earlier run had left.");
     }
-    let source = Source::read(&args.conf)?;
+    let source = match args.server {
+        Which::Forebay => Source::read(&args.conf)?,
+        Which::Nginx => Source::of_nginx(&args.conf)?,
+    };
     let io = |e: std::io::Error| format!("{}: {e}", args.out.display());
     std::fs::create_dir_all(&args.out).map_err(io)?;
     let out = std::path::absolute(&args.out).map_err(io)?;
@@ -476,11 +499,6 @@ pub(crate) fn tune_in(args: &RunArgs, state: &Path) -> Result<(), String> {
     let conf = copy.write(&source, &[])?;
     let found = choose(args, copy.targets(&source));
     let targets = probe(found, &manner, &program, &conf, &copy)?;
-    if targets.is_empty() {
-        return Err("nothing to ask for: no file below a root and no location with proxy_pass answers; \
-                    --static-size plants a file"
-            .into());
-    }
     let (active, not) = active(args, &source.view(), &targets, &journal)?;
     if active.is_empty() {
         say!("Nothing to try: all that could matter for this load is so already.");
@@ -523,6 +541,7 @@ pub(crate) fn tune_in(args: &RunArgs, state: &Path) -> Result<(), String> {
         planned,
     );
     live.past = past;
+    live.budget = args.budget;
     live.journal = Some(journal);
     live.limits = Limits { p99: args.p99.map(|t| t.as_nanos() as u64), memory: args.memory };
     let first = live.prove()?;
@@ -552,6 +571,7 @@ pub(crate) fn tune_in(args: &RunArgs, state: &Path) -> Result<(), String> {
                         say!("{number:>4}/{planned} {:>8}  {moved}", crate::output::percent(s - zero));
                     }
                     Run::Infeasible(why) => say!("{number:>4}/{planned}  refused  {moved}: {why}"),
+                    Run::Void => {}
                 }
                 points.push(point);
             }
@@ -582,10 +602,16 @@ pub(crate) fn tune_in(args: &RunArgs, state: &Path) -> Result<(), String> {
     let _ = std::fs::remove_dir_all(&dir);
     if args.apply && report.proven && !signals::interrupted() {
         apply::apply(&source, &edits, &out, &live.program.path, args.prefix.as_deref(), args.canary)?;
+        if report.lines.iter().any(|l| l.kept && active[l.knob].knob.place == Place::Sysctl) {
+            say!("Without the kernel settings: {} is for /etc/sysctl.d.", out.join(KERNEL).display());
+        }
         say!("Applied {}; --rollback undoes it.", gain(&report.gain));
     }
     Ok(())
 }
+
+/// The file of kernel settings that were kept.
+const KERNEL: &str = "90-forebay.conf";
 
 fn is_kernel(name: &str) -> bool {
     KNOBS.iter().any(|k| k.name == name && k.place == Place::Sysctl)
@@ -651,10 +677,26 @@ fn write(
     put("report.html", result.html().as_bytes())?;
     put("rejected.md", result.rejected().as_bytes())?;
     if !kernel.is_empty() {
-        put("90-forebay.conf", kernel.as_bytes())?;
+        put(KERNEL, kernel.as_bytes())?;
     }
     let unit = out.join("nginx.service.d");
     std::fs::create_dir_all(&unit).map_err(|e| format!("{}: {e}", unit.display()))?;
     put("nginx.service.d/forebay.conf", service::unit(source, &edits).as_bytes())?;
     Ok(edits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_has_is_not_lowered() {
+        let rmem = "net.ipv4.tcp_rmem";
+        assert!(lowers(rmem, "4096 131072 67108864", "4096 131072 33554432"));
+        assert!(!lowers(rmem, "4096 131072 6291456", "4096 131072 33554432"));
+        assert!(lowers("net.core.somaxconn", "65535", "4096"));
+        // Less is what these are tried for.
+        assert!(!lowers("net.ipv4.tcp_notsent_lowat", "4294967295", "131072"));
+        assert!(!lowers("net.ipv4.tcp_tw_reuse", "2", "1"));
+    }
 }

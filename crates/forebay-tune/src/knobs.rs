@@ -44,6 +44,22 @@ pub enum Need {
     ManyConnections,
 }
 
+impl Place {
+    /// In words, for `--list`.
+    pub fn text(self) -> &'static str {
+        match self {
+            Main => "a directive at the top of the file",
+            Events => "a directive in events",
+            There => "a directive, where it stands with another value",
+            Http => "a directive in http, and wherever else it stands",
+            Listen => "a parameter of each address's first listen",
+            AccessLog => "parameters of each access_log",
+            Upstream => "a directive in each upstream",
+            Sysctl => "a kernel setting, with --sysctl, as root; for the whole machine",
+        }
+    }
+}
+
 impl Need {
     /// In words, for `--list`.
     pub fn text(self) -> &'static str {
@@ -72,15 +88,6 @@ pub enum Safety {
     Machine,
 }
 
-/// Which server knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of {
-    /// Both.
-    Both,
-    /// Forebay finds the value by itself or has no such thing.
-    Nginx,
-}
-
 /// A row.
 #[derive(Clone, Copy, Debug)]
 pub struct Knob {
@@ -94,12 +101,10 @@ pub struct Knob {
     pub need: Need,
     /// What it can cost.
     pub safety: Safety,
-    /// Who knows it.
-    pub of: Of,
 }
 
 const fn row(name: &'static str, place: Place, levels: &'static [&'static str], need: Need) -> Knob {
-    Knob { name, place, levels, need, safety: Safety::Safe, of: Of::Both }
+    Knob { name, place, levels, need, safety: Safety::Safe }
 }
 
 const fn notice(knob: Knob, text: &'static str) -> Knob {
@@ -170,6 +175,7 @@ pub const KNOBS: &[Knob] = &[
         ),
         "less CPU time means more bytes sent",
     ),
+    row("tcp_nodelay", There, &["tcp_nodelay on;"], Need::Nothing),
     row("output_buffers", Http, &["output_buffers 4 64k;", "output_buffers 2 32k;"], Need::Files),
     row(
         "proxy_buffers",
@@ -203,7 +209,8 @@ pub const KNOBS: &[Knob] = &[
     machine(row("tcp_tw_reuse", Sysctl, &["net.ipv4.tcp_tw_reuse = 1"], Need::Proxy)),
     machine(row("tcp_fastopen", Sysctl, &["net.ipv4.tcp_fastopen = 3; fastopen=256"], Need::Nothing)),
     machine(row("netdev_max_backlog", Sysctl, &["net.core.netdev_max_backlog = 4000"], Need::Nothing)),
-    machine(row("tcp_rmem", Sysctl, &["net.ipv4.tcp_rmem = 4096 131072 16777216"], Need::Nothing)),
+    // What newer kernels have by themselves: less would be a step back.
+    machine(row("tcp_rmem", Sysctl, &["net.ipv4.tcp_rmem = 4096 131072 33554432"], Need::Nothing)),
     machine(row("tcp_wmem", Sysctl, &["net.ipv4.tcp_wmem = 4096 65536 16777216"], Need::Nothing)),
     machine(row("tcp_notsent_lowat", Sysctl, &["net.ipv4.tcp_notsent_lowat = 131072"], Need::Nothing)),
     machine(row("tcp_congestion_control", Sysctl, &["net.ipv4.tcp_congestion_control = bbr"], Need::Nothing)),

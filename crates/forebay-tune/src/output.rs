@@ -1,5 +1,6 @@
 //! What a tuning leaves behind: a summary for the terminal, `result.json`, `report.html`, `rejected.md`, `tuned.conf`.
 
+use crate::model::Sample;
 use crate::rig::{Active, Figures};
 use crate::search::{Line, Report};
 use crate::stats::{Interval, median};
@@ -25,6 +26,9 @@ pub struct Result<'r> {
     /// What was measured, in a line.
     pub about: String,
 }
+
+/// Where no smaller gain could be seen than this, as a logarithm, nothing can be concluded.
+const TOO_NOISY: f64 = 0.05;
 
 /// A difference of logarithms as a percentage.
 pub fn percent(x: f64) -> String {
@@ -136,18 +140,32 @@ impl Result<'_> {
                 self.report.could_see.exp_m1() * 100.0
             );
         } else {
-            let _ = writeln!(
-                out,
-                "\nNo proven gain. {}A gain of {:.1} % would have been seen.",
-                if self.report.gain == Interval::default() {
-                    String::new()
-                } else {
-                    format!("Measured: {}. ", gain(&self.report.gain))
-                },
-                self.report.could_see.exp_m1() * 100.0
-            );
+            let _ = writeln!(out, "\nNo proven gain. {}", self.why_not());
         }
         out
+    }
+
+    /// Why no gain is proven, and how large one would not have been missed.
+    fn why_not(&self) -> String {
+        if let Some(phase) = self.report.ended {
+            return format!(
+                "The runs ended in the {phase}, before all was judged; --resume or a longer --budget goes on."
+            );
+        }
+        let measured = if self.report.gain == Interval::default() {
+            String::new()
+        } else {
+            format!("Measured: {}. ", gain(&self.report.gain))
+        };
+        let seen = self.report.could_see.exp_m1() * 100.0;
+        if self.report.could_see > TOO_NOISY {
+            return format!(
+                "{measured}This machine is too noisy to conclude: runs of one configuration differ by {:.1} %, and only a \
+                 gain of {seen:.0} % would have been seen. Try again when nothing else runs, or with a longer --budget.",
+                self.report.noise * 100.0
+            );
+        }
+        format!("{measured}A gain of {seen:.1} % would have been seen.")
     }
 
     /// `result.json`.
@@ -174,7 +192,7 @@ impl Result<'_> {
             .collect();
         json!({"about": self.about, "goal": self.goal, "proven": self.report.proven, "gain": interval(&self.report.gain),
                "starts": self.report.starts.0, "worst_start_below_median": self.report.starts.1,
-               "noise": self.report.noise, "could_see": self.report.could_see.exp_m1(), "lines": lines,
+               "noise": self.report.noise, "could_see": self.report.could_see.exp_m1(), "ended": self.report.ended, "lines": lines,
                "before": fig(self.at(&vec![0; self.active.len()])), "after": fig(self.at(&self.report.best)),
                "infeasible": infeasible, "runs": self.points.len()})
     }
@@ -197,9 +215,14 @@ impl Result<'_> {
             let _ = writeln!(out, "- {}: {}, {}", self.name(l), gain(&l.gain), self.verdict(l));
         }
         for (k, a) in self.active.iter().enumerate() {
-            if self.report.lines.iter().all(|l| l.knob != k) {
-                let _ = writeln!(out, "- {}: screened, no gain expected", a.knob.name);
-            }
+            let scored = |s: &Sample| s.point[k] != 0;
+            let why = match () {
+                () if self.report.lines.iter().any(|l| l.knob == k) => continue,
+                () if !self.report.samples.iter().any(scored) => "no run of it counts",
+                () if self.report.ended == Some("screening") => "not screened to the end",
+                () => "screened, no gain expected",
+            };
+            let _ = writeln!(out, "- {}: {why}", a.knob.name);
         }
         for (p, why) in &self.report.infeasible {
             let _ = writeln!(out, "- {}: cannot be run: {why}", self.settings(p));
@@ -338,4 +361,37 @@ fn finite(x: f64) -> Option<f64> {
 
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn without_gain(noise: f64, could_see: f64, ended: Option<&'static str>) -> String {
+        let report = Report {
+            noise,
+            best: Vec::new(),
+            gain: Interval::default(),
+            proven: false,
+            lines: Vec::new(),
+            could_see,
+            infeasible: Vec::new(),
+            samples: Vec::new(),
+            starts: (0, 0.0),
+            ended,
+        };
+        let about = "a server".to_owned();
+        let (active, figures, points, not, goal) = (&[], &[], &[], &[], "requests/s");
+        Result { not, report: &report, active, figures, points, goal, about }.text()
+    }
+
+    #[test]
+    fn without_a_gain_it_says_what_that_means() {
+        let quiet = without_gain(0.02, 0.015, None);
+        assert!(quiet.ends_with("No proven gain. A gain of 1.5 % would have been seen.\n"), "{quiet}");
+        let noisy = without_gain(0.16, 0.18, None);
+        assert!(noisy.contains("too noisy to conclude") && noisy.contains("only a gain of 20 %"), "{noisy}");
+        let cut = without_gain(0.02, 0.015, Some("screening"));
+        assert!(cut.contains("ended in the screening") && !cut.contains("would have been seen"), "{cut}");
+    }
 }

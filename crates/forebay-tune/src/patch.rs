@@ -3,6 +3,7 @@
 use crate::knobs::{Knob, Place, statements};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
+use forebay_conf::parse::end_of_directive;
 use forebay_conf::tree::{Block, Directive, FileId, Span, Tree};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -47,6 +48,20 @@ pub struct Source {
     pub files: Files,
     /// The tree.
     pub tree: Tree,
+    /// Takes out what is not measured and Forebay does not read: `stream` and `mail`.
+    pub unserved: Vec<Edit>,
+}
+
+/// Takes out of a block, and of what it includes, the directives that edits replace.
+fn without(block: &mut Block, edits: &[Edit]) {
+    block.items.retain(|d| {
+        let at = d.name.span;
+        !edits.iter().any(|e| e.file == at.file && e.start == at.start)
+    });
+    for inner in block.items.iter_mut().filter(|d| d.name.text == b"include").filter_map(|d| d.block.as_mut())
+    {
+        without(inner, edits);
+    }
 }
 
 impl Source {
@@ -55,14 +70,43 @@ impl Source {
     /// # Errors
     /// nginx's words for the first mistake, with its place.
     pub fn read(path: &Path) -> Result<Source, String> {
+        Source::read_but(path, |_| false)
+    }
+
+    /// Reads a configuration of nginx, which may name what Forebay does not have: nginx itself judges that.
+    ///
+    /// # Errors
+    /// As [`Source::read`].
+    pub fn of_nginx(path: &Path) -> Result<Source, String> {
+        Source::read_but(path, |message| {
+            message.starts_with("unknown directive")
+                || message.contains("\" directive is not supported")
+                || (message.starts_with("module \"") && message.contains("cannot be loaded"))
+        })
+    }
+
+    fn read_but(path: &Path, foreign: impl Fn(&str) -> bool) -> Result<Source, String> {
         let path = std::path::absolute(path).map_err(|e| format!("{}: {e}", path.display()))?;
         let mut files = Files::disk();
         let dir = path.parent().unwrap_or(Path::new("/")).to_owned();
         let parsed = forebay_conf::parse::parse(&path, "", &dir, &mut files);
-        if let Some(e) = parsed.errors.iter().find(|e| e.level == Level::Emerg) {
-            return Err(files.render(e));
+        let mut unserved = Vec::new();
+        for e in parsed.errors.iter().filter(|e| e.level == Level::Emerg) {
+            if !foreign(&e.message) {
+                return Err(files.render(e));
+            }
+            // These have ports of their own.
+            let Some(span) =
+                e.span.filter(|_| ["\"stream\"", "\"mail\""].iter().any(|b| e.message.starts_with(b)))
+            else {
+                continue;
+            };
+            let end = end_of_directive(files.bytes(span.file), span.start as usize);
+            unserved.push(Edit { file: span.file, start: span.start, end: end as u32, text: String::new() });
         }
-        Ok(Source { path, files, tree: parsed.tree })
+        let mut tree = parsed.tree;
+        without(&mut tree.root, &unserved);
+        Ok(Source { path, files, tree, unserved })
     }
 
     /// All directives.

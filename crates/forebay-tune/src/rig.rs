@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -135,8 +136,11 @@ impl Program {
         }
         let text = String::from_utf8_lossy(&out.stderr);
         let line =
-            text.lines().find(|l| l.contains("[emerg]")).or(text.lines().next()).unwrap_or("no reason given");
-        Err(line.trim().to_owned())
+            text.lines().find(|l| l.contains("[emerg]")).or(text.lines().next()).unwrap_or_default().trim();
+        if line.is_empty() {
+            return Err(format!("{} -t fails without a word ({})", self.path.display(), out.status));
+        }
+        Err(line.to_owned())
     }
 
     /// Starts it and waits until the ports accept.
@@ -147,7 +151,8 @@ impl Program {
         let say = |e: std::io::Error| format!("{}: {e}", self.path.display());
         let err = File::create(log).map_err(say)?;
         let mut command = self.command(conf);
-        command.stdout(Stdio::null()).stderr(err);
+        // ^C is for the tuner.
+        command.stdout(Stdio::null()).stderr(err).process_group(0);
         let start = || forebay_sys::child::unblock_signals(&mut command).spawn();
         let child = forebay_sys::affinity::pinned(&self.cpus, start).map_err(say)?.map_err(say)?;
         let mut process = Process { child };
@@ -309,11 +314,14 @@ pub struct Live<'s> {
     pub planned: usize,
     /// When the time is over.
     pub until: Instant,
+    /// All of the time, that of earlier processes too.
+    pub budget: Duration,
     /// Figures of all runs, by number of the run.
     pub figures: Vec<Option<Figures>>,
     process: Option<(Point, Process)>,
     base: Vec<Figures>,
     overhead: Duration,
+    used: f64,
 }
 
 impl<'s> Live<'s> {
@@ -345,10 +353,12 @@ impl<'s> Live<'s> {
             past: VecDeque::new(),
             planned,
             until,
+            budget: until.saturating_duration_since(Instant::now()),
             figures: Vec::new(),
             process: None,
             base: Vec::new(),
             overhead: Duration::from_millis(250),
+            used: 0.0,
         }
     }
 
@@ -443,11 +453,14 @@ impl<'s> Live<'s> {
         let mut why = String::new();
         // A neighbour may have been loud: what breaks a limit gets a second chance.
         for attempt in 0..2 {
-            match self.once(point, fresh || attempt > 0) {
+            let run = self.once(point, fresh || attempt > 0);
+            if signals::interrupted() {
+                return (Outcome::Void, None);
+            }
+            match run {
                 Err(e) => {
                     why = e;
-                    let settled = self.process.is_none();
-                    if settled || signals::interrupted() {
+                    if self.process.is_none() {
                         break;
                     }
                 }
@@ -509,7 +522,9 @@ impl<'s> Live<'s> {
                 line["bits"] = json!(s.to_bits());
             }
             Outcome::Infeasible(why) => line["why"] = json!(why),
+            Outcome::Void => {}
         }
+        line["used"] = json!(self.used);
         if let Some(f) = f {
             line["rate"] = json!(f.rate);
             line["p50"] = json!(f.p50);
@@ -541,6 +556,7 @@ impl Rig for Live<'_> {
         // The search asks in the same order when it is given the same answers.
         if let Some(line) = self.past.pop_front() {
             if line["point"] == json!(point) {
+                self.used = line["used"].as_f64().unwrap_or_default();
                 let f = figures(&line);
                 self.figures.push(f);
                 if let (true, Some(f)) = (point.iter().all(|l| *l == 0), f) {
@@ -553,12 +569,21 @@ impl Rig for Live<'_> {
             }
             self.past.clear();
         }
+        if signals::interrupted() {
+            return Outcome::Void;
+        }
         let (outcome, f) = self.outcome(point, fresh);
-        self.figures.push(f);
-        if !signals::interrupted() {
+        if outcome != Outcome::Void {
+            let left = self.until.saturating_duration_since(Instant::now());
+            self.used = 1.0 - left.as_secs_f64() / self.budget.as_secs_f64().max(1e-3);
+            self.figures.push(f);
             self.remember(point, &outcome, f);
         }
         outcome
+    }
+
+    fn used(&self) -> f64 {
+        self.used
     }
 
     fn over(&self) -> bool {

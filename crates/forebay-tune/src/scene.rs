@@ -5,8 +5,9 @@ use crate::patch::{self, Edit, Source, View, normal};
 use forebay_bench::observe::shares;
 use forebay_conf::tree::FileId;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How the copy differs from the original.
 #[derive(Clone, Debug)]
@@ -42,13 +43,31 @@ pub struct Copy {
     /// Ports by original address.
     pub ports: BTreeMap<String, u16>,
     edits: Vec<Edit>,
+    /// Where lines for syslog go: nobody reads them.
+    sink: Option<UdpSocket>,
 }
 
-/// A port of the loopback that nobody uses now.
+/// A port of the loopback that nobody uses now, another one each time. It is below those that outgoing connections
+/// take, the load's among them: one of these could have it by the time the server is started again.
 ///
 /// # Errors
 /// There is none.
 pub fn free_port() -> std::io::Result<u16> {
+    const FIRST: u32 = 10_000;
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let low = range.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(32_768u32);
+    // One of the knobs lets outgoing connections have more.
+    let room = low.min(15_000).saturating_sub(FIRST);
+    // Two tuners begin at different places.
+    let start = std::process::id().wrapping_mul(7919);
+    for _ in 0..room.min(1000) {
+        let at = start.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % room;
+        let port = u16::try_from(FIRST + at).unwrap_or_default();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
@@ -86,7 +105,7 @@ impl Copy {
         for sub in ["conf", "logs", "temp", "cache"] {
             std::fs::create_dir_all(place.dir.join(sub)).map_err(say)?;
         }
-        let mut copy = Copy { place: place.clone(), ports: BTreeMap::new(), edits: Vec::new() };
+        let mut copy = Copy { place: place.clone(), ports: BTreeMap::new(), edits: Vec::new(), sink: None };
         let view = source.view();
         let mut edits = Vec::new();
         let conf_dir = source.path.parent().unwrap_or(Path::new("/")).to_owned();
@@ -138,21 +157,18 @@ impl Copy {
                         });
                     }
                 }
-                "access_log" | "error_log"
-                    if first != "off"
-                        && first != "stderr"
-                        && !first.starts_with("syslog:")
-                        && !first.contains('$') =>
-                {
-                    let file = place.dir.join("logs").join(first.replace('/', "_"));
+                "access_log" | "error_log" if first != "off" && first != "stderr" => {
+                    let text = match first.strip_prefix("syslog:") {
+                        Some(parameters) => copy.sunk(parameters)?,
+                        None => quote(&place.dir.join("logs").join(first.replace('/', "_"))),
+                    };
                     // Only the path: a knob may add parameters to the same line.
                     let word = &view.nodes[n].d.args[0].span;
-                    edits.push(Edit {
-                        file: word.file,
-                        start: word.start,
-                        end: word.end,
-                        text: quote(&file),
-                    });
+                    edits.push(Edit { file: word.file, start: word.start, end: word.end, text });
+                }
+                // A PUT of an access log would write below the user's own root, and so would a stored response.
+                "dav_methods" | "proxy_store" | "fastcgi_store" | "uwsgi_store" | "scgi_store" => {
+                    edits.push(put(format!("{name} off;")));
                 }
                 "client_body_temp_path"
                 | "proxy_temp_path"
@@ -196,20 +212,43 @@ impl Copy {
                     let (scheme, target) = first.split_once("://").unwrap_or(("", &first));
                     let (host, path) = target.find('/').map_or((target, ""), |i| target.split_at(i));
                     let named = view.all("upstream").any(|u| view.args(u).first().is_some_and(|a| a == host));
-                    if let (Some(port), false, false) =
-                        (place.upstream, scheme.is_empty(), host.contains('$'))
-                    {
-                        let host = if named { host.to_owned() } else { format!("127.0.0.1:{port}") };
-                        edits.push(put(format!("proxy_pass http://{host}{path};")));
+                    match place.upstream {
+                        Some(port) if target.contains('$') || scheme.is_empty() => {
+                            edits.push(put(format!("proxy_pass http://127.0.0.1:{port};")));
+                        }
+                        Some(port) => {
+                            let host = if named { host.to_owned() } else { format!("127.0.0.1:{port}") };
+                            edits.push(put(format!("proxy_pass http://{host}{path};")));
+                        }
+                        None => {}
                     }
+                }
+                // The stand-in speaks HTTP only. Where nobody listens the answer is 502 at once, and is left out.
+                "fastcgi_pass" | "uwsgi_pass" | "scgi_pass" | "grpc_pass" | "memcached_pass"
+                    if place.upstream.is_some() =>
+                {
+                    edits.push(put(format!("{name} 127.0.0.1:1;")));
                 }
                 _ => {}
             }
         }
+        edits.extend(source.unserved.iter().cloned());
         copy.head(&view, &mut edits)?;
         copy.edits = edits;
         copy.own();
         Ok(copy)
+    }
+
+    /// The target of a log that goes to syslog, with a server of our own: the real one gets no line.
+    fn sunk(&mut self, parameters: &str) -> Result<String, String> {
+        let socket = match self.sink.take() {
+            Some(s) => s,
+            None => UdpSocket::bind("127.0.0.1:0").map_err(|e| e.to_string())?,
+        };
+        let server = format!("server={}", socket.local_addr().map_err(|e| e.to_string())?);
+        self.sink = Some(socket);
+        let others = parameters.split(',').filter(|p| !p.starts_with("server="));
+        Ok(format!("syslog:{}", std::iter::once(server.as_str()).chain(others).collect::<Vec<_>>().join(",")))
     }
 
     fn head(&mut self, view: &View<'_>, edits: &mut Vec<Edit>) -> Result<(), String> {
@@ -257,7 +296,8 @@ impl Copy {
     fn own(&self) {
         use std::os::unix::fs::PermissionsExt;
         for sub in ["", "conf", "temp", "cache", "logs"] {
-            let mode = if sub == "temp" || sub == "cache" { 0o1777 } else { 0o755 };
+            // Logs with variables in their names are made by the workers.
+            let mode = if matches!(sub, "temp" | "cache" | "logs") { 0o1777 } else { 0o755 };
             let _ = std::fs::set_permissions(self.place.dir.join(sub), std::fs::Permissions::from_mode(mode));
         }
     }
@@ -414,10 +454,14 @@ mod tests {
         let dir = tempfile::tempdir().expect("dir");
         std::fs::create_dir(dir.path().join("sub")).expect("made");
         let conf = dir.path().join("nginx.conf");
-        let main = "pid /run/nginx.pid;\nevents {}\nhttp { access_log /var/log/nginx/a.log combined; include sub/*; }\n";
+        let main = "pid /run/nginx.pid;\nevents {}\nhttp { access_log /var/log/nginx/a.log combined; access_log \
+                    /var/log/nginx/$host.log; access_log syslog:server=10.0.0.2:514,tag=x,severity=info combined; include \
+                    sub/*; }\n";
         std::fs::write(&conf, main).expect("written");
-        let server =
-            "server { listen 80; listen [::]:80 ipv6only=on; location / { proxy_pass http://10.0.0.1; } }";
+        let server = "server { listen 80; listen [::]:80 ipv6only=on; location / { proxy_pass http://10.0.0.1; } location /a { \
+             set $b 1; proxy_pass http://10.0.0.$b:80$request_uri; } location ~ \\.php$ { fastcgi_pass unix:/run/php.sock; } \
+             location /d { dav_methods PUT DELETE; } location /s { proxy_store on; \
+             proxy_pass http://10.0.0.1/; } }";
         std::fs::write(dir.path().join("sub/a"), server).expect("written");
         let source = Source::read(&conf).expect("parses");
         let place = Place {
@@ -435,12 +479,61 @@ mod tests {
             let all: String = ["0.conf", "1.conf"]
                 .map(|f| std::fs::read_to_string(dir.path().join("copy/conf").join(f)).expect("there"))
                 .concat();
-            for live in ["/var/log", "/run/nginx.pid", "listen 80", "[::]", "10.0.0.1", "ipv6only", "sub/*"] {
+            for live in [
+                "/var/log",
+                "/run/nginx.pid",
+                "listen 80",
+                "[::]",
+                "10.0.0.",
+                "ipv6only",
+                "sub/*",
+                "/run/php",
+                "PUT",
+                "store on",
+            ] {
                 assert!(!all.contains(live), "{live}: {all}");
             }
             assert!(all.contains("http://127.0.0.1:4242"), "{all}");
+            assert!(
+                all.contains("_var_log_nginx_$host.log") && all.contains(",tag=x,severity=info"),
+                "{all}"
+            );
             Source::read(&dir.path().join("copy/conf/0.conf")).unwrap_or_else(|e| panic!("{e}: {all}"));
         }
         assert_eq!(copy.ports.len(), 2);
+    }
+
+    #[test]
+    fn no_connection_takes_the_ports_of_the_copy() {
+        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").expect("a range");
+        let low: u16 = range.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a number");
+        let held = free_port().and_then(|p| TcpListener::bind(("127.0.0.1", p))).expect("a port");
+        let other = free_port().expect("a port");
+        assert_ne!(held.local_addr().map(|a| a.port()).ok(), Some(other));
+        assert!(other < low || low < 10_001, "{other} of {low}");
+    }
+
+    #[test]
+    fn what_only_nginx_knows_is_no_obstacle() {
+        let dir = tempfile::tempdir().expect("dir");
+        let conf = dir.path().join("nginx.conf");
+        let text = "load_module modules/ngx_http_image_filter_module.so;\nevents {}\nstream {\n server { listen 127.0.0.1:5; } \
+                    # }\n}\nhttp { more_set_headers \"A: b\"; server { listen 80; root /srv; image_filter off; } }\n";
+        std::fs::write(&conf, text).expect("written");
+        assert!(Source::read(&conf).is_err());
+        let source = Source::of_nginx(&conf).expect("parses");
+        let (prefix, dir) = ("/usr/share/nginx".into(), dir.path().join("copy"));
+        let copy = Copy::new(&source, Place { dir, prefix, upstream: None, root: None }).expect("made");
+        let new = std::fs::read_to_string(copy.write(&source, &[]).expect("written")).expect("there");
+        for part in [
+            "/usr/share/nginx/modules/ngx_http_image",
+            "more_set_headers \"A: b\";",
+            "image_filter off;",
+            "127.0.0.1:",
+        ] {
+            assert!(new.contains(part), "{part}: {new}");
+        }
+        assert!(!new.contains("stream") && !new.contains("127.0.0.1:5;"), "{new}");
+        assert_eq!(copy.ports.keys().collect::<Vec<_>>(), ["0.0.0.0:80"]);
     }
 }

@@ -25,6 +25,8 @@ pub enum Outcome {
     Score(f64),
     /// A limit was broken, or the server refused the settings; with its words.
     Infeasible(String),
+    /// The user ended it in the middle: it says nothing.
+    Void,
 }
 
 /// Measures settings.
@@ -34,6 +36,11 @@ pub trait Rig {
     /// Whether to end early (the time is over, the user has had enough). What is known is kept.
     fn over(&self) -> bool {
         false
+    }
+    /// The part of the time that is gone. Phases end by it where runs take longer than planned, so that the last ones
+    /// have their share.
+    fn used(&self) -> f64 {
+        0.0
     }
 }
 
@@ -108,6 +115,8 @@ pub struct Report {
     pub samples: Vec<Sample>,
     /// Fresh starts of the confirmation, and by how much the worst of them was below the median, as a logarithm.
     pub starts: (usize, f64),
+    /// The phase in which time or patience ended before all was judged.
+    pub ended: Option<&'static str>,
 }
 
 struct Search<'s> {
@@ -127,6 +136,9 @@ impl Search<'_> {
             return None;
         }
         let outcome = self.rig.run(point, fresh);
+        if outcome == Outcome::Void {
+            return None;
+        }
         self.spent += 1;
         (self.tell)(Event::Run { number: self.spent, point: point.clone(), outcome: outcome.clone() });
         match outcome {
@@ -138,6 +150,7 @@ impl Search<'_> {
                 self.infeasible.push((point.clone(), why));
                 None
             }
+            Outcome::Void => None,
         }
     }
 
@@ -146,7 +159,8 @@ impl Search<'_> {
     }
 
     fn left(&self, until: usize) -> bool {
-        self.spent < until && !self.rig.over()
+        let share = until as f64 / self.settings.runs as f64;
+        self.spent < until && !self.rig.over() && self.rig.used() < share + 0.03
     }
 
     /// A knob level that could never be run is not tried again.
@@ -177,8 +191,17 @@ impl Search<'_> {
             if i % 7 == 6 {
                 self.run(&base, false);
             }
-            if self.run(row, false).is_none() {
-                self.find_culprit(row);
+            // A row with a level that cannot be run would say nothing of all the others.
+            let mut row = row.clone();
+            for k in 0..row.len() {
+                let mut alone = base.clone();
+                alone[k] = row[k];
+                if row[k] != 0 && self.barred(&alone) {
+                    row[k] = 0;
+                }
+            }
+            if self.run(&row, false).is_none() {
+                self.find_culprit(&row);
             }
         }
     }
@@ -196,7 +219,7 @@ impl Search<'_> {
             let runs = self.infeasible.iter().all(|(p, _)| p != &point) && self.run(&point, false).is_some();
             suspects = if runs { suspects[suspects.len() / 2..].to_vec() } else { half };
         }
-        if let Some(k) = suspects.first() {
+        if let Some(k) = suspects.first().filter(|_| !self.rig.over()) {
             let mut point = self.base();
             point[*k] = row[*k];
             self.run(&point, false);
@@ -313,8 +336,12 @@ impl Search<'_> {
                 break;
             }
             let bare = without(&best, k);
+            let mut scored = 0;
             for (i, p) in [&best, &bare, &bare, &best].into_iter().enumerate() {
-                self.run(p, i == 0);
+                scored += usize::from(self.run(p, i == 0).is_some());
+            }
+            if scored < 4 && self.rig.over() {
+                break;
             }
             pairs[k] += 2;
             m = m.update(&self.samples);
@@ -412,6 +439,7 @@ pub fn tune(knobs: &[Knob], rig: &mut dyn Rig, settings: &Settings, tell: &mut d
     let screened = share(0.30).max(first + 26);
     (s.tell)(Event::Phase("screen", screened - first));
     s.screen(noise, screened.min(n));
+    let mut ended = s.rig.over().then_some("screening");
     // The confirmation has a fifth, and at least twelve pairs; the knock-out has at least six blocks, also when
     // there are few runs: what only the model says is no proof.
     let confirming = share(0.22).max(24);
@@ -421,6 +449,7 @@ pub fn tune(knobs: &[Knob], rig: &mut dyn Rig, settings: &Settings, tell: &mut d
     s.model(noise, modelled);
     (s.tell)(Event::Phase("knock-out", n.saturating_sub(confirming + s.spent)));
     let (best, lines) = s.knock_out(noise, n.saturating_sub(confirming));
+    ended = ended.or(s.rig.over().then_some("knock-out"));
     let moved = best != base;
     let mut starts = Vec::new();
     if moved {
@@ -433,6 +462,9 @@ pub fn tune(knobs: &[Knob], rig: &mut dyn Rig, settings: &Settings, tell: &mut d
     let pairs: usize = starts.iter().map(Vec::len).sum();
     let seen = if pairs > 0 { pairs } else { confirming / 2 };
     let proven = moved && gain.low > 0.0;
+    if moved && pairs == 0 {
+        ended = ended.or(Some("confirmation"));
+    }
     let each: Vec<f64> = starts.iter().map(|s| stats::hodges_lehmann(s)).collect();
     let worst = each.iter().copied().fold(f64::INFINITY, f64::min);
     let fell = if each.is_empty() { 0.0 } else { stats::median(&mut each.clone()) - worst };
@@ -446,6 +478,7 @@ pub fn tune(knobs: &[Knob], rig: &mut dyn Rig, settings: &Settings, tell: &mut d
         infeasible: s.infeasible,
         samples: s.samples,
         starts: (each.len(), fell),
+        ended,
     }
 }
 

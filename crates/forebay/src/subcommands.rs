@@ -94,7 +94,7 @@ pub struct DoctorArgs {
     /// For people, for programs, or for code hosts
     #[arg(long, value_enum, default_value_t = DoctorFormat::Text)]
     pub format: DoctorFormat,
-    /// A file of kernel settings, as sysctl.conf, to be judged with the configuration
+    /// A file of kernel settings, as sysctl.conf, to be judged with the configuration (default: those of this machine)
     #[arg(long, value_name = "FILE")]
     pub sysctl: Vec<PathBuf>,
     /// Do not look at this machine

@@ -82,7 +82,21 @@ fn mistakes_are_told() {
     let output = tune(&site, &[]).output().expect("runs");
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output).contains("unknown directive \"servr\" in "), "{}", text(&output));
+    // What answers nothing but errors says so, and leaves no private copy.
+    site.write(
+        "nginx.conf",
+        "events {}\nhttp { server { listen 80; location / { proxy_pass http://a; return 503; } } }\n",
+    );
+    let output = tune(&site, &[]).output().expect("runs");
+    let said = text(&output);
+    assert!(
+        output.status.code() == Some(1) && said.contains("nothing to ask for") && said.contains("503"),
+        "{said}"
+    );
+    assert!(!site.dir().join("state/copy").exists());
     site.write("nginx.conf", BAD);
+    let output = tune(&site, &["--program", "/bin/false"]).output().expect("runs");
+    assert!(text(&output).contains("/bin/false -t fails without a word"), "{}", text(&output));
     let output = tune(&site, &["--only", "nonsense"]).output().expect("runs");
     assert!(text(&output).contains("no setting \"nonsense\""), "{}", text(&output));
     let output = tune(&site, &["--rollback"]).output().expect("runs");
@@ -93,6 +107,13 @@ fn mistakes_are_told() {
         "{}",
         text(&table)
     );
+}
+
+#[test]
+fn the_list_shows_settings_as_they_would_be_written() {
+    let output = Command::new(PROGRAM).args(["tune", "--list"]).output().expect("runs");
+    let said = text(&output);
+    assert!(!said.contains('{') && said.contains("is a kernel setting"), "{said}");
 }
 
 #[test]

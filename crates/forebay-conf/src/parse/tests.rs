@@ -154,3 +154,11 @@ fn depth_is_bounded() {
     let conf = "{".repeat(100_000);
     all(&conf);
 }
+
+#[test]
+fn ends_of_directives() {
+    let text = b"a b; stream { server { listen \"}\"; } # }\n} c d;";
+    assert_eq!(end_of_directive(text, 0), 4);
+    assert_eq!(&text[end_of_directive(text, 5)..], b" c d;");
+    assert_eq!(end_of_directive(b"a {", 0), 3);
+}

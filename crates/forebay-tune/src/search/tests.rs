@@ -193,3 +193,70 @@ fn where_nothing_helps_the_noise_is_known() {
         assert!((0.04..0.07).contains(&r.noise), "{seed}: {}", r.noise);
     }
 }
+
+/// Half of a balanced design has the level that is refused; the other settings of those rows are measured without it.
+#[test]
+fn a_refused_level_costs_no_rows_of_the_design() {
+    let knobs = knobs();
+    for seed in 0..10 {
+        let mut machine = Machine::new(seed, false, 0.02, 0.01);
+        machine.trap = Some(3);
+        let r = tune(&knobs, &mut machine, &Settings { runs: 72, seed, ..Settings::default() }, &mut |_| {});
+        // One row, and the search for what is to blame.
+        assert!(r.infeasible.len() <= 6, "{seed}: {} runs were refused", r.infeasible.len());
+    }
+}
+
+/// Ends the run of this number in the middle.
+struct Cut(Machine, usize);
+
+impl Rig for Cut {
+    fn run(&mut self, p: &Point, fresh: bool) -> Outcome {
+        self.1 = self.1.saturating_sub(1);
+        if self.1 == 0 { Outcome::Void } else { self.0.run(p, fresh) }
+    }
+
+    fn over(&self) -> bool {
+        self.1 == 0
+    }
+}
+
+#[test]
+fn a_run_that_is_cut_short_says_nothing() {
+    let knobs = knobs();
+    for (runs, phase) in [(3, "screening"), (20, "screening"), (50, "knock-out")] {
+        let mut machine = Cut(Machine::new(1, false, 0.02, 0.01), runs);
+        let mut told = 0;
+        let settings = Settings { runs: 72, seed: 1, ..Settings::default() };
+        let r = tune(&knobs, &mut machine, &settings, &mut |e| {
+            told += usize::from(matches!(e, Event::Run { .. }))
+        });
+        assert_eq!((told, r.samples.len()), (runs - 1, runs - 1));
+        assert!(r.infeasible.is_empty() && !r.proven);
+        assert!(r.ended == Some(phase) || runs == 50, "{runs}: {:?}", r.ended);
+    }
+}
+
+/// Runs that take twice as long as planned leave the confirmation its share of the time.
+#[test]
+fn a_slow_machine_still_confirms() {
+    struct Slow(Machine, f64);
+    impl Rig for Slow {
+        fn run(&mut self, p: &Point, fresh: bool) -> Outcome {
+            self.1 += 2.0 / 200.0;
+            self.0.run(p, fresh)
+        }
+        fn over(&self) -> bool {
+            self.1 > 1.0
+        }
+        fn used(&self) -> f64 {
+            self.1
+        }
+    }
+    let knobs = knobs();
+    for seed in 0..10 {
+        let mut machine = Slow(Machine::new(seed, false, 0.02, 0.01), 0.0);
+        let r = tune(&knobs, &mut machine, &Settings { seed, ..Settings::default() }, &mut |_| {});
+        assert!(r.starts.0 >= 2 && r.proven && r.ended.is_none(), "{seed}: {:?} {:?}", r.starts, r.ended);
+    }
+}

@@ -40,6 +40,68 @@ pub(super) fn workers(s: &Scene<'_>, h: &Host) -> u64 {
     }
 }
 
+/// What the settings come to in the worst case.
+pub(super) struct Worst {
+    /// Workers, and connections of each.
+    pub workers: u64,
+    pub connections: u64,
+    /// Clients at a time, in all workers.
+    pub clients: u64,
+    /// Descriptors that a worker needs: connections, cached files, logs and sockets.
+    pub descriptors: u64,
+    /// Bytes that a client may hold: head, body, response of the upstream.
+    pub head: u64,
+    pub body: u64,
+    pub response: u64,
+}
+
+impl Worst {
+    pub fn of(s: &Scene<'_>, h: &Host) -> Worst {
+        let (workers, connections) = (workers(s, h), connections(s));
+        let passes_on = proxies(s);
+        let most = |name: &str, default: u64, of: &dyn Fn(usize) -> Option<u64>| {
+            s.all(name).filter_map(of).max().unwrap_or(default)
+        };
+        let product = |n: usize| Some(number(s, n)?.saturating_mul(size(s, n, 1)?));
+        let one = |n: usize| size(s, n, 0);
+        let response = |p: &str| {
+            let first = most(&format!("{p}_buffer_size"), 4096, &one);
+            most(&format!("{p}_buffers"), 8 * 4096, &product).saturating_add(first)
+        };
+        let cached = most("open_file_cache", 0, &|n| {
+            s.args(n).iter().find_map(|a| a.strip_prefix("max=")?.parse().ok())
+        });
+        Worst {
+            workers,
+            connections,
+            clients: connections.saturating_mul(workers) / if passes_on { 2 } else { 1 },
+            // A request that is passed on may have a temporary file besides.
+            descriptors: (if passes_on {
+                connections.saturating_mul(2)
+            } else {
+                connections.saturating_add(cached)
+            })
+            .saturating_add(64),
+            head: most("large_client_header_buffers", 32 << 10, &product).saturating_add(most(
+                "client_header_buffer_size",
+                1024,
+                &one,
+            )),
+            body: most("client_body_buffer_size", 16 << 10, &one),
+            response: if passes_on {
+                ["proxy", "fastcgi", "uwsgi", "scgi"].map(response).into_iter().max().unwrap_or(0)
+            } else {
+                0
+            },
+        }
+    }
+
+    /// Bytes of all clients.
+    pub fn memory(&self) -> u64 {
+        self.clients.saturating_mul(self.head.saturating_add(self.body).saturating_add(self.response))
+    }
+}
+
 pub(super) fn proxies(s: &Scene<'_>) -> bool {
     ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass"]
         .iter()
@@ -79,6 +141,31 @@ pub(super) fn forgets_patch(condition: &str) -> bool {
         && !condition.contains("PATCH")
 }
 
+/// Tells where a directive of a list hides those of the levels around it.
+pub(super) fn level_lost(s: &Scene<'_>, name: &str, found: &mut dyn FnMut(Span, String)) {
+    for block in (0..s.nodes.len()).filter(|b| !s.nodes[*b].children.is_empty()) {
+        let Some(first) = s.child(Some(block), name) else { continue };
+        let merged = |n: usize| s.arg(n, 0) == "merge";
+        if name == "add_header" && s.effective(Some(block), "add_header_inherit").is_some_and(merged) {
+            continue;
+        }
+        let Some(outer) = s.nodes[block].parent.map_or(s.child(None, name), |p| s.effective(Some(p), name))
+        else {
+            continue;
+        };
+        let names = |level: &[usize]| -> Vec<String> {
+            level.iter().filter(|n| s.is(**n, name)).map(|n| s.arg(*n, 0)).collect()
+        };
+        let own = names(s.level(Some(block)));
+        let mut lost = names(s.level(s.parent(outer)));
+        lost.retain(|h| !own.iter().any(|o| o.eq_ignore_ascii_case(h)));
+        lost.dedup();
+        if !lost.is_empty() {
+            found(s.span(first), format!("not sent here any more: {}", lost.join(", ")));
+        }
+    }
+}
+
 fn on(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), name: &str, text: &str) {
     for n in s.all(name).filter(|n| s.arg(*n, 0) == "on") {
         found(s.span(n), text.to_owned());
@@ -92,7 +179,9 @@ rule_table! { Check;
     |s, h, found| {
         let single = workers(s, h) == 1 && s.all("worker_processes").next().is_some();
         let listens: Vec<usize> = s.all("listen").collect();
-        let all_reuse = !listens.is_empty() && listens.iter().all(|n| s.args(*n).iter().any(|a| a == "reuseport"));
+        let reuses = |n: &usize| s.args(*n).iter().any(|a| a == "reuseport");
+        // The option may stand once for an address, however many servers it has.
+        let all_reuse = !listens.is_empty() && listens.iter().all(|n| listens.iter().any(|m| s.arg(*m, 0) == s.arg(*n, 0) && reuses(m)));
         if !single && !all_reuse {
             on(s, found, "multi_accept", "one worker will take nearly all connections");
         } else if single {
@@ -154,8 +243,7 @@ rule_table! { Check;
     "worker_rlimit_nofile at least twice worker_connections where anything is proxied, else the connections plus the cached files."
     |s, h, found| {
         let c = connections(s);
-        let cache: u64 = s.all("open_file_cache").filter_map(|n| s.args(n).iter().find_map(|a| a.strip_prefix("max=")?.parse().ok())).max().unwrap_or(0);
-        let need = if proxies(s) { c * 2 } else { c + cache } + 64;
+        let need = Worst::of(s, h).descriptors;
         let limit = s.all("worker_rlimit_nofile").last();
         match limit.and_then(|n| number(s, n)) {
             Some(have) if have < need => {
@@ -249,7 +337,7 @@ rule_table! { Check;
     "Stay below what the upstream takes, divided by the workers."
     |s, h, found| for n in s.all("keepalive").filter(|n| s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
         if let Some(k) = number(s, n).filter(|k| *k >= 64) {
-            found(s.arg_span(n, 0), format!("up to {} idle connections to the upstream", k * workers(s, h)));
+            found(s.arg_span(n, 0), format!("up to {} idle connections to the upstream", k.saturating_mul(workers(s, h))));
         }
     },
     "keepalive-http10" Warning "keepalive to an upstream over HTTP/1.0"
@@ -299,7 +387,7 @@ rule_table! { Check;
     "Not used where sendfile is; for compressed and filtered bodies each slow client holds them: 145 kB became 204 kB a client in a trial (27)."
     "Remove it: the default is 2 32k."
     |s, _, found| for n in s.all("output_buffers") {
-        let total = number(s, n).unwrap_or(0) * size(s, n, 1).unwrap_or(0);
+        let total = number(s, n).unwrap_or(0).saturating_mul(size(s, n, 1).unwrap_or(0));
         if total > 128 * 1024 {
             found(s.span(n), format!("{} kB for each client that is sent a filtered body", total / 1024));
         }
@@ -317,7 +405,7 @@ rule_table! { Check;
     "Raise it only where the error log tells of temporary files for request bodies."
     |s, _, found| for n in s.all("client_body_buffer_size") {
         if let Some(b) = size(s, n, 0).filter(|b| *b >= 64 * 1024) {
-            found(s.arg_span(n, 0), format!("{} kB for each upload: {} MB if all {} connections of a worker upload", b / 1024, b * connections(s) / (1 << 20), connections(s)));
+            found(s.arg_span(n, 0), format!("{} kB for each upload: {} MB if all {} connections of a worker upload", b / 1024, b.saturating_mul(connections(s)) / (1 << 20), connections(s)));
         }
     },
     "timeouts-short" Warning "client timeouts below 15 seconds"
@@ -358,6 +446,15 @@ rule_table! { Check;
             found(s.arg_span(n, 0), format!("level {l} costs twice as much as 6 for almost nothing"));
         }
     },
+    "brotli-module" Advice "brotli without its module"
+    "It is no part of nginx, which refuses the line as an unknown directive (56). Forebay has it built in. At like cost it saves about as much as gzip: level 4 equals gzip 9, 5 wins by 1.5 to 2.5 points (53, 54)."
+    "load_module with the module of the distribution, if nginx is to read the file."
+    |s, _, found| for n in s.all("brotli").filter(|n| s.arg(*n, 0) == "on") {
+        if !s.all("load_module").any(|m| s.arg(m, 0).contains("brotli")) {
+            found(s.span(n), "nginx does not know it by itself".to_owned());
+            break;
+        }
+    },
     "gzip-min-length" Advice "gzip_min_length left at 20"
     "Bodies of a few dozen bytes grow when they are compressed (57)."
     "gzip_min_length 256;"
@@ -381,21 +478,7 @@ rule_table! { Check;
     "header-lost" Harm "add_header that hides inherited ones"
     "A level with an add_header of its own inherits none: the security headers of the outer level are gone in it (62)."
     "Repeat them, or add_header_inherit merge; (since 1.29.3)."
-    |s, _, found| {
-        for block in (0..s.nodes.len()).filter(|b| !s.nodes[*b].children.is_empty()) {
-            let Some(first) = s.child(Some(block), "add_header") else { continue };
-            if s.effective(Some(block), "add_header_inherit").is_some_and(|n| s.arg(n, 0) == "merge") {
-                continue;
-            }
-            let Some(outer) = s.nodes[block].parent.map_or(s.child(None, "add_header"), |p| s.effective(Some(p), "add_header")) else { continue };
-            let outer_level = s.level(s.parent(outer));
-            let own: Vec<String> = s.level(Some(block)).iter().filter(|n| s.is(**n, "add_header")).map(|n| s.arg(*n, 0).to_ascii_lowercase()).collect();
-            let lost: Vec<String> = outer_level.iter().filter(|n| s.is(**n, "add_header")).map(|n| s.arg(*n, 0)).filter(|h| !own.contains(&h.to_ascii_lowercase())).collect();
-            if !lost.is_empty() {
-                found(s.span(first), format!("not sent here any more: {}", lost.join(", ")));
-            }
-        }
-    },
+    |s, _, found| level_lost(s, "add_header", found),
     "cache-control-twice" Warning "expires beside add_header Cache-Control"
     "Both send the field: two lines, which most caches merge and some tools do not (60). \"no-cache\" beside a lifetime makes the lifetime void (61)."
     "Write one: add_header Cache-Control \"public, max-age=31536000, immutable\";"
@@ -454,9 +537,15 @@ rule_table! { Check;
     "server-tokens" Advice "server_tokens on"
     "Harmless for speed; the version can still be guessed, but scanners ask for it first (69)."
     "server_tokens off;"
-    |s, _, found| for http in s.all("http") {
-        if s.child(Some(http), "server_tokens").is_none() {
-            found(s.span(http), "responses name the version".to_owned());
+    |s, _, found| {
+        for n in s.all("server_tokens").filter(|n| s.arg(*n, 0) != "off") {
+            found(s.arg_span(n, 0), "responses name the version".to_owned());
+        }
+        for http in s.all("http").filter(|h| s.child(Some(*h), "server_tokens").is_none()) {
+            let mut servers = s.level(Some(http)).iter().filter(|n| s.is(**n, "server")).peekable();
+            if servers.peek().is_none() || servers.any(|n| s.child(Some(*n), "server_tokens").is_none()) {
+                found(s.span(http), "responses name the version".to_owned());
+            }
         }
     },
     "listen-http2" Advice "http2 in listen"
@@ -475,10 +564,12 @@ rule_table! { Check;
     "Without one, TLS 1.2 clients without tickets shake hands in full each time, and the keys of tickets do not change by themselves (74)."
     "ssl_session_cache shared:SSL:10m;"
     |s, _, found| for n in s.all("listen").filter(|n| s.args(*n).iter().any(|a| a == "ssl")) {
-        if s.effective(s.parent(n), "ssl_session_cache").is_none() {
-            found(s.span(n), "no ssl_session_cache".to_owned());
-            break;
+        match s.effective(s.parent(n), "ssl_session_cache") {
+            None => found(s.span(n), "no ssl_session_cache".to_owned()),
+            Some(c) if matches!(s.arg(c, 0).as_str(), "off" | "none") => found(s.span(c), "no session can be resumed by its number".to_owned()),
+            Some(_) => continue,
         }
+        break;
     },
     "tickets-off" Warning "ssl_session_tickets off"
     "With a shared cache the keys change by themselves, and TLS 1.3 resumes with a fresh key exchange: turning tickets off costs a lock for each resumption and gains nothing (76)."
@@ -497,8 +588,13 @@ rule_table! { Check;
     "stapling" Warning "ssl_stapling where certificates name no responder"
     "Let's Encrypt took OCSP out of its certificates in May 2025 and shut the responders in August; most browsers do not ask (77). Without a resolver and a trusted chain stapling does not work at all (78)."
     "Remove it unless the certificate names a responder."
-    |s, _, found| for n in s.all("ssl_stapling").filter(|n| s.arg(*n, 0) == "on") {
+    |s, h, found| for n in s.all("ssl_stapling").filter(|n| s.arg(*n, 0) == "on") {
+        let near = |c: &usize| s.parent(*c) == s.parent(n) || s.around(*c, "http") == s.parent(n);
+        let named = h.certificates.iter().filter(|(c, _)| near(c)).all(|(_, c)| c.responder) && h.certificates.keys().any(near);
         let lacking: Vec<&str> = ["resolver", "ssl_trusted_certificate"].into_iter().filter(|d| s.effective(s.parent(n), d).is_none()).collect();
+        if named && lacking.is_empty() {
+            continue;
+        }
         found(s.span(n), if lacking.is_empty() { "does nothing for certificates of Let's Encrypt".to_owned() } else { format!("cannot work without {}", lacking.join(" and ")) });
     },
     "backlog-capped" NoEffect "a backlog above somaxconn"
@@ -520,23 +616,23 @@ rule_table! { Check;
         let Some(at) = own else { continue };
         let first = s.effective(block, "proxy_buffer_size").and_then(|n| size(s, n, 0)).unwrap_or(4096);
         let (count, one) = s.effective(block, "proxy_buffers").map_or((8, 4096), |n| (number(s, n).unwrap_or(8), size(s, n, 1).unwrap_or(4096)));
-        let busy = s.effective(block, "proxy_busy_buffers_size").and_then(|n| size(s, n, 0)).unwrap_or(2 * first.max(one));
-        if busy < first.max(one) || busy > one * count.saturating_sub(1) {
-            found(s.span(at), format!("busy size {busy} is not between {} and {}", first.max(one), one * count.saturating_sub(1)));
+        let busy = s.effective(block, "proxy_busy_buffers_size").and_then(|n| size(s, n, 0)).unwrap_or(first.max(one).saturating_mul(2));
+        if busy < first.max(one) || busy > one.saturating_mul(count.saturating_sub(1)) {
+            found(s.span(at), format!("busy size {busy} is not between {} and {}", first.max(one), one.saturating_mul(count.saturating_sub(1))));
         }
     },
     "cache-without-lock" Advice "proxy_cache without proxy_cache_lock"
     "When an entry ends, all requests for it go to the upstream at once."
     "proxy_cache_lock on; and proxy_cache_use_stale updating;"
-    |s, _, found| for n in s.all("proxy_cache").filter(|n| s.arg(*n, 0) != "off") {
-        if !s.on(s.parent(n), "proxy_cache_lock") {
-            found(s.span(n), "no proxy_cache_lock".to_owned());
+    |s, _, found| for name in ["proxy_cache", "fastcgi_cache", "uwsgi_cache", "scgi_cache"] {
+        for n in s.all(name).filter(|n| s.arg(*n, 0) != "off" && !s.on(s.parent(*n), &format!("{name}_lock"))) {
+            found(s.span(n), format!("no {name}_lock"));
         }
     },
     "cache-zone-small" Warning "a cache zone that holds few keys"
     "A megabyte of keys_zone holds about 8000 entries; when it is full, entries are dropped long before max_size."
     "keys_zone of max_size / mean size of a response / 8000 megabytes."
-    |s, _, found| for n in s.all("proxy_cache_path") {
+    |s, _, found| for n in (0..s.nodes.len()).filter(|n| s.nodes[*n].d.name.as_str().ends_with("_cache_path")) {
         let args = s.args(n);
         let zone = args.iter().find_map(|a| units::size(a.strip_prefix("keys_zone=")?.rsplit(':').next()?.as_bytes()));
         let max = args.iter().find_map(|a| units::offset(a.strip_prefix("max_size=")?.as_bytes()));
@@ -556,18 +652,47 @@ rule_table! { Check;
         }
     },
     "memory-worst-case" Warning "buffers that could take more than the memory"
-    "Each proxied request may hold all of proxy_buffers; with all connections at work that is the worst case."
+    "Each client may hold the buffers for its head and its body and, where requests are passed on, all of those for the response of the upstream; with all connections at work that is the worst case."
     "Fewer or smaller buffers, or fewer connections."
     |s, h, found| {
         let Some(n) = s.all("worker_connections").last() else { return };
-        if h.memory == 0 || !proxies(s) {
-            return;
+        let worst = Worst::of(s, h);
+        if h.memory > 0 && worst.memory() > h.memory {
+            found(s.arg_span(n, 0), format!("{} MB of buffers in the worst case, {} MB of memory", worst.memory() >> 20, h.memory >> 20));
         }
-        let worst_of = |b: usize| number(s, b).unwrap_or(8) * size(s, b, 1).unwrap_or(4096);
-        let each = s.all("proxy_buffers").map(worst_of).max().unwrap_or(8 * 4096) + 4096;
-        let worst = each * connections(s) / 2 * workers(s, h);
-        if worst > h.memory {
-            found(s.arg_span(n, 0), format!("{} MB of buffers in the worst case, {} MB of memory", worst >> 20, h.memory >> 20));
+    },
+    "try-files-looks" Advice "try_files without open_file_cache"
+    "Each of its files is looked for on the disk at each request: a system call each. Forebay looks once a turn of its loop."
+    "open_file_cache with a short open_file_cache_valid where files seldom change; fewer arguments."
+    |s, _, found| for n in s.all("try_files") {
+        let cached = s.effective(s.parent(n), "open_file_cache").is_some_and(|c| s.arg(c, 0) != "off");
+        let looked = s.args(n).len().saturating_sub(1);
+        if !cached && looked > 1 {
+            found(s.span(n), format!("{looked} files are looked for at each request"));
+        }
+    },
+    "regex-exact" Advice "a pattern for one path"
+    "Patterns are tried one after the other for each request; an exact location is found at once."
+    "location = /path"
+    |s, _, found| for n in s.all("location").filter(|n| matches!(s.arg(*n, 0).as_str(), "~")) {
+        let pattern = s.arg(n, 1);
+        let inner = pattern.strip_prefix("^/").and_then(|p| p.strip_suffix('$'));
+        if let Some(inner) = inner && inner.bytes().all(|b| b.is_ascii_alphanumeric() || b"/-_".contains(&b)) {
+            found(s.arg_span(n, 1), format!("the same as \"= /{inner}\""));
+        }
+    },
+    "rsa-only" Advice "certificates with RSA keys only"
+    "An RSA 2048 signature costs the server some ten times the CPU time of an ECDSA P-256 one, and is due at each full handshake (80)."
+    "Add a certificate with an ECDSA key beside it: clients that know neither better take RSA."
+    |s, h, found| {
+        let mut blocks: Vec<Option<usize>> = h.certificates.keys().map(|n| s.parent(*n)).collect();
+        blocks.dedup();
+        for block in blocks {
+            let mut here = h.certificates.iter().filter(|(n, _)| s.parent(**n) == block).peekable();
+            let first = here.peek().map(|(n, _)| **n);
+            if let (Some(n), true) = (first, here.all(|(_, c)| c.rsa)) {
+                found(s.arg_span(n, 0), "each full handshake signs with RSA".to_owned());
+            }
         }
     },
 }

@@ -1,5 +1,7 @@
 //! What the rules know of the machine.
 
+use super::scene::Scene;
+use forebay_server::tls::{pem, verify};
 use forebay_sys::cpus::{self, CpuBudget};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,8 +25,72 @@ pub struct Host {
     pub counters: BTreeMap<String, u64>,
     /// File systems that the configuration uses.
     pub disks: super::disk::Disks,
+    /// Certificates, by the directives that name them.
+    pub certificates: BTreeMap<usize, Certificate>,
+    /// The nginx that is installed, and its TLS library.
+    pub nginx: Option<String>,
     /// The server that runs with the configuration.
     pub running: Option<super::live::Running>,
+}
+
+/// What a rule asks of a certificate.
+#[derive(Clone, Copy, Debug)]
+pub struct Certificate {
+    /// Its key is an RSA key.
+    pub rsa: bool,
+    /// It names a responder for OCSP.
+    pub responder: bool,
+}
+
+/// rsaEncryption, 1.2.840.113549.1.1.1 (RFC 8017, appendix C), as DER.
+const RSA: [u8; 11] = [6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
+
+impl Certificate {
+    /// The first one of a file.
+    fn read(path: &Path) -> Option<Certificate> {
+        let chain = pem::certificates(&std::fs::read(path).ok()?);
+        let leaf = chain.first()?;
+        let key = verify::public_key(leaf)?;
+        Some(Certificate {
+            rsa: key.windows(RSA.len()).any(|w| w == RSA),
+            responder: verify::responder(leaf).is_some(),
+        })
+    }
+
+    /// All that a configuration names and that can be read.
+    pub fn find(scene: &Scene<'_>, dir: &Path) -> BTreeMap<usize, Certificate> {
+        let named = scene.all("ssl_certificate").filter(|n| !scene.arg(*n, 0).contains('$'));
+        named.filter_map(|n| Some((n, Certificate::read(&dir.join(scene.arg(n, 0)))?))).collect()
+    }
+}
+
+/// Version and TLS library of the nginx that is installed, by its own words.
+fn installed_nginx() -> Option<String> {
+    let places = ["/usr/sbin/nginx", "/usr/local/sbin/nginx", "/usr/local/nginx/sbin/nginx"];
+    let program = places.into_iter().find(|p| Path::new(p).exists())?;
+    let out = std::process::Command::new(program).arg("-V").output().ok()?;
+    words_of_nginx(&String::from_utf8_lossy(&out.stderr))
+}
+
+fn words_of_nginx(text: &str) -> Option<String> {
+    let version = text.lines().find_map(|l| l.strip_prefix("nginx version: "))?;
+    // What runs may be another release of the library than what it was built with.
+    let tls = ["running with ", "built with "]
+        .iter()
+        .find_map(|p| text.lines().find_map(|l| l.split(p).nth(1).filter(|t| t.contains("SSL"))));
+    let tls = tls.map(|t| {
+        t.split(')')
+            .next()
+            .unwrap_or_default()
+            .split(" (")
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .take(2)
+            .collect::<Vec<_>>()
+            .join(" ")
+    });
+    Some(format!("{version} with {}", tls.unwrap_or_else(|| "no TLS library".to_owned())))
 }
 
 /// Settings that rules look at.
@@ -55,8 +121,9 @@ impl Host {
         let mut host = Host {
             cpus: budget.workers,
             online: budget.online,
-            memory: memory(),
+            memory: cpus::detect_memory().bytes,
             descriptors: forebay_sys::limits::descriptors(),
+            nginx: installed_nginx(),
             ..Host::default()
         };
         for name in SYSCTLS {
@@ -91,6 +158,11 @@ impl Host {
             self.descriptors.1,
             if Path::new("/proc/net/tls_stat").exists() { "loaded" } else { "not loaded" },
         );
+        out.push_str("TLS: Forebay with rustls and aws-lc");
+        if let Some(nginx) = &self.nginx {
+            out.push_str(&format!("; {nginx}"));
+        }
+        out.push('\n');
         out.push_str(&self.disks.text());
         if let Some(r) = &self.running {
             out.push_str(&format!("running server: pid {}, {} processes", r.pid, r.descriptors.len()));
@@ -103,6 +175,20 @@ impl Host {
             out.push('\n');
         }
         out
+    }
+
+    /// Adds what the machine's own files ask for, in the order in which they are read at its start.
+    pub fn take_own_sysctl_files(&mut self, etc: &Path) {
+        let entries = std::fs::read_dir(etc.join("sysctl.d")).into_iter().flatten().flatten();
+        let mut files: Vec<_> =
+            entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "conf")).collect();
+        files.sort();
+        files.push(etc.join("sysctl.conf"));
+        for file in files {
+            if let Ok(text) = std::fs::read_to_string(&file) {
+                self.take_sysctl_file(&file, &text);
+            }
+        }
     }
 
     /// Adds what a file in the manner of sysctl.conf asks for.
@@ -133,14 +219,40 @@ impl Host {
     }
 }
 
-fn memory() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"));
-    line.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) * 1024
-}
-
 fn netstat(text: &str) -> BTreeMap<String, u64> {
     let mut lines = text.lines().filter_map(|l| l.strip_prefix("TcpExt: "));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return BTreeMap::new() };
     names.split(' ').map(str::to_owned).zip(values.split(' ').filter_map(|v| v.parse().ok())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_of_the_machine_are_read_in_order() {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(dir.path().join("sysctl.d")).expect("made");
+        let put = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).expect("written");
+        put("sysctl.d/90-b.conf", "net.ipv4.tcp_tw_recycle = 1\nnet.core.somaxconn = 2\n");
+        put("sysctl.d/10-a.conf", "net.core.somaxconn=1\n");
+        put("sysctl.d/README", "net.core.somaxconn=9\n");
+        let mut host = Host::default();
+        host.take_own_sysctl_files(dir.path());
+        let value = |name: &str| host.wanted.get(name).map(|(v, _)| v.as_str());
+        assert_eq!((value("net.core.somaxconn"), value("net.ipv4.tcp_tw_recycle")), (Some("2"), Some("1")));
+    }
+
+    #[test]
+    fn what_nginx_says_of_itself() {
+        let text = "nginx version: nginx/1.22.1\nbuilt with OpenSSL 3.0.8 7 Feb 2023 (running with OpenSSL 3.0.17 1 Jul 2025)\n\
+                    TLS SNI support enabled\n";
+        assert_eq!(words_of_nginx(text).as_deref(), Some("nginx/1.22.1 with OpenSSL 3.0.17"));
+        let text = "nginx version: nginx/1.31.5\nbuilt by gcc 12.2.0 (Debian 12.2.0-14)\nbuilt with OpenSSL 3.0.15 3 Sep 2024\n";
+        assert_eq!(words_of_nginx(text).as_deref(), Some("nginx/1.31.5 with OpenSSL 3.0.15"));
+        assert_eq!(
+            words_of_nginx("nginx version: nginx/1.0\n").as_deref(),
+            Some("nginx/1.0 with no TLS library")
+        );
+    }
 }

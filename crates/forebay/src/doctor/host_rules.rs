@@ -128,7 +128,7 @@ rule_table! { Check;
     "The unit is pages of 4 kB, not bytes; the default follows the memory (95)."
     "Remove it."
     |_, h, found| if let Some((v, file)) = h.wanted.get("net.ipv4.tcp_mem") {
-        let top = v.split(' ').next_back().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) * 4096;
+        let top = v.split(' ').next_back().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0).saturating_mul(4096);
         found(format!("net.ipv4.tcp_mem = {v} ({file}): pages, that is up to {} GiB", top >> 30));
     },
     "core-buffers" NoEffect "net.core.rmem and wmem"

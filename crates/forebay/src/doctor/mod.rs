@@ -13,6 +13,7 @@ mod live_rules;
 mod output;
 mod safety_rules;
 mod scene;
+mod variables;
 
 use crate::subcommands::DoctorArgs;
 use forebay_conf::error::{Error, Level};
@@ -21,6 +22,7 @@ use forebay_conf::tree::Span;
 use host::Host;
 use scene::Scene;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -165,7 +167,11 @@ pub fn main(args: DoctorArgs) -> u8 {
     let mut host = if args.no_host { Host::default() } else { Host::detect() };
     if !args.no_host {
         host.disks = disk::Disks::find(&scene, &environment.prefix);
+        host.certificates = host::Certificate::find(&scene, &dir);
         host.running = live::Running::find(&scene, &environment.prefix);
+    }
+    if !args.no_host && args.sysctl.is_empty() {
+        host.take_own_sysctl_files(Path::new("/etc"));
     }
     for file in &args.sysctl {
         match std::fs::read_to_string(file) {

@@ -1,5 +1,6 @@
 //! Findings for people, for programs (JSON) and for code hosts (SARIF 2.1.0).
 
+use super::conf_rules::Worst;
 use super::host::Host;
 use super::scene::Scene;
 use super::{Finding, Severity};
@@ -66,29 +67,36 @@ pub fn text(
 
 /// What the settings come to in the worst case.
 fn arithmetic(s: &Scene<'_>, h: &Host) -> String {
-    let last = |name: &str| s.all(name).last().map(|n| s.arg(n, 0));
-    let connections: u64 = last("worker_connections").and_then(|c| c.parse().ok()).unwrap_or(512);
-    let workers = match last("worker_processes").as_deref() {
-        Some("auto") => h.cpus.max(1) as u64,
-        Some(n) => n.parse().unwrap_or(1),
-        None => 1,
-    };
-    let proxied = s.all("proxy_pass").next().is_some();
-    let clients = connections * workers / if proxied { 2 } else { 1 };
-    let buffers = s
-        .all("proxy_buffers")
-        .filter_map(|n| {
-            Some(s.arg(n, 0).parse::<u64>().ok()? * forebay_conf::units::size(s.arg(n, 1).as_bytes())?)
-        })
-        .max()
-        .unwrap_or(32 * 1024);
-    let mut line = format!("at most {clients} clients at a time ({workers} x {connections} connections");
-    line.push_str(if proxied { ", two for each proxied request)" } else { ")" });
-    if proxied {
-        line.push_str(&format!(", up to {} MB of proxy buffers", (buffers * clients) >> 20));
+    let w = Worst::of(s, h);
+    let passes_on = w.response > 0;
+    let mut line =
+        format!("at most {} clients at a time ({} x {} connections", w.clients, w.workers, w.connections);
+    line.push_str(if passes_on { ", two for each request that is passed on)" } else { ")" });
+    line.push_str(&format!("\nworst case: {} descriptors for each worker", w.descriptors));
+    if h.descriptors.0 > 0 {
+        let limit = s.all("worker_rlimit_nofile").last().map(|n| s.arg(n, 0));
+        line.push_str(&format!(" (limit {})", limit.unwrap_or_else(|| h.descriptors.0.to_string())));
+    }
+    line.push_str(&format!(
+        ", {} MB of buffers: a client may hold {} kB for its head, {} kB for a body",
+        w.memory() >> 20,
+        w.head >> 10,
+        w.body >> 10
+    ));
+    if passes_on {
+        line.push_str(&format!(", {} kB for the response of an upstream", w.response >> 10));
+    }
+    if h.memory > 0 {
+        line.push_str(&format!("; {} MB of memory", h.memory >> 20));
     }
     line.push('\n');
     line
+}
+
+/// The rule that a line breaks which is not in the tree, and its severity: nginx may well take what is not there yet.
+fn refusal(e: &Error) -> (&'static str, Severity) {
+    let ours = e.message.contains("\" directive is not supported") || e.message.starts_with("module \"");
+    if ours { ("not-supported", Severity::Warning) } else { ("syntax", Severity::Harm) }
 }
 
 /// A JSON list of findings: `{rule, severity, message, why, instead, file, line, column}`.
@@ -97,7 +105,7 @@ pub fn json(findings: &[Finding], errors: &[Error], files: &Files) -> String {
     for e in errors {
         let span = e.span.or(e.at);
         list.push(json!({
-            "rule": "syntax", "severity": "harm", "message": e.message, "why": Value::Null, "instead": e.hint,
+            "rule": refusal(e).0, "severity": refusal(e).1.name(), "message": e.message, "why": Value::Null, "instead": e.hint,
             "file": span.map(|s| files.path(s.file).to_string_lossy().into_owned()),
             "line": span.map(|s| s.line), "column": span.map(|s| s.column),
         }));
@@ -141,11 +149,11 @@ pub fn sarif(findings: &[Finding], errors: &[Error], files: &Files) -> String {
         }}]),
         None => json!([]),
     };
-    let index = |id: &str| super::rules().position(|r| r.id == id).map_or(0, |n| n + 1);
+    let index = |id: &str| super::rules().position(|r| r.id == id).map_or(0, |n| n + 2);
     let mut results: Vec<Value> = Vec::new();
     for e in errors {
         results.push(json!({
-            "ruleId": "syntax", "ruleIndex": 0, "level": "error", "message": {"text": e.message}, "locations": place(e.span.or(e.at)),
+            "ruleId": refusal(e).0, "ruleIndex": u8::from(refusal(e).0 != "syntax"), "level": level(refusal(e).1), "message": {"text": e.message}, "locations": place(e.span.or(e.at)),
         }));
     }
     for f in findings {
@@ -155,7 +163,9 @@ pub fn sarif(findings: &[Finding], errors: &[Error], files: &Files) -> String {
         }));
     }
     let syntax = json!({"id": "syntax", "shortDescription": {"text": "a line that nginx refuses"}, "defaultConfiguration": {"level": "error"}});
-    let rules: Vec<Value> = std::iter::once(syntax)
+    let missing = json!({"id": "not-supported", "shortDescription": {"text": "a line that Forebay does not have"}, "defaultConfiguration": {"level": "warning"}});
+    let rules: Vec<Value> = [syntax, missing]
+        .into_iter()
         .chain(super::rules().map(|r| {
             json!({"id": r.id, "shortDescription": {"text": r.title}, "fullDescription": {"text": r.why},
                    "help": {"text": r.instead}, "defaultConfiguration": {"level": level(r.severity)}})

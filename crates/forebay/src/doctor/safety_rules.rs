@@ -1,7 +1,56 @@
 //! Rules for the safety of a configuration: what lets requests or data where they should not go.
 
-use super::conf_rules::{Check, word};
+use super::conf_rules::{Check, level_lost, word};
 use super::rule_table;
+use super::scene::Scene;
+use super::variables::{by_client, group, groups, named, patterns, repeats_itself, takes_line_feeds, values};
+use std::net::IpAddr;
+
+/// The host in the address of a `proxy_pass` or the like, without a path of variables behind it.
+fn host_of(url: &str) -> &str {
+    let host = url.split("://").nth(1).unwrap_or(url).split('/').next().unwrap_or_default();
+    let cut = ["$uri", "$request_uri"].iter().filter_map(|v| host.find(v)).filter(|at| *at > 0).min();
+    host.get(..cut.unwrap_or(host.len())).unwrap_or_default()
+}
+
+/// Whether an address needs no look-up: it is a number, a socket, or the name of an upstream block.
+fn known_address(s: &Scene<'_>, address: &str) -> bool {
+    let host = host_of(address);
+    let name = if host.starts_with('[') {
+        host.split(']').next().unwrap_or_default().trim_start_matches('[')
+    } else {
+        host.split(':').next().unwrap_or_default()
+    };
+    name == "unix" || name.parse::<IpAddr>().is_ok() || s.all("upstream").any(|u| s.arg(u, 0) == name)
+}
+
+/// Whether an address belongs to this machine or its own networks.
+fn is_near(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(a) => {
+            a.is_loopback()
+                || a.is_private()
+                || a.is_link_local()
+                || (a.octets()[0] == 100 && a.octets()[1] & 0xc0 == 64)
+        }
+        IpAddr::V6(a) => a.is_loopback() || a.is_unique_local() || a.is_unicast_link_local(),
+    }
+}
+
+/// Regular expressions with their places.
+fn all_patterns(s: &Scene<'_>) -> Vec<(usize, usize, String)> {
+    let mut out = Vec::new();
+    for n in s.all("location").filter(|n| s.arg(*n, 0).starts_with('~')) {
+        let last = s.args(n).len() - 1;
+        out.push((n, last, s.arg(n, last).trim_start_matches(['~', '*']).to_owned()));
+    }
+    out.extend(s.all("rewrite").map(|n| (n, 0, s.arg(n, 0))));
+    for n in s.all("if").filter(|n| s.args(*n).iter().any(|a| a.contains('~'))) {
+        let last = s.args(n).len() - 1;
+        out.push((n, last, s.arg(n, last).trim_end_matches(')').to_owned()));
+    }
+    out
+}
 
 rule_table! { Check;
     "alias-traversal" Harm "alias that lets requests out of its directory"
@@ -28,11 +77,8 @@ rule_table! { Check;
     "Take the host from a map with known values."
     |s, _, found| for n in s.all("proxy_pass") {
         let url = s.arg(n, 0);
-        let host = url.split("://").nth(1).unwrap_or(&url).split('/').next().unwrap_or_default();
-        // A path behind the name is no part of it.
-        let cut = ["$uri", "$request_uri"].iter().filter_map(|v| host.find(v)).filter(|at| *at > 0).min();
-        let host = &host[..cut.unwrap_or(host.len())];
-        if ["$http_", "$arg_", "$cookie_", "$host", "$1", "$2", "$uri", "$request_uri", "$args"].iter().any(|v| host.contains(v)) {
+        let host = host_of(&url);
+        if by_client(s, s.parent(n), host).is_some() {
             found(s.arg_span(n, 0), format!("the client chooses {host}"));
         }
     },
@@ -45,14 +91,24 @@ rule_table! { Check;
         }
     },
     "splitting" Harm "a decoded path in a header or redirect"
-    "$uri and $document_uri are decoded: %0d%0a in a request becomes a line of its own in the response."
-    "$request_uri."
+    "$uri and $document_uri are decoded, and so is what a location captures: %0d%0a in a request becomes a line of its own in the response, unless the pattern leaves line feeds out."
+    "$request_uri; or [^/\\s] instead of [^/] in the pattern."
     |s, _, found| for name in ["return", "rewrite", "add_header", "proxy_set_header"] {
         for n in s.all(name) {
+            let last = s.arg(n, 2);
             for (i, a) in s.args(n).iter().enumerate() {
-                let is_target = name == "return" && (a.starts_with("http") || s.arg(n, 0).starts_with('3')) || name != "return" && name != "rewrite";
-                if is_target && (a.contains("$uri") || a.contains("$document_uri")) {
-                    found(s.arg_span(n, i), "the decoded path".to_owned());
+                let sent = match name {
+                    "return" => a.starts_with("http") || s.arg(n, 0).starts_with('3'),
+                    "rewrite" => i == 1 && (a.starts_with("http") || last == "permanent" || last == "redirect"),
+                    _ => true,
+                };
+                if !sent {
+                    continue;
+                }
+                let around = patterns(s, s.parent(n));
+                let captured = |v: &str| name != "rewrite" && around.iter().any(|p| group(p, v).is_some_and(takes_line_feeds));
+                if let Some((_, v)) = named(a).into_iter().find(|(_, v)| matches!(*v, "uri" | "document_uri") || captured(v)) {
+                    found(s.arg_span(n, i), format!("${v} is decoded"));
                 }
             }
         }
@@ -60,11 +116,14 @@ rule_table! { Check;
     "missing-resolver" Harm "a name with variables and no resolver"
     "Names that are known only when a request comes need a resolver; without one each request is answered with 502."
     "resolver ADDRESS; with the address of the name server."
-    |s, _, found| for n in s.all("proxy_pass").filter(|n| s.arg(*n, 0).contains('$')) {
-        if s.effective(s.parent(n), "resolver").is_none() {
+    |s, _, found| for name in ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass"] {
+        for n in s.all(name).filter(|n| s.effective(s.parent(*n), "resolver").is_none()) {
             let url = s.arg(n, 0);
-            let host = url.split("://").nth(1).unwrap_or(&url).split(['/', ':']).next().unwrap_or_default();
-            if host.contains('$') {
+            let host = host_of(&url);
+            let whole = |v: &str| host.trim_matches(['{', '}', '$']) == v || host.starts_with(&format!("${v}:"));
+            // Variables whose values are written down, none of which has to be looked up.
+            let known = |v: &str| whole(v) && values(s, s.parent(n), v).is_some_and(|all| all.iter().all(|a| known_address(s, a)));
+            if named(host).into_iter().any(|(_, v)| !known(v)) {
                 found(s.arg_span(n, 0), "no resolver here or around".to_owned());
             }
         }
@@ -88,7 +147,14 @@ rule_table! { Check;
     "Put what is guarded into a location of its own, or use geo with if."
     |s, _, found| for n in s.all("return").filter(|n| !s.parent(*n).is_some_and(|p| s.is(p, "if"))) {
         let block = s.parent(n);
-        if ["deny", "auth_basic", "auth_request"].iter().any(|d| s.child(block, d).is_some()) {
+        let guards = |d: &usize| s.arg(*d, 0) != "off";
+        // What is guarded further out is given away by contents only, not by a redirect or an error.
+        let gives = s.arg(n, 0).starts_with('2');
+        let guarded = ["deny", "auth_basic", "auth_request"].iter().any(|d| {
+            let at = if gives { s.effective(block, d) } else { s.child(block, d) };
+            at.filter(guards).is_some()
+        });
+        if guarded {
             found(s.span(n), "answered before access is checked".to_owned());
         }
     },
@@ -129,4 +195,126 @@ rule_table! { Check;
     "There is no such value: a file named \"off\" is written."
     "error_log /dev/null crit; if nothing shall be kept, which is rarely wise."
     |s, _, found| word(s, found, "error_log", "off", "writes a file of that name"),
+    "proxy-header-lost" Harm "proxy_set_header that hides inherited ones"
+    "A level with a proxy_set_header of its own inherits none: Host and X-Forwarded-For of the outer level are gone in it, and the upstream gets the address of proxy_pass as its name."
+    "Repeat them, or include them from a file."
+    |s, _, found| level_lost(s, "proxy_set_header", found),
+    "fastcgi-param-lost" Harm "fastcgi_param that hides inherited ones"
+    "A level with a fastcgi_param of its own inherits none: without SCRIPT_FILENAME and the like the application answers nothing."
+    "Repeat them: include fastcgi_params;"
+    |s, _, found| level_lost(s, "fastcgi_param", found),
+    "header-content-type" Warning "add_header Content-Type"
+    "It adds a second Content-Type beside that of the response: which one counts is the client's guess."
+    "default_type or types; in a location of its own."
+    |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("content-type")) {
+        found(s.span(n), "a second Content-Type".to_owned());
+    },
+    "header-lines" Harm "a header of several lines"
+    "RFC 9112 forbids them: clients and proxies cut the value, or take the rest for another header."
+    "Write the value in one line."
+    |s, _, found| for name in ["add_header", "add_trailer", "proxy_set_header"] {
+        for n in s.all(name).filter(|n| s.arg(*n, 1).contains('\n')) {
+            found(s.arg_span(n, 1), "a line feed in the value".to_owned());
+        }
+    },
+    "map-without-default" Advice "a map without default"
+    "What is not listed gives an empty text: a check by it lets through, or refuses, what nobody thought of."
+    "default VALUE;"
+    |s, _, found| for n in s.all("map") {
+        let Some(block) = s.nodes[n].d.block.as_ref() else { continue };
+        if !block.iter().any(|d| matches!(d.name.as_str().as_ref(), "default" | "include")) {
+            found(s.span(n), "others give an empty text".to_owned());
+        }
+    },
+    "resolver-remote" Warning "a name server outside of the own network"
+    "Its answers come as plain UDP: whoever can forge one chooses where the server connects to."
+    "A resolver on this machine or in its network, as 127.0.0.1."
+    |s, _, found| for n in s.all("resolver") {
+        for (i, a) in s.args(n).iter().enumerate() {
+            let bare = a.strip_prefix('[').map_or_else(|| a.split(':').next().unwrap_or_default(), |v| v.split(']').next().unwrap_or_default());
+            if bare.parse::<IpAddr>().is_ok_and(|ip| !is_near(ip)) {
+                found(s.arg_span(n, i), format!("{bare} is far"));
+            }
+        }
+    },
+    "default-server" Advice "several servers at an address, none of them the default"
+    "Requests for names that nobody has go to the one that comes first; an include in another order changes which that is."
+    "listen ... default_server; in one that answers return 444;"
+    |s, _, found| {
+        let mut seen: Vec<(String, usize, usize)> = Vec::new();
+        for n in s.all("listen").filter(|n| s.parent(*n).is_some_and(|p| s.around(p, "http").is_some())) {
+            let address = s.arg(n, 0);
+            let is_default = s.args(n).iter().any(|a| a == "default_server" || a == "default");
+            let servers = if is_default { usize::MAX / 2 } else { 1 };
+            match seen.iter_mut().find(|(a, _, _)| *a == address) {
+                Some((_, _, count)) => *count = count.saturating_add(servers),
+                None => seen.push((address, n, servers)),
+            }
+        }
+        for (address, n, count) in seen.into_iter().filter(|(_, _, c)| (2..usize::MAX / 2).contains(c)) {
+            found(s.arg_span(n, 0), format!("the first of {count} servers at {address} takes what nobody else does"));
+        }
+    },
+    "root-exposed" Harm "the root of the file system, or its settings, as a root"
+    "Every file that the worker may read can be asked for, keys and passwords too."
+    "A directory that holds what is to be served and nothing else."
+    |s, _, found| for name in ["root", "alias"] {
+        for n in s.all(name).filter(|n| matches!(s.arg(*n, 0).trim_end_matches('/'), "" | "/etc" | "/root" | "/proc" | "/home") && s.arg(*n, 0).starts_with('/')) {
+            found(s.arg_span(n, 0), format!("all of {} is served", s.arg(n, 0)));
+        }
+    },
+    "redos" Warning "a pattern that repeats what repeats"
+    "(a+)+ can be matched in exponentially many ways: a short path that does not match keeps an nginx worker busy until pcre gives up, with 500. Forebay's time grows only with the length, unless the pattern has look-around or references."
+    "One repeat: a+"
+    |s, _, found| for (n, i, pattern) in all_patterns(s) {
+        if let Some(part) = repeats_itself(&pattern) {
+            found(s.arg_span(n, i), format!("{part} repeats what repeats"));
+        }
+    },
+    "capture-missing" Harm "a group that the pattern does not have"
+    "It is always empty."
+    "Number the groups as they open, from $1."
+    |s, _, found| for n in s.all("rewrite") {
+        let pattern = s.arg(n, 0);
+        let have = groups(&pattern).len();
+        let far = |v: &str| v.parse::<usize>().is_ok_and(|g| g > have);
+        if let Some((_, v)) = named(&s.arg(n, 1)).into_iter().find(|(_, v)| far(v)) {
+            found(s.arg_span(n, 1), format!("${v} of {have} groups"));
+        }
+    },
+    "weak-ciphers" Harm "ciphers that are broken"
+    "RC4, DES, export ciphers and those without encryption or authentication can be read or forged."
+    "Remove ssl_ciphers: the default leaves them out."
+    |s, _, found| for n in s.all("ssl_ciphers") {
+        let list = s.arg(n, 0);
+        let weak = |w: &&str| {
+            let parts = ["RC4", "DES", "3DES", "MD5", "NULL", "eNULL", "aNULL", "EXP", "EXPORT", "LOW", "ADH", "IDEA", "SEED"];
+            !w.starts_with(['!', '-', '@']) && w.split(['-', '+']).any(|p| parts.contains(&p))
+        };
+        if let Some(w) = list.split([':', ' ', ',']).find(weak) {
+            found(s.arg_span(n, 0), format!("{w} is broken"));
+        }
+    },
+    "hsts-missing" Advice "TLS without Strict-Transport-Security"
+    "The first request of a visit may go out in the clear, where it can be caught and answered by somebody else."
+    "add_header Strict-Transport-Security \"max-age=31536000\" always; once all of the site is on TLS."
+    |s, _, found| for n in s.all("listen").filter(|n| s.args(*n).iter().any(|a| a == "ssl")) {
+        let sent = s.all("add_header").any(|h| s.arg(h, 0).eq_ignore_ascii_case("strict-transport-security"));
+        if !sent && s.around(n, "http").is_some() {
+            found(s.span(n), "browsers are not told to stay on TLS".to_owned());
+            break;
+        }
+    },
+    "proxy-path-decoded" Advice "a path behind the host of proxy_pass"
+    "The path is decoded and put together anew: %2F becomes a slash, and .. is resolved before the upstream sees it, which may judge it differently."
+    "proxy_pass without a path where the upstream checks paths; it gets the request as it came."
+    |s, _, found| for n in s.all("proxy_pass") {
+        let url = s.arg(n, 0);
+        let path = url.split_once("://").and_then(|(_, rest)| Some(rest.split_once('/')?.1));
+        let prefix = s.parent(n).filter(|p| s.is(*p, "location") && !matches!(s.arg(*p, 0).as_str(), "=" | "/") && !s.arg(*p, 0).starts_with(['~', '@']));
+        // A slash behind "/" changes nothing else.
+        if path.is_some_and(|p| !p.contains("$request_uri")) && prefix.is_some() && !url.contains("unix:") {
+            found(s.arg_span(n, 0), "%2F and .. are resolved before the upstream sees them".to_owned());
+        }
+    },
 }

@@ -1,6 +1,5 @@
 use super::disk::{Disks, Mount, Place, Use};
 use super::*;
-use std::path::Path;
 
 /// Rules that fire, with the lines where they do.
 fn fired(conf: &str, host: &Host) -> Vec<(String, u32)> {
@@ -72,6 +71,7 @@ fn each_rule_fires_and_is_silent() {
         ("tcp-nopush-cost", http("sendfile on; tcp_nopush on;"), http("sendfile on;")),
         ("log-buffer-loss", http("access_log a.log combined buffer=64k;"), http("access_log a.log;")),
         ("gzip-level", http("gzip_comp_level 9;"), http("gzip_comp_level 5;")),
+        ("brotli-module", http("brotli on;"), "load_module modules/ngx_http_brotli_filter_module.so; http { brotli on; }".into()),
         ("gzip-min-length", http("gzip on;"), http("gzip on; gzip_min_length 256;")),
         ("gzip-vary", http("gzip on;"), http("gzip on; gzip_vary on;")),
         ("gzip-breach", http("gzip_proxied any;"), http("gzip_proxied expired;")),
@@ -190,6 +190,45 @@ fn each_rule_fires_and_is_silent() {
             server("if ($http_origin ~ example.com) { set $x 1; }"),
             server("if ($http_origin ~ ^https://example.com$) { set $x 1; }"),
         ),
+        (
+            "proxy-header-lost",
+            http("proxy_set_header Host $host; server { location / { proxy_set_header X 1; proxy_pass http://a; } }"),
+            http("proxy_set_header Host $host; server { location / { proxy_set_header Host x; proxy_pass http://a; } }"),
+        ),
+        (
+            "fastcgi-param-lost",
+            http("fastcgi_param A 1; server { location / { fastcgi_param B 1; } }"),
+            http("fastcgi_param A 1; server { location / { fastcgi_pass a:1; } }"),
+        ),
+        ("header-content-type", http("add_header Content-Type text/plain;"), http("default_type text/plain;")),
+        ("header-lines", http("add_header X \"a\n b\";"), http("add_header X \"a b\";")),
+        ("map-without-default", http("map $a $b { x 1; }"), http("map $a $b { default 0; x 1; }")),
+        ("resolver-remote", http("resolver 8.8.8.8;"), http("resolver 127.0.0.1 [::1]:53 10.0.0.2;")),
+        (
+            "default-server",
+            http("server { listen 80; server_name a; } server { listen 80; server_name b; }"),
+            http("server { listen 80; server_name a; } server { listen 80 default_server; return 444; }"),
+        ),
+        ("root-exposed", server("root /;"), server("root /srv;")),
+        ("redos", server("location ~ ^/(a+)+$ { return 200; }"), server("location ~ ^/(a+)$ { return 200; }")),
+        ("capture-missing", server("rewrite ^/(a)/(?:b)$ /$2;"), server("rewrite ^/(a)/(b)$ /$2;")),
+        ("weak-ciphers", http("ssl_ciphers HIGH:RC4-SHA;"), http("ssl_ciphers HIGH:!RC4:!aNULL;")),
+        (
+            "hsts-missing",
+            server("listen 443 ssl;"),
+            server("listen 443 ssl; add_header Strict-Transport-Security max-age=1 always;"),
+        ),
+        (
+            "proxy-path-decoded",
+            server("location /a/ { proxy_pass http://b/; }"),
+            server("location /a/ { proxy_pass http://b; }"),
+        ),
+        (
+            "try-files-looks",
+            server("location / { try_files $uri $uri/ /i.php; }"),
+            server("open_file_cache max=9; location / { try_files $uri $uri/ /i.php; }"),
+        ),
+        ("regex-exact", server("location ~ ^/status$ { return 200; }"), server("location ~ ^/(a|b)$ { return 200; }")),
         ("error-log-off", "error_log off; events {}".into(), "error_log stderr; events {}".into()),
     ];
     let quota = Host { cpus: 2, online: 8, ..machine() };
@@ -203,9 +242,115 @@ fn each_rule_fires_and_is_silent() {
         assert!(!has(good), "{rule} fires for: {good}");
     }
     let tried: Vec<&str> = cases.iter().map(|(r, _, _)| *r).chain(["worker-processes-quota"]).collect();
-    for (r, _) in for_configuration() {
+    // It looks at files, and has a test of its own.
+    for (r, _) in for_configuration().filter(|(r, _)| r.id != "rsa-only") {
         assert!(tried.contains(&r.id), "{} has no case", r.id);
     }
+}
+
+/// Forms of a fault that a rule could pass over, and what only looks like one.
+#[test]
+fn rules_see_through_other_ways_to_write_it() {
+    let server = |t: &str| http(&format!("upstream up {{ server 10.0.0.1; }} server {{ listen 80; {t} }}"));
+    let host = machine();
+    let has = |rule: &str, conf: &str| fired(conf, &host).iter().any(|(r, _)| r == rule);
+    for (rule, conf) in [
+        ("ssrf", server("location / { proxy_pass http://${arg_host}/; }")),
+        ("ssrf", server("location / { set $t $arg_host; set $u http://$t; proxy_pass $u; }")),
+        ("ssrf", server("location ~ ^/d/(?<h>[^/]+)/ { proxy_pass http://$h/; }")),
+        ("ssrf", server("server_name ~^(?<h>.+)\\.x$; location / { proxy_pass http://$h; }")),
+        ("server-tokens", "http { server_tokens on; }".into()),
+        ("server-tokens", "http { server { server_tokens off; } server {} }".into()),
+        ("splitting", server("rewrite ^ http://x$uri permanent;")),
+        ("splitting", server("location ~ ^/v1/(?<a>[^.]*)\\.json$ { add_header X-Action $a; }")),
+        ("splitting", server("location ~ ^/a/([^/]+) { return 302 https://x/$1; }")),
+        ("splitting", server("return 301 https://x${uri};")),
+        ("missing-resolver", server("location / { set $b backend.example; proxy_pass http://$b; }")),
+        ("missing-resolver", server("location / { fastcgi_pass $pool:9000; }")),
+        ("return-before-access", server("deny all; location / { return 200 x; }")),
+        ("tls-without-cache", http("ssl_session_cache none; server { listen 443 ssl; }")),
+        ("multi-accept", "worker_processes 4; events { multi_accept on; } http { server { listen 80 reuseport; } server { \
+                          listen 81; } }".into()),
+        ("cache-zone-small", http("fastcgi_cache_path /c keys_zone=a:1m max_size=100g;")),
+        ("cache-without-lock", http("fastcgi_cache a;")),
+    ] {
+        assert!(has(rule, &conf), "{rule} is silent about: {conf}");
+    }
+    for (rule, conf) in [
+        ("ssrf", server("location / { set $b up; proxy_pass http://$b; }")),
+        ("ssrf", server("location / { proxy_pass http://$hostname; }")),
+        ("ssrf", server("location / { proxy_pass http://up$request_uri; }")),
+        ("server-tokens", "http { server { server_tokens off; } }".into()),
+        ("splitting", server("location ~ ^/a/([^/\\s]+) { return 302 https://x/$1; }")),
+        ("splitting", server("rewrite ^/(.*)$ /i?u=$uri last;")),
+        ("missing-resolver", server("location / { set $b up; proxy_pass http://$b; }")),
+        ("missing-resolver", server("location / { set $b 127.0.0.1:80; proxy_pass http://$b$request_uri; }")),
+        ("missing-resolver", server("set $b http://up; location / { proxy_pass $b; }")),
+        (
+            "missing-resolver",
+            format!("{} ", server("location / { proxy_pass http://$b; }")).replace("http {", "http { map $uri $b { default up; /x 10.0.0.1; }"),
+        ),
+        ("return-before-access", server("deny all; location / { return 301 https://x; }")),
+        ("return-before-access", server("auth_basic off; location / { return 200 x; }")),
+        ("multi-accept", "worker_processes 4; events { multi_accept on; } http { server { listen 80 reuseport; } server { \
+                          listen 80; } }".into()),
+    ] {
+        assert!(!has(rule, &conf), "{rule} fires for: {conf}");
+    }
+}
+
+#[test]
+fn keys_and_responders_of_certificates() {
+    let conf = http(
+        "ssl_stapling on; resolver 127.0.0.1; ssl_trusted_certificate t; server { listen 443 ssl; ssl_certificate a; ssl_certificate b; }",
+    );
+    let mut files = Files::recorded([("/n.conf", conf.as_str())]);
+    let parsed = forebay_conf::parse::parse(Path::new("/n.conf"), "", Path::new("/"), &mut files);
+    let scene = Scene::new(&parsed.tree);
+    let nodes: Vec<usize> = scene.all("ssl_certificate").collect();
+    let fired = |rsa: [bool; 2], responder: bool| {
+        let certificate = |n: usize| (nodes[n], host::Certificate { rsa: rsa[n], responder });
+        let certificates = [certificate(0), certificate(1)].into_iter().collect();
+        let found = examine(&scene, &Host { certificates, ..machine() });
+        ["rsa-only", "stapling"].map(|r| found.iter().any(|f| f.rule.id == r))
+    };
+    assert_eq!(fired([true, true], false), [true, true]);
+    assert_eq!(fired([true, false], true), [false, false]);
+}
+
+#[test]
+fn the_worst_case_is_printed() {
+    let conf = "worker_processes 4; events { worker_connections 1000; } http { client_body_buffer_size 64k; \
+                fastcgi_buffers 16 16k; server { location / { fastcgi_pass 127.0.0.1:9; } } }";
+    let mut files = Files::recorded([("/n.conf", conf)]);
+    let parsed = forebay_conf::parse::parse(Path::new("/n.conf"), "", Path::new("/"), &mut files);
+    let text = output::text(&[], &[], &files, &Scene::new(&parsed.tree), &machine(), false);
+    // 33 kB for the head, 64 kB, and 16 x 16 kB with 4 kB for 2000 clients.
+    for part in [
+        "at most 2000 clients",
+        "2064 descriptors for each worker (limit 1024)",
+        "697 MB of buffers",
+        "260 kB for the response",
+        "8192 MB of memory",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn no_number_is_too_large() {
+    let most = u64::MAX;
+    let conf = format!(
+        "worker_processes {most}; events {{ worker_connections {most}; }} http {{ client_body_buffer_size {most}; open_file_cache \
+         max={most}; large_client_header_buffers {most} {most}; output_buffers {most} {most}; proxy_buffer_size {most}; \
+         proxy_buffers {most} {most}; upstream u {{ server a; keepalive {most}; }} server {{ location / {{ proxy_pass http://u; }} }} }}"
+    );
+    let mut host = machine();
+    host.take_sysctl_file(Path::new("x"), &format!("net.ipv4.tcp_mem = 1 1 {most}\n"));
+    assert!(!fired(&conf, &host).is_empty());
+    let mut files = Files::recorded([("/n.conf", conf.as_str())]);
+    let parsed = forebay_conf::parse::parse(Path::new("/n.conf"), "", Path::new("/"), &mut files);
+    assert!(!output::text(&[], &[], &files, &Scene::new(&parsed.tree), &host, false).is_empty());
 }
 
 #[test]
@@ -434,7 +579,7 @@ fn articles_have_the_faults_that_are_known() {
 /// What SARIF 2.1.0 asks for.
 #[test]
 fn sarif_has_its_shape() {
-    let conf = "events { multi_accept on; }\nhttp { bogus; server_tokens off; }\n";
+    let conf = "events { multi_accept on; }\nhttp { bogus; server_tokens off; }\nstream {}\n";
     let mut files = Files::recorded([("/etc/n.conf", conf)]);
     let parsed = forebay_conf::parse::parse(Path::new("/etc/n.conf"), "", Path::new("/etc"), &mut files);
     let mut host = machine();
@@ -448,7 +593,10 @@ fn sarif_has_its_shape() {
     assert!(driver["name"].is_string() && driver["version"].is_string());
     let rules = driver["rules"].as_array().expect("rules");
     let results = run["results"].as_array().expect("results");
-    assert!(results.len() >= 3, "{results:?}");
+    assert!(results.len() >= 4, "{results:?}");
+    // nginx runs this one.
+    let missing = results.iter().find(|r| r["ruleId"] == "not-supported").expect("a line");
+    assert_eq!(missing["level"], "warning");
     for r in results {
         assert!(["error", "warning", "note", "none"].contains(&r["level"].as_str().expect("level")));
         assert!(r["message"]["text"].as_str().is_some_and(|t| !t.is_empty()));
