@@ -98,6 +98,22 @@ pub fn decode(mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Invalid> {
                 break;
             }
         }
+        if have >= 32 {
+            // Four short codes are there without a look at what is left.
+            let before = have;
+            for _ in 0..4 {
+                let (symbol, bits) = T.short[(acc >> 56) as usize];
+                if bits == 0 {
+                    break;
+                }
+                out.push(symbol);
+                acc <<= bits;
+                have -= u32::from(bits);
+            }
+            if have != before {
+                continue;
+            }
+        }
         if have < 5 {
             break;
         }

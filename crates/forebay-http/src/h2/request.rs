@@ -267,17 +267,20 @@ fn finish(
     if method.is_none() {
         return Err(malformed("client sent no :method header"));
     }
-    let name = text.of(&head.buf);
-    if name.is_empty() || !name.iter().all(|b| b.is_ascii_uppercase() || matches!(b, b'-' | b'_')) {
-        return Err(bad("client sent invalid method"));
+    if head.method == Method::Other {
+        let name = text.of(&head.buf);
+        if name.is_empty() || !name.iter().all(|b| b.is_ascii_uppercase() || matches!(b, b'-' | b'_')) {
+            return Err(bad("client sent invalid method"));
+        }
     }
     if head.method == Method::Connect && scheme.is_none() && path.is_none() {
         return Err(Refusal { status: 405, reason: "client sent CONNECT method", malformed: false });
     }
     let Some(scheme) = scheme else { return Err(malformed("client sent no :scheme header")) };
     let scheme = scheme.of(&head.buf);
-    if !scheme.first().is_some_and(u8::is_ascii_alphabetic)
-        || !scheme.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
+    if scheme != b"https"
+        && (!scheme.first().is_some_and(u8::is_ascii_alphabetic)
+            || !scheme.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.')))
     {
         return Err(malformed("client sent invalid :scheme header"));
     }
@@ -350,11 +353,11 @@ fn set_host(head: &mut RequestHead, authority: Option<Slice>) -> Result<(), Refu
     let taken = head.take_host(chosen.of(&buf));
     head.buf = buf;
     let text = chosen.of(&head.buf);
-    // RFC 9113, section 8.3.1: user information is not allowed.
-    if authority.is_some() && memchr::memchr(b'@', text).is_some() {
-        return Err(malformed("client sent user information in :authority header"));
-    }
-    taken.map_err(|_| bad("client sent invalid host header"))?;
+    taken.map_err(|_| match authority {
+        // RFC 9113, section 8.3.1: user information is not allowed.
+        Some(_) if text.contains(&b'@') => malformed("client sent user information in :authority header"),
+        _ => bad("client sent invalid host header"),
+    })?;
     if let (Some(_), Some(line)) = (authority, line)
         && !line.of(&head.buf).eq_ignore_ascii_case(text)
     {
