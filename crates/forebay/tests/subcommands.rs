@@ -156,6 +156,10 @@ fn doctor_finds_places_and_reasons() {
         code == Some(0) && text.contains("0 harmful, 0 warnings, 0 without effect, 0 to think about"),
         "{text}"
     );
+    // What nginx has and Forebay has not is no mistake.
+    std::fs::write(&file, "events {}\nhttp {\n    server_tokens off;\n}\nstream {}\n").expect("a file");
+    let (code, text) = run("text");
+    assert!(code == Some(0) && text.contains("warning: \"stream\" directive is not supported"), "{text}");
 }
 
 #[test]

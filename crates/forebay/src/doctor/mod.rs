@@ -184,7 +184,10 @@ pub fn main(args: DoctorArgs) -> u8 {
     }
     let mut findings = examine(&scene, &host);
     // Lines that nginx itself would refuse come with the others.
-    let errors: Vec<_> = parsed.errors.into_iter().filter(|e| e.level == Level::Emerg).collect();
+    let mut errors: Vec<_> = parsed.errors.into_iter().filter(|e| e.level == Level::Emerg).collect();
+    for e in errors.iter_mut().filter(|e| output::refusal(e).1 != Severity::Harm) {
+        e.level = Level::Warn;
+    }
     findings.extend(refused_lines(&errors, &files));
     findings.retain(|f| args.all || f.rule.severity != Severity::Advice || f.span.is_some());
     let color = std::io::stdout().is_terminal();
@@ -197,7 +200,10 @@ pub fn main(args: DoctorArgs) -> u8 {
     };
     // A reader that has gone away, as `head` does, is no reason to complain.
     let _ = std::io::stdout().write_all(text.as_bytes());
-    u8::from(!errors.is_empty() || findings.iter().any(|f| f.rule.severity == Severity::Harm))
+    u8::from(
+        errors.iter().any(|e| e.level == Level::Emerg)
+            || findings.iter().any(|f| f.rule.severity == Severity::Harm),
+    )
 }
 
 #[cfg(test)]

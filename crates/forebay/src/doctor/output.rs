@@ -94,7 +94,7 @@ fn arithmetic(s: &Scene<'_>, h: &Host) -> String {
 }
 
 /// The rule that a line breaks which is not in the tree, and its severity: nginx may well take what is not there yet.
-fn refusal(e: &Error) -> (&'static str, Severity) {
+pub(super) fn refusal(e: &Error) -> (&'static str, Severity) {
     let ours = e.message.contains("\" directive is not supported") || e.message.starts_with("module \"");
     if ours { ("not-supported", Severity::Warning) } else { ("syntax", Severity::Harm) }
 }
