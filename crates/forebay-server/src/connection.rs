@@ -225,7 +225,7 @@ fn gone(req: &mut Request, end: End) {
         req.log_stranger(Broken::Header);
         return;
     }
-    if !error_log::enabled(&req.thread, Level::Info) {
+    if !error_log::enabled(req, Level::Info) {
         return;
     }
     let mut client = Vec::new();
@@ -243,7 +243,7 @@ fn gone(req: &mut Request, end: End) {
         let why = if let End::Failed(e) = end { format!(" {}", errno_text(e)) } else { String::new() };
         (format!("client {client} closed keepalive connection{why}"), String::new())
     };
-    error_log::log_connection(&req.thread, Level::Info, req.conn.number, &what, &tail);
+    error_log::log_connection(req, Level::Info, &what, &tail);
 }
 
 /// Logs a request whose head has only begun. It gets no answer, only a status.
@@ -363,7 +363,7 @@ fn preface(thread: &Rc<Thread>, req: &mut Request) -> Preface {
 
 /// Answers a client that speaks neither HTTP/1 nor HTTP/2 to an address of both (RFC 9113, section 3.4).
 async fn broken_preface(thread: &Rc<Thread>, req: &mut Request) {
-    error_log::log_connection(&req.thread, Level::Info, req.conn.number, "invalid connection preface", "");
+    error_log::log_connection(req, Level::Info, "invalid connection preface", "");
     let mut out = Vec::new();
     forebay_http::h2::frame::push_goaway(&mut out, 0, Code::ProtocolError);
     req.closes_at_once = true;
@@ -421,10 +421,7 @@ async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Box<Conn
     req.received = u64::from(stream.head_len());
     thread.counters.requests.add(1);
     req.choose_server();
-    for line in std::mem::take(&mut req.head.ignored) {
-        let text = String::from_utf8_lossy(line.of(&req.head.buf)).into_owned();
-        req.log(Level::Info, &format!("client sent invalid header line: \"{text}\""));
-    }
+    log_ignored(req);
     if let Some(refusal) = stream.refusal.get() {
         req.refused = refusal.status;
         req.log(Level::Info, &format!("{} while reading client request headers", refusal.reason));
@@ -484,6 +481,18 @@ fn park(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     }
 }
 
+/// Tells of field lines that were left out.
+fn log_ignored(req: &mut Request) {
+    for line in std::mem::take(&mut req.head.ignored) {
+        let text = line.of(&req.head.buf).to_vec();
+        req.log_with(Level::Info, |out| {
+            let parts: [&[u8]; 3] =
+                [b"client sent invalid header line: \"", &text, b"\" while reading client request headers"];
+            parts.iter().for_each(|part| out.extend_from_slice(part));
+        });
+    }
+}
+
 async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject) {
     req.begin_request();
     req.conn.requests += 1;
@@ -496,7 +505,11 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject)
     }
     let mut message = Vec::new();
     reject.message(&req.head, &mut message);
-    req.log(Level::Info, &String::from_utf8_lossy(&message));
+    if reject.stage == Stage::Line && req.pipelined {
+        let at = message.len() - "request line".len();
+        message.splice(at..at, *b"pipelined ");
+    }
+    req.log_with(Level::Info, |out| out.extend_from_slice(&message));
     if reject.stage == Stage::Line && req.head.version == Version::Http09 {
         req.head.version = Version::Http11;
     }
@@ -512,10 +525,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request) -> bool {
     req.conn.requests += 1;
     thread.counters.requests.add(1);
     req.choose_server();
-    for line in std::mem::take(&mut req.head.ignored) {
-        let text = String::from_utf8_lossy(line.of(&req.head.buf)).into_owned();
-        req.log(Level::Info, &format!("client sent invalid header line: \"{text}\""));
-    }
+    log_ignored(req);
     match accept::judge(req) {
         None => phases::run(req).await,
         Some(status) => phases::refuse(req, status).await,
@@ -767,7 +777,7 @@ impl Request {
         let tail =
             format!(", client: {}, server: {}", String::from_utf8_lossy(&client), self.listener_text());
         let what = format!("{what} while reading PROXY protocol");
-        error_log::log_connection(&self.thread, Level::Error, self.conn.number, &what, &tail);
+        error_log::log_connection(self, Level::Error, &what, &tail);
     }
 
     /// Limits of the default server of the connection's address.
@@ -888,6 +898,8 @@ impl Request {
         let conf = self.conf.clone();
         if let Some(a) = self.address_in(&conf)
             && !a.names.is_empty()
+            // A head that was not read to its end may yet name a host: this is no request without one.
+            && !(self.head.host.is_empty() && self.head.len == 0)
         {
             let host = std::mem::take(&mut self.head.host);
             if let Some((s, pattern)) = a.names.find(&host) {
