@@ -211,13 +211,20 @@ pub struct Builder<'s, 'f> {
     pub locations: Vec<LocationBuild>,
     http_server: modules::server::Written,
     servers: Vec<ServerBuild>,
+    /// Directives had errors.
+    failed: bool,
 }
 
 impl<'s, 'f> Builder<'s, 'f> {
     /// Starts with the http level.
     pub fn new(cx: &'s mut Scope<'f>) -> Self {
-        let mut b =
-            Builder { cx, locations: Vec::new(), http_server: Default::default(), servers: Vec::new() };
+        let mut b = Builder {
+            cx,
+            locations: Vec::new(),
+            http_server: Default::default(),
+            servers: Vec::new(),
+            failed: false,
+        };
         b.add(Kind::Http, b"", None);
         b
     }
@@ -240,29 +247,35 @@ impl<'s, 'f> Builder<'s, 'f> {
         self.locations.len() - 1
     }
 
-    /// Takes the http block.
-    ///
-    /// # Errors
-    /// The first error in it.
-    pub fn http_block(&mut self, block: &Block) -> Result<(), Error> {
+    /// Takes the http block. Directives with errors are left out and the errors kept, so that all are told at once;
+    /// `false`: there were some, and what was built is of no use.
+    pub fn http_block(&mut self, block: &Block) -> bool {
         // Holds for the whole block, wherever it stands.
         for d in block.iter().filter(|d| d.name.text == b"upstream_start_unresolved") {
             self.cx.upstreams.start_unresolved = value::first(d).eq_ignore_ascii_case(b"on");
         }
         for d in block {
-            match d.name.text.as_slice() {
-                b"server" => self.server_block(d)?,
-                _ if self.http_server.set(d, self.cx)? => {}
-                _ if modules::http_directive(d, self.cx)? => {}
-                _ => {
-                    self.location_directive(d, 0)?;
-                }
-            }
+            let taken = self.http_directive(d);
+            self.keep(taken);
+        }
+        !self.failed
+    }
+
+    fn http_directive(&mut self, d: &Directive) -> Result<(), Error> {
+        match d.name.text.as_slice() {
+            b"server" => self.server_block(d),
+            _ if self.http_server.set(d, self.cx)? => {}
+            _ if modules::http_directive(d, self.cx)? => {}
+            _ => self.location_directive(d, 0)?,
         }
         Ok(())
     }
 
-    fn server_block(&mut self, d: &Directive) -> Result<(), Error> {
+    fn keep(&mut self, taken: Result<(), Error>) {
+        self.failed |= self.cx.keep(taken);
+    }
+
+    fn server_block(&mut self, d: &Directive) {
         let root = self.add(Kind::Server, b"", Some(0));
         let mut s = ServerBuild {
             root,
@@ -273,13 +286,8 @@ impl<'s, 'f> Builder<'s, 'f> {
             ordinal_directive: Some(self.cx.error(d, "")),
         };
         for d in d.block.iter().flatten() {
-            match d.name.text.as_slice() {
-                b"listen" => s.listens.push(listen::parse(d, self.cx)?),
-                b"server_name" => super::names::parse(d, self.cx, &mut s.names)?,
-                b"location" => self.location_block(d, root, &mut s)?,
-                _ if s.written.set(d, self.cx)? => {}
-                _ => self.server_or_location_directive(d, root, &mut s)?,
-            }
+            let taken = self.server_directive(d, root, &mut s);
+            self.keep(taken);
         }
         if s.listens.is_empty() {
             s.listens.push(ListenDirective::default_port());
@@ -288,6 +296,20 @@ impl<'s, 'f> Builder<'s, 'f> {
             s.names.push(super::names::ServerName::Exact(Vec::new()));
         }
         self.servers.push(s);
+    }
+
+    fn server_directive(
+        &mut self,
+        d: &Directive,
+        root: LocationId,
+        s: &mut ServerBuild,
+    ) -> Result<(), Error> {
+        match d.name.text.as_slice() {
+            b"listen" => s.listens.push(listen::parse(d, self.cx)?),
+            b"server_name" => super::names::parse(d, self.cx, &mut s.names)?,
+            _ if s.written.set(d, self.cx)? => {}
+            _ => self.server_or_location_directive(d, root, s)?,
+        }
         Ok(())
     }
 
@@ -302,7 +324,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             b"if" => {
                 let cond = rewrite::condition(d, self.cx)?;
                 let level = self.add(Kind::If, b"", Some(at));
-                self.body(d, level, s)?;
+                self.body(d, level, s);
                 let ops = std::mem::take(&mut self.locations[level].ops);
                 self.locations[at].ops.push(rewrite::Op::If { cond, location: Some(level), ops });
                 Ok(())
@@ -318,7 +340,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                     return Err(self.cx.error(d, "\"limit_except\" directive is duplicate"));
                 }
                 let level = self.add(Kind::LimitExcept, b"", Some(at));
-                self.body(d, level, s)?;
+                self.body(d, level, s);
                 self.locations[at].limit_except = Some((methods, level));
                 Ok(())
             }
@@ -326,11 +348,11 @@ impl<'s, 'f> Builder<'s, 'f> {
         }
     }
 
-    fn body(&mut self, d: &Directive, level: LocationId, s: &mut ServerBuild) -> Result<(), Error> {
+    fn body(&mut self, d: &Directive, level: LocationId, s: &mut ServerBuild) {
         for inner in d.block.iter().flatten() {
-            self.server_or_location_directive(inner, level, s)?;
+            let taken = self.server_or_location_directive(inner, level, s);
+            self.keep(taken);
         }
-        Ok(())
     }
 
     fn location_directive(&mut self, d: &Directive, at: LocationId) -> Result<(), Error> {
@@ -367,7 +389,8 @@ impl<'s, 'f> Builder<'s, 'f> {
         if named {
             s.named.insert(name, level);
         }
-        self.body(d, level, s)
+        self.body(d, level, s);
+        Ok(())
     }
 
     fn check_nesting(&self, d: &Directive, at: LocationId, kind: &Kind, name: &[u8]) -> Result<(), Error> {
@@ -631,6 +654,21 @@ impl<'s, 'f> Builder<'s, 'f> {
         for (i, l) in listens {
             options.merge(&l.address_options);
             for n in &self.servers[*i].names {
+                // As in nginx, whose tables of names are only built where there is a choice.
+                if listens.len() > 1 && !n.is_well_formed() {
+                    return Err(Error {
+                        level: Level::Emerg,
+                        message: format!(
+                            "invalid server name or wildcard \"{}\" on {}",
+                            String::from_utf8_lossy(&n.written()),
+                            l.text(&l.addrs[0])
+                        ),
+                        span: None,
+                        at: None,
+                        hint: None,
+                        ordinal: self.servers[*i].ordinal_directive.as_ref().map_or(0, |e| e.ordinal),
+                    });
+                }
                 if !names.add(n, *i) {
                     let message = format!(
                         "conflicting server name \"{}\" on {}, ignored",
