@@ -243,8 +243,9 @@ pub fn discard_buffered(req: &mut Request) -> bool {
         Err(()) => {
             req.log(Level::Error, "client sent invalid chunked body");
             req.body.done = true;
-            // The head's buffer holds nothing that could be trusted any more.
-            if req.error_status == 0 {
+            // The head's buffer holds nothing that could be trusted any more. What is refused anyway stays so.
+            if !req.resp.error_page {
+                req.resp.location.clear();
                 crate::error_page::built_in(req, 400);
             }
             false
