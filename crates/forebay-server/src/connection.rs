@@ -298,15 +298,31 @@ fn read_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Head {
         }
         if req.conn.greeted && !req.head.buf.is_empty() {
             match parser::parse(&mut req.head, limits) {
-                Ok(Status::Complete) => return Head::Complete,
-                Err(reject) => return Head::Refused(reject),
+                Ok(Status::Complete) if req.head.ignored.is_empty() => return Head::Complete,
                 Ok(Status::Partial) => {}
+                judged => match reconsider(req, limits, judged) {
+                    Ok(Status::Complete) => return Head::Complete,
+                    Err(reject) => return Head::Refused(reject),
+                    Ok(Status::Partial) => {}
+                },
             }
         }
         if let Some(head) = receive_head(thread, req, limits) {
             return head;
         }
     }
+}
+
+/// A head from which something was left out, or that was refused: the server that it names may see it otherwise.
+#[cold]
+fn reconsider(
+    req: &mut Request,
+    limits: &Limits,
+    judged: Result<Status, parser::Reject>,
+) -> Result<Status, parser::Reject> {
+    let Some(own) = req.own_limits(limits) else { return judged };
+    req.head.restart();
+    parser::parse(&mut req.head, &own)
 }
 
 /// Reads more of a head; `Some`: there is no more.
@@ -780,25 +796,33 @@ impl Request {
         error_log::log_connection(self, Level::Error, &what, &tail);
     }
 
-    /// Limits of the default server of the connection's address.
+    /// Limits of the default server of the connection's address, or of the one asked for by TLS (SNI).
     pub fn limits(&self) -> Limits {
         let http = self.http();
-        let server = self.address().map_or(0, |a| a.default_server);
+        let server = self.address().map_or(0, |a| match &self.conn.tls {
+            Some(tls) if http.heads_differ => {
+                let named = tls.name.as_deref().and_then(|n| a.names.find(n));
+                named.map_or(a.default_server, |(s, _)| s)
+            }
+            _ => a.default_server,
+        });
         match http.servers.get(server) {
-            Some(s) => Limits {
-                client_header_buffer_size: s.settings.client_header_buffer_size.0 as usize,
-                large_client_header_buffers: (
-                    s.settings.large_client_header_buffers.count as usize,
-                    s.settings.large_client_header_buffers.size as usize,
-                ),
-                max_headers: s.settings.max_headers.0 as usize,
-                ignore_invalid_headers: s.settings.ignore_invalid_headers,
-                underscores_in_headers: s.settings.underscores_in_headers,
-                merge_slashes: s.settings.merge_slashes,
-                connect: http.has_tunnels,
-            },
+            Some(s) => Limits { connect: http.has_tunnels, ..s.head_limits() },
             None => Limits::default(),
         }
+    }
+
+    /// Limits of the server whose name a head has, if they are others than those that it was read by.
+    fn own_limits(&self, limits: &Limits) -> Option<Limits> {
+        let http = self.http();
+        if !http.heads_differ || self.head.host.is_empty() {
+            return None;
+        }
+        let (server, _) = self.address()?.names.find(&self.head.host)?;
+        // The path was read before the name was known.
+        let Limits { merge_slashes, connect, .. } = *limits;
+        let own = Limits { merge_slashes, connect, ..http.servers.get(server)?.head_limits() };
+        (own != *limits).then_some(own)
     }
 
     /// Latest time at which the head must be complete.

@@ -445,6 +445,31 @@ fn refused_heads_and_odd_names() {
     );
 }
 
+/// Once a head has named its host, what that server takes counts, not what the default server takes.
+#[test]
+fn heads_by_server() {
+    let long = "y".repeat(9000);
+    let heads = [
+        "X_Y: 1\r\nA.B: 2\r\nP Q: 3\r\n".to_owned(),
+        "x_y: 1\r\nx_y: 2\r\nX-Y: 3\r\n".to_owned(),
+        format!("X: {long}\r\n"),
+        "Transfer_Encoding: chunked\r\n".to_owned(),
+    ];
+    let ask = |host: &str, fields: &str| {
+        format!("GET //a//b HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{fields}\r\n")
+    };
+    let requests: Vec<String> =
+        ["default", "under", "odd", "large"].iter().flat_map(|h| heads.iter().map(|f| ask(h, f))).collect();
+    compare(
+        r#"
+        server { listen 127.0.0.1:%PORT0%; server_name default; location / { return 200 "$uri $http_x_y $http_a_b"; } }
+        server { listen 127.0.0.1:%PORT0%; server_name under; underscores_in_headers on; location / { return 200 "u $http_x_y $http_a_b"; } }
+        server { listen 127.0.0.1:%PORT0%; server_name odd; ignore_invalid_headers off; location / { return 200 "o $http_x_y $http_a_b"; } }
+        server { listen 127.0.0.1:%PORT0%; server_name large; merge_slashes off; large_client_header_buffers 4 20k; location / { return 200 "l $uri"; } }"#,
+        &requests,
+    );
+}
+
 #[test]
 fn headers_and_hosts() {
     compare(

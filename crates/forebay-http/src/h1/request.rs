@@ -9,7 +9,7 @@ use crate::host;
 use crate::request::{Framing, Method, RequestHead, Version};
 
 /// Limits and switches for one request head.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the first buffer (nginx: client_header_buffer_size).
     pub client_header_buffer_size: usize,

@@ -11,6 +11,7 @@ use crate::upstream::protocol::Protocol;
 use crate::variables::Var;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Block, Directive};
+use forebay_http::h1::request::Limits;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
@@ -50,6 +51,8 @@ pub struct Http {
     pub conf_dir: std::path::PathBuf,
     /// Caches of responses.
     pub caches: Vec<std::sync::Arc<crate::cache::Cache>>,
+    /// Servers differ in what heads they take, so that it depends on the name that a client asks for.
+    pub heads_differ: bool,
     /// Whether any location makes tunnels.
     pub has_tunnels: bool,
     /// Whether any location has `auto_redirect`.
@@ -95,6 +98,25 @@ pub struct Server {
     pub tls: Option<crate::tls::server::ServerTls>,
     /// Names with regular expressions, whose captures are set when the server is chosen.
     pub has_captures: bool,
+}
+
+impl Server {
+    /// What it takes of heads.
+    pub fn head_limits(&self) -> Limits {
+        let s = &self.settings;
+        Limits {
+            client_header_buffer_size: s.client_header_buffer_size.0 as usize,
+            large_client_header_buffers: (
+                s.large_client_header_buffers.count as usize,
+                s.large_client_header_buffers.size as usize,
+            ),
+            max_headers: s.max_headers.0 as usize,
+            ignore_invalid_headers: s.ignore_invalid_headers,
+            underscores_in_headers: s.underscores_in_headers,
+            merge_slashes: s.merge_slashes,
+            connect: false,
+        }
+    }
 }
 
 /// What kind of level a [`Location`] is.
@@ -568,6 +590,9 @@ impl<'s, 'f> Builder<'s, 'f> {
             staplings: loader.staplings,
             conf_dir: self.cx.conf_path(b""),
             caches: std::mem::take(self.cx.caches).finish(),
+            heads_differ: servers
+                .iter()
+                .any(|s| Some(s.head_limits()) != servers.first().map(Server::head_limits)),
             has_tunnels: locations.iter().any(|l| matches!(l.content, Some(modules::Content::Tunnel(_)))),
             has_auto_redirect: locations.iter().any(|l| l.auto_redirect),
             servers,
