@@ -545,6 +545,8 @@ fn configurations_are_judged_alike() {
         "listen 127.0.0.1:99999;",
         "listen 127.0.0.1:%PORT0%; server_name *.*.org a* b.*.c d..e;",
         "listen 127.0.0.1:%PORT0%; server_name *a.org;",
+        "listen 127.0.0.1:%PORT0%; connection_pool_size 40;",
+        "listen 127.0.0.1:%PORT0%; request_pool_size 1000;",
         "listen 127.0.0.1:%PORT0%; access_log logs/a.log combined buffer=0;",
         "listen 127.0.0.1:%PORT0%; access_log logs/a.log combined flush=x;",
         "listen 127.0.0.1:%PORT0%; access_log logs/a.log combined nosuch=1;",
