@@ -519,9 +519,11 @@ impl<'s, 'f> Builder<'s, 'f> {
                 if locations[i].status_zone.is_none() {
                     locations[i].status_zone = locations[p].status_zone.clone();
                 }
-                if locations[i].content.is_none()
-                    && content.as_ref().is_some_and(modules::Content::inherited_by_if)
-                {
+                // As in nginx `if` keeps every handler, `limit_except` those that pass requests on.
+                let kept = |c: &modules::Content| {
+                    matches!(locations[i].kind, Kind::If) || matches!(c, modules::Content::Proxy(_))
+                };
+                if locations[i].content.is_none() && content.as_ref().is_some_and(kept) {
                     locations[i].content = content;
                 }
             }
