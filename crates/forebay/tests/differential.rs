@@ -474,6 +474,30 @@ fn heads_by_server() {
     );
 }
 
+/// `limit_except` of a named location guards it however it is reached.
+#[test]
+fn methods_of_named_locations() {
+    let ask = |method: &str, uri: &str| {
+        format!("{method} {uri} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    };
+    let uris = ["/try", "/page/x", "/post", "/get"];
+    let requests: Vec<String> =
+        uris.iter().flat_map(|u| ["GET", "HEAD", "POST", "PUT", "DELETE"].map(|m| ask(m, u))).collect();
+    compare(
+        r#"
+        server {
+            listen 127.0.0.1:%PORT0%;
+            location /try { try_files /none @guarded; }
+            location /page { error_page 404 = @guarded; }
+            location /post { try_files /none @posted; }
+            location /get { error_page 418 = @posted; return 418; }
+            location @guarded { limit_except GET { deny all; } try_files /page.html =404; }
+            location @posted { limit_except POST { deny all; } try_files /page.html =404; }
+        }"#,
+        &requests,
+    );
+}
+
 #[test]
 fn headers_and_hosts() {
     compare(

@@ -289,7 +289,7 @@ pub async fn run(req: &mut Request) -> Outcome {
     }
     let found = open(req, &path).await;
     let out = match found {
-        Found::File(f) if req.method == Method::Post && req.error_status == 0 => {
+        Found::File(f) if req.method == Method::Post => {
             drop(f);
             Outcome::Status(405)
         }
