@@ -44,6 +44,8 @@ pub enum Value {
     Range(u64, u64),
     /// A size.
     Size,
+    /// A size that nginx can give a memory pool.
+    Pool,
     /// An offset.
     Offset,
     /// A time in milliseconds.
@@ -66,6 +68,7 @@ impl Value {
             "" => Value::Any,
             "num" => Value::Number,
             "size" => Value::Size,
+            "pool" => Value::Pool,
             "offset" => Value::Offset,
             "msec" => Value::Millis,
             "sec" => Value::Seconds,

@@ -45,6 +45,10 @@ pub fn parse(value: &[u8], len: u64, max_ranges: usize, out: &mut Vec<ByteRange>
     let mut total = 0u128;
     loop {
         let Some((range, after)) = one(rest, len) else { return Ranges::Unsatisfiable };
+        if len == 0 && range.start == 0 {
+            // All that there is, whatever follows.
+            return Ranges::Whole;
+        }
         if !range.is_empty() {
             if out.len() >= max_ranges {
                 return Ranges::Whole;
@@ -57,7 +61,7 @@ pub fn parse(value: &[u8], len: u64, max_ranges: usize, out: &mut Vec<ByteRange>
             [_comma, next @ ..] => rest = next,
         }
     }
-    if (out.is_empty() && len == 0) || total > u128::from(len) {
+    if total > u128::from(len) {
         Ranges::Whole
     } else if out.is_empty() {
         Ranges::Unsatisfiable
@@ -201,6 +205,9 @@ mod tests {
         assert_eq!(run("0-", 0, 9), "200");
         assert_eq!(run("-1", 0, 9), "200");
         assert_eq!(run("x", 0, 9), "416");
+        assert_eq!(run("1-", 0, 9), "416");
+        assert_eq!(run("1-,-1", 0, 9), "200");
+        assert_eq!(run("0-1,x", 0, 9), "200");
     }
 
     #[test]

@@ -204,6 +204,11 @@ impl RequestHead {
         self.scan = Scan::default();
     }
 
+    /// Forgets what was understood, so that the same bytes can be parsed by other limits.
+    pub fn restart(&mut self) {
+        self.forget();
+    }
+
     /// Appends a field line whose name and value are already in `buf` and indexes it.
     pub fn push_field(&mut self, name: Slice, value: Slice) -> Name {
         let id = Name::of(name.of(&self.buf));

@@ -242,10 +242,11 @@ pub fn discard_buffered(req: &mut Request) -> bool {
             true
         }
         Err(()) => {
-            req.log(Level::Info, "client sent invalid chunked body");
+            req.log(Level::Error, "client sent invalid chunked body");
             req.body.done = true;
-            // The head's buffer holds nothing that could be trusted any more.
-            if req.error_status == 0 {
+            // The head's buffer holds nothing that could be trusted any more. What is refused anyway stays so.
+            if !req.resp.error_page {
+                req.resp.location.clear();
                 crate::error_page::built_in(req, 400);
             }
             false
@@ -446,7 +447,7 @@ fn too_much(req: &mut Request) -> BodyError {
 /// Judges what was taken of the body.
 fn accept(req: &mut Request, taken: Result<usize, ()>) -> Result<usize, BodyError> {
     let Ok(used) = taken else {
-        req.log(Level::Info, "client sent invalid chunked body");
+        req.log(Level::Error, "client sent invalid chunked body");
         req.body.done = true;
         req.keep_alive = false;
         return Err(BodyError::Status(400));

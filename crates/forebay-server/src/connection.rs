@@ -225,7 +225,7 @@ fn gone(req: &mut Request, end: End) {
         req.log_stranger(Broken::Header);
         return;
     }
-    if !error_log::enabled(&req.thread, Level::Info) {
+    if !error_log::enabled(req, Level::Info) {
         return;
     }
     let mut client = Vec::new();
@@ -243,7 +243,7 @@ fn gone(req: &mut Request, end: End) {
         let why = if let End::Failed(e) = end { format!(" {}", errno_text(e)) } else { String::new() };
         (format!("client {client} closed keepalive connection{why}"), String::new())
     };
-    error_log::log_connection(&req.thread, Level::Info, req.conn.number, &what, &tail);
+    error_log::log_connection(req, Level::Info, &what, &tail);
 }
 
 /// Logs a request whose head has only begun. It gets no answer, only a status.
@@ -298,15 +298,31 @@ fn read_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Head {
         }
         if req.conn.greeted && !req.head.buf.is_empty() {
             match parser::parse(&mut req.head, limits) {
-                Ok(Status::Complete) => return Head::Complete,
-                Err(reject) => return Head::Refused(reject),
+                Ok(Status::Complete) if req.head.ignored.is_empty() => return Head::Complete,
                 Ok(Status::Partial) => {}
+                judged => match reconsider(req, limits, judged) {
+                    Ok(Status::Complete) => return Head::Complete,
+                    Err(reject) => return Head::Refused(reject),
+                    Ok(Status::Partial) => {}
+                },
             }
         }
         if let Some(head) = receive_head(thread, req, limits) {
             return head;
         }
     }
+}
+
+/// A head from which something was left out, or that was refused: the server that it names may see it otherwise.
+#[cold]
+fn reconsider(
+    req: &mut Request,
+    limits: &Limits,
+    judged: Result<Status, parser::Reject>,
+) -> Result<Status, parser::Reject> {
+    let Some(own) = req.own_limits(limits) else { return judged };
+    req.head.restart();
+    parser::parse(&mut req.head, &own)
 }
 
 /// Reads more of a head; `Some`: there is no more.
@@ -363,7 +379,7 @@ fn preface(thread: &Rc<Thread>, req: &mut Request) -> Preface {
 
 /// Answers a client that speaks neither HTTP/1 nor HTTP/2 to an address of both (RFC 9113, section 3.4).
 async fn broken_preface(thread: &Rc<Thread>, req: &mut Request) {
-    error_log::log_connection(&req.thread, Level::Info, req.conn.number, "invalid connection preface", "");
+    error_log::log_connection(req, Level::Info, "invalid connection preface", "");
     let mut out = Vec::new();
     forebay_http::h2::frame::push_goaway(&mut out, 0, Code::ProtocolError);
     req.closes_at_once = true;
@@ -421,10 +437,7 @@ async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Box<Conn
     req.received = u64::from(stream.head_len());
     thread.counters.requests.add(1);
     req.choose_server();
-    for line in std::mem::take(&mut req.head.ignored) {
-        let text = String::from_utf8_lossy(line.of(&req.head.buf)).into_owned();
-        req.log(Level::Info, &format!("client sent invalid header line: \"{text}\""));
-    }
+    log_ignored(req);
     if let Some(refusal) = stream.refusal.get() {
         req.refused = refusal.status;
         req.log(Level::Info, &format!("{} while reading client request headers", refusal.reason));
@@ -484,6 +497,18 @@ fn park(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
     }
 }
 
+/// Tells of field lines that were left out.
+fn log_ignored(req: &mut Request) {
+    for line in std::mem::take(&mut req.head.ignored) {
+        let text = line.of(&req.head.buf).to_vec();
+        req.log_with(Level::Info, |out| {
+            let parts: [&[u8]; 3] =
+                [b"client sent invalid header line: \"", &text, b"\" while reading client request headers"];
+            parts.iter().for_each(|part| out.extend_from_slice(part));
+        });
+    }
+}
+
 async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject) {
     req.begin_request();
     req.conn.requests += 1;
@@ -496,7 +521,11 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject)
     }
     let mut message = Vec::new();
     reject.message(&req.head, &mut message);
-    req.log(Level::Info, &String::from_utf8_lossy(&message));
+    if reject.stage == Stage::Line && req.pipelined {
+        let at = message.len() - "request line".len();
+        message.splice(at..at, *b"pipelined ");
+    }
+    req.log_with(Level::Info, |out| out.extend_from_slice(&message));
     if reject.stage == Stage::Line && req.head.version == Version::Http09 {
         req.head.version = Version::Http11;
     }
@@ -512,10 +541,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request) -> bool {
     req.conn.requests += 1;
     thread.counters.requests.add(1);
     req.choose_server();
-    for line in std::mem::take(&mut req.head.ignored) {
-        let text = String::from_utf8_lossy(line.of(&req.head.buf)).into_owned();
-        req.log(Level::Info, &format!("client sent invalid header line: \"{text}\""));
-    }
+    log_ignored(req);
     match accept::judge(req) {
         None => phases::run(req).await,
         Some(status) => phases::refuse(req, status).await,
@@ -767,28 +793,36 @@ impl Request {
         let tail =
             format!(", client: {}, server: {}", String::from_utf8_lossy(&client), self.listener_text());
         let what = format!("{what} while reading PROXY protocol");
-        error_log::log_connection(&self.thread, Level::Error, self.conn.number, &what, &tail);
+        error_log::log_connection(self, Level::Error, &what, &tail);
     }
 
-    /// Limits of the default server of the connection's address.
+    /// Limits of the default server of the connection's address, or of the one asked for by TLS (SNI).
     pub fn limits(&self) -> Limits {
         let http = self.http();
-        let server = self.address().map_or(0, |a| a.default_server);
+        let server = self.address().map_or(0, |a| match &self.conn.tls {
+            Some(tls) if http.heads_differ => {
+                let named = tls.name.as_deref().and_then(|n| a.names.find(n));
+                named.map_or(a.default_server, |(s, _)| s)
+            }
+            _ => a.default_server,
+        });
         match http.servers.get(server) {
-            Some(s) => Limits {
-                client_header_buffer_size: s.settings.client_header_buffer_size.0 as usize,
-                large_client_header_buffers: (
-                    s.settings.large_client_header_buffers.count as usize,
-                    s.settings.large_client_header_buffers.size as usize,
-                ),
-                max_headers: s.settings.max_headers.0 as usize,
-                ignore_invalid_headers: s.settings.ignore_invalid_headers,
-                underscores_in_headers: s.settings.underscores_in_headers,
-                merge_slashes: s.settings.merge_slashes,
-                connect: http.has_tunnels,
-            },
+            Some(s) => Limits { connect: http.has_tunnels, ..s.head_limits() },
             None => Limits::default(),
         }
+    }
+
+    /// Limits of the server whose name a head has, if they are others than those that it was read by.
+    fn own_limits(&self, limits: &Limits) -> Option<Limits> {
+        let http = self.http();
+        if !http.heads_differ || self.head.host.is_empty() {
+            return None;
+        }
+        let (server, _) = self.address()?.names.find(&self.head.host)?;
+        // The path was read before the name was known.
+        let Limits { merge_slashes, connect, .. } = *limits;
+        let own = Limits { merge_slashes, connect, ..http.servers.get(server)?.head_limits() };
+        (own != *limits).then_some(own)
     }
 
     /// Latest time at which the head must be complete.
@@ -889,6 +923,8 @@ impl Request {
         let conf = self.conf.clone();
         if let Some(a) = self.address_in(&conf)
             && !a.names.is_empty()
+            // A head that was not read to its end may yet name a host: this is no request without one.
+            && !(self.head.host.is_empty() && self.head.len == 0)
         {
             let host = std::mem::take(&mut self.head.host);
             if let Some((s, pattern)) = a.names.find(&host) {

@@ -2,7 +2,7 @@
 
 use crate::config::main_settings::{ErrorLog, ErrorLogTarget};
 use crate::request::Request;
-use crate::thread::Thread;
+use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_http::field::Name;
 use forebay_http::h1::response::number;
@@ -100,9 +100,18 @@ fn line(thread: &Thread, level: Level, connection: Option<u64>, message: &str, t
     out
 }
 
-/// Whether lines of this level that concern no request go anywhere.
-pub fn enabled(thread: &Thread, level: Level) -> bool {
-    thread.conf.borrow().config.main.error_log.iter().any(|l| level <= l.level)
+/// Whether lines of this level that [`log_connection`] writes go anywhere.
+pub fn enabled(req: &Request, level: Level) -> bool {
+    let conf = req.thread.config();
+    connection_logs(req, &conf).iter().any(|l| level <= l.level)
+}
+
+/// Where lines about a connection go: to the log of its default server.
+fn connection_logs<'c>(req: &Request, conf: &'c ThreadConfig) -> &'c [ErrorLog] {
+    let http = &conf.config.http;
+    let server = req.address_in(conf).and_then(|a| http.servers.get(a.default_server));
+    let own = server.and_then(|s| http.locations.get(s.root)?.settings.log.error_log.as_ref());
+    own.map_or(conf.config.main.error_log.as_slice(), |l| l.0.as_slice())
 }
 
 /// Writes a line that concerns no request.
@@ -115,11 +124,12 @@ pub fn log(thread: &Thread, level: Level, message: &str) {
 }
 
 /// Writes a line that concerns a connection before its request is known.
-pub fn log_connection(thread: &Thread, level: Level, number: u64, message: &str, tail: &str) {
-    let conf = thread.config();
-    let logs = &conf.config.main.error_log;
+pub fn log_connection(req: &Request, level: Level, message: &str, tail: &str) {
+    let conf = req.thread.config();
+    let logs = connection_logs(req, &conf);
     if logs.iter().any(|l| level <= l.level) {
-        emit(thread, logs, level, &line(thread, level, Some(number), message, tail.as_bytes()));
+        let line = line(&req.thread, level, Some(req.conn.number), message, tail.as_bytes());
+        emit(&req.thread, logs, level, &line);
     }
 }
 

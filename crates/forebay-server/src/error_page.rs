@@ -116,6 +116,7 @@ pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
         Some(id) => {
             req.internal = true;
             req.location = *id;
+            crate::phases::limit_except(req);
             forget_all_but_location(req);
             req.update_connection_settings();
             Ok(())

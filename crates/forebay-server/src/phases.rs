@@ -176,13 +176,7 @@ fn find_location(req: &mut Request) -> Option<Outcome> {
     if l.internal && !req.internal {
         return Some(Outcome::Status(404));
     }
-    if let Some((methods, level)) = &l.limit_except {
-        let method = req.head.method_text.of(&req.head.buf);
-        let excepted = methods.iter().any(|m| m == method || (method == b"HEAD" && m == b"GET"));
-        if !excepted {
-            req.location = *level;
-        }
-    }
+    limit_except(req);
     let settings = &http.location(req).settings.core;
     if let Framing::Length(n) = req.head.framing {
         let max = settings.client_max_body_size.0;
@@ -193,6 +187,19 @@ fn find_location(req: &mut Request) -> Option<Outcome> {
     }
     req.update_connection_settings();
     None
+}
+
+/// Goes to the level for methods that `limit_except` of the location does not except.
+#[inline]
+pub fn limit_except(req: &mut Request) {
+    let http = req.http();
+    if let Some((methods, level)) = &http.location(req).limit_except {
+        let method = req.head.method_text.of(&req.head.buf);
+        let excepted = methods.iter().any(|m| m == method || (method == b"HEAD" && m == b"GET"));
+        if !excepted {
+            req.location = *level;
+        }
+    }
 }
 
 /// Once for a request, before the first rewrite. The hooks there are only look at the head.

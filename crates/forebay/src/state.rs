@@ -126,6 +126,13 @@ pub fn open(
     if let Some(warning) = plan.warning() {
         log.warn(&warning);
     }
+    if !before.test
+        && let Some(directory) = &config.main.working_directory
+        && let Err(e) = std::fs::metadata(directory.join("."))
+    {
+        // No worker could start: one line now instead of one for each attempt.
+        return Err(refuse(failed("chdir()", directory, &e)));
+    }
     let pid = pid_path(&config, paths);
     if before.test {
         touch(&pid).map_err(|e| refuse(failed("open()", &pid, &e)))?;

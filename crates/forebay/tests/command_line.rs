@@ -79,6 +79,15 @@ fn an_address_in_use() {
     assert_eq!(err, format!("{}nginx: [emerg] still could not bind()\n", bind.repeat(5)));
 }
 
+#[test]
+fn a_working_directory_that_is_missing() {
+    let site = Site::new(&format!("working_directory none;\n{CONF}"));
+    assert_eq!(site.run(&["-t"]).status.code(), Some(0), "-t passes over it");
+    let (code, _, err) = texts(&site.run(&[]));
+    assert_eq!(code, Some(1));
+    assert_eq!(err, "nginx: [emerg] chdir() \"none\" failed (2: No such file or directory)\n");
+}
+
 /// The same calls to nginx and to this program: code and both streams must be equal.
 #[test]
 fn as_nginx_says_it() {

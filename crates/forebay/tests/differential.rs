@@ -72,7 +72,8 @@ fn normalise(answer: &[u8], site: &Site, ports: usize) -> String {
     let mut page = false;
     let body = body.replace("<center>nginx</center>", "<center>forebay</center>");
     // The answer to a HEAD request has the length of the page it leaves out.
-    page |= body.contains("<center>forebay</center>") || body.is_empty() && head.starts_with("HTTP/1.1 4");
+    page |= body.contains("<center>forebay</center>")
+        || body.is_empty() && (head.starts_with("HTTP/1.1 4") || head.starts_with("HTTP/1.1 5"));
     let head: Vec<String> = head
         .lines()
         .filter(|l| !l.starts_with("Date: ") && !l.starts_with("Server: "))
@@ -377,6 +378,126 @@ fn rewriting() {
     );
 }
 
+/// What a later directive finds of a match that failed, and what a path that was rewritten may still ask for.
+#[test]
+fn traces_of_rewriting() {
+    compare(
+        r#"
+        server {
+            listen 127.0.0.1:%PORT0%;
+            rewrite ^/left/(.*)$ /over?x;
+            rewrite ^/never/ /no;
+            location /over { return 200 "[$1]"; }
+            location /internal { internal; return 200 "inside $uri"; }
+            location /to-internal { rewrite ^ /internal last; }
+            location /through { rewrite ^/through/(.*)$ /internal/$1; }
+            location /if/ { if ($uri ~ "^/if/(.*)$") { set $x $1; } if ($arg_a ~ ^(y)) { set $y 1; } return 200 "$x [$1]"; }
+            location ~ ^/re/(.*)$ { if ($arg_a ~ ^(y)) { set $y 1; } return 200 "[$1]"; }
+            location ~ ^/named/(?<n>.*)$ { if ($arg_a ~ ^(?<n>y)) { set $y 1; } return 200 "[$n]"; }
+            location /enc { if ($arg_a ~ ^x(.*)$) { set $x "<$1>"; } return 200 "$x"; }
+            location /al/ { alias %DIR%/html/alias/; rewrite ^/al/(.*)$ /al/$1 break; }
+            location /cut/ { alias %DIR%/html/alias/; rewrite ^ /abc../page.html break; }
+            location /alif/ { alias %DIR%/html/alias/; if ($arg_a) { rewrite ^ /x break; } }
+            location ~ ^/alre/(.*)$ { alias %DIR%/html/alias/$1; rewrite ^/alre/(.*)$ /x/$1 break; }
+            location /gif { empty_gif; if ($arg_a) { set $y 1; } }
+            location /gif-except { empty_gif; limit_except POST { allow all; } }
+            location /altry/ { alias %DIR%/html/alias/; rewrite ^ /x break; try_files $uri =404; }
+        }"#,
+        &[
+            get("/left/abc"),
+            get("/internal"),
+            get("/to-internal"),
+            get("/through/x"),
+            get("/if/abc"),
+            get("/if/abc?a=y"),
+            get("/re/abc"),
+            get("/re/abc?a=y"),
+            get("/named/abc"),
+            get("/enc?a=x%0ay+z"),
+            get("/en%63?a=x%0ay+z"),
+            get("/al/one.txt"),
+            get("/cut/x"),
+            get("/alif/one.txt"),
+            get("/alif/one.txt?a=1"),
+            get("/alre/one.txt"),
+            get("/altry/one.txt"),
+            get("/gif?a=1").replace("GET", "HEAD"),
+            get("/gif-except").replace("GET", "HEAD"),
+        ],
+    );
+}
+
+/// Heads that are refused before a host is known are the default server's, not those of the server without a name.
+#[test]
+fn refused_heads_and_odd_names() {
+    compare(
+        r#"
+        server { listen 127.0.0.1:%PORT0%; server_name first; error_page 400 414 /first; location / { return 200 "first"; } }
+        server { listen 127.0.0.1:%PORT0%; server_name ""; error_page 400 /none; location / { return 200 "none"; } }
+        server { listen 127.0.0.1:%PORT0%; server_name *.wild.org .dot.net; location / { return 200 "odd $server_name"; } }"#,
+        &[
+            "get / HTTP/1.1\r\n\r\n".into(),
+            "GET / HTTP/1.1\r\nX\r\n\r\n".into(),
+            "GET / HTTP/1.1\r\n\r\n".into(),
+            "GET / HTTP/1.0\r\n\r\n".into(),
+            "GET / HTTP/1.0\r\nContent-Length: x\r\n\r\n".into(),
+            "GET / HTTP/1.1\r\nHost: .wild.org\r\nConnection: close\r\n\r\n".into(),
+            "GET / HTTP/1.1\r\nHost: .dot.net\r\nConnection: close\r\n\r\n".into(),
+            "HEAD /a b HTTP/1.1\r\nHost: dot.net\r\n\r\n".into(),
+            "HEAD / HTTP/9.1\r\nHost: dot.net\r\n\r\n".into(),
+        ],
+    );
+}
+
+/// Once a head has named its host, what that server takes counts, not what the default server takes.
+#[test]
+fn heads_by_server() {
+    let long = "y".repeat(9000);
+    let heads = [
+        "X_Y: 1\r\nA.B: 2\r\nP Q: 3\r\n".to_owned(),
+        "x_y: 1\r\n".to_owned(),
+        format!("X: {long}\r\n"),
+        "Transfer_Encoding: chunked\r\n".to_owned(),
+    ];
+    let ask = |host: &str, fields: &str| {
+        format!("GET //a//b HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{fields}\r\n")
+    };
+    let requests: Vec<String> =
+        ["default", "under", "odd", "large"].iter().flat_map(|h| heads.iter().map(|f| ask(h, f))).collect();
+    compare(
+        r#"
+        server { listen 127.0.0.1:%PORT0%; server_name default; location / { return 200 "$uri $http_x_y $http_a_b"; } }
+        server { listen 127.0.0.1:%PORT0%; server_name under; underscores_in_headers on; location / { return 200 "u $http_x_y $http_a_b"; } }
+        server { listen 127.0.0.1:%PORT0%; server_name odd; ignore_invalid_headers off; location / { return 200 "o $http_x_y $http_a_b"; } }
+        server { listen 127.0.0.1:%PORT0%; server_name large; merge_slashes off; large_client_header_buffers 4 20k; location / { return 200 "l $uri"; } }"#,
+        &requests,
+    );
+}
+
+/// `limit_except` of a named location guards it however it is reached.
+#[test]
+fn methods_of_named_locations() {
+    let ask = |method: &str, uri: &str| {
+        format!("{method} {uri} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    };
+    let uris = ["/try", "/page/x", "/post", "/get"];
+    let requests: Vec<String> =
+        uris.iter().flat_map(|u| ["GET", "HEAD", "POST", "PUT", "DELETE"].map(|m| ask(m, u))).collect();
+    compare(
+        r#"
+        server {
+            listen 127.0.0.1:%PORT0%;
+            location /try { try_files /none @guarded; }
+            location /page { error_page 404 = @guarded; }
+            location /post { try_files /none @posted; }
+            location /get { error_page 418 = @posted; return 418; }
+            location @guarded { limit_except GET { deny all; } try_files /page.html =404; }
+            location @posted { limit_except POST { deny all; } try_files /page.html =404; }
+        }"#,
+        &requests,
+    );
+}
+
 #[test]
 fn headers_and_hosts() {
     compare(
@@ -450,7 +571,28 @@ fn configurations_are_judged_alike() {
         "listen 127.0.0.1:%PORT0%; expires @25h;",
         "listen 127.0.0.1:%PORT0% nosuch;",
         "listen 127.0.0.1:99999;",
-        "listen 127.0.0.1:%PORT0%; server_name *.*.org;",
+        "listen 127.0.0.1:%PORT0%; server_name *.*.org a* b.*.c d..e;",
+        "listen 127.0.0.1:%PORT0%; server_name *a.org;",
+        "listen 127.0.0.1:%PORT0%; connection_pool_size 40;",
+        "listen 127.0.0.1:%PORT0%; request_pool_size 1000;",
+        "listen 127.0.0.1:%PORT0%; access_log logs/a.log combined buffer=0;",
+        "listen 127.0.0.1:%PORT0%; access_log logs/a.log combined flush=x;",
+        "listen 127.0.0.1:%PORT0%; access_log logs/a.log combined nosuch=1;",
+        "listen 127.0.0.1:%PORT0%; error_log logs/b.log error warn;",
+        "listen 127.0.0.1:%PORT0%; error_log logs/b.log error debug_http;",
+        "listen 127.0.0.1:%PORT0%; error_log logs/b.log debug_http debug_core;",
+        "listen 127.0.0.1:%PORT0%; disable_symlinks on off;",
+        "listen 127.0.0.1:%PORT0%; disable_symlinks off from=/a;",
+        "listen 127.0.0.1:%PORT0%; open_file_cache off 1;",
+        "listen 127.0.0.1:%PORT0%; error_page 499 /x;",
+        "listen 127.0.0.1:%PORT0%; limit_conn_status x;",
+        "listen 127.0.0.1:%PORT0%; } upstream u { server 127.0.0.1:1; keepalive 1; keepalive 2;",
+        "listen 127.0.0.1:%PORT0%; } upstream u { server 127.0.0.1:1; keepalive_time x;",
+        "listen 127.0.0.1:%PORT0%; } log_format x $1; server { listen 127.0.0.1:%PORT0%;",
+        "listen 127.0.0.1:%PORT0%; } server { listen 127.0.0.1:%PORT0%; server_name a*;",
+        "listen 127.0.0.1:%PORT0%; } server { listen 127.0.0.1:%PORT0%; server_name b..a;",
+        "listen 127.0.0.1:%PORT0%; } server { listen 127.0.0.1:%PORT0%; server_name *.a.*;",
+        "listen 127.0.0.1:%PORT0%; } server { listen 127.0.0.1:%PORT0%; server_name .a.*;",
         "listen 127.0.0.1:%PORT0%; return 200 $nosuchvariable;",
         "listen 127.0.0.1:%PORT0%; open_file_cache inactive=5s;",
         "listen 127.0.0.1:%PORT0%; sendfile maybe;",
@@ -475,6 +617,98 @@ fn configurations_are_judged_alike() {
         }
     }
     assert!(differences.is_empty(), "{differences}");
+}
+
+/// A body that is broken where it begins: what is refused for another reason stays refused for that.
+#[test]
+fn broken_bodies() {
+    let ask = |uri: &str| {
+        format!(
+            "POST {uri} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nGET /ok HTTP/1.0\r\n\r\n"
+        )
+    };
+    compare(
+        r#"
+        server {
+            listen 127.0.0.1:%PORT0%;
+            location /ok { return 200 "ok"; }
+            location /no { return 403; }
+            location /text { return 404 "text"; }
+            location /denied { deny all; }
+            location /page { error_page 404 /page.html; }
+            location /change { error_page 404 =200 /ok; }
+        }"#,
+        &["/ok", "/no", "/text", "/denied", "/page/x", "/change/x", "/page.html", "/dir", "/nothing"]
+            .map(ask),
+    );
+}
+
+/// What both write about the same requests, from the connection's number on, in the log of a server.
+#[test]
+fn error_lines_agree() {
+    let Some(nginx) = oracle() else { return };
+    let conf = wrap(
+        r#"
+        map $uri $log { default logs/default.log; /made logs/made-$arg_f.log; /missing logs/missing-$arg_f.log; /nodir logs/nodir/$arg_f.log; }
+        server {
+            listen 127.0.0.1:%PORT0%;
+            server_name first;
+            error_log logs/server.log info;
+            access_log $log;
+            location /made { return 200 x; }
+            location /nodir { return 200 x; }
+            location /missing { root %DIR%/html/$arg_f; return 200 x; }
+            location /listing/ { autoindex on; autoindex_format jsonp; }
+        }
+        server { listen 127.0.0.1:%PORT0%; server_name ""; error_log logs/none.log info; }"#,
+    );
+    let (ours, theirs) = (Site::new(&conf), Site::new(&conf));
+    for site in [&ours, &theirs] {
+        files(site);
+        // Logs with variables in their names are opened by the worker.
+        open_up(&site.dir().join("logs"));
+        open_up(site.dir());
+    }
+    let ours = Server::start_on(ours);
+    let theirs = Oracle::start(&nginx, theirs);
+    let post = "POST /made?f=a HTTP/1.1\r\nHost: first\r\nConnection: close\r\n";
+    let requests: Vec<Vec<u8>> = [
+        get("/made?f=one"),
+        get("/missing?f=nowhere"),
+        get("/nodir?f=x"),
+        get("/listing/?callback=a(b)"),
+        format!("{post}Transfer-Encoding: chunked\r\n\r\nx\r\n"),
+        format!("{post}X_Y: 1\r\n\r\n"),
+        "get / HTTP/1.1\r\n\r\n".to_owned(),
+        "GET /made HTTP/1.1\r\nHost: first\r\n\r\nnone\r\n\r\n".to_owned(),
+    ]
+    .into_iter()
+    .map(String::into_bytes)
+    .chain([b"GET /made HTTP/1.1\r\nHost: first\r\nConnection: close\r\nX\xff: 1\r\n\r\n".to_vec()])
+    .collect();
+    let lines = |site: &Site| {
+        let text = std::fs::read(site.dir().join("logs/server.log")).unwrap_or_default();
+        let text: String = text.iter().map(|b| char::from(*b)).collect();
+        let text = text.replace(&site.dir().display().to_string(), "DIR");
+        let text = text.replace(&site.addr(0).port().to_string(), "PORT");
+        let line = |l: &str| {
+            let level = l.split(' ').nth(2).unwrap_or_default().to_owned();
+            l.split_once(": *").map(|(_, l)| level + l.trim_start_matches(|c: char| c.is_ascii_digit()))
+        };
+        text.lines().filter_map(line).collect::<Vec<_>>()
+    };
+    for request in &requests {
+        raw(theirs.site.addr(0), request);
+        ours.raw(request);
+    }
+    let last = "client sent invalid header line: \"X\u{ff}";
+    for site in [&theirs.site, &ours.site] {
+        wait_for("the last line", || lines(site).iter().any(|l| l.contains(last)).then_some(()));
+        assert!(site.dir().join("logs/made-one.log").exists());
+        assert!(!site.dir().join("logs/missing-nowhere.log").exists());
+        assert_eq!(site.read("logs/none.log"), "");
+    }
+    assert_eq!(lines(&ours.site), lines(&theirs.site));
 }
 
 /// Used by the other modules to find a program, in CI without an excuse.

@@ -21,6 +21,29 @@ fn check_reports_all_errors() {
             assert!(out.contains("unknown directive") && out.contains(name), "{name}: {out}");
         }
     }
+    // Wrong words of known directives too, on all levels, and nothing that only follows from them.
+    let wrong = "user root; events { worker_connections many; }\nhttp { gzip_comp_level x; keepalive_timeout y;\n\
+                 server { listen 80z; root /a; root /b; location / { expires 1q; if ($uri { } }\n\
+                 location ~ ( { } return 200 $nosuch; } }\n";
+    site.write("nginx.conf", wrong);
+    let (code, out) = run("text");
+    assert_eq!(code, Some(1));
+    for what in [
+        "many",
+        "\"gzip_comp_level\"",
+        "\"keepalive_timeout\"",
+        "80z",
+        "\"root\"",
+        "\"expires\"",
+        "$uri",
+        "pcre2",
+    ] {
+        assert!(out.contains(what), "{what}: {out}");
+    }
+    assert!(out.contains("8 errors, no warnings"), "{out}");
+    std::fs::remove_file(&conf).expect("removed");
+    let (_, out) = run("text");
+    assert!(out.contains("open()") && out.contains("1 error, no warnings"), "{out}");
     site.write("nginx.conf", "events {}\n");
     assert_eq!(run("json").0, Some(0));
 }

@@ -6,6 +6,10 @@ use crate::grammar::{Row, Status, Support, Value};
 use crate::tree::Word;
 use crate::units;
 
+/// Smallest memory pool of nginx on 64-bit machines, and the step in which pools grow; bytes.
+const LEAST_POOL: u64 = 112;
+const POOL_STEP: u64 = 16;
+
 /// What is wrong, and with which word (none: with the directive).
 pub(super) struct Wrong<'a> {
     pub(super) message: String,
@@ -38,6 +42,12 @@ pub(super) fn check<'a>(row: &Row, args: &'a [Word], again: bool) -> Option<Wron
         Value::Range(min, max) if units::number(&word.text).is_some() => {
             format!("value must be between {min} and {max}")
         }
+        Value::Pool if units::size(&word.text).is_some_and(|n| n < LEAST_POOL) => {
+            format!("the pool size must be no less than {LEAST_POOL}")
+        }
+        Value::Pool if units::size(&word.text).is_some() => {
+            format!("the pool size must be a multiple of {POOL_STEP}")
+        }
         Value::Number | Value::Range(..) => format!("\"{}\" directive invalid number", row.name),
         Value::OneOf(_) if row.name == "use" => format!("invalid event type \"{}\"", printable(word)),
         Value::OneOf(_) => format!("invalid value \"{}\"", printable(word)),
@@ -52,6 +62,7 @@ fn fits(value: Value, index: usize, text: &[u8]) -> bool {
         Value::Number => units::number(text).is_some(),
         Value::Range(min, max) => units::number(text).is_some_and(|n| (min..=max).contains(&n)),
         Value::Size => units::size(text).is_some(),
+        Value::Pool => units::size(text).is_some_and(|n| n >= LEAST_POOL && n % POOL_STEP == 0),
         Value::Offset => units::offset(text).is_some(),
         Value::Millis => units::time_ms(text).is_some(),
         Value::Seconds => units::time_secs(text).is_some(),
@@ -90,6 +101,10 @@ mod tests {
             ("output_buffers 8 8s", "\"output_buffers\" directive invalid value"),
             ("grpc_read_timeout 1M", "\"grpc_read_timeout\" directive invalid value"),
             ("grpc_ignore_headers Vary most", "invalid value \"most\""),
+            ("connection_pool_size 0", "the pool size must be no less than 112"),
+            ("request_pool_size 301", "the pool size must be a multiple of 16"),
+            ("connection_pool_size x", "\"connection_pool_size\" directive invalid value"),
+            ("connection_pool_size 256", ""),
             ("use kqueue", "invalid event type \"kqueue\""),
             (
                 "grpc_intercept_errors x",

@@ -9,7 +9,7 @@ use crate::host;
 use crate::request::{Framing, Method, RequestHead, Version};
 
 /// Limits and switches for one request head.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the first buffer (nginx: client_header_buffer_size).
     pub client_header_buffer_size: usize,
@@ -123,6 +123,10 @@ pub fn parse(head: &mut RequestHead, limits: &Limits) -> Result<Status, Reject> 
         && reject.stage == Stage::Line
     {
         head.request_line = slice(0, memchr::memchr2(b'\r', b'\n', &buf).unwrap_or(buf.len()));
+        if buf.starts_with(b"HEAD ") {
+            // The answer has no content, whatever is wrong behind the method.
+            head.method = Method::Head;
+        }
     }
     head.buf = buf;
     outcome

@@ -11,6 +11,7 @@ use crate::upstream::protocol::Protocol;
 use crate::variables::Var;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Block, Directive};
+use forebay_http::h1::request::Limits;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
@@ -50,6 +51,8 @@ pub struct Http {
     pub conf_dir: std::path::PathBuf,
     /// Caches of responses.
     pub caches: Vec<std::sync::Arc<crate::cache::Cache>>,
+    /// Servers differ in what heads they take, so that it depends on the name that a client asks for.
+    pub heads_differ: bool,
     /// Whether any location makes tunnels.
     pub has_tunnels: bool,
     /// Whether any location has `auto_redirect`.
@@ -95,6 +98,25 @@ pub struct Server {
     pub tls: Option<crate::tls::server::ServerTls>,
     /// Names with regular expressions, whose captures are set when the server is chosen.
     pub has_captures: bool,
+}
+
+impl Server {
+    /// What it takes of heads.
+    pub fn head_limits(&self) -> Limits {
+        let s = &self.settings;
+        Limits {
+            client_header_buffer_size: s.client_header_buffer_size.0 as usize,
+            large_client_header_buffers: (
+                s.large_client_header_buffers.count as usize,
+                s.large_client_header_buffers.size as usize,
+            ),
+            max_headers: s.max_headers.0 as usize,
+            ignore_invalid_headers: s.ignore_invalid_headers,
+            underscores_in_headers: s.underscores_in_headers,
+            merge_slashes: s.merge_slashes,
+            connect: false,
+        }
+    }
 }
 
 /// What kind of level a [`Location`] is.
@@ -211,13 +233,20 @@ pub struct Builder<'s, 'f> {
     pub locations: Vec<LocationBuild>,
     http_server: modules::server::Written,
     servers: Vec<ServerBuild>,
+    /// Directives had errors.
+    failed: bool,
 }
 
 impl<'s, 'f> Builder<'s, 'f> {
     /// Starts with the http level.
     pub fn new(cx: &'s mut Scope<'f>) -> Self {
-        let mut b =
-            Builder { cx, locations: Vec::new(), http_server: Default::default(), servers: Vec::new() };
+        let mut b = Builder {
+            cx,
+            locations: Vec::new(),
+            http_server: Default::default(),
+            servers: Vec::new(),
+            failed: false,
+        };
         b.add(Kind::Http, b"", None);
         b
     }
@@ -240,29 +269,35 @@ impl<'s, 'f> Builder<'s, 'f> {
         self.locations.len() - 1
     }
 
-    /// Takes the http block.
-    ///
-    /// # Errors
-    /// The first error in it.
-    pub fn http_block(&mut self, block: &Block) -> Result<(), Error> {
+    /// Takes the http block. Directives with errors are left out and the errors kept, so that all are told at once;
+    /// `false`: there were some, and what was built is of no use.
+    pub fn http_block(&mut self, block: &Block) -> bool {
         // Holds for the whole block, wherever it stands.
         for d in block.iter().filter(|d| d.name.text == b"upstream_start_unresolved") {
             self.cx.upstreams.start_unresolved = value::first(d).eq_ignore_ascii_case(b"on");
         }
         for d in block {
-            match d.name.text.as_slice() {
-                b"server" => self.server_block(d)?,
-                _ if self.http_server.set(d, self.cx)? => {}
-                _ if modules::http_directive(d, self.cx)? => {}
-                _ => {
-                    self.location_directive(d, 0)?;
-                }
-            }
+            let taken = self.http_directive(d);
+            self.keep(taken);
+        }
+        !self.failed
+    }
+
+    fn http_directive(&mut self, d: &Directive) -> Result<(), Error> {
+        match d.name.text.as_slice() {
+            b"server" => self.server_block(d),
+            _ if self.http_server.set(d, self.cx)? => {}
+            _ if modules::http_directive(d, self.cx)? => {}
+            _ => self.location_directive(d, 0)?,
         }
         Ok(())
     }
 
-    fn server_block(&mut self, d: &Directive) -> Result<(), Error> {
+    fn keep(&mut self, taken: Result<(), Error>) {
+        self.failed |= self.cx.keep(taken);
+    }
+
+    fn server_block(&mut self, d: &Directive) {
         let root = self.add(Kind::Server, b"", Some(0));
         let mut s = ServerBuild {
             root,
@@ -273,13 +308,8 @@ impl<'s, 'f> Builder<'s, 'f> {
             ordinal_directive: Some(self.cx.error(d, "")),
         };
         for d in d.block.iter().flatten() {
-            match d.name.text.as_slice() {
-                b"listen" => s.listens.push(listen::parse(d, self.cx)?),
-                b"server_name" => super::names::parse(d, self.cx, &mut s.names)?,
-                b"location" => self.location_block(d, root, &mut s)?,
-                _ if s.written.set(d, self.cx)? => {}
-                _ => self.server_or_location_directive(d, root, &mut s)?,
-            }
+            let taken = self.server_directive(d, root, &mut s);
+            self.keep(taken);
         }
         if s.listens.is_empty() {
             s.listens.push(ListenDirective::default_port());
@@ -288,6 +318,20 @@ impl<'s, 'f> Builder<'s, 'f> {
             s.names.push(super::names::ServerName::Exact(Vec::new()));
         }
         self.servers.push(s);
+    }
+
+    fn server_directive(
+        &mut self,
+        d: &Directive,
+        root: LocationId,
+        s: &mut ServerBuild,
+    ) -> Result<(), Error> {
+        match d.name.text.as_slice() {
+            b"listen" => s.listens.push(listen::parse(d, self.cx)?),
+            b"server_name" => super::names::parse(d, self.cx, &mut s.names)?,
+            _ if s.written.set(d, self.cx)? => {}
+            _ => self.server_or_location_directive(d, root, s)?,
+        }
         Ok(())
     }
 
@@ -302,7 +346,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             b"if" => {
                 let cond = rewrite::condition(d, self.cx)?;
                 let level = self.add(Kind::If, b"", Some(at));
-                self.body(d, level, s)?;
+                self.body(d, level, s);
                 let ops = std::mem::take(&mut self.locations[level].ops);
                 self.locations[at].ops.push(rewrite::Op::If { cond, location: Some(level), ops });
                 Ok(())
@@ -318,7 +362,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                     return Err(self.cx.error(d, "\"limit_except\" directive is duplicate"));
                 }
                 let level = self.add(Kind::LimitExcept, b"", Some(at));
-                self.body(d, level, s)?;
+                self.body(d, level, s);
                 self.locations[at].limit_except = Some((methods, level));
                 Ok(())
             }
@@ -326,11 +370,11 @@ impl<'s, 'f> Builder<'s, 'f> {
         }
     }
 
-    fn body(&mut self, d: &Directive, level: LocationId, s: &mut ServerBuild) -> Result<(), Error> {
+    fn body(&mut self, d: &Directive, level: LocationId, s: &mut ServerBuild) {
         for inner in d.block.iter().flatten() {
-            self.server_or_location_directive(inner, level, s)?;
+            let taken = self.server_or_location_directive(inner, level, s);
+            self.keep(taken);
         }
-        Ok(())
     }
 
     fn location_directive(&mut self, d: &Directive, at: LocationId) -> Result<(), Error> {
@@ -370,7 +414,8 @@ impl<'s, 'f> Builder<'s, 'f> {
         if named {
             s.named.insert(name, level);
         }
-        self.body(d, level, s)
+        self.body(d, level, s);
+        Ok(())
     }
 
     fn check_nesting(&self, d: &Directive, at: LocationId, kind: &Kind, name: &[u8]) -> Result<(), Error> {
@@ -477,9 +522,11 @@ impl<'s, 'f> Builder<'s, 'f> {
                 if locations[i].status_zone.is_none() {
                     locations[i].status_zone = locations[p].status_zone.clone();
                 }
-                if locations[i].content.is_none()
-                    && content.as_ref().is_some_and(modules::Content::inherited_by_if)
-                {
+                // As in nginx `if` keeps every handler, `limit_except` those that pass requests on.
+                let kept = |c: &modules::Content| {
+                    matches!(locations[i].kind, Kind::If) || matches!(c, modules::Content::Proxy(_))
+                };
+                if locations[i].content.is_none() && content.as_ref().is_some_and(kept) {
                     locations[i].content = content;
                 }
             }
@@ -548,6 +595,9 @@ impl<'s, 'f> Builder<'s, 'f> {
             staplings: loader.staplings,
             conf_dir: self.cx.conf_path(b""),
             caches: std::mem::take(self.cx.caches).finish(),
+            heads_differ: servers
+                .iter()
+                .any(|s| Some(s.head_limits()) != servers.first().map(Server::head_limits)),
             has_tunnels: locations.iter().any(|l| matches!(l.content, Some(modules::Content::Tunnel(_)))),
             has_auto_redirect: locations.iter().any(|l| l.auto_redirect),
             servers,
@@ -634,6 +684,21 @@ impl<'s, 'f> Builder<'s, 'f> {
         for (i, l) in listens {
             options.merge(&l.address_options);
             for n in &self.servers[*i].names {
+                // As in nginx, whose tables of names are only built where there is a choice.
+                if listens.len() > 1 && !n.is_well_formed() {
+                    return Err(Error {
+                        level: Level::Emerg,
+                        message: format!(
+                            "invalid server name or wildcard \"{}\" on {}",
+                            String::from_utf8_lossy(&n.written()),
+                            l.text(&l.addrs[0])
+                        ),
+                        span: None,
+                        at: None,
+                        hint: None,
+                        ordinal: self.servers[*i].ordinal_directive.as_ref().map_or(0, |e| e.ordinal),
+                    });
+                }
                 if !names.add(n, *i) {
                     let message = format!(
                         "conflicting server name \"{}\" on {}, ignored",

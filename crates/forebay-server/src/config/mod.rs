@@ -157,9 +157,12 @@ pub fn load_all(env: &Environment, files: &mut Files) -> (Option<Config>, Vec<Er
     let parsed = forebay_conf::parse::parse(&env.conf_path, &env.globals, &dir, files);
     let mut errors = parsed.errors;
     let fatal = errors.iter().filter(|e| e.level == Level::Emerg).map(|e| e.ordinal).min();
+    if fatal.is_some() && parsed.tree.root.items.is_empty() {
+        // There was nothing to read: no need to say what is missing in it.
+        return (None, errors);
+    }
     match build(env, files, &parsed.tree, &mut errors) {
-        Ok(c) if fatal.is_none() => (Some(c), errors),
-        Ok(_) => (None, errors),
+        Ok(c) => (c.filter(|_| fatal.is_none()), errors),
         Err(e) => {
             errors.push(e);
             (None, errors)
@@ -178,12 +181,13 @@ pub(crate) fn plain(message: &str) -> Error {
     }
 }
 
+/// `None`: some directives have errors, which are among the warnings.
 fn build(
     env: &Environment,
     files: &mut Files,
     tree: &Tree,
     warnings: &mut Vec<Error>,
-) -> Result<Config, Error> {
+) -> Result<Option<Config>, Error> {
     let mut vars = crate::variables::Registry::default();
     let mut config = Config { prefix: env.prefix.as_os_str().as_bytes().to_vec(), ..Config::default() };
     if config.prefix.last() != Some(&b'/') {
@@ -213,6 +217,7 @@ fn build(
     };
     let mut http_seen = false;
     let mut events_seen = false;
+    let mut failed = false;
     for d in &tree.root {
         match d.name.text.as_slice() {
             b"http" => {
@@ -220,24 +225,38 @@ fn build(
                     return Err(cx.error(d, "\"http\" directive is duplicate"));
                 }
                 let mut b = http::Builder::new(&mut cx);
-                for block in d.block.iter() {
-                    b.http_block(block)?;
+                if d.block.iter().all(|block| b.http_block(block)) {
+                    (config.http, config.listeners) = b.finish()?;
+                } else {
+                    failed = true;
                 }
-                (config.http, config.listeners) = b.finish()?;
             }
             b"events" => {
                 if std::mem::replace(&mut events_seen, true) {
                     return Err(cx.error(d, "\"events\" directive is duplicate"));
                 }
                 for e in d.block.iter().flatten() {
-                    events_directive(e, &mut config.main, &mut cx)?;
+                    let taken = events_directive(e, &mut config.main, &mut cx);
+                    failed |= cx.keep(taken);
                 }
             }
-            _ => main_directive(d, &mut config.main, &mut cx)?,
+            _ => {
+                let taken = main_directive(d, &mut config.main, &mut cx);
+                failed |= cx.keep(taken);
+            }
         }
     }
     if !events_seen {
         return Err(plain("no \"events\" section in configuration"));
+    }
+    if config.main.worker_connections == Some(0) {
+        let text =
+            format!("0 worker_connections are not enough for {} listening sockets", config.listeners.len());
+        return Err(plain(&text));
+    }
+    if failed {
+        // What follows looks at the whole, and would complain of what is missing.
+        return Ok(None);
     }
     if config.main.error_log.is_empty()
         && let Some(path) = &env.error_log
@@ -267,7 +286,7 @@ fn build(
         .iter()
         .any(|prefix| vars.uses_prefix(prefix));
     config.http.vars = vars.finish().map_err(|m| plain(&m))?;
-    Ok(config)
+    Ok(Some(config))
 }
 
 /// Names that [`events_directive`] takes.

@@ -33,6 +33,24 @@ impl ServerName {
         }
     }
 
+    /// As it is written in the configuration, in lower case.
+    pub fn written(&self) -> Vec<u8> {
+        match self {
+            ServerName::Dot(n) => n.clone(),
+            other => other.text(),
+        }
+    }
+
+    /// Whether stars stand for whole labels at an end and no label is empty.
+    pub fn is_well_formed(&self) -> bool {
+        let (fixed, may_have_stars) = match self {
+            ServerName::Exact(n) | ServerName::Head(n) | ServerName::Tail(n) => (n, false),
+            ServerName::Dot(n) => (n, true),
+            ServerName::Regex(..) => return true,
+        };
+        (may_have_stars || !fixed.contains(&b'*')) && !fixed.windows(2).any(|w| w == b"..")
+    }
+
     /// Whether it is a regular expression, whose captures are set.
     pub fn has_captures(&self) -> bool {
         matches!(self, ServerName::Regex(..))
@@ -66,13 +84,10 @@ pub fn parse(d: &Directive, cx: &mut Scope<'_>, names: &mut Vec<ServerName>) -> 
                 ServerName::Exact(host)
             }
             [b'*', b'.', rest @ ..] if !rest.is_empty() => ServerName::Head([b".", rest].concat()),
-            [b'.', rest @ ..] if !rest.is_empty() && !rest.contains(&b'*') => ServerName::Dot(name.clone()),
-            [rest @ .., b'.', b'*'] if !rest.is_empty() && !rest.contains(&b'*') => {
-                ServerName::Tail([rest, b"."].concat())
-            }
-            n if n.contains(&b'*') || n.starts_with(b".") || n.windows(2).any(|w| w == b"..") => {
-                return Err(cx.error_at(d, w, invalid()));
-            }
+            [b'.', rest @ ..] if !rest.is_empty() => ServerName::Dot(name.clone()),
+            [b'*' | b'.', ..] => return Err(cx.error_at(d, w, invalid())),
+            [rest @ .., b'.', b'*'] => ServerName::Tail([rest, b"."].concat()),
+            // A star elsewhere stands for itself, as in nginx.
             n => ServerName::Exact(n.to_vec()),
         };
         names.push(name);
@@ -134,9 +149,7 @@ impl NameTable {
             let mut from = 0;
             while let Some(dot) = memchr::memchr(b'.', &host[from..]) {
                 let at = from + dot;
-                if at > 0
-                    && let Some(s) = self.heads.get(&host[at..])
-                {
+                if let Some(s) = self.heads.get(&host[at..]) {
                     return Some((*s, None));
                 }
                 from = at + 1;

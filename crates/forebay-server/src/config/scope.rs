@@ -17,7 +17,7 @@ pub struct Scope<'a> {
     pub files: &'a mut Files,
     /// Variables known so far.
     pub vars: &'a mut Registry,
-    /// Warnings.
+    /// Warnings, and the errors behind which reading went on.
     pub warnings: &'a mut Vec<Error>,
     /// Log files with constant names.
     pub log_files: &'a mut Vec<PathBuf>,
@@ -98,6 +98,13 @@ impl Scope<'_> {
     pub fn warn(&mut self, d: &Directive, message: impl Into<String>) {
         let e = Error { level: Level::Warn, ..self.error(d, message) };
         self.warnings.push(e);
+    }
+
+    /// Keeps the error of a directive, so that reading goes on behind it. `true`: there was one.
+    pub fn keep(&mut self, taken: Result<(), Error>) -> bool {
+        let failed = taken.is_err();
+        self.warnings.extend(taken.err());
+        failed
     }
 
     /// A path below the prefix unless absolute.

@@ -159,13 +159,13 @@ fn fail(req: &mut Request, session: &Rc<Session>, fatal: Fatal) {
 }
 
 fn log(req: &mut Request, level: Level, text: &str) {
-    if crate::error_log::enabled(&req.thread, level) {
+    if crate::error_log::enabled(req, level) {
         let mut client = Vec::new();
         crate::request::push_peer(req.conn.peer, &mut client);
         let client = String::from_utf8_lossy(&client);
         let tail =
             format!(" while processing HTTP/2 connection, client: {client}, server: {}", req.listener_text());
-        crate::error_log::log_connection(&req.thread, level, req.conn.number, text, &tail);
+        crate::error_log::log_connection(req, level, text, &tail);
     }
 }
 

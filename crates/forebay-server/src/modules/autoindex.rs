@@ -69,8 +69,9 @@ pub async fn run(req: &mut Request) -> Option<Outcome> {
     let callback = match s.format {
         Format::Jsonp => match callback(&req.args) {
             Ok(c) => c.map(<[u8]>::to_vec),
-            Err(()) => {
-                req.log(Level::Info, "client sent invalid \"callback\" argument");
+            Err(name) => {
+                let name = String::from_utf8_lossy(name).into_owned();
+                req.log(Level::Info, &format!("client sent invalid callback name: \"{name}\""));
                 return Some(Outcome::Status(400));
             }
         },
@@ -105,8 +106,11 @@ pub fn failed(req: &mut Request, path: &[u8], e: Errno) -> Outcome {
     Outcome::Status(status)
 }
 
-/// The `callback` argument; refused if it could be more than the name of a function.
-fn callback(args: &[u8]) -> Result<Option<&[u8]>, ()> {
+/// The `callback` argument.
+///
+/// # Errors
+/// The argument, if it could be more than the name of a function.
+fn callback(args: &[u8]) -> Result<Option<&[u8]>, &[u8]> {
     let value = args.split(|b| *b == b'&').find_map(|a| {
         let (name, value) = a.split_at_checked(9)?;
         name.eq_ignore_ascii_case(b"callback=").then_some(value)
@@ -116,7 +120,7 @@ fn callback(args: &[u8]) -> Result<Option<&[u8]>, ()> {
         Some(v) if v.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'$')) => {
             Ok(Some(v))
         }
-        Some(_) => Err(()),
+        Some(v) => Err(v),
     }
 }
 
@@ -389,7 +393,7 @@ mod tests {
         assert_eq!(callback(b"x=1&callback=foo"), Ok(Some(b"foo".as_slice())));
         assert_eq!(callback(b"callback="), Ok(None));
         assert_eq!(callback(b"x"), Ok(None));
-        assert_eq!(callback(b"callback=a(b)"), Err(()));
+        assert_eq!(callback(b"callback=a(b)"), Err(b"a(b)".as_slice()));
     }
 
     #[test]

@@ -243,7 +243,7 @@ impl Setting for ErrorPages {
             let status =
                 units::number(&w.text).ok_or_else(|| invalid(format!("invalid value \"{}\"", w.as_str())))?;
             if status == 499 {
-                return Err(invalid(format!("value \"{}\" must be between 300 and 599", w.as_str())));
+                return Err(invalid(format!("invalid value \"{}\"", w.as_str())));
             }
             if !(300..=599).contains(&status) {
                 return Err(invalid(format!("value \"{}\" must be between 300 and 599", w.as_str())));
@@ -417,7 +417,7 @@ pub struct OpenFileCache(pub Option<(u64, Duration)>);
 impl Setting for OpenFileCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        let (mut max, mut inactive) = (None, Duration::from_secs(60));
+        let (mut off, mut max, mut inactive) = (false, None, Duration::from_secs(60));
         for w in &d.args {
             let invalid =
                 || cx.error_at(d, w, format!("invalid \"open_file_cache\" parameter \"{}\"", w.as_str()));
@@ -426,12 +426,13 @@ impl Setting for OpenFileCache {
             } else if let Some(v) = w.text.strip_prefix(b"inactive=") {
                 inactive = Duration::from_secs(units::time_secs(v).ok_or_else(invalid)?);
             } else if w.text == b"off" {
-                return Ok(OpenFileCache(None));
+                off = true;
             } else {
                 return Err(invalid());
             }
         }
         match max {
+            _ if off => Ok(OpenFileCache(None)),
             Some(max) => Ok(OpenFileCache(Some((max, inactive)))),
             None => Err(cx.error(d, "\"open_file_cache\" must have the \"max\" parameter")),
         }
@@ -465,15 +466,20 @@ impl Setting for DisableSymlinks {
         let mut s = DisableSymlinks::default();
         let mut mode = None;
         for w in &d.args {
-            match w.text.as_slice() {
-                b"off" => mode = Some(SymlinkMode::Off),
-                b"on" => mode = Some(SymlinkMode::On),
-                b"if_not_owner" => mode = Some(SymlinkMode::IfNotOwner),
+            let named = match w.text.as_slice() {
+                b"off" => SymlinkMode::Off,
+                b"on" => SymlinkMode::On,
+                b"if_not_owner" => SymlinkMode::IfNotOwner,
                 t if t.starts_with(b"from=") => {
                     let word = Word { text: t[5..].to_vec(), ..w.clone() };
                     s.from = Some(cx.template(d, &word)?);
+                    continue;
                 }
                 _ => return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))),
+            };
+            if mode.replace(named).is_some() {
+                let words: Vec<_> = d.args.iter().map(|w| w.as_str()).collect();
+                return Err(cx.error(d, format!("duplicate parameters \"{}\"", words.join(" "))));
             }
         }
         let Some(mode) = mode else {
@@ -481,6 +487,9 @@ impl Setting for DisableSymlinks {
                 cx.error(d, "\"disable_symlinks\" must have \"off\", \"on\" or \"if_not_owner\" parameter")
             );
         };
+        if mode == SymlinkMode::Off && s.from.is_some() {
+            return Err(cx.error(d, "\"from=\" cannot be used with \"off\" parameter"));
+        }
         s.mode = mode;
         Ok(s)
     }

@@ -9,6 +9,7 @@ use crate::request::{Request, VarError};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_http::request::Method;
 use std::sync::Arc;
 
 crate::settings! {
@@ -134,7 +135,8 @@ fn expires_text(words: &[&[u8]]) -> Result<Expires, &'static str> {
                 [b'-', t @ ..] => -seconds(t)?,
                 t => seconds(t)?,
             };
-            Ok(if modified { Expires::Modified(n) } else { Expires::Access(n) })
+            // `modified 0` is now as well, and not past: nginx sends `max-age=0`.
+            Ok(if modified && n != 0 { Expires::Modified(n) } else { Expires::Access(n) })
         }
     }
 }
@@ -181,7 +183,7 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
         let value = l.value.value(req)?;
         add(req, &l.name, &value);
     }
-    let has_body = !matches!(req.resp.status, 204 | 304);
+    let has_body = !matches!(req.resp.status, 204 | 304) && req.method != Method::Head;
     if has_body && h.add_trailer.0.iter().any(|l| good || l.always) {
         req.resp.expect_trailers = true;
     }

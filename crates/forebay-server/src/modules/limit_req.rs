@@ -60,7 +60,8 @@ impl Status {
 impl Setting for Status {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        let n = units::number(crate::config::value::first(d)).ok_or_else(|| cx.error(d, "invalid number"))?;
+        let n = units::number(crate::config::value::first(d))
+            .ok_or_else(|| cx.directive_error(d, "invalid number"))?;
         match u16::try_from(n) {
             Ok(n @ 400..=599) => Ok(Status(n)),
             Ok(n) if n < 400 => Err(cx.error(d, "value must be between 400 and 599")),

@@ -3,7 +3,7 @@
 use crate::access_log::{AccessLog, Escape, Format, Target};
 use crate::config::main_settings::{ErrorLog, ErrorLogTarget};
 use crate::config::scope::Scope;
-use crate::config::template::Template;
+use crate::config::template::{Part, Template};
 use crate::config::value::{Setting, once};
 use crate::log_files::{self, Policy};
 use crate::request::Request;
@@ -129,8 +129,12 @@ fn target(d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Target, Error> 
 }
 
 fn parameter(log: &mut AccessLog, d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<(), Error> {
-    let invalid =
-        |cx: &Scope<'_>, what: &str| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str()));
+    let invalid = |cx: &Scope<'_>, what: &str| {
+        let text = w.as_str();
+        // nginx names the value alone, but for a word that it does not know.
+        let value = text.split_once('=').map_or(&*text, |(_, v)| v);
+        cx.error_at(d, w, format!("invalid {what} \"{value}\""))
+    };
     if let Some(v) = w.text.strip_prefix(b"buffer=") {
         log.buffer = units::size(v).filter(|n| *n > 0).ok_or_else(|| invalid(cx, "buffer size"))? as usize;
     } else if let Some(v) = w.text.strip_prefix(b"flush=") {
@@ -148,7 +152,7 @@ fn parameter(log: &mut AccessLog, d: &Directive, w: &Word, cx: &mut Scope<'_>) -
         let word = Word { text: v.to_vec(), ..w.clone() };
         log.condition = Some(cx.template(d, &word)?);
     } else {
-        return Err(invalid(cx, "parameter"));
+        return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
     }
     Ok(())
 }
@@ -182,6 +186,12 @@ pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         text.extend_from_slice(&w.text);
     }
     let template = Template::compile(&text, cx.vars).map_err(|m| cx.error(d, m))?;
+    if let Some(n) =
+        template.parts().iter().find_map(|p| if let Part::Capture(n) = p { Some(n) } else { None })
+    {
+        // Captures belong to a match; a line of the log has none.
+        return Err(crate::config::plain(&format!("unknown \"{n}\" variable")));
+    }
     let format = Format::new(&name.text, escape, template, cx.vars);
     cx.log_formats.push(format);
     Ok(())
@@ -219,9 +229,14 @@ pub fn error_log(d: &Directive, cx: &mut Scope<'_>) -> Result<ErrorLog, Error> {
         cx.log_file(path.clone());
         ErrorLogTarget::File(path)
     };
-    let level = match d.args.get(1) {
-        None => Level::Error,
-        Some(w) => match w.text.as_slice() {
+    Ok(ErrorLog { target, level: error_level(d, cx)? })
+}
+
+/// The level, or several of the `debug_` kind.
+fn error_level(d: &Directive, cx: &Scope<'_>) -> Result<Level, Error> {
+    let mut level = None;
+    for w in d.args.iter().skip(1) {
+        let named = match w.text.as_slice() {
             b"emerg" => Level::Emerg,
             b"alert" => Level::Alert,
             b"crit" => Level::Crit,
@@ -229,11 +244,21 @@ pub fn error_log(d: &Directive, cx: &mut Scope<'_>) -> Result<ErrorLog, Error> {
             b"warn" => Level::Warn,
             b"notice" => Level::Notice,
             b"info" => Level::Info,
-            t if t == b"debug" || t.starts_with(b"debug_") => Level::Debug,
+            b"debug" => Level::Debug,
+            b"debug_core" | b"debug_alloc" | b"debug_mutex" | b"debug_event" | b"debug_http"
+            | b"debug_mail" | b"debug_stream"
+                if level.is_none_or(|(_, part)| part) =>
+            {
+                level = Some((Level::Debug, true));
+                continue;
+            }
             _ => return Err(cx.error_at(d, w, format!("invalid log level \"{}\"", w.as_str()))),
-        },
-    };
-    Ok(ErrorLog { target, level })
+        };
+        if level.replace((named, false)).is_some() {
+            return Err(cx.error_at(d, w, format!("duplicate log level \"{}\"", w.as_str())));
+        }
+    }
+    Ok(level.map_or(Level::Error, |(level, _)| level))
 }
 
 /// `open_log_file_cache`.
@@ -243,13 +268,13 @@ pub struct LogFileCache(pub Option<Policy>);
 impl Setting for LogFileCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        let (mut max, mut inactive, mut valid, mut uses) =
-            (None, Duration::from_secs(10), Duration::from_secs(60), 1);
+        let (mut off, mut max, mut inactive, mut valid, mut uses) =
+            (false, None, Duration::from_secs(10), Duration::from_secs(60), 1);
         for w in &d.args {
             let invalid =
                 || cx.error_at(d, w, format!("invalid \"open_log_file_cache\" parameter \"{}\"", w.as_str()));
             if w.text == b"off" {
-                return Ok(LogFileCache(None));
+                off = true;
             } else if let Some(v) = w.text.strip_prefix(b"max=") {
                 max = Some(units::number(v).filter(|n| *n > 0).ok_or_else(invalid)?);
             } else if let Some(v) = w.text.strip_prefix(b"inactive=") {
@@ -263,6 +288,7 @@ impl Setting for LogFileCache {
             }
         }
         match max {
+            _ if off => Ok(LogFileCache(None)),
             Some(max) => Ok(LogFileCache(Some(Policy { max, inactive, valid, min_uses: uses }))),
             None => Err(cx.error(d, "\"open_log_file_cache\" must have \"max\" parameter")),
         }
@@ -281,12 +307,28 @@ pub fn write_variable_path(req: &mut Request, path: &Template, line: &[u8]) {
         full.extend_from_slice(&req.conf.config.prefix);
     }
     full.extend_from_slice(&text);
+    if !root_exists(req) {
+        return;
+    }
     use std::os::unix::ffi::OsStrExt;
     let path = PathBuf::from(std::ffi::OsStr::from_bytes(&full));
     let http = req.http();
     let policy = http.location(req).settings.log.open_log_file_cache.0;
     if let Err(e) = log_files::append(&path, line, policy) {
         let text = super::static_file::errno_text(e);
-        req.log(Level::Crit, &format!("open() \"{}\" failed {text}", path.display()));
+        req.log(Level::Crit, &format!("open() \"{}\" failed {text} while logging request", path.display()));
     }
+}
+
+/// Whether the root directory of a request is there: clients that make names up are to make no files.
+fn root_exists(req: &mut Request) -> bool {
+    let mut root = Vec::new();
+    if super::static_file::document_root(req, &mut root).is_err() {
+        return false;
+    }
+    let Err(e) = rustix::fs::stat(root.as_slice()) else { return true };
+    let text = super::static_file::errno_text(e);
+    let root = String::from_utf8_lossy(&root);
+    req.log(Level::Error, &format!("testing \"{root}\" existence failed {text} while logging request"));
+    false
 }

@@ -298,11 +298,6 @@ pub enum Content {
 }
 
 impl Content {
-    /// Whether an `if` block inside the location keeps this handler.
-    pub fn inherited_by_if(&self) -> bool {
-        matches!(self, Content::Proxy(_))
-    }
-
     /// Whether a path that lacks only the final slash of the location is redirected.
     pub fn redirects(&self) -> bool {
         matches!(self, Content::Proxy(_))

@@ -265,9 +265,11 @@ struct Walk {
     quote: bool,
 }
 
-/// Whether the client had to encode something in its target.
+/// Whether the client had to encode something in the path of its target.
 fn encoded(req: &Request) -> bool {
-    memchr::memchr2(b'%', b'+', req.head.target.of(&req.head.buf)).is_some()
+    let target = req.head.target.of(&req.head.buf);
+    let path = memchr::memchr(b'?', target).map_or(target, |at| &target[..at]);
+    memchr::memchr2(b'%', b'+', path).is_some()
 }
 
 /// Appends a capture, encoded as in a query.
@@ -341,9 +343,13 @@ fn steps(req: &mut Request, ops: &[Op], walk: &mut Walk) -> Result<Step, VarErro
     Ok(Step::Next)
 }
 
-/// Runs a pattern and tells of it (nginx: rewrite_log).
+/// Runs a pattern and tells of it (nginx: rewrite_log). As in nginx no `$1` of an earlier match is left when it
+/// does not match; names keep their values.
 fn matches(req: &mut Request, pattern: &Pattern, text: &[u8]) -> bool {
     let hit = pattern.exec(req, text);
+    if !hit {
+        req.captures.groups.clear();
+    }
     let verb = if hit { "matches" } else { "does not match" };
     note(req, &[b"\"", pattern.text(), b"\" ", verb.as_bytes(), b" \"", text, b"\""]);
     hit
@@ -522,6 +528,7 @@ fn apply(
     std::mem::swap(&mut req.uri, &mut out);
     req.give_buf(out);
     req.rewritten = true;
+    req.internal = true;
     *changed = true;
     Ok(match flag {
         Flag::Last => Step::Stop(Ran::UriChanged),

@@ -48,6 +48,9 @@ pub fn map_path(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
 pub fn map_uri(req: &mut Request, uri: &[u8], out: &mut Vec<u8>) -> Result<(), VarError> {
     let http = req.http();
     let root = &http.location(req).settings.core.root;
+    if root.alias.is_some() {
+        alias_applies(req)?;
+    }
     document_root(req, out)?;
     match root.alias {
         None => out.extend_from_slice(uri),
@@ -57,6 +60,21 @@ pub fn map_uri(req: &mut Request, uri: &[u8], out: &mut Vec<u8>) -> Result<(), V
         Some(Some(n)) => out.extend_from_slice(uri.get(n..).unwrap_or_default()),
     }
     Ok(())
+}
+
+/// A path that `rewrite ... break` has made no longer begins with the location's name, for which `alias` stands.
+///
+/// # Errors
+/// When that has happened: what is left of the path could lead out of the directory.
+pub fn alias_applies(req: &mut Request) -> Result<(), VarError> {
+    if req.valid_location {
+        return Ok(());
+    }
+    let http = req.http();
+    let name = String::from_utf8_lossy(&http.location(req).name).into_owned();
+    let text = format!("\"alias\" cannot be used in location \"{name}\" where URI was rewritten");
+    req.log(Level::Alert, &text);
+    Err(VarError(text))
 }
 
 /// Appends `$document_root`.
@@ -271,7 +289,7 @@ pub async fn run(req: &mut Request) -> Outcome {
     }
     let found = open(req, &path).await;
     let out = match found {
-        Found::File(f) if req.method == Method::Post && req.error_status == 0 => {
+        Found::File(f) if req.method == Method::Post => {
             drop(f);
             Outcome::Status(405)
         }

@@ -127,6 +127,7 @@ fn map(req: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Result<(), VarError
     match http.location(req).settings.core.root.alias {
         None => static_file::map_uri(req, name, out),
         Some(taken) => {
+            static_file::alias_applies(req)?;
             static_file::document_root(req, out)?;
             out.extend_from_slice(below_alias(req, name, taken.unwrap_or(0)));
             Ok(())

@@ -179,19 +179,13 @@ fn fail(req: &mut Request, what: &str) -> Accept {
 }
 
 fn log(req: &Request, level: Level, what: &str) {
-    if !error_log::enabled(&req.thread, level) {
+    if !error_log::enabled(req, level) {
         return;
     }
     let mut client = Vec::new();
     crate::request::push_peer(req.conn.peer, &mut client);
     let tail = format!(", client: {}, server: {}", String::from_utf8_lossy(&client), req.listener_text());
-    error_log::log_connection(
-        &req.thread,
-        level,
-        req.conn.number,
-        &format!("{what} while SSL handshaking"),
-        &tail,
-    );
+    error_log::log_connection(req, level, &format!("{what} while SSL handshaking"), &tail);
 }
 
 /// Keeps what the step that was just made has signed and checked by.
@@ -228,7 +222,7 @@ pub async fn resume(t: &Rc<Thread>, req: &mut Request, later: Later) -> bool {
                 Ok(()) => Verdict::Success,
                 Err(refusal) => {
                     if let Some(text) = &refusal.log {
-                        error_log::log_connection(&req.thread, Level::Error, req.conn.number, text, "");
+                        error_log::log_connection(req, Level::Error, text, "");
                     }
                     Verdict::Refused(refusal.verdict)
                 }

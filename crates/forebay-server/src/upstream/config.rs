@@ -135,6 +135,10 @@ fn plain_server(place: Place, default_port: u16) -> Server {
     Server { template, place, default_port, source: Source::Fixed, found }
 }
 
+/// Directives of `upstream` that may stand there once.
+const ONCE: &[&[u8]] =
+    &[b"keepalive", b"keepalive_requests", b"keepalive_time", b"keepalive_timeout", b"resolver_timeout"];
+
 /// `upstream NAME { ... }`.
 ///
 /// # Errors
@@ -148,7 +152,14 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     for inner in d.block.iter().flatten().filter(|i| i.name.text == b"upstream_start_unresolved") {
         unresolved = crate::config::value::first(inner).eq_ignore_ascii_case(b"on");
     }
+    let mut seen = Vec::new();
     for inner in d.block.iter().flatten() {
+        if ONCE.contains(&inner.name.text.as_slice()) {
+            if seen.contains(&inner.name.text) {
+                return Err(cx.directive_error(inner, "is duplicate"));
+            }
+            seen.push(inner.name.text.clone());
+        }
         directive(inner, cx, &mut group, &mut servers, unresolved)?;
     }
     let state = d.block.iter().flatten().find(|i| i.name.text == b"state");
@@ -222,7 +233,7 @@ fn directive(
 ) -> Result<(), Error> {
     let keepalive = &mut group.keepalive;
     let first = crate::config::value::first(d);
-    let bad = |cx: &Scope<'_>| cx.error(d, format!("invalid value in \"{}\" directive", d.name.as_str()));
+    let bad = |cx: &Scope<'_>| cx.directive_error(d, "invalid value");
     match d.name.text.as_slice() {
         b"server" => server(d, cx, &group.method, servers, unresolved)?,
         b"keepalive" => {
@@ -235,10 +246,15 @@ fn directive(
                     ),
                 )
             })? as usize;
-            keepalive.local = d.args.get(1).is_some_and(|w| w.text == b"local");
+            keepalive.local = match d.args.get(1) {
+                None => false,
+                Some(w) if w.text == b"local" => true,
+                Some(w) => return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))),
+            };
         }
         b"keepalive_requests" => {
-            keepalive.requests = units::number(first).ok_or_else(|| cx.error(d, "invalid number"))?;
+            keepalive.requests =
+                units::number(first).ok_or_else(|| cx.directive_error(d, "invalid number"))?;
         }
         b"keepalive_time" => keepalive.time = units::duration_ms(first).ok_or_else(|| bad(cx))?,
         b"keepalive_timeout" => keepalive.timeout = units::duration_ms(first).ok_or_else(|| bad(cx))?,
