@@ -122,7 +122,8 @@ async fn walk(req: &mut Request, start: Start) -> Outcome {
             return out;
         }
         let ops = &http.location(req).ops;
-        if ops.is_empty() {
+        // Where no location matches, the server's own directives have run already.
+        if ops.is_empty() || req.location == http.server(req).root {
             break;
         }
         match rewrite::run(req, ops) {

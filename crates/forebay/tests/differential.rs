@@ -474,6 +474,23 @@ fn heads_by_server() {
     );
 }
 
+/// Without a location that matches, the directives of the server run once.
+#[test]
+fn rewriting_without_a_location() {
+    compare(
+        r#"
+        server {
+            listen 127.0.0.1:%PORT0%;
+            rewrite ^/x/(.*)$ /page.html?q=$1;
+            rewrite ^/(\w)/(.*)$ /alias/$2;
+            rewrite ^/(page)(.*)$ /$1$2?again;
+            add_header X-Args "$args";
+            location /only { return 200 only; }
+        }"#,
+        &[get("/x/y"), get("/b/one.txt"), get("/page.html"), get("/only")],
+    );
+}
+
 /// `limit_except` of a named location guards it however it is reached.
 #[test]
 fn methods_of_named_locations() {
