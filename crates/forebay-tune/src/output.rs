@@ -83,15 +83,7 @@ impl Result<'_> {
             .filter(|(p, _)| *p == point)
             .filter_map(|(_, f)| *f)
             .collect();
-        let mid = |f: &dyn Fn(&Figures) -> f64| median(&mut all.iter().map(f).collect::<Vec<_>>());
-        (!all.is_empty()).then(|| Figures {
-            rate: mid(&|f| f.rate),
-            p50: mid(&|f| f.p50 as f64) as u64,
-            p99: mid(&|f| f.p99 as f64) as u64,
-            cpu: mid(&|f| f.cpu),
-            memory: mid(&|f| f.memory as f64) as u64,
-            errors: all.iter().map(|f| f.errors).max().unwrap_or(0),
-        })
+        (!all.is_empty()).then(|| Figures::median(&all))
     }
 
     /// For the terminal.

@@ -4,6 +4,7 @@ use crate::knobs::{Knob, Place};
 use crate::patch::{Edit, Source};
 use crate::scene::{Copy, Target};
 use crate::search::{Outcome, Point, Rig};
+use crate::stats::median;
 use crate::sysctl::Journal;
 use forebay_bench::load::{Load, Order, Protocol, Stop, Wanted};
 use forebay_bench::observe::{Server, choose_cpus};
@@ -56,6 +57,21 @@ pub struct Figures {
     pub memory: u64,
     /// Failures.
     pub errors: u64,
+}
+
+impl Figures {
+    /// The median of each; failures add up.
+    pub fn median(runs: &[Figures]) -> Figures {
+        let mid = |f: &dyn Fn(&Figures) -> f64| median(&mut runs.iter().map(f).collect::<Vec<_>>());
+        Figures {
+            rate: mid(&|f| f.rate),
+            p50: mid(&|f| f.p50 as f64) as u64,
+            p99: mid(&|f| f.p99 as f64) as u64,
+            cpu: mid(&|f| f.cpu),
+            memory: mid(&|f| f.memory as f64) as u64,
+            errors: runs.iter().map(|f| f.errors).sum(),
+        }
+    }
 }
 
 /// A server that this process started.
