@@ -1,6 +1,7 @@
 //! `forebay tune`.
 
 use crate::knobs::{KNOBS, Need, Place, Safety, level_text};
+use crate::load_point::{self, CAPACITY, Check};
 use crate::output::{Result as Outcome, gain};
 use crate::patch::{self, Edit, Source, View};
 use crate::rig::{self, Active, Goal, Limits, Live, Manner, Program};
@@ -86,6 +87,10 @@ pub(crate) struct RunArgs {
     /// p99 counts from the moment a request was due
     #[arg(long, value_name = "N", value_parser = units::count)]
     rate: Option<u64>,
+    /// Requests a second as a part of what the original can do at most, which is measured before: 10% to 95%, best 85% to
+    /// 90%
+    #[arg(long, value_name = "PERCENT", value_parser = load_point::percentage, conflicts_with = "rate")]
+    load: Option<u8>,
     /// Most memory of the server (default: three times that of the original, and 256 MB)
     #[arg(long, value_name = "BYTES", value_parser = units::count)]
     memory: Option<u64>,
@@ -454,11 +459,27 @@ fn tune(args: &RunArgs) -> Result<(), String> {
     done
 }
 
+/// Fixes the load at a part of the capacity, which is measured unless an earlier process did; `None` after ^C.
+fn fix_load(live: &mut Live<'_>, percent: u8, known: Option<f64>) -> Result<Option<f64>, String> {
+    let measured = known.map_or_else(|| live.capacity(CAPACITY), |c| Ok(Some(c)))?;
+    if let Some(capacity) = measured {
+        let rate = load_point::share(capacity, percent);
+        say!(
+            "capacity: {capacity:.0} requests/s; the load is fixed at {percent} % of it: {rate:.0} requests/s"
+        );
+        live.manner.rate = Some(rate);
+    }
+    Ok(measured)
+}
+
 /// A tuning in a state directory that is locked.
 ///
 /// # Errors
 /// Nothing could be measured, or no result be written.
 pub(crate) fn tune_in(args: &RunArgs, state: &Path) -> Result<(), String> {
+    if args.load.is_some() && args.goal == Goal::Throughput {
+        return Err("--load fixes the requests a second, which --for throughput is to raise".into());
+    }
     let (journal, restored) = Journal::open(&args.sysctl_root, &state.join("journal"))?;
     if restored > 0 {
         say!("Put back {restored} kernel settings that an earlier run had left.");
@@ -524,10 +545,19 @@ pub(crate) fn tune_in(args: &RunArgs, state: &Path) -> Result<(), String> {
         say!("Not trying {name}: {why}");
     }
     let plan = json!({"conf": source.path, "server": what, "seed": args.seed, "runs": planned, "goal": format!("{:?}", args.goal),
+        "rate": args.rate, "load": args.load,
         "knobs": active.iter().map(|a| a.levels.iter().map(|l| l.0.clone()).collect::<Vec<_>>()).collect::<Vec<_>>()});
     let log = out.join("runs.jsonl");
     let past = past(args.resume, &out, &log, &plan)?;
-    let left = args.budget.mul_f64(planned.saturating_sub(past.len()) as f64 / planned as f64);
+    // The check at the end has a share that the search cannot take; the capacity has that of as many runs.
+    let reserve = load_point::reserve(args.budget);
+    let searching = args.budget - reserve;
+    let measuring = match args.load {
+        Some(_) => searching.mul_f64(CAPACITY as f64 / planned as f64),
+        None => Duration::ZERO,
+    };
+    let searching = searching - measuring;
+    let left = searching.mul_f64(planned.saturating_sub(past.runs.len()) as f64 / planned as f64);
     let mut live = Live::new(
         &source,
         copy,
@@ -537,13 +567,21 @@ pub(crate) fn tune_in(args: &RunArgs, state: &Path) -> Result<(), String> {
         manner,
         args.goal,
         log,
-        Instant::now() + left,
+        Instant::now() + measuring,
         planned,
     );
-    live.past = past;
-    live.budget = args.budget;
+    live.past = past.runs;
+    live.budget = searching;
     live.journal = Some(journal);
     live.limits = Limits { p99: args.p99.map(|t| t.as_nanos() as u64), memory: args.memory };
+    let capacity = match args.load {
+        Some(percent) => fix_load(&mut live, percent, past.capacity)?,
+        None => None,
+    };
+    if signals::interrupted() {
+        return Ok(());
+    }
+    live.until = Instant::now() + left;
     let first = live.prove()?;
     say!(
         "As it is: {:.0} requests/s, p99 {}, {:.1} us of CPU per request",
@@ -577,30 +615,46 @@ pub(crate) fn tune_in(args: &RunArgs, state: &Path) -> Result<(), String> {
             }
         },
     );
-    live.end();
     let goal = match args.goal {
         Goal::Cpu => "requests per CPU second",
         Goal::Throughput => "requests/s",
         Goal::Latency => "1/p99",
     };
-    let goal = match args.rate {
+    let goal = match live.manner.rate {
         Some(rate) => format!("{goal} at {rate} requests/s"),
         None => goal.to_owned(),
     };
-    let result = Outcome {
+    let figures = std::mem::take(&mut live.figures);
+    let mut result = Outcome {
         report: &report,
         active: &active,
-        figures: &live.figures,
+        figures: &figures,
         points: &points,
         goal: &goal,
         about,
         not: &not,
+        half: None,
     };
+    let as_it_is = result.at(&live.original()).map(|f| f.rate);
+    let full = capacity.or(live.manner.rate).or(as_it_is);
+    if let Some(full) = full.filter(|_| report.proven) {
+        let rate = load_point::share(full, 50);
+        say!("-- half of the load: {rate:.0} requests/s");
+        live.until += reserve;
+        result.half = Some(Check::run(&mut live, &report.best, rate, past.half, args.seed));
+    }
+    live.end();
     say!("{}", result.text());
     let edits = write(&source, &result, &out, live.journal.as_ref())?;
     say!("Results are in {}", out.display());
     let _ = std::fs::remove_dir_all(&dir);
-    if args.apply && report.proven && !signals::interrupted() {
+    let worse = result.half.as_ref().and_then(Check::worse);
+    if let Some(worse) = worse.filter(|_| args.apply) {
+        say!(
+            "Not applied: {worse}. Who wants it all the same finds it in {}.",
+            out.join("tuned.conf").display()
+        );
+    } else if args.apply && report.proven && !signals::interrupted() {
         apply::apply(&source, &edits, &out, &live.program.path, args.prefix.as_deref(), args.canary)?;
         if report.lines.iter().any(|l| l.kept && active[l.knob].knob.place == Place::Sysctl) {
             say!("Without the kernel settings: {} is for /etc/sysctl.d.", out.join(KERNEL).display());
@@ -617,12 +671,37 @@ fn is_kernel(name: &str) -> bool {
     KNOBS.iter().any(|k| k.name == name && k.place == Place::Sysctl)
 }
 
-fn past(resume: bool, out: &Path, log: &Path, plan: &Value) -> Result<VecDeque<Value>, String> {
+/// What earlier processes of a tuning left in its log.
+#[derive(Default)]
+struct Past {
+    /// Requests a second of the original in a closed loop.
+    capacity: Option<f64>,
+    /// Runs of the search.
+    runs: VecDeque<Value>,
+    /// Runs of the check at half of the load; a search that goes on has others after them.
+    half: VecDeque<Value>,
+}
+
+impl Past {
+    fn of(lines: impl Iterator<Item = Value>) -> Past {
+        let mut past = Past::default();
+        for line in lines {
+            match (line["capacity"].as_f64(), &line["half_load"]) {
+                (Some(capacity), _) => past.capacity = Some(capacity),
+                (None, Value::Null) => past.runs.push_back(line),
+                _ => past.half.push_back(line),
+            }
+        }
+        past
+    }
+}
+
+fn past(resume: bool, out: &Path, log: &Path, plan: &Value) -> Result<Past, String> {
     let path = out.join("plan.json");
     if !resume {
         let _ = std::fs::remove_file(log);
         std::fs::write(&path, format!("{plan:#}\n")).map_err(|e| format!("{}: {e}", path.display()))?;
-        return Ok(VecDeque::new());
+        return Ok(Past::default());
     }
     let old: Value =
         std::fs::read(&path).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
@@ -630,11 +709,8 @@ fn past(resume: bool, out: &Path, log: &Path, plan: &Value) -> Result<VecDeque<V
         return Err(format!("--resume: {} is of another tuning", path.display()));
     }
     let file = File::open(log).map_err(|e| format!("{}: {e}", log.display()))?;
-    Ok(BufReader::new(file)
-        .lines()
-        .map_while(Result::ok)
-        .map_while(|l| serde_json::from_str(&l).ok())
-        .collect())
+    let lines = BufReader::new(file).lines().map_while(Result::ok);
+    Ok(Past::of(lines.map_while(|l| serde_json::from_str(&l).ok())))
 }
 
 /// Writes all results; gives the edits that are proposed.
@@ -688,6 +764,25 @@ fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_load_is_a_part_of_the_capacity_or_a_rate() {
+        let words = |words: &[&str]| {
+            arguments(&words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>()).map(|a| (a.load, a.rate))
+        };
+        assert_eq!(words(&["--load", "87%"]), Ok((Some(87), None)));
+        assert_eq!(words(&[]), Ok((None, None)));
+        assert!(words(&["--load", "100%"]).is_err_and(|e| e.contains("from 10% to 95%")));
+        assert!(words(&["--load", "87", "--rate", "100"]).is_err_and(|e| e.contains("cannot be used")));
+    }
+
+    #[test]
+    fn a_log_has_the_capacity_the_search_and_the_check() {
+        let (a, b) = (json!({"point": [0], "score": 1.0}), json!({"point": [1], "why": "refused"}));
+        let half = json!({"half_load": 50.0, "point": [0], "p99": 7});
+        let past = Past::of([json!({"capacity": 100.0}), a.clone(), half.clone(), b.clone()].into_iter());
+        assert_eq!((past.capacity, past.runs, past.half), (Some(100.0), [a, b].into(), [half].into()));
+    }
 
     #[test]
     fn what_the_kernel_has_is_not_lowered() {

@@ -1,7 +1,7 @@
 //! Tuning by measurement. `search` is the method: it knows nothing of servers and decides which settings to try, which
 //! lines to keep and what may be claimed. `model` is the regression that it learns with, `stats` the intervals.
 //! `knobs` is the table of what can be set, `patch` writes it into a configuration, `scene` makes the private copy that
-//! `rig` starts and loads, `sysctl` changes kernel settings with a journal, `output` tells, `apply` puts results in place
+//! `rig` starts and loads, `load_point` says how much of its capacity is asked for, `sysctl` changes kernel settings with a journal, `output` tells, `apply` puts results in place
 //! and takes them out again, `watch` cleans up behind a tuner that was killed, `replay` has the ladders of published
 //! articles, `table` tunes five loads for both servers, `cli` is the command line.
 
@@ -17,6 +17,7 @@ pub mod apply;
 pub mod cli;
 pub mod design;
 pub mod knobs;
+pub mod load_point;
 pub mod model;
 pub mod output;
 pub mod patch;

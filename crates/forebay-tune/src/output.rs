@@ -1,5 +1,6 @@
 //! What a tuning leaves behind: a summary for the terminal, `result.json`, `report.html`, `rejected.md`, `tuned.conf`.
 
+use crate::load_point::Check;
 use crate::model::Sample;
 use crate::rig::{Active, Figures};
 use crate::search::{Line, Report};
@@ -25,6 +26,8 @@ pub struct Result<'r> {
     pub goal: &'r str,
     /// What was measured, in a line.
     pub about: String,
+    /// Original and final at half of the load, where a gain is proven.
+    pub half: Option<Check>,
 }
 
 /// Where no smaller gain could be seen than this, as a logarithm, nothing can be concluded.
@@ -41,6 +44,12 @@ pub fn gain(i: &Interval) -> String {
         return format!("{} [too few pairs]", percent(i.mid));
     }
     format!("{} [{:+.1}, {:+.1}]", percent(i.mid), i.low.exp_m1() * 100.0, i.high.exp_m1() * 100.0)
+}
+
+/// Figures in the columns of the summary.
+fn row(name: &str, f: &Figures) -> String {
+    let (p50, p99) = (duration_text(f.p50), duration_text(f.p99));
+    format!("{name:<28} {:>10.0} {p50:>9} {p99:>9} {:>9.1} us\n", f.rate, f.cpu)
 }
 
 impl Result<'_> {
@@ -83,15 +92,7 @@ impl Result<'_> {
             .filter(|(p, _)| *p == point)
             .filter_map(|(_, f)| *f)
             .collect();
-        let mid = |f: &dyn Fn(&Figures) -> f64| median(&mut all.iter().map(f).collect::<Vec<_>>());
-        (!all.is_empty()).then(|| Figures {
-            rate: mid(&|f| f.rate),
-            p50: mid(&|f| f.p50 as f64) as u64,
-            p99: mid(&|f| f.p99 as f64) as u64,
-            cpu: mid(&|f| f.cpu),
-            memory: mid(&|f| f.memory as f64) as u64,
-            errors: all.iter().map(|f| f.errors).max().unwrap_or(0),
-        })
+        (!all.is_empty()).then(|| Figures::median(&all))
     }
 
     /// For the terminal.
@@ -101,15 +102,9 @@ impl Result<'_> {
         let _ = writeln!(out, "Noise of one run: {:.1} %\n", self.report.noise * 100.0);
         let _ =
             writeln!(out, "{:<28} {:>10} {:>9} {:>9} {:>12}", "", "requests/s", "p50", "p99", "CPU/request");
-        let mut show = |name: &str, f: Option<Figures>| {
-            if let Some(f) = f {
-                let (p50, p99) = (duration_text(f.p50), duration_text(f.p99));
-                let _ = writeln!(out, "{name:<28} {:>10.0} {p50:>9} {p99:>9} {:>9.1} us", f.rate, f.cpu);
-            }
-        };
-        show("as it is", self.at(&vec![0; self.active.len()]));
+        out.extend(self.at(&vec![0; self.active.len()]).map(|f| row("as it is", &f)));
         if self.report.proven {
-            show("tuned", self.at(&self.report.best));
+            out.extend(self.at(&self.report.best).map(|f| row("tuned", &f)));
         }
         let _ = writeln!(out);
         for l in &self.report.lines {
@@ -118,9 +113,7 @@ impl Result<'_> {
             let mut point = self.report.best.clone();
             point[l.knob] = if l.kept { 0 } else { l.level };
             if let Some(f) = self.at(&point).filter(|_| self.report.proven) {
-                let (p50, p99) = (duration_text(f.p50), duration_text(f.p99));
-                let with = if l.kept { "without it" } else { "with it" };
-                let _ = writeln!(out, "    {with:<24} {:>10.0} {p50:>9} {p99:>9} {:>9.1} us", f.rate, f.cpu);
+                out.push_str(&row(if l.kept { "    without it" } else { "    with it" }, &f));
             }
         }
         if self.report.proven {
@@ -139,6 +132,9 @@ impl Result<'_> {
                 -(-fell).exp_m1() * 100.0,
                 self.report.could_see.exp_m1() * 100.0
             );
+            if let Some(half) = &self.half {
+                let _ = write!(out, "\n{}", half.text(row));
+            }
         } else {
             let _ = writeln!(out, "\nNo proven gain. {}", self.why_not());
         }
@@ -171,9 +167,7 @@ impl Result<'_> {
     /// `result.json`.
     pub fn json(&self) -> Value {
         let interval = |i: &Interval| json!({"mid": i.mid.exp_m1(), "low": finite(i.low.exp_m1()), "high": finite(i.high.exp_m1())});
-        let fig = |f: Option<Figures>| {
-            f.map(|f| json!({"rate": f.rate, "p50_ns": f.p50, "p99_ns": f.p99, "cpu_us": f.cpu, "memory": f.memory}))
-        };
+        let fig = |f: Option<Figures>| f.map(|f| f.json());
         let lines: Vec<Value> = self
             .report
             .lines
@@ -194,7 +188,7 @@ impl Result<'_> {
                "starts": self.report.starts.0, "worst_start_below_median": self.report.starts.1,
                "noise": self.report.noise, "could_see": self.report.could_see.exp_m1(), "ended": self.report.ended, "lines": lines,
                "before": fig(self.at(&vec![0; self.active.len()])), "after": fig(self.at(&self.report.best)),
-               "infeasible": infeasible, "runs": self.points.len()})
+               "half_load": self.half.as_ref().map(Check::json), "infeasible": infeasible, "runs": self.points.len()})
     }
 
     fn settings(&self, p: &[u8]) -> String {
@@ -248,7 +242,11 @@ impl Result<'_> {
         } else {
             "No proven gain".to_owned()
         };
-        let _ = write!(out, "<h2>{}</h2>{}{}", escape(&head), self.bars(), self.timeline());
+        let _ = write!(out, "<h2>{}</h2>", escape(&head));
+        if let Some(worse) = self.half.as_ref().and_then(Check::worse) {
+            let _ = write!(out, "<p><strong>But {}</strong></p>", escape(&worse));
+        }
+        let _ = write!(out, "{}{}", self.bars(), self.timeline());
         out.push_str("<h2>Lines</h2><table><tr><th>setting<th>gain, 95 %<th>pairs<th>verdict");
         for l in &self.report.lines {
             let _ = write!(
@@ -382,7 +380,7 @@ mod tests {
         };
         let about = "a server".to_owned();
         let (active, figures, points, not, goal) = (&[], &[], &[], &[], "requests/s");
-        Result { not, report: &report, active, figures, points, goal, about }.text()
+        Result { not, report: &report, active, figures, points, goal, about, half: None }.text()
     }
 
     #[test]

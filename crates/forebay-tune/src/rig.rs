@@ -4,6 +4,7 @@ use crate::knobs::{Knob, Place};
 use crate::patch::{Edit, Source};
 use crate::scene::{Copy, Target};
 use crate::search::{Outcome, Point, Rig};
+use crate::stats::median;
 use crate::sysctl::Journal;
 use forebay_bench::load::{Load, Order, Protocol, Stop, Wanted};
 use forebay_bench::observe::{Server, choose_cpus};
@@ -56,6 +57,26 @@ pub struct Figures {
     pub memory: u64,
     /// Failures.
     pub errors: u64,
+}
+
+impl Figures {
+    /// The median of each; failures add up.
+    pub fn median(runs: &[Figures]) -> Figures {
+        let mid = |f: &dyn Fn(&Figures) -> f64| median(&mut runs.iter().map(f).collect::<Vec<_>>());
+        Figures {
+            rate: mid(&|f| f.rate),
+            p50: mid(&|f| f.p50 as f64) as u64,
+            p99: mid(&|f| f.p99 as f64) as u64,
+            cpu: mid(&|f| f.cpu),
+            memory: mid(&|f| f.memory as f64) as u64,
+            errors: runs.iter().map(|f| f.errors).sum(),
+        }
+    }
+
+    /// For `result.json`.
+    pub fn json(&self) -> Value {
+        json!({"rate": self.rate, "p50_ns": self.p50, "p99_ns": self.p99, "cpu_us": self.cpu, "memory": self.memory})
+    }
 }
 
 /// A server that this process started.
@@ -403,12 +424,18 @@ impl<'s> Live<'s> {
     }
 
     fn once(&mut self, point: &Point, fresh: bool) -> Result<Figures, String> {
+        let runs = self.planned.saturating_sub(self.figures.len());
+        self.at(point, fresh, self.manner.rate, runs)
+    }
+
+    /// A run at a load (requests a second; `None`: a closed loop), which has its share of what is left of the time for
+    /// this many runs.
+    fn at(&mut self, point: &Point, fresh: bool, rate: Option<f64>, runs: usize) -> Result<Figures, String> {
         let start = Instant::now();
         let pid = self.ready(point, fresh)?;
-        let load = load(&self.targets, &self.manner)?;
+        let load = load(&self.targets, &Manner { rate, ..self.manner.clone() })?;
         let left = self.until.saturating_duration_since(start).as_secs_f64();
-        let runs = self.planned.saturating_sub(self.figures.len()).max(1);
-        let time = (left / runs as f64 - self.overhead.as_secs_f64()).clamp(0.25, 10.0);
+        let time = (left / runs.max(1) as f64 - self.overhead.as_secs_f64()).clamp(0.25, 10.0);
         let warm = Duration::from_secs_f64((time * 0.2).clamp(0.1, 1.5));
         let time = Duration::from_secs_f64(time * 0.8);
         let (figures, first) = measure(&load, pid, warm, time)?;
@@ -500,17 +527,74 @@ impl<'s> Live<'s> {
     /// # Errors
     /// The server's words.
     pub fn prove(&mut self) -> Result<Figures, String> {
-        let base = vec![0; self.active.len()];
-        let f = self.once(&base, true)?;
-        if f.errors > 0 {
-            return Err(format!("{} of the requests fail already as it is", f.errors));
-        }
+        let f = self.once(&self.original(), true)?;
+        works(&f)?;
         if let Some(most) = self.limits.memory
             && f.memory > most
         {
             return Err(format!("{} MB of memory as it is, more than --memory allows", f.memory >> 20));
         }
         Ok(f)
+    }
+
+    /// Level 0 of everything: what the user has.
+    pub fn original(&self) -> Point {
+        vec![0; self.active.len()]
+    }
+
+    /// Requests a second of the original in a closed loop: the median of runs on fresh starts; `None` after ^C. A resumed
+    /// tuning finds it in the log: a load that differs would be another question.
+    ///
+    /// # Errors
+    /// The server's words.
+    pub fn capacity(&mut self, runs: usize) -> Result<Option<f64>, String> {
+        let mut rates = Vec::new();
+        for left in (1..=runs).rev() {
+            let run = self.at(&self.original(), true, None, left);
+            if signals::interrupted() {
+                return Ok(None);
+            }
+            let f = run?;
+            works(&f)?;
+            rates.push(f.rate);
+        }
+        let capacity = median(&mut rates).round();
+        self.write_down(&json!({"capacity": capacity}));
+        Ok(Some(capacity))
+    }
+
+    /// A run of the check at half of the load, on a fresh start; `past`: those of an earlier process. `None` after ^C.
+    pub(crate) fn checked(
+        &mut self,
+        point: &Point,
+        rate: f64,
+        runs: usize,
+        past: &mut VecDeque<Value>,
+    ) -> Option<Result<Figures, String>> {
+        if let Some(line) = past.pop_front() {
+            let same = line["point"] == json!(point) && line["half_load"].as_f64() == Some(rate);
+            if let Some(f) = figures(&line).filter(|_| same) {
+                return Some(Ok(f));
+            }
+            past.clear();
+        }
+        if signals::interrupted() {
+            return None;
+        }
+        // A neighbour may have been loud.
+        let mut run = self.at(point, true, Some(rate), runs);
+        if run.is_err() && !signals::interrupted() {
+            run = self.at(point, true, Some(rate), runs);
+        }
+        if signals::interrupted() {
+            return None;
+        }
+        if let Ok(f) = &run {
+            let mut line = json!({"half_load": rate, "point": point});
+            put_figures(&mut line, f);
+            self.write_down(&line);
+        }
+        Some(run)
     }
 
     fn remember(&self, point: &Point, outcome: &Outcome, f: Option<Figures>) {
@@ -526,17 +610,33 @@ impl<'s> Live<'s> {
         }
         line["used"] = json!(self.used);
         if let Some(f) = f {
-            line["rate"] = json!(f.rate);
-            line["p50"] = json!(f.p50);
-            line["p99"] = json!(f.p99);
-            line["cpu"] = json!(f.cpu);
-            line["memory"] = json!(f.memory);
-            line["errors"] = json!(f.errors);
+            put_figures(&mut line, &f);
         }
+        self.write_down(&line);
+    }
+
+    fn write_down(&self, line: &Value) {
         if let Ok(mut log) = OpenOptions::new().create(true).append(true).open(&self.log) {
             let _ = log.write_all(format!("{line}\n").as_bytes());
         }
     }
+}
+
+/// Whether the original can be measured at all.
+fn works(f: &Figures) -> Result<(), String> {
+    if f.errors > 0 {
+        return Err(format!("{} of the requests fail already as it is", f.errors));
+    }
+    Ok(())
+}
+
+fn put_figures(line: &mut Value, f: &Figures) {
+    line["rate"] = json!(f.rate);
+    line["p50"] = json!(f.p50);
+    line["p99"] = json!(f.p99);
+    line["cpu"] = json!(f.cpu);
+    line["memory"] = json!(f.memory);
+    line["errors"] = json!(f.errors);
 }
 
 /// Figures of a line of the log.

@@ -5,7 +5,6 @@ use crate::cli::{self, Which, lock, program, state_dir};
 use crate::patch::Source;
 use crate::rig::{self, Figures, Manner, Process, Program};
 use crate::scene::{Copy, Place};
-use crate::stats::median;
 use crate::{replay, upstream, watch};
 use forebay_bench::load::Load;
 use forebay_bench::observe::shares;
@@ -277,19 +276,7 @@ fn beside(
             b.runs.push(f);
         }
     }
-    Ok(Some(all.iter().map(|b| middle(&b.runs)).collect()))
-}
-
-fn middle(runs: &[Figures]) -> Figures {
-    let mid = |f: &dyn Fn(&Figures) -> f64| median(&mut runs.iter().map(f).collect::<Vec<_>>());
-    Figures {
-        rate: mid(&|f| f.rate),
-        p50: mid(&|f| f.p50 as f64) as u64,
-        p99: mid(&|f| f.p99 as f64) as u64,
-        cpu: mid(&|f| f.cpu),
-        memory: mid(&|f| f.memory as f64) as u64,
-        errors: runs.iter().map(|f| f.errors).sum(),
-    }
+    Ok(Some(all.iter().map(|b| Figures::median(&b.runs)).collect()))
 }
 
 type Row<'k> = (&'k Kind, Vec<Figures>, Vec<String>);

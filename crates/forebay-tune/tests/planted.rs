@@ -1,11 +1,17 @@
 //! The tuner against a real server whose settings have known effects: this program, which takes nginx's command line,
 //! spins for settings that cost CPU time and sleeps for those that cost latency.
 
+use forebay_tune::knobs::KNOBS;
+use forebay_tune::load_point::{Check, Half};
+use forebay_tune::patch::Source;
+use forebay_tune::rig::{Active, Goal, Live, Manner, Program};
+use forebay_tune::scene::{Copy, Place};
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a configuration costs for each request: CPU time and sleep.
 fn costs(conf: &str) -> (Duration, Duration) {
@@ -20,7 +26,8 @@ fn costs(conf: &str) -> (Duration, Duration) {
     if has("output_buffers 4 64k") {
         spin += 60;
     }
-    let sleep = if has("buffer=64k") || has("buffer=256k") { 0 } else { 4 };
+    let buffered = has("buffer=64k") || has("buffer=256k");
+    let sleep = if buffered && !has("keepalive_requests 7;") { 0 } else { 4 };
     (Duration::from_micros(spin), Duration::from_millis(sleep))
 }
 
@@ -104,6 +111,64 @@ fn tune(dir: &Path, goal: &str) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(dir.join("out/result.json")).expect("a result")).expect("JSON")
 }
 
+/// What the check at half of the load says of settings with a known price, without a search before it.
+fn check(dir: &Path) {
+    let conf = dir.join("half.conf");
+    // Without the sleep: one of the settings has it.
+    let text = CONF.replace("ROOT", "/").replace("combined", "combined buffer=64k");
+    std::fs::write(&conf, text).expect("written");
+    let root = dir.join("html");
+    std::fs::create_dir_all(&root).expect("made");
+    std::fs::write(root.join("f.html"), "hello").expect("written");
+    let source = Source::read(&conf).expect("read");
+    let place = Place { dir: dir.join("half"), prefix: dir.into(), upstream: None, root: Some(root) };
+    let copy = Copy::new(&source, place).expect("a copy");
+    let path = std::env::current_exe().expect("this program");
+    let program = Program { path, prefix: dir.into(), cpus: Vec::new() };
+    let levels =
+        [("output_buffers", "4 64k"), ("keepalive_requests", "7"), ("sendfile", "on")].map(|(name, args)| {
+            let text = format!("{name} {args};");
+            let knob = KNOBS.iter().find(|k| k.name == name).expect("a knob");
+            Active { knob, levels: vec![(text.clone(), source.view().edits(knob, &text))] }
+        });
+    let targets = copy.targets(&source);
+    let manner = Manner {
+        connections: 2,
+        seed: 1,
+        http2: false,
+        gzip: false,
+        close: false,
+        access_log: None,
+        rate: None,
+    };
+    let log = dir.join("half.jsonl");
+    let soon = || Instant::now() + Duration::from_secs(3);
+    let mut live =
+        Live::new(&source, copy, program, levels.into(), targets, manner, Goal::Cpu, log, soon(), 0);
+    let capacity = live.capacity(3).expect("works").expect("goes on");
+    // No less than one connection and 200 us a request allow on a busy machine, no more than two without anything else.
+    assert!((200.0..11_000.0).contains(&capacity), "{capacity}");
+    let mut measured = |best: [u8; 3]| {
+        live.until = soon();
+        match Check::run(&mut live, &best.into(), 200.0, VecDeque::new(), 1) {
+            Check::Done(half) => half,
+            other => panic!("{other:?}"),
+        }
+    };
+    // A neighbour can be loud for as long as a check lasts.
+    let mut holds = |best: [u8; 3], what: &dyn Fn(&Half) -> bool| {
+        let tries: Vec<Half> = (0..3).map(|_| measured(best)).take_while(|half| !what(half)).collect();
+        assert!(tries.len() < 3, "{best:?}: {tries:#?}");
+    };
+    let says = |half: &Half, what: &str| half.worse().iter().any(|w| w.contains(what));
+    holds([1, 0, 0], &|half| says(half, "CPU time") && half.pairs == 4);
+    holds([0, 1, 0], &|half| says(half, "p99") && half.after.p99 > 4_000_000);
+    holds([0, 0, 1], &|half| half.worse().is_empty() && half.cpu.mid < -0.3);
+    live.until = Instant::now();
+    let late = Check::run(&mut live, &vec![0, 0, 1], 200.0, VecDeque::new(), 1);
+    assert!(matches!(&late, Check::Unchecked(why) if why == "the time was over"), "{late:?}");
+}
+
 fn kept(result: &serde_json::Value) -> Vec<String> {
     let lines = result["lines"].as_array().expect("lines").iter();
     lines.filter(|l| l["kept"] == true).map(|l| l["knob"].as_str().unwrap_or_default().to_owned()).collect()
@@ -128,6 +193,8 @@ fn main() -> ExitCode {
         serve(&std::fs::read_to_string(&args[at + 1]).expect("a configuration"));
     }
     let dir = tempfile::tempdir().expect("dir");
+    check(dir.path());
+    println!("the price at half of the load is found");
     search(dir.path(), "cpu", |result| {
         let lines = kept(result);
         let kept = |name: &str| lines.iter().any(|l| l == name);
