@@ -8,7 +8,7 @@ pub use send::{send, send_continue, write_all, write_last};
 use crate::modules::core::BodyInFile;
 use crate::request::Request;
 use crate::thread::Thread;
-use crate::transfers::{Direction, Over, transfer};
+use crate::transfers::Direction;
 use crate::upstream::conn::Conn;
 use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
@@ -483,15 +483,9 @@ async fn receive(
             Err(Errno::PROTO) => return Err(too_much(req)),
             Err(Errno::AGAIN) => {
                 let now = Instant::now();
-                let waited = if req.conn.wire.as_stream().is_some() {
-                    let came = thread.reactor.deadline(now + timeout, input(&thread, req, upstream)).await;
-                    came.ok_or(Over::Timeout)
-                } else {
-                    let transfer = transfer(&mut req.transfer, Direction::Body, req.received, now);
-                    let came = input(&thread, req, upstream);
-                    thread.transfers.wait(&thread.reactor, transfer, now + timeout, came).await
-                };
-                match waited {
+                let transfer = req.transfer(Direction::Body, now);
+                let came = input(&thread, req, upstream);
+                match thread.transfers.wait(&thread.reactor, transfer, now + timeout, came).await {
                     Ok(true) => {}
                     Ok(false) => return Ok(None),
                     Err(over) => {

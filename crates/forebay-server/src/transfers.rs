@@ -3,6 +3,7 @@
 //! reading a byte now and then.
 
 use crate::reactor::Reactor;
+use crate::request::Request;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
@@ -102,22 +103,24 @@ impl Transfers {
         slow.len()
     }
 
-    /// Waits for `f`, for which the client has to do something, until `deadline`.
+    /// Waits for `f`, for which the client has to do something, until `deadline`. `transfer`: of a request that has a
+    /// connection of its own.
     ///
     /// # Errors
     /// [`Over`].
     pub async fn wait<C: 'static, T>(
         &self,
         reactor: &Reactor<C>,
-        transfer: Rc<Transfer>,
+        transfer: Option<Rc<Transfer>>,
         deadline: Instant,
         f: impl Future<Output = T>,
     ) -> Result<T, Over> {
-        let _waits = Waits::new(self, &transfer);
+        let _waits = transfer.as_ref().map(|t| Waits::new(self, t));
+        let given_up = || transfer.as_ref().is_some_and(|t| t.given_up.get());
         let mut f = std::pin::pin!(f);
         let ready = std::future::poll_fn(|cx| match f.as_mut().poll(cx) {
             Poll::Ready(v) => Poll::Ready(Some(v)),
-            Poll::Pending if transfer.given_up.get() => Poll::Ready(None),
+            Poll::Pending if given_up() => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         });
         reactor.deadline(deadline, ready).await.ok_or(Over::Timeout)?.ok_or(Over::GivenUp)
@@ -125,12 +128,7 @@ impl Transfers {
 }
 
 /// The transfer of a request: the one it has, unless that went the other way.
-pub fn transfer(
-    of: &mut Option<Rc<Transfer>>,
-    direction: Direction,
-    bytes: u64,
-    now: Instant,
-) -> Rc<Transfer> {
+fn transfer(of: &mut Option<Rc<Transfer>>, direction: Direction, bytes: u64, now: Instant) -> Rc<Transfer> {
     match of {
         Some(t) if t.direction == direction => {
             t.again(bytes, now);
@@ -150,6 +148,14 @@ pub fn transfer(
             *of = Some(t.clone());
             t
         }
+    }
+}
+
+impl Request {
+    /// What is moved now; `None`: it shares its connection with others (HTTP/2), which would not be free without it.
+    pub fn transfer(&mut self, direction: Direction, now: Instant) -> Option<Rc<Transfer>> {
+        let bytes = if direction == Direction::Body { self.received } else { self.sent };
+        self.conn.wire.as_stream().is_none().then(|| transfer(&mut self.transfer, direction, bytes, now))
     }
 }
 

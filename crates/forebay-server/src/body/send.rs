@@ -4,7 +4,7 @@ use crate::file_cache::OpenFile;
 use crate::request::Request;
 use crate::response::Part;
 use crate::thread::Thread;
-use crate::transfers::{Direction, Over, transfer};
+use crate::transfers::{Direction, Over};
 use crate::upstream::stream::{Body, Pulled};
 use crate::wire::{self, Then};
 use forebay_conf::error::Level;
@@ -27,14 +27,9 @@ async fn room(thread: &Rc<Thread>, req: &mut Request) -> bool {
     let http = req.http();
     let timeout = http.location(req).settings.core.send_timeout.0;
     let now = Instant::now();
-    let waited = if req.conn.wire.as_stream().is_some() {
-        let ready = thread.reactor.deadline(now + timeout, req.conn.wire.wait_writable(thread)).await;
-        ready.ok_or(Over::Timeout)
-    } else {
-        let transfer = transfer(&mut req.transfer, Direction::Response, req.sent, now);
-        let room = req.conn.wire.wait_writable(thread);
-        thread.transfers.wait(&thread.reactor, transfer, now + timeout, room).await
-    };
+    let transfer = req.transfer(Direction::Response, now);
+    let room = req.conn.wire.wait_writable(thread);
+    let waited = thread.transfers.wait(&thread.reactor, transfer, now + timeout, room).await;
     waited.map_err(|over| too_slow(req, over)).is_ok()
 }
 
@@ -556,13 +551,9 @@ pub(super) async fn flush(
             let http = req.http();
             let now = Instant::now();
             let until = now + http.location(req).settings.core.send_timeout.0;
-            let waited = if req.conn.wire.as_stream().is_some() {
-                Ok(source.meanwhile(req, true, until).await)
-            } else {
-                let transfer = transfer(&mut req.transfer, Direction::Response, req.sent, now);
-                let meanwhile = source.meanwhile(req, true, until);
-                thread.transfers.wait(&thread.reactor, transfer, until, meanwhile).await
-            };
+            let transfer = req.transfer(Direction::Response, now);
+            let meanwhile = source.meanwhile(req, true, until);
+            let waited = thread.transfers.wait(&thread.reactor, transfer, until, meanwhile).await;
             if let Some(over) = waited.map_or_else(Some, |in_time| (!in_time).then_some(Over::Timeout)) {
                 too_slow(req, over);
                 ok = false;

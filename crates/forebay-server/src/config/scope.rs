@@ -42,14 +42,14 @@ pub struct Scope<'a> {
 pub struct Directory {
     /// Where it is.
     pub path: PathBuf,
-    /// How its subdirectories are laid; `None`: it is a cache's, which shares it with nobody.
+    /// See [`Scope::directory`].
     levels: Option<Vec<u64>>,
     /// For messages: ends with the place of the directive.
     said: Error,
 }
 
 impl Scope<'_> {
-    /// Notes a directory. See [`Directory::levels`].
+    /// Notes a directory. `levels`: how its subdirectories are laid; `None`: it is a cache's, which shares it with nobody.
     ///
     /// # Errors
     /// Another use of it is at odds with this one.
