@@ -17,6 +17,7 @@ pub mod matrix;
 pub mod observe;
 pub mod options;
 pub mod output;
+pub mod ports;
 pub mod record;
 pub mod run;
 pub mod schedule;

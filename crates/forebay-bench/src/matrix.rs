@@ -5,13 +5,13 @@ use crate::load::{Load, Stop};
 use crate::observe::Server;
 use crate::options::LoadArgs;
 use crate::output::html::{self, Line, Plot};
+use crate::ports::free_port;
 use crate::tls::{Kind, self_signed};
 use crate::{Error, run, units};
 use clap::Args;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -168,10 +168,8 @@ fn configuration(dir: &Path, cpus: &[usize], ports: &[u16; 3]) -> String {
 }
 
 fn free_ports() -> Result<[u16; 3], Error> {
-    let bind = || TcpListener::bind("127.0.0.1:0").map_err(Error::io("a free port"));
-    let all = [bind()?, bind()?, bind()?];
-    let port = |l: &TcpListener| l.local_addr().map_or(0, |a| a.port());
-    Ok([port(&all[0]), port(&all[1]), port(&all[2])])
+    let port = || free_port().map_err(Error::io("a free port"));
+    Ok([port()?, port()?, port()?])
 }
 
 /// Figure by part, column, CPUs and server, and whether the client was the limit.

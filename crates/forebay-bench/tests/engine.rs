@@ -3,6 +3,7 @@
 
 use forebay_bench::engine;
 use forebay_bench::load::{Load, Order, Protocol, Stop, Wanted};
+use forebay_bench::ports::free_port;
 use forebay_bench::record::Failure;
 use forebay_bench::run::{self, Report};
 use forebay_bench::schedule::Rate;
@@ -236,7 +237,7 @@ fn large_bodies_are_whole() {
 
 #[test]
 fn an_unreachable_target_is_told() {
-    let free = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address");
+    let free = SocketAddr::from(([127, 0, 0, 1], free_port().expect("a port")));
     let mut load = load(free);
     load.stop = Stop::After(Duration::from_millis(200));
     let report = run(&load);
@@ -395,7 +396,7 @@ fn nginx() -> Option<Nginx> {
         eprintln!("skipped: openssl is not installed");
         return None;
     }
-    let port = || TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map_or(0, |a| a.port());
+    let port = || free_port().expect("a port");
     let ports = [port(), port(), port()];
     let user = if nix::unistd::Uid::effective().is_root() { "user root;" } else { "" };
     let conf = format!(

@@ -3,8 +3,9 @@
 
 use crate::cli::{Which, lock, program, state_dir};
 use crate::rig::{self, Program};
-use crate::scene::{Target, free_port};
+use crate::scene::Target;
 use crate::stats::median;
+use forebay_bench::ports::free_port;
 use forebay_bench::tls::{Kind, self_signed};
 use forebay_bench::{duration_text, signals, units};
 use serde_json::json;

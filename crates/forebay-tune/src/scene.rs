@@ -3,11 +3,11 @@
 
 use crate::patch::{self, Edit, Source, View, normal};
 use forebay_bench::observe::shares;
+use forebay_bench::ports::free_port;
 use forebay_conf::tree::FileId;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{TcpListener, UdpSocket};
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How the copy differs from the original.
 #[derive(Clone, Debug)]
@@ -45,30 +45,6 @@ pub struct Copy {
     edits: Vec<Edit>,
     /// Where lines for syslog go: nobody reads them.
     sink: Option<UdpSocket>,
-}
-
-/// A port of the loopback that nobody uses now, another one each time. It is below those that outgoing connections
-/// take, the load's among them: one of these could have it by the time the server is started again.
-///
-/// # Errors
-/// There is none.
-pub fn free_port() -> std::io::Result<u16> {
-    const FIRST: u32 = 10_000;
-    static TAKEN: AtomicU32 = AtomicU32::new(0);
-    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-    let low = range.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(32_768u32);
-    // One of the knobs lets outgoing connections have more.
-    let room = low.min(15_000).saturating_sub(FIRST);
-    // Two tuners begin at different places.
-    let start = std::process::id().wrapping_mul(7919);
-    for _ in 0..room.min(1000) {
-        let at = start.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % room;
-        let port = u16::try_from(FIRST + at).unwrap_or_default();
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// A statement as it is measured: the server has a part of the machine's CPUs, so `worker_processes` is less in the same
@@ -507,7 +483,7 @@ mod tests {
     fn no_connection_takes_the_ports_of_the_copy() {
         let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").expect("a range");
         let low: u16 = range.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a number");
-        let held = free_port().and_then(|p| TcpListener::bind(("127.0.0.1", p))).expect("a port");
+        let held = free_port().and_then(|p| std::net::TcpListener::bind(("127.0.0.1", p))).expect("a port");
         let other = free_port().expect("a port");
         assert_ne!(held.local_addr().map(|a| a.port()).ok(), Some(other));
         assert!(other < low || low < 10_001, "{other} of {low}");

@@ -5,12 +5,10 @@
 pub mod fastcgi;
 pub mod origin;
 
-use std::collections::HashSet;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test fails.
@@ -31,17 +29,9 @@ pub fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A TCP port of 127.0.0.1 that is free and that no other test of this program was given.
+/// A TCP port of 127.0.0.1 that is free, that no other test of this program was given and that no client takes.
 pub fn free_port() -> u16 {
-    static GIVEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
-    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    loop {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("bound").port();
-        if given.get_or_insert_default().insert(port) {
-            return port;
-        }
-    }
+    forebay_bench::ports::free_port().expect("a free port")
 }
 
 /// Sends bytes and reads until the server closes or is silent for two seconds.
