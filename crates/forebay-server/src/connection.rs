@@ -437,7 +437,9 @@ async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Box<Conn
     req.received = u64::from(stream.head_len());
     thread.counters.requests.add(1);
     req.choose_server();
-    log_ignored(req);
+    if !req.head.ignored.is_empty() {
+        log_ignored(req);
+    }
     if let Some(refusal) = stream.refusal.get() {
         req.refused = refusal.status;
         req.log(Level::Info, &format!("{} while reading client request headers", refusal.reason));
@@ -498,6 +500,7 @@ fn park(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
 }
 
 /// Tells of field lines that were left out.
+#[cold]
 fn log_ignored(req: &mut Request) {
     for line in std::mem::take(&mut req.head.ignored) {
         let text = line.of(&req.head.buf).to_vec();
@@ -541,7 +544,9 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request) -> bool {
     req.conn.requests += 1;
     thread.counters.requests.add(1);
     req.choose_server();
-    log_ignored(req);
+    if !req.head.ignored.is_empty() {
+        log_ignored(req);
+    }
     match accept::judge(req) {
         None => phases::run(req).await,
         Some(status) => phases::refuse(req, status).await,
@@ -797,6 +802,7 @@ impl Request {
     }
 
     /// Limits of the default server of the connection's address, or of the one asked for by TLS (SNI).
+    #[inline]
     pub fn limits(&self) -> Limits {
         let http = self.http();
         let server = self.address().map_or(0, |a| match &self.conn.tls {
@@ -806,10 +812,7 @@ impl Request {
             }
             _ => a.default_server,
         });
-        match http.servers.get(server) {
-            Some(s) => Limits { connect: http.has_tunnels, ..s.head_limits() },
-            None => Limits::default(),
-        }
+        http.servers.get(server).map_or_else(Limits::default, |s| s.head)
     }
 
     /// Limits of the server whose name a head has, if they are others than those that it was read by.
@@ -820,8 +823,7 @@ impl Request {
         }
         let (server, _) = self.address()?.names.find(&self.head.host)?;
         // The path was read before the name was known.
-        let Limits { merge_slashes, connect, .. } = *limits;
-        let own = Limits { merge_slashes, connect, ..http.servers.get(server)?.head_limits() };
+        let own = Limits { merge_slashes: limits.merge_slashes, ..http.servers.get(server)?.head };
         (own != *limits).then_some(own)
     }
 

@@ -177,7 +177,9 @@ fn find_location(req: &mut Request) -> Option<Outcome> {
     if l.internal && !req.internal {
         return Some(Outcome::Status(404));
     }
-    limit_except(req);
+    if l.limit_except.is_some() {
+        limit_except(req);
+    }
     let settings = &http.location(req).settings.core;
     if let Framing::Length(n) = req.head.framing {
         let max = settings.client_max_body_size.0;
@@ -191,7 +193,6 @@ fn find_location(req: &mut Request) -> Option<Outcome> {
 }
 
 /// Goes to the level for methods that `limit_except` of the location does not except.
-#[inline]
 pub fn limit_except(req: &mut Request) {
     let http = req.http();
     if let Some((methods, level)) = &http.location(req).limit_except {

@@ -53,8 +53,6 @@ pub struct Http {
     pub caches: Vec<std::sync::Arc<crate::cache::Cache>>,
     /// Servers differ in what heads they take, so that it depends on the name that a client asks for.
     pub heads_differ: bool,
-    /// Whether any location makes tunnels.
-    pub has_tunnels: bool,
     /// Whether any location has `auto_redirect`.
     pub has_auto_redirect: bool,
 }
@@ -86,6 +84,8 @@ pub struct Server {
     pub name: Vec<u8>,
     /// Settings of the server level.
     pub settings: modules::server::Settings,
+    /// What it takes of heads.
+    pub head: Limits,
     /// The location level of the server itself.
     pub root: LocationId,
     /// Locations.
@@ -100,22 +100,19 @@ pub struct Server {
     pub has_captures: bool,
 }
 
-impl Server {
-    /// What it takes of heads.
-    pub fn head_limits(&self) -> Limits {
-        let s = &self.settings;
-        Limits {
-            client_header_buffer_size: s.client_header_buffer_size.0 as usize,
-            large_client_header_buffers: (
-                s.large_client_header_buffers.count as usize,
-                s.large_client_header_buffers.size as usize,
-            ),
-            max_headers: s.max_headers.0 as usize,
-            ignore_invalid_headers: s.ignore_invalid_headers,
-            underscores_in_headers: s.underscores_in_headers,
-            merge_slashes: s.merge_slashes,
-            connect: false,
-        }
+/// What a server takes of heads; whether it takes CONNECT is known when all locations are.
+fn head_limits(s: &modules::server::Settings) -> Limits {
+    Limits {
+        client_header_buffer_size: s.client_header_buffer_size.0 as usize,
+        large_client_header_buffers: (
+            s.large_client_header_buffers.count as usize,
+            s.large_client_header_buffers.size as usize,
+        ),
+        max_headers: s.max_headers.0 as usize,
+        ignore_invalid_headers: s.ignore_invalid_headers,
+        underscores_in_headers: s.underscores_in_headers,
+        merge_slashes: s.merge_slashes,
+        connect: false,
     }
 }
 
@@ -447,9 +444,11 @@ impl<'s, 'f> Builder<'s, 'f> {
         for s in &mut self.servers {
             s.written.inherit(&self.http_server);
             let tree = LocationTree::build(&self.locations[s.root].children, &self.locations);
+            let settings = s.written.resolve();
             servers.push(Server {
                 name: s.names.first().map(super::names::ServerName::text).unwrap_or_default(),
-                settings: s.written.resolve(),
+                head: head_limits(&settings),
+                settings,
                 root: s.root,
                 tree,
                 tls: None,
@@ -580,6 +579,8 @@ impl<'s, 'f> Builder<'s, 'f> {
                 return Err(at.map_or_else(|| super::plain(text), |l| l.error(text.to_owned())));
             }
         }
+        let has_tunnels = locations.iter().any(|l| matches!(l.content, Some(modules::Content::Tunnel(_))));
+        servers.iter_mut().for_each(|s: &mut Server| s.head.connect = has_tunnels);
         let resolver = locations.first().and_then(|l| l.settings.resolver.resolver.0.as_ref());
         let upstreams = std::mem::take(self.cx.upstreams).finish(resolver)?;
         let mut log_formats = std::mem::take(self.cx.log_formats);
@@ -595,10 +596,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             staplings: loader.staplings,
             conf_dir: self.cx.conf_path(b""),
             caches: std::mem::take(self.cx.caches).finish(),
-            heads_differ: servers
-                .iter()
-                .any(|s| Some(s.head_limits()) != servers.first().map(Server::head_limits)),
-            has_tunnels: locations.iter().any(|l| matches!(l.content, Some(modules::Content::Tunnel(_)))),
+            heads_differ: servers.windows(2).any(|pair| pair[0].head != pair[1].head),
             has_auto_redirect: locations.iter().any(|l| l.auto_redirect),
             servers,
             locations,
