@@ -33,6 +33,13 @@ pub struct Parsed {
     pub errors: Vec<Error>,
 }
 
+impl Parsed {
+    /// The error that nginx would stop at.
+    pub fn fatal(&self) -> Option<&Error> {
+        self.errors.iter().find(|error| error.level == Level::Emerg)
+    }
+}
+
 /// Where the directive that begins at an offset of a text ends, with its block.
 pub fn end_of_directive(src: &[u8], start: usize) -> usize {
     let mut lexer = Lexer::new(src.get(start..).unwrap_or_default(), FileId(0));
@@ -40,13 +47,6 @@ pub fn end_of_directive(src: &[u8], start: usize) -> usize {
         lexer.skip_block();
     }
     start + lexer.offset()
-}
-
-impl Parsed {
-    /// The error that nginx would stop at.
-    pub fn fatal(&self) -> Option<&Error> {
-        self.errors.iter().find(|error| error.level == Level::Emerg)
-    }
 }
 
 /// Reads the configuration file `main` and what it includes.

@@ -11,10 +11,10 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// A client that moves at least so many bytes a second is not slow.
-pub const LEAST_RATE: u64 = 240;
+const LEAST_RATE: u64 = 240;
 
 /// How long a client may be slow before it can be given up for another one.
-pub const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(5);
 
 /// What moves between a client and a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

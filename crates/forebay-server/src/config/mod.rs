@@ -249,14 +249,14 @@ fn build(
     if !events_seen {
         return Err(plain("no \"events\" section in configuration"));
     }
+    if failed {
+        // What follows looks at the whole, and would complain of what is missing.
+        return Ok(None);
+    }
     if config.main.worker_connections == Some(0) {
         let text =
             format!("0 worker_connections are not enough for {} listening sockets", config.listeners.len());
         return Err(plain(&text));
-    }
-    if failed {
-        // What follows looks at the whole, and would complain of what is missing.
-        return Ok(None);
     }
     if config.main.error_log.is_empty()
         && let Some(path) = &env.error_log
