@@ -28,10 +28,10 @@ impl Slice {
 macro_rules! names {
     ($($id:ident = $text:literal,)*) => {
         /// Field names that the server itself looks at; everything else is `Other`.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         #[allow(missing_docs)]
-        pub enum Name { $($id,)* Other }
+        pub enum Name { $($id,)* #[default] Other }
 
         impl Name {
             /// How many known names there are.
@@ -79,7 +79,7 @@ const SLOT_LAST: usize = 19;
 /// Whether `text` is `lower`, which is in lower case, without regard to case. Eight bytes at a time: names are
 /// looked up for each line of each head.
 #[inline]
-fn same(lower: &[u8], text: &[u8]) -> bool {
+pub(crate) fn same(lower: &[u8], text: &[u8]) -> bool {
     const CASE: u64 = 0x2020_2020_2020_2020;
     // A byte of `text` differs from its lower case in the bit of 0x20 at most; control characters, which that
     // bit would make others of, have neither this bit nor the next.
@@ -89,7 +89,13 @@ fn same(lower: &[u8], text: &[u8]) -> bool {
         return false;
     }
     if text.len() < 8 {
-        return lower.eq_ignore_ascii_case(text);
+        // Two halves that may share bytes.
+        let half = |s: &[u8]| s.first_chunk::<4>().map(|c| u32::from_le_bytes(*c));
+        let halves = |s: &[u8]| Some(u64::from(half(s)?) << 32 | u64::from(half(s.get(s.len() - 4..)?)?));
+        return match (halves(lower), halves(text)) {
+            (Some(a), Some(b)) => equal(a, b),
+            _ => lower.eq_ignore_ascii_case(text),
+        };
     }
     let (mut a, mut b) = (lower, text);
     while a.len() > 8 && b.len() > 8 {

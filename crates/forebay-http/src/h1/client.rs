@@ -4,7 +4,7 @@
 use super::fields::{Detail, Event, InvalidLine, Scan, State, field_line};
 use super::line::slice;
 use super::request::{Status, content_length};
-use crate::field::{FieldLine, Name, Slice};
+use crate::field::{FieldLine, Name, Slice, same};
 use crate::params::list_has;
 use crate::request::{FirstLines, Framing, Version};
 
@@ -198,11 +198,7 @@ fn version_number(text: &[u8]) -> Option<(u32, &[u8])> {
 
 fn take_field(buf: &[u8], head: &mut ResponseHead) -> Result<(), BadResponse> {
     let name = slice(head.scan.start, head.scan.name_end);
-    let line = FieldLine {
-        id: Name::of(name.of(buf)),
-        name,
-        value: slice(head.scan.value_start, head.scan.value_end),
-    };
+    let line = FieldLine { id: head.scan.id, name, value: slice(head.scan.value_start, head.scan.value_end) };
     let whole = |l: FieldLine| Slice { start: l.name.start, end: l.value.end };
     let value = line.value.of(buf);
     if let (Name::ContentLength | Name::TransferEncoding, Some(previous)) =
@@ -226,6 +222,10 @@ fn take_field(buf: &[u8], head: &mut ResponseHead) -> Result<(), BadResponse> {
                 "upstream sent unknown \"Transfer-Encoding\"",
                 Detail::Quoted(line.value),
             ));
+        }
+        Name::Connection if same(b"close", value) => head.scan.connection = Some(false),
+        Name::Connection if same(b"keep-alive", value) => {
+            head.scan.connection.get_or_insert(true);
         }
         Name::Connection if list_has(value, b"close") => head.scan.connection = Some(false),
         Name::Connection if list_has(value, b"keep-alive") => {

@@ -2,7 +2,7 @@
 //! nginx's. Reached from `request::parse` and `client::parse`. Hot path.
 
 use super::line::{Line, slice};
-use crate::field::Slice;
+use crate::field::{Name, Slice};
 
 /// What of a head belongs into a message about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +93,8 @@ pub(crate) struct Scan {
     pub(crate) value_end: usize,
     /// Classes of the bytes of the name.
     pub(crate) seen: u8,
+    /// The name of a line that is complete.
+    pub(crate) id: Name,
     /// End of the buffer that nginx would be filling, and how many large ones it would have used.
     pub(crate) room_end: usize,
     pub(crate) large_used: usize,
@@ -139,17 +141,20 @@ pub(crate) enum Event {
 #[inline]
 fn usual_line(buf: &[u8], scan: &mut Scan) -> bool {
     let start = scan.pos;
-    let Some(line) = buf.get(start..) else { return false };
-    let mut seen = 0;
-    let Some(colon) = line.iter().position(|&b| {
-        let class = NAME[b as usize];
-        seen |= class;
-        class == NAME_STOP
-    }) else {
-        return false;
-    };
-    if colon == 0 || line.get(colon) != Some(&b':') {
-        return false;
+    // What follows the empty line may have colons, too.
+    let Some(line) = buf.get(start..).filter(|line| line.first() != Some(&b'\r')) else { return false };
+    let Some(colon) = colon(line).filter(|c| *c > 0) else { return false };
+    let name = line.get(..colon).unwrap_or_default();
+    // The bytes of a name that is known need no look.
+    let id = Name::of(name);
+    let mut seen = USUAL;
+    if id == Name::Other {
+        for b in name {
+            seen |= NAME[*b as usize];
+        }
+        if seen & NAME_STOP != 0 {
+            return false;
+        }
     }
     let mut value = start + colon + 1;
     while buf.get(value) == Some(&b' ') {
@@ -164,10 +169,32 @@ fn usual_line(buf: &[u8], scan: &mut Scan) -> bool {
     while scan.value_end > value && buf.get(scan.value_end - 1) == Some(&b' ') {
         scan.value_end -= 1;
     }
-    // The colon's own class is not part of the name.
-    scan.seen = seen & !NAME_STOP;
+    scan.seen = seen;
+    scan.id = id;
     scan.pos = end + 2;
     true
+}
+
+/// Longest name that is looked for eight bytes at a time, and so the most that is looked at in vain.
+const NAME_WINDOW: usize = 64;
+
+/// Offset of the first colon, if it is near.
+#[inline]
+fn colon(line: &[u8]) -> Option<usize> {
+    const LOW: u64 = u64::from_ne_bytes([1; 8]);
+    let mut p = 0;
+    while let Some(chunk) = line.get(p..).and_then(|rest| rest.first_chunk::<8>())
+        && p < NAME_WINDOW
+    {
+        let x = u64::from_le_bytes(*chunk) ^ LOW * b':' as u64;
+        // High bit of the first byte that is zero; borrows can only reach bytes after it.
+        let zero = x.wrapping_sub(LOW) & !x & LOW << 7;
+        if zero != 0 {
+            return Some(p + zero.trailing_zeros() as usize / 8);
+        }
+        p += 8;
+    }
+    None
 }
 
 /// Takes the scan to the end of a field line or of the head; `pos` is then after the line end.
@@ -203,6 +230,7 @@ pub(crate) fn field_line(buf: &[u8], scan: &mut Scan) -> Result<Option<Event>, I
         };
         if let Some(event) = event {
             scan.state = State::FieldStart;
+            scan.id = Name::of(buf.get(scan.start..scan.name_end).unwrap_or_default());
             return Ok(Some(event));
         }
         if state == scan.state {

@@ -237,7 +237,7 @@ fn take_field(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<(),
         return Err(Reject::new(494, "client sent too many header lines", Stage::Fields));
     }
     let name = slice(scan.start, scan.name_end);
-    let line = FieldLine { id: Name::of(name.of(buf)), name, value: slice(scan.value_start, scan.value_end) };
+    let line = FieldLine { id: scan.id, name, value: slice(scan.value_start, scan.value_end) };
     let previous = first_line(head, line.id);
     head.index_field(line);
     if line.id != Name::Other {
