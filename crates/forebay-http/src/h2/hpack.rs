@@ -163,18 +163,66 @@ fn int(block: &[u8], at: &mut usize, bits: u32) -> Result<usize, Error> {
 }
 
 /// An entry of the dynamic table.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Name and value, one behind the other.
-    bytes: Box<[u8]>,
+    /// Where its name begins in `Table::bytes`; the value follows.
+    at: u32,
     name_len: u32,
+    value_len: u32,
     label: Label,
+}
+
+impl Entry {
+    fn len(&self) -> usize {
+        (self.name_len + self.value_len) as usize
+    }
+}
+
+/// Entries, the newest first, and the bytes of all of them, the oldest first: clients enter a path with each request, which
+/// is to cost no allocation.
+#[derive(Debug, Default)]
+struct Table {
+    entries: VecDeque<Entry>,
+    bytes: Vec<u8>,
+}
+
+impl Table {
+    fn get(&self, i: usize) -> Option<(Label, &[u8], &[u8])> {
+        let e = self.entries.get(i)?;
+        let text = self.bytes.get(e.at as usize..)?.get(..e.len())?;
+        let (name, value) = text.split_at(e.name_len as usize);
+        Some((e.label, name, value))
+    }
+
+    fn push(&mut self, label: Label, name: &[u8], value: &[u8]) {
+        // Bytes of entries that are gone lie before the oldest one's.
+        let gone = self.entries.back().map_or(self.bytes.len(), |e| e.at as usize);
+        let need = name.len() + value.len();
+        if self.bytes.len() + need > self.bytes.capacity() && gone >= self.bytes.len() / 2 {
+            self.bytes.drain(..gone);
+            self.entries.iter_mut().for_each(|e| e.at -= gone as u32);
+        }
+        let at = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(name);
+        self.bytes.extend_from_slice(value);
+        let (name_len, value_len) = (name.len() as u32, value.len() as u32);
+        self.entries.push_front(Entry { at, name_len, value_len, label });
+    }
+
+    /// Takes the oldest entry out; gives its length.
+    fn pop(&mut self) -> Option<usize> {
+        let e = self.entries.pop_back()?;
+        if self.entries.is_empty() {
+            self.bytes.clear();
+        }
+        Some(e.len())
+    }
 }
 
 /// The decoder of a connection.
 #[derive(Debug)]
 pub struct Decoder {
-    entries: VecDeque<Entry>,
+    table: Table,
     size: usize,
     max: usize,
     /// What we allow the peer to use.
@@ -184,7 +232,7 @@ pub struct Decoder {
 
 impl Default for Decoder {
     fn default() -> Self {
-        Decoder { entries: VecDeque::new(), size: 0, max: TABLE_SIZE, allowed: TABLE_SIZE, lenient: false }
+        Decoder { table: Table::default(), size: 0, max: TABLE_SIZE, allowed: TABLE_SIZE, lenient: false }
     }
 }
 
@@ -217,12 +265,11 @@ impl Decoder {
                     sink.field(STATIC_LABELS[index - 1], name.as_bytes(), value.as_bytes());
                     continue;
                 }
-                let e = index
+                let (label, name, value) = index
                     .checked_sub(STATIC.len() + 1)
-                    .and_then(|i| self.entries.get(i))
+                    .and_then(|i| self.table.get(i))
                     .ok_or(Error::Compression)?;
-                let (name, value) = e.bytes.split_at(e.name_len as usize);
-                sink.field(e.label, name, value);
+                sink.field(label, name, value);
                 continue;
             }
             if b & 0xe0 == 0x20 {
@@ -260,9 +307,9 @@ impl Decoder {
             scratch.extend_from_slice(name.as_bytes());
             STATIC_LABELS[index - 1]
         } else {
-            let e = self.entries.get(index - 1 - STATIC.len()).ok_or(Error::Compression)?;
-            scratch.extend_from_slice(e.bytes.get(..e.name_len as usize).unwrap_or_default());
-            e.label
+            let (label, name, _) = self.table.get(index - 1 - STATIC.len()).ok_or(Error::Compression)?;
+            scratch.extend_from_slice(name);
+            label
         };
         let name_len = scratch.len();
         string(block, at, scratch, self.lenient)?;
@@ -273,8 +320,7 @@ impl Decoder {
             self.evict(need);
             if need <= self.max {
                 self.size += need;
-                let bytes = scratch.as_slice().into();
-                self.entries.push_front(Entry { bytes, name_len: name_len as u32, label });
+                self.table.push(label, name, value);
             }
         }
         Ok(())
@@ -283,8 +329,8 @@ impl Decoder {
     /// Makes room for `need` bytes.
     fn evict(&mut self, need: usize) {
         while self.size + need > self.max {
-            let Some(e) = self.entries.pop_back() else { break };
-            self.size -= e.bytes.len() + OVERHEAD;
+            let Some(len) = self.table.pop() else { break };
+            self.size -= len + OVERHEAD;
         }
     }
 
@@ -425,6 +471,38 @@ mod tests {
         push_int(&mut block, 0, 7, 0);
         decode(&mut d, &block).unwrap();
         assert_eq!(d.size(), 0);
+    }
+
+    /// Against a plain list, over many turns of the bytes of entries.
+    #[test]
+    fn the_table_keeps_what_it_should() {
+        let mut d = Decoder::default();
+        let mut model: VecDeque<(String, String)> = VecDeque::new();
+        let mut seed = 7usize;
+        for n in 0..3000 {
+            seed = seed.wrapping_mul(1_103_515_245).wrapping_add(12345) & 0x7fff_ffff;
+            let new = (format!("name-{n}"), "v".repeat(seed >> 8 & if n % 50 == 0 { 2047 } else { 63 }));
+            let mut block = vec![0x40];
+            for text in [&new.0, &new.1] {
+                push_int(&mut block, 0, 7, text.len());
+                block.extend(text.bytes());
+            }
+            decode(&mut d, &block).unwrap();
+            model.push_front(new);
+            let size = |m: &VecDeque<(String, String)>| {
+                m.iter().map(|(a, b)| a.len() + b.len() + OVERHEAD).sum::<usize>()
+            };
+            while size(&model) > TABLE_SIZE {
+                model.pop_back();
+            }
+            assert_eq!(d.size(), size(&model));
+            if n % 20 == 0 {
+                let mut block = Vec::new();
+                (0..model.len()).for_each(|i| push_int(&mut block, 0x80, 7, STATIC.len() + 1 + i));
+                assert_eq!(decode(&mut d, &block).unwrap(), Vec::from(model.clone()));
+            }
+        }
+        assert!(d.table.bytes.capacity() <= 4 * TABLE_SIZE, "{}", d.table.bytes.capacity());
     }
 
     #[test]
