@@ -8,11 +8,18 @@ use std::collections::HashMap;
 #[derive(Debug, Default)]
 pub struct LocationTree {
     exact: HashMap<Vec<u8>, LocationId, foldhash::fast::RandomState>,
-    prefixes: HashMap<Vec<u8>, LocationId, foldhash::fast::RandomState>,
-    /// Lengths of the prefixes, longest first.
-    lengths: Vec<usize>,
+    /// In the order of their names.
+    prefixes: Vec<Prefix>,
     /// Regular expressions in file order.
     regexes: Vec<LocationId>,
+}
+
+#[derive(Debug)]
+struct Prefix {
+    name: Vec<u8>,
+    location: LocationId,
+    /// The longest of the others that this name begins with.
+    shorter: Option<usize>,
 }
 
 /// How a location was found; `Exact` and `Regex` end the search at outer levels.
@@ -31,24 +38,47 @@ impl LocationTree {
             let l = &all[*id];
             match l.kind {
                 Kind::Exact => drop(t.exact.insert(l.name.clone(), *id)),
-                Kind::Prefix | Kind::PrefixOnly => drop(t.prefixes.insert(l.name.clone(), *id)),
+                Kind::Prefix | Kind::PrefixOnly => {
+                    t.prefixes.push(Prefix { name: l.name.clone(), location: *id, shorter: None });
+                }
                 Kind::Regex(_) => t.regexes.push(*id),
                 _ => {}
             }
         }
-        t.lengths = t.prefixes.keys().map(Vec::len).collect();
-        t.lengths.sort_unstable_by(|a, b| b.cmp(a));
-        t.lengths.dedup();
+        t.prefixes.sort_by(|a, b| a.name.cmp(&b.name));
+        t.link();
         t
     }
 
+    /// Finds the shorter name of each.
+    fn link(&mut self) {
+        for i in 1..self.prefixes.len() {
+            self.prefixes[i].shorter = self.longest(Some(i - 1), &self.prefixes[i].name);
+        }
+    }
+
+    /// The longest prefix of a path, at a place or among those that it begins with.
+    fn longest(&self, mut at: Option<usize>, uri: &[u8]) -> Option<usize> {
+        while let Some(p) = at.and_then(|i| self.prefixes.get(i)) {
+            if uri.starts_with(&p.name) {
+                return at;
+            }
+            at = p.shorter;
+        }
+        None
+    }
+
     fn prefix(&self, uri: &[u8]) -> Option<LocationId> {
-        self.lengths.iter().filter_map(|n| self.prefixes.get(uri.get(..*n)?)).next().copied()
+        // The last name that is not behind the path begins with all names that the path begins with: one of them that it did
+        // not begin with would be behind it.
+        let after = self.prefixes.partition_point(|p| p.name.as_slice() <= uri);
+        let found = self.longest(after.checked_sub(1), uri)?;
+        self.prefixes.get(found).map(|p| p.location)
     }
 
     /// A prefix location that is the path plus a slash.
     pub fn with_slash(&self, uri: &[u8]) -> Option<LocationId> {
-        self.prefixes.iter().find(|(n, _)| n.split_last() == Some((&b'/', uri))).map(|(_, id)| *id)
+        self.prefixes.iter().find(|p| p.name.split_last() == Some((&b'/', uri))).map(|p| p.location)
     }
 
     fn find(&self, all: &[Location], req: &mut Request) -> Found {
@@ -105,5 +135,38 @@ pub fn with_slash(http: &HttpRef, req: &Request) -> Option<LocationId> {
         }
         let inner = tree.prefix(&req.uri)?;
         tree = &http.locations.get(inner)?.tree;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against a look at all of them.
+    #[test]
+    fn the_longest_prefix_is_found() {
+        let mut seed = 3u32;
+        let mut word = |longest: u32| {
+            seed = seed.wrapping_mul(1_103_515_245).wrapping_add(12345);
+            let len = (seed >> 16) % longest;
+            let letter = |i: u32| if seed >> (i % 20) & 1 == 0 { b'a' } else { b'/' };
+            (0..len).map(letter).collect::<Vec<u8>>()
+        };
+        for size in [0, 1, 2, 5, 30] {
+            let mut names: Vec<Vec<u8>> = (0..size).map(|_| word(9)).collect();
+            names.sort();
+            names.dedup();
+            let mut tree = LocationTree::default();
+            for (location, name) in names.iter().enumerate() {
+                tree.prefixes.push(Prefix { name: name.clone(), location, shorter: None });
+            }
+            tree.link();
+            for _ in 0..500 {
+                let uri = word(14);
+                let wanted =
+                    (0..names.len()).filter(|i| uri.starts_with(&names[*i])).max_by_key(|i| names[*i].len());
+                assert_eq!(tree.prefix(&uri), wanted, "{} of {names:?}", uri.escape_ascii());
+            }
+        }
     }
 }
