@@ -36,12 +36,17 @@ pub struct Format {
     ops: Vec<Op>,
 }
 
+/// Texts between variables are a few bytes as a rule: written as one register, whatever their length.
+const SHORT: usize = 16;
+
 /// Appends a value that needs no table of variables; `false`: there is none.
 type Shortcut = fn(&Request, &mut Vec<u8>) -> bool;
 
 #[derive(Clone, Debug)]
 enum Op {
     Text(Box<[u8]>),
+    /// A text of at most sixteen bytes, and its length.
+    Short([u8; SHORT], usize),
     Capture(u8),
     Var(VarId),
     /// A field of the request, unless the variable has been set.
@@ -99,6 +104,11 @@ impl Format {
     /// A format from its text.
     pub fn new(name: &[u8], escape: Escape, template: Template, vars: &Registry) -> Format {
         let ops = template.parts().iter().map(|p| match p {
+            Part::Text(t) if t.len() <= SHORT => {
+                let mut bytes = [0; SHORT];
+                bytes.iter_mut().zip(t.iter()).for_each(|(b, t)| *b = *t);
+                Op::Short(bytes, t.len())
+            }
             Part::Text(t) => Op::Text(t.clone()),
             Part::Capture(n) => Op::Capture(*n),
             Part::Var(v) => vars.name(*v).and_then(shortcut).unwrap_or(Op::Var(*v)),
@@ -125,6 +135,11 @@ impl Format {
         for op in &self.ops {
             let start = out.len();
             let (found, plain) = match op {
+                Op::Short(bytes, len) => {
+                    out.extend_from_slice(bytes);
+                    out.truncate(start + len);
+                    continue;
+                }
                 Op::Text(t) => {
                     out.extend_from_slice(t);
                     continue;

@@ -186,9 +186,9 @@ fn colon(line: &[u8]) -> Option<usize> {
     while let Some(chunk) = line.get(p..).and_then(|rest| rest.first_chunk::<8>())
         && p < NAME_WINDOW
     {
-        let x = u64::from_le_bytes(*chunk) ^ LOW * b':' as u64;
+        let x = u64::from_le_bytes(*chunk) ^ (LOW * b':' as u64);
         // High bit of the first byte that is zero; borrows can only reach bytes after it.
-        let zero = x.wrapping_sub(LOW) & !x & LOW << 7;
+        let zero = x.wrapping_sub(LOW) & !x & (LOW << 7);
         if zero != 0 {
             return Some(p + zero.trailing_zeros() as usize / 8);
         }

@@ -161,7 +161,8 @@ impl Buckets {
         self.uses += 1;
         let use_number = self.uses;
         if let Some(b) = self.map.get_mut(key) {
-            let ms = u64::try_from(now.saturating_duration_since(b.last).as_millis()).unwrap_or(u64::MAX);
+            let since = now.saturating_duration_since(b.last);
+            let ms = since.as_secs().saturating_mul(1000) + u64::from(since.subsec_millis());
             let leaked = rate.saturating_mul(ms) / 1000;
             // What is left of a millisecond counts with the next request.
             let seen = b.last.checked_add(Duration::from_millis(ms)).unwrap_or(now);
@@ -285,7 +286,7 @@ pub fn check(req: &mut Request) -> Verdict {
     }
     let http = req.http();
     let s = &http.location(req).settings.limit_req;
-    let now = Instant::now();
+    let now = req.thread.reactor.now();
     let mut key = req.take_buf();
     let mut delay = Delayed::default();
     // A request counts in no zone unless all let it pass: the last one counts at once, the others after it.

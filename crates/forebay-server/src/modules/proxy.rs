@@ -663,9 +663,7 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
             false
         }
     };
-    let upstream = &mut req.modules.upstream;
-    upstream.log_path.clear();
-    upstream.log_path.extend_from_slice(&uri);
+    req.modules.upstream.log_path = uri;
     req.modules.proxy_cache.detached = fetch.cacheable() || req.modules.proxy_cache.background;
     let got = exchange::run(req, &target, &head, &body, s).await;
     let to_head = match pass.protocol {

@@ -185,7 +185,9 @@ impl Pass {
             To::Fixed { group, host, port, uri, encrypted, .. } => {
                 req.modules.upstream.encrypted = *encrypted;
                 set_host(req, host, port);
-                let mut out = Vec::new();
+                // It becomes the path for the log when the request has been written.
+                let mut out = std::mem::take(&mut req.modules.upstream.log_path);
+                out.clear();
                 self.uri(req, uri.as_deref(), &mut out);
                 Ok((Target::Group(*group), out))
             }
