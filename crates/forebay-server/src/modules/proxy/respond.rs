@@ -96,10 +96,14 @@ pub fn take(
     fields(req, pass, s)?;
     req.resp.content_length = req.modules.upstream.head.content_length;
     rate(req, s);
-    let mut content = Vec::new();
-    let (body, pulled) = body(req, lease, to_head, s, keep, &mut content)?;
-    if !content.is_empty() {
-        req.resp.body.push(Part::Bytes(content.into()));
+    let mut text = std::mem::take(&mut req.resp.text);
+    let start = text.len() as u32;
+    let fed = body(req, lease, to_head, s, keep, &mut text);
+    let end = text.len() as u32;
+    req.resp.text = text;
+    let (body, pulled) = fed?;
+    if end > start {
+        req.resp.body.push(Part::Text { start, end });
     }
     if pulled != Pulled::End || body.keeps() {
         req.resp.source = Some(Box::new(body));
