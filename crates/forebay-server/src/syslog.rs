@@ -216,29 +216,47 @@ fn deliver(server: &Server, bytes: &[u8]) -> Result<(), (&'static str, std::io::
     })
 }
 
+/// Sends a line of a time, in seconds since 1970, and its offset from UTC, in seconds.
+///
+/// # Errors
+/// It was not sent: what the error log is to say.
+fn send_at(target: &Syslog, severity: u8, (unix, offset): (i64, i32), line: &[u8]) -> Result<(), String> {
+    let time = forebay_http::date::syslog(unix, offset);
+    deliver(&target.server, &target.datagram(severity, &time, line)).map_err(|(call, e)| {
+        let why = e.to_string();
+        let why = why.split(" (os error").next().unwrap_or_default();
+        let number = e.raw_os_error().unwrap_or(0);
+        format!("{call} failed ({number}: {why}) while logging to syslog, server: {}", target.server_text)
+    })
+}
+
 fn send_line(thread: &Thread, target: &Syslog, severity: u8, line: &[u8]) {
     if BUSY.get() {
         return;
     }
     let unix = thread.clock.unix();
-    let time = forebay_http::date::syslog(unix, thread.clock.offset(unix));
-    if let Err((call, e)) = deliver(&target.server, &target.datagram(severity, &time, line)) {
+    if let Err(message) = send_at(target, severity, (unix, thread.clock.offset(unix)), line) {
         BUSY.set(true);
-        let why = e.to_string();
-        let why = why.split(" (os error").next().unwrap_or_default();
-        let number = e.raw_os_error().unwrap_or(0);
-        let message = format!(
-            "{call} failed ({number}: {why}) while logging to syslog, server: {}",
-            target.server_text
-        );
         crate::error_log::log(thread, Level::Error, &message);
         BUSY.set(false);
     }
 }
 
+fn severity_of(level: Level) -> u8 {
+    code(&SEVERITIES, level.as_str()).unwrap_or(DEFAULT_SEVERITY)
+}
+
 /// Sends an error log line; the level is its severity.
 pub fn send(thread: &Thread, target: &Syslog, level: Level, line: &[u8]) {
-    send_line(thread, target, code(&SEVERITIES, level.as_str()).unwrap_or(DEFAULT_SEVERITY), line);
+    send_line(thread, target, severity_of(level), line);
+}
+
+/// The same from where no requests are served; `at`: seconds since 1970, offset from UTC in seconds.
+///
+/// # Errors
+/// It was not sent: what the other logs are to say.
+pub fn send_from_master(target: &Syslog, level: Level, at: (i64, i32), line: &[u8]) -> Result<(), String> {
+    send_at(target, severity_of(level), at, line)
 }
 
 /// Sends an access log line.

@@ -10,12 +10,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
+use forebay_server::syslog::{Syslog, send_from_master};
 
 /// Where lines go.
 #[derive(Debug)]
 enum Sink {
     File(File),
     Stderr,
+    Syslog(Arc<Syslog>),
 }
 
 /// An error log: several targets, each with a level.
@@ -55,8 +57,7 @@ impl Log {
                 let (_, fd) = files.iter().find(|(name, _)| name == path)?;
                 Some(Sink::File(File::from(fd.try_clone().ok()?)))
             }
-            // Unlike nginx: the few lines of the master do not go to syslog.
-            ErrorLogTarget::Syslog(_) => None,
+            ErrorLogTarget::Syslog(target) => Some(Sink::Syslog(target.clone())),
         };
         let sinks = targets.iter().filter_map(|log| Some((sink(log)?, log.level))).collect();
         Log { sinks, console: false }
@@ -68,16 +69,36 @@ impl Log {
         if self.console && level <= Level::Warn {
             eprintln!("nginx: [{}] {text}", level.as_str());
         }
+        let mut failures = Vec::new();
+        self.put(level, text, Some(&mut failures));
+        for failure in failures {
+            self.put(Level::Error, &failure, None);
+        }
+    }
+
+    /// Writes a line. `failures` takes what syslog did not; without it syslog is left out.
+    fn put(&self, level: Level, text: &str, mut failures: Option<&mut Vec<String>>) {
         let mut line = None;
         for (sink, least) in &self.sinks {
             if level > *least {
                 continue;
             }
-            let line = line.get_or_insert_with(|| format_line(level, text));
+            let (now, line) = line.get_or_insert_with(|| {
+                let now = jiff::Zoned::now();
+                let line = format_line(&now, level, text);
+                (now, line)
+            });
             let _ = match sink {
                 Sink::File(file) => (&*file).write_all(line.as_bytes()),
                 Sink::Stderr if self.console => Ok(()),
                 Sink::Stderr => std::io::stderr().write_all(line.as_bytes()),
+                Sink::Syslog(target) => {
+                    let at = (now.timestamp().as_second(), now.offset().seconds());
+                    if let Some(failures) = &mut failures {
+                        failures.extend(send_from_master(target, level, at, line.as_bytes()).err());
+                    }
+                    Ok(())
+                }
             };
         }
     }
@@ -129,9 +150,9 @@ pub fn errno(error: &std::io::Error) -> String {
     }
 }
 
-fn format_line(level: Level, text: &str) -> String {
+fn format_line(now: &jiff::Zoned, level: Level, text: &str) -> String {
     let pid = std::process::id();
-    let time = jiff::Zoned::now().strftime("%Y/%m/%d %H:%M:%S");
+    let time = now.strftime("%Y/%m/%d %H:%M:%S");
     format!("{time} [{}] {pid}#{pid}: {text}\n", level.as_str())
 }
 
@@ -152,6 +173,35 @@ mod tests {
         let pid = std::process::id();
         assert_eq!(text.get(19..), Some(format!(" [alert] {pid}#{pid}: this\n").as_str()));
         assert_eq!(text.lines().count(), 1);
+    }
+
+    #[test]
+    fn syslog_gets_lines_and_its_failures_go_elsewhere() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let (path, socket) = (dir.path().join("error.log"), dir.path().join("syslog"));
+        let server = std::os::unix::net::UnixDatagram::bind(&socket).expect("bind");
+        let fd = Arc::new(OwnedFd::from(open_log(&path).expect("open")));
+        let syslog = Syslog::parse(&format!("server=unix:{},tag=web", socket.display())).expect("parameters");
+        let targets = [ErrorLogTarget::Syslog(Arc::new(syslog)), ErrorLogTarget::File(path.clone())];
+        let log = Log::configured(
+            &targets.map(|target| ErrorLog { target, level: Level::Notice }),
+            &[(path.clone(), fd)],
+        );
+        log.notice("hello");
+        let mut buf = [0; 500];
+        let n = server.recv(&mut buf).expect("a datagram");
+        let text = String::from_utf8_lossy(&buf[..n]);
+        let pid = std::process::id();
+        assert!(text.starts_with("<189>") && text.contains(" web: 2"), "{text}");
+        assert!(text.ends_with(&format!(" [notice] {pid}#{pid}: hello")), "{text}");
+        drop(server);
+        std::fs::remove_file(&socket).expect("remove");
+        log.notice("nobody hears this");
+        let text = std::fs::read_to_string(&path).expect("read");
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(text.contains(
+            "connect() failed (2: No such file or directory) while logging to syslog, server: unix:"
+        ));
     }
 
     #[test]
