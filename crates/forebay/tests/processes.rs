@@ -261,3 +261,24 @@ fn takes_over_from_nginx() {
     kill(new, Signal::SIGQUIT);
     wait_for("the end", || (!alive(new)).then_some(()));
 }
+
+/// nginx: env. What is not named stays outside; a setting of ours can be replaced.
+#[test]
+fn the_environment_of_the_worker_is_what_is_named() {
+    for (more, tunables) in [
+        ("", "glibc.malloc.tcache_count=127"),
+        ("env GLIBC_TUNABLES=glibc.malloc.tcache_count=9;", "glibc.malloc.tcache_count=9"),
+    ] {
+        let server = Server::start(&format!(
+            "pid logs/nginx.pid; error_log logs/error.log; env A=one; env PATH; {more}\n\
+             events {{}} http {{ access_log off; server {{ listen 127.0.0.1:%PORT0%; }} }}"
+        ));
+        let worker = one_worker(&server, server.pid());
+        let environment = std::fs::read_to_string(format!("/proc/{worker}/environ")).expect("environ");
+        let has = |name: &str| environment.split('\0').find_map(|v| v.strip_prefix(name)?.strip_prefix('='));
+        assert_eq!(has("A"), Some("one"));
+        assert_eq!(has("PATH"), std::env::var("PATH").ok().as_deref());
+        assert_eq!(has("GLIBC_TUNABLES"), Some(tunables));
+        assert_eq!(has("CARGO_MANIFEST_DIR"), None, "{environment}");
+    }
+}
