@@ -88,6 +88,8 @@ pub struct Attempt {
 pub struct Upstreamed {
     /// Servers asked, in order.
     pub attempts: Vec<Attempt>,
+    /// How many of them variables tell of, where those behind were asked for further slices of a response.
+    pub own_attempts: Option<usize>,
     /// The last head received.
     pub head: ResponseHead,
     /// Content that has been taken out of its frames before the body was read (HTTP/2, FastCGI).
@@ -123,10 +125,11 @@ pub struct Upstreamed {
 impl Upstreamed {
     /// Forgets everything; memory is kept.
     pub fn clear(&mut self) {
-        if self.attempts.is_empty() && self.host.is_empty() {
+        if self.attempts.is_empty() && self.host.is_empty() && self.own_attempts.is_none() {
             return;
         }
         self.attempts.clear();
+        self.own_attempts = None;
         self.head.advance(usize::MAX);
         self.fastcgi.clear();
         self.early.clear();
