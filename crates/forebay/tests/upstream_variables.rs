@@ -160,3 +160,25 @@ fn fields_that_are_the_upstreams_business() {
     // What is not the upstream's answer is ours.
     assert_eq!((of("/both/to"), of("/page/no")), (of("/none"), of("/none")));
 }
+
+/// A server that is left alone: the log says what it failed at.
+#[test]
+fn what_a_server_failed_at() {
+    let mute = origin::start(|_| false);
+    let up = origin::start(|mut asked| {
+        asked.answer("200 OK", "", "well");
+        true
+    });
+    let server = Server::start(&conf(&format!(
+        "access_log off; upstream mute {{ server {mute}; server {up} backup; }}\n\
+         upstream none {{ server 127.0.0.1:%PORT1%; server {up} backup; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%;\n\
+         location /mute {{ proxy_pass http://mute; }} location /none {{ proxy_pass http://none; }} }}"
+    )));
+    for (uri, doing) in
+        [("/mute", "reading response header from upstream"), ("/none", "connecting to upstream")]
+    {
+        assert!(server.get(uri).ends_with("well"));
+        server.wait_for_log(&format!("upstream server temporarily disabled while {doing}, client"), 1);
+    }
+}
