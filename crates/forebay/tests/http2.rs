@@ -653,3 +653,39 @@ fn slow_clients_do_not_take_the_service_down() {
     assert!(!log.contains("too slow and its connection is needed while reading"), "{log}");
     assert!(!log.contains("too slow and its connection is needed while sending"), "{log}");
 }
+
+/// Limits of names, values and their sum, as nginx 1.31.5 has them: they count what has been decoded. What follows a field for
+/// which the request is refused is not judged.
+#[test]
+fn sizes_of_fields_at_the_edge() {
+    let server = Server::start(
+        "error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
+         http { access_log off; server { http2 on; listen 127.0.0.1:%PORT0%; large_client_header_buffers 4 2k; return 200; } }",
+    );
+    let status = |fields: &[(String, String)]| {
+        let mut c = Client::new(&server);
+        let fields: Vec<(&str, &str)> = fields.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        c.request(1, "/", &fields, true);
+        c.answer(1).field(":status").to_owned()
+    };
+    let field = |name: &str, value: usize| (name.to_owned(), "v".repeat(value));
+    // Names and values of the pseudo-header fields count, too: 46 bytes.
+    let all = |n: usize| {
+        [1, 2, 3, 4, 5].map(|i| field(&format!("x{i}"), if i == 5 { n - 46 - 4 * 2002 - 2 } else { 2000 }))
+    };
+    assert_eq!(status(&[field("x", 2048)]), "200");
+    assert_eq!(status(&[field("x", 2049)]), "");
+    assert_eq!(status(&[field(&"n".repeat(2048), 1)]), "200");
+    assert_eq!(status(&[field(&"n".repeat(2049), 1)]), "");
+    assert_eq!(status(&[(":path".to_owned(), format!("/{}", "p".repeat(2047)))]), "200");
+    assert_eq!(status(&[(":path".to_owned(), format!("/{}", "p".repeat(2048)))]), "");
+    assert_eq!(status(&all(8192)), "200");
+    assert_eq!(status(&all(8193)), "");
+    for refused in ["X", "host"] {
+        let twice = [field(refused, 1), field(refused, 1)];
+        assert_eq!(status(&twice), "400");
+        assert_eq!(status(&[&twice[..], &[field("x", 3000)]].concat()), "400", "{refused}");
+        assert_eq!(status(&[&twice[..], &all(8192)].concat()), "400", "{refused}");
+    }
+    server.wait_for_log("client sent too large header field", 3);
+}
