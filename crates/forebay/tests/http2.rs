@@ -593,7 +593,8 @@ fn slow_clients_do_not_take_the_service_down() {
     server.site.write("html/index.html", "one");
     server.site.write("html/large", &"x".repeat(1 << 20));
     let one = 1u32.to_be_bytes();
-    let attacks: [(&str, &dyn Fn(&mut Client, u32) -> bool, usize); 3] = [
+    type Trickle<'a> = &'a dyn Fn(&mut Client, u32) -> bool;
+    let attacks: [(&str, Trickle, usize); 3] = [
         ("/up", &|c, id| c.frame(kind::DATA, 0, id, b"x"), 2),
         (
             "/large",

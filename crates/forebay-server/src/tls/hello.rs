@@ -108,7 +108,11 @@ fn body_of(body: &[u8]) -> Option<Hello> {
         let kind = extensions.short()?;
         let mut data = Reader(extensions.list16()?);
         match kind {
-            0 => (hello.server_name, hello.written_name) = server_name(&mut data).unwrap_or_default(),
+            0 => {
+                if let Some((name, written)) = server_name(&mut data) {
+                    (hello.server_name, hello.written_name) = (Some(name), written);
+                }
+            }
             10 => hello.groups = shorts(data.list16()?),
             13 => hello.sigalgs = shorts(data.list16()?),
             42 => hello.early_data = true,
@@ -124,7 +128,7 @@ fn body_of(body: &[u8]) -> Option<Hello> {
 }
 
 /// The name by which servers are found, and as it is written where that is different.
-fn server_name(data: &mut Reader<'_>) -> Option<(Option<Vec<u8>>, Option<Vec<u8>>)> {
+fn server_name(data: &mut Reader<'_>) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
     let mut list = Reader(data.list16()?);
     while !list.0.is_empty() {
         let kind = list.byte()?;
@@ -134,7 +138,7 @@ fn server_name(data: &mut Reader<'_>) -> Option<(Option<Vec<u8>>, Option<Vec<u8>
             let name = name.strip_suffix(b".").unwrap_or(name).to_ascii_lowercase();
             let sound = !name.is_empty() && name.len() < 256 && name.iter().all(|b| b.is_ascii_graphic());
             let written = (written != name).then(|| written.to_vec());
-            return sound.then_some((Some(name), written));
+            return sound.then_some((name, written));
         }
     }
     None
