@@ -483,13 +483,16 @@ async fn receive(
             Err(Errno::PROTO) => return Err(too_much(req)),
             Err(Errno::AGAIN) => {
                 let now = Instant::now();
-                let transfer = req.transfer(Direction::Body, now);
+                let client = req.client(Direction::Body, now);
                 let came = input(&thread, req, upstream);
-                match thread.transfers.wait(&thread.reactor, transfer, now + timeout, came).await {
+                match thread.transfers.wait(&thread.reactor, client, now + timeout, came).await {
                     Ok(true) => {}
                     Ok(false) => return Ok(None),
                     Err(over) => {
-                        req.log(Level::Info, &[over.text(), " while reading client request body"].concat());
+                        if req.tells(over) {
+                            let text = [over.text(), " while reading client request body"].concat();
+                            req.log(Level::Info, &text);
+                        }
                         req.timed_out = true;
                         req.resp.status = 408;
                         return Err(BodyError::Gone);

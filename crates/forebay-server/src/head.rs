@@ -67,7 +67,7 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     } else {
         push(out, b"HTTP/1.1 ", &req.resp.reason.clone());
     }
-    if req.resp.fields.get(b"Server").is_none() {
+    if !req.resp.leaves_server && req.resp.fields.get(b"Server").is_none() {
         match &core.server_tokens {
             ServerTokens::Off => out.extend_from_slice(b"Server: forebay\r\n"),
             ServerTokens::On | ServerTokens::Build => push(out, b"Server: ", PRODUCT.as_bytes()),
@@ -78,7 +78,7 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
             }
         }
     }
-    if req.resp.fields.get(b"Date").is_none() {
+    if !req.resp.leaves_date && req.resp.fields.get(b"Date").is_none() {
         push(out, b"Date: ", &req.thread.clock.http_date());
     }
     let r = &req.resp;
@@ -160,7 +160,7 @@ fn write_h2(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     let core = &http.location(req).settings.core;
     let status = req.resp.status;
     encode::status(out, response::wire_status(status));
-    if req.resp.fields.get(b"Server").is_none() {
+    if !req.resp.leaves_server && req.resp.fields.get(b"Server").is_none() {
         match &core.server_tokens {
             ServerTokens::Off => encode::indexed(out, encode::SERVER, b"forebay"),
             ServerTokens::On | ServerTokens::Build => {
@@ -173,7 +173,7 @@ fn write_h2(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
             }
         }
     }
-    if req.resp.fields.get(b"Date").is_none() {
+    if !req.resp.leaves_date && req.resp.fields.get(b"Date").is_none() {
         encode::indexed_plain(out, encode::DATE, &req.thread.clock.http_date());
     }
     let r = &req.resp;
@@ -398,6 +398,7 @@ pub fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
         }
         (None, Some(e)) => {
             let depends = !r.location.is_empty()
+                || r.leaves_date
                 || r.limit_rate != 0
                 || r.status != e.meta.status
                 || r.content_length != Some(len.unwrap_or(e.len()))

@@ -229,6 +229,10 @@ pub struct Response {
     pub limit_rate: u64,
     /// Status line of an upstream, reason phrase included; empty: the standard one.
     pub reason: Vec<u8>,
+    /// `Server` is the upstream's business (nginx: proxy_pass_header): where it sends none there is none.
+    pub leaves_server: bool,
+    /// So is `Date`.
+    pub leaves_date: bool,
 }
 
 impl Response {
@@ -262,6 +266,7 @@ impl Response {
         self.gzip_vary = false;
         self.limit_rate = 0;
         self.reason.clear();
+        (self.leaves_server, self.leaves_date) = (false, false);
     }
 
     /// When the content was modified last, Unix seconds, also where an upstream says so.

@@ -1,7 +1,8 @@
-//! Requests under way that wait for their HTTP/1 client: for more of the body, or for room in the socket. Where connections
+//! Requests under way that wait for their client: for more of the body, or for room in the socket. Where connections
 //! run short and none is idle, the clients that move least are given up, so that nobody holds a place by sending or
-//! reading a byte now and then.
+//! reading a byte now and then. An HTTP/2 connection counts as one, while all of its streams wait.
 
+use crate::h2::Stream;
 use crate::reactor::Reactor;
 use crate::request::Request;
 use std::cell::{Cell, RefCell};
@@ -24,10 +25,12 @@ pub enum Direction {
     Response,
 }
 
-/// The part of a request in which its client is waited for now and then.
+/// The part of a request, or of an HTTP/2 connection, in which its client is waited for now and then.
 #[derive(Debug)]
 pub struct Transfer {
     direction: Direction,
+    /// Since when something else is waited for, too: that time does not count.
+    busy: Cell<Option<Instant>>,
     /// Start of the period over which its rate counts, and what had been moved by then, bytes.
     since: Cell<Instant>,
     from: Cell<u64>,
@@ -40,8 +43,48 @@ pub struct Transfer {
 }
 
 impl Transfer {
+    fn new(direction: Direction, bytes: u64, now: Instant) -> Rc<Transfer> {
+        Rc::new(Transfer {
+            direction,
+            busy: Cell::new(None),
+            since: Cell::new(now),
+            from: Cell::new(bytes),
+            stuck: Cell::new(now),
+            bytes: Cell::new(bytes),
+            given_up: Cell::new(false),
+            place: Cell::new(usize::MAX),
+        })
+    }
+
+    /// One of an HTTP/2 connection, whichever way.
+    pub fn of_connection(bytes: u64, now: Instant) -> Rc<Transfer> {
+        Transfer::new(Direction::Body, bytes, now)
+    }
+
+    /// Whether the client's place is needed.
+    pub fn is_given_up(&self) -> bool {
+        self.given_up.get()
+    }
+
+    /// Whether nothing but the client is waited for now, and what has been moved.
+    pub fn look(&self, only_client: bool, bytes: u64, now: Instant) {
+        match (self.busy.get(), only_client) {
+            (None, false) => self.busy.set(Some(now)),
+            (Some(busy), true) => {
+                self.busy.set(None);
+                self.since.set(self.since.get() + now.saturating_duration_since(busy));
+                self.again(bytes, now);
+            }
+            (None, true) if bytes != self.bytes.get() => self.again(bytes, now),
+            _ => {}
+        }
+    }
+
     /// Bytes a second; `None`: it has not been slow for long enough.
     fn rate(&self, now: Instant) -> Option<u64> {
+        if self.busy.get().is_some() {
+            return None;
+        }
         if now.saturating_duration_since(self.stuck.get()) >= GRACE {
             return Some(0);
         }
@@ -81,7 +124,25 @@ impl Over {
     }
 }
 
-/// The transfers of a thread that wait.
+/// Who is waited for.
+#[derive(Debug)]
+pub enum Client {
+    /// One that has a connection for the request.
+    Alone(Rc<Transfer>),
+    /// One that has others on the same connection (HTTP/2).
+    Among(Rc<Stream>),
+}
+
+impl Client {
+    fn is_given_up(&self) -> bool {
+        match self {
+            Client::Alone(t) => t.given_up.get(),
+            Client::Among(s) => s.session().is_given_up(),
+        }
+    }
+}
+
+/// The transfers of a thread that wait, and those of its HTTP/2 connections.
 #[derive(Debug, Default)]
 pub struct Transfers(RefCell<Vec<Rc<Transfer>>>);
 
@@ -103,24 +164,41 @@ impl Transfers {
         slow.len()
     }
 
-    /// Waits for `f`, for which the client has to do something, until `deadline`. `transfer`: of a request that has a
-    /// connection of its own.
+    /// Adds one.
+    pub fn add(&self, transfer: &Rc<Transfer>) {
+        let mut all = self.0.borrow_mut();
+        transfer.place.set(all.len());
+        all.push(transfer.clone());
+    }
+
+    /// Takes one out that was added.
+    pub fn remove(&self, transfer: &Transfer) {
+        let mut all = self.0.borrow_mut();
+        let place = transfer.place.get();
+        all.swap_remove(place);
+        if let Some(moved) = all.get(place) {
+            moved.place.set(place);
+        }
+    }
+
+    /// Waits for `f`, for which the client has to do something, until `deadline`.
     ///
     /// # Errors
     /// [`Over`].
     pub async fn wait<C: 'static, T>(
         &self,
         reactor: &Reactor<C>,
-        transfer: Option<Rc<Transfer>>,
+        client: Client,
         deadline: Instant,
         f: impl Future<Output = T>,
     ) -> Result<T, Over> {
-        let _waits = transfer.as_ref().map(|t| Waits::new(self, t));
-        let given_up = || transfer.as_ref().is_some_and(|t| t.given_up.get());
+        let _waits = Waits::new(self, &client, reactor);
         let mut f = std::pin::pin!(f);
         let ready = std::future::poll_fn(|cx| match f.as_mut().poll(cx) {
+            // Where the connection has been closed for it, that comes as the client's end.
+            Poll::Ready(_) if matches!(client, Client::Among(_)) && client.is_given_up() => Poll::Ready(None),
             Poll::Ready(v) => Poll::Ready(Some(v)),
-            Poll::Pending if given_up() => Poll::Ready(None),
+            Poll::Pending if client.is_given_up() => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         });
         reactor.deadline(deadline, ready).await.ok_or(Over::Timeout)?.ok_or(Over::GivenUp)
@@ -135,16 +213,7 @@ fn transfer(of: &mut Option<Rc<Transfer>>, direction: Direction, bytes: u64, now
             t.clone()
         }
         _ => {
-            let (time, bytes) = (Cell::new(now), Cell::new(bytes));
-            let t = Rc::new(Transfer {
-                direction,
-                since: time.clone(),
-                from: bytes.clone(),
-                stuck: time,
-                bytes,
-                given_up: Cell::new(false),
-                place: Cell::new(usize::MAX),
-            });
+            let t = Transfer::new(direction, bytes, now);
             *of = Some(t.clone());
             t
         }
@@ -152,35 +221,44 @@ fn transfer(of: &mut Option<Rc<Transfer>>, direction: Direction, bytes: u64, now
 }
 
 impl Request {
-    /// What is moved now; `None`: it shares its connection with others (HTTP/2), which would not be free without it.
-    pub fn transfer(&mut self, direction: Direction, now: Instant) -> Option<Rc<Transfer>> {
+    /// Who is waited for now.
+    pub fn client(&mut self, direction: Direction, now: Instant) -> Client {
+        if let Some(s) = self.conn.wire.as_stream() {
+            return Client::Among(s.clone());
+        }
         let bytes = if direction == Direction::Body { self.received } else { self.sent };
-        self.conn.wire.as_stream().is_none().then(|| transfer(&mut self.transfer, direction, bytes, now))
+        Client::Alone(transfer(&mut self.transfer, direction, bytes, now))
+    }
+
+    /// Whether the log has a line of its own for a client that is waited for no longer: a connection with several requests
+    /// has one for all.
+    pub fn tells(&self, over: Over) -> bool {
+        over == Over::Timeout || self.conn.wire.as_stream().is_none()
     }
 }
 
-/// Keeps a transfer among those that wait.
-struct Waits<'a> {
+/// Keeps a client among those that are waited for.
+struct Waits<'a, C: 'static> {
     all: &'a Transfers,
-    transfer: &'a Transfer,
+    client: &'a Client,
+    reactor: &'a Reactor<C>,
 }
 
-impl<'a> Waits<'a> {
-    fn new(all: &'a Transfers, transfer: &'a Rc<Transfer>) -> Waits<'a> {
-        let mut waiting = all.0.borrow_mut();
-        transfer.place.set(waiting.len());
-        waiting.push(transfer.clone());
-        Waits { all, transfer }
+impl<'a, C: 'static> Waits<'a, C> {
+    fn new(all: &'a Transfers, client: &'a Client, reactor: &'a Reactor<C>) -> Self {
+        match client {
+            Client::Alone(t) => all.add(t),
+            Client::Among(s) => s.waits_for_client(true, all, reactor.now()),
+        }
+        Waits { all, client, reactor }
     }
 }
 
-impl Drop for Waits<'_> {
+impl<C: 'static> Drop for Waits<'_, C> {
     fn drop(&mut self) {
-        let mut waiting = self.all.0.borrow_mut();
-        let place = self.transfer.place.get();
-        waiting.swap_remove(place);
-        if let Some(moved) = waiting.get(place) {
-            moved.place.set(place);
+        match self.client {
+            Client::Alone(t) => self.all.remove(t),
+            Client::Among(s) => s.waits_for_client(false, self.all, self.reactor.now()),
         }
     }
 }
@@ -207,7 +285,7 @@ mod tests {
         let fast = make(0, &[(10, 100_000), (19, 102_400)]);
         let young = make(17, &[]);
         let each = [&slow, &slower, &stuck, &fast, &young];
-        let waits: Vec<_> = each.map(|t| Waits::new(&all, t)).into();
+        each.iter().for_each(|t| all.add(t));
         let given_up = || each.map(|t| t.given_up.get());
         assert_eq!(all.give_up(at(20)), 1);
         assert_eq!(given_up(), [false, false, true, false, false]);
@@ -218,7 +296,7 @@ mod tests {
         assert_eq!(all.give_up(at(20)), 0);
         // Fast at first, then not.
         assert_eq!((all.give_up(at(24)), all.give_up(at(24))), (1, 1));
-        waits.into_iter().for_each(drop);
+        each.iter().for_each(|t| all.remove(t));
         assert!(all.is_empty());
     }
 
@@ -228,5 +306,27 @@ mod tests {
         let body = transfer(&mut of, Direction::Body, 10, now);
         assert!(Rc::ptr_eq(&body, &transfer(&mut of, Direction::Body, 20, now)));
         assert!(!Rc::ptr_eq(&body, &transfer(&mut of, Direction::Response, 0, now)));
+    }
+
+    #[test]
+    fn what_else_is_waited_for_takes_no_time_of_the_client() {
+        let all = Transfers::default();
+        let start = Instant::now();
+        let at = |s: u64| start + Duration::from_secs(s);
+        let t = Transfer::of_connection(0, start);
+        all.add(&t);
+        t.look(false, 100, at(1));
+        // An upstream takes an hour, then much is moved.
+        assert_eq!(all.give_up(at(3600)), 0);
+        t.look(true, 50_000, at(3601));
+        assert_eq!((t.rate(at(3602)), all.give_up(at(3604))), (None, 0));
+        // Little requests in between do not hide a client that moves nothing else.
+        (3604..3620).for_each(|s| {
+            t.look(false, 50_000, at(s));
+            t.look(true, 50_000 + (s - 3604) * 20, at(s));
+        });
+        // Since 3605, when it was last seen to be fast.
+        assert_eq!(t.rate(at(3620)), Some(14 * 20 / 15));
+        assert_eq!((all.give_up(at(3620)), t.is_given_up()), (1, true));
     }
 }

@@ -579,3 +579,114 @@ fn an_answer_before_the_end_of_the_body() {
     c.request(5, "/", &[], true);
     assert_eq!(c.answer(5).field(":status"), "413");
 }
+
+/// More clients than connections that send, or take, a byte now and then, or stop within a frame: they are given up for
+/// others, with one line each.
+#[test]
+fn slow_clients_do_not_take_the_service_down() {
+    let server = Server::start(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events { worker_connections 64; }\n\
+         http { access_log logs/a.log; http2 on; server { listen 127.0.0.1:%PORT0%; location / { root html; }\n\
+           location /up { client_max_body_size 0; proxy_pass http://127.0.0.1:%PORT1%; } }\n\
+         server { listen 127.0.0.1:%PORT1%; return 200 ok; } }",
+    );
+    server.site.write("html/index.html", "one");
+    server.site.write("html/large", &"x".repeat(1 << 20));
+    let one = 1u32.to_be_bytes();
+    type Trickle<'a> = &'a dyn Fn(&mut Client, u32) -> bool;
+    let attacks: [(&str, Trickle, usize); 3] = [
+        ("/up", &|c, id| c.frame(kind::DATA, 0, id, b"x"), 2),
+        (
+            "/large",
+            &|c, id| c.frame(kind::WINDOW_UPDATE, 0, 0, &one) && c.frame(kind::WINDOW_UPDATE, 0, id, &one),
+            2,
+        ),
+        ("", &|c, _| c.send(b""), 0),
+    ];
+    let text = "client is too slow and its connection is needed while processing HTTP/2 connection, client";
+    let mut lines = 0;
+    for (path, trickle, streams) in attacks {
+        let mut slow: Vec<Client> = (0..80)
+            .map(|_| {
+                let mut c = Client::new(&server);
+                for id in (1..).step_by(2).take(streams) {
+                    let method = if path == "/up" { "POST" } else { "GET" };
+                    c.request(id, path, &[(":method", method)], path != "/up");
+                }
+                // The beginning of a frame that never comes.
+                assert!(streams > 0 || c.send(&[0, 0, 4, 1]));
+                c
+            })
+            .collect();
+        let (sender, answers) = std::sync::mpsc::channel();
+        let addr = server.addr(0);
+        std::thread::spawn(move || {
+            for _ in 0..3 {
+                let _ = sender.send(crate::harness::raw(addr, b"GET / HTTP/1.0\r\n\r\n"));
+            }
+        });
+        let mut served = 0;
+        wait_for("three answers", || {
+            for client in &mut slow {
+                (1..).step_by(2).take(streams).for_each(|id| {
+                    trickle(client, id);
+                });
+            }
+            while let Ok(answer) = answers.try_recv() {
+                assert!(answer.starts_with(b"HTTP/1.1 200"), "{:?}", String::from_utf8_lossy(&answer));
+                served += 1;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            (served == 3).then_some(())
+        });
+        let log = server.error_log();
+        let told = log.matches(text).count();
+        assert!(told > lines, "{path}: {log}");
+        lines = told;
+        // Whoever is given up is told as much as there is room for.
+        let left = slow.iter_mut().any(|c| {
+            c.stream.set_nonblocking(true).expect("mode");
+            std::iter::from_fn(|| c.next()).any(|f| f.kind == kind::GOAWAY)
+        });
+        assert!(left, "{path}");
+    }
+    let log = server.error_log();
+    assert!(!log.contains("too slow and its connection is needed while reading"), "{log}");
+    assert!(!log.contains("too slow and its connection is needed while sending"), "{log}");
+}
+
+/// Limits of names, values and their sum, as nginx 1.31.5 has them: they count what has been decoded. What follows a field for
+/// which the request is refused is not judged.
+#[test]
+fn sizes_of_fields_at_the_edge() {
+    let server = Server::start(
+        "error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
+         http { access_log off; server { http2 on; listen 127.0.0.1:%PORT0%; large_client_header_buffers 4 2k; return 200; } }",
+    );
+    let status = |fields: &[(String, String)]| {
+        let mut c = Client::new(&server);
+        let fields: Vec<(&str, &str)> = fields.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        c.request(1, "/", &fields, true);
+        c.answer(1).field(":status").to_owned()
+    };
+    let field = |name: &str, value: usize| (name.to_owned(), "v".repeat(value));
+    // Names and values of the pseudo-header fields count, too: 46 bytes.
+    let all = |n: usize| {
+        [1, 2, 3, 4, 5].map(|i| field(&format!("x{i}"), if i == 5 { n - 46 - 4 * 2002 - 2 } else { 2000 }))
+    };
+    assert_eq!(status(&[field("x", 2048)]), "200");
+    assert_eq!(status(&[field("x", 2049)]), "");
+    assert_eq!(status(&[field(&"n".repeat(2048), 1)]), "200");
+    assert_eq!(status(&[field(&"n".repeat(2049), 1)]), "");
+    assert_eq!(status(&[(":path".to_owned(), format!("/{}", "p".repeat(2047)))]), "200");
+    assert_eq!(status(&[(":path".to_owned(), format!("/{}", "p".repeat(2048)))]), "");
+    assert_eq!(status(&all(8192)), "200");
+    assert_eq!(status(&all(8193)), "");
+    for refused in ["X", "host"] {
+        let twice = [field(refused, 1), field(refused, 1)];
+        assert_eq!(status(&twice), "400");
+        assert_eq!(status(&[&twice[..], &[field("x", 3000)]].concat()), "400", "{refused}");
+        assert_eq!(status(&[&twice[..], &all(8192)].concat()), "400", "{refused}");
+    }
+    server.wait_for_log("client sent too large header field", 3);
+}

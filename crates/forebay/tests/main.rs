@@ -32,3 +32,4 @@ mod subrequests;
 mod tls;
 mod tune;
 mod upstream;
+mod upstream_variables;

@@ -201,3 +201,82 @@ fn a_browser_shows_the_dashboard() {
         }
     }
 }
+
+/// Members of the interface that tell when a server was asked and since when it is not, how full zones are, and what
+/// name servers said.
+#[test]
+fn times_of_servers_zones_and_resolvers() {
+    let up = origin::start(|mut asked| {
+        asked.answer("200 OK", "", "well");
+        true
+    });
+    let sick = origin::start(|_| false);
+    let dns = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
+    let dns_addr = dns.local_addr().expect("address");
+    std::thread::spawn(move || {
+        let mut m = [0; 512];
+        while let Ok((len, from)) = dns.recv_from(&mut m) {
+            // No such name.
+            (m[2], m[3]) = (0x81, 0x83);
+            let _ = dns.send_to(&m[..len], from);
+        }
+    });
+    let server = Server::start(&conf(&format!(
+        "resolver {dns_addr} ipv6=off status_zone=names; ssl_session_cache shared:tls:1m;\n\
+         upstream u {{ server {up}; }} upstream lone {{ server {up}; }}\n\
+         upstream sick {{ server {sick} fail_timeout=1s; server {up}; server {up} down; }}\n\
+         server {{ listen 127.0.0.1:%PORT1%; location / {{ proxy_pass http://sick; }} \
+         location /name {{ proxy_pass http://$arg_h/; }} location /lone {{ proxy_pass http://lone; }} }}"
+    )));
+    let get = |uri: &str| {
+        let text = format!("GET {uri} HTTP/1.0\r\n\r\n");
+        String::from_utf8_lossy(&raw(server.addr(1), text.as_bytes())).into_owned()
+    };
+    let peers = |group: &str| json(&server, &format!("/api/9/http/upstreams/{group}"))["peers"].clone();
+    let now = || json(&server, "/api/9/nginx")["timestamp"].as_str().expect("a time").to_owned();
+    assert!(peers("lone")[0].get("selected").is_none());
+    let before = now();
+    assert!(get("/lone").ends_with("well"));
+    let lone = peers("lone")[0].clone();
+    // Times of the same form can be compared as text.
+    let selected = lone["selected"].as_str().expect("a time");
+    assert!(selected.len() == before.len() && selected <= now().as_str(), "{lone}");
+    assert_eq!((lone["downtime"].as_u64(), lone.get("downstart")), (Some(0), None));
+
+    assert!((0..2).all(|_| get("/").ends_with("well")));
+    let down = peers("sick")[0].clone();
+    assert_eq!(down["state"], "unavail");
+    let start = down["downstart"].as_str().expect("a time");
+    assert!(start >= selected && start <= now().as_str(), "{down}");
+    // It may be asked again: nobody does, and its time stands still.
+    wait_for("the end of fail_timeout", || (peers("sick")[0]["state"] == "up").then_some(()));
+    let up_again = peers("sick")[0].clone();
+    let downtime = up_again["downtime"].as_u64().expect("a number");
+    assert!((900..=1100).contains(&downtime) && up_again.get("downstart").is_none(), "{up_again}");
+    assert_eq!(peers("sick")[0]["downtime"].as_u64(), Some(downtime));
+    // Once more, with the request that tries it.
+    wait_for("the request that tries it", || {
+        assert!(get("/").ends_with("well"));
+        peers("sick")[0].get("downstart").map(drop)
+    });
+    wait_for("more of it", || (peers("sick")[0]["downtime"].as_u64() > Some(downtime)).then_some(()));
+    assert_eq!(peers("sick")[1]["downtime"].as_u64(), Some(0));
+
+    assert!(server.get("/limited?k=1").starts_with("HTTP/1.1 200"));
+    assert!(server.get("/cached").ends_with("well"));
+    let slabs = json(&server, "/api/9/slabs");
+    let pages = |zone: &str| (slabs[zone]["pages"]["used"].as_u64(), slabs[zone]["pages"]["free"].as_u64());
+    assert_eq!((pages("rate"), pages("many")), ((Some(1), Some(255)), (Some(0), Some(256))), "{slabs}");
+    assert_eq!((pages("things").0, pages("tls")), (Some(1), (Some(0), Some(256))), "{slabs}");
+    assert_eq!(json(&server, "/api/9/slabs/rate"), slabs["rate"]);
+    assert!(server.get("/api/9/slabs/none").starts_with("HTTP/1.1 404"));
+
+    assert!((0..2).all(|_| get("/name?h=nowhere.test").contains("502 Bad Gateway")));
+    let names = json(&server, "/api/9/resolvers/names");
+    assert_eq!(names["requests"], serde_json::json!({"name": 2, "srv": 0, "addr": 0}));
+    assert_eq!(
+        (names["responses"]["nxdomain"].as_u64(), names["responses"]["noerror"].as_u64()),
+        (Some(2), Some(0))
+    );
+    assert_eq!(json(&server, "/api/9/resolvers")["names"], names);
+}

@@ -171,6 +171,28 @@ fn a_file_that_is_kept_for_tls_is_the_one_on_disk() {
     }
 }
 
+/// Servers are found by the name whatever its case, and the variable has it as the client wrote it.
+#[test]
+fn the_name_is_shown_as_the_client_wrote_it() {
+    let server = Server::start_on(site(
+        "server { listen 127.0.0.1:%PORT0% ssl; return 200 other; }\n\
+         server { listen 127.0.0.1:%PORT0% ssl; server_name foo.example ~^(?<first>.+)[.]b[.]test$;\n\
+           ssl_verify_client optional_no_ca; return 200 \"[$ssl_server_name|$host|$first]\"; }",
+    ));
+    let get = |name: &str, host: &str| {
+        let request = GET.replace("Host: h", &format!("Host: {host}"));
+        s_client(&server, 0, &format!("-servername {name}"), &request)
+    };
+    for (name, host, told) in [
+        ("FoO.example", "foo.EXAMPLE", "[FoO.example|foo.example|]"),
+        ("foo.example.", "foo.example", "[foo.example.|foo.example|]"),
+        ("A.b.test", "a.b.test", "[A.b.test|a.b.test|a]"),
+    ] {
+        let got = get(name, host);
+        assert!(got.contains(told), "{name}: {got}");
+    }
+}
+
 #[test]
 fn names_choose_certificates_and_refused_names_get_an_alert() {
     let server = Server::start_on(site(

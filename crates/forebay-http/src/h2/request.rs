@@ -108,6 +108,10 @@ static NAME_CLASS: [u8; 256] = {
 impl Sink for Builder<'_> {
     #[inline]
     fn field(&mut self, label: Label, name: &[u8], value: &[u8]) {
+        if self.refusal.is_some() {
+            // What follows is not judged by its size either, as in nginx: the connection goes on.
+            return;
+        }
         self.total += name.len() + value.len();
         let (number, size) = self.limits.large_client_header_buffers;
         if name.len() > size || value.len() > size {
@@ -116,7 +120,7 @@ impl Sink for Builder<'_> {
         if self.total > number.saturating_mul(size) {
             self.too_large.get_or_insert("client sent too large header");
         }
-        if self.too_large.is_some() || self.refusal.is_some_and(|r| r.malformed) {
+        if self.too_large.is_some() {
             return;
         }
         let Label::Field(id) = label else { return self.pseudo(label, value) };

@@ -27,9 +27,9 @@ async fn room(thread: &Rc<Thread>, req: &mut Request) -> bool {
     let http = req.http();
     let timeout = http.location(req).settings.core.send_timeout.0;
     let now = Instant::now();
-    let transfer = req.transfer(Direction::Response, now);
+    let client = req.client(Direction::Response, now);
     let room = req.conn.wire.wait_writable(thread);
-    let waited = thread.transfers.wait(&thread.reactor, transfer, now + timeout, room).await;
+    let waited = thread.transfers.wait(&thread.reactor, client, now + timeout, room).await;
     waited.map_err(|over| too_slow(req, over)).is_ok()
 }
 
@@ -551,9 +551,9 @@ pub(super) async fn flush(
             let http = req.http();
             let now = Instant::now();
             let until = now + http.location(req).settings.core.send_timeout.0;
-            let transfer = req.transfer(Direction::Response, now);
+            let client = req.client(Direction::Response, now);
             let meanwhile = source.meanwhile(req, true, until);
-            let waited = thread.transfers.wait(&thread.reactor, transfer, until, meanwhile).await;
+            let waited = thread.transfers.wait(&thread.reactor, client, until, meanwhile).await;
             if let Some(over) = waited.map_or_else(Some, |in_time| (!in_time).then_some(Over::Timeout)) {
                 too_slow(req, over);
                 ok = false;
@@ -567,7 +567,9 @@ pub(super) async fn flush(
 /// Logs a client that takes nothing in time.
 fn too_slow(req: &mut Request, over: Over) {
     req.timed_out = true;
-    req.log(Level::Info, &[over.text(), " while sending response to client"].concat());
+    if req.tells(over) {
+        req.log(Level::Info, &[over.text(), " while sending response to client"].concat());
+    }
 }
 
 pub(super) fn end_chunks(req: &mut Request, pending: &mut Vec<u8>) {

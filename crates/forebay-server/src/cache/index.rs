@@ -144,6 +144,12 @@ impl Index {
         self.count.load(Ordering::Relaxed)
     }
 
+    /// Bytes of the zone that entries take, and all that it has, about.
+    pub fn room(&self) -> (usize, usize) {
+        let bytes = |n: usize| n.saturating_mul(super::NODE as usize);
+        (bytes(self.count()), bytes(self.max_nodes))
+    }
+
     /// Whether there are more entries than the zone has room for.
     pub fn crowded(&self) -> bool {
         self.count() > self.max_nodes

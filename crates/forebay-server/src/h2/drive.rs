@@ -6,6 +6,7 @@ use crate::connection::Parked;
 use crate::reactor::{Job, Token};
 use crate::request::{Conn, Peer, Request};
 use crate::thread::Thread;
+use crate::transfers::Over;
 use crate::wire::{Then, Wire};
 use forebay_conf::error::Level;
 use forebay_http::h1::request::Limits;
@@ -43,7 +44,16 @@ const SPARE: usize = 64;
 
 /// Serves the connection until nothing is left to do for now.
 pub async fn run(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>) -> Parked {
+    /// Also where a panic ends it.
+    struct Active<'a>(&'a Thread, &'a Session);
+    impl Drop for Active<'_> {
+        fn drop(&mut self) {
+            self.1.rests(&self.0.transfers);
+        }
+    }
     let limits = req.limits();
+    session.active.set(true);
+    let _active = Active(thread, session);
     let done = serve(thread, req, session, &limits).await;
     if done == Parked::Closed {
         session.abandon();
@@ -63,6 +73,14 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>, li
     let mut timed_out = false;
     loop {
         session.dirty.set(false);
+        if session.is_given_up() {
+            session.given_up.set(true);
+            log(req, Level::Info, Over::GivenUp.text());
+            session.state.borrow_mut().leave(Code::NoError);
+            // As much as there is room for.
+            let _ = flush(thread, &mut req.conn.wire, session);
+            return Parked::Closed;
+        }
         if thread.quitting.get() {
             session.state.borrow_mut().leave(Code::NoError);
         }
@@ -133,6 +151,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>, li
             None if no_streams => Some(req.head_deadline(thread.clock.now())),
             None => None,
         };
+        session.look(&thread.transfers, thread.clock.now());
         if !wait(thread, req, session, deadline, reading).await {
             if blocked_since.is_some() {
                 log(req, Level::Info, "client timed out (110: Connection timed out)");
@@ -276,7 +295,7 @@ async fn wait(
                 *driver = Some(cx.waker().clone());
             }
         }
-        if session.dirty.get() {
+        if session.dirty.get() || session.is_given_up() {
             return Poll::Ready(());
         }
         if blocked && wire.poll_writable(thread, clear, cx).is_ready() {

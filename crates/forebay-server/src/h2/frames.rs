@@ -221,6 +221,7 @@ impl Session {
             }
             stream.promised.set(Some(left - n));
         }
+        self.state.borrow_mut().moved += n;
         stream.received.borrow_mut().extend_from_slice(content);
         stream.skip_padding((h.len - content.len()) as u32);
         stream.ended.set(end_stream);

@@ -12,6 +12,7 @@ mod stream;
 
 pub use stream::Stream;
 
+use crate::transfers::{Transfer, Transfers};
 use budget::Budget;
 use forebay_http::h2::frame::{self, Code};
 use forebay_http::h2::hpack::Decoder;
@@ -19,6 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::Waker;
+use std::time::Instant;
 
 /// Frames that wait to be written, bytes: beyond this streams wait.
 const OUT: usize = 64 * 1024;
@@ -46,6 +48,14 @@ pub struct Session {
     driver: RefCell<Option<Waker>>,
     dirty: Cell<bool>,
     settings: Settings,
+    /// Streams whose client is waited for.
+    waits: Cell<usize>,
+    /// How fast the client has been since all of its streams waited for it.
+    pace: RefCell<Option<Rc<Transfer>>>,
+    /// It has a runner.
+    active: Cell<bool>,
+    /// It was closed, since its place was needed.
+    given_up: Cell<bool>,
 }
 
 /// A stream that has ended.
@@ -106,6 +116,8 @@ struct State {
     excess: Option<&'static str>,
     budget: Budget,
     requests: u32,
+    /// Content received and sent, bytes.
+    moved: u64,
 }
 
 /// RFC 9218, section 4.
@@ -169,10 +181,15 @@ impl Session {
                 excess: None,
                 budget: Budget::new(strict),
                 requests: 0,
+                moved: 0,
             }),
             driver: RefCell::new(None),
             dirty: Cell::new(false),
             settings,
+            waits: Cell::new(0),
+            pace: RefCell::new(None),
+            active: Cell::new(false),
+            given_up: Cell::new(false),
         })
     }
 
@@ -184,6 +201,44 @@ impl Session {
     /// Requests so far.
     pub fn requests(&self) -> u32 {
         self.state.borrow().requests
+    }
+
+    /// Whether its place is needed for another connection.
+    pub fn is_given_up(&self) -> bool {
+        self.given_up.get() || self.pace.borrow().as_ref().is_some_and(|p| p.is_given_up())
+    }
+
+    /// A stream begins to wait for the client, or has ended that.
+    fn stream_waits(&self, begins: bool, all: &Transfers, now: Instant) {
+        let n = self.waits.get();
+        self.waits.set(if begins { n + 1 } else { n.saturating_sub(1) });
+        self.look(all, now);
+    }
+
+    /// Looks whether the client is all that the connection waits for, and how fast it is.
+    fn look(&self, all: &Transfers, now: Instant) {
+        let (only_client, moved) = {
+            let s = self.state.borrow();
+            (self.waits.get() >= s.streams.len(), s.moved)
+        };
+        let mut pace = self.pace.borrow_mut();
+        match &*pace {
+            Some(p) => p.look(only_client, moved, now),
+            None if only_client && self.active.get() => {
+                let p = Transfer::of_connection(moved, now);
+                all.add(&p);
+                *pace = Some(p);
+            }
+            None => {}
+        }
+    }
+
+    /// The connection is idle or gone.
+    fn rests(&self, all: &Transfers) {
+        self.active.set(false);
+        if let Some(p) = self.pace.take() {
+            all.remove(&p);
+        }
     }
 
     /// Tells the runner of the connection that there is something to do.

@@ -1,6 +1,7 @@
 //! One request and its response on an HTTP/2 connection. Hot path.
 
 use super::{Priority, Session};
+use crate::transfers::Transfers;
 use crate::wire::Sent;
 use forebay_http::h2::encode;
 use forebay_http::h2::frame::{self, Code, flag, kind};
@@ -10,6 +11,7 @@ use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 /// A stream.
 #[derive(Debug)]
@@ -47,6 +49,8 @@ pub struct Stream {
     frame: Cell<Option<u64>>,
     /// `http2_chunk_size` of the location.
     chunk: Cell<usize>,
+    /// How often its client is waited for now.
+    waits: Cell<u32>,
     reader: RefCell<Option<Waker>>,
     writer: RefCell<Option<Waker>>,
 }
@@ -73,6 +77,7 @@ impl Stream {
             granted: Cell::new(false),
             frame: Cell::new(None),
             chunk: Cell::new(8192),
+            waits: Cell::new(0),
             reader: RefCell::default(),
             writer: RefCell::default(),
         })
@@ -91,6 +96,15 @@ impl Stream {
     /// Bytes of the field block as received (`$request_length`).
     pub fn head_len(&self) -> u32 {
         self.head_len.get()
+    }
+
+    /// The client is waited for, or no longer.
+    pub fn waits_for_client(&self, begins: bool, all: &Transfers, now: Instant) {
+        let n = if begins { self.waits.get() + 1 } else { self.waits.get().saturating_sub(1) };
+        let before = self.waits.replace(n);
+        if (before == 0) != (n == 0) {
+            self.session.stream_waits(begins, all, now);
+        }
     }
 
     /// Sets the length of DATA frames (nginx: http2_chunk_size).
@@ -235,6 +249,7 @@ impl Stream {
             rest = later;
             s.send_window -= n as i64;
             self.send_window.set(self.send_window.get() - n as i64);
+            s.moved += n as u64;
             s.budget.data_sent();
         }
         self.session.notify();

@@ -2,10 +2,13 @@
 //! (ours: `dashboard`). Nothing can be changed by it.
 
 use super::{CACHE_STATUSES, Kind, Limit, Totals, total, zones};
-use crate::modules::{Verdict, stub_status};
+use crate::modules::zones::Usage;
+use crate::modules::{Verdict, limit_conn, limit_req, stub_status};
 use crate::request::Request;
+use crate::resolver::Stats;
+use crate::tls::sessions;
 use crate::upstream::PeerStatus;
-use crate::upstream::peer::State;
+use crate::upstream::peer::{State, ms};
 use forebay_http::request::Method;
 use serde_json::{Map, Value, json};
 use std::sync::atomic::Ordering::Relaxed;
@@ -113,7 +116,8 @@ fn find(req: &Request, path: &str) -> Result<Value, Failed> {
         ["nginx"] => Ok(program(req)),
         ["processes"] => Ok(json!({"respawned": super::RESPAWNED.load(Relaxed)})),
         ["connections"] => Ok(connections(stub_status::totals(req))),
-        ["slabs" | "resolvers"] => Ok(json!({})),
+        ["slabs", rest @ ..] => member(slabs(req), rest),
+        ["resolvers", rest @ ..] => member(resolvers(), rest),
         ["workers"] => Ok(workers(req)),
         ["http"] => Ok(json!([
             "requests",
@@ -131,6 +135,41 @@ fn find(req: &Request, path: &str) -> Result<Value, Failed> {
         ["http", rest @ ..] => http(req, rest),
         _ => Err(NOT_FOUND),
     }
+}
+
+/// All of a collection, or one of it.
+fn member(all: Map<String, Value>, path: &[&str]) -> Result<Value, Failed> {
+    match path {
+        [] => Ok(Value::Object(all)),
+        [name] => all.get(*name).cloned().ok_or(NOT_FOUND),
+        _ => Err(NOT_FOUND),
+    }
+}
+
+/// Zones that have a size, in pages of nginx: what is in them, and what they would still take.
+fn slabs(req: &Request) -> Map<String, Value> {
+    const PAGE: usize = 4096;
+    let caches = req.conf.config.http.caches.iter().map(|c| {
+        let (used, size) = c.index.room();
+        Usage { name: c.name.clone(), used, size }
+    });
+    let zones = caches.chain(limit_req::usage()).chain(limit_conn::usage()).chain(sessions::usage());
+    let each = zones.map(|z| {
+        let used = z.used.div_ceil(PAGE);
+        let free = (z.size / PAGE).saturating_sub(used);
+        (text(&z.name), json!({"pages": {"used": used, "free": free}, "slots": {}}))
+    });
+    each.collect()
+}
+
+fn resolvers() -> Map<String, Value> {
+    let each = Stats::zones().into_iter().map(|(name, s)| {
+        let [by_name, srv, addr] = s.requests();
+        let responses: Map<_, _> = s.responses().map(|(what, n)| (what.to_owned(), n.into())).collect();
+        let requests = json!({"name": by_name, "srv": srv, "addr": addr});
+        (text(&name), json!({"requests": requests, "responses": responses}))
+    });
+    each.collect()
 }
 
 /// One of the collections below `http`, or one member of it.
@@ -305,6 +344,11 @@ fn servers(req: &Request, group: &str) -> Option<Vec<Value>> {
     }))
 }
 
+/// When it was, so long ago.
+fn ago(d: Duration) -> Value {
+    time(super::now_ms().saturating_sub_unsigned(ms(d))).into()
+}
+
 fn peer(number: usize, p: &PeerStatus) -> Value {
     let mut value = json!({
         "id": number,
@@ -327,10 +371,16 @@ fn peer(number: usize, p: &PeerStatus) -> Value {
         "received": p.received,
         "fails": p.fails,
         "unavail": p.unavail,
+        "downtime": p.downtime.saturating_add(p.down_for.map_or(0, ms)),
         "health_checks": {"checks": p.checks, "fails": p.check_fails, "unhealthy": p.unhealthy},
     });
-    let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
     if let Value::Object(m) = &mut value {
+        if let Some(d) = p.selected_ago {
+            m.insert("selected".into(), ago(d));
+        }
+        if let Some(d) = p.down_for {
+            m.insert("downstart".into(), ago(d));
+        }
         if p.max_conns > 0 {
             m.insert("max_conns".into(), p.max_conns.into());
         }

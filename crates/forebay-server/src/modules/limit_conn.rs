@@ -103,6 +103,11 @@ impl Table {
 /// Who is in survives a reload.
 static TABLES: Tables<Table> = Tables::new();
 
+/// How full the zones are.
+pub fn usage() -> Vec<zones::Usage> {
+    TABLES.usage(|t| t.used)
+}
+
 /// `limit_conn_zone`.
 ///
 /// # Errors

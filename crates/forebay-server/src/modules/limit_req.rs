@@ -208,6 +208,11 @@ impl Buckets {
 /// What has been counted survives a reload.
 static TABLES: Tables<Buckets> = Tables::new();
 
+/// How full the zones are.
+pub fn usage() -> Vec<zones::Usage> {
+    TABLES.usage(|t| t.used)
+}
+
 /// `limit_req_zone`.
 ///
 /// # Errors

@@ -177,8 +177,16 @@ pub fn wants_more(req: &Request) -> bool {
 /// Fetches the next slice. `None`: it cannot be had, or is not part of the same whole; the log says why.
 pub async fn next(req: &mut Request) -> Option<Body> {
     req.modules.slice.start += req.modules.slice.size;
-    let body = proxy::more(req).await?;
-    let head = &req.modules.upstream.head;
+    // Variables go on saying what became of the first slice: nginx asks for the others in subrequests.
+    let u = &mut req.modules.upstream;
+    let own = *u.own_attempts.get_or_insert(u.attempts.len());
+    u.attempts.truncate(own);
+    let first = (std::mem::take(&mut u.head), req.modules.proxy_cache.status);
+    let more = proxy::more(req).await;
+    let head;
+    (head, req.modules.proxy_cache.status) =
+        (std::mem::replace(&mut req.modules.upstream.head, first.0), first.1);
+    let body = more?;
     let status = head.status;
     let range = head.get(Name::ContentRange).map(<[u8]>::to_vec);
     let same = head.get(Name::Etag).unwrap_or_default() == req.modules.slice.etag;

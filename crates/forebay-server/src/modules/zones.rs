@@ -65,6 +65,17 @@ pub fn name_and_size(d: &Directive, w: &Word, cx: &Scope<'_>) -> Result<Option<(
     Ok(Some((name.to_vec(), usize::try_from(size).unwrap_or(usize::MAX))))
 }
 
+/// How full a zone is.
+#[derive(Debug)]
+pub struct Usage {
+    /// Name.
+    pub name: Vec<u8>,
+    /// Bytes in use, about.
+    pub used: usize,
+    /// All bytes.
+    pub size: usize,
+}
+
 /// Tables of this process by the name, key and size of their zones.
 #[derive(Debug)]
 pub struct Tables<T>(Mutex<Vec<Known<T>>>);
@@ -87,6 +98,17 @@ impl<T> Tables<T> {
     /// None yet.
     pub const fn new() -> Tables<T> {
         Tables(Mutex::new(Vec::new()))
+    }
+
+    /// How full each zone is; `used` gives the bytes.
+    pub fn usage(&self, used: impl Fn(&T) -> usize) -> Vec<Usage> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let each = all.iter().filter_map(|k| {
+            let table = k.table.upgrade()?;
+            let used = used(&table.lock().unwrap_or_else(PoisonError::into_inner));
+            Some(Usage { name: k.name.clone(), used, size: k.size })
+        });
+        each.collect()
     }
 
     /// The table of a zone: the one that is in use, or a new one.

@@ -3,6 +3,7 @@
 
 mod client;
 pub mod message;
+mod stats;
 mod system;
 
 use crate::config::scope::Scope;
@@ -13,9 +14,10 @@ use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
 use message::{Data, Kind, Response};
+pub use stats::Stats;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -34,17 +36,8 @@ pub struct Resolver {
     system: Option<system::System>,
     next: AtomicUsize,
     cache: Mutex<HashMap<Box<[u8]>, Entry, foldhash::fast::RandomState>>,
-    /// Counters.
-    pub stats: Stats,
-}
-
-/// Counters of a resolver, for a status page.
-#[derive(Debug, Default)]
-#[allow(missing_docs)]
-pub struct Stats {
-    pub requests: AtomicU64,
-    pub success: AtomicU64,
-    pub failures: AtomicU64,
+    /// Counters, those of its zone if it has one.
+    pub stats: Arc<Stats>,
 }
 
 /// Why a name has no address.
@@ -152,7 +145,7 @@ impl Resolver {
             system: None,
             next: AtomicUsize::new(0),
             cache: Mutex::default(),
-            stats: Stats::default(),
+            stats: Arc::default(),
         }
     }
 
@@ -177,6 +170,7 @@ impl Resolver {
             } else if let Some(v) = t.strip_prefix(b"ipv6=") {
                 r.ipv6 = flag(v)?;
             } else if let Some(v) = t.strip_prefix(b"status_zone=") {
+                r.stats = Stats::zone(v);
                 r.zone = Some(v.to_vec());
             } else {
                 let text = w.as_str();
@@ -260,16 +254,9 @@ impl Resolver {
             Some(Entry::Pending(w)) => w,
             _ => Vec::new(),
         };
-        self.stats.requests.fetch_add(1, Ordering::Relaxed);
-        match &found {
-            Ok(a) => {
-                self.stats.success.fetch_add(1, Ordering::Relaxed);
-                let until = Instant::now() + a.ttl;
-                cache.insert(name.into(), Entry::Done { found: a.clone(), until, turn: 0 });
-            }
-            Err(_) => {
-                self.stats.failures.fetch_add(1, Ordering::Relaxed);
-            }
+        if let Ok(a) = &found {
+            let until = Instant::now() + a.ttl;
+            cache.insert(name.into(), Entry::Done { found: a.clone(), until, turn: 0 });
         }
         drop(cache);
         for w in waiting {
@@ -290,6 +277,7 @@ impl Resolver {
     }
 
     async fn look_up(&self, key: &[u8]) -> Result<Addresses, Failure> {
+        self.stats.asked(stats::Asked::Name);
         let Some(system) = &self.system else { return self.look_up_name(key, key.to_vec()).await };
         if let Some(found) = system.host(key) {
             return Ok(found);
@@ -357,7 +345,7 @@ impl Resolver {
         kind: Kind,
         first: usize,
     ) -> Option<Result<Response, Failure>> {
-        if on { Some(self.ask(Some(key), name, kind, first).await) } else { None }
+        if on { Some(self.count(self.ask(Some(key), name, kind, first).await)) } else { None }
     }
 
     /// Servers that offer a service, with the addresses of all of them.
@@ -365,11 +353,12 @@ impl Resolver {
     /// # Errors
     /// [`Failure`], also when the address of one of them cannot be found out.
     pub async fn services(self: &Arc<Self>, service: &[u8]) -> Result<(Vec<Service>, Duration), Failure> {
+        self.stats.asked(stats::Asked::Service);
         let mut name = service.to_ascii_lowercase();
         let mut ttl = MAX_TTL;
         for _ in 0..MAX_CNAMES {
             let first = self.next.fetch_add(1, Ordering::Relaxed);
-            let r = self.ask(None, &name, Kind::Srv, first).await?;
+            let r = self.count(self.ask(None, &name, Kind::Srv, first).await)?;
             if r.code != 0 {
                 return Err(Failure::of(r.code));
             }
@@ -401,6 +390,16 @@ impl Resolver {
             name = chain.name;
         }
         Err(Failure::NotFound)
+    }
+
+    /// Counts what a question came to.
+    fn count(&self, got: Result<Response, Failure>) -> Result<Response, Failure> {
+        self.stats.answered(match &got {
+            Ok(r) if r.code == 0 => None,
+            Ok(r) => Some(Failure::of(r.code)),
+            Err(e) => Some(*e),
+        });
+        got
     }
 
     /// How long to wait after an answer without addresses.

@@ -79,8 +79,10 @@ pub struct Session {
     pub client_sigalg: u16,
     /// ALPN.
     pub alpn: Option<Box<[u8]>>,
-    /// Name asked for.
+    /// Name asked for, lower case, without a final dot.
     pub name: Option<Box<[u8]>>,
+    /// The same as the client has written it, where that is different.
+    pub written_name: Option<Box<[u8]>>,
     /// Resumed.
     pub resumed: bool,
     /// The first request came with the handshake (0-RTT).
@@ -236,7 +238,7 @@ pub async fn resume(t: &Rc<Thread>, req: &mut Request, later: Later) -> bool {
 }
 
 /// Chooses the virtual server and begins the handshake with its configuration.
-fn choose(t: &Rc<Thread>, req: &mut Request, hello: Hello) -> Accept {
+fn choose(t: &Rc<Thread>, req: &mut Request, mut hello: Hello) -> Accept {
     let conf = req.conf.clone();
     let http = &conf.config.http;
     let (mut chosen, mut fallback) = (0, 0);
@@ -254,11 +256,12 @@ fn choose(t: &Rc<Thread>, req: &mut Request, hello: Hello) -> Accept {
     let tls = |i: usize| http.servers.get(i).and_then(|s| s.tls.as_ref());
     let server = if tls(chosen).is_some() { chosen } else { fallback };
     let name = hello.server_name.clone().map(Vec::into_boxed_slice);
+    let written_name = hello.written_name.take().map(Vec::into_boxed_slice);
     let http2 = http.servers.get(chosen).is_some_and(|s| s.settings.http2)
         || req.address_in(&conf).is_some_and(|a| a.options.http2);
     let config = tls(server).map(|tls| tls.config_for(&hello.ciphers, http2));
     let wanted = http.shows_hello.then(|| Box::new(hello));
-    req.conn.tls = Some(Rc::new(Session { name, hello: wanted, ..Session::default() }));
+    req.conn.tls = Some(Rc::new(Session { name, written_name, hello: wanted, ..Session::default() }));
     let config = match tls(server).zip(config) {
         Some((tls, _)) if tls.reject => Err((UNRECOGNIZED_NAME, String::new())),
         Some((tls, config)) if tls.dynamic.is_empty() => Ok(config.clone()),

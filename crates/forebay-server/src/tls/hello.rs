@@ -11,6 +11,8 @@ pub const MAX_HELLO: usize = 64 * 1024;
 pub struct Hello {
     /// Host name asked for (SNI), lower case, without a final dot.
     pub server_name: Option<Vec<u8>>,
+    /// The same as the client has written it, where that is different.
+    pub written_name: Option<Vec<u8>>,
     /// Cipher suites offered, in order.
     pub ciphers: Vec<u16>,
     /// Groups offered, in order.
@@ -106,7 +108,11 @@ fn body_of(body: &[u8]) -> Option<Hello> {
         let kind = extensions.short()?;
         let mut data = Reader(extensions.list16()?);
         match kind {
-            0 => hello.server_name = server_name(&mut data),
+            0 => {
+                if let Some((name, written)) = server_name(&mut data) {
+                    (hello.server_name, hello.written_name) = (Some(name), written);
+                }
+            }
             10 => hello.groups = shorts(data.list16()?),
             13 => hello.sigalgs = shorts(data.list16()?),
             42 => hello.early_data = true,
@@ -121,15 +127,18 @@ fn body_of(body: &[u8]) -> Option<Hello> {
     Some(hello)
 }
 
-fn server_name(data: &mut Reader<'_>) -> Option<Vec<u8>> {
+/// The name by which servers are found, and as it is written where that is different.
+fn server_name(data: &mut Reader<'_>) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
     let mut list = Reader(data.list16()?);
     while !list.0.is_empty() {
         let kind = list.byte()?;
         let name = list.list16()?;
         if kind == 0 {
+            let written = name;
             let name = name.strip_suffix(b".").unwrap_or(name).to_ascii_lowercase();
             let sound = !name.is_empty() && name.len() < 256 && name.iter().all(|b| b.is_ascii_graphic());
-            return sound.then_some(name);
+            let written = (written != name).then(|| written.to_vec());
+            return sound.then_some((name, written));
         }
     }
     None
@@ -171,6 +180,7 @@ mod tests {
             let bytes = records(&message, size);
             let got = parse(&bytes).unwrap().unwrap();
             assert_eq!(got.server_name.as_deref(), Some(b"a.b".as_slice()));
+            assert_eq!(got.written_name.as_deref(), Some(b"A.b.".as_slice()));
             assert_eq!((got.ciphers, got.groups, got.sigalgs), (vec![0x1301, 0xc02f], vec![29], vec![0x403]));
             assert!(got.v13 && !got.v12 && got.early_data);
             for cut in 0..bytes.len() {

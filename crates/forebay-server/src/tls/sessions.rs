@@ -2,6 +2,7 @@
 //! (ssl_session_tickets, ssl_session_ticket_key). Both live as long as the process, so that a reload forgets
 //! nobody. A session is good only for servers of the same context: same certificates, same demands on clients.
 
+use crate::modules::zones::Usage;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::{digest, hkdf, rand};
 use rustls::server::{ProducesTickets, StoresServerSessions};
@@ -94,10 +95,19 @@ impl Sessions {
     }
 }
 
+type Zones = Mutex<HashMap<(Vec<u8>, usize), Arc<Sessions>>>;
+static ZONES: OnceLock<Zones> = OnceLock::new();
+
+/// How full the stores are.
+pub fn usage() -> Vec<Usage> {
+    let zones = lock(ZONES.get_or_init(Mutex::default));
+    let used = |z: &Sessions| z.shards.iter().map(|s| lock(s).bytes).sum();
+    let in_use = zones.iter().filter(|(_, z)| Arc::strong_count(z) > 1);
+    in_use.map(|((name, size), z)| Usage { name: name.clone(), used: used(z), size: *size }).collect()
+}
+
 /// The store of a name and a size (nginx: shared:NAME:SIZE), the same for every configuration of the process.
 pub fn zone(name: &[u8], size: usize) -> Arc<Sessions> {
-    type Zones = Mutex<HashMap<(Vec<u8>, usize), Arc<Sessions>>>;
-    static ZONES: OnceLock<Zones> = OnceLock::new();
     let mut zones = lock(ZONES.get_or_init(Mutex::default));
     // Those that no configuration uses any more are forgotten.
     zones.retain(|(n, s), z| Arc::strong_count(z) > 1 || (n == name && *s == size));

@@ -25,7 +25,10 @@ pub const VARIABLES: &[Row] = rows! {
     "ssl_curves" => |r, o| of(r, o, |s, o| offered(s.hello.as_ref().map(|h| &h.groups), ciphers::group_name, o)),
     "ssl_sigalgs" => |r, o| of(r, o, |s, o| offered(s.hello.as_ref().map(|h| &h.sigalgs), ciphers::sigalg_name, o)),
     "ssl_protocol" => |r, o| of(r, o, |s, o| text(o, if s.v13 { "TLSv1.3" } else { "TLSv1.2" })),
-    "ssl_server_name" => |r, o| of(r, o, |s, o| s.name.as_ref().is_some_and(|n| { o.extend_from_slice(n); true })),
+    "ssl_server_name" => |r, o| of(r, o, |s, o| {
+        let name = s.written_name.as_ref().or(s.name.as_ref());
+        name.is_some_and(|n| { o.extend_from_slice(n); true })
+    }),
     "ssl_session_reused" => |r, o| of(r, o, |s, o| text(o, if s.resumed { "r" } else { "." })),
     "ssl_session_id" => |r, o| of(r, o, |s, o| s.id.as_ref().is_some_and(|id| hex(id, false, o))),
     "ssl_early_data" => |r, o| { let first = r.conn.requests == 1; of(r, o, |s, o| s.early && first && text(o, "1")) },

@@ -142,7 +142,7 @@ impl Picker {
             if self.tried.is_empty()
                 && let Some(s) = local.shards.first()
             {
-                s.begin();
+                s.begin(clock(now));
                 return Some(0);
             }
             return None;
@@ -159,12 +159,18 @@ impl Picker {
         })?;
         let p = set.peers.get(chosen)?;
         let l = &p.live;
-        if now.saturating_sub(l.checked.load(Relaxed)) > ms(p.fail_timeout) {
+        let checked = l.checked.load(Relaxed);
+        if now.saturating_sub(checked) > ms(p.fail_timeout) {
             l.checked.store(now, Relaxed);
+            if p.max_fails != 0 && l.fails.load(Relaxed) >= p.max_fails {
+                // It is left alone again until this request has an answer.
+                l.up(checked + ms(p.fail_timeout));
+                l.down(now);
+            }
         }
         l.conns.fetch_add(1, Relaxed);
         l.begun.fetch_add(now, Relaxed);
-        local.shards.get(chosen)?.begin();
+        local.shards.get(chosen)?.begin(now);
         Some(chosen)
     }
 
@@ -409,6 +415,9 @@ impl Group {
         if fails == p.max_fails {
             l.unavail.fetch_add(1, Relaxed);
         }
+        if fails >= p.max_fails {
+            l.down(now);
+        }
         fails >= p.max_fails
     }
 
@@ -421,6 +430,7 @@ impl Group {
             if p.max_fails != 0 && l.fails.load(Relaxed) >= p.max_fails {
                 l.up_since.store(clock(now), Relaxed);
                 l.deficit.store(0, Relaxed);
+                l.up(clock(now));
             }
             l.fails.store(0, Relaxed);
             l.failed.store(0, Relaxed);

@@ -88,6 +88,8 @@ pub struct Attempt {
 pub struct Upstreamed {
     /// Servers asked, in order.
     pub attempts: Vec<Attempt>,
+    /// How many of them variables tell of, where those behind were asked for further slices of a response.
+    pub own_attempts: Option<usize>,
     /// The last head received.
     pub head: ResponseHead,
     /// Content that has been taken out of its frames before the body was read (HTTP/2, FastCGI).
@@ -123,10 +125,11 @@ pub struct Upstreamed {
 impl Upstreamed {
     /// Forgets everything; memory is kept.
     pub fn clear(&mut self) {
-        if self.attempts.is_empty() && self.host.is_empty() {
+        if self.attempts.is_empty() && self.host.is_empty() && self.own_attempts.is_none() {
             return;
         }
         self.attempts.clear();
+        self.own_attempts = None;
         self.head.advance(usize::MAX);
         self.fastcgi.clear();
         self.early.clear();
@@ -153,16 +156,18 @@ struct Fault {
     unsent: bool,
     /// Another server would not help.
     last: bool,
+    /// What was being done, once there was a connection.
+    doing: &'static str,
 }
 
 impl Fault {
     fn new(kind: NextUpstream, status: u16) -> Fault {
-        Fault { kind, status, unsent: false, last: false }
+        Fault { kind, status, unsent: false, last: false, doing: READING }
     }
 
     /// The client is to blame or gone.
     fn client(status: u16) -> Fault {
-        Fault { kind: NextUpstream::Error, status, unsent: false, last: true }
+        Fault { last: true, ..Fault::new(NextUpstream::Error, status) }
     }
 }
 
@@ -278,7 +283,7 @@ pub async fn run(
             if !matches!(fault.kind, NextUpstream::Http403 | NextUpstream::Http404)
                 && conf.config.http.upstreams.get(*g).is_some_and(|group| group.fail(&set, peer, now))
             {
-                req.log(Level::Warn, "upstream server temporarily disabled while connecting to upstream");
+                req.log(Level::Warn, &format!("upstream server temporarily disabled {}", fault.doing));
             }
         }
         tried.push(peer);
@@ -424,7 +429,7 @@ fn greet(req: &mut Request, conn: &Conn, version: proxy_protocol::Version) -> Re
                 Level::Error,
                 &format!("send() failed {} while sending PROXY protocol header to upstream", errno_text(e)),
             );
-            Err(Fault { unsent: true, ..Fault::new(NextUpstream::Error, 502) })
+            Err(Fault { unsent: true, doing: SENDING, ..Fault::new(NextUpstream::Error, 502) })
         }
     }
 }
@@ -452,7 +457,7 @@ async fn handshake(
     const DOING: &str = "while SSL handshaking to upstream";
     let failed = |req: &mut Request, level: Level, what: &str| {
         req.log(level, &format!("{what} {DOING}"));
-        Fault { unsent: true, ..Fault::new(NextUpstream::Error, 502) }
+        Fault { unsent: true, doing: DOING, ..Fault::new(NextUpstream::Error, 502) }
     };
     conn.hurry();
     match wanted.begin(req).await {
@@ -520,24 +525,24 @@ async fn connect(
                 PeerAddr::Inet(_) => (Level::Error, String::new()),
             };
             req.log(level, &format!("connect() {to}failed {} while connecting to upstream", errno_text(e)));
-            Err(Fault { unsent: true, ..Fault::new(NextUpstream::Error, 502) })
+            Err(Fault { unsent: true, doing: CONNECTING, ..Fault::new(NextUpstream::Error, 502) })
         }
         Err(Failure::Bind(e)) => {
             let to = local.map(|a| if a.port() == 0 { a.ip().to_string() } else { a.to_string() });
             let text = format!("bind({}) failed {}", to.unwrap_or_default(), errno_text(e));
             req.log(Level::Crit, &format!("{text} while connecting to upstream"));
-            Err(Fault { unsent: true, last: true, ..Fault::new(NextUpstream::Error, 500) })
+            Err(Fault { unsent: true, doing: CONNECTING, last: true, ..Fault::new(NextUpstream::Error, 500) })
         }
         Err(Failure::Local(e)) => {
             req.log(Level::Alert, &format!("socket() failed {} while connecting to upstream", errno_text(e)));
-            Err(Fault { unsent: true, last: true, ..Fault::new(NextUpstream::Error, 500) })
+            Err(Fault { unsent: true, doing: CONNECTING, last: true, ..Fault::new(NextUpstream::Error, 500) })
         }
         Err(Failure::Timeout) => {
             req.log(
                 Level::Error,
                 "upstream timed out (110: Connection timed out) while connecting to upstream",
             );
-            Err(Fault { unsent: true, ..Fault::new(NextUpstream::Timeout, 504) })
+            Err(Fault { unsent: true, doing: CONNECTING, ..Fault::new(NextUpstream::Timeout, 504) })
         }
         Err(Failure::ClientGone) => Err(client_gone(req, "connecting to upstream")),
     }
@@ -660,13 +665,13 @@ async fn room(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -
 }
 
 fn send_failed(req: &mut Request, e: Errno) -> Fault {
-    req.log(Level::Error, &format!("send() failed {} while sending request to upstream", errno_text(e)));
-    Fault::new(NextUpstream::Error, 502)
+    req.log(Level::Error, &format!("send() failed {} {SENDING}", errno_text(e)));
+    Fault { doing: SENDING, ..Fault::new(NextUpstream::Error, 502) }
 }
 
 fn send_timeout(req: &mut Request) -> Fault {
     req.log(Level::Error, "upstream timed out (110: Connection timed out) while sending request to upstream");
-    Fault::new(NextUpstream::Timeout, 504)
+    Fault { doing: SENDING, ..Fault::new(NextUpstream::Timeout, 504) }
 }
 
 /// Sends the part of the client's body that is in a file.
@@ -748,6 +753,8 @@ async fn upload(req: &mut Request, lease: &mut Lease, watch: &mut Watch) -> Resu
 /// Most interim responses (RFC 9110, section 15.2) before the final one.
 const MAX_INTERIM: u32 = 100;
 
+const CONNECTING: &str = "while connecting to upstream";
+const SENDING: &str = "while sending request to upstream";
 const READING: &str = "while reading response header from upstream";
 
 /// Room for reading a head and what of the body comes with it, bytes.

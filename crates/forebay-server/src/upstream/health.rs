@@ -312,6 +312,7 @@ async fn go_on(target: Target, group: String, log: Log) {
                     l.fails.store(0, Relaxed);
                     l.deficit.store(0, Relaxed);
                     l.set_health(Health::Healthy);
+                    l.up(clock(Instant::now()));
                     log(Level::Notice, &format!("peer {text} is healthy in upstream \"{group}\""));
                 }
             }
@@ -322,6 +323,7 @@ async fn go_on(target: Target, group: String, log: Log) {
                 l.last_check.store(2, Relaxed);
                 if fails >= check.fails && l.health() != Health::Unhealthy {
                     l.set_health(Health::Unhealthy);
+                    l.down(clock(Instant::now()));
                     l.unhealthy.fetch_add(1, Relaxed);
                     let what = format!(
                         "peer is unhealthy while {why}, health check of peer {text} in upstream \"{group}\""

@@ -322,6 +322,9 @@ impl Group {
             known => known,
         };
         p.live.set_health(start);
+        if start == Health::Checking {
+            p.live.down(peer::clock(Instant::now()));
+        }
     }
 
     /// Peers are chosen one at a time.

@@ -93,18 +93,26 @@ impl Peer {
     /// What an observer sees.
     pub fn status(&self, now: u64) -> PeerStatus {
         let l = &self.live;
+        let state = self.state(now);
+        if !matches!(state, State::Unavail | State::Unhealthy | State::Checking) {
+            // Nobody has asked it since it may be asked again.
+            l.up(now.min(l.checked.load(Relaxed) + ms(self.fail_timeout)));
+        }
+        let ago = |at: u64| (at > 0).then(|| Duration::from_millis(now.saturating_sub(at)));
         let mut s = PeerStatus {
             name: self.name.clone(),
             server: self.server.clone(),
             backup: self.backup,
             weight: self.weight,
             max_conns: self.max_conns,
-            state: self.state(now),
+            state,
+            down_for: ago(l.down_since.load(Relaxed)),
             fails: l.total_fails.load(Relaxed),
             unavail: l.unavail.load(Relaxed),
             checks: l.checks.load(Relaxed),
             check_fails: l.check_fails.load(Relaxed),
             unhealthy: l.unhealthy.load(Relaxed),
+            downtime: l.downtime.load(Relaxed),
             last_check_passed: match l.last_check.load(Relaxed) {
                 0 => None,
                 n => Some(n == 1),
@@ -114,6 +122,8 @@ impl Peer {
         let (mut header, mut response) = (Mean::default(), Mean::default());
         for (_, shard) in l.shards.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             s.active += shard.active.load(Relaxed);
+            let selected = ago(shard.selected.load(Relaxed));
+            s.selected_ago = s.selected_ago.into_iter().chain(selected).min();
             let requests = shard.requests.load(Relaxed);
             s.requests += requests;
             for (sum, n) in s.responses.iter_mut().zip(&shard.responses) {
@@ -218,6 +228,12 @@ pub struct PeerStatus {
     pub unhealthy: u64,
     /// How the last health check ended.
     pub last_check_passed: Option<bool>,
+    /// When it was chosen last.
+    pub selected_ago: Option<Duration>,
+    /// How long it has not been available, healthy or checked; `None`: it is.
+    pub down_for: Option<Duration>,
+    /// How long it was not, altogether, before that, milliseconds.
+    pub downtime: u64,
     /// Mean time to the head of a response, lately.
     pub header_time: Option<Duration>,
     /// Mean time to the end of a response, lately.
@@ -292,6 +308,10 @@ pub struct Live {
     pub unhealthy: AtomicU64,
     /// 0: none yet, 1: passed, 2: failed.
     pub last_check: AtomicU8,
+    /// Since when it is not to be asked.
+    down_since: AtomicU64,
+    /// For how long it was not before that, milliseconds.
+    downtime: AtomicU64,
     shards: Mutex<Vec<(ThreadId, Arc<Shard>)>>,
 }
 
@@ -318,6 +338,8 @@ impl Default for Live {
             check_fails: AtomicU64::new(0),
             unhealthy: AtomicU64::new(0),
             last_check: AtomicU8::new(0),
+            down_since: AtomicU64::new(0),
+            downtime: AtomicU64::new(0),
             shards: Mutex::default(),
         }
     }
@@ -350,6 +372,22 @@ impl Live {
         self.health.load(Relaxed) < 2
     }
 
+    /// It is not to be asked from now on.
+    pub fn down(&self, now: u64) {
+        let _ = self.down_since.compare_exchange(0, now, Relaxed, Relaxed);
+    }
+
+    /// It is to be asked again since then.
+    pub fn up(&self, since: u64) {
+        let down = match self.down_since.load(Relaxed) {
+            0 => 0,
+            _ => self.down_since.swap(0, Relaxed),
+        };
+        if down != 0 {
+            self.downtime.fetch_add(since.saturating_sub(down), Relaxed);
+        }
+    }
+
     /// The counters of this thread.
     pub fn shard(&self) -> Arc<Shard> {
         let me = std::thread::current().id();
@@ -368,6 +406,8 @@ impl Live {
 #[repr(align(64))]
 pub struct Shard {
     active: AtomicU64,
+    /// When it was chosen last, by [`clock`].
+    selected: AtomicU64,
     requests: AtomicU64,
     responses: [AtomicU64; 5],
     sent: AtomicU64,
@@ -393,7 +433,8 @@ pub fn average(cell: &AtomicU64, new: Duration) {
 
 impl Shard {
     /// A request begins.
-    pub fn begin(&self) {
+    pub fn begin(&self, now: u64) {
+        self.selected.store(now, Relaxed);
         add(&self.active, 1);
         add(&self.requests, 1);
     }

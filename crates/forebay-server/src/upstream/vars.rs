@@ -33,14 +33,15 @@ pub const VARIABLES: &[Row] = rows! {
     "upstream_connect_time" => |r, o| list(r, o, |a, o| time(a.connect, o)),
     "upstream_header_time" => |r, o| list(r, o, |a, o| time(a.header, o)),
     "upstream_response_time" => |r, o| list(r, o, |a, o| time(a.response, o)),
-    "upstream_response_length" => |r, o| list(r, o, |a, o| response::number(o, a.length)),
+    "upstream_response_length" => length,
     "upstream_bytes_sent" => |r, o| list(r, o, |a, o| response::number(o, a.sent)),
     "upstream_bytes_received" => |r, o| list(r, o, |a, o| response::number(o, a.received)),
 };
 
 /// One value a server: `, ` between servers, ` : ` where an internal redirect led to others.
 fn list(r: &mut Request, out: &mut Vec<u8>, value: fn(&Attempt, &mut Vec<u8>)) -> Got {
-    let attempts = &r.modules.upstream.attempts;
+    let u = &r.modules.upstream;
+    let attempts = u.attempts.get(..u.own_attempts.unwrap_or(usize::MAX)).unwrap_or(&u.attempts);
     for (i, a) in attempts.iter().enumerate() {
         if i > 0 {
             out.extend_from_slice(if a.redirected { b" : " } else { b", " });
@@ -48,6 +49,20 @@ fn list(r: &mut Request, out: &mut Vec<u8>, value: fn(&Attempt, &mut Vec<u8>)) -
         value(a, out);
     }
     Ok(!attempts.is_empty())
+}
+
+/// `$upstream_response_length`. What of the body came with the head counts once the head is on its way, as in nginx.
+fn length(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    let at_head = r.resp.proxied && r.sent_head == 0 && !r.subrequest;
+    if at_head && let Some(a) = r.modules.upstream.attempts.last_mut() {
+        let length = std::mem::take(&mut a.length);
+        let got = list(r, out, |a, o| response::number(o, a.length));
+        if let Some(a) = r.modules.upstream.attempts.last_mut() {
+            a.length = length;
+        }
+        return got;
+    }
+    list(r, out, |a, o| response::number(o, a.length))
 }
 
 fn time(d: Option<Duration>, out: &mut Vec<u8>) {

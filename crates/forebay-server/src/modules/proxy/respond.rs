@@ -287,6 +287,10 @@ fn copy_authenticate(req: &mut Request) {
 
 /// Copies the fields that the client gets.
 fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop> {
+    if pass.protocol == Protocol::Http {
+        req.resp.leaves_server = s.pass_header.has(b"Server");
+        req.resp.leaves_date = s.pass_header.has(b"Date");
+    }
     let lines = std::mem::take(&mut req.modules.upstream.head.fields);
     let buf = std::mem::take(&mut req.modules.upstream.head.buf);
     let mut done = Ok(());

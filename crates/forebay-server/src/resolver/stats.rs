@@ -1,0 +1,105 @@
+//! What a resolver has been asked and was answered, by its zone (nginx Plus: status_zone=).
+
+use super::Failure;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// What somebody wants to know.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Asked {
+    /// Addresses of a name.
+    Name,
+    /// Servers of a service (SRV).
+    Service,
+}
+
+/// Counters of a resolver.
+#[derive(Debug, Default)]
+pub struct Stats {
+    names: AtomicU64,
+    services: AtomicU64,
+    /// In the order of [`RESPONSES`].
+    responses: [AtomicU64; RESPONSES.len()],
+}
+
+/// How name servers answer, in the words of the interface.
+const RESPONSES: [&str; 8] =
+    ["noerror", "formerr", "servfail", "nxdomain", "notimp", "refused", "timedout", "unknown"];
+
+/// By name; those that no configuration uses any more end with it.
+static ZONES: Mutex<Vec<(Vec<u8>, Weak<Stats>)>> = Mutex::new(Vec::new());
+
+impl Stats {
+    /// The counters of a zone: those that are in use, so that they go on after a reload.
+    pub fn zone(name: &[u8]) -> Arc<Stats> {
+        let mut all = ZONES.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(_, s)| s.strong_count() > 0);
+        if let Some(s) = all.iter().find_map(|(n, s)| s.upgrade().filter(|_| n == name)) {
+            return s;
+        }
+        let s = Arc::new(Stats::default());
+        all.push((name.to_vec(), Arc::downgrade(&s)));
+        s
+    }
+
+    /// All zones.
+    pub fn zones() -> Vec<(Vec<u8>, Arc<Stats>)> {
+        let all = ZONES.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(|(n, s)| Some((n.clone(), s.upgrade()?))).collect()
+    }
+
+    /// Requests for names, for services, and for names of addresses, of which there are none.
+    pub fn requests(&self) -> [u64; 3] {
+        [self.names.load(Relaxed), self.services.load(Relaxed), 0]
+    }
+
+    /// Responses of name servers by what they say.
+    pub fn responses(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        RESPONSES.iter().zip(&self.responses).map(|(what, n)| (*what, n.load(Relaxed)))
+    }
+
+    pub(super) fn asked(&self, what: Asked) {
+        let counter = match what {
+            Asked::Name => &self.names,
+            Asked::Service => &self.services,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// `None`: no error.
+    pub(super) fn answered(&self, failure: Option<Failure>) {
+        let at = match failure {
+            None => 0,
+            Some(Failure::Format) => 1,
+            Some(Failure::Server) => 2,
+            Some(Failure::NotFound) => 3,
+            Some(Failure::Unimplemented) => 4,
+            Some(Failure::Refused) => 5,
+            Some(Failure::Timeout) => 6,
+            Some(Failure::Other(_)) => 7,
+        };
+        if let Some(n) = self.responses.get(at) {
+            n.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zones_are_found_by_name_while_they_are_used() {
+        let a = Stats::zone(b"stats-a");
+        a.asked(Asked::Name);
+        a.answered(Some(Failure::NotFound));
+        a.answered(None);
+        let again = Stats::zone(b"stats-a");
+        assert_eq!(again.requests(), [1, 0, 0]);
+        let known: Vec<_> = again.responses().filter(|(_, n)| *n > 0).collect();
+        assert_eq!(known, [("noerror", 1), ("nxdomain", 1)]);
+        drop((a, again));
+        assert!(!Stats::zones().iter().any(|(n, _)| n == b"stats-a"));
+        assert_eq!(Stats::zone(b"stats-a").requests(), [0; 3]);
+    }
+}
