@@ -78,7 +78,11 @@ impl LocationTree {
 
     /// A prefix location that is the path plus a slash.
     pub fn with_slash(&self, uri: &[u8]) -> Option<LocationId> {
-        self.prefixes.iter().find(|p| p.name.split_last() == Some((&b'/', uri))).map(|p| p.location)
+        let found = self.prefixes.binary_search_by(|p| match p.name.split_at_checked(uri.len()) {
+            Some((head, rest)) => head.cmp(uri).then_with(|| rest.cmp(b"/")),
+            None => p.name.as_slice().cmp(uri),
+        });
+        self.prefixes.get(found.ok()?).map(|p| p.location)
     }
 
     fn find(&self, all: &[Location], req: &mut Request) -> Found {
@@ -162,10 +166,12 @@ mod tests {
             }
             tree.link();
             for _ in 0..500 {
-                let uri = word(14);
+                let uri = word(if size > 5 { 14 } else { 5 });
                 let wanted =
                     (0..names.len()).filter(|i| uri.starts_with(&names[*i])).max_by_key(|i| names[*i].len());
                 assert_eq!(tree.prefix(&uri), wanted, "{} of {names:?}", uri.escape_ascii());
+                let slash = names.iter().position(|n| *n == [&uri[..], b"/"].concat());
+                assert_eq!(tree.with_slash(&uri), slash, "{} of {names:?}", uri.escape_ascii());
             }
         }
     }
