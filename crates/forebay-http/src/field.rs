@@ -122,7 +122,56 @@ static SLOTS: [Name; 256] = {
     slots
 };
 
+/// A known name as words, for comparing without regard to case: what differs from `text` in a bit of `mask` is another
+/// name. A letter's mask leaves out the bit of its case.
+struct Words {
+    len: usize,
+    text: [u64; WORDS],
+    mask: [u64; WORDS],
+}
+
+/// Words of the longest known name.
+const WORDS: usize = 3;
+
+/// Known names by number; that of `Other` is nobody's.
+static KNOWN: [Words; Name::COUNT + 1] = {
+    const NONE: Words = Words { len: usize::MAX, text: [0; WORDS], mask: [0; WORDS] };
+    let mut known = [NONE; Name::COUNT + 1];
+    let mut i = 0;
+    while i < Name::COUNT {
+        let name = Name::TEXT[i].as_bytes();
+        assert!(name.len() <= WORDS * 8, "a name is longer than its words");
+        known[i].len = name.len();
+        let mut at = 0;
+        while at < name.len() {
+            let mask = if name[at].is_ascii_lowercase() { 0xdf } else { 0xff };
+            known[i].text[at / 8] |= (name[at] as u64) << (at % 8 * 8);
+            known[i].mask[at / 8] |= mask << (at % 8 * 8);
+            at += 1;
+        }
+        i += 1;
+    }
+    known
+};
+
 impl Name {
+    /// The known name that the first `len` bytes of `line` spell, or `Other`. As [`Name::of`], but with less to do where
+    /// more bytes follow: names are looked up for each line of each head.
+    #[inline]
+    pub(crate) fn leading(line: &[u8], len: usize) -> Name {
+        let Some(bytes) = line.first_chunk::<{ WORDS * 8 }>().filter(|_| (1..=WORDS * 8).contains(&len))
+        else {
+            return Name::of(line.get(..len).unwrap_or_default());
+        };
+        let id = SLOTS[slot(len, bytes[0], bytes[len / 2], bytes[len - 1])];
+        let known = &KNOWN[id as usize];
+        let mut differs = 0;
+        for ((word, text), mask) in bytes.as_chunks::<8>().0.iter().zip(&known.text).zip(&known.mask) {
+            differs |= (u64::from_le_bytes(*word) ^ text) & mask;
+        }
+        if known.len == len && differs == 0 { id } else { Name::Other }
+    }
+
     /// The known name that `text` spells, without regard to case, or `Other`.
     #[inline]
     pub fn of(text: &[u8]) -> Name {
@@ -159,9 +208,21 @@ pub struct FieldLine {
 mod tests {
     use super::*;
 
+    /// The name of a line, which must not depend on what follows it.
+    fn name_of_line(name: &[u8]) -> Name {
+        let found = Name::leading(name, name.len());
+        for rest in [&b": value of the line, long enough for every name"[..], &[0xff; 24], &[0; 24]] {
+            let line = [name, rest].concat();
+            assert_eq!(Name::leading(&line, name.len()), found, "{}", line.escape_ascii());
+        }
+        found
+    }
+
     #[test]
     fn every_known_name_is_found_in_any_case() {
         for name in Name::ALL {
+            assert_eq!(name_of_line(name.as_str().as_bytes()), name);
+            assert_eq!(name_of_line(name.as_str().to_ascii_uppercase().as_bytes()), name);
             assert_eq!(Name::of(name.as_str().as_bytes()), name);
             assert_eq!(Name::of(name.as_str().to_ascii_uppercase().as_bytes()), name);
         }
@@ -177,6 +238,7 @@ mod tests {
                     changed[at] = b;
                     let is = same(text, &changed);
                     assert_eq!(is, text.eq_ignore_ascii_case(&changed), "{}", changed.escape_ascii());
+                    assert_eq!(name_of_line(&changed), Name::of(&changed), "{}", changed.escape_ascii());
                 }
             }
         }
@@ -186,6 +248,7 @@ mod tests {
     fn other_names_are_other() {
         for text in ["", "x", "hos", "hosts", "hxst", "content_length", "if-rangf", "\u{48}o\u{0}t"] {
             assert_eq!(Name::of(text.as_bytes()), Name::Other, "{text}");
+            assert_eq!(name_of_line(text.as_bytes()), Name::Other, "{text}");
         }
     }
 }

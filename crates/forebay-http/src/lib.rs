@@ -13,3 +13,4 @@ pub mod proxy_protocol;
 pub mod range;
 pub mod request;
 pub mod uri;
+mod words;

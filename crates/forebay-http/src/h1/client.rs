@@ -1,7 +1,7 @@
 //! Response heads from upstreams (RFC 9112, sections 4 and 6), resumable at any byte; accepts and refuses
 //! what nginx's proxy does. Hot path.
 
-use super::fields::{Detail, Event, InvalidLine, Scan, State, field_line};
+use super::fields::{Detail, Event, InvalidLine, Scan, State, field_line, usual_line, value_stop};
 use super::line::slice;
 use super::request::{Status, content_length};
 use crate::field::{FieldLine, Name, Slice, same};
@@ -77,10 +77,26 @@ impl ResponseHead {
 
     /// Drops the first `consumed` bytes of `buf` and forgets everything else. Capacities stay.
     pub fn advance(&mut self, consumed: usize) {
-        let ResponseHead { mut buf, mut fields, .. } = std::mem::take(self);
-        buf.drain(..consumed.min(buf.len()));
-        fields.clear();
-        *self = ResponseHead { buf, fields, ..ResponseHead::default() };
+        if self.buf.is_empty() && self.scan.pos == 0 && self.len == 0 && self.fields.is_empty() {
+            // It is new.
+            return;
+        }
+        if consumed >= self.buf.len() {
+            self.buf.clear();
+        } else {
+            self.buf.drain(..consumed);
+        }
+        // Field by field: a whole new head would be moved about.
+        self.len = 0;
+        self.version = Version::default();
+        self.status = 0;
+        self.status_text = Slice::default();
+        self.fields.clear();
+        self.first = FirstLines::default();
+        self.content_length = None;
+        self.chunked = false;
+        self.keep_alive = false;
+        self.scan = Scan::default();
     }
 }
 
@@ -110,8 +126,8 @@ pub fn parse(head: &mut ResponseHead, max_len: usize) -> Result<Status, BadRespo
 
 fn run(buf: &[u8], head: &mut ResponseHead, max_len: usize) -> Result<Status, BadResponse> {
     let too_big = BadResponse::new("upstream sent too big header", Detail::None);
-    // A head is refused for its length rather than for what stands beyond the limit.
-    let view = buf.get(..max_len).unwrap_or(buf);
+    // A head is refused for its length rather than for what stands beyond the limit. Slices reach no further than 4 GiB.
+    let view = buf.get(..max_len.min(u32::MAX as usize)).unwrap_or(buf);
     if head.scan.state < State::FieldStart {
         let Some(end) = status_line(view, head)? else {
             return if buf.len() >= max_len { Err(too_big) } else { Ok(Status::Partial) };
@@ -120,6 +136,17 @@ fn run(buf: &[u8], head: &mut ResponseHead, max_len: usize) -> Result<Status, Ba
         head.scan.state = State::FieldStart;
     }
     while head.scan.state != State::Done {
+        // A usual line ends within the limit, since it was found there.
+        if head.scan.state == State::FieldStart {
+            while let Some(line) = usual_line(view, head.scan.pos) {
+                head.scan.pos = line.end;
+                take_field(buf, head, line.field)?;
+            }
+            if let Some([b'\r', b'\n', ..]) = view.get(head.scan.pos..) {
+                head.scan.pos += 2;
+                return end(head);
+            }
+        }
         let event = field_line(view, &mut head.scan)
             .map_err(|InvalidLine(detail)| BadResponse::new("upstream sent invalid header", detail))?;
         let used = if event.is_some() { head.scan.pos } else { buf.len().saturating_add(1) };
@@ -128,12 +155,13 @@ fn run(buf: &[u8], head: &mut ResponseHead, max_len: usize) -> Result<Status, Ba
         }
         match event {
             None => return Ok(Status::Partial),
-            Some(Event::Field) => take_field(buf, head)?,
-            Some(Event::End) => {
-                head.len = head.scan.pos;
-                head.scan.state = State::Done;
-                finish(head)?;
+            Some(Event::Field) => {
+                let scan = &head.scan;
+                let name = slice(scan.start, scan.name_end);
+                let value = slice(scan.value_start, scan.value_end);
+                take_field(buf, head, FieldLine { id: scan.id, name, value })?;
             }
+            Some(Event::End) => return end(head),
         }
     }
     Ok(Status::Complete)
@@ -142,9 +170,32 @@ fn run(buf: &[u8], head: &mut ResponseHead, max_len: usize) -> Result<Status, Ba
 const NOT_HTTP: BadResponse =
     BadResponse { reason: "upstream sent no valid HTTP/1.0 header", not_http: true, detail: Detail::None };
 
+/// The status line of all but a few responses, if it is there whole; gives the offset after it.
+#[inline]
+fn usual_status_line(buf: &[u8], head: &mut ResponseHead) -> Option<usize> {
+    const START: usize = 9;
+    let (&start, text) = buf.split_first_chunk::<START>()?;
+    let &[a @ b'0'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', b' '] = text.first_chunk::<4>()? else {
+        return None;
+    };
+    if start != *b"HTTP/1.1 " {
+        return None;
+    }
+    let stop = value_stop(buf, START + 4);
+    let Some([b'\r', b'\n']) = buf.get(stop..stop + 2) else { return None };
+    let digit = |d: u8| u16::from(d - b'0');
+    head.version = Version::Http11;
+    head.status = digit(a) * 100 + digit(b) * 10 + digit(c);
+    head.status_text = slice(START, stop);
+    Some(stop + 2)
+}
+
 /// Reads the status line; gives the offset after it, or `None` while it is incomplete.
 fn status_line(buf: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, BadResponse> {
     const PREFIX: &[u8] = b"HTTP/";
+    if let Some(end) = usual_status_line(buf, head) {
+        return Ok(Some(end));
+    }
     if !buf.iter().zip(PREFIX).all(|(a, b)| a == b) {
         return Err(NOT_HTTP);
     }
@@ -196,9 +247,23 @@ fn version_number(text: &[u8]) -> Option<(u32, &[u8])> {
     Some((digits.iter().fold(0, |n, d| n * 10 + u32::from(d - b'0')), rest))
 }
 
-fn take_field(buf: &[u8], head: &mut ResponseHead) -> Result<(), BadResponse> {
-    let name = slice(head.scan.start, head.scan.name_end);
-    let line = FieldLine { id: head.scan.id, name, value: slice(head.scan.value_start, head.scan.value_end) };
+#[inline(always)]
+fn take_field(buf: &[u8], head: &mut ResponseHead, line: FieldLine) -> Result<(), BadResponse> {
+    if let Name::ContentLength | Name::TransferEncoding | Name::Connection = line.id {
+        take_meaning(buf, head, line)?;
+    }
+    head.fields.push(line);
+    if let Some(first) = head.first.0.get_mut(line.id as usize)
+        && *first == 0
+    {
+        *first = u16::try_from(head.fields.len()).unwrap_or(0);
+    }
+    Ok(())
+}
+
+/// What a line says of the framing or of the connection.
+#[inline(never)]
+fn take_meaning(buf: &[u8], head: &mut ResponseHead, line: FieldLine) -> Result<(), BadResponse> {
     let whole = |l: FieldLine| Slice { start: l.name.start, end: l.value.end };
     let value = line.value.of(buf);
     if let (Name::ContentLength | Name::TransferEncoding, Some(previous)) =
@@ -233,16 +298,13 @@ fn take_field(buf: &[u8], head: &mut ResponseHead) -> Result<(), BadResponse> {
         }
         _ => {}
     }
-    head.fields.push(line);
-    if let Some(first) = head.first.0.get_mut(line.id as usize)
-        && *first == 0
-    {
-        *first = u16::try_from(head.fields.len()).unwrap_or(0);
-    }
     Ok(())
 }
 
-fn finish(head: &mut ResponseHead) -> Result<(), BadResponse> {
+/// The empty line has been read.
+fn end(head: &mut ResponseHead) -> Result<Status, BadResponse> {
+    head.len = head.scan.pos;
+    head.scan.state = State::Done;
     if head.chunked && head.content_length.is_some() {
         return Err(BadResponse::new(
             "upstream sent \"Content-Length\" and \"Transfer-Encoding\" headers at the same time",
@@ -250,7 +312,7 @@ fn finish(head: &mut ResponseHead) -> Result<(), BadResponse> {
         ));
     }
     head.keep_alive = head.scan.connection.unwrap_or(head.version >= Version::Http11);
-    Ok(())
+    Ok(Status::Complete)
 }
 
 #[cfg(test)]

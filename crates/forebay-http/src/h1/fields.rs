@@ -2,7 +2,7 @@
 //! nginx's. Reached from `request::parse` and `client::parse`. Hot path.
 
 use super::line::{Line, slice};
-use crate::field::{Name, Slice};
+use crate::field::{FieldLine, Name, Slice};
 
 /// What of a head belongs into a message about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,42 +137,53 @@ pub(crate) enum Event {
     End,
 }
 
-/// A line that is there whole and has nothing unusual: all but one in a thousand. `false`: the scan is where it was.
-#[inline]
-fn usual_line(buf: &[u8], scan: &mut Scan) -> bool {
-    let start = scan.pos;
+/// A line that is there whole and has nothing unusual: all but one in a thousand.
+pub(crate) struct UsualLine {
+    pub(crate) field: FieldLine,
+    /// Classes of the bytes of the name.
+    seen: u8,
+    /// Offset after the line end.
+    pub(crate) end: usize,
+}
+
+/// The line at `start`, if it is a usual one.
+#[inline(always)]
+pub(crate) fn usual_line(buf: &[u8], start: usize) -> Option<UsualLine> {
     // What follows the empty line may have colons, too.
-    let Some(line) = buf.get(start..).filter(|line| line.first() != Some(&b'\r')) else { return false };
-    let Some(colon) = colon(line).filter(|c| *c > 0) else { return false };
-    let name = line.get(..colon).unwrap_or_default();
+    let line = buf.get(start..).filter(|line| line.first() != Some(&b'\r'))?;
+    let colon = colon(line).filter(|c| *c > 0)?;
     // The bytes of a name that is known need no look.
-    let id = Name::of(name);
+    let id = Name::leading(line, colon);
     let mut seen = USUAL;
     if id == Name::Other {
-        for b in name {
+        for b in line.get(..colon).unwrap_or_default() {
             seen |= NAME[*b as usize];
         }
         if seen & NAME_STOP != 0 {
-            return false;
+            return None;
         }
     }
-    let mut value = start + colon + 1;
-    while buf.get(value) == Some(&b' ') {
-        value += 1;
+    let mut rest = line.get(colon + 1..)?;
+    while let [b' ', behind @ ..] = rest {
+        rest = behind;
     }
-    let end = value_stop(buf, value);
-    let Some([b'\r', b'\n']) = buf.get(end..end + 2) else { return false };
-    scan.start = start;
-    scan.name_end = start + colon;
-    scan.value_start = value;
-    scan.value_end = end;
-    while scan.value_end > value && buf.get(scan.value_end - 1) == Some(&b' ') {
-        scan.value_end -= 1;
+    let start_of_value = line.len() - rest.len();
+    let stop = stop(rest);
+    let (mut value, [b'\r', b'\n', ..]) = rest.split_at_checked(stop)? else { return None };
+    while let [before @ .., b' '] = value {
+        value = before;
     }
-    scan.seen = seen;
-    scan.id = id;
-    scan.pos = end + 2;
-    true
+    // Heads are far below 4 GiB: see `request::parse` and `client::parse`.
+    let slice = |from: usize, to: usize| Slice { start: (start + from) as u32, end: (start + to) as u32 };
+    Some(UsualLine {
+        field: FieldLine {
+            id,
+            name: slice(0, colon),
+            value: slice(start_of_value, start_of_value + value.len()),
+        },
+        seen,
+        end: start + start_of_value + stop + 2,
+    })
 }
 
 /// Longest name that is looked for eight bytes at a time, and so the most that is looked at in vain.
@@ -200,7 +211,14 @@ fn colon(line: &[u8]) -> Option<usize> {
 /// Takes the scan to the end of a field line or of the head; `pos` is then after the line end.
 pub(crate) fn field_line(buf: &[u8], scan: &mut Scan) -> Result<Option<Event>, InvalidLine> {
     if scan.state == State::FieldStart {
-        if usual_line(buf, scan) {
+        if let Some(UsualLine { field, seen, end }) = usual_line(buf, scan.pos) {
+            scan.start = field.name.start as usize;
+            scan.name_end = field.name.end as usize;
+            scan.value_start = field.value.start as usize;
+            scan.value_end = field.value.end as usize;
+            scan.seen = seen;
+            scan.id = field.id;
+            scan.pos = end;
             return Ok(Some(Event::Field));
         }
         scan.start = scan.pos;
@@ -208,6 +226,10 @@ pub(crate) fn field_line(buf: &[u8], scan: &mut Scan) -> Result<Option<Event>, I
             None => return Ok(None),
             Some(b'\n') => {
                 scan.pos += 1;
+                return Ok(Some(Event::End));
+            }
+            Some(b'\r') if buf.get(scan.pos + 1) == Some(&b'\n') => {
+                scan.pos += 2;
                 return Ok(Some(Event::End));
             }
             Some(b'\r') => {
@@ -300,26 +322,32 @@ fn value(buf: &[u8], scan: &mut Scan) -> Result<Progress, InvalidLine> {
     }
 }
 
-/// Offset of the first CR, LF or NUL from `p` on, or the end. Eight bytes at a time: values are short, so
+/// Offset of the first CR, LF or NUL from `p` on, or the end.
+pub(crate) fn value_stop(buf: &[u8], p: usize) -> usize {
+    p + stop(buf.get(p..).unwrap_or_default())
+}
+
+/// Length of `text` up to the first CR, LF or NUL, or all of it. Eight bytes at a time: values are short, so
 /// calling memchr would cost more than it saves.
 #[inline]
-fn value_stop(buf: &[u8], mut p: usize) -> usize {
+pub(crate) fn stop(text: &[u8]) -> usize {
     const LOW: u64 = u64::from_ne_bytes([1; 8]);
     const HIGH: u64 = LOW << 7;
+    let mut rest = text;
     loop {
-        while let Some(chunk) = buf.get(p..).and_then(|rest| rest.first_chunk::<8>()) {
+        while let Some((chunk, behind)) = rest.split_first_chunk::<8>() {
             let x = u64::from_le_bytes(*chunk);
             // High bit of the first byte below 0x0e; borrows can only reach bytes after it.
             let below = x.wrapping_sub(LOW * 0x0e) & !x & HIGH;
             if below != 0 {
-                p += below.trailing_zeros() as usize / 8;
+                rest = rest.get(below.trailing_zeros() as usize / 8..).unwrap_or_default();
                 break;
             }
-            p += 8;
+            rest = behind;
         }
-        match buf.get(p) {
-            None | Some(b'\r' | b'\n' | 0) => return p,
-            Some(_) => p += 1,
+        match rest {
+            [] | [b'\r' | b'\n' | 0, ..] => return text.len() - rest.len(),
+            [_, behind @ ..] => rest = behind,
         }
     }
 }

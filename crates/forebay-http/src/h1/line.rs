@@ -5,7 +5,7 @@ use super::fields::State;
 use super::request::{Reject, Stage};
 use crate::field::Slice;
 use crate::request::{Method, RequestHead, Version};
-use crate::uri;
+use crate::{uri, words};
 
 /// Byte classes of the request line. A target ends at a byte with `STOP`; the others only tell whether the
 /// path needs normalising.
@@ -181,9 +181,12 @@ fn is_connect(buf: &[u8], line: &Line) -> bool {
 }
 
 fn target(buf: &[u8], start: usize, line: &mut Line) -> Step {
-    let mut p = start;
+    let rest = buf.get(start..).unwrap_or_default();
+    let run = words::plain_path(rest, line.after_slash);
+    let mut p = start + run;
     let mut seen = line.seen;
-    let mut after_slash = if line.after_slash { AFTER_SLASH } else { 0 };
+    let slash_before = if run > 0 { rest.get(run - 1) == Some(&b'/') } else { line.after_slash };
+    let mut after_slash = if slash_before { AFTER_SLASH } else { 0 };
     while let Some(&b) = buf.get(p) {
         let class = CLASS[b as usize];
         if class & STOP != 0 {

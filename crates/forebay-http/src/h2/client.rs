@@ -95,6 +95,7 @@ impl Sink for Lines<'_> {
             }
             Label::Status => return self.status(value),
             Label::Field(id) => id,
+            Label::Capital => Name::Other,
             _ => return self.refuse("unknown pseudo-header"),
         };
         if self.status.is_none() && !self.trailers {

@@ -93,6 +93,8 @@ pub enum Label {
     Status,
     /// A name that begins with a colon and is none of these.
     Unknown,
+    /// A known name with capital letters, which no field may have (RFC 9113, section 8.2.1).
+    Capital,
     /// An ordinary field.
     Field(Name),
 }
@@ -110,7 +112,11 @@ impl Label {
                 b":status" => Label::Status,
                 _ => Label::Unknown,
             },
-            _ => Label::Field(Name::of(name)),
+            _ => match Name::of(name) {
+                Name::Other => Label::Field(Name::Other),
+                _ if name.iter().any(u8::is_ascii_uppercase) => Label::Capital,
+                known => Label::Field(known),
+            },
         }
     }
 }

@@ -3,10 +3,12 @@
 
 use super::hpack::{Decoder, Error, Label, Sink};
 use crate::field::{FieldLine, Name, Slice};
+use crate::h1::fields::stop;
 use crate::h1::line::{method_of, slice};
 use crate::h1::request::{Limits, content_length};
 use crate::request::{Framing, Method, RequestHead, Version};
 use crate::uri;
+use crate::words;
 
 /// Why a head is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,9 +125,13 @@ impl Sink for Builder<'_> {
         if self.too_large.is_some() {
             return;
         }
-        let Label::Field(id) = label else { return self.pseudo(label, value) };
+        let id = match label {
+            Label::Field(id) => id,
+            Label::Capital => return self.refuse(malformed("client sent invalid header name")),
+            _ => return self.pseudo(label, value),
+        };
         // White space around a value is malformed; line ends and zero bytes in it are an attack.
-        if memchr::memchr3(b'\r', b'\n', 0, value).is_some() {
+        if stop(value) < value.len() {
             return self.refuse(malformed("client sent header with invalid value"));
         }
         if id == Name::Other {
@@ -147,8 +153,6 @@ impl Sink for Builder<'_> {
                 self.head.ignored.push(Slice { start, end });
                 return;
             }
-        } else if name.iter().any(u8::is_ascii_uppercase) {
-            return self.refuse(malformed("client sent invalid header name"));
         }
         if self.head.fields.len() >= self.limits.max_headers {
             return self.refuse(bad("client sent too many header lines"));
@@ -319,8 +323,9 @@ fn set_path(head: &mut RequestHead, target: Slice, merge_slashes: bool) -> Resul
         Some(_) => return Err(bad("client sent invalid :path header")),
     }
     let mut plain = true;
-    let mut after_slash = false;
-    for &b in text {
+    let run = words::plain_path(text, false);
+    let mut after_slash = run > 0 && text.get(run - 1) == Some(&b'/');
+    for &b in text.get(run..).unwrap_or_default() {
         if b <= 0x20 || b == 0x7f {
             return Err(bad("client sent invalid :path header"));
         }
