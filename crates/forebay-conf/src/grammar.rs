@@ -44,6 +44,10 @@ pub enum Value {
     Range(u64, u64),
     /// A size.
     Size,
+    /// A size of no less than so many bytes.
+    SizeFrom(u64),
+    /// A power of two.
+    Power,
     /// A size that nginx can give a memory pool.
     Pool,
     /// An offset.
@@ -69,6 +73,7 @@ impl Value {
             "num" => Value::Number,
             "size" => Value::Size,
             "pool" => Value::Pool,
+            "power" => Value::Power,
             "offset" => Value::Offset,
             "msec" => Value::Millis,
             "sec" => Value::Seconds,
@@ -79,9 +84,10 @@ impl Value {
                     let (min, max) = range.split_once('-')?;
                     Value::Range(min.parse().ok()?, max.parse().ok()?)
                 }
-                None => match text.strip_prefix("exactly:") {
-                    Some(words) => Value::Exactly(words),
-                    None => Value::OneOf(text.strip_prefix("one-of:")?),
+                None => match (text.strip_prefix("exactly:"), text.strip_prefix("size:")) {
+                    (Some(words), _) => Value::Exactly(words),
+                    (None, Some(least)) => Value::SizeFrom(least.parse().ok()?),
+                    (None, None) => Value::OneOf(text.strip_prefix("one-of:")?),
                 },
             },
         })

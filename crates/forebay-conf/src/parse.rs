@@ -179,7 +179,10 @@ impl Parser<'_> {
                     self.lexical(error, scope);
                     lexer.skip_block();
                 }
-                Item::Close(_) if opener.is_some() => return block,
+                Item::Close(span) if opener.is_some() => {
+                    block.end = Some(span);
+                    return block;
+                }
                 Item::Close(span) => {
                     let ordinal = self.next_ordinal();
                     self.emerg("unexpected \"}\"".into(), span, span, ordinal);

@@ -67,6 +67,8 @@ pub struct Directive {
 pub struct Block {
     /// As written: `include` is an item of its own here.
     pub items: Vec<Directive>,
+    /// The `}` that ended it; `None` for a file. nginx reports what does not fit together with the line of this place.
+    pub end: Option<Span>,
 }
 
 impl Block {

@@ -48,7 +48,15 @@ pub(super) fn check<'a>(row: &Row, args: &'a [Word], again: bool) -> Option<Wron
         Value::Pool if units::size(&word.text).is_some() => {
             format!("the pool size must be a multiple of {POOL_STEP}")
         }
-        Value::Number | Value::Range(..) => format!("\"{}\" directive invalid number", row.name),
+        Value::SizeFrom(_) if units::size(&word.text).is_some() => {
+            format!("\"{}\" directive value is too small", row.name)
+        }
+        Value::Power if units::number(&word.text).is_some() => {
+            format!("\"{}\" directive must be a power of two", row.name)
+        }
+        Value::Number | Value::Range(..) | Value::Power => {
+            format!("\"{}\" directive invalid number", row.name)
+        }
         Value::OneOf(_) if row.name == "use" => format!("invalid event type \"{}\"", printable(word)),
         Value::OneOf(_) => format!("invalid value \"{}\"", printable(word)),
         _ => format!("\"{}\" directive invalid value", row.name),
@@ -62,6 +70,8 @@ fn fits(value: Value, index: usize, text: &[u8]) -> bool {
         Value::Number => units::number(text).is_some(),
         Value::Range(min, max) => units::number(text).is_some_and(|n| (min..=max).contains(&n)),
         Value::Size => units::size(text).is_some(),
+        Value::SizeFrom(least) => units::size(text).is_some_and(|n| n >= least),
+        Value::Power => units::number(text).is_some_and(u64::is_power_of_two),
         Value::Pool => units::size(text).is_some_and(|n| n >= LEAST_POOL && n % POOL_STEP == 0),
         Value::Offset => units::offset(text).is_some(),
         Value::Millis => units::time_ms(text).is_some(),
@@ -111,6 +121,10 @@ mod tests {
                 "invalid value \"x\" in \"grpc_intercept_errors\" directive, it must be \"on\" or \"off\"",
             ),
             ("output_buffers 8 8k", ""),
+            ("http2_recv_buffer_size 16", "\"http2_recv_buffer_size\" directive value is too small"),
+            ("http2_streams_index_size 33", "\"http2_streams_index_size\" directive must be a power of two"),
+            ("http2_streams_index_size x", "\"http2_streams_index_size\" directive invalid number"),
+            ("http2_streams_index_size 32", ""),
             ("grpc_ignore_headers VARY Expires", ""),
             ("proxy_limit_rate $x", ""),
             ("use epoll", ""),

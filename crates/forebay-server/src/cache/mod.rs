@@ -186,11 +186,12 @@ pub fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         let invalid = |what: &str| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str()));
         let Some(at) = memchr::memchr(b'=', t) else { return Err(invalid("parameter")) };
         let (option, value) = (&t[..at], &t[at + 1..]);
-        let plain = || String::from_utf8_lossy(value).into_owned();
-        let wrong = |what: &str| cx.error_at(d, w, format!("invalid {what} value \"{}\"", plain()));
+        let wrong = |what: &str| cx.error_at(d, w, format!("invalid {what} value \"{}\"", w.as_str()));
         let millis = |what: &str| units::duration_ms(value).ok_or_else(|| wrong(what));
-        let number = |what: &str| units::number(value).filter(|n| *n > 0).ok_or_else(|| wrong(what));
+        // Steps of no file would never end.
+        let number = |what: &str| units::number(value).map(|n| n.max(1)).ok_or_else(|| wrong(what));
         match option {
+            b"levels" if value.is_empty() => levels.clear(),
             b"levels" => {
                 levels = value
                     .split(|b| *b == b':')
@@ -213,7 +214,7 @@ pub fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
                             w,
                             format!(
                                 "invalid use_temp_path value \"{}\", it must be \"on\" or \"off\"",
-                                plain()
+                                w.as_str()
                             ),
                         ));
                     }
@@ -224,7 +225,9 @@ pub fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
                 name = value[..at].to_vec();
                 size = units::size(&value[at + 1..]).ok_or_else(|| invalid("keys zone size"))?;
                 if name.is_empty() {
-                    return Err(invalid("keys zone size"));
+                    return Err(
+                        cx.error(d, format!("\"{}\" must have \"keys_zone\" parameter", d.name.as_str()))
+                    );
                 }
                 if size < 2 * 4096 {
                     return Err(cx.error_at(d, w, format!("keys zone \"{}\" is too small", w.as_str())));
@@ -245,7 +248,7 @@ pub fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         }
     }
     if name.is_empty() || size == 0 {
-        return Err(cx.directive_error(d, "must have \"keys_zone\" parameter"));
+        return Err(cx.error(d, format!("\"{}\" must have \"keys_zone\" parameter", d.name.as_str())));
     }
     if levels.iter().sum::<usize>() > 6 {
         return Err(cx.error(d, "invalid \"levels\""));
@@ -305,7 +308,7 @@ mod tests {
         let error = |conf: &str| crate::testing::error(conf).unwrap_or_default();
         assert_eq!(
             error("proxy_cache_path /c inactive=1m;"),
-            "\"proxy_cache_path\" directive must have \"keys_zone\" parameter"
+            "\"proxy_cache_path\" must have \"keys_zone\" parameter"
         );
         assert_eq!(error("proxy_cache_path /c keys_zone=a:1m levels=3;"), "invalid \"levels\" \"levels=3\"");
         assert_eq!(error("proxy_cache_path /c keys_zone=a:1k;"), "keys zone \"keys_zone=a:1k\" is too small");

@@ -1,5 +1,6 @@
 //! The http block: servers, locations and addresses, built from the tree.
 
+use super::checks;
 use super::listen::{self, AddressOptions, ListenDirective};
 use super::names::NameTable;
 use super::scope::Scope;
@@ -218,6 +219,8 @@ struct ServerBuild {
     written: modules::server::Written,
     names: Vec<super::names::ServerName>,
     listens: Vec<ListenDirective>,
+    /// `connection_pool_size`, bytes.
+    pool: Option<u64>,
     named: HashMap<Vec<u8>, LocationId>,
     ordinal_directive: Option<Error>,
 }
@@ -229,6 +232,8 @@ pub struct Builder<'s, 'f> {
     /// Levels so far.
     pub locations: Vec<LocationBuild>,
     http_server: modules::server::Written,
+    /// `connection_pool_size`, bytes.
+    pool: Option<u64>,
     servers: Vec<ServerBuild>,
     /// Directives had errors.
     failed: bool,
@@ -241,6 +246,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             cx,
             locations: Vec::new(),
             http_server: Default::default(),
+            pool: None,
             servers: Vec::new(),
             failed: false,
         };
@@ -283,6 +289,7 @@ impl<'s, 'f> Builder<'s, 'f> {
     fn http_directive(&mut self, d: &Directive) -> Result<(), Error> {
         match d.name.text.as_slice() {
             b"server" => self.server_block(d),
+            b"connection_pool_size" => self.pool = forebay_conf::units::size(value::first(d)),
             _ if self.http_server.set(d, self.cx)? => {}
             _ if modules::http_directive(d, self.cx)? => {}
             _ => self.location_directive(d, 0)?,
@@ -301,6 +308,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             written: Default::default(),
             names: Vec::new(),
             listens: Vec::new(),
+            pool: None,
             named: HashMap::new(),
             ordinal_directive: Some(self.cx.error(d, "")),
         };
@@ -326,6 +334,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         match d.name.text.as_slice() {
             b"listen" => s.listens.push(listen::parse(d, self.cx)?),
             b"server_name" => super::names::parse(d, self.cx, &mut s.names)?,
+            b"connection_pool_size" => s.pool = forebay_conf::units::size(value::first(d)),
             _ if s.written.set(d, self.cx)? => {}
             _ => self.server_or_location_directive(d, root, s)?,
         }
@@ -445,6 +454,12 @@ impl<'s, 'f> Builder<'s, 'f> {
             s.written.inherit(&self.http_server);
             let tree = LocationTree::build(&self.locations[s.root].children, &self.locations);
             let settings = s.written.resolve();
+            if settings.large_client_header_buffers.size
+                < s.pool.or(self.pool).unwrap_or(checks::CONNECTION_POOL)
+            {
+                let text = "the \"large_client_header_buffers\" size must be equal to or greater than \"connection_pool_size\"";
+                return Err(self.cx.error_at_end(text));
+            }
             servers.push(Server {
                 name: s.names.first().map(super::names::ServerName::text).unwrap_or_default(),
                 head: head_limits(&settings),
@@ -476,6 +491,9 @@ impl<'s, 'f> Builder<'s, 'f> {
                 if l.written.log.access_log.is_none() {
                     l.written.log.access_log = Some(modules::log::default_log(self.cx));
                 }
+            }
+            if l.parent.is_some() {
+                l.written.buffers().map_err(|text| self.cx.error_at_end(text))?;
             }
             let settings = l.written.resolve();
             settings.referer.check().map_err(super::plain)?;
@@ -538,7 +556,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 Protocol::Uwsgi => written.uwsgi_family.apply(&mut l.settings),
                 Protocol::Scgi => written.scgi_family.apply(&mut l.settings),
             };
-            let warning = warning.map(|text| Error { level: Level::Warn, ..super::plain(&text) });
+            let warning = warning.map(|text| Error { level: Level::Warn, ..self.cx.error_at_end(text) });
             self.cx.warnings.extend(warning);
         }
         if let Some(message) = self.cx.zones.undefined() {
@@ -548,7 +566,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             return Err(super::plain(&message));
         }
         if let Some(error) = self.cx.caches.undefined() {
-            return Err(error);
+            return Err(Error { at: self.cx.end, ..error });
         }
         let mut loader = crate::tls::server::Loader::default();
         for s in &mut servers {
@@ -697,7 +715,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                         ordinal: self.servers[*i].ordinal_directive.as_ref().map_or(0, |e| e.ordinal),
                     });
                 }
-                if !names.add(n, *i) {
+                if !names.add(n, *i) && listens.len() > 1 {
                     let message = format!(
                         "conflicting server name \"{}\" on {}, ignored",
                         String::from_utf8_lossy(&n.text()),

@@ -137,16 +137,10 @@ pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<ListenDirective, Error
         } else if t == b"multipath" {
             l.options.multipath = true;
         } else if t == b"ipv6only=on" || t == b"ipv6only=off" {
-            if l.addrs.iter().any(|a| !matches!(a, ListenAddr::Inet(SocketAddr::V6(_)))) {
-                return Err(invalid(
-                    cx,
-                    &format!(
-                        "ipv6only is not supported on addr \"{}\", ignored",
-                        String::from_utf8_lossy(word)
-                    ),
-                ));
+            // As in nginx it says nothing of other addresses.
+            if l.addrs.iter().any(|a| matches!(a, ListenAddr::Inet(SocketAddr::V6(_)))) {
+                l.options.ipv6only = Some(t == b"ipv6only=on");
             }
-            l.options.ipv6only = Some(t == b"ipv6only=on");
         } else if let Some(v) = t.strip_prefix(b"so_keepalive=") {
             l.options.so_keepalive = Some(keepalive(v).ok_or_else(|| {
                 invalid(cx, &format!("invalid so_keepalive value: \"{}\"", String::from_utf8_lossy(v)))

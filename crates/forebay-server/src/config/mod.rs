@@ -1,5 +1,6 @@
 //! From the tree to an immutable [`Config`].
 
+pub mod checks;
 pub mod http;
 pub mod listen;
 pub mod main_settings;
@@ -195,6 +196,7 @@ fn build(
     }
     config.default_root = [config.prefix.as_slice(), b"html"].concat();
     let (mut log_files, mut directories, mut log_formats) = (Vec::new(), Vec::new(), Vec::new());
+    let mut buffered_logs = Vec::new();
     log_formats.push(crate::modules::log::combined(&mut vars));
     let mut charset_maps = crate::modules::charset::Maps::default();
     let mut upstreams = crate::upstream::config::Groups::default();
@@ -205,8 +207,10 @@ fn build(
         env,
         files,
         vars: &mut vars,
+        end: None,
         warnings,
         log_files: &mut log_files,
+        buffered_logs: &mut buffered_logs,
         directories: &mut directories,
         log_formats: &mut log_formats,
         charset_maps: &mut charset_maps,
@@ -217,13 +221,15 @@ fn build(
     };
     let mut http_seen = false;
     let mut events_seen = false;
-    let mut failed = false;
+    let mut pools = checks::Pools::default();
+    let mut failed = checks::tree(&tree.root, &mut pools, &mut cx);
     for d in &tree.root {
         match d.name.text.as_slice() {
             b"http" => {
                 if std::mem::replace(&mut http_seen, true) {
                     return Err(cx.error(d, "\"http\" directive is duplicate"));
                 }
+                cx.end = d.block.as_ref().and_then(|block| block.end);
                 let mut b = http::Builder::new(&mut cx);
                 if d.block.iter().all(|block| b.http_block(block)) {
                     (config.http, config.listeners) = b.finish()?;
@@ -252,6 +258,18 @@ fn build(
     if failed {
         // What follows looks at the whole, and would complain of what is missing.
         return Ok(None);
+    }
+    if let (Affinity::Masks(masks), Some(WorkerCount::Count(n))) =
+        (&config.main.worker_cpu_affinity, config.main.worker_processes)
+        && masks.len() > 1
+        && masks.len() != n
+    {
+        let text = "the number of \"worker_processes\" is not equal to the number of \"worker_cpu_affinity\" masks, \
+                    using last mask for remaining worker processes";
+        cx.warnings.push(Error { level: Level::Warn, ..plain(text) });
+    }
+    if let Some(e) = pools.missing() {
+        return Err(e);
     }
     if config.main.worker_connections == Some(0) {
         let text =
@@ -371,13 +389,13 @@ fn main_directive(d: &Directive, m: &mut MainSettings, cx: &mut Scope<'_>) -> Re
             let (neg, digits) = t.strip_prefix(b"-").map_or((false, t), |r| (true, r));
             let n = units::number(digits)
                 .and_then(|n| i32::try_from(n).ok())
-                .ok_or_else(|| invalid_number(d, cx))?;
+                .ok_or_else(|| cx.directive_error(d, "invalid number"))?;
             m.worker_priority = Some(if neg { -n } else { n });
         }
         b"worker_rlimit_nofile" => {
             value::once(&m.worker_rlimit_nofile, d, cx)?;
             m.worker_rlimit_nofile =
-                Some(units::number(value::first(d)).ok_or_else(|| invalid_number(d, cx))?);
+                Some(units::number(value::first(d)).ok_or_else(|| cx.directive_error(d, "invalid number"))?);
         }
         b"worker_rlimit_core" => {
             value::once(&m.worker_rlimit_core, d, cx)?;

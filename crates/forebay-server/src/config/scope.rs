@@ -5,7 +5,7 @@ use super::template::Template;
 use crate::variables::Registry;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
-use forebay_conf::tree::{Directive, Word};
+use forebay_conf::tree::{Directive, Span, Word};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -17,10 +17,14 @@ pub struct Scope<'a> {
     pub files: &'a mut Files,
     /// Variables known so far.
     pub vars: &'a mut Registry,
+    /// Where the http block ends.
+    pub end: Option<Span>,
     /// Warnings, and the errors behind which reading went on.
     pub warnings: &'a mut Vec<Error>,
     /// Log files with constant names.
     pub log_files: &'a mut Vec<PathBuf>,
+    /// Those of them that are written in pieces, and how.
+    pub buffered_logs: &'a mut Vec<(usize, LogBuffer)>,
     /// Directories of caches and of temporary files.
     pub directories: &'a mut Vec<Directory>,
     /// Log formats by name, in order of definition; index 0 is `combined`.
@@ -36,6 +40,9 @@ pub struct Scope<'a> {
     /// Caches of responses.
     pub caches: &'a mut crate::cache::Zones,
 }
+
+/// `buffer=` in bytes, `flush=` and `gzip=` of a log file, which all its `access_log`s have in common.
+pub type LogBuffer = (usize, Option<std::time::Duration>, Option<u32>);
 
 /// A directory that the server makes and writes into.
 #[derive(Debug)]
@@ -82,6 +89,11 @@ impl Scope<'_> {
             hint: None,
             ordinal: d.ordinal,
         }
+    }
+
+    /// An error of what is known when the http block has been read.
+    pub fn error_at_end(&self, message: impl Into<String>) -> Error {
+        Error { at: self.end, ..super::plain(&message.into()) }
     }
 
     /// An error that nginx begins with the directive: `"x" directive invalid value`.

@@ -81,6 +81,16 @@ impl Template {
         Ok(Template { parts })
     }
 
+    /// Appends another value.
+    pub fn append(&mut self, other: Template) {
+        for part in other.parts {
+            match (self.parts.last_mut(), part) {
+                (Some(Part::Text(a)), Part::Text(b)) => *a = [&a[..], &b[..]].concat().into(),
+                (_, part) => self.parts.push(part),
+            }
+        }
+    }
+
     /// A constant.
     pub fn constant(text: &[u8]) -> Template {
         if text.is_empty() { Template::default() } else { Template { parts: vec![Part::Text(text.into())] } }

@@ -153,7 +153,7 @@ macro_rules! keyword {
             ) -> Result<Self, forebay_conf::error::Error> {
                 $crate::config::value::once(&previous, d, cx)?;
                 let word = $crate::config::value::first(d);
-                $(if word == $text.as_bytes() { return Ok($name::$variant); })*
+                $(if word.eq_ignore_ascii_case($text.as_bytes()) { return Ok($name::$variant); })*
                 Err(cx.error(d, format!("invalid value \"{}\"", String::from_utf8_lossy(word))))
             }
         }

@@ -327,7 +327,7 @@ impl Setting for KeepaliveDisable {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut k = previous.unwrap_or_default();
         for w in &d.args {
-            match w.text.as_slice() {
+            match w.text.to_ascii_lowercase().as_slice() {
                 b"none" => k = KeepaliveDisable::default(),
                 b"msie6" => k.msie6 = true,
                 b"safari" => k.safari = true,
@@ -372,7 +372,7 @@ impl Setting for ServerTokens {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let w = d.args.first().ok_or_else(|| cx.error(d, "no value"))?;
-        Ok(match w.text.as_slice() {
+        Ok(match w.text.to_ascii_lowercase().as_slice() {
             b"on" => ServerTokens::On,
             b"off" => ServerTokens::Off,
             b"build" => ServerTokens::Build,
@@ -499,13 +499,18 @@ impl Setting for DisableSymlinks {
 #[derive(Clone, Debug)]
 pub struct TempPath(pub Option<PathBuf>);
 
+/// As many digits of a file's name may be in the names of its directories.
+const MOST_LEVELS: u64 = 10;
+
 impl Setting for TempPath {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let path = cx.full_path(first(d));
         let level = |w: &Word| units::number(&w.text).filter(|n| *n > 0);
         let levels = d.args.iter().skip(1).map(level).collect::<Option<Vec<_>>>();
-        let levels = levels.ok_or_else(|| cx.directive_error(d, "invalid value"))?;
+        let levels = levels
+            .filter(|l| l.iter().fold(0, |sum: u64, n| sum.saturating_add(*n)) <= MOST_LEVELS)
+            .ok_or_else(|| cx.directive_error(d, "invalid value"))?;
         cx.directory(d, &path, Some(levels))?;
         Ok(TempPath(Some(path)))
     }

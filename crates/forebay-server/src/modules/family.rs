@@ -7,11 +7,13 @@ use super::LocationSettings;
 use super::proxy::{self, Redirects, To};
 use super::proxy_cache::CacheZone;
 use super::{Content, proxy_bind, proxy_cache, proxy_cookie, proxy_ssl};
+use crate::config::checks;
 use crate::config::http::LocationBuild;
 use crate::config::scope::Scope;
 use crate::config::value::first;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_conf::units;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -76,6 +78,14 @@ impl<P: Prefix> Written<P> {
     /// See [`both`].
     fn stores_and_caches(&self) -> bool {
         both(&self.proxy, &self.cache)
+    }
+
+    /// Whether the sizes of buffers fit to each other.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    pub fn buffers(&self) -> Result<(), String> {
+        checks::buffers(P::PREFIX, &self.proxy)
     }
 
     /// Takes over what this level left unset.
@@ -158,12 +168,26 @@ pub fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Er
             ),
         };
     }
+    let word = first(d);
+    if name.ends_with(b"_limit_rate") && !word.contains(&b'$') && units::size(word).is_none() {
+        return Err(cx.directive_error(d, "invalid value"));
+    }
+    if name.ends_with(b"_store") && word.is_empty() {
+        return Err(cx.error(d, "empty path"));
+    }
+    // The settings are those of `ssl_certificate`, of which there may be several.
+    let w = &l.written;
+    let several = |ssl: &proxy_ssl::Written| {
+        [&ssl.certificate, &ssl.certificate_key].into_iter().flatten().any(|names| names.0.len() > 1)
+    };
+    if several(&w.proxy_ssl) || several(&w.uwsgi_family.ssl) {
+        return Err(cx.directive_error(d, "is duplicate"));
+    }
     let (prefix, other) = match (name.strip_suffix(b"_store"), name.strip_suffix(b"_cache")) {
         (Some(prefix), _) => (prefix, "cache"),
         (_, Some(prefix)) => (prefix, "store"),
         _ => return Ok(()),
     };
-    let w = &l.written;
     let both = match prefix {
         b"proxy" => both(&w.proxy, &w.proxy_cache),
         b"fastcgi" => w.fastcgi_family.stores_and_caches(),

@@ -62,9 +62,7 @@ impl Setting for Proxied {
                 b"any" => &mut p.any,
                 _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
             };
-            if std::mem::replace(slot, true) {
-                cx.warn(d, format!("duplicate value \"{}\"", w.as_str()));
-            }
+            *slot = true;
         }
         Ok(p)
     }

@@ -30,6 +30,9 @@ pub struct AccessLogs(pub Arc<Vec<AccessLog>>);
 /// Name and text of the format that is always there.
 const COMBINED: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"";
 
+/// What `access_log ""` names.
+const STDERR: &str = "/dev/stderr";
+
 /// The built-in format.
 pub fn combined(vars: &mut crate::variables::Registry) -> Format {
     let template = Template::compile(COMBINED.as_bytes(), vars).unwrap_or_default();
@@ -101,6 +104,20 @@ impl Setting for AccessLogs {
             };
             return Err(cx.error(d, what));
         }
+        if let Target::File(file) = log.target
+            && log.buffer != 0
+        {
+            let buffer = (log.buffer, log.flush, log.gzip);
+            match cx.buffered_logs.iter().find(|(f, _)| *f == file) {
+                Some((_, before)) if *before != buffer => {
+                    let text = first.as_str();
+                    let text = format!("access_log \"{text}\" already defined with conflicting parameters");
+                    return Err(cx.error(d, text));
+                }
+                Some(_) => {}
+                None => cx.buffered_logs.push((file, buffer)),
+            }
+        }
         logs.push(log);
         Ok(AccessLogs(Arc::new(logs)))
     }
@@ -123,6 +140,9 @@ fn target(d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Target, Error> 
     let t = cx.template(d, w)?;
     if t.as_const().is_none() {
         return Ok(Target::Path(t));
+    }
+    if w.text.is_empty() {
+        return Ok(Target::File(cx.log_file(STDERR.into())));
     }
     let path = cx.full_path(&w.text);
     Ok(Target::File(cx.log_file(path)))
@@ -181,11 +201,11 @@ pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         },
         _ => (Escape::Default, rest),
     };
-    let mut text = Vec::new();
+    // The name of a variable ends with its word.
+    let mut template = Template::default();
     for w in rest {
-        text.extend_from_slice(&w.text);
+        template.append(Template::compile(&w.text, cx.vars).map_err(|m| cx.error(d, m))?);
     }
-    let template = Template::compile(&text, cx.vars).map_err(|m| cx.error(d, m))?;
     if let Some(n) =
         template.parts().iter().find_map(|p| if let Part::Capture(n) = p { Some(n) } else { None })
     {
@@ -215,7 +235,8 @@ impl Setting for Option<ErrorLogs> {
 /// In nginx's words.
 pub fn error_log(d: &Directive, cx: &mut Scope<'_>) -> Result<ErrorLog, Error> {
     let word = crate::config::value::first(d);
-    let target = if word == b"stderr" {
+    // As in nginx a log without a name is the standard error.
+    let target = if word == b"stderr" || word.is_empty() {
         ErrorLogTarget::Stderr
     } else if let Some(s) = word.strip_prefix(b"syslog:") {
         let text = String::from_utf8_lossy(s).into_owned();

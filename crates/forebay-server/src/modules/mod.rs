@@ -115,6 +115,19 @@ modules! {
     dav, fastcgi, fastcgi_family, uwsgi, uwsgi_family, scgi, scgi_family,
 }
 
+impl LocationWritten {
+    /// Whether the sizes of buffers of each family fit to each other.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    pub fn buffers(&self) -> Result<(), String> {
+        crate::config::checks::buffers("proxy_", &self.proxy)?;
+        self.fastcgi_family.buffers()?;
+        self.uwsgi_family.buffers()?;
+        self.scgi_family.buffers()
+    }
+}
+
 /// What a hook decided.
 #[derive(Debug)]
 #[cfg_attr(test, derive(PartialEq, Eq))]

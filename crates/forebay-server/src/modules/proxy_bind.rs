@@ -25,6 +25,16 @@ pub struct Bind(Option<Template>);
 impl Setting for Bind {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
+        let bind = match d.args.first().filter(|w| w.text != b"off") {
+            Some(w) => {
+                let t = cx.template(d, w)?;
+                if t.as_const().is_some_and(|c| parse(c).is_none()) {
+                    return Err(cx.error_at(d, w, format!("invalid address \"{}\"", w.as_str())));
+                }
+                Some(t)
+            }
+            None => None,
+        };
         if let Some(w) = d.args.get(1) {
             let why = match w.text.as_slice() {
                 // It needs a right that the worker gives up.
@@ -33,12 +43,7 @@ impl Setting for Bind {
             };
             return Err(cx.error_at(d, w, why));
         }
-        let Some(w) = d.args.first().filter(|w| w.text != b"off") else { return Ok(Bind(None)) };
-        let t = cx.template(d, w)?;
-        if t.as_const().is_some_and(|c| parse(c).is_none()) {
-            return Err(cx.error_at(d, w, format!("invalid address \"{}\"", w.as_str())));
-        }
-        Ok(Bind(Some(t)))
+        Ok(Bind(bind))
     }
 }
 

@@ -5,7 +5,7 @@ use crate::cache::{Cache, Zone};
 use crate::config::scope::Scope;
 use crate::config::template::Template;
 use crate::config::value::{Msec, Number, Setting, once};
-use crate::modules::proxy::{NextUpstream, Value, says_gateway};
+use crate::modules::proxy::{NextUpstream, OFF, Value, says_gateway};
 use crate::request::{Request, VarError};
 use crate::variables::{Row, RowSource};
 use forebay_conf::error::{Error, Level};
@@ -199,10 +199,9 @@ impl UseStale {
 impl Setting for UseStale {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         use NextUpstream as N;
-        once(&previous, d, cx)?;
-        let mut stale = UseStale { errors: 0, updating: false };
+        let mut stale = previous.unwrap_or(UseStale { errors: 0, updating: false });
         for w in &d.args {
-            let kind = match w.text.as_slice() {
+            let kind = match w.text.to_ascii_lowercase().as_slice() {
                 b"http_502" | b"http_504" if !says_gateway(d) => {
                     return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
                 }
@@ -221,12 +220,16 @@ impl Setting for UseStale {
                     stale.updating = true;
                     continue;
                 }
-                b"off" => return Ok(UseStale { errors: 0, updating: false }),
+                b"off" => {
+                    stale.errors |= OFF;
+                    continue;
+                }
                 _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
             };
             stale.errors |= 1 << kind as u32;
         }
-        Ok(stale)
+        // It stays, whatever else is said.
+        Ok(if stale.errors & OFF != 0 { UseStale { errors: OFF, updating: false } } else { stale })
     }
 }
 

@@ -55,6 +55,10 @@ fn rewrites(
 ) -> Result<Rewrites, Error> {
     let given = previous.is_some();
     let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+    if given && all.is_empty() {
+        // It is off.
+        return Err(cx.directive_error(d, "is duplicate"));
+    }
     match d.args.as_slice() {
         [w] if w.text == b"off" && !given => {}
         [w] if w.text == b"off" => {
@@ -95,6 +99,10 @@ impl Setting for Flags {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let given = previous.is_some();
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        if given && all.is_empty() {
+            // It is off.
+            return Err(cx.directive_error(d, "is duplicate"));
+        }
         let Some((cookie, words)) = d.args.split_first() else { return Ok(Flags::default()) };
         if words.is_empty() {
             if cookie.text != b"off" {

@@ -200,10 +200,10 @@ pub fn condition(d: &Directive, cx: &mut Scope<'_>) -> Result<Condition, Error> 
         let id = cx.vars.reference(&first.text[1..]);
         let Some(op) = words.get(1) else { return Ok(Condition::Var(id)) };
         let Some(arg) = words.get(2) else {
-            return Err(invalid(cx, op));
+            return Err(invalid(cx, &first));
         };
         if words.len() > 3 {
-            return Err(invalid(cx, &words[3].clone()));
+            return Err(invalid(cx, &first));
         }
         return Ok(match op.text.as_slice() {
             b"=" => Condition::Equal(id, cx.template(d, arg)?, false),

@@ -237,10 +237,10 @@ impl Setting for Protocols {
         let mut p = previous.unwrap_or(Protocols { v12: false, v13: false });
         let mut old = Vec::new();
         for w in &d.args {
-            match w.text.as_slice() {
-                b"TLSv1.2" => p.v12 = true,
-                b"TLSv1.3" => p.v13 = true,
-                b"SSLv2" | b"SSLv3" | b"TLSv1" | b"TLSv1.1" => old.push(w.as_str().into_owned()),
+            match w.text.to_ascii_lowercase().as_slice() {
+                b"tlsv1.2" => p.v12 = true,
+                b"tlsv1.3" => p.v13 = true,
+                b"sslv2" | b"sslv3" | b"tlsv1" | b"tlsv1.1" => old.push(w.as_str().into_owned()),
                 _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
             }
         }

@@ -61,12 +61,14 @@ pub struct Mode {
 impl Setting for Mode {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        let kind = match first(d) {
+        let kind = match first(d).to_ascii_lowercase().as_slice() {
             b"off" => Kind::Off,
             b"log" => Kind::Log,
             b"v1" => Kind::V1,
             b"on" => Kind::On,
-            word => return Err(cx.error(d, format!("invalid value \"{}\"", String::from_utf8_lossy(word)))),
+            _ => {
+                return Err(cx.error(d, format!("invalid value \"{}\"", String::from_utf8_lossy(first(d)))));
+            }
         };
         Ok(Mode { kind, reset: Some(cx.vars.reference(b"uid_reset")) })
     }
@@ -119,7 +121,7 @@ impl Setting for Flags {
     fn take(_: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let (mut secure, mut httponly, mut samesite) = (false, false, b"".as_slice());
         for w in &d.args {
-            match w.text.as_slice() {
+            match w.text.to_ascii_lowercase().as_slice() {
                 b"off" => {}
                 b"secure" => secure = true,
                 b"httponly" => httponly = true,
