@@ -31,6 +31,7 @@ pub mod reactor;
 pub mod request;
 pub mod resolver;
 pub mod response;
+pub mod shares;
 pub mod subrequest;
 pub mod symlinks;
 pub mod syslog;

@@ -1,10 +1,12 @@
 //! Requests under way that wait for their client: for more of the body, or for room in the socket. Where connections
 //! run short and none is idle, the clients that move least are given up, so that nobody holds a place by sending or
-//! reading a byte now and then. An HTTP/2 connection counts as one, while all of its streams wait.
+//! reading a byte now and then; first of all those of the network that has most of them. An HTTP/2 connection counts as
+//! one, while all of its streams wait, and has no network here: `h2/budget.rs` looks at those.
 
 use crate::h2::Stream;
 use crate::reactor::Reactor;
-use crate::request::Request;
+use crate::request::{Conn, Request};
+use crate::shares::{self, Candidate, Network};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
@@ -29,6 +31,8 @@ pub enum Direction {
 #[derive(Debug)]
 pub struct Transfer {
     direction: Direction,
+    /// Where the client is; `None`: not told.
+    network: Option<Network>,
     /// Since when something else is waited for, too: that time does not count.
     busy: Cell<Option<Instant>>,
     /// Start of the period over which its rate counts, and what had been moved by then, bytes.
@@ -43,9 +47,10 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    fn new(direction: Direction, bytes: u64, now: Instant) -> Rc<Transfer> {
+    fn new(direction: Direction, network: Option<Network>, bytes: u64, now: Instant) -> Rc<Transfer> {
         Rc::new(Transfer {
             direction,
+            network,
             busy: Cell::new(None),
             since: Cell::new(now),
             from: Cell::new(bytes),
@@ -58,7 +63,7 @@ impl Transfer {
 
     /// One of an HTTP/2 connection, whichever way.
     pub fn of_connection(bytes: u64, now: Instant) -> Rc<Transfer> {
-        Transfer::new(Direction::Body, bytes, now)
+        Transfer::new(Direction::Body, None, bytes, now)
     }
 
     /// Whether the client's place is needed.
@@ -152,16 +157,24 @@ impl Transfers {
         self.0.borrow().is_empty()
     }
 
-    /// Gives up the slowest, one in eight of those that are slow; says how many. Their runners have to be woken.
+    /// Gives up one in eight of those that are slow: of the network that has most of them first, the slowest before others.
+    /// Says how many. Their runners have to be woken.
     pub fn give_up(&self, now: Instant) -> usize {
         let all = self.0.borrow();
-        let waiting = all.iter().filter(|t| !t.given_up.get());
-        let mut slow: Vec<_> =
-            waiting.filter_map(|t| t.rate(now).map(|rate| (rate, t.stuck.get(), t))).collect();
-        slow.sort_unstable_by_key(|(rate, since, _)| (*rate, *since));
-        slow.truncate(slow.len().div_ceil(8));
-        slow.iter().for_each(|(.., t)| t.given_up.set(true));
-        slow.len()
+        let waiting = all.iter().enumerate().filter(|(_, t)| !t.given_up.get());
+        let slow: Vec<_> = waiting
+            .filter_map(|(number, t)| {
+                let rank = (t.rate(now)?, t.stuck.get());
+                Some(Candidate { number, network: t.network, rank })
+            })
+            .collect();
+        let count = slow.len().div_ceil(8);
+        for number in shares::who_is_given_up(slow, count) {
+            if let Some(t) = all.get(number) {
+                t.given_up.set(true);
+            }
+        }
+        count
     }
 
     /// Adds one.
@@ -206,14 +219,20 @@ impl Transfers {
 }
 
 /// The transfer of a request: the one it has, unless that went the other way.
-fn transfer(of: &mut Option<Rc<Transfer>>, direction: Direction, bytes: u64, now: Instant) -> Rc<Transfer> {
+fn transfer(
+    of: &mut Option<Rc<Transfer>>,
+    conn: &Conn,
+    direction: Direction,
+    bytes: u64,
+    now: Instant,
+) -> Rc<Transfer> {
     match of {
         Some(t) if t.direction == direction => {
             t.again(bytes, now);
             t.clone()
         }
         _ => {
-            let t = Transfer::new(direction, bytes, now);
+            let t = Transfer::new(direction, Some(Network::of_client(conn)), bytes, now);
             *of = Some(t.clone());
             t
         }
@@ -227,7 +246,7 @@ impl Request {
             return Client::Among(s.clone());
         }
         let bytes = if direction == Direction::Body { self.received } else { self.sent };
-        Client::Alone(transfer(&mut self.transfer, direction, bytes, now))
+        Client::Alone(transfer(&mut self.transfer, &self.conn, direction, bytes, now))
     }
 
     /// Whether the log has a line of its own for a client that is waited for no longer: a connection with several requests
@@ -274,9 +293,10 @@ mod tests {
         let at = |s: u64| start + Duration::from_secs(s);
         // Waited for first, then again for each second and what had been moved by then.
         let make = |since: u64, then: &[(u64, u64)]| {
-            let mut of = None;
-            let first = transfer(&mut of, Direction::Body, 90, at(since));
-            then.iter().for_each(|(s, bytes)| drop(transfer(&mut of, Direction::Body, *bytes, at(*s))));
+            let (mut of, conn) = (None, Conn::none(start));
+            let first = transfer(&mut of, &conn, Direction::Body, 90, at(since));
+            then.iter()
+                .for_each(|(s, bytes)| drop(transfer(&mut of, &conn, Direction::Body, *bytes, at(*s))));
             first
         };
         let slow = make(0, &[(10, 190), (19, 290)]);
@@ -301,11 +321,34 @@ mod tests {
     }
 
     #[test]
+    fn a_network_that_has_most_of_the_slow_is_given_up_first() {
+        let all = Transfers::default();
+        let start = Instant::now();
+        let make = |address: &str, bytes: u64| {
+            let mut conn = Conn::none(start);
+            conn.peer = crate::request::Peer::Inet(address.parse().expect("an address"));
+            let mut of = None;
+            let t = transfer(&mut of, &conn, Direction::Body, 0, start);
+            transfer(&mut of, &conn, Direction::Body, bytes, start + GRACE);
+            all.add(&t);
+            t
+        };
+        let alone = make("10.0.0.1:1", 10);
+        let many: Vec<_> = (1..=15).map(|i| make(&format!("10.0.1.{i}:1"), 100 + i)).collect();
+        let now = start + GRACE;
+        assert_eq!((all.give_up(now), all.give_up(now)), (2, 2));
+        let left: Vec<_> = many.iter().map(|t| t.is_given_up()).collect();
+        assert_eq!(left, (0..15).map(|i| i < 4).collect::<Vec<_>>(), "the slowest of the many");
+        assert!(!alone.is_given_up(), "though it is slower than they are");
+    }
+
+    #[test]
     fn the_other_direction_is_another_transfer() {
         let (mut of, now) = (None, Instant::now());
-        let body = transfer(&mut of, Direction::Body, 10, now);
-        assert!(Rc::ptr_eq(&body, &transfer(&mut of, Direction::Body, 20, now)));
-        assert!(!Rc::ptr_eq(&body, &transfer(&mut of, Direction::Response, 0, now)));
+        let conn = Conn::none(now);
+        let body = transfer(&mut of, &conn, Direction::Body, 10, now);
+        assert!(Rc::ptr_eq(&body, &transfer(&mut of, &conn, Direction::Body, 20, now)));
+        assert!(!Rc::ptr_eq(&body, &transfer(&mut of, &conn, Direction::Response, 0, now)));
     }
 
     #[test]

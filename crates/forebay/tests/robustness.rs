@@ -103,6 +103,47 @@ fn slow_heads_leave_before_clients_between_requests() {
     }
 }
 
+/// Connects from an address of the loopback network.
+fn connect_from(server: &Server, from: [u8; 4]) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("socket");
+    socket.bind(&std::net::SocketAddr::from((from, 0)).into()).expect("bind");
+    socket.connect(&server.addr(0).into()).expect("connect");
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(Duration::from_secs(15))).expect("timeout");
+    stream
+}
+
+#[test]
+fn one_network_does_not_push_out_the_slow_clients_of_others() {
+    const BEGINNING: &[u8] = b"GET /page HT";
+    let server = serve("", 24, "");
+    // They have been slow for longest, and would be the first to go if networks did not count.
+    let mut slow: Vec<TcpStream> = (1..=3).map(|i| connect_from(&server, [127, 0, 2, i])).collect();
+    slow.iter_mut().for_each(|client| client.write_all(BEGINNING).expect("open"));
+    std::thread::sleep(Duration::from_millis(50));
+    let mut many: Vec<TcpStream> = (1..=20).map(|i| connect_from(&server, [127, 0, 1, i])).collect();
+    many.iter_mut().for_each(|client| client.write_all(BEGINNING).expect("open"));
+    std::thread::sleep(Duration::from_millis(2300));
+    // More of the same network, and others whose requests are served.
+    for i in 0..12 {
+        let mut new = connect_from(&server, if i % 2 == 0 { [127, 0, 3, 1] } else { [127, 0, 1, 99] });
+        new.write_all(GET).expect("open");
+        assert_eq!(answer(&mut new), "HTTP/1.1 200 OK");
+        many.push(new);
+    }
+    for client in &mut slow {
+        client.write_all(&GET[BEGINNING.len()..]).expect("open");
+        assert_eq!(answer(client), "HTTP/1.1 200 OK", "it may be slow");
+    }
+    server.wait_for_log("24 worker_connections are not enough, reusing connections", 1);
+    let is_gone = |mut client: &TcpStream| {
+        client.set_nonblocking(true).expect("non-blocking");
+        !client.read(&mut [0; 1]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    let gone = many[..20].iter().filter(|client| is_gone(client)).count();
+    assert!(gone >= 8, "the network that holds most had to make room: {gone}");
+}
+
 #[test]
 fn reloads_do_not_grow_the_worker() {
     let server = serve("", 512, "listen 127.0.0.1:%PORT1%;");

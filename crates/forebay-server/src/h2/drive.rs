@@ -5,6 +5,7 @@ use super::{Session, Stream};
 use crate::connection::Parked;
 use crate::reactor::{Job, Token};
 use crate::request::{Conn, Peer, Request};
+use crate::shares::Network;
 use crate::thread::Thread;
 use crate::transfers::Over;
 use crate::wire::{Then, Wire};
@@ -13,7 +14,6 @@ use forebay_http::h1::request::Limits;
 use forebay_http::h2::frame::{self, Code};
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -331,15 +331,6 @@ pub struct Shared {
     conns: std::cell::RefCell<Vec<Box<Conn>>>,
 }
 
-/// The network of a client: /24 of IPv4, /56 of IPv6.
-fn network(peer: Peer) -> Vec<u8> {
-    match peer.ip() {
-        Some(IpAddr::V4(a)) => a.octets()[..3].to_vec(),
-        Some(IpAddr::V6(a)) => a.octets()[..7].to_vec(),
-        None => Vec::new(),
-    }
-}
-
 impl Shared {
     /// Takes a head back that a request has left.
     pub fn give(&self, head: Box<forebay_http::request::RequestHead>) {
@@ -384,7 +375,7 @@ impl Shared {
 /// it: which of them a connection reaches is chance.
 #[derive(Debug, Default)]
 struct Suspects {
-    until: Mutex<HashMap<Vec<u8>, Instant>>,
+    until: Mutex<HashMap<Network, Instant>>,
     /// Whether there are any, for those who only ask.
     any: AtomicBool,
 }
@@ -399,7 +390,7 @@ impl Suspects {
             until.retain(|_, t| *t > now);
         }
         if until.len() < SOURCES {
-            until.insert(network(peer), now + PENALTY);
+            until.insert(Network::of(peer.ip()), now + PENALTY);
         }
         self.any.store(true, Ordering::Relaxed);
     }
@@ -410,7 +401,7 @@ impl Suspects {
             return false;
         }
         let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
-        let network = network(peer);
+        let network = Network::of(peer.ip());
         let known = until.get(&network).copied();
         if known.is_some_and(|t| t <= now) {
             until.remove(&network);

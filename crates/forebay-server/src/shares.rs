@@ -1,0 +1,226 @@
+//! Who leaves where connections run short: what each network holds is counted then, and only then, so that one network
+//! cannot push out the slow clients of others.
+
+use crate::request::Conn;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// A new client may send its head for this long before it can be closed for another one.
+pub const GRACE: Duration = Duration::from_millis(250);
+
+/// A client that takes longer than this for a head is the first to go when room is needed.
+const SLOW_HEAD: Duration = Duration::from_secs(2);
+
+/// A network may hold this part of all connections, waiting, before it is told from others by that alone.
+const SHARE: usize = 8;
+
+/// The network of a client: /24 of IPv4, /56 of IPv6; all unix sockets are one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Network(u64);
+
+impl Network {
+    /// That of an address.
+    pub fn of(ip: Option<IpAddr>) -> Network {
+        match ip.map(|ip| ip.to_canonical()) {
+            Some(IpAddr::V4(a)) => Network(1 << 32 | u64::from(a.to_bits() >> 8)),
+            Some(IpAddr::V6(a)) => Network(1 << 63 | (a.to_bits() >> 72) as u64),
+            None => Network(0),
+        }
+    }
+
+    /// That of a connection's client, behind a proxy that says whose connection it is (PROXY protocol).
+    pub fn of_client(conn: &Conn) -> Network {
+        let proxied = conn.proxied.as_ref().map(|p| p.client.ip());
+        Network::of(proxied.or_else(|| conn.peer.ip()))
+    }
+}
+
+/// How a waiting connection stands to others, apart from its network: clients that are slow with their heads first,
+/// those that have been slow longest before others; then those between requests, the nearest to their timeout
+/// first; then those that have not had much time to send a head. `None`: stays.
+pub fn rank(conn: &Conn, deadline: Instant, now: Instant) -> Option<(u8, Instant)> {
+    let since = match &conn.partial {
+        Some(p) => p.started,
+        None if conn.requests == 0 => conn.accepted,
+        None => return Some((1, deadline)),
+    };
+    match now.saturating_duration_since(since) {
+        age if age >= SLOW_HEAD => Some((0, since)),
+        age if age >= GRACE => Some((2, since)),
+        _ => None,
+    }
+}
+
+/// One of those among whom some have to leave.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<R> {
+    /// Who it is; of no meaning here.
+    pub number: usize,
+    /// Where it comes from; `None`: it has no network in common with anybody.
+    pub network: Option<Network>,
+    /// Apart from networks, the lowest leaves first.
+    pub rank: R,
+}
+
+/// Puts them in order by network and rank; gives for each how many its network would hold if those of the network that leave
+/// before it had left.
+fn held<R: Ord + Copy>(all: &mut [Candidate<R>]) -> Vec<usize> {
+    all.sort_unstable_by_key(|c| (c.network, c.rank));
+    let mut held = vec![1; all.len()];
+    for i in (1..all.len()).rev() {
+        if all[i].network.is_some() && all[i].network == all[i - 1].network {
+            held[i - 1] = held[i] + 1;
+        }
+    }
+    held
+}
+
+/// Numbers of the `count` whose order is lowest.
+fn lowest<R: Ord + Copy, O: Ord>(
+    mut all: Vec<Candidate<R>>,
+    count: usize,
+    order: impl Fn(&Candidate<R>, usize) -> O,
+) -> Vec<usize> {
+    let held = held(&mut all);
+    let mut ordered: Vec<_> = all.iter().zip(held).map(|(c, held)| (order(c, held), c.number)).collect();
+    if count < ordered.len() {
+        ordered.select_nth_unstable(count);
+        ordered.truncate(count);
+    }
+    ordered.into_iter().map(|(_, number)| number).collect()
+}
+
+/// The `count` of waiting connections that leave, of `max` there may be: what networks hold beyond their share goes first, the
+/// largest before others; then it goes by rank, and among the slow by what their network still holds.
+pub fn who_leaves(all: Vec<Candidate<(u8, Instant)>>, count: usize, max: usize) -> Vec<usize> {
+    let share = (max / SHARE).max(1);
+    lowest(all, count, |c, held| {
+        let (class, since) = c.rank;
+        let beyond = if held > share { held } else { 0 };
+        // Those between requests are many for a large network, and lose little.
+        let among = if class == 1 { 0 } else { held };
+        (usize::MAX - beyond, class, usize::MAX - among, since)
+    })
+}
+
+/// The `count` of slow transfers that are given up: those of the network that holds most first, the slowest before others.
+pub fn who_is_given_up<R: Ord + Copy>(all: Vec<Candidate<R>>, count: usize) -> Vec<usize> {
+    lowest(all, count, |c, held| (usize::MAX - held, c.rank))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(text: &str) -> Option<Network> {
+        Some(Network::of(text.parse().ok()))
+    }
+
+    fn candidates<R: Copy>(groups: &[(&str, usize, R)]) -> Vec<Candidate<R>> {
+        let each = groups.iter().flat_map(|(text, count, rank)| (0..*count).map(|_| (net(text), *rank)));
+        each.enumerate().map(|(number, (network, rank))| Candidate { number, network, rank }).collect()
+    }
+
+    #[test]
+    fn networks() {
+        assert_eq!(net("10.1.2.3"), net("10.1.2.200"));
+        assert_ne!(net("10.1.2.3"), net("10.1.3.3"));
+        assert_eq!(net("::ffff:10.1.2.3"), net("10.1.2.9"));
+        assert_eq!(net("2001:db8:0:ab00::1"), net("2001:db8:0:abff::2"));
+        assert_ne!(net("2001:db8:0:ab00::1"), net("2001:db8:0:ac00::1"));
+        assert_ne!(net("::1"), net(""));
+        assert_eq!(Network::of(None), Network::default());
+    }
+
+    #[test]
+    fn the_largest_network_leaves_down_to_its_share() {
+        let start = Instant::now();
+        let at = |s| start + Duration::from_secs(s);
+        // The slow clients of others have waited longest; the large network is between requests, or has hardly begun.
+        for class in [0, 1, 2] {
+            let all = candidates(&[("10.0.0.1", 5, (0, at(0))), ("10.0.1.1", 50, (class, at(9)))]);
+            let left = who_leaves(all, 42, 64);
+            assert!(left.len() == 42 && left.iter().all(|n| *n >= 5), "{class}: {left:?}");
+        }
+        // Within its share it is like others: by rank.
+        let all = candidates(&[("10.0.0.1", 2, (0, at(0))), ("10.0.1.1", 8, (1, at(9)))]);
+        let mut left = who_leaves(all, 3, 64);
+        left.sort_unstable();
+        assert_eq!(left[..2], [0, 1]);
+        // Two large ones are trimmed alike, whoever is older.
+        let all = candidates(&[("10.0.0.1", 20, (0, at(0))), ("10.0.1.1", 30, (0, at(9)))]);
+        let left = who_leaves(all, 20, 64);
+        assert_eq!(left.iter().filter(|n| **n < 20).count(), 5);
+    }
+
+    #[test]
+    fn among_the_slow_the_larger_network_leaves_first() {
+        let start = Instant::now();
+        let at = |s| start + Duration::from_secs(s);
+        let all = candidates(&[
+            ("10.0.0.1", 1, (0, at(0))),
+            ("10.0.1.1", 3, (0, at(5))),
+            ("10.0.2.1", 5, (1, at(0))),
+            ("10.0.3.1", 4, (2, at(0))),
+        ]);
+        let order: Vec<_> = (1..=13)
+            .map(|count| {
+                let mut left = who_leaves(all.clone(), count, 1024);
+                left.sort_unstable();
+                left
+            })
+            .collect();
+        assert!(order[1].iter().all(|n| (1..4).contains(n)), "{order:?}");
+        assert!(order[3] == [0, 1, 2, 3], "{order:?}");
+        assert!(order[8] == [0, 1, 2, 3, 4, 5, 6, 7, 8], "{order:?}");
+        assert_eq!(order[12].len(), 13);
+    }
+
+    #[test]
+    fn one_network_alone_goes_by_rank() {
+        let start = Instant::now();
+        let all: Vec<_> = (0..100u64)
+            .map(|i| Candidate {
+                number: i as usize,
+                network: net("10.0.0.1"),
+                rank: ((i % 3) as u8, start + Duration::from_secs(i)),
+            })
+            .collect();
+        let mut expected: Vec<_> = all.iter().map(|c| (c.rank, c.number)).collect();
+        expected.sort_unstable();
+        for count in [1, 12, 50, 100, 200] {
+            let mut left = who_leaves(all.clone(), count, 128);
+            left.sort_unstable();
+            let mut by_rank: Vec<_> = expected.iter().take(count).map(|(_, number)| *number).collect();
+            by_rank.sort_unstable();
+            assert_eq!(left, by_rank, "{count}");
+        }
+    }
+
+    #[test]
+    fn slow_transfers_of_the_largest_network_are_given_up_first() {
+        let mut all = candidates(&[("10.0.0.1", 2, 0), ("10.0.1.1", 6, 100)]);
+        all.push(Candidate { number: 8, network: None, rank: 50 });
+        all.push(Candidate { number: 9, network: None, rank: 50 });
+        let left = who_is_given_up(all.clone(), 4);
+        assert!(left.iter().all(|n| (2..8).contains(n)), "{left:?}");
+        // Two each are left then: the slowest of the two.
+        let left = who_is_given_up(all, 5);
+        assert!(left.iter().any(|n| *n < 2), "{left:?}");
+    }
+
+    #[test]
+    fn of_many_the_slow_leave_first() {
+        let start = Instant::now();
+        let all: Vec<_> = (0..100_000u64)
+            .map(|i| Candidate {
+                number: i as usize,
+                network: Some(Network(i * 0x9e37_79b9 % 5000)),
+                rank: ((i % 3) as u8, start + Duration::from_micros(i * 7919 % 100_000)),
+            })
+            .collect();
+        let left = who_leaves(all, 1562, 100_000);
+        assert_eq!(left.len(), 1562);
+        assert!(left.iter().all(|n| n % 3 == 0), "the slow first");
+    }
+}
