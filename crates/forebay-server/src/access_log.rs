@@ -57,7 +57,29 @@ enum Op {
     Client(Shortcut),
     /// The request line.
     Line,
+    /// What [`LEAD`] stands for; the variables of its two fields.
+    Lead(VarId, VarId),
 }
+
+/// What nearly every format begins with. Line by line through a table of operations costs more than the texts
+/// themselves, so that it is one.
+const LEAD: [&[u8]; 15] = [
+    b"$remote_addr",
+    b" - ",
+    b"$remote_user",
+    b" [",
+    b"$time_local",
+    b"] \"",
+    b"$request",
+    b"\" ",
+    b"$status",
+    b" ",
+    b"$body_bytes_sent",
+    b" \"",
+    b"$http_referer",
+    b"\" \"",
+    b"$http_user_agent",
+];
 
 /// Shortcuts by the variable's name.
 fn shortcut(name: &[u8]) -> Option<Op> {
@@ -74,19 +96,20 @@ fn shortcut(name: &[u8]) -> Option<Op> {
             o.extend_from_slice(&response::three_digits(r.logged_status()));
             true
         }),
-        b"body_bytes_sent" => Op::Plain(|r, o| {
-            response::number(o, r.sent.saturating_sub(r.sent_head));
-            true
-        }),
+        b"body_bytes_sent" => Op::Plain(body_bytes_sent),
         b"request" => Op::Line,
-        b"remote_user" => Op::Client(|r, o| {
-            if r.head.get(Name::Authorization).is_none() {
-                return false;
-            }
-            crate::modules::vars::push_remote_user(r, o)
-        }),
+        b"remote_user" => Op::Client(remote_user),
         _ => return None,
     })
+}
+
+fn body_bytes_sent(r: &Request, o: &mut Vec<u8>) -> bool {
+    response::number(o, r.sent.saturating_sub(r.sent_head));
+    true
+}
+
+fn remote_user(r: &Request, o: &mut Vec<u8>) -> bool {
+    r.head.get(Name::Authorization).is_some() && crate::modules::vars::push_remote_user(r, o)
 }
 
 /// Fields of the request by the variable's name.
@@ -125,6 +148,22 @@ impl Format {
                 *op = Op::Field(v, name);
             }
         }
+        let parts = self.template.parts();
+        let name = |v: &VarId| vars.name(*v).or_else(|| vars.member(*v));
+        let is_lead = parts.len() >= LEAD.len()
+            && parts.iter().zip(LEAD).all(|(part, lead)| match (part, lead.strip_prefix(b"$")) {
+                (Part::Text(t), None) => **t == *lead,
+                (Part::Var(v), Some(var)) => name(v) == Some(var),
+                _ => false,
+            });
+        if is_lead
+            && self.escape == Escape::Default
+            && let (Some(Op::Field(referer, _)), Some(Op::Field(agent, _))) =
+                (self.ops.get(12), self.ops.get(14))
+        {
+            let lead = Op::Lead(*referer, *agent);
+            self.ops.splice(..LEAD.len(), [lead]);
+        }
     }
 
     /// Appends a line for a request, its newline not included.
@@ -150,30 +189,84 @@ impl Format {
                 }
                 Op::Var(v) => (req.var(*v, out)?, false),
                 Op::Line => {
-                    let line = req.head.request_line.of(&req.head.buf);
-                    self.put(Some(line).filter(|l| !l.is_empty()), out);
+                    self.line(req, out);
                     continue;
                 }
-                Op::Field(v, name) => match req.slots.get(usize::from(v.0)) {
-                    Some(Slot::Empty) | None => {
-                        if let Some(text) = req.head.only(*name) {
-                            self.put(text, out);
-                            continue;
-                        }
-                        (push_field(req, *name, out), false)
-                    }
-                    _ => (req.var(*v, out)?, false),
-                },
+                Op::Field(v, name) => {
+                    self.field(req, *v, *name, out)?;
+                    continue;
+                }
+                Op::Lead(referer, agent) => {
+                    self.lead(req, *referer, *agent, out)?;
+                    continue;
+                }
                 Op::Plain(get) => (get(req, out), true),
                 Op::Client(get) => (get(req, out), false),
             };
-            match self.escape {
-                Escape::Default if !found => out.push(b'-'),
-                _ if plain => {}
-                escape => escape.apply(out, start),
-            }
+            self.end_value(out, start, found, plain);
         }
         Ok(())
+    }
+
+    /// A value stands in `out` from `start`: makes it safe.
+    #[inline]
+    fn end_value(&self, out: &mut Vec<u8>, start: usize, found: bool, plain: bool) {
+        match self.escape {
+            Escape::Default if !found => out.push(b'-'),
+            _ if plain => {}
+            escape => escape.apply(out, start),
+        }
+    }
+
+    /// The request line.
+    #[inline]
+    fn line(&self, req: &Request, out: &mut Vec<u8>) {
+        let line = req.head.request_line.of(&req.head.buf);
+        self.put(Some(line).filter(|l| !l.is_empty()), out);
+    }
+
+    /// A field of the request, unless the variable has been set.
+    #[inline]
+    fn field(&self, req: &mut Request, v: VarId, name: Name, out: &mut Vec<u8>) -> Result<(), VarError> {
+        let start = out.len();
+        let found = match req.slots.get(usize::from(v.0)) {
+            Some(Slot::Empty) | None => {
+                if let Some(text) = req.head.only(name) {
+                    self.put(text, out);
+                    return Ok(());
+                }
+                push_field(req, name, out)
+            }
+            _ => req.var(v, out)?,
+        };
+        self.end_value(out, start, found, false);
+        Ok(())
+    }
+
+    /// What [`LEAD`] stands for.
+    fn lead(
+        &self,
+        req: &mut Request,
+        referer: VarId,
+        agent: VarId,
+        out: &mut Vec<u8>,
+    ) -> Result<(), VarError> {
+        out.extend_from_slice(&req.remote);
+        out.extend_from_slice(b" - ");
+        let start = out.len();
+        let found = remote_user(req, out);
+        self.end_value(out, start, found, false);
+        out.extend_from_slice(b" [");
+        out.extend_from_slice(&req.thread.clock.log_time());
+        out.extend_from_slice(b"] \"");
+        self.line(req, out);
+        let [a, b, c] = response::three_digits(req.logged_status());
+        out.extend_from_slice(&[b'"', b' ', a, b, c, b' ']);
+        body_bytes_sent(req, out);
+        out.extend_from_slice(b" \"");
+        self.field(req, referer, Name::Referer, out)?;
+        out.extend_from_slice(b"\" \"");
+        self.field(req, agent, Name::UserAgent, out)
     }
 
     /// Appends text that the client chose. It is looked at where it lies: what has just been written cannot be read at once.
@@ -198,10 +291,29 @@ fn is_unsafe(b: u8) -> bool {
     b.wrapping_sub(32) > 94 || b == b'"' || b == b'\\'
 }
 
-/// Whether any of the bytes does. The test runs over whole registers: nearly all text is clean.
+/// Whether any of the bytes does, eight at a time: nearly all text is clean.
 #[inline]
 fn is_dirty(text: &[u8]) -> bool {
-    text.iter().fold(false, |any, b| any | is_unsafe(*b))
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = ONES << 7;
+    // The high bit of a byte is set where the byte is too low, too high, or one of the two; above such a byte, others
+    // may be marked, too.
+    let marks = |x: u64| {
+        let zero = |y: u64| y.wrapping_sub(ONES) & !y;
+        let low = x.wrapping_sub(ONES * 32) & !x;
+        (low | x | x.wrapping_add(ONES) | zero(x ^ (ONES * 0x22)) | zero(x ^ (ONES * 0x5c))) & HIGH
+    };
+    let (words, rest) = text.as_chunks::<8>();
+    let mut any = 0;
+    for w in words {
+        any |= marks(u64::from_le_bytes(*w));
+    }
+    match text.last_chunk::<8>() {
+        Some(w) if !rest.is_empty() => any |= marks(u64::from_le_bytes(*w)),
+        Some(_) => {}
+        None => return rest.iter().any(|b| is_unsafe(*b)),
+    }
+    any != 0
 }
 
 impl Escape {
@@ -323,5 +435,43 @@ fn deliver(req: &mut Request, thread: &Thread, l: &AccessLog, line: &mut Vec<u8>
             crate::modules::log::write_variable_path(req, t, line);
         }
         Target::Syslog(target) => crate::syslog::send_access(thread, target, line),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_beginning_is_one_operation() {
+        let req = crate::testing::request(
+            "log_format main '$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \
+             \"$http_referer\" \"$http_user_agent\" \"$http_x_forwarded_for\"'; \
+             log_format other '$remote_addr - $remote_user [$time_local]';",
+            "",
+        );
+        let http = req.http();
+        let ops: Vec<_> = http.log_formats.iter().map(|f| f.ops.as_slice()).collect();
+        assert!(matches!(ops[0], [Op::Lead(..), Op::Short(..)]), "combined: {:?}", ops[0]);
+        assert!(
+            matches!(ops[1], [Op::Lead(..), Op::Short(..), Op::Field(..), Op::Short(..)]),
+            "{:?}",
+            ops[1]
+        );
+        assert!(!ops[2].iter().any(|op| matches!(op, Op::Lead(..))), "{:?}", ops[2]);
+    }
+
+    #[test]
+    fn every_byte_that_needs_escaping_is_seen_wherever_it_stands() {
+        for len in 0..27 {
+            assert!(!is_dirty(&vec![b' '; len]) && !is_dirty(&vec![b'~'; len]));
+            for at in 0..len {
+                for b in 0..=255 {
+                    let mut text = vec![b'x'; len];
+                    text[at] = b;
+                    assert_eq!(is_dirty(&text), is_unsafe(b), "{b} at {at} of {len}");
+                }
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 pub mod compose;
 mod send;
 
-pub use send::{send, send_continue, write_all, write_last};
+pub use send::{send, send_continue, settle, write_all, write_last};
 
 use crate::modules::core::BodyInFile;
 use crate::request::Request;
@@ -382,6 +382,25 @@ async fn piece(
     };
     req.give_buf(scratch);
     got
+}
+
+/// Whether there is no body, so that [`read_all`] need not be called.
+#[inline]
+pub fn is_none(req: &mut Request) -> bool {
+    let b = &mut req.body;
+    if b.framing != Framing::None
+        || !b.done
+        || b.in_file
+        || b.stored.file.is_some()
+        || !b.stored.mem.is_empty()
+    {
+        return false;
+    }
+    let http = req.http();
+    // An empty file may be asked for.
+    let none = http.location(req).settings.core.client_body_in_file_only == BodyInFile::Off;
+    req.body.stored.complete |= none;
+    none
 }
 
 /// Whether more of the body follows behind what [`read_piece`] gave last, whose result is `more`; does not wait. The end

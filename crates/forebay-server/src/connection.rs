@@ -152,22 +152,26 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
                 // Over TLS the client has said beforehand what it is going to speak.
                 let may_be_h2 = req.conn.tls.as_ref().is_none_or(|s| s.alpn.as_deref() == Some(b"h2"));
                 if reject.stage == Stage::Line && may_be_h2 && req.is_no_http1() {
-                    return broken_preface(thread, req).await;
+                    broken_preface(thread, req).await;
+                } else {
+                    refuse(thread, req, &reject).await;
                 }
-                refuse(thread, req, &reject).await;
-                return;
+                break;
             }
             Head::Gone(end) => {
                 gone(req, end);
-                return;
+                break;
             }
-            Head::Stranger => return,
+            Head::Stranger => break,
             Head::Http2 => return serve_session(thread, req, &mut guard).await,
-            Head::NoPreface => return broken_preface(thread, req).await,
+            Head::NoPreface => {
+                broken_preface(thread, req).await;
+                break;
+            }
             Head::Later(later) => {
                 req.early = false;
                 if !Box::pin(accept::resume(thread, req, *later)).await {
-                    return;
+                    break;
                 }
                 continue;
             }
@@ -178,15 +182,28 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
                     match req.conn.wire.send(thread, b"", crate::wire::Then::Nothing) {
                         Ok(sent) if !sent.full => continue,
                         Ok(_) | Err(Errno::AGAIN) => {}
-                        Err(_) => return,
+                        Err(_) => break,
                     }
                 }
                 let from = if req.conn.wire.is_handshaking() { req.conn.accepted } else { Instant::now() };
                 let until = from + HANDSHAKE;
                 let room = req.conn.wire.wait_writable(thread);
                 if thread.reactor.deadline(until, room).await.is_none() {
-                    return;
+                    break;
                 }
+                continue;
+            }
+            // The last answer has found no room: nothing else is done before it is sent.
+            Head::Wait if thread.reactor.owes(token) => {
+                req.early = false;
+                guard.state(Some(|c| &c.writing));
+                req.use_default_server();
+                body::settle(thread, req).await;
+                if req.timed_out {
+                    req.reset_if_timed_out();
+                    break;
+                }
+                continue;
             }
             Head::Wait => {
                 req.early = false;
@@ -204,7 +221,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
         }
         guard.state(Some(|c| &c.writing));
         if !one_request(thread, req).await {
-            return;
+            break;
         }
         req.early = false;
         in_turn += 1;
@@ -212,6 +229,8 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
             thread.reactor.yield_now().await;
         }
     }
+    // An answer before the last may be on its way yet.
+    body::settle(thread, req).await;
 }
 
 /// A head will not be completed: says so in the logs.
@@ -712,6 +731,7 @@ fn finish(req: &mut Request) {
 /// Ends a connection; reads on for a while if the client may still be sending (RFC 9112, section 9.6).
 pub async fn close(thread: &Rc<Thread>, req: &mut Request, unread: bool) {
     use crate::modules::core::Lingering;
+    body::settle(thread, req).await;
     let http = req.http();
     let core = &http.location(req).settings.core;
     let linger = match core.lingering_close {
@@ -830,7 +850,7 @@ impl Request {
     /// Latest time at which the head must be complete.
     pub fn head_deadline(&self, now: Instant) -> Instant {
         let http = self.http();
-        let server = self.address().map_or(0, |a| a.default_server);
+        let server = self.default_server();
         let timeout = http.servers.get(server).map(|s| s.settings.client_header_timeout.0);
         let from = match (self.conn.wire.is_handshaking(), self.head.buf.is_empty()) {
             (true, _) => self.conn.accepted,
@@ -915,13 +935,30 @@ impl Request {
         crate::request::push_peer(self.peer, &mut self.remote);
     }
 
+    /// The default server of the connection's address.
+    #[inline]
+    fn default_server(&self) -> usize {
+        self.address().map_or(0, |a| a.default_server)
+    }
+
+    /// Has it speak for a connection without a request.
+    fn use_default_server(&mut self) {
+        let http = self.http();
+        self.server = self.default_server();
+        self.location = http.servers.get(self.server).map_or(0, |s| s.root);
+        self.peer = self.conn.peer;
+        self.remote.clear();
+        crate::request::push_peer(self.peer, &mut self.remote);
+        self.keepalive_timeout = http.location(self).settings.core.keepalive_timeout.timeout;
+        self.timed_out = false;
+        self.transfer = None;
+        self.sent = 0;
+    }
+
     /// Chooses the virtual server by the host, and with it the first location level.
     pub(crate) fn choose_server(&mut self) {
         let http = self.http();
-        self.server = 0;
-        if let Some(a) = self.address() {
-            self.server = a.default_server;
-        }
+        self.server = self.default_server();
         let conf = self.conf.clone();
         if let Some(a) = self.address_in(&conf)
             && !a.names.is_empty()
@@ -973,7 +1010,7 @@ impl Request {
         let core = &http.location(self).settings.core;
         core.keepalive_timeout.timeout.is_zero()
             || u64::from(self.conn.requests) >= core.keepalive_requests.0
-            || self.started.saturating_duration_since(self.conn.accepted) > core.keepalive_time.0
+            || self.conn.accepted.checked_add(core.keepalive_time.0).is_some_and(|end| self.started > end)
     }
 
     /// `send_timeout`.

@@ -10,6 +10,7 @@
 use crate::compress::forms::Forms;
 use crate::file_watch::{Heard, Watches, WayId};
 use crate::head::SentHeads;
+use crate::tls::record;
 use bytes::Bytes;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, IoSliceMut, ReadWriteFlags};
@@ -91,6 +92,8 @@ pub struct OpenFile {
     pub mtime: i64,
     /// Contents, if small.
     pub content: Option<Bytes>,
+    /// The same with the content type of a TLS record behind it: see [`OpenFile::inner`].
+    inner: Option<Bytes>,
     /// Contents of a larger file, for those that cannot use sendfile.
     whole: OnceCell<Whole>,
     /// It was read piece by piece before.
@@ -118,6 +121,14 @@ impl OpenFile {
     #[inline]
     pub fn bytes(&self) -> Option<&Bytes> {
         self.content.as_ref().or_else(|| self.whole.get().map(|w| &w.bytes))
+    }
+
+    /// The contents from `start` to their end as they are sealed into a record of TLS 1.3, its type behind them (RFC 8446,
+    /// section 5.2: TLSInnerPlaintext), so that they need no copy to get it. `None`: larger, or not in memory.
+    #[inline]
+    pub fn inner(&self, start: u64, end: u64) -> Option<&[u8]> {
+        let inner = self.inner.as_ref().filter(|i| i.len() as u64 == end + 1)?;
+        inner.get(start as usize..)
     }
 }
 
@@ -206,6 +217,12 @@ impl Default for FileCache {
     }
 }
 
+/// Whether less than `time` has passed at `now`. A sum and a comparison cost a fraction of a difference of times.
+#[inline]
+fn within(from: Instant, time: Duration, now: Instant) -> bool {
+    from.checked_add(time).is_none_or(|end| now < end)
+}
+
 /// Answer of the cache alone.
 pub enum Cached {
     /// Known and fresh.
@@ -243,12 +260,8 @@ impl FileCache {
         let Some(&i) = self.index.get(path) else { return Cached::Miss };
         let e = &mut self.entries[i];
         let fresh = match policy.cache {
-            Some(_) => now.saturating_duration_since(e.checked) < policy.valid && e.uses >= policy.min_uses,
-            None => {
-                early
-                    && (e.checked == now
-                        || e.watch.is_some() && now.saturating_duration_since(e.checked) < TRUST)
-            }
+            Some(_) => within(e.checked, policy.valid, now) && e.uses >= policy.min_uses,
+            None => early && (e.checked == now || e.watch.is_some() && within(e.checked, TRUST, now)),
         };
         if !fresh && !unchanged(path, &e.found) {
             self.remove(i);
@@ -430,18 +443,21 @@ fn unchanged(path: &[u8], found: &Found) -> bool {
 pub struct Regular {
     fd: OwnedFd,
     identity: Identity,
+    /// With a byte behind them: see [`OpenFile::inner`].
     content: Option<Bytes>,
 }
 
 impl Regular {
     /// With what the thread that serves it keeps with it.
     pub fn opened(self) -> OpenFile {
-        let Regular { fd, identity, content } = self;
+        let Regular { fd, identity, content: inner } = self;
+        let content = inner.as_ref().map(|all| all.slice(..all.len() - 1));
         OpenFile {
             fd,
             size: identity.size,
             mtime: identity.mtime.0,
             content,
+            inner,
             whole: OnceCell::new(),
             again: Cell::new(false),
             etag: format!("\"{:x}-{:x}\"", identity.mtime.0, identity.size).into_bytes().into(),
@@ -523,6 +539,7 @@ pub fn inspect(fd: OwnedFd) -> Inspected {
     Inspected::File(Regular { fd, identity, content })
 }
 
+/// Reads a file, and puts the type of application data behind it.
 fn read_whole(fd: &OwnedFd, len: usize) -> Option<Bytes> {
     let mut buf = Vec::with_capacity(len + 1);
     while buf.len() < len {
@@ -535,6 +552,7 @@ fn read_whole(fd: &OwnedFd, len: usize) -> Option<Bytes> {
         }
     }
     buf.truncate(len);
+    buf.push(record::DATA);
     Some(Bytes::from(buf))
 }
 

@@ -65,7 +65,7 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     if req.resp.reason.is_empty() {
         response::status_line(out, status);
     } else {
-        push(out, b"HTTP/1.1 ", &req.resp.reason.clone());
+        push(out, b"HTTP/1.1 ", &req.resp.reason);
     }
     if !req.resp.leaves_server && req.resp.fields.get(b"Server").is_none() {
         match &core.server_tokens {

@@ -30,7 +30,9 @@ impl FieldList {
 
     /// The first value with this name, compared without regard to case.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
-        self.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v)
+        let mut lines = self.lines.iter().filter(|(a, b, _)| (*b - *a) as usize == name.len());
+        let of = |from: u32, to: u32| &self.buf[from as usize..to as usize];
+        lines.find(|(a, b, _)| of(*a, *b).eq_ignore_ascii_case(name)).map(|(_, b, c)| of(*b, *c))
     }
 
     /// All values with this name.

@@ -10,8 +10,13 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-fn load(http: &str) -> Result<(config::Config, Vec<forebay_conf::error::Error>), forebay_conf::error::Error> {
-    let text = format!("error_log stderr emerg;\nevents {{}}\nhttp {{\naccess_log off;\n{http}\n}}\n");
+type Loaded = Result<(config::Config, Vec<forebay_conf::error::Error>), forebay_conf::error::Error>;
+
+fn load(http: &str) -> Loaded {
+    load_text(format!("error_log stderr emerg;\nevents {{}}\nhttp {{\naccess_log off;\n{http}\n}}\n"))
+}
+
+fn load_text(text: String) -> Loaded {
     let env = Environment {
         prefix: "/test/".into(),
         conf_path: "/test/nginx.conf".into(),
@@ -20,6 +25,11 @@ fn load(http: &str) -> Result<(config::Config, Vec<forebay_conf::error::Error>),
         access_log: "access.log".into(),
     };
     config::load(&env, &mut Files::recorded([("/test/nginx.conf", text)]))
+}
+
+/// The error that a whole configuration gives.
+pub fn error_of(text: &str) -> Option<String> {
+    load_text(text.to_owned()).err().map(|e| e.message)
 }
 
 /// The error that a configuration of the http level gives.

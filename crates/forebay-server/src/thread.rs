@@ -108,6 +108,8 @@ impl LargeBuffers {
 /// The time, read once a turn of the loop and formatted once a second.
 pub struct Clock {
     now: Cell<Instant>,
+    /// When `unix` is to be looked at again: within a second.
+    look: Cell<Instant>,
     unix: Cell<i64>,
     http: Cell<[u8; 29]>,
     log: Cell<[u8; 26]>,
@@ -121,6 +123,7 @@ impl Default for Clock {
         let now = Instant::now();
         let c = Clock {
             now: Cell::new(now),
+            look: Cell::new(now),
             unix: Cell::new(-1),
             http: Cell::new([b' '; 29]),
             log: Cell::new([b' '; 26]),
@@ -134,11 +137,21 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// Sets the time of this turn.
+    /// Sets the time of this turn. The system's clock is looked at when the next second begins by it; that somebody has
+    /// set it is noticed then.
     #[inline]
     pub fn tick(&self, now: Instant) {
         self.now.set(now);
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64;
+        if now >= self.look.get() {
+            self.look_at_clock(now);
+        }
+    }
+
+    fn look_at_clock(&self, now: Instant) {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let left = Duration::from_secs(1).saturating_sub(Duration::from_nanos(time.subsec_nanos().into()));
+        self.look.set(now.checked_add(left).unwrap_or(now));
+        let unix = time.as_secs() as i64;
         if unix != self.unix.replace(unix) {
             self.format(unix);
         }
@@ -190,5 +203,26 @@ impl Clock {
     /// Seconds and milliseconds since the epoch.
     pub fn msec(&self) -> Duration {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_is_looked_at_when_a_second_begins() {
+        let c = Clock::default();
+        let second = Duration::from_secs(1);
+        let first = c.look.get();
+        assert!(first > c.now() && first <= c.now() + second);
+        // Nobody looks before.
+        let unix = c.unix();
+        c.unix.set(7);
+        c.tick(c.now());
+        assert_eq!(c.unix(), 7);
+        c.tick(first);
+        assert!((unix..unix + 60).contains(&c.unix()));
+        assert!(c.look.get() > first && c.look.get() <= first + second);
     }
 }

@@ -32,6 +32,8 @@ pub struct Wire {
 pub enum Then {
     /// Nothing, or nobody knows.
     Nothing,
+    /// Nothing, and the connection goes on: the bytes may leave together with others at the end of the turn.
+    Wait,
     /// More bytes at once: the kernel may hold these back until then.
     More,
     /// The end of the connection: bytes and FIN leave as one packet.
@@ -49,7 +51,7 @@ pub struct Sent {
 
 fn flags(then: Then) -> SendFlags {
     match then {
-        Then::Nothing => SendFlags::NOSIGNAL,
+        Then::Nothing | Then::Wait => SendFlags::NOSIGNAL,
         Then::More | Then::Close => SendFlags::NOSIGNAL | SendFlags::MORE,
     }
 }
@@ -169,6 +171,9 @@ impl Wire {
         if let Some(s) = &mut self.tls {
             return s.read(t, self.token, buf);
         }
+        if let Some(n) = t.reactor.take_early(self.token, buf) {
+            return Ok(n);
+        }
         let room = buf.capacity() - buf.len();
         let got = retry(|| {
             t.reactor.with_fd(self.token, |fd| {
@@ -182,6 +187,17 @@ impl Wire {
             _ => {}
         }
         got
+    }
+
+    /// What was written before is to leave first; see [`Reactor::is_clear`].
+    #[inline]
+    fn clear(&self, t: &Thread) -> Result<(), Errno> {
+        if t.reactor.is_clear(self.token) { Ok(()) } else { Err(Errno::AGAIN) }
+    }
+
+    /// Sends what waits for the end of the turn. `false`: some of it has no room.
+    pub fn settle(&self, t: &Thread) -> bool {
+        self.clear(t).is_ok()
     }
 
     /// Whether bytes that were taken have not left yet.
@@ -200,8 +216,12 @@ impl Wire {
             return s.send(bytes);
         }
         if let Some(s) = &mut self.tls {
-            return s.send(t, self.token, &[IoSlice::new(bytes)], then);
+            return s.send(t, self.token, &[IoSlice::new(bytes)], false, then);
         }
+        if then == Then::Wait && t.reactor.answer_later(self.token, bytes) {
+            return Ok(Sent { bytes: bytes.len(), full: false });
+        }
+        self.clear(t)?;
         let sent = retry(|| t.reactor.with_fd(self.token, |fd| rustix::net::send(fd, bytes, flags(then))))?;
         Ok(Sent { bytes: sent, full: sent < bytes.len() })
     }
@@ -228,8 +248,9 @@ impl Wire {
             return Ok(sum);
         }
         if let Some(s) = &mut self.tls {
-            return s.send(t, self.token, pieces, then);
+            return s.send(t, self.token, pieces, false, then);
         }
+        self.clear(t)?;
         let want: usize = pieces.iter().map(|s| s.len()).sum();
         let sent = retry(|| {
             t.reactor.with_fd(self.token, |fd| {
@@ -237,6 +258,16 @@ impl Wire {
             })
         })?;
         Ok(Sent { bytes: sent, full: sent < want })
+    }
+
+    /// Writes several pieces over TLS; the last one is from [`crate::file_cache::OpenFile::inner`], and its last byte is not
+    /// content.
+    ///
+    /// # Errors
+    /// As [`Wire::send`]; `PROTO` without TLS.
+    pub fn send_typed(&mut self, t: &Thread, pieces: &[IoSlice<'_>], then: Then) -> Result<Sent, Errno> {
+        let Some(s) = &mut self.tls else { return Err(Errno::PROTO) };
+        s.send(t, self.token, pieces, true, then)
     }
 
     /// Writes up to `count` bytes of a file and moves `offset` on. No bytes and not full: the file ends there.
@@ -265,6 +296,7 @@ impl Wire {
         if let Some(s) = &mut self.tls {
             return s.send_file(t, self.token, file, offset, count);
         }
+        self.clear(t)?;
         let sent = retry(|| {
             t.reactor.with_fd(self.token, |fd| rustix::fs::sendfile(fd, file, Some(&mut *offset), count))
         })?;
@@ -274,12 +306,16 @@ impl Wire {
     /// Writes what a pipe holds, where [`Wire::has_sendfile`]; gives how many bytes went. What stays has no room, or the
     /// connection is broken: the next write tells.
     pub fn send_pipe(&mut self, t: &Thread, pipe: &mut Pipe) -> usize {
+        if self.clear(t).is_err() {
+            return 0;
+        }
         t.reactor.with_fd(self.token, |fd| pipe.drain(fd)).unwrap_or(0)
     }
 
     /// Says that nothing more will be sent.
     pub fn shutdown(&mut self, t: &Thread) {
         self.close(t);
+        let _ = self.clear(t);
         let how = rustix::net::Shutdown::Write;
         let _ = t.reactor.with_fd(self.token, |fd| rustix::net::shutdown(fd, how));
     }

@@ -10,6 +10,7 @@ use crate::log_buffers::{self, LogBuffers};
 use crate::process::Share;
 use crate::reactor::{Handler, NOTICE_MOUNTS, Reactor, Remote, Token};
 use crate::request::{Conn, Peer};
+use crate::shares::{self, Candidate, GRACE, Network};
 use crate::thread::{Clock, Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use rustix::io::Errno;
@@ -57,7 +58,8 @@ impl Mailbox {
     }
 
     fn take(&self) -> Vec<Command> {
-        if !self.full.swap(false, Ordering::Acquire) {
+        // Looked at in each turn of the loop: as long as there is nothing, nothing is written.
+        if !self.full.load(Ordering::Relaxed) || !self.full.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
@@ -112,12 +114,6 @@ struct Pause {
 
 /// Time after which a call of `accept4` that failed is tried again (nginx: accept_mutex_delay).
 const RETRY: Duration = Duration::from_millis(500);
-
-/// A new client may send its head for this long before it can be closed for another one.
-const GRACE: Duration = Duration::from_millis(250);
-
-/// A client that takes longer than this for a head is the first to go when room is needed.
-const SLOW_HEAD: Duration = Duration::from_secs(2);
 
 /// The descriptor number at which the reserve for files and upstreams begins: an eighth of the limit.
 fn reserve(limit: u64, threads: usize) -> RawFd {
@@ -360,13 +356,18 @@ impl WorkerThread {
         self.thread.counters.active.get() as usize
     }
 
-    /// Closes connections that wait, so that others can be accepted: see [`rank`]. `false`: none waits.
+    /// Closes connections that wait, so that others can be accepted: see [`shares::who_leaves`]. `false`: none waits.
     fn make_room(&self) -> bool {
         let max = self.thread.max_connections;
         let now = self.thread.clock.now();
-        let mut ranks = Vec::with_capacity(self.thread.reactor.idle());
-        self.thread.reactor.each_idle(|c, deadline| ranks.extend(rank(c, deadline, now)));
-        if ranks.is_empty() {
+        let mut waiting = Vec::with_capacity(self.thread.reactor.idle());
+        let mut number = 0;
+        self.thread.reactor.each_idle(|c, deadline| {
+            let network = Some(Network::of_client(c));
+            waiting.extend(shares::rank(c, deadline, now).map(|rank| Candidate { number, network, rank }));
+            number += 1;
+        });
+        if waiting.is_empty() {
             if self.thread.transfers.give_up(now) > 0 {
                 self.thread.reactor.wake_all();
                 self.tell_full(now);
@@ -374,14 +375,12 @@ impl WorkerThread {
             return false;
         }
         // Some at a time: every connection is looked at, which should not be done for each new one.
-        let batch = (max / 64).min(ranks.len() / 8).max(1);
-        let cut = *ranks.select_nth_unstable(batch - 1).1;
-        let mut left = batch;
-        self.close_idle(|c, deadline| {
-            let close = left > 0 && rank(c, deadline, now).is_some_and(|r| r <= cut);
-            left -= usize::from(close);
-            close
-        });
+        let batch = (max / 64).min(waiting.len() / 8).max(1);
+        let mut leaves = vec![false; number];
+        shares::who_leaves(waiting, batch, max).into_iter().for_each(|n| leaves[n] = true);
+        // The same connections in the same order.
+        let mut leaves = leaves.into_iter();
+        self.close_idle(|_, _| leaves.next() == Some(true));
         self.tell_full(now);
         true
     }
@@ -476,22 +475,6 @@ impl WorkerThread {
             session: None,
         });
         self.thread.reactor.start(self, token, conn);
-    }
-}
-
-/// Order in which waiting connections are closed for new ones: clients that are slow with their heads first,
-/// those that have been slow longest before others; then those between requests, the nearest to their timeout
-/// first; then those that have not had much time to send a head. `None`: stays.
-fn rank(conn: &Conn, deadline: Instant, now: Instant) -> Option<(u8, Instant)> {
-    let since = match &conn.partial {
-        Some(p) => p.started,
-        None if conn.requests == 0 => conn.accepted,
-        None => return Some((1, deadline)),
-    };
-    match now.saturating_duration_since(since) {
-        age if age >= SLOW_HEAD => Some((0, since)),
-        age if age >= GRACE => Some((2, since)),
-        _ => None,
     }
 }
 
@@ -622,6 +605,7 @@ impl Handler for WorkerThread {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shares::rank;
 
     fn conn(requests: u32, accepted: Instant, partial: Option<Instant>) -> Conn {
         let partial = partial.map(|started| Box::new(crate::request::Partial { buf: [].into(), started }));

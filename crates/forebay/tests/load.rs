@@ -296,3 +296,97 @@ fn ask(stream: &mut TcpStream) -> String {
         }
     }
 }
+
+/// Answers of busy turns leave together; a client that reads late gets what found no room then, whole and in order, also
+/// when it has said that it asks for nothing more, and the last one closes the connection.
+#[test]
+fn answers_that_found_no_room_arrive_whole() {
+    const CLIENTS: usize = 24;
+    const REQUESTS: usize = 60;
+    let text = "x".repeat(3000);
+    let server = Server::start(&format!(
+        "error_log logs/error.log info; pid logs/nginx.pid; worker_processes 1; events {{}}\n\
+         http {{ access_log logs/access.log; server {{ listen 127.0.0.1:%PORT0% sndbuf=8k; lingering_close off;\n\
+         location / {{ return 200 \"$request_uri {text}\"; }} }} }}"
+    ));
+    let send = |c: usize, stream: &mut TcpStream, from: usize, to: usize| {
+        let request = |n| {
+            let close = if n + 1 == REQUESTS && c.is_multiple_of(3) { "Connection: close\r\n" } else { "" };
+            format!("GET /{c}/{n} HTTP/1.1\r\nHost: h\r\n{close}\r\n")
+        };
+        stream.write_all((from..to).map(request).collect::<String>().as_bytes()).expect("requests");
+    };
+    let mut clients: Vec<TcpStream> =
+        (0..CLIENTS).map(|_| connect_with_small_buffer(server.addr(0))).collect();
+    // All at once, again and again, so that turns are busy.
+    for n in 0..REQUESTS {
+        for (c, stream) in clients.iter_mut().enumerate() {
+            send(c, stream, n, n + 1);
+        }
+    }
+    for (c, mut stream) in clients.into_iter().enumerate() {
+        let mut got = Vec::new();
+        match c % 3 {
+            // The last request closes the connection.
+            0 => {}
+            1 => stream.shutdown(std::net::Shutdown::Write).expect("half closed"),
+            // The connection stays.
+            _ => {
+                send(c, &mut stream, REQUESTS, REQUESTS + 1);
+                stream.write_all(b"GET /last HTTP/1.0\r\n\r\n").expect("the last one");
+            }
+        }
+        stream.read_to_end(&mut got).expect("answers");
+        let got = String::from_utf8(got).expect("text");
+        let bodies: Vec<&str> = got.split("HTTP/1.1 200 OK\r\n").skip(1).collect();
+        let count = REQUESTS + if c % 3 == 2 { 2 } else { 0 };
+        assert_eq!(bodies.len(), count, "client {c}");
+        for (n, answer) in bodies.iter().enumerate() {
+            let uri = if n == REQUESTS + 1 { "/last".to_owned() } else { format!("/{c}/{n}") };
+            assert!(answer.ends_with(&format!("\r\n\r\n{uri} {text}")), "client {c}, answer {n}");
+        }
+    }
+}
+
+fn connect_with_small_buffer(addr: SocketAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("socket");
+    socket.set_recv_buffer_size(8 * 1024).expect("a small buffer");
+    socket.connect(&addr.into()).expect("connection");
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    stream
+}
+
+/// A connection does not wait for its next request, and is not closed for its lack, before the last answer has left.
+#[test]
+fn an_answer_without_room_is_not_cut_by_the_keepalive_timeout() {
+    const CLIENTS: usize = 40;
+    let text = "x".repeat(3000);
+    let server = Server::start(&format!(
+        "error_log logs/error.log info; pid logs/nginx.pid; worker_processes 1; events {{}}\n\
+         http {{ access_log logs/access.log; server {{ listen 127.0.0.1:%PORT0% sndbuf=8k; keepalive_timeout 1ms;\n\
+         location / {{ return 200 \"$request_uri {text}\"; }} location = /status {{ return 204; access_log off; }} }} }}"
+    ));
+    let mut clients: Vec<TcpStream> =
+        (0..CLIENTS).map(|_| connect_with_small_buffer(server.addr(0))).collect();
+    // Each with another number of requests, so that the last answers end where the room does.
+    let all: Vec<String> = (0..CLIENTS)
+        .map(|c| (0..=c).map(|n| format!("GET /{c}/{n} HTTP/1.1\r\nHost: h\r\n\r\n")).collect())
+        .collect();
+    for (stream, requests) in clients.iter_mut().zip(&all) {
+        stream.write_all(requests.as_bytes()).expect("requests");
+    }
+    // Time passes for the server.
+    for _ in 0..100 {
+        assert!(server.get("/status").starts_with("HTTP/1.1 204"));
+    }
+    for (c, mut stream) in clients.into_iter().enumerate() {
+        let mut got = String::new();
+        stream.read_to_string(&mut got).expect("answers");
+        let bodies: Vec<&str> = got.split("HTTP/1.1 200 OK\r\n").skip(1).collect();
+        assert_eq!(bodies.len(), c + 1, "client {c}");
+        for (n, answer) in bodies.iter().enumerate() {
+            assert!(answer.ends_with(&format!("\r\n\r\n/{c}/{n} {text}")), "client {c}, answer {n}");
+        }
+    }
+}

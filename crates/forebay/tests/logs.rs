@@ -325,3 +325,52 @@ fn who_has_an_answer_finds_its_error_line() {
         );
     }
 }
+
+/// What formats usually begin with is written in one piece: it must be what its variables are one by one.
+#[test]
+fn the_usual_beginning_is_what_its_variables_are() {
+    const USUAL: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \
+                         \"$http_referer\" \"$http_user_agent\"";
+    let server = Server::start(&format!(
+        "worker_processes 1; error_log logs/error.log; pid logs/nginx.pid; events {{}}\n\
+         http {{ log_format slow '.{USUAL}'; log_format main '{USUAL} \"$http_x_forwarded_for\"';\n\
+         log_format json escape=json '{USUAL}'; log_format slowjson escape=json '.{USUAL}';\n\
+         access_log logs/a.log; access_log logs/slow.log slow; access_log logs/main.log main;\n\
+         access_log logs/json.log json; access_log logs/slowjson.log slowjson;\n\
+         server {{ listen 127.0.0.1:%PORT0%; root %DIR%/html; location /t {{ return 200 text; }}\n\
+         location /set {{ set $http_referer 'a\"b'; return 204; }} }} }}"
+    ));
+    let requests: [&[u8]; 11] = [
+        b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+        b"GET /t?x=%22 HTTP/1.1\r\nHost: h\r\nUser-Agent: \"quoted\\\" \xc3\xa4 \x7f\r\nConnection: close\r\n\r\n",
+        b"GET /t HTTP/1.0\r\nReferer: http://a/\r\nReferer: http://b/\r\nUser-Agent:\r\n\r\n",
+        b"GET /t HTTP/1.0\r\nAuthorization: Basic YWxpY2UgIjpw\r\nUser-Agent: agent of some length/1.0\r\n\r\n",
+        b"GET /t HTTP/1.0\r\nAuthorization: Bearer x\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n",
+        b"HEAD /set HTTP/1.0\r\nReferer: http://a/\r\n\r\n",
+        b"GET /none HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+        b"nonsense\x01\xff\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.0\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+    ];
+    for r in requests {
+        server.raw(r);
+    }
+    let log = |name: &str| {
+        wait_for(name, || {
+            let text = server.site.read(&format!("logs/{name}.log"));
+            (text.lines().count() == requests.len()).then_some(text)
+        })
+    };
+    let (slow, slow_json) = (log("slow"), log("slowjson"));
+    for (n, wanted) in slow.lines().enumerate() {
+        let wanted = wanted.strip_prefix('.').expect("a dot");
+        let at = |text: &str| text.lines().nth(n).expect("line").to_owned();
+        assert_eq!(at(&log("a")), wanted);
+        let forwarded = if n == 4 { "192.0.2.1" } else { "-" };
+        assert_eq!(at(&log("main")), format!("{wanted} \"{forwarded}\""));
+        assert_eq!(format!(".{}", at(&log("json"))), at(&slow_json));
+    }
+    assert!(slow.contains("\"\\x22quoted\\x5C\\x22 \\xC3\\xA4 \\x7F\""), "{slow}");
+    assert!(slow.contains("- alice \\x22 ["), "{slow}");
+}

@@ -33,6 +33,15 @@ async fn room(thread: &Rc<Thread>, req: &mut Request) -> bool {
     waited.map_err(|over| too_slow(req, over)).is_ok()
 }
 
+/// Sends what waits for the end of the turn or has found no room, before the connection ends or waits for its next request.
+pub async fn settle(thread: &Rc<Thread>, req: &mut Request) {
+    while !req.conn.wire.settle(thread) {
+        if !room(thread, req).await {
+            return;
+        }
+    }
+}
+
 /// Logs that a response cannot be sent, which mostly is the client's doing.
 fn failed(req: &mut Request, call: &str, e: Errno) -> bool {
     if e != Errno::BADF {
@@ -61,7 +70,13 @@ pub async fn write_last(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) ->
 }
 
 fn after_last(req: &Request) -> Then {
-    if req.closes_at_once { Then::Close } else { Then::Nothing }
+    if req.closes_at_once {
+        Then::Close
+    } else if req.keep_alive {
+        Then::Wait
+    } else {
+        Then::Nothing
+    }
 }
 
 async fn write_with(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8], then: Then) -> bool {
@@ -110,6 +125,15 @@ pub async fn send(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>, ch
             }
             return write_last(thread, req, head).await;
         }
+        // The head has left already, as over HTTP/2: one part needs no list of pieces.
+        if head.is_empty() && req.resp.body.len() == 1 {
+            let parts = std::mem::take(&mut req.resp.body);
+            let text = std::mem::take(&mut req.resp.text);
+            let ok = write_last(thread, req, parts.first().map_or(&[][..], |p| memory(&text, p))).await;
+            req.resp.text = text;
+            req.resp.body = parts;
+            return ok;
+        }
         return send_memory(thread, req, head).await;
     }
     let mut pace = Pace::new(rate);
@@ -150,6 +174,15 @@ fn memory<'p>(text: &'p [u8], p: &'p Part) -> &'p [u8] {
     }
 }
 
+/// A body that is the rest of a small file, the type of TLS records behind it.
+#[inline]
+fn inner(parts: &[Part]) -> Option<&[u8]> {
+    match parts {
+        [Part::File { file, start, end }] => file.inner(*start, *end),
+        _ => None,
+    }
+}
+
 /// One vectored write for head and body; more only if the socket is full.
 async fn send_memory(thread: &Rc<Thread>, req: &mut Request, head: &[u8]) -> bool {
     let mut done = 0usize;
@@ -171,7 +204,13 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, head: &[u8]) -> boo
         if n == 0 && !full {
             return true;
         }
-        match req.conn.wire.send_pieces(thread, &slices[..n], then) {
+        let wire = &mut req.conn.wire;
+        let inner = if done == 0 && !wire.is_plain() { inner(&req.resp.body) } else { None };
+        let sent = match inner {
+            Some(inner) => wire.send_typed(thread, &[IoSlice::new(head), IoSlice::new(inner)], then),
+            None => wire.send_pieces(thread, &slices[..n], then),
+        };
+        match sent {
             Ok(sent) => {
                 req.sent += sent.bytes as u64;
                 done += sent.bytes;
@@ -430,7 +469,8 @@ async fn send_source(
         if chunked {
             end_chunks(req, &mut pending);
         }
-        ok = flush(thread, req, &mut pending, &mut source).await;
+        let then = after_last(req);
+        ok = flush_then(thread, req, &mut pending, &mut source, then).await;
     }
     // What is to be stored is read to its end for the next client.
     source.drain(req).await;
@@ -531,11 +571,21 @@ pub(super) async fn flush(
     pending: &mut Vec<u8>,
     source: &mut Body,
 ) -> bool {
+    flush_then(thread, req, pending, source, Then::Nothing).await
+}
+
+async fn flush_then(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    pending: &mut Vec<u8>,
+    source: &mut Body,
+    then: Then,
+) -> bool {
     let mut rest = pending.as_slice();
     let mut ok = true;
     let mut full = false;
     while (!rest.is_empty() || full) && ok {
-        match req.conn.wire.send(thread, rest, Then::Nothing) {
+        match req.conn.wire.send(thread, rest, then) {
             Ok(sent) => {
                 req.sent += sent.bytes as u64;
                 rest = rest.get(sent.bytes..).unwrap_or_default();

@@ -41,7 +41,7 @@ impl Test {
 
     /// Lets time pass and fires what is due.
     fn pass(self: &Rc<Self>, d: Duration) {
-        self.reactor.now.set(self.reactor.now.get() + d);
+        self.reactor.begin_turn(self.reactor.now.get() + d);
         self.reactor.fire_timers(self);
     }
 
@@ -265,4 +265,156 @@ fn room_to_write_is_watched_for_once_somebody_waits() {
     peer.read_exact(&mut all).expect("bytes");
     let got = events(&test);
     assert!(matches!(got.as_slice(), [f] if f.contains(epoll::EventFlags::OUT)), "{got:?}");
+}
+
+impl Test {
+    /// A turn in which much is to be done.
+    fn busy(&self) {
+        self.reactor.busy.set(true);
+    }
+
+    fn everything(&self, theirs: &UnixStream) -> Vec<u8> {
+        let mut got = Vec::new();
+        let mut theirs = theirs;
+        theirs.set_nonblocking(true).expect("nonblocking");
+        let _ = theirs.read_to_end(&mut got);
+        got
+    }
+}
+
+#[test]
+fn answers_leave_together_and_in_order() {
+    let test = Test::new();
+    let (token, theirs) = test.connect();
+    assert!(!test.reactor.answer_later(token, b"quiet"), "there is time to send it at once");
+    test.busy();
+    assert!(!test.reactor.answer_later(token, &[0; batch::ANSWER + 1]));
+    assert!(!test.reactor.answer_later(Token::NONE, b"nobody"));
+    assert!(test.reactor.answer_later(token, b"one ") && test.reactor.answer_later(token, b"two "));
+    assert_eq!(test.everything(&theirs), b"");
+    // Whoever writes more writes behind them.
+    assert!(test.reactor.is_clear(token));
+    assert_eq!(test.everything(&theirs), b"one two ");
+    assert!(test.reactor.answer_later(token, b"three"));
+    test.reactor.send_answers();
+    assert_eq!(test.everything(&theirs), b"three");
+    // Many do not wait for the end of the turn.
+    for n in 0..40 {
+        assert!(test.reactor.answer_later(token, &[n; 1000]));
+    }
+    assert_eq!(test.everything(&theirs).len(), 32_000);
+    test.reactor.send_answers();
+    assert_eq!(test.everything(&theirs).len(), 8000);
+}
+
+#[test]
+fn what_finds_no_room_is_owed() {
+    let test = Test::new();
+    let (token, theirs) = test.connect();
+    let mut sent = 0usize;
+    test.busy();
+    let answer = |n: usize| [n as u8; 4000];
+    while test.reactor.answer_later(token, &answer(sent)) {
+        sent += 1;
+        test.reactor.send_answers();
+        assert!(sent < 10_000);
+    }
+    assert!(!test.reactor.is_clear(token) && !test.reactor.answer_later(token, b"more"));
+    let mut got = test.everything(&theirs);
+    assert!(got.len() < sent * 4000);
+    // There is room again: the slot pays by itself, whatever it is used for.
+    test.reactor.on_event(&test, token, epoll::EventFlags::OUT);
+    got.extend(test.everything(&theirs));
+    assert!(test.reactor.is_clear(token));
+    assert!(got == (0..sent).flat_map(answer).collect::<Vec<u8>>(), "{} of {}", got.len(), sent * 4000);
+}
+
+#[test]
+fn a_slot_that_is_taken_away_sends_first() {
+    let test = Test::new();
+    let (token, theirs) = test.connect();
+    let (other, others) = test.connect();
+    test.busy();
+    assert!(test.reactor.answer_later(token, b"last") && test.reactor.answer_later(other, b"words"));
+    drop(test.reactor.remove(token));
+    assert_eq!(test.everything(&theirs), b"last");
+    // A token of the past is nobody's.
+    assert!(test.reactor.is_clear(token) && !test.reactor.answer_later(token, b"x"));
+    drop(others);
+    test.reactor.send_answers();
+    assert!(test.reactor.answer_later(other, b"to nobody"));
+    test.reactor.send_answers();
+    assert!(test.reactor.is_clear(other), "a broken connection owes nothing");
+}
+
+#[test]
+fn what_has_arrived_is_read_before_it_is_asked_for() {
+    let test = Test::new();
+    let later = test.reactor.now() + Duration::from_secs(60);
+    let mut ends = Vec::new();
+    let mut events = Vec::new();
+    for n in 0..30 {
+        let (token, mut theirs) = test.connect();
+        test.reactor.drained(token);
+        assert!(test.reactor.park(token, Work::Wait, later).is_ok());
+        theirs.write_all(&vec![n; if n == 3 { 5000 } else { 3000 }]).expect("write");
+        let flags =
+            if n == 5 { epoll::EventFlags::IN | epoll::EventFlags::RDHUP } else { epoll::EventFlags::IN };
+        events.push(epoll::Event { flags, data: epoll::EventData::new_u64(token.pack()) });
+        ends.push((token, theirs));
+    }
+    test.reactor.read_early(&events);
+    let mut room = 64 * 1024;
+    for (n, (token, _)) in ends.iter().enumerate() {
+        let mut buf = Vec::with_capacity(4096);
+        let got = test.reactor.take_early(*token, &mut buf);
+        let wanted = match n {
+            5 => None,
+            // As much as there is memory for.
+            _ if room < 4096 => None,
+            3 => Some(4096),
+            _ => Some(3000),
+        };
+        room -= wanted.unwrap_or(0);
+        assert_eq!(got, wanted, "{n}");
+        assert!(buf.len() == wanted.unwrap_or(0) && buf.iter().all(|b| usize::from(*b) == n));
+        assert_eq!(test.reactor.take_early(*token, &mut buf), None, "once");
+    }
+    // What nobody has taken stays, and goes with its slot.
+    let (token, theirs) = &mut ends[7];
+    theirs.write_all(b"rest").expect("write");
+    test.reactor.read_early(&events[7..8]);
+    test.reactor.read_early(&events[8..9]);
+    test.reactor.remove(*token);
+    let (token, theirs) = &mut ends[8];
+    theirs.write_all(b"next").expect("write");
+    test.reactor.read_early(&events[8..9]);
+    let mut buf = Vec::new();
+    assert_eq!((test.reactor.take_early(*token, &mut buf), buf.as_slice()), (Some(4), &b"next"[..]));
+}
+
+#[test]
+fn how_long_ago_is_told_for_each_turn() {
+    let t = Test::new();
+    let begun = t.reactor.now();
+    assert_eq!(t.reactor.since(begun), Duration::ZERO);
+    t.pass(Duration::from_millis(5));
+    assert_eq!(t.reactor.since(begun), Duration::from_millis(5));
+    assert_eq!(t.reactor.since(begun), Duration::from_millis(5));
+    assert_eq!(t.reactor.since(t.reactor.now() + Duration::from_secs(1)), Duration::ZERO);
+    t.pass(Duration::from_millis(5));
+    assert_eq!(t.reactor.since(begun), Duration::from_millis(10));
+}
+
+#[test]
+fn only_far_timers_are_not_looked_at_while_something_happens() {
+    let t = Test::new();
+    assert_eq!(t.reactor.patience(None, false), None);
+    let (near, far) = (Duration::from_millis(1500), Duration::from_secs(60));
+    let at = |d: Duration| Some(t.reactor.now() + d);
+    assert!(t.reactor.patience(at(near), false).is_some_and(|d| d <= near));
+    // Well before the timer, so that it is looked at in time.
+    assert_eq!(t.reactor.patience(at(far), false), Some(Duration::from_secs(1)));
+    let exact = t.reactor.patience(at(far), true).expect("a timer");
+    assert!(exact <= far && exact > far - Duration::from_secs(30), "{exact:?}");
 }

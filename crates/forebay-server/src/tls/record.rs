@@ -164,6 +164,30 @@ impl Half {
         self.key.seal_out_of_place_scatter(nonce, aad, content, out, inner, tail).map_err(|_| Broken::BadMac)
     }
 
+    /// As [`Half::seal`] for application data in two pieces, of which the second has the type behind it (TLSInnerPlaintext):
+    /// for TLS 1.3.
+    ///
+    /// # Errors
+    /// As [`Half::seal`].
+    pub fn seal_inner(&mut self, content: &[u8], inner: &[u8], record: &mut [u8]) -> Result<(), Broken> {
+        let n = content.len() + inner.len().saturating_sub(1);
+        if record.len() != self.sealed_len(n) || n > MAX_CONTENT || !self.v13() || inner.last() != Some(&DATA)
+        {
+            return Err(Broken::Overflow);
+        }
+        let (nonce, aad, aad_len) = self.begin(DATA, n, record).ok_or(Broken::Overflow)?;
+        let aad = Aad::from(aad.get(..aad_len).unwrap_or_default());
+        let body = record.get_mut(self.before()..).ok_or(Broken::Overflow)?;
+        let (out, tail) = body.split_at_mut(content.len());
+        self.key.seal_out_of_place_scatter(nonce, aad, content, out, inner, tail).map_err(|_| Broken::BadMac)
+    }
+
+    /// Whether it is TLS 1.3.
+    #[inline]
+    pub fn v13(&self) -> bool {
+        self.form == Form::V13
+    }
+
     /// As [`Half::seal`] for content that stands in its place in `record` already.
     ///
     /// # Errors
@@ -281,6 +305,18 @@ mod tests {
                 tx.seal_in_place(HANDSHAKE, n, &mut b).unwrap();
                 let (kind, at) = rx.open(&mut b).unwrap();
                 assert_eq!((kind, &b[at]), (HANDSHAKE, content.as_slice()), "{n} {v13}");
+                for first in [0, 1, n / 2, n] {
+                    let (head, rest) = content.split_at(first.min(n));
+                    let inner = [rest, &[DATA]].concat();
+                    let mut c = vec![0; tx.sealed_len(n)];
+                    assert_eq!(tx.seal_inner(head, rest, &mut c), Err(Broken::Overflow), "no type");
+                    if tx.seal_inner(head, &inner, &mut c).is_ok() {
+                        let (kind, at) = rx.open(&mut c).unwrap();
+                        assert_eq!((kind, &c[at]), (DATA, content.as_slice()), "{n} {first}");
+                    } else {
+                        assert!(!v13);
+                    }
+                }
             }
         }
     }

@@ -422,7 +422,8 @@ impl Stream {
         }
     }
 
-    /// As [`crate::wire::Wire::send_pieces`].
+    /// As [`crate::wire::Wire::send_pieces`]. `typed`: the last piece has a byte more, the type of a record
+    /// ([`crate::wire::Wire::send_typed`]).
     ///
     /// # Errors
     /// As there.
@@ -431,6 +432,7 @@ impl Stream {
         t: &Thread,
         token: Token,
         pieces: &[IoSlice<'_>],
+        typed: bool,
         then: Then,
     ) -> Result<Sent, Errno> {
         if self.owes() && !self.flush(t, token, SendFlags::NOSIGNAL)? {
@@ -450,7 +452,7 @@ impl Stream {
             out.get_mut(..end).ok_or(Errno::NOBUFS)?.copy_from_slice(&self.owed);
             self.owed.clear();
         }
-        let total: usize = pieces.iter().map(|p| p.len()).sum();
+        let total = pieces.iter().map(|p| p.len()).sum::<usize>() - usize::from(typed);
         let mut rest = pieces.iter();
         let mut piece: &[u8] = &[];
         let mut taken = 0;
@@ -467,6 +469,12 @@ impl Stream {
                 let (content, more) = piece.split_at(n);
                 traffic.tx.seal(DATA, content, record).map_err(broken)?;
                 piece = more;
+            } else if typed
+                && traffic.tx.v13()
+                && let [last] = rest.as_slice()
+                && piece.len() + last.len() == n + 1
+            {
+                traffic.tx.seal_inner(piece, last, record).map_err(broken)?;
             } else {
                 // A record that covers several pieces is put together first.
                 let at = traffic.tx.before();
@@ -502,7 +510,9 @@ impl Stream {
         } else if then == Then::More {
             flags |= SendFlags::MORE;
         }
-        let sent = transmit(t, token, out.get(..end).unwrap_or_default(), flags)?;
+        let sealed = out.get(..end).unwrap_or_default();
+        let later = then == Then::Wait && t.reactor.answer_later(token, sealed);
+        let sent = if later { end } else { transmit(t, token, sealed, flags)? };
         self.batch = next_batch(self.batch, taken, sent < end);
         if sent < end {
             self.owed.extend_from_slice(out.get(sent..end).unwrap_or_default());
@@ -777,6 +787,9 @@ impl Traffic {
 
 fn receive(t: &Thread, token: Token, buf: &mut Vec<u8>, room: usize) -> Result<usize, Errno> {
     buf.reserve(room);
+    if let Some(n) = t.reactor.take_early(token, buf) {
+        return Ok(n);
+    }
     let spare = buf.capacity() - buf.len();
     loop {
         let got = t.reactor.with_fd(token, |fd| {
@@ -803,6 +816,9 @@ fn receive(t: &Thread, token: Token, buf: &mut Vec<u8>, room: usize) -> Result<u
 
 /// One send; 0 when there is no room.
 fn transmit(t: &Thread, token: Token, bytes: &[u8], flags: SendFlags) -> Result<usize, Errno> {
+    if !t.reactor.is_clear(token) {
+        return Ok(0);
+    }
     loop {
         match t.reactor.with_fd(token, |fd| rustix::net::send(fd, bytes, flags)) {
             None => return Err(Errno::BADF),
