@@ -1,4 +1,4 @@
-//! A warm keep-alive GET from the file cache allocates nothing.
+//! A warm keep-alive GET from the file cache allocates nothing, nor does one that goes to an upstream.
 #![allow(missing_docs)]
 
 use forebay_conf::files::Files;
@@ -15,16 +15,48 @@ use std::sync::Arc;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
+/// An upstream that answers every request on its connections alike, for as long as the process lives.
+fn upstream() -> std::net::SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            std::thread::spawn(move || {
+                let mut request = [0; 4096];
+                let mut len = 0;
+                while let Ok(n) = stream.read(&mut request[len..]) {
+                    len += n;
+                    if n == 0 || len == request.len() {
+                        return;
+                    }
+                    if request[..len].ends_with(b"\r\n\r\n") {
+                        len = 0;
+                        let answer = b"HTTP/1.1 200 OK\r\nServer: u\r\nContent-Type: text/plain\r\n\
+                            Content-Length: 7\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
+                            Connection: keep-alive\r\nETag: \"1\"\r\nX-Other: 1\r\n\r\nproxied";
+                        stream.write_all(answer).expect("write");
+                    }
+                }
+            });
+        }
+    });
+    addr
+}
+
 /// Runs a worker in this thread while another one sends `requests` for a path with more fields on one connection;
 /// gives what this thread allocated. Bodies end with `end`.
 fn allocations(dir: &std::path::Path, requests: usize, path: &str, fields: &str, end: &'static [u8]) -> u64 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     listener.set_nonblocking(true).expect("nonblocking");
     let addr = listener.local_addr().expect("bound");
+    let upstream = upstream();
     let conf = format!(
-        "events {{}}\nhttp {{ open_file_cache max=10; access_log {d}/access.log combined buffer=64k flush=5s; \
+        "events {{}}\nhttp {{ upstream u {{ server {upstream}; keepalive 4; keepalive_requests 1000000; }} \
+         open_file_cache max=10; access_log {d}/access.log combined buffer=64k flush=5s; \
          keepalive_requests 1000000; server {{ listen {addr}; root {d}; \
-         location /zip/ {{ alias {d}/; gzip on; brotli on; gzip_vary on; }} }} }}\n",
+         location /zip/ {{ alias {d}/; gzip on; brotli on; gzip_vary on; }} \
+         location /proxy/ {{ proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }} }}\n",
         d = dir.display()
     );
     std::fs::write(dir.join("nginx.conf"), conf).expect("write");
@@ -104,4 +136,6 @@ fn a_warm_request_allocates_nothing() {
     assert!(difference < 50, "{difference} allocations in 1000 compressed responses");
     let difference = of_a_thousand("/zip/page.html", "Accept-Encoding: deflate\r\n", b"</html>\n");
     assert!(difference < 50, "{difference} allocations in 1000 responses that might be compressed");
+    let difference = of_a_thousand("/proxy/page.html", "", b"proxied");
+    assert!(difference < 50, "{difference} allocations in 1000 proxied requests");
 }

@@ -117,7 +117,8 @@ fn fields_that_are_the_upstreams_business() {
     });
     let both = "proxy_pass_header Server; proxy_pass_header Date;";
     let conf = conf(&format!(
-        "access_log logs/a.log; proxy_cache_path %DIR%/cache keys_zone=c:1m;\n\
+        "log_format u '$request|$status|$body_bytes_sent'; access_log logs/a.log u;\n\
+         proxy_cache_path %DIR%/cache keys_zone=c:1m;\n\
          server {{ listen 127.0.0.1:%PORT0%;\n\
            location /none {{ proxy_pass http://{up}; }}\n\
            location /server {{ proxy_pass_header Server; proxy_pass http://{up}; }}\n\

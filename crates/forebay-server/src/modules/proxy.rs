@@ -242,13 +242,32 @@ impl Setting for Value {
 
 /// Lines of `proxy_set_header`.
 #[derive(Clone, Debug, Default)]
-pub struct SetHeaders(pub Arc<Vec<(Vec<u8>, Template)>>);
+pub struct SetHeaders(pub Arc<Vec<SetHeader>>);
+
+/// A line of `proxy_set_header`.
+#[derive(Clone, Debug)]
+pub struct SetHeader {
+    /// Name of the field as written.
+    pub name: Vec<u8>,
+    /// What that is known as.
+    pub id: Name,
+    /// Its value.
+    pub value: Template,
+}
+
+impl SetHeaders {
+    /// Whether there is one for a field with this name.
+    fn has(&self, id: Name, name: &[u8]) -> bool {
+        self.0.iter().any(|h| h.id == id && (id != Name::Other || h.name.eq_ignore_ascii_case(name)))
+    }
+}
 
 impl Setting for SetHeaders {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut lines = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         if let Some(value) = d.args.get(1) {
-            lines.push((first(d).to_vec(), cx.template(d, value)?));
+            let name = first(d).to_vec();
+            lines.push(SetHeader { id: Name::of(&name), name, value: cx.template(d, value)? });
         }
         Ok(SetHeaders(Arc::new(lines)))
     }
@@ -386,6 +405,9 @@ impl NextUpstream {
 #[derive(Clone, Copy, Debug)]
 pub struct NextMask(u32);
 
+/// Beside the bits of kinds: there are to be none.
+pub const OFF: u32 = 1 << 31;
+
 impl NextMask {
     /// What holds where nothing is said.
     pub const DEFAULT: NextMask =
@@ -405,10 +427,16 @@ pub fn says_gateway(d: &Directive) -> bool {
 impl Setting for NextMask {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         use NextUpstream as N;
-        once(&previous, d, cx)?;
-        let mut mask = 0;
+        // As in nginx several of a level add up, and `off` stays.
+        let mut mask = previous.map_or(0, |p| p.0);
         for w in &d.args {
-            mask |= match w.text.as_slice() {
+            mask |= match w.text.to_ascii_lowercase().as_slice() {
+                // There is no response to judge.
+                word if d.name.text.starts_with(b"tunnel_")
+                    && !matches!(word, b"error" | b"timeout" | b"off") =>
+                {
+                    return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
+                }
                 // Only a gateway says so.
                 b"http_502" | b"http_504" if !says_gateway(d) => {
                     return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
@@ -425,11 +453,11 @@ impl Setting for NextMask {
                 b"http_503" => 1 << N::Http503 as u32,
                 b"http_504" => 1 << N::Http504 as u32,
                 b"updating" => 0,
-                b"off" => return Ok(NextMask(0)),
+                b"off" => OFF,
                 _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
             };
         }
-        Ok(NextMask(mask))
+        Ok(NextMask(if mask & OFF != 0 { OFF } else { mask }))
     }
 }
 
@@ -569,14 +597,14 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
             req.log(Level::Error, "client request body has been passed to another upstream");
             return Err(Stop::Status(502));
         }
-    } else if !streamed {
+    } else if !streamed && !body::is_none(req) {
         body::read_all(req).await?;
     }
-    let got = ask(req, pass, s, streamed).await;
-    let out = match got {
+    let mut taken = Taken::default();
+    let out = match ask(req, pass, s, streamed, &mut taken).await {
         Ok(Answer::Entry(e)) => respond::cached(req, &e, pass, s),
-        Ok(Answer::Response { lease, to_head, upgrade, fetch }) => {
-            respond::take(req, lease, (to_head, upgrade), pass, s, fetch)
+        Ok(Answer::Response { to_head, upgrade }) => {
+            respond::take(req, &mut taken, (to_head, upgrade), pass, s)
         }
         Ok(Answer::Purged) => {
             req.resp.status = 204;
@@ -598,28 +626,34 @@ pub async fn more(req: &mut Request) -> Option<Body> {
     let l = http.location(req);
     let Some(Content::Proxy(pass)) = &l.content else { return None };
     let s = &l.settings.proxy;
-    let got = ask(req, pass, s, false).await;
+    let mut taken = Taken::default();
+    let got = ask(req, pass, s, false, &mut taken).await;
     req.modules.upstream.log_name.clear();
     match got {
         Ok(Answer::Entry(e)) => {
             respond::load_head(req, &e);
             Some(Body::of_entry(&e))
         }
-        Ok(Answer::Response { lease, to_head, fetch, .. }) => {
-            respond::slice(req, lease, to_head, s, fetch).ok()
-        }
+        Ok(Answer::Response { to_head, .. }) => respond::slice(req, &mut taken, to_head, s).ok(),
         _ => None,
     }
 }
 
+/// What a request has taken for its answer; it stays where it is while that is asked for and passed on.
+#[derive(Default)]
+struct Taken {
+    /// The place at an upstream.
+    lease: Option<exchange::Lease>,
+    /// What a cache has to do with the request.
+    fetch: Fetch,
+}
+
 /// Who answers.
-// Moved once, right where it is made.
-#[allow(clippy::large_enum_variant)]
 enum Answer {
     /// A cache.
     Entry(Rc<Entry>),
-    /// An upstream.
-    Response { lease: exchange::Lease, to_head: bool, upgrade: bool, fetch: Fetch },
+    /// An upstream, from [`Taken::lease`].
+    Response { to_head: bool, upgrade: bool },
     /// Nobody has to: a purge is done.
     Purged,
     /// Nobody has to: a background request came too late.
@@ -627,25 +661,34 @@ enum Answer {
 }
 
 /// Asks the cache, and the upstream if that does not know.
-async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) -> Result<Answer, Stop> {
+async fn ask(
+    req: &mut Request,
+    pass: &Arc<Pass>,
+    s: &Settings,
+    streamed: bool,
+    taken: &mut Taken,
+) -> Result<Answer, Stop> {
     let http = req.http();
     let cs = &http.location(req).settings.proxy_cache;
-    let (target, uri) = pass.resolve(req).await.map_err(Stop::Status)?;
-    let fetch = match cs.zone {
-        CacheZone::Off => Fetch::default(),
-        _ => match cached::look(req, &uri, cs).await? {
+    let (target, uri) = match pass.fixed(req) {
+        Some(known) => known,
+        None => pass.resolve(req).await.map_err(Stop::Status)?,
+    };
+    if !matches!(cs.zone, CacheZone::Off) {
+        match cached::look(req, &uri, cs).await? {
             Found::Entry(e) => return Ok(Answer::Entry(e)),
             Found::Purged => return Ok(Answer::Purged),
             Found::Nothing => return Ok(Answer::Nothing),
-            Found::Fetch(f) => f,
-        },
-    };
+            Found::Fetch(f) => taken.fetch = f,
+        }
+    }
+    let Taken { lease, fetch } = taken;
     let body = outgoing(req, s, streamed)?;
     let mut head = req.take_buf();
     let upgrade = match pass.protocol {
         Protocol::Http => {
             let last = !target.keeps_connections(req) || s.protocol_header != SendProxy::Off;
-            write_head(req, &uri, &body, s, &fetch, last, &mut head)? && s.http_version != HttpVersion::V2
+            write_head(req, &uri, &body, s, fetch, last, &mut head)? && s.http_version != HttpVersion::V2
         }
         Protocol::FastCgi => {
             fastcgi::write_params(req, s, fetch.cacheable(), matches!(body, Outgoing::None), &mut head)?;
@@ -665,27 +708,31 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
     };
     req.modules.upstream.log_path = uri;
     req.modules.proxy_cache.detached = fetch.cacheable() || req.modules.proxy_cache.background;
-    let got = exchange::run(req, &target, &head, &body, s).await;
+    let got = exchange::run(req, &target, &head, &body, s, lease).await;
     let to_head = match pass.protocol {
         Protocol::Http => head.starts_with(b"HEAD "),
         _ => req.method == Method::Head,
     };
     req.give_buf(head);
-    let (lease, kind) = match got {
-        Ok(lease) => (Ok(lease), NextUpstream::of_status(req.modules.upstream.head.status)),
-        Err(status) => (Err(status), req.modules.upstream.fault),
+    let kind = match got {
+        Ok(()) => NextUpstream::of_status(req.modules.upstream.head.status),
+        Err(_) => req.modules.upstream.fault,
     };
-    if cached::serves_instead(req, &fetch, cs, kind)
+    if cached::serves_instead(req, fetch, cs, kind)
         && let Some(e) = &fetch.stale
     {
-        if let Ok(lease) = lease {
+        if let Some(lease) = lease.take() {
             Body::new(lease, Framing::None, false, s.read_timeout.0).abandon(req);
         }
         req.modules.proxy_cache.status = Some(CacheStatus::Stale);
         return Ok(Answer::Entry(e.clone()));
     }
-    let lease = lease.map_err(Stop::Status)?;
-    if req.modules.upstream.head.status == 304 && cs.revalidate && fetch.stale.is_some() {
+    got.map_err(Stop::Status)?;
+    if req.modules.upstream.head.status == 304
+        && cs.revalidate
+        && fetch.stale.is_some()
+        && let Some(lease) = lease.take()
+    {
         let reusable = keeps_alive(req, s);
         let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;
         let mut body = Body::new(lease, Framing::None, reusable && clean, s.read_timeout.0).speaking(
@@ -694,12 +741,12 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, streamed: bool) 
             false,
         );
         body.feed(req, b"", &mut Vec::new());
-        return match cached::revalidated(req, fetch, s, cs).await {
+        return match cached::revalidated(req, std::mem::take(fetch), s, cs).await {
             Some(e) => Ok(Answer::Entry(e)),
             None => Err(Stop::Status(502)),
         };
     }
-    Ok(Answer::Response { lease, to_head, upgrade, fetch })
+    Ok(Answer::Response { to_head, upgrade })
 }
 
 /// Whether the connection of the response whose head has been read may be used again.
@@ -794,32 +841,30 @@ fn write_head(
         // For HTTP/2 it is made into a field block later.
         HttpVersion::V11 | HttpVersion::V2 => b" HTTP/1.1\r\n",
     });
-    let set = &s.set_header.0;
-    if !set.iter().any(|(n, _)| n.eq_ignore_ascii_case(b"Host")) {
+    let set = &s.set_header;
+    if !set.has(Name::Host, b"") {
         line(out, b"Host", &req.modules.upstream.host);
     }
     let mut value = req.take_buf();
     let mut upgrade = false;
-    for (name, template) in set.iter() {
+    for SetHeader { name, id, value: template } in set.0.iter() {
         value.clear();
         template.eval(req, &mut value)?;
-        let id = Name::of(name);
         // The framing of the body is not for the configuration to say: two of them are an attack.
         if value.is_empty() || matches!(id, Name::ContentLength | Name::TransferEncoding) {
             continue;
         }
-        upgrade |= id == Name::Upgrade;
+        upgrade |= *id == Name::Upgrade;
         value.retain(|b| !matches!(b, b'\r' | b'\n' | 0));
         line(out, name, &value);
     }
     req.give_buf(value);
-    let named = |name: &[u8]| set.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
     if fetch.cacheable() {
         let stale = &req.modules.proxy_cache;
-        if let Some(t) = stale.last_modified.filter(|_| !named(b"If-Modified-Since")) {
+        if let Some(t) = stale.last_modified.filter(|_| !set.has(Name::IfModifiedSince, b"")) {
             line(out, b"If-Modified-Since", &forebay_http::date::imf(t));
         }
-        if !stale.etag.is_empty() && !named(b"If-None-Match") {
+        if !stale.etag.is_empty() && !set.has(Name::IfNoneMatch, b"") {
             line(out, b"If-None-Match", &stale.etag);
         }
     }
@@ -839,13 +884,13 @@ fn write_head(
         for f in &h.fields {
             let name = f.name.of(&h.buf);
             let own = fetch.cacheable() && conditional(f.id);
-            if !hop_by_hop(f.id) && !own && !set.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)) {
+            if !hop_by_hop(f.id) && !own && !set.has(f.id, name) {
                 line(out, name, f.value.of(&h.buf));
             }
         }
     }
     // Whoever closes first has the port in TIME_WAIT; here ports of the loopback would run short.
-    if last && s.http_version == HttpVersion::V11 && !upgrade && !named(b"Connection") {
+    if last && s.http_version == HttpVersion::V11 && !upgrade && !set.has(Name::Connection, b"") {
         line(out, b"Connection", b"close");
     }
     out.extend_from_slice(b"\r\n");

@@ -121,11 +121,11 @@ pub async fn open(req: &mut Request, path: &[u8]) -> Found {
     if core.disable_symlinks.mode != SymlinkMode::Off {
         return crate::symlinks::open(req, path).await;
     }
-    if path.contains(&0) {
-        return Found::Error(Errno::NOENT);
-    }
     if let Cached::Hit(found) = thread.files.borrow_mut().get(path, &policy, now, req.early) {
         return found;
+    }
+    if path.contains(&0) {
+        return Found::Error(Errno::NOENT);
     }
     let opened = match file_cache::open_cached(path) {
         // Descriptors of files that nobody reads at present are given up for this one.

@@ -64,11 +64,13 @@ pub async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
     s.next_upstream_tries = t.next_upstream_tries;
     s.next_upstream_timeout = t.next_upstream_timeout;
     s.socket_keepalive = t.socket_keepalive;
+    let mut lease = None;
     let found = match pass.resolve(req).await {
         // Nothing is sent: the client speaks first.
-        Ok((target, _)) => exchange::run(req, &target, b"", &Outgoing::None, &s).await,
+        Ok((target, _)) => exchange::run(req, &target, b"", &Outgoing::None, &s, &mut lease).await,
         Err(status) => Err(status),
     };
+    let found = found.and_then(|()| lease.ok_or(502));
     match found {
         Ok(lease) => {
             // It is not spoken to by HTTP any more.

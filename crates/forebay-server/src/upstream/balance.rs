@@ -136,17 +136,13 @@ impl Picker {
 
     /// Chooses a peer, and counts the request as under way until [`Group::end`].
     pub fn choose(&mut self, group: &Group, now: Instant) -> Option<usize> {
+        if self.local.set.lone {
+            let shard = self.local.shards.first().filter(|_| self.tried.is_empty())?;
+            shard.begin(clock(now));
+            return Some(0);
+        }
         let local = self.local.clone();
         let set = &*local.set;
-        if set.lone {
-            if self.tried.is_empty()
-                && let Some(s) = local.shards.first()
-            {
-                s.begin(clock(now));
-                return Some(0);
-            }
-            return None;
-        }
         let now = clock(now);
         let _one_at_a_time = group.choosing();
         let chosen = self.stuck(set, now, false).or_else(|| self.by_method(group, set, now));

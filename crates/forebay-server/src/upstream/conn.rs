@@ -367,7 +367,8 @@ impl Conn {
         let thread = self.thread.clone();
         let keepalive = &group.keepalive;
         let now = thread.reactor.now();
-        let old = now.saturating_duration_since(self.opened) > keepalive.time;
+        // Adding takes less than subtracting.
+        let old = self.opened.checked_add(keepalive.time).is_some_and(|end| end < now);
         if keepalive.connections == 0 || self.requests + 1 >= keepalive.requests || old {
             return;
         }

@@ -7,7 +7,7 @@ mod h2;
 
 use super::PeerAddr;
 use super::conn::{Conn, Failure, For, Waited, Watch};
-use super::lease::{choose, picker, wait_for_one};
+use super::lease::{address, choose, name_of, number, picker, wait_for_one};
 use super::protocol::{Framing, Protocol};
 use super::upload::{Stopped, Turn, Upload};
 use crate::body::BodyError;
@@ -88,6 +88,8 @@ pub struct Attempt {
 pub struct Upstreamed {
     /// Servers asked, in order.
     pub attempts: Vec<Attempt>,
+    /// Memory for the name of the next, empty.
+    spare_name: Vec<u8>,
     /// How many of them variables tell of, where those behind were asked for further slices of a response.
     pub own_attempts: Option<usize>,
     /// The last head received.
@@ -127,6 +129,10 @@ impl Upstreamed {
     pub fn clear(&mut self) {
         if self.attempts.is_empty() && self.host.is_empty() && self.own_attempts.is_none() {
             return;
+        }
+        if let Some(a) = self.attempts.first_mut() {
+            self.spare_name = std::mem::take(&mut a.name);
+            self.spare_name.clear();
         }
         self.attempts.clear();
         self.own_attempts = None;
@@ -171,7 +177,8 @@ impl Fault {
     }
 }
 
-/// Asks servers until one has sent the head of a response, which is then in `Upstreamed::head`.
+/// Asks servers until one has sent the head of a response, which is then in `Upstreamed::head`; the place at that
+/// server, with the connection, is then in `place`, which is empty before.
 ///
 /// # Errors
 /// The status to answer with; 499 if the client is gone.
@@ -181,7 +188,8 @@ pub async fn run(
     head: &[u8],
     body: &Outgoing,
     s: &Settings,
-) -> Result<Lease, u16> {
+    place: &mut Option<Lease>,
+) -> Result<(), u16> {
     let conf = req.conf.clone();
     let begun = req.thread.reactor.now();
     let mut picker = picker(req, &conf, target)?;
@@ -205,10 +213,14 @@ pub async fn run(
         } else if chosen.is_none() && dropped == 0 && tried.is_empty() {
             chosen = wait_for_one(req, &conf, target, &mut picker).await;
         }
-        let Some((peer, addr, name, total)) = chosen else {
+        let Some((peer, addr)) =
+            chosen.and_then(|peer| Some((peer, address(target, picker.as_ref(), peer)?)))
+        else {
             return Err(no_live(req, &conf, target, redirected));
         };
-        let mut lease = Lease::new(req, target, picker.as_ref(), peer, now);
+        let lease = place.insert(Lease::new(req, target, picker.as_ref(), peer, now));
+        let mut name = std::mem::take(&mut req.modules.upstream.spare_name);
+        name_of(target, picker.as_ref(), peer, &mut name);
         req.modules.upstream.attempts.push(Attempt {
             name,
             status: 0,
@@ -221,21 +233,21 @@ pub async fn run(
             length: 0,
             redirected: std::mem::take(&mut redirected),
         });
-        name_in_log(req, Some(&addr));
-        let fault = match attempt(req, &mut lease, &addr, head, body, s).await {
+        name_in_log(req, Some(addr));
+        let fault = match attempt(req, lease, addr, head, body, s).await {
             Ok(()) => {
                 let status = req.modules.upstream.head.status;
-                let kind = NextUpstream::of_status(status);
-                let tries_left = tried.len() + 1 < total.min(s.tries());
-                match kind {
+                match NextUpstream::of_status(status) {
                     Some(kind)
-                        if s.next_upstream.has(kind) && tries_left && may_retry(req, s, kind, false) =>
+                        if s.next_upstream.has(kind)
+                            && tried.len() + 1 < number(target, picker.as_ref()).min(s.tries())
+                            && may_retry(req, s, kind, false) =>
                     {
                         Fault::new(kind, status)
                     }
                     _ => {
                         lease.answered(req);
-                        return Ok(lease);
+                        return Ok(());
                     }
                 }
             }
@@ -252,7 +264,7 @@ pub async fn run(
         if !(reused && received == 0) {
             lease.count(req);
         }
-        drop(lease);
+        *place = None;
         if fault.last {
             if let Some(a) = req.modules.upstream.current() {
                 a.status = 0;
@@ -287,7 +299,7 @@ pub async fn run(
             }
         }
         tried.push(peer);
-        if !again || tried.len() >= total.min(s.tries()) {
+        if !again || tried.len() >= number(target, picker.as_ref()).min(s.tries()) {
             return Err(fault.status);
         }
     }
@@ -402,10 +414,22 @@ async fn attempt(
         h2::send(req, conn, head, body, s, &mut watch).await?;
         return h2::read_head(req, conn, s, &mut watch).await;
     }
-    if let Outgoing::Streamed(_) = body {
-        lease.upload = Some(Box::new(Upload::new(req, head, framing(req, body), s.send_timeout.0)));
-        upload(req, lease, &mut watch).await?;
-    } else if let Wrote::Early = send(req, conn, head, body, s, &mut watch).await? {
+    let wrote = match body {
+        Outgoing::Streamed(_) => {
+            lease.upload = Some(Box::new(Upload::new(req, head, framing(req, body), s.send_timeout.0)));
+            upload(req, lease, &mut watch).await?;
+            Wrote::All
+        }
+        Outgoing::None => {
+            let mut rest = head;
+            match write_at_once(req, conn, &mut rest)? {
+                Some(wrote) => wrote,
+                None => write(req, conn, rest, s, &mut watch).await?,
+            }
+        }
+        _ => send(req, conn, head, body, s, &mut watch).await?,
+    };
+    if let Wrote::Early = wrote {
         lease.leave_off();
     }
     read_head(req, lease, s, &mut watch).await
@@ -617,27 +641,35 @@ async fn write(
     watch: &mut Watch,
 ) -> Result<Wrote, Fault> {
     let mut rest = bytes;
+    loop {
+        if let Some(wrote) = write_at_once(req, conn, &mut rest)? {
+            return Ok(wrote);
+        }
+        if !room(req, conn, s, watch).await? {
+            return Ok(Wrote::Early);
+        }
+    }
+}
+
+/// Writes what there is room for and takes it off `rest`. `None`: there is none for the rest.
+fn write_at_once(req: &mut Request, conn: &Conn, rest: &mut &[u8]) -> Result<Option<Wrote>, Fault> {
     while !rest.is_empty() || conn.wire().owes() {
         match conn.send(rest) {
             Ok(sent) => {
-                rest = rest.get(sent.bytes..).unwrap_or_default();
+                *rest = rest.get(sent.bytes..).unwrap_or_default();
                 if let Some(a) = req.modules.upstream.current() {
                     a.sent += sent.bytes as u64;
                 }
             }
-            Err(Errno::AGAIN) => {
-                if !room(req, conn, s, watch).await? {
-                    return Ok(Wrote::Early);
-                }
-            }
+            Err(Errno::AGAIN) => return Ok(None),
             // What it said before it stopped reading is still worth having.
             Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => {
-                return Ok(Wrote::Early);
+                return Ok(Some(Wrote::Early));
             }
             Err(e) => return Err(send_failed(req, e)),
         }
     }
-    Ok(Wrote::All)
+    Ok(Some(Wrote::All))
 }
 
 /// Waits until the server reads on. `false`: it answers instead.
@@ -760,39 +792,46 @@ const READING: &str = "while reading response header from upstream";
 /// Room for reading a head and what of the body comes with it, bytes.
 const READ: usize = 16 * 1024;
 
-/// Parses what has come of a head. `true`: it is complete.
-async fn parse_head(req: &mut Request, limit: usize, interim: &mut u32) -> Result<bool, Fault> {
+/// What has come of a head.
+enum Came {
+    Part,
+    /// The head of an interim response.
+    Interim,
+    All,
+}
+
+/// Parses what has come of a head.
+fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
     if req.modules.upstream.protocol != Protocol::Http {
-        return parse_cgi_head(req, limit);
+        return parse_cgi_head(req, limit).map(|all| if all { Came::All } else { Came::Part });
     }
-    loop {
-        let head = &mut req.modules.upstream.head;
-        match client::parse(head, limit) {
-            Ok(Status::Complete) if head.is_interim() => {
-                if *interim >= MAX_INTERIM {
-                    return Err(bad_head(req, b"upstream sent too many interim responses"));
-                }
-                *interim += 1;
-                crate::modules::early_hints::pass(req).await;
-                let head = &mut req.modules.upstream.head;
-                let len = head.len;
-                head.advance(len);
-                if head.buf.is_empty() {
-                    return Ok(false);
-                }
-            }
-            Ok(Status::Complete) => {
-                took_head(req);
-                return Ok(true);
-            }
-            Ok(Status::Partial) => return Ok(false),
-            Err(bad) => {
-                let mut message = Vec::new();
-                bad.message(head, &mut message);
-                return Err(bad_head(req, &message));
-            }
+    let head = &mut req.modules.upstream.head;
+    match client::parse(head, limit) {
+        Ok(Status::Complete) if head.is_interim() => Ok(Came::Interim),
+        Ok(Status::Complete) => {
+            took_head(req);
+            Ok(Came::All)
+        }
+        Ok(Status::Partial) => Ok(Came::Part),
+        Err(bad) => {
+            let mut message = Vec::new();
+            bad.message(head, &mut message);
+            Err(bad_head(req, &message))
         }
     }
+}
+
+/// Passes an interim response on where it is wanted, and takes it away. `interim` counts them.
+async fn pass_interim(req: &mut Request, interim: &mut u32) -> Result<(), Fault> {
+    if *interim >= MAX_INTERIM {
+        return Err(bad_head(req, b"upstream sent too many interim responses"));
+    }
+    *interim += 1;
+    crate::modules::early_hints::pass(req).await;
+    let head = &mut req.modules.upstream.head;
+    let len = head.len;
+    head.advance(len);
+    Ok(())
 }
 
 /// The same for the protocols whose heads are those of CGI, or may be.
@@ -871,8 +910,15 @@ async fn read_head(
     let mut interim = 0;
     let mut deadline = req.thread.reactor.now() + s.read_timeout.0;
     loop {
-        if !req.modules.upstream.head.buf.is_empty() && parse_head(req, limit, &mut interim).await? {
-            return Ok(());
+        if !req.modules.upstream.head.buf.is_empty() {
+            match parse_head(req, limit)? {
+                Came::All => return Ok(()),
+                Came::Interim => {
+                    pass_interim(req, &mut interim).await?;
+                    continue;
+                }
+                Came::Part => {}
+            }
         }
         let Some(conn) = &lease.conn else { return Err(Fault::new(NextUpstream::Error, 502)) };
         match read_some(req, conn, limit)? {

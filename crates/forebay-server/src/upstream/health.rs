@@ -17,6 +17,7 @@ use crate::variables::VarId;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_http::field::Name;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::h1::client::{self, ResponseHead, framing_of_response};
 use forebay_http::h1::request::Status;
@@ -127,8 +128,8 @@ impl Check {
     /// Takes over what the location says, which has this number.
     pub fn bind(&mut self, host: &[u8], encrypted: bool, location: usize, s: &proxy::Settings) {
         (self.upstream, self.encrypted, self.location) = (host.to_vec(), encrypted, location);
-        let set = s.set_header.0.iter().find(|(n, _)| n.eq_ignore_ascii_case(b"host"));
-        self.host = set.and_then(|(_, t)| t.as_const()).unwrap_or(host).to_vec();
+        let set = s.set_header.0.iter().find(|h| h.id == Name::Host);
+        self.host = set.and_then(|h| h.value.as_const()).unwrap_or(host).to_vec();
         self.announce = s.protocol_header.version();
         (self.connect_timeout, self.read_timeout) = (s.connect_timeout.0, s.read_timeout.0);
     }

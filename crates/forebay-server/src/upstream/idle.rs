@@ -128,8 +128,14 @@ impl Lists {
     pub fn take(&self, me: usize, fits: impl Fn(&Idle) -> bool) -> (Option<Idle>, Vec<Token>) {
         let Some(list) = self.list(me) else { return (None, Vec::new()) };
         let mut inner = super::locked(&list.inner);
-        let at = inner.entries.iter().rposition(fits);
-        let idle = at.and_then(|at| inner.entries.remove(at));
+        // Mostly it is the very last, and nothing has to move up.
+        let idle = match inner.entries.pop_back_if(|last| fits(last)) {
+            None => {
+                let at = inner.entries.iter().rposition(fits);
+                at.and_then(|at| inner.entries.remove(at))
+            }
+            last => last,
+        };
         list.noted(&inner);
         (idle, std::mem::take(&mut inner.taken))
     }

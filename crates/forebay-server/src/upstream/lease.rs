@@ -77,8 +77,11 @@ impl Lease {
     }
 
     /// The connection is sound and free: others may use it, unless half a request stands on it.
-    pub fn keep(mut self) {
-        let conn = self.conn.take().filter(|_| self.is_sent());
+    pub fn keep(&mut self) {
+        if !self.is_sent() {
+            return;
+        }
+        let conn = self.conn.take();
         let Some((seat, group)) = self.group() else { return };
         let Some(peer) = seat.local.set.peers.get(seat.peer).map(|p| p.live.id) else { return };
         if let Some(conn) = conn {
@@ -136,9 +139,6 @@ fn with_state<R>(conf: &ThreadConfig, g: usize, f: impl FnOnce(&Group, &mut Grou
     states.get_mut(g).map(|s| f(group, s))
 }
 
-/// Number, address and name of a server, and how many there are.
-pub type Chosen = (usize, PeerAddr, Vec<u8>, usize);
-
 /// The choices for a request; `None` where there is no group.
 ///
 /// # Errors
@@ -150,28 +150,53 @@ pub fn picker(req: &mut Request, conf: &ThreadConfig, target: &Target) -> Result
     Picker::for_request(local, group, req).map(Some).map_err(|_| 500)
 }
 
-/// The next server, if there is one that may be asked.
+/// The number of the next server, if there is one that may be asked.
 pub fn choose(
     conf: &ThreadConfig,
     target: &Target,
     picker: Option<&mut Picker>,
     tried: &[usize],
     now: Instant,
-) -> Option<Chosen> {
+) -> Option<usize> {
     match (target, picker) {
-        (Target::Group(g), Some(picker)) => {
-            let group = conf.config.http.upstreams.get(*g)?;
-            let i = picker.choose(group, now)?;
-            let set = &picker.local.set;
-            let p = set.peers.get(i)?;
-            let total = set.peers.iter().filter(|p| !p.down).count();
-            Some((i, p.addr.clone(), p.name.clone(), total))
+        (Target::Group(g), Some(picker)) => picker.choose(conf.config.http.upstreams.get(*g)?, now),
+        (Target::Direct(addrs), _) => (0..addrs.len()).find(|i| !tried.contains(i)),
+        _ => None,
+    }
+}
+
+/// Address of a chosen server.
+pub fn address<'a>(target: &'a Target, picker: Option<&'a Picker>, peer: usize) -> Option<&'a PeerAddr> {
+    match (target, picker) {
+        (Target::Group(_), Some(p)) => p.local.set.peers.get(peer).map(|p| &p.addr),
+        (Target::Direct(addrs), _) => addrs.get(peer),
+        _ => None,
+    }
+}
+
+/// Appends the name of a chosen server.
+pub fn name_of(target: &Target, picker: Option<&Picker>, peer: usize, out: &mut Vec<u8>) {
+    match (target, picker) {
+        (Target::Group(_), Some(p)) => {
+            if let Some(p) = p.local.set.peers.get(peer) {
+                out.extend_from_slice(&p.name);
+            }
         }
         (Target::Direct(addrs), _) => {
-            let (i, a) = addrs.iter().enumerate().find(|(i, _)| !tried.contains(i))?;
-            Some((i, a.clone(), super::place::address_text(a), addrs.len()))
+            if let Some(a) = addrs.get(peer) {
+                out.extend_from_slice(&super::place::address_text(a));
+            }
         }
-        _ => None,
+        _ => {}
+    }
+}
+
+/// How many servers there are to ask.
+pub fn number(target: &Target, picker: Option<&Picker>) -> usize {
+    match (target, picker) {
+        (Target::Group(_), Some(p)) => p.local.set.peers.iter().filter(|p| !p.down).count(),
+        (Target::Direct(addrs), _) => addrs.len(),
+        _ => 0,
     }
 }
 
@@ -181,7 +206,7 @@ pub async fn wait_for_one(
     conf: &ThreadConfig,
     target: &Target,
     picker: &mut Option<Picker>,
-) -> Option<Chosen> {
+) -> Option<usize> {
     let Target::Group(g) = target else { return None };
     let (ticket, timeout) = Ticket::take(&conf.config, *g)?;
     let thread = req.thread.clone();

@@ -252,7 +252,12 @@ pub fn clock(now: Instant) -> u64 {
 
 /// Whole milliseconds.
 pub fn ms(d: Duration) -> u64 {
-    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+    d.as_secs().saturating_mul(1000).saturating_add(u64::from(d.subsec_millis()))
+}
+
+/// Whole microseconds.
+fn micros(d: Duration) -> u64 {
+    d.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(d.subsec_micros()))
 }
 
 /// What health checks say.
@@ -425,7 +430,7 @@ fn add(cell: &AtomicU64, n: u64) {
 
 /// Moves a mean by an eighth of the way to a new value; the first value is taken whole.
 pub fn average(cell: &AtomicU64, new: Duration) {
-    let new = u64::try_from(new.as_micros()).unwrap_or(u64::MAX).max(1);
+    let new = micros(new).max(1);
     let old = cell.load(Relaxed);
     let mean = if old == 0 { new } else { old - old / 8 + new / 8 };
     cell.store(mean.max(1), Relaxed);
@@ -461,7 +466,7 @@ impl Shard {
             average(&self.header_time, d);
             if let Some(d) = response {
                 average(&self.response_time, d);
-                add(&self.micros, u64::try_from(d.as_micros()).unwrap_or(0));
+                add(&self.micros, micros(d));
                 if let Some(b) = self.buckets.get(crate::metrics::bucket(d)) {
                     add(b, 1);
                 }

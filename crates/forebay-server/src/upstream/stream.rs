@@ -906,9 +906,8 @@ impl Body {
 
     /// The response is over: times are taken, the connection is kept or closed.
     fn finish(&mut self, req: &mut Request) {
-        let Some(lease) = self.lease.take() else { return };
-        if let Some(a) = req.modules.upstream.current() {
-            a.response = Some(req.thread.reactor.since(a.started));
+        if self.lease.is_none() {
+            return;
         }
         let u = &mut req.modules.upstream;
         for (_, name, value) in self.chunked.trailers() {
@@ -917,11 +916,7 @@ impl Body {
                 req.resp.trailers.push(name, value);
             }
         }
-        lease.ended(req);
-        req.modules.upstream.log_name.clear();
-        if self.reusable {
-            lease.keep();
-        }
+        over(req, &mut self.lease, self.reusable);
     }
 
     /// Ends a response whose rest nobody reads.
@@ -929,6 +924,20 @@ impl Body {
         self.reusable = false;
         self.finish(req);
     }
+}
+
+/// A response is over: its time is taken, the connection is kept (`reusable`) or closed.
+pub fn over(req: &mut Request, lease: &mut Option<Lease>, reusable: bool) {
+    if let Some(a) = req.modules.upstream.current() {
+        a.response = Some(req.thread.reactor.since(a.started));
+    }
+    let Some(ended) = lease else { return };
+    ended.ended(req);
+    req.modules.upstream.log_name.clear();
+    if reusable {
+        ended.keep();
+    }
+    *lease = None;
 }
 
 /// Directory for temporary files of upstream responses (nginx: proxy_temp_path).

@@ -2,7 +2,7 @@
 
 use super::cached::{self, Fetch};
 use super::url::{Pass, To};
-use super::{HttpVersion, Redirect, Settings, Stop};
+use super::{HttpVersion, Redirect, Settings, Stop, Taken};
 use crate::cache::local::Entry;
 use crate::error_page;
 use crate::modules::proxy_cache::Settings as CacheSettings;
@@ -13,7 +13,7 @@ use crate::response::Part;
 use crate::upstream::exchange::Lease;
 use crate::upstream::protocol::Protocol;
 use crate::upstream::spool::Keep;
-use crate::upstream::stream::{Body, Pulled};
+use crate::upstream::stream::{self, Body, Pulled};
 use forebay_conf::error::Level;
 use forebay_http::field::{FieldLine, Name};
 use forebay_http::h1::client::{self, framing_of_response};
@@ -41,11 +41,10 @@ fn hidden(protocol: Protocol, name: Name, text: &[u8]) -> bool {
 /// Makes the response from the head that has been read; the body follows from the connection.
 pub fn take(
     req: &mut Request,
-    lease: Lease,
+    taken: &mut Taken,
     (to_head, upgrade): (bool, bool),
     pass: &Arc<Pass>,
     s: &Settings,
-    mut fetch: Fetch,
 ) -> Result<Outcome, Stop> {
     let status = req.modules.upstream.head.status;
     if status == 101 {
@@ -56,7 +55,7 @@ pub fn take(
             );
             return Err(Stop::Status(502));
         }
-        if !lease.is_sent() {
+        if !taken.lease.as_ref().is_some_and(Lease::is_sent) {
             // RFC 9110, section 7.8.
             req.log(
                 Level::Error,
@@ -70,6 +69,7 @@ pub fn take(
         fields(req, pass, s)?;
         let head = &req.modules.upstream.head;
         let early = head.buf.get(head.len..).unwrap_or_default().to_vec();
+        let Some(lease) = taken.lease.take() else { return Err(Stop::Status(502)) };
         req.resp.source = Some(Box::new(Body::switched(lease, early, s.times())));
         return Ok(Outcome::Done);
     }
@@ -81,12 +81,17 @@ pub fn take(
             copy_authenticate(req);
         }
         let http = req.http();
-        cached::remember_error(req, fetch, s, &http.location(req).settings.proxy_cache);
+        cached::remember_error(
+            req,
+            std::mem::take(&mut taken.fetch),
+            s,
+            &http.location(req).settings.proxy_cache,
+        );
         return Ok(Outcome::Status(status));
     }
     let http = req.http();
     let cs = &http.location(req).settings.proxy_cache;
-    let keep = keep(req, &mut fetch, to_head, s, cs)?;
+    let keep = keep(req, &mut taken.fetch, to_head, s, cs)?;
     req.resp.proxied = true;
     // Pieces of a body that is still coming are sent in one range only.
     req.resp.allow_ranges = s.force_ranges;
@@ -96,17 +101,13 @@ pub fn take(
     fields(req, pass, s)?;
     req.resp.content_length = req.modules.upstream.head.content_length;
     rate(req, s);
-    let mut text = std::mem::take(&mut req.resp.text);
-    let start = text.len() as u32;
-    let fed = body(req, lease, to_head, s, keep, &mut text);
-    let end = text.len() as u32;
-    req.resp.text = text;
-    let (body, pulled) = fed?;
+    let start = req.resp.text.len() as u32;
+    if keep.is_some() || !at_once(req, &mut taken.lease, to_head, s) {
+        begin_body(req, &mut taken.lease, to_head, s, keep)?;
+    }
+    let end = req.resp.text.len() as u32;
     if end > start {
         req.resp.body.push(Part::Text { start, end });
-    }
-    if pulled != Pulled::End || body.keeps() {
-        req.resp.source = Some(Box::new(body));
     }
     if req.method == Method::Head {
         req.resp.head_only = true;
@@ -167,10 +168,56 @@ fn may_follow(req: &Request, s: &Settings) -> bool {
     head.status == 204 && announced
 }
 
+/// Passes on what of a body has come with its head; the rest follows from the connection.
+#[inline(never)]
+fn begin_body(
+    req: &mut Request,
+    lease: &mut Option<Lease>,
+    to_head: bool,
+    s: &Settings,
+    keep: Option<Keep>,
+) -> Result<(), Stop> {
+    let mut text = std::mem::take(&mut req.resp.text);
+    let fed = body(req, lease, to_head, s, keep, &mut text);
+    req.resp.text = text;
+    let (body, pulled) = fed?;
+    if pulled != Pulled::End || body.keeps() {
+        req.resp.source = Some(Box::new(body));
+    }
+    Ok(())
+}
+
+/// Passes on a body that has come with its head, all of it and nothing else, and that nothing is done with. `false`: it is
+/// no such body, which takes a [`Body`].
+fn at_once(req: &mut Request, lease: &mut Option<Lease>, to_head: bool, s: &Settings) -> bool {
+    let head = &req.modules.upstream.head;
+    let came = head.buf.get(head.len..).unwrap_or_default();
+    let announced = match framing_of_response(head, to_head) {
+        Framing::None => 0,
+        Framing::Length(n) => n,
+        _ => return false,
+    };
+    let conn = lease.as_ref().and_then(|l| l.conn.as_ref());
+    if came.len() as u64 != announced
+        || req.modules.upstream.protocol != Protocol::Http
+        || s.limit_rate.0.is_some()
+        || conn.is_none_or(|c| c.link().is_some())
+    {
+        return false;
+    }
+    req.resp.text.extend_from_slice(came);
+    let reusable = super::keeps_alive(req, s) && !may_follow(req, s);
+    if let Some(a) = req.modules.upstream.current() {
+        a.length += announced;
+    }
+    stream::over(req, lease, reusable);
+    true
+}
+
 /// The body of a response whose head has been read, with what came behind it.
 fn body(
     req: &mut Request,
-    lease: Lease,
+    lease: &mut Option<Lease>,
     to_head: bool,
     s: &Settings,
     keep: Option<Keep>,
@@ -189,6 +236,7 @@ fn body(
         },
         (_, framing) => framing,
     };
+    let Some(lease) = lease.take() else { return Err(Stop::Status(502)) };
     let reusable = super::keeps_alive(req, s) && lease.conn.is_some() && !may_follow(req, s);
     let buffering = buffering(req, s);
     let head = &req.modules.upstream.head;
@@ -216,17 +264,11 @@ fn body(
 }
 
 /// A further slice of a response: only its body counts.
-pub fn slice(
-    req: &mut Request,
-    lease: Lease,
-    to_head: bool,
-    s: &Settings,
-    mut fetch: Fetch,
-) -> Result<Body, Stop> {
+pub fn slice(req: &mut Request, taken: &mut Taken, to_head: bool, s: &Settings) -> Result<Body, Stop> {
     let http = req.http();
-    let keep = keep(req, &mut fetch, to_head, s, &http.location(req).settings.proxy_cache)?;
+    let keep = keep(req, &mut taken.fetch, to_head, s, &http.location(req).settings.proxy_cache)?;
     let mut content = Vec::new();
-    let (mut body, _) = body(req, lease, to_head, s, keep, &mut content)?;
+    let (mut body, _) = body(req, &mut taken.lease, to_head, s, keep, &mut content)?;
     if !content.is_empty() {
         body.put_before(content, s.ahead());
     }
@@ -294,8 +336,9 @@ fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop>
     let lines = std::mem::take(&mut req.modules.upstream.head.fields);
     let buf = std::mem::take(&mut req.modules.upstream.head.buf);
     let mut done = Ok(());
-    for f in &lines {
-        done = field(req, f, &buf, pass, s);
+    let alone = req.resp.fields.is_empty();
+    for (i, f) in lines.iter().enumerate() {
+        done = field(req, f, if alone { i + 1 } else { 0 }, &buf, pass, s);
         if done.is_err() {
             break;
         }
@@ -313,7 +356,22 @@ fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop>
     done
 }
 
-fn field(req: &mut Request, f: &FieldLine, buf: &[u8], pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop> {
+/// Whether the response has a line of this name already. `place`: see [`field`].
+fn repeats(req: &Request, f: &FieldLine, place: usize, name: &[u8]) -> bool {
+    let first = req.modules.upstream.head.first.0.get(f.id as usize).copied().unwrap_or(0);
+    // Where nothing was there before, the index of the head knows which line is the first.
+    (place == 0 || usize::from(first) != place) && req.resp.fields.get(name).is_some()
+}
+
+/// `place`: number of the line, from 1 on, where the response had no fields before; 0 otherwise.
+fn field(
+    req: &mut Request,
+    f: &FieldLine,
+    place: usize,
+    buf: &[u8],
+    pass: &Arc<Pass>,
+    s: &Settings,
+) -> Result<(), Stop> {
     let (name, value) = (f.name.of(buf), f.value.of(buf));
     match f.id {
         Name::Connection | Name::KeepAlive | Name::TransferEncoding | Name::ContentLength => return Ok(()),
@@ -330,7 +388,7 @@ fn field(req: &mut Request, f: &FieldLine, buf: &[u8], pass: &Arc<Pass>, s: &Set
     }
     match f.id {
         // One of these speaks for the response: further ones would contradict it.
-        Name::Expires | Name::LastModified | Name::Etag if req.resp.fields.get(name).is_some() => {}
+        Name::Expires | Name::LastModified | Name::Etag if repeats(req, f, place, name) => {}
         Name::ContentType => content_type(req, value),
         Name::Location | Name::Refresh => {
             let mut out = Vec::new();

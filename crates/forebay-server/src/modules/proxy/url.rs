@@ -163,17 +163,32 @@ impl Pass {
         Ok(Pass { location: None, to, protocol })
     }
 
-    /// Where this request goes and with which URI. Sets `$proxy_host` and `$proxy_port`.
+    /// Where this request goes and with which URI, where the configuration says so. Sets `$proxy_host` and `$proxy_port`.
+    pub fn fixed(&self, req: &mut Request) -> Option<(Target, Vec<u8>)> {
+        let To::Fixed { group, host, port, uri, encrypted, .. } = &self.to else { return None };
+        req.modules.upstream.protocol = self.protocol;
+        req.modules.upstream.encrypted = *encrypted;
+        if self.protocol != Protocol::Http {
+            return Some((Target::Group(*group), Vec::new()));
+        }
+        set_host(req, host, port);
+        // It becomes the path for the log when the request has been written.
+        let mut out = std::mem::take(&mut req.modules.upstream.log_path);
+        out.clear();
+        self.uri(req, uri.as_deref(), &mut out);
+        Some((Target::Group(*group), out))
+    }
+
+    /// The same, wherever that is known from.
     ///
     /// # Errors
     /// The status to answer with.
     pub async fn resolve(&self, req: &mut Request) -> Result<(Target, Vec<u8>), u16> {
+        if let Some(known) = self.fixed(req) {
+            return Ok(known);
+        }
         req.modules.upstream.protocol = self.protocol;
         match &self.to {
-            To::Fixed { group, encrypted, .. } if self.protocol != Protocol::Http => {
-                req.modules.upstream.encrypted = *encrypted;
-                Ok((Target::Group(*group), Vec::new()))
-            }
             To::Template(t) if self.protocol != Protocol::Http => {
                 let text = t.value(req).map_err(|_| 500u16)?;
                 let read = place(&text, self.protocol).inspect_err(|m| req.log(Level::Error, m));
@@ -182,19 +197,11 @@ impl Pass {
                 let target = find(req, &place, 0).await?;
                 Ok((target, Vec::new()))
             }
-            To::Fixed { group, host, port, uri, encrypted, .. } => {
-                req.modules.upstream.encrypted = *encrypted;
-                set_host(req, host, port);
-                // It becomes the path for the log when the request has been written.
-                let mut out = std::mem::take(&mut req.modules.upstream.log_path);
-                out.clear();
-                self.uri(req, uri.as_deref(), &mut out);
-                Ok((Target::Group(*group), out))
-            }
             To::Template(t) => {
                 let url = t.value(req).map_err(|_| 500u16)?;
                 self.resolve_url(req, &url).await
             }
+            To::Fixed { .. } => Err(500),
         }
     }
 
