@@ -2,7 +2,7 @@
 #![no_main]
 
 use forebay_http::h1::request::Limits;
-use forebay_http::h2::hpack::{Decoder, Label, Sink};
+use forebay_http::h2::hpack::{Decoder, Field, Sink};
 use forebay_http::h2::{encode, frame, huffman, request};
 use forebay_http::request::RequestHead;
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 struct Fields(Vec<(Vec<u8>, Vec<u8>)>);
 
 impl Sink for Fields {
-    fn field(&mut self, _: Label, name: &[u8], value: &[u8]) {
+    fn field(&mut self, Field { name, value, .. }: Field<'_>) {
         self.0.push((name.to_vec(), value.to_vec()));
     }
 }

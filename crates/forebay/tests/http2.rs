@@ -3,7 +3,7 @@
 use crate::harness::{Server, Site, wait_for};
 use forebay_http::h2::encode;
 use forebay_http::h2::frame::{self, Code, HEADER_LEN, Header, PREFACE, flag, kind};
-use forebay_http::h2::hpack::{Decoder, Label, Sink, push_int};
+use forebay_http::h2::hpack::{Decoder, Field, Sink, push_int};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Frame {
 struct Fields(Vec<(String, String)>);
 
 impl Sink for Fields {
-    fn field(&mut self, _: Label, name: &[u8], value: &[u8]) {
+    fn field(&mut self, Field { name, value, .. }: Field<'_>) {
         let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
         self.0.push((text(name), text(value)));
     }

@@ -6,7 +6,7 @@ use crate::record::Failure;
 use forebay_http::field::Name;
 use forebay_http::h2::frame::{self, Code, Header, flag, kind, setting};
 use forebay_http::h2::frame::{HEADER_LEN, INITIAL_WINDOW, MAX_FRAME, MAX_WINDOW, PREFACE};
-use forebay_http::h2::hpack::{Decoder, Label, Sink};
+use forebay_http::h2::hpack::{Decoder, Field, Label, Sink};
 
 /// Windows that we grant: large enough never to be what limits.
 const WINDOW: u32 = 1 << 30;
@@ -66,7 +66,7 @@ struct Fields {
 }
 
 impl Sink for Fields {
-    fn field(&mut self, label: Label, _: &[u8], value: &[u8]) {
+    fn field(&mut self, Field { label, value, .. }: Field<'_>) {
         let number = || std::str::from_utf8(value).ok()?.parse::<u64>().ok();
         match label {
             Label::Status => self.status = number().filter(|n| (100..1000).contains(n)).unwrap_or(0) as u16,

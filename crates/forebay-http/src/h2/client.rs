@@ -2,7 +2,7 @@
 //! everything behind sees one form (RFC 9113, section 8). Hot path.
 
 use super::encode;
-use super::hpack::{Decoder, Error, Label, Sink};
+use super::hpack::{Decoder, Error, Field, Label, Sink};
 use crate::field::Name;
 use crate::h1::response::reason;
 
@@ -81,7 +81,7 @@ struct Lines<'o> {
 }
 
 impl Sink for Lines<'_> {
-    fn field(&mut self, label: Label, name: &[u8], value: &[u8]) {
+    fn field(&mut self, Field { label, name, value, sound }: Field<'_>) {
         if self.bad.is_some() {
             return;
         }
@@ -105,7 +105,7 @@ impl Sink for Lines<'_> {
         if name.is_empty() || !name.iter().all(fits) {
             return self.refuse("header name");
         }
-        if memchr::memchr3(b'\r', b'\n', 0, value).is_some() {
+        if !sound {
             return self.refuse("header value");
         }
         if of_connection(id) {
@@ -184,7 +184,7 @@ mod tests {
 
     struct Fields(Vec<String>);
     impl Sink for Fields {
-        fn field(&mut self, _: Label, name: &[u8], value: &[u8]) {
+        fn field(&mut self, Field { name, value, .. }: Field<'_>) {
             self.0.push(format!("{}={}", String::from_utf8_lossy(name), String::from_utf8_lossy(value)));
         }
     }

@@ -113,12 +113,12 @@ pub fn sensitive(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::hpack::{Decoder, Label, Sink};
+    use super::super::hpack::{Decoder, Field, Sink};
     use super::*;
 
     struct Fields(Vec<(Vec<u8>, Vec<u8>)>);
     impl Sink for Fields {
-        fn field(&mut self, _: Label, name: &[u8], value: &[u8]) {
+        fn field(&mut self, Field { name, value, .. }: Field<'_>) {
             self.0.push((name.to_vec(), value.to_vec()));
         }
     }

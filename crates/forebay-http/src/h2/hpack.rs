@@ -2,6 +2,7 @@
 
 use super::huffman;
 use crate::field::Name;
+use crate::h1::fields::stop;
 use std::collections::VecDeque;
 
 /// Size of the dynamic table that we offer to keep for a peer, bytes as RFC 7541 counts them (the default).
@@ -176,6 +177,7 @@ struct Entry {
     name_len: u32,
     value_len: u32,
     label: Label,
+    sound: bool,
 }
 
 impl Entry {
@@ -193,14 +195,15 @@ struct Table {
 }
 
 impl Table {
-    fn get(&self, i: usize) -> Option<(Label, &[u8], &[u8])> {
+    #[inline]
+    fn get(&self, i: usize) -> Option<Field<'_>> {
         let e = self.entries.get(i)?;
         let text = self.bytes.get(e.at as usize..)?.get(..e.len())?;
         let (name, value) = text.split_at(e.name_len as usize);
-        Some((e.label, name, value))
+        Some(Field { label: e.label, name, value, sound: e.sound })
     }
 
-    fn push(&mut self, label: Label, name: &[u8], value: &[u8]) {
+    fn push(&mut self, Field { label, name, value, sound }: Field<'_>) {
         // Bytes of entries that are gone lie before the oldest one's.
         let gone = self.entries.back().map_or(self.bytes.len(), |e| e.at as usize);
         let need = name.len() + value.len();
@@ -212,7 +215,7 @@ impl Table {
         self.bytes.extend_from_slice(name);
         self.bytes.extend_from_slice(value);
         let (name_len, value_len) = (name.len() as u32, value.len() as u32);
-        self.entries.push_front(Entry { at, name_len, value_len, label });
+        self.entries.push_front(Entry { at, name_len, value_len, label, sound });
     }
 
     /// Takes the oldest entry out; gives its length.
@@ -242,10 +245,23 @@ impl Default for Decoder {
     }
 }
 
+/// A decoded field.
+#[derive(Clone, Copy, Debug)]
+pub struct Field<'b> {
+    /// What kind of name it has.
+    pub label: Label,
+    /// The name as sent.
+    pub name: &'b [u8],
+    /// The value as sent.
+    pub value: &'b [u8],
+    /// Whether no CR, LF or NUL is in the value: told once for an entry of a table instead of at each use.
+    pub sound: bool,
+}
+
 /// Receives decoded fields.
 pub trait Sink {
-    /// A field whose name is `label`. Called for each field of the block, whatever becomes of the request.
-    fn field(&mut self, label: Label, name: &[u8], value: &[u8]);
+    /// Called for each field of the block, whatever becomes of the request.
+    fn field(&mut self, field: Field<'_>);
 }
 
 impl Decoder {
@@ -268,14 +284,12 @@ impl Decoder {
                 let index = int(block, &mut at, 7)?;
                 fields = true;
                 if let Some((name, value)) = index.checked_sub(1).and_then(|i| STATIC.get(i)) {
-                    sink.field(STATIC_LABELS[index - 1], name.as_bytes(), value.as_bytes());
+                    let (name, value) = (name.as_bytes(), value.as_bytes());
+                    sink.field(Field { label: STATIC_LABELS[index - 1], name, value, sound: true });
                     continue;
                 }
-                let (label, name, value) = index
-                    .checked_sub(STATIC.len() + 1)
-                    .and_then(|i| self.table.get(i))
-                    .ok_or(Error::Compression)?;
-                sink.field(label, name, value);
+                let known = index.checked_sub(STATIC.len() + 1).and_then(|i| self.table.get(i));
+                sink.field(known.ok_or(Error::Compression)?);
                 continue;
             }
             if b & 0xe0 == 0x20 {
@@ -313,20 +327,21 @@ impl Decoder {
             scratch.extend_from_slice(name.as_bytes());
             STATIC_LABELS[index - 1]
         } else {
-            let (label, name, _) = self.table.get(index - 1 - STATIC.len()).ok_or(Error::Compression)?;
-            scratch.extend_from_slice(name);
-            label
+            let known = self.table.get(index - 1 - STATIC.len()).ok_or(Error::Compression)?;
+            scratch.extend_from_slice(known.name);
+            known.label
         };
         let name_len = scratch.len();
         string(block, at, scratch, self.lenient)?;
         let (name, value) = scratch.split_at(name_len);
-        sink.field(label, name, value);
+        let field = Field { label, name, value, sound: stop(value) == value.len() };
+        sink.field(field);
         if keep {
             let need = scratch.len() + OVERHEAD;
             self.evict(need);
             if need <= self.max {
                 self.size += need;
-                self.table.push(label, name, value);
+                self.table.push(field);
             }
         }
         Ok(())
@@ -414,8 +429,9 @@ mod tests {
     #[derive(Default)]
     struct Fields(Vec<(String, String)>);
     impl Sink for Fields {
-        fn field(&mut self, label: Label, name: &[u8], value: &[u8]) {
+        fn field(&mut self, Field { label, name, value, sound }: Field<'_>) {
             assert_eq!(label, Label::of(name));
+            assert_eq!(sound, !value.iter().any(|b| matches!(b, b'\r' | b'\n' | 0)));
             let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
             self.0.push((text(name), text(value)));
         }

@@ -80,72 +80,73 @@ pub struct Invalid;
 /// # Errors
 /// The end-of-string symbol, padding of more than seven bits or of other bits than ones.
 pub fn decode(mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Invalid> {
-    out.reserve(input.len() * 8 / 5 + 1);
+    // Gathered here, so that the vector is asked for room once in a while instead of for each byte.
+    let mut text = [0u8; 64];
+    let mut len = 0;
+    // Bits at hand, the next one at the top; below the last of them others may stand that come again.
     let mut acc: u64 = 0;
     let mut have: u32 = 0;
     loop {
-        // At least 32 bits at hand, or all that are left.
-        while have <= 32 {
-            if let Some((chunk, rest)) = input.split_first_chunk::<4>() {
-                acc |= u64::from(u32::from_be_bytes(*chunk)) << (32 - have);
-                have += 32;
-                input = rest;
-            } else if let Some((&b, rest)) = input.split_first() {
-                acc |= u64::from(b) << (56 - have);
-                have += 8;
-                input = rest;
-            } else {
+        if have < 32 && !input.is_empty() {
+            let bytes = input.len().min(((63 - have) / 8) as usize);
+            acc |= leading(input) >> have;
+            have += 8 * bytes as u32;
+            input = input.get(bytes..).unwrap_or_default();
+        }
+        let (mut symbol, bits) = T.short[(acc >> 56) as usize];
+        let mut bits = u32::from(bits);
+        if bits == 0 {
+            let nth;
+            (nth, bits) = long((acc >> 32) as u32);
+            if bits > have {
                 break;
             }
+            symbol = match T.sorted.get(nth) {
+                Some(&s) if s < 256 => s as u8,
+                _ => return Err(Invalid),
+            };
         }
-        if have >= 32 {
-            // Four short codes are there without a look at what is left.
-            let before = have;
-            for _ in 0..4 {
-                let (symbol, bits) = T.short[(acc >> 56) as usize];
-                if bits == 0 {
-                    break;
-                }
-                out.push(symbol);
-                acc <<= bits;
-                have -= u32::from(bits);
-            }
-            if have != before {
-                continue;
-            }
-        }
-        if have < 5 {
+        if bits > have {
             break;
-        }
-        let (symbol, bits) = T.short[(acc >> 56) as usize];
-        if bits != 0 {
-            if u32::from(bits) > have {
-                break;
-            }
-            out.push(symbol);
-            acc <<= bits;
-            have -= u32::from(bits);
-            continue;
-        }
-        let top = (acc >> 32) as u32;
-        let mut bits = 9;
-        while bits < MAX_BITS && top >= T.first[bits + 1] {
-            bits += 1;
-        }
-        if bits as u32 > have {
-            break;
-        }
-        let nth = ((top - T.first[bits]) >> (32 - bits)) as usize + usize::from(T.place[bits]);
-        match T.sorted.get(nth) {
-            Some(&s) if s < 256 => out.push(s as u8),
-            _ => return Err(Invalid),
         }
         acc <<= bits;
-        have -= bits as u32;
+        have -= bits;
+        text[len % 64] = symbol;
+        len += 1;
+        if len == text.len() {
+            out.extend_from_slice(&text);
+            len = 0;
+        }
     }
+    out.extend_from_slice(text.get(..len).unwrap_or_default());
     // What is left is the beginning of the end-of-string symbol, all ones.
     let ones = if have == 0 { 0 } else { u64::MAX << (64 - have) };
     if have > 7 || acc != ones { Err(Invalid) } else { Ok(()) }
+}
+
+/// The first eight bytes from the top, zeros behind a shorter text.
+#[inline]
+fn leading(text: &[u8]) -> u64 {
+    if let Some(word) = text.first_chunk() {
+        return u64::from_be_bytes(*word);
+    }
+    let below = |n: usize| 64 - 8 * n as u32;
+    if let (Some(first), Some(last)) = (text.first_chunk(), text.last_chunk()) {
+        // Two halves that overlap.
+        let last = u64::from(u32::from_be_bytes(*last)) << below(text.len());
+        return u64::from(u32::from_be_bytes(*first)) << 32 | last;
+    }
+    text.iter().zip(1..).fold(0, |word, (b, n)| word | u64::from(*b) << below(n))
+}
+
+/// Place in `sorted` and length of a code of more than eight bits that `top` begins with.
+#[cold]
+fn long(top: u32) -> (usize, u32) {
+    let mut bits = 9;
+    while bits < MAX_BITS && top >= T.first[bits + 1] {
+        bits += 1;
+    }
+    (((top - T.first[bits]) >> (32 - bits)) as usize + usize::from(T.place[bits]), bits as u32)
 }
 
 /// Bytes that the text takes when encoded.
@@ -213,6 +214,22 @@ mod tests {
                 encode(&text, &mut out);
                 assert_eq!(decode(&out, &mut back), Ok(()));
                 assert_eq!(back, text);
+            }
+        }
+    }
+
+    /// Wherever a code begins within a byte and however many bytes are left behind it.
+    #[test]
+    fn texts_of_all_lengths_survive() {
+        let letters: Vec<u8> =
+            (0..200u32).map(|i| b"ae0/Z~\\{\x02\xff"[(i * i + i / 7) as usize % 10]).collect();
+        for start in 0..10 {
+            for end in start..letters.len() {
+                let text = letters.get(start..end).unwrap();
+                let (mut code, mut back) = (Vec::new(), b"before".to_vec());
+                encode(text, &mut code);
+                assert_eq!(decode(&code, &mut back), Ok(()));
+                assert_eq!(back, [b"before", text].concat());
             }
         }
     }

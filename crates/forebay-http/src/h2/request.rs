@@ -1,9 +1,8 @@
 //! Request heads from field blocks (RFC 9113, section 8.3), checked as nginx checks them and a little stricter.
 //! Hot path.
 
-use super::hpack::{Decoder, Error, Label, Sink};
+use super::hpack::{Decoder, Error, Field, Label, Sink};
 use crate::field::{FieldLine, Name, Slice};
-use crate::h1::fields::stop;
 use crate::h1::line::{method_of, slice};
 use crate::h1::request::{Limits, content_length};
 use crate::request::{Framing, Method, RequestHead, Version};
@@ -109,7 +108,7 @@ static NAME_CLASS: [u8; 256] = {
 
 impl Sink for Builder<'_> {
     #[inline]
-    fn field(&mut self, label: Label, name: &[u8], value: &[u8]) {
+    fn field(&mut self, Field { label, name, value, sound }: Field<'_>) {
         if self.refusal.is_some() {
             // What follows is not judged by its size either, as in nginx: the connection goes on.
             return;
@@ -131,7 +130,7 @@ impl Sink for Builder<'_> {
             _ => return self.pseudo(label, value),
         };
         // White space around a value is malformed; line ends and zero bytes in it are an attack.
-        if stop(value) < value.len() {
+        if !sound {
             return self.refuse(malformed("client sent header with invalid value"));
         }
         if id == Name::Other {
@@ -430,7 +429,7 @@ fn join_cookies(head: &mut RequestHead) {
 pub fn skip(decoder: &mut Decoder, block: &[u8], scratch: &mut Vec<u8>) -> Result<Trailers, Error> {
     struct Count(Trailers);
     impl Sink for Count {
-        fn field(&mut self, label: Label, name: &[u8], value: &[u8]) {
+        fn field(&mut self, Field { label, name, value, .. }: Field<'_>) {
             self.0.size += name.len() + value.len();
             self.0.pseudo |= !matches!(label, Label::Field(_));
         }
