@@ -481,6 +481,7 @@ async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Box<Conn
         stream.reset(Code::Cancel);
     }
     // The next stream may have the memory.
+    drop(guard);
     let conn = req.end_connection();
     thread.h2.give_conn(conn);
 }

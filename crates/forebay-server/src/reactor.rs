@@ -244,6 +244,8 @@ pub struct Reactor<C> {
     wakes: Arc<WakeList>,
     /// Work for runners that other runners have found.
     queue: RefCell<VecDeque<Job<C>>>,
+    /// Runners that go on when the queue is empty.
+    behind: RefCell<Vec<u32>>,
     current: Cell<u32>,
     /// What tells the waker of the current runner from others.
     current_waker: Cell<usize>,
@@ -301,6 +303,7 @@ impl<C: 'static> Reactor<C> {
                 sleeping: AtomicBool::new(false),
             }),
             queue: RefCell::default(),
+            behind: RefCell::default(),
             current: Cell::new(u32::MAX),
             current_waker: Cell::new(usize::MAX),
             ready: RefCell::default(),
@@ -543,9 +546,27 @@ impl<C: 'static> Reactor<C> {
 
     fn start_queued<H: Handler<Conn = C>>(&self, handler: &Rc<H>) {
         loop {
-            let Some(job) = self.queue.borrow_mut().pop_front() else { return };
-            self.start(handler, job.token, job.conn);
+            let job = self.queue.borrow_mut().pop_front();
+            if let Some(job) = job {
+                self.start(handler, job.token, job.conn);
+                continue;
+            }
+            let Some(id) = self.behind.borrow_mut().pop() else { return };
+            self.poll_runner(handler, id);
         }
+    }
+
+    /// Lets what is in the queue begin, and goes on at once behind it.
+    pub async fn behind_queue(&self) {
+        let mut waited = false;
+        std::future::poll_fn(|_| {
+            if std::mem::replace(&mut waited, true) {
+                return Poll::Ready(());
+            }
+            self.behind.borrow_mut().push(self.current.get());
+            Poll::Pending
+        })
+        .await
     }
 
     /// Takes idle connections for which `f` says so out of their slots, as work for a runner.

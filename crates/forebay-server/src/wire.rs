@@ -94,6 +94,11 @@ impl Wire {
         self.stream.as_ref()
     }
 
+    /// Takes the stream out, if it is one.
+    pub fn take_stream(&mut self) -> Option<Rc<H2Stream>> {
+        self.stream.take()
+    }
+
     /// From now on encrypted.
     pub fn encrypt(&mut self, stream: Stream) {
         self.tls = Some(Box::new(stream));

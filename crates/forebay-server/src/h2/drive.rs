@@ -1,6 +1,7 @@
 //! The runner of an HTTP/2 connection: reads, hands requests over, writes, waits. Hot path.
 
 use super::frames::{Context, Fatal};
+use super::stream::Spare;
 use super::{Session, Stream};
 use crate::connection::Parked;
 use crate::reactor::{Job, Token};
@@ -32,6 +33,11 @@ const KEPT: usize = 128 * 1024;
 
 /// Buffers that are kept: as many connections have their turn together.
 const BUFFERS: usize = 64;
+
+/// So many requests at once are answered and written before the next connection has its turn, while their frames are in the
+/// innermost cache; those of fewer are written when all connections have had it, since what the kernel does displaces more
+/// than they have.
+const MANY: usize = 4;
 
 /// How long a source that misbehaved has less of everything.
 const PENALTY: Duration = Duration::from_secs(60);
@@ -96,8 +102,9 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>, li
             }
         }
         if reading && more {
+            let mut started = 0;
             match process(thread, req, session, limits) {
-                Ok(again) => more = again,
+                Ok(done) => (more, started) = done,
                 Err(fatal) => {
                     more = false;
                     fail(req, session, fatal);
@@ -107,6 +114,11 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>, li
                 // Requests that are ready first.
                 thread.reactor.yield_now().await;
                 continue;
+            }
+            if started >= MANY {
+                thread.reactor.behind_queue().await;
+                // What they have said so far is seen to below.
+                session.dirty.set(false);
             }
         }
         let excess = session.state.borrow_mut().excess.take();
@@ -199,36 +211,40 @@ fn read(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>) -> Result
     got
 }
 
-/// Works off what has come and hands the requests over. `Ok(true)`: there is more.
+/// Works off what has come and hands the requests over. Gives whether there is more, and how many requests there were.
 fn process(
     thread: &Rc<Thread>,
     req: &Request,
     session: &Rc<Session>,
     limits: &Limits,
-) -> Result<bool, Fatal> {
+) -> Result<(bool, usize), Fatal> {
     let mut started = thread.h2.streams.take();
     let mut spare = thread.h2.heads.take();
     let mut scratch = thread.h2.scratch.take();
+    let mut ended = thread.h2.ended.borrow_mut();
     let mut cx = Context {
         now: thread.clock.now(),
         limits,
         spare: &mut spare,
         scratch: &mut scratch,
+        ended: &mut ended,
         started: &mut started,
     };
     let done = session.process(&mut cx);
+    drop(ended);
     thread.h2.heads.replace(spare);
     scratch.clear();
     scratch.shrink_to(64 * 1024);
     thread.h2.scratch.replace(scratch);
-    let mut number = session.state.borrow().requests - started.len() as u32;
+    let count = started.len();
+    let mut number = session.state.borrow().requests - count as u32;
     for stream in started.drain(..) {
         number += 1;
         let conn = thread.h2.conn(&req.conn, Wire::stream(stream), number);
         thread.reactor.queue(Job { token: Token::NONE, conn });
     }
     thread.h2.streams.replace(started);
-    done
+    done.map(|more| (more, count))
 }
 
 /// What a write came to.
@@ -324,6 +340,7 @@ pub struct Shared {
     #[allow(clippy::vec_box)]
     heads: std::cell::RefCell<Vec<Box<forebay_http::request::RequestHead>>>,
     streams: std::cell::RefCell<Vec<Rc<Stream>>>,
+    ended: std::cell::RefCell<Spare>,
     scratch: std::cell::RefCell<Vec<u8>>,
     /// Buffers for receiving and for sending.
     buffers: std::cell::RefCell<Vec<Vec<u8>>>,
@@ -359,8 +376,11 @@ impl Shared {
         conn
     }
 
-    /// Takes the memory back that a stream's connection was in.
+    /// Takes the memory back that a stream and its connection were in.
     pub fn give_conn(&self, mut conn: Box<Conn>) {
+        if let Some(stream) = conn.wire.take_stream() {
+            self.ended.borrow_mut().give(stream);
+        }
         let mut conns = self.conns.borrow_mut();
         if conns.len() < SPARE {
             conn.wire = Wire::none();

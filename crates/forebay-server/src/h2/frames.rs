@@ -1,6 +1,7 @@
 //! What the client's frames mean (RFC 9113, sections 5 and 6). Hot path.
 
 use super::budget::EMPTY_CONTINUATIONS;
+use super::stream::Spare;
 use super::{Ended, Pending, Priority, Session, State, Stream};
 use forebay_http::field::Name;
 use forebay_http::h1::request::Limits;
@@ -54,6 +55,8 @@ pub(super) struct Context<'c> {
     #[allow(clippy::vec_box)]
     pub spare: &'c mut Vec<Box<RequestHead>>,
     pub scratch: &'c mut Vec<u8>,
+    /// Streams that can be used again.
+    pub ended: &'c mut Spare,
     /// Streams whose request is complete.
     pub started: &'c mut Vec<Rc<Stream>>,
 }
@@ -328,7 +331,7 @@ impl Session {
         }
         let mut head = cx.spare.pop().unwrap_or_default();
         head.clear();
-        let stream = Stream::new(self, p.stream, s.peer_window);
+        let stream = cx.ended.take(self, p.stream, s.peer_window);
         match request::parse(&mut s.decoder, block, p.end_stream, &mut head, cx.scratch, cx.limits)? {
             Outcome::Complete => {}
             Outcome::Refused(r) => stream.refusal.set(Some(r)),

@@ -193,6 +193,11 @@ impl Session {
         })
     }
 
+    /// A session that is no connection's.
+    fn nobody() -> Rc<Session> {
+        Session::new(Settings { max_streams: 0, window: 0 }, false)
+    }
+
     /// Adds bytes that came with the preface.
     pub fn feed(&self, bytes: &[u8]) {
         self.state.borrow_mut().input.extend_from_slice(bytes);

@@ -55,9 +55,45 @@ pub struct Stream {
     writer: RefCell<Option<Waker>>,
 }
 
+/// Memory of streams that have ended, for the next ones: a thread has many of them, each for a moment.
+#[derive(Debug, Default)]
+pub(super) struct Spare {
+    streams: Vec<Rc<Stream>>,
+    /// The session of none.
+    nobody: Option<Rc<Session>>,
+}
+
+impl Spare {
+    /// Streams kept.
+    const KEPT: usize = 64;
+
+    /// Takes the memory of a stream that nobody else has.
+    pub fn give(&mut self, mut stream: Rc<Stream>) {
+        if self.streams.len() < Self::KEPT
+            && let Some(s) = Rc::get_mut(&mut stream)
+        {
+            // It is not to keep its connection.
+            s.session = self.nobody.get_or_insert_with(Session::nobody).clone();
+            self.streams.push(stream);
+        }
+    }
+
+    /// A new stream.
+    pub fn take(&mut self, session: &Rc<Session>, id: u32, send_window: i64) -> Rc<Stream> {
+        if let Some(mut spare) = self.streams.pop()
+            && let Some(place) = Rc::get_mut(&mut spare)
+        {
+            *place = Stream::new(session, id, send_window);
+            return spare;
+        }
+        Rc::new(Stream::new(session, id, send_window))
+    }
+}
+
 impl Stream {
-    pub(super) fn new(session: &Rc<Session>, id: u32, send_window: i64) -> Rc<Stream> {
-        Rc::new(Stream {
+    #[inline]
+    fn new(session: &Rc<Session>, id: u32, send_window: i64) -> Stream {
+        Stream {
             id,
             session: session.clone(),
             head: RefCell::new(None),
@@ -80,7 +116,7 @@ impl Stream {
             waits: Cell::new(0),
             reader: RefCell::default(),
             writer: RefCell::default(),
-        })
+        }
     }
 
     /// The connection.
@@ -355,5 +391,28 @@ impl Stream {
         }
         drop(s);
         self.session.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_streams_is_used_again_but_nothing_else_of_them() {
+        let session = Session::nobody();
+        let mut spare = Spare::default();
+        let held = spare.take(&session, 1, 10);
+        let place = Rc::as_ptr(&held);
+        spare.give(held.clone());
+        assert!(spare.streams.is_empty(), "somebody has it yet");
+        held.received.borrow_mut().extend_from_slice(b"content");
+        held.ended.set(true);
+        let before = Rc::strong_count(&session);
+        spare.give(held);
+        assert_eq!(Rc::strong_count(&session), before - 1, "it does not keep its connection");
+        let next = spare.take(&session, 3, 20);
+        assert_eq!((Rc::as_ptr(&next), next.id, next.send_window.get()), (place, 3, 20));
+        assert!(next.received.borrow().is_empty() && !next.ended.get());
     }
 }
