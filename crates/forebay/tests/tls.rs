@@ -633,3 +633,50 @@ fn a_handshake_waits_for_room() {
         assert!(got.contains("HTTP/1.1 200 OK") && got.contains("whole"), "{n}: {got}");
     }
 }
+
+/// Answers of busy turns are sealed one behind the other and leave together; clients that read late get all of them, whole and in
+/// order, whatever found no room at first.
+#[test]
+fn answers_of_busy_turns_arrive_whole() {
+    let site = site(
+        "server { listen 127.0.0.1:%PORT0% ssl sndbuf=8k; lingering_close off; add_header X-Uri $request_uri; \
+         location = /short { return 200 short; } }",
+    );
+    let body: String = (0..1000).map(|n| format!("line {n:04} ")).collect();
+    site.write("html/long", &body);
+    let script = site.write(
+        "late.py",
+        "import socket, ssl, sys\n\
+         port, body = int(sys.argv[1]), open(sys.argv[2], 'rb').read()\n\
+         context = ssl.create_default_context()\n\
+         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE\n\
+         if len(sys.argv) > 3: context.maximum_version = ssl.TLSVersion.TLSv1_2\n\
+         def connect():\n\
+         \x20   s = socket.socket()\n\
+         \x20   s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)\n\
+         \x20   s.settimeout(20)\n\
+         \x20   s.connect(('127.0.0.1', port))\n\
+         \x20   return context.wrap_socket(s)\n\
+         clients = [connect() for _ in range(16)]\n\
+         def path(c, n): return ('/short' if (c + n) % 3 == 0 else '/long') + f'?{c}-{n}'\n\
+         for n in range(20):\n\
+         \x20   for c, s in enumerate(clients):\n\
+         \x20       last = 'Connection: close\\r\\n' if n == 19 else ''\n\
+         \x20       s.sendall(f'GET {path(c, n)} HTTP/1.1\\r\\nHost: h\\r\\n{last}\\r\\n'.encode())\n\
+         for c, s in enumerate(clients):\n\
+         \x20   got = b''.join(iter(lambda: s.recv(65536), b''))\n\
+         \x20   answers = got.split(b'HTTP/1.1 200 OK\\r\\n')[1:]\n\
+         \x20   assert len(answers) == 20, (c, len(answers))\n\
+         \x20   for n, answer in enumerate(answers):\n\
+         \x20       head, _, content = answer.partition(b'\\r\\n\\r\\n')\n\
+         \x20       assert f'X-Uri: {path(c, n)}'.encode() in head.split(b'\\r\\n'), (c, n, head)\n\
+         \x20       assert content == (b'short' if (c + n) % 3 == 0 else body), (c, n, len(content))\n",
+    );
+    let server = Server::start_on(site);
+    for old in [None, Some("1.2")] {
+        let mut python = Command::new("python3");
+        python.arg(&script).arg(server.addr(0).port().to_string()).arg(server.site.dir().join("html/long"));
+        let out = python.args(old).output().expect("python3 runs");
+        assert!(out.status.success(), "{old:?}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+}

@@ -7,7 +7,7 @@ use super::{Handler, Reactor, Role, Slot, Token, Watched, register};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -17,10 +17,13 @@ const READ: usize = 4096;
 /// Most that is read early in a turn, bytes.
 const READS: usize = 64 * 1024;
 
-/// Longest answer that waits for the end of the turn, bytes.
+/// Longest answer that is copied to wait for the end of the turn, bytes.
 pub const ANSWER: usize = 4096;
 
-/// Most answers that wait, and their bytes.
+/// Longest answer that is made where it waits, bytes: a full TLS record.
+pub const MADE: usize = 16 * 1024 + 512;
+
+/// Most answers that wait, and the bytes after which they leave.
 const ANSWERS: usize = 32;
 const WAITING: usize = 64 * 1024;
 
@@ -38,9 +41,36 @@ pub(super) struct Batch {
 
 #[derive(Debug, Default)]
 struct Answers {
-    bytes: Vec<u8>,
+    /// Room for them; the first `used` bytes are theirs.
+    bytes: Box<[u8]>,
+    used: usize,
     /// Whose they are, and where they end.
     list: Vec<(Token, usize)>,
+}
+
+impl Answers {
+    /// Room for another one, at most [`MADE`] bytes.
+    fn room(&mut self, len: usize) -> Option<&mut [u8]> {
+        if self.bytes.is_empty() {
+            self.bytes = vec![0; WAITING + MADE].into();
+        }
+        self.bytes.get_mut(self.used..self.used + len)
+    }
+}
+
+/// Where an answer is made that leaves at the end of the turn.
+#[derive(Debug)]
+pub struct Place<'r> {
+    answers: RefMut<'r, Answers>,
+    len: usize,
+}
+
+impl Place<'_> {
+    /// As much room as was asked for.
+    pub fn room(&mut self) -> &mut [u8] {
+        let len = self.len;
+        self.answers.room(len).unwrap_or_default()
+    }
 }
 
 /// What a slot has in the batch.
@@ -148,25 +178,46 @@ impl<C: 'static> Reactor<C> {
     /// there is little to do this turn.
     #[inline]
     pub fn answer_later(&self, token: Token, bytes: &[u8]) -> bool {
-        if !self.busy.get() || bytes.len() > ANSWER || bytes.is_empty() {
+        if bytes.len() > ANSWER || bytes.is_empty() {
             return false;
         }
-        {
-            let mut slots = self.slots.borrow_mut();
-            match slots.get_mut(token.index as usize).filter(|s| s.age == token.age) {
-                Some(s) if s.share.owed.is_none() => s.share.waits = true,
-                _ => return false,
-            }
+        let Some(mut place) = self.answer_place(token, bytes.len()) else { return false };
+        place.room().copy_from_slice(bytes);
+        self.answer_made(token, place, bytes.len());
+        true
+    }
+
+    /// Where to make an answer of at most `len` bytes that is to leave at the end of the turn: [`Reactor::answer_made`] says that it
+    /// has been. `None`: as [`Reactor::answer_later`], or it is longer than a TLS record.
+    #[inline]
+    pub fn answer_place(&self, token: Token, len: usize) -> Option<Place<'_>> {
+        if !self.busy.get() || len > MADE {
+            return None;
+        }
+        let slots = self.slots.borrow();
+        let s = slots.get(token.index as usize).filter(|s| s.age == token.age)?;
+        if s.share.owed.is_some() {
+            return None;
         }
         let mut answers = self.batch.answers.borrow_mut();
-        answers.bytes.extend_from_slice(bytes);
-        let end = answers.bytes.len();
-        answers.list.push((token, end));
-        if answers.list.len() >= ANSWERS || end >= WAITING {
-            drop(answers);
+        answers.room(len)?;
+        Some(Place { answers, len })
+    }
+
+    /// The first `len` bytes of the place are the answer.
+    #[inline]
+    pub fn answer_made(&self, token: Token, mut place: Place<'_>, len: usize) {
+        let answers = &mut *place.answers;
+        answers.used += len.min(place.len);
+        answers.list.push((token, answers.used));
+        let full = answers.list.len() >= ANSWERS || answers.used >= WAITING;
+        drop(place);
+        if let Some(s) = self.slots.borrow_mut().get_mut(token.index as usize) {
+            s.share.waits = true;
+        }
+        if full {
             self.send_answers();
         }
-        true
     }
 
     /// Sends the answers that wait. What finds no room is owed by the slot, which sends it when there is some; until then
@@ -201,7 +252,7 @@ impl<C: 'static> Reactor<C> {
                 self.batch.owing.borrow_mut().push(token);
             }
         }
-        answers.bytes.clear();
+        answers.used = 0;
     }
 
     /// Sends the answers of the turn. A connection that waits for its next request already and owes a part of the last answer

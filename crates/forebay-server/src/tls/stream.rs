@@ -443,16 +443,25 @@ impl Stream {
         if self.closing {
             return Err(Errno::PIPE);
         }
-        let mut scratch = t.tls.borrow_mut();
-        let out = scratch.output();
         traffic.renew(&mut self.owed)?;
+        let total = pieces.iter().map(|p| p.len()).sum::<usize>() - usize::from(typed);
+        // A short answer is sealed where it waits for the end of the turn.
+        let mut place = if then == Then::Wait && total > 0 && total <= self.record.min(self.batch) {
+            t.reactor.answer_place(token, self.owed.len() + total + OVERHEAD)
+        } else {
+            None
+        };
+        let mut scratch = None;
+        let out = match &mut place {
+            Some(place) => place.room(),
+            None => scratch.insert(t.tls.borrow_mut()).output(),
+        };
         let mut end = 0;
         if !self.owed.is_empty() {
             end = self.owed.len();
             out.get_mut(..end).ok_or(Errno::NOBUFS)?.copy_from_slice(&self.owed);
             self.owed.clear();
         }
-        let total = pieces.iter().map(|p| p.len()).sum::<usize>() - usize::from(typed);
         let mut rest = pieces.iter();
         let mut piece: &[u8] = &[];
         let mut taken = 0;
@@ -510,9 +519,13 @@ impl Stream {
         } else if then == Then::More {
             flags |= SendFlags::MORE;
         }
-        let sealed = out.get(..end).unwrap_or_default();
-        let later = then == Then::Wait && t.reactor.answer_later(token, sealed);
-        let sent = if later { end } else { transmit(t, token, sealed, flags)? };
+        let Some(out) = scratch.as_mut().map(|s| s.output()) else {
+            if let Some(place) = place {
+                t.reactor.answer_made(token, place, end);
+            }
+            return Ok(Sent { bytes: taken, full: false });
+        };
+        let sent = transmit(t, token, out.get(..end).unwrap_or_default(), flags)?;
         self.batch = next_batch(self.batch, taken, sent < end);
         if sent < end {
             self.owed.extend_from_slice(out.get(sent..end).unwrap_or_default());
