@@ -6,6 +6,7 @@ use forebay_http::h2::frame::{self, Code, HEADER_LEN, Header, PREFACE, flag, kin
 use forebay_http::h2::hpack::{Decoder, Field, Sink, push_int};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 fn serve(http: &str, server: &str) -> Server {
@@ -519,6 +520,42 @@ fn a_client_that_does_not_read_costs_no_more_than_its_windows() {
         assert_ne!(f.kind, kind::DATA);
     }
     assert!(server.get("/small").starts_with("HTTP/1.1 200"));
+}
+
+/// Requests that come together are served together, but not without end.
+#[test]
+fn a_client_that_never_stops_asking_does_not_hold_up_others() {
+    let server = serve("keepalive_requests 100000000;", "location / { return 204; }");
+    let client = Client::new(&server);
+    let (mut writing, mut reading) = (client.stream.try_clone().expect("clone"), &client.stream);
+    let (asked, over) = (AtomicU32::new(0), AtomicBool::new(false));
+    let asked = &asked;
+    let (others, meanwhile) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for batch in 0.. {
+                let frames: Vec<u8> = (0..16).flat_map(|n| head(1 + 2 * (16 * batch + n), 5)).collect();
+                if over.load(Relaxed) || writing.write_all(&frames).is_err() {
+                    return;
+                }
+                asked.fetch_add(16, Relaxed);
+            }
+        });
+        scope.spawn(move || {
+            let mut answers = [0; 65536];
+            while matches!(reading.read(&mut answers), Ok(1..)) {}
+        });
+        let begun = asked.load(Relaxed);
+        let mut others = Vec::new();
+        while others.len() < 20 && others.last().is_none_or(|o: &String| o.starts_with("HTTP/1.1 204")) {
+            others.push(server.get("/"));
+        }
+        let meanwhile = asked.load(Relaxed) - begun;
+        over.store(true, Relaxed);
+        let _ = client.stream.shutdown(Shutdown::Both);
+        (others, meanwhile)
+    });
+    assert!(others.iter().all(|o| o.starts_with("HTTP/1.1 204")), "{others:?}");
+    assert!(meanwhile > 1000, "the flood went on: {meanwhile}");
 }
 
 #[test]

@@ -39,6 +39,9 @@ const BUFFERS: usize = 64;
 /// than they have.
 const MANY: usize = 4;
 
+/// Requests of a connection after which the others have their turn.
+const TURN: usize = 64;
+
 /// How long a source that misbehaved has less of everything.
 const PENALTY: Duration = Duration::from_secs(60);
 
@@ -77,6 +80,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>, li
     // Bytes that came with the preface.
     let mut more = !session.state.borrow().input.is_empty();
     let mut timed_out = false;
+    let mut in_turn = 0;
     loop {
         session.dirty.set(false);
         if session.is_given_up() {
@@ -115,7 +119,11 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>, li
                 thread.reactor.yield_now().await;
                 continue;
             }
-            if started >= MANY {
+            in_turn += started;
+            if in_turn >= TURN {
+                in_turn = 0;
+                thread.reactor.yield_now().await;
+            } else if started >= MANY {
                 thread.reactor.behind_queue().await;
                 // What they have said so far is seen to below.
                 session.dirty.set(false);
