@@ -552,8 +552,18 @@ impl<C: 'static> Reactor<C> {
                 continue;
             }
             let Some(id) = self.behind.borrow_mut().pop() else { return };
+            self.poll_busy(handler, id);
+        }
+    }
+
+    /// Polls a runner that has work; it may have been polled for another reason since somebody asked, and have finished. One
+    /// that is idle would be listed as such once more. `false`: it is.
+    fn poll_busy<H: Handler<Conn = C>>(&self, handler: &Rc<H>, id: u32) -> bool {
+        let busy = self.runners.borrow().get(id as usize).is_some_and(|r| r.busy);
+        if busy {
             self.poll_runner(handler, id);
         }
+        busy
     }
 
     /// Lets what is in the queue begin, and goes on at once behind it.
@@ -1009,10 +1019,7 @@ impl<C: 'static> Reactor<C> {
         let any = !ids.is_empty();
         ids.dedup();
         for id in ids.drain(..) {
-            // Woken and then finished: see `fire_timers`.
-            let busy = self.runners.borrow().get(id as usize).is_some_and(|r| r.busy);
-            if busy {
-                self.poll_runner(handler, id);
+            if self.poll_busy(handler, id) {
                 self.start_queued(handler);
             }
         }
@@ -1036,14 +1043,11 @@ impl<C: 'static> Reactor<C> {
             match target {
                 Target::Slot(packed) => self.slot_timer(handler, Token::unpack(packed), now),
                 Target::Runner(id) => {
-                    let busy = self.runners.borrow_mut().get_mut(id as usize).is_some_and(|r| {
+                    if let Some(r) = self.runners.borrow_mut().get_mut(id as usize) {
                         r.timer = None;
-                        r.busy
-                    });
-                    // A timer outlives the wait that set it. Polling an idle runner would list it twice.
-                    if busy {
-                        self.poll_runner(handler, id);
                     }
+                    // A timer outlives the wait that set it.
+                    self.poll_busy(handler, id);
                 }
             }
         }

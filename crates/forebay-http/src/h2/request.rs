@@ -444,7 +444,7 @@ pub fn skip(decoder: &mut Decoder, block: &[u8], scratch: &mut Vec<u8>) -> Resul
 pub struct Trailers {
     /// Bytes of names and values.
     pub size: usize,
-    /// It has a pseudo-header field, which is malformed.
+    /// It has a pseudo-header field, or a known name with capital letters: it is malformed.
     pub pseudo: bool,
 }
 

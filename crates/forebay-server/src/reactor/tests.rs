@@ -96,6 +96,20 @@ impl Handler for Test {
 }
 
 #[test]
+fn a_runner_that_has_finished_is_not_polled_behind_the_queue() {
+    let t = Test::new();
+    let (token, mut peer) = t.connect();
+    t.reactor.start(&t, token, Work::Wait);
+    peer.write_all(b"x").expect("a byte");
+    t.readable(token);
+    assert_eq!((t.served.get(), t.reactor.idle_runners.borrow().as_slice()), (1, &[0][..]));
+    // It had asked for its turn, but something else has woken it before.
+    t.reactor.behind.borrow_mut().push(0);
+    t.reactor.start_queued(&t);
+    assert_eq!(t.reactor.idle_runners.borrow().as_slice(), [0], "listed once: one connection at a time");
+}
+
+#[test]
 fn a_timer_left_behind_does_not_list_an_idle_runner_twice() {
     let test = Test::new();
     let (first, _peer) = test.connect();
