@@ -557,7 +557,8 @@ pub(crate) fn tune_in(args: &RunArgs, state: &Path) -> Result<(), String> {
         None => Duration::ZERO,
     };
     let searching = searching - measuring;
-    let left = searching.mul_f64(planned.saturating_sub(past.runs.len()) as f64 / planned as f64);
+    let gone = past.runs.iter().filter(|l| l["beside"] != true).count();
+    let left = searching.mul_f64(planned.saturating_sub(gone) as f64 / planned as f64);
     let mut live = Live::new(
         &source,
         copy,

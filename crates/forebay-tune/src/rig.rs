@@ -498,6 +498,9 @@ impl<'s> Live<'s> {
                         }
                     } else if let Some(text) = self.broken(&f) {
                         why = text;
+                        if attempt == 0 {
+                            self.beside();
+                        }
                         continue;
                     }
                     let score = match self.goal {
@@ -510,6 +513,20 @@ impl<'s> Live<'s> {
             }
         }
         (Outcome::Infeasible(why), None)
+    }
+
+    /// A run of the original at the moment at which a candidate broke a limit: while a neighbour is loud, the original
+    /// breaks it as well, and the candidate is not to blame.
+    fn beside(&mut self) {
+        let original = self.original();
+        if let Ok(f) = self.once(&original, true)
+            && !signals::interrupted()
+        {
+            self.base.push(f);
+            let mut line = json!({"beside": true, "point": original});
+            put_figures(&mut line, &f);
+            self.write_down(&line);
+        }
     }
 
     /// Ends the server and puts kernel settings back.
@@ -654,6 +671,9 @@ pub fn figures(line: &Value) -> Option<Figures> {
 impl Rig for Live<'_> {
     fn run(&mut self, point: &Point, fresh: bool) -> Outcome {
         // The search asks in the same order when it is given the same answers.
+        while self.past.front().is_some_and(|line| line["beside"] == true) {
+            self.base.extend(self.past.pop_front().as_ref().and_then(figures));
+        }
         if let Some(line) = self.past.pop_front() {
             if line["point"] == json!(point) {
                 self.used = line["used"].as_f64().unwrap_or_default();
