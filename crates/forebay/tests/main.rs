@@ -30,6 +30,5 @@ mod scgi_uwsgi;
 mod subcommands;
 mod subrequests;
 mod tls;
-mod tune;
 mod upstream;
 mod upstream_variables;

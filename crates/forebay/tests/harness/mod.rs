@@ -53,6 +53,13 @@ pub fn raw(addr: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
+/// Runs a program to its end: code, standard output and standard error; `None` where it is not installed.
+pub fn run(program: &str, args: &[&str]) -> Option<(i32, String, String)> {
+    let output = Command::new(program).args(args).stdin(Stdio::null()).output().ok()?;
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    Some((output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr)))
+}
+
 /// A prefix directory with a configuration.
 pub struct Site {
     dir: tempfile::TempDir,
