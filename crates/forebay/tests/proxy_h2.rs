@@ -1,11 +1,11 @@
 //! HTTP/2 to upstreams: Forebay, nginx and frames made here on the other side.
 
 use crate::differential::oracle;
-use crate::harness::{Server, Site, origin, raw};
+use crate::harness::{DEADLINE, Server, Site, origin, raw};
 use forebay_http::h2::encode;
 use forebay_http::h2::frame::{self, Code, Header, flag, kind, setting};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
 fn conf(http: &str) -> String {
@@ -113,6 +113,136 @@ fn bodies_go_both_ways() {
             let plain: String = got.split("\r\n").filter(|l| l.len() > 8 || len < 9).collect();
             assert!(plain.contains(&body[..len]), "{uri} {chunked} {len}: {} bytes", got.len());
         }
+    }
+    assert!(!server.error_log().contains("[error]"), "{}", server.error_log());
+}
+
+/// What stands in chunks.
+fn dechunk(mut text: &str) -> String {
+    let mut out = String::new();
+    while let Some((size, rest)) = text.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).expect("a size");
+        out.push_str(&rest[..size]);
+        text = &rest[size + 2..];
+    }
+    out
+}
+
+/// A server that answers each piece of a request at once with the same bytes, as far as windows allow.
+fn echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || serve_echo(stream));
+        }
+    });
+    addr
+}
+
+fn serve_echo(mut stream: TcpStream) {
+    let (mut got, mut buf) = (Vec::new(), vec![0; 65536]);
+    let (mut rooms, mut initial, mut id) = ([65_535i64, 65_535], 65_535, 0);
+    let (mut owed, mut ended, mut at) = (Vec::new(), false, frame::PREFACE.len());
+    let mut out = Vec::new();
+    frame::push_settings(&mut out, &[]);
+    loop {
+        if stream.write_all(&out).is_err() {
+            return;
+        }
+        out.clear();
+        let Ok(n @ 1..) = stream.read(&mut buf) else { return };
+        got.extend_from_slice(&buf[..n]);
+        while let Some(h) = got.get(at..).and_then(Header::parse) {
+            let Some(payload) = got.get(at + frame::HEADER_LEN..at + frame::HEADER_LEN + h.len) else {
+                break;
+            };
+            match h.kind {
+                kind::SETTINGS if !h.has(flag::ACK) => {
+                    for (_, value) in
+                        frame::settings(payload).filter(|(id, _)| *id == setting::INITIAL_WINDOW_SIZE)
+                    {
+                        initial = i64::from(value);
+                    }
+                    frame::push_settings_ack(&mut out);
+                }
+                kind::HEADERS => {
+                    (id, rooms[1]) = (h.stream, initial);
+                    let head = headers(&[(":status", "200")], 0);
+                    let at = out.len();
+                    out.extend(head);
+                    out[at + 5..at + 9].copy_from_slice(&id.to_be_bytes());
+                }
+                kind::DATA => {
+                    owed.extend_from_slice(payload);
+                    if h.len > 0 {
+                        frame::push_window_update(&mut out, 0, h.len as u32);
+                        frame::push_window_update(&mut out, id, h.len as u32);
+                    }
+                }
+                kind::WINDOW_UPDATE => {
+                    rooms[usize::from(h.stream != 0)] += i64::from(frame::number(payload).expect("four"))
+                }
+                _ => {}
+            }
+            ended |= h.has(flag::END_STREAM) && matches!(h.kind, kind::DATA | kind::HEADERS);
+            at += frame::HEADER_LEN + h.len;
+        }
+        got.drain(..at);
+        at = 0;
+        while !owed.is_empty() && rooms.iter().all(|r| *r > 0) {
+            let n = owed.len().min(16_384).min(rooms[0].min(rooms[1]) as usize);
+            frame::push_header(&mut out, n, kind::DATA, 0, id);
+            out.extend(owed.drain(..n));
+            rooms.iter_mut().for_each(|r| *r -= n as i64);
+        }
+        if ended && owed.is_empty() {
+            frame::push_header(&mut out, 0, kind::DATA, flag::END_STREAM, id);
+            ended = false;
+        }
+    }
+}
+
+#[test]
+fn a_response_comes_beside_the_rest_of_the_request() {
+    let there = echo();
+    let server = Server::start(&conf(&format!(
+        "upstream u {{ server {there}; keepalive 4; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }}\n\
+           location /set {{ proxy_set_body $request_body; client_body_in_single_buffer on;\n\
+             client_body_buffer_size 4m; proxy_pass http://u; }}\n\
+           location /streamed {{ proxy_request_buffering off; proxy_buffering off; proxy_pass http://u; }} }}"
+    )));
+    // More than waits anywhere, and a connection that serves the next one as well.
+    let body = "0123456789abcdef".repeat(100_000);
+    for uri in ["/kept", "/set", "/kept"] {
+        let answer = put(server.addr(0), uri, body.as_bytes(), false);
+        let (head, got) = answer.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{uri}: {head}");
+        let plain = dechunk(got);
+        assert!(plain == body, "{uri}: {} bytes", plain.len());
+    }
+    // Somebody who says more when there is an answer.
+    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
+    client.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    client
+        .write_all(b"PUT /streamed HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        .expect("written");
+    let (mut got, mut buf) = (Vec::new(), [0; 4096]);
+    for i in 0..20 {
+        let word = format!("word{i:04}");
+        client.write_all(format!("8\r\n{word}\r\n").as_bytes()).expect("written");
+        while !got.windows(word.len()).any(|w| w == word.as_bytes()) {
+            let n = client.read(&mut buf).expect("an answer to each");
+            assert!(n > 0, "{word}: {}", String::from_utf8_lossy(&got));
+            got.extend_from_slice(&buf[..n]);
+        }
+    }
+    client.write_all(b"0\r\n\r\n").expect("written");
+    while !got.ends_with(b"\r\n0\r\n\r\n") {
+        let n = client.read(&mut buf).expect("an end");
+        assert!(n > 0);
+        got.extend_from_slice(&buf[..n]);
     }
     assert!(!server.error_log().contains("[error]"), "{}", server.error_log());
 }

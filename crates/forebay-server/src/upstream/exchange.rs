@@ -411,8 +411,8 @@ async fn attempt(
         return Ok(());
     }
     if h2 {
-        h2::send(req, conn, head, body, s, &mut watch).await?;
-        return h2::read_head(req, conn, s, &mut watch).await;
+        h2::send(req, lease, head, body, s, &mut watch).await?;
+        return h2::read_head(req, lease, s, &mut watch).await;
     }
     let wrote = match body {
         Outgoing::Streamed(_) => {

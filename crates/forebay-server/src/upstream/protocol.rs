@@ -59,14 +59,21 @@ pub enum Framing {
     Chunked,
     /// In records of FastCGI.
     Records,
+    /// In frames of HTTP/2, which the connection makes of it.
+    Frames,
 }
 
 impl Framing {
+    /// Whether the end of content is told apart from its length: a server that was told cannot be told otherwise.
+    pub fn ends_apart(self) -> bool {
+        matches!(self, Framing::Records | Framing::Frames)
+    }
+
     /// Appends a piece of content.
     pub fn piece(self, out: &mut Vec<u8>, content: &[u8]) {
         match self {
             _ if content.is_empty() => {}
-            Framing::Plain => out.extend_from_slice(content),
+            Framing::Plain | Framing::Frames => out.extend_from_slice(content),
             Framing::Chunked => {
                 out.extend_from_slice(format!("{:x}\r\n", content.len()).as_bytes());
                 out.extend_from_slice(content);
@@ -80,7 +87,7 @@ impl Framing {
     /// piece. Only for content whose length was known beforehand.
     pub fn file_piece(self, out: &mut Vec<u8>, left: u64) -> u64 {
         match self {
-            Framing::Plain | Framing::Chunked => left,
+            Framing::Plain | Framing::Chunked | Framing::Frames => left,
             Framing::Records => {
                 let len = left.min(fastcgi::MAX_CONTENT as u64);
                 fastcgi::stdin_header(out, len as usize);
@@ -92,7 +99,7 @@ impl Framing {
     /// Appends the end of the content.
     pub fn end(self, out: &mut Vec<u8>) {
         match self {
-            Framing::Plain => {}
+            Framing::Plain | Framing::Frames => {}
             Framing::Chunked => out.extend_from_slice(b"0\r\n\r\n"),
             Framing::Records => fastcgi::stdin_end(out),
         }

@@ -1,12 +1,13 @@
-//! The client's body on its way to an upstream while it comes (nginx: proxy_request_buffering off): before the head of the
-//! response, and beside the response where that begins earlier than the body ends. Comes from `exchange.rs`, and from
-//! `stream.rs` once there is a head.
+//! The client's body on its way to an upstream: before the head of the response, and beside the response where that begins
+//! earlier than the body ends. Over HTTP/1 and FastCGI that is a body which is passed on as it comes (nginx:
+//! proxy_request_buffering off), over HTTP/2 any. Comes from `exchange.rs`, and from `stream.rs` once there is a head.
 
 use super::conn::{Conn, For, Waited, Watch};
 use super::protocol::Framing;
 use crate::body::{self, BodyError};
 use crate::request::Request;
 use rustix::io::Errno;
+use std::os::unix::fs::FileExt;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Upload {
     framing: Framing,
-    /// Framed bytes, of which `at` are written.
+    source: Source,
+    /// Framed bytes, of which `at` are written; content, of which `at` are in frames, where the connection makes those.
     out: Vec<u8>,
     at: usize,
     piece: Vec<u8>,
@@ -28,7 +30,19 @@ pub struct Upload {
 /// Turns after which others of the thread have theirs, however fast both sides are.
 const TURNS: u32 = 64;
 
-/// What the client has not sent yet, as far as is known.
+/// Most bytes of a kept body that are taken at once.
+const PIECE: usize = 64 * 1024;
+
+/// Where the content comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// From the client, as it sends it.
+    Client,
+    /// From what was read of it before; so many bytes are taken.
+    Kept(u64),
+}
+
+/// What is not to be had yet, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     Content,
@@ -48,6 +62,15 @@ pub enum Turn {
     Answer,
     /// The upstream reads no more, but has something to say.
     Unwanted,
+}
+
+/// What writing frames came to.
+enum Written {
+    All,
+    /// The server takes no more content for now.
+    NoWindow,
+    /// The response is over.
+    Over,
 }
 
 /// Why a body cannot be passed on.
@@ -73,13 +96,29 @@ impl Upload {
     /// Begins with the head of a request. `send_timeout`: how long the upstream may take nothing.
     pub fn new(req: &Request, head: &[u8], framing: Framing, send_timeout: Duration) -> Upload {
         let asks = req.head.expect_continue && !req.body.continued;
+        let together = req.body.is_buffered(&req.head.buf) && !asks;
+        Upload { framing, together, ..Upload::of(Source::Client, head.to_vec(), send_timeout) }
+    }
+
+    /// The body that was read before, in frames of HTTP/2.
+    pub fn kept(send_timeout: Duration) -> Upload {
+        Upload::of(Source::Kept(0), Vec::new(), send_timeout)
+    }
+
+    /// Content in frames of HTTP/2.
+    pub fn bytes(content: &[u8], send_timeout: Duration) -> Upload {
+        Upload { left: Left::Nothing, ..Upload::of(Source::Kept(0), content.to_vec(), send_timeout) }
+    }
+
+    fn of(source: Source, out: Vec<u8>, send_timeout: Duration) -> Upload {
         Upload {
-            framing,
-            out: head.to_vec(),
+            framing: Framing::Frames,
+            source,
+            out,
             at: 0,
             piece: Vec::new(),
             left: Left::Content,
-            together: req.body.is_buffered(&req.head.buf) && !asks,
+            together: false,
             send_timeout,
             turns: 0,
         }
@@ -119,10 +158,22 @@ impl Upload {
     /// Ready when there may be something to do.
     pub fn poll(&self, req: &Request, conn: &Conn, cx: &mut std::task::Context<'_>) -> Poll<()> {
         let wire = conn.wire();
-        if self.at < self.out.len() || wire.owes() {
+        let mut waits = self.at < self.out.len();
+        if let Some(link) = conn.link().as_mut() {
+            let framed = !link.out().is_empty();
+            if !framed && waits && link.sendable() == 0 {
+                // The server has to give room, which is read with the response.
+                return Poll::Pending;
+            }
+            waits = framed;
+        }
+        if waits || wire.owes() {
             return wire.poll_writable(&req.thread, false, cx);
         }
-        req.conn.wire.poll_readable(&req.thread, false, cx)
+        match self.source {
+            Source::Client => req.conn.wire.poll_readable(&req.thread, false, cx),
+            Source::Kept(_) => Poll::Ready(()),
+        }
     }
 
     /// Writes what is framed. `None`: all of it.
@@ -132,6 +183,9 @@ impl Upload {
         conn: &Conn,
         watch: &mut Watch,
     ) -> Result<Option<Turn>, Stopped> {
+        if self.framing == Framing::Frames {
+            return self.write_frames(req, conn, watch).await;
+        }
         while self.at < self.out.len() || conn.wire().owes() {
             match conn.send(self.out.get(self.at..).unwrap_or_default()) {
                 Ok(sent) => {
@@ -160,8 +214,97 @@ impl Upload {
         Ok(None)
     }
 
+    /// The same where the connection makes the frames, as far as the windows of the server allow.
+    async fn write_frames(
+        &mut self,
+        req: &mut Request,
+        conn: &Conn,
+        watch: &mut Watch,
+    ) -> Result<Option<Turn>, Stopped> {
+        loop {
+            let what = match self.frame(req, conn) {
+                Ok(Written::All) => {
+                    self.out.clear();
+                    self.at = 0;
+                    return Ok(None);
+                }
+                Ok(Written::Over) => return Ok(Some(Turn::Unwanted)),
+                Ok(Written::NoWindow) => For::Read,
+                Err(Errno::AGAIN) => For::Both,
+                // What it said before it stopped reading is still worth having.
+                Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => {
+                    return Ok(Some(Turn::Unwanted));
+                }
+                Err(e) => return Err(Stopped::Send(e)),
+            };
+            match conn.wait(what, Instant::now() + self.send_timeout, watch).await {
+                Waited::Ready if conn.readable() => return Ok(Some(Turn::Answer)),
+                Waited::Ready => {}
+                Waited::Timeout => return Err(Stopped::Timeout),
+                Waited::ClientGone => return Err(Stopped::ClientGone),
+            }
+        }
+    }
+
+    /// Puts content into frames, and writes them, without waiting.
+    fn frame(&mut self, req: &mut Request, conn: &Conn) -> Result<Written, Errno> {
+        let mut link = conn.link();
+        let link = link.as_mut().ok_or(Errno::BADF)?;
+        let last = self.left == Left::Nothing;
+        loop {
+            if link.is_over() {
+                return Ok(Written::Over);
+            }
+            self.at += link.content(self.out.get(self.at..).unwrap_or_default(), last);
+            while !link.out().is_empty() || conn.wire().owes() {
+                let sent = conn.send(link.out())?.bytes;
+                link.out().drain(..sent);
+                if let Some(a) = req.modules.upstream.current() {
+                    a.sent += sent as u64;
+                }
+            }
+            if self.at == self.out.len() && (!last || link.is_sent()) {
+                return Ok(Written::All);
+            }
+            if link.sendable() == 0 {
+                return Ok(Written::NoWindow);
+            }
+        }
+    }
+
+    /// Takes the next piece of a body that was read before.
+    fn take_kept(&mut self, req: &Request, at: u64) -> Result<Turn, Stopped> {
+        let stored = &req.body.stored;
+        let failed = Stopped::Body(BodyError::Status(500));
+        let from = usize::try_from(at).unwrap_or(usize::MAX);
+        let n = match (stored.mem.get(from..), &stored.file) {
+            (Some(mem), _) if !mem.is_empty() => {
+                let piece = mem.get(..PIECE).unwrap_or(mem);
+                self.out.extend_from_slice(piece);
+                piece.len()
+            }
+            (_, Some(file)) if at < stored.len() => {
+                self.out.resize(PIECE, 0);
+                let n = file.read_at(&mut self.out, at - stored.mem.len() as u64).map_err(|_| failed)?;
+                self.out.truncate(n);
+                n
+            }
+            _ => 0,
+        };
+        let at = at + n as u64;
+        if n == 0 && at < stored.len() {
+            return Err(failed);
+        }
+        self.source = Source::Kept(at);
+        self.left = if at < stored.len() { Left::Content } else { Left::Nothing };
+        Ok(Turn::More)
+    }
+
     /// Frames the next piece of the body.
     async fn read(&mut self, req: &mut Request, conn: &Conn) -> Result<Turn, Stopped> {
+        if let Source::Kept(at) = self.source {
+            return self.take_kept(req, at);
+        }
         if self.left == Left::End {
             if !body::wait_for_end(req, conn).await? {
                 return Ok(Turn::Answer);
@@ -174,11 +317,15 @@ impl Upload {
             };
             let follows = body::follows(req, &mut self.piece, more)?;
             remember(req, &self.piece);
-            self.framing.piece(&mut self.out, &self.piece);
+            if self.out.is_empty() && self.framing == Framing::Frames {
+                std::mem::swap(&mut self.out, &mut self.piece);
+            } else {
+                self.framing.piece(&mut self.out, &self.piece);
+            }
             self.left = match follows {
                 Some(true) => Left::Content,
                 // An end that the server is told cannot be taken back.
-                None if self.framing == Framing::Records => Left::End,
+                None if self.framing.ends_apart() => Left::End,
                 _ => Left::Nothing,
             };
         }

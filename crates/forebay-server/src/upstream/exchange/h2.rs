@@ -1,17 +1,17 @@
 //! A request over HTTP/2 (nginx: proxy_http_version 2). A connection carries one stream at a time and is kept like one
 //! of HTTP/1; what the frames mean is decided in forebay-http, `h2/link.rs`. Hot path.
 
-use super::{Fault, Outgoing, READ, Upstreamed, client_gone};
-use crate::body::{self, BodyError};
+use super::{Fault, Lease, Outgoing, READ, Upstreamed, client_gone};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::modules::static_file::errno_text;
 use crate::request::Request;
 use crate::upstream::conn::{Conn, For, Waited, Watch};
-use crate::upstream::upload::remember;
+use crate::upstream::protocol::Framing;
+use crate::upstream::upload::Upload;
 use forebay_conf::error::Level;
 use forebay_http::h1::client;
 use forebay_http::h1::request::Status;
-use forebay_http::h2::link::{Link, Problem, WINDOW};
+use forebay_http::h2::link::{Link, Problem};
 use rustix::io::Errno;
 use std::time::Instant;
 
@@ -66,21 +66,14 @@ fn take_in(req: &mut Request, conn: &Conn, doing: &str) -> Result<Came, Fault> {
     came.map_err(|p| failed(req, conn, &p, doing))
 }
 
-/// Whether more of the request is of no use: the response is over, or as much of it has come as may come before
-/// it is read.
-fn answered(req: &Request, conn: &Conn) -> bool {
-    let full = req.modules.upstream.early.len() as i64 >= WINDOW / 2;
-    with(conn, |link| link.is_over() || (link.has_answer() && full))
-}
-
-/// Writes the frames that wait. `false`: the server reads no more, what it said before is still to be read.
+/// Writes the frames that wait, as far as the server reads them: what it said before it stopped is still to be read.
 async fn flush(
     req: &mut Request,
     conn: &Conn,
     s: &Settings,
     watch: &mut Watch,
     doing: &str,
-) -> Result<bool, Fault> {
+) -> Result<(), Fault> {
     loop {
         let mut out = with(conn, |link| std::mem::take(link.out()));
         let wrote = if out.is_empty() && !conn.wire().owes() { None } else { Some(conn.send(&out)) };
@@ -93,13 +86,11 @@ async fn flush(
         // Its memory is used again.
         with(conn, |link| *link.out() = out);
         match wrote {
-            None => return Ok(true),
+            None => return Ok(()),
             Some(Ok(_)) => {}
-            Some(Err(Errno::AGAIN)) if answered(req, conn) => return Ok(false),
-            Some(Err(Errno::AGAIN)) => wait(req, conn, For::Both, s, watch, doing).await?,
-            Some(Err(Errno::PIPE | Errno::CONNRESET)) if !conn.reused && conn.has_input() => {
-                return Ok(false);
-            }
+            Some(Err(Errno::AGAIN)) if with(conn, |link| link.is_over()) => return Ok(()),
+            Some(Err(Errno::AGAIN)) => wait(req, conn, s, watch, doing).await?,
+            Some(Err(Errno::PIPE | Errno::CONNRESET)) if !conn.reused && conn.has_input() => return Ok(()),
             Some(Err(e)) => {
                 req.log(Level::Error, &format!("send() failed {} {doing}", errno_text(e)));
                 return Err(Fault::new(NextUpstream::Error, 502));
@@ -108,16 +99,15 @@ async fn flush(
     }
 }
 
-/// Waits while the request is sent, and takes in what comes.
+/// Waits until there is room, and takes in what comes.
 async fn wait(
     req: &mut Request,
     conn: &Conn,
-    what: For,
     s: &Settings,
     watch: &mut Watch,
     doing: &str,
 ) -> Result<(), Fault> {
-    match conn.wait(what, Instant::now() + s.send_timeout.0, watch).await {
+    match conn.wait(For::Both, Instant::now() + s.send_timeout.0, watch).await {
         Waited::Ready => {}
         Waited::Timeout => {
             req.log(Level::Error, &format!("upstream timed out (110: Connection timed out) {doing}"));
@@ -132,15 +122,17 @@ async fn wait(
     Ok(())
 }
 
-/// Sends the request: its head, then as much content as the server takes.
+/// Sends the request: its head, then as much content as the server takes until it has something to say. The rest is sent
+/// beside the response.
 pub async fn send(
     req: &mut Request,
-    conn: &Conn,
+    lease: &mut Lease,
     head: &[u8],
     body: &Outgoing,
     s: &Settings,
     watch: &mut Watch,
 ) -> Result<(), Fault> {
+    let Some(conn) = &lease.conn else { return Err(Fault::new(NextUpstream::Error, 502)) };
     let end = match body {
         Outgoing::None => true,
         Outgoing::Bytes(b) => b.is_empty(),
@@ -151,122 +143,29 @@ pub async fn send(
     let limit = s.buffer_size.0 as usize;
     req.modules.upstream.early.clear();
     with(conn, |link| link.request(head, https, s.pass_trailers, end, limit));
-    match body {
-        _ if end => flush(req, conn, s, watch, SENDING).await.map(|_| ()),
-        Outgoing::None => Ok(()),
-        Outgoing::Bytes(b) => content(req, conn, b, true, s, watch).await.map(|_| ()),
-        Outgoing::Stored => stored(req, conn, s, watch).await,
-        Outgoing::Streamed(_) => streamed(req, conn, s, watch).await,
-    }
+    let timeout = s.send_timeout.0;
+    let upload = match body {
+        _ if end => return flush(req, conn, s, watch, SENDING).await,
+        Outgoing::None => return Ok(()),
+        Outgoing::Bytes(b) => Upload::bytes(b, timeout),
+        Outgoing::Stored => Upload::kept(timeout),
+        Outgoing::Streamed(_) => Upload::new(req, &[], Framing::Frames, timeout),
+    };
+    lease.upload = Some(Box::new(upload));
+    super::upload(req, lease, watch).await
 }
 
-/// Sends content that is in memory. `false`: the server has answered already.
-async fn content(
+/// Reads until the head of the response is there, and sends what is left of the request meanwhile. The time for reading is
+/// that for the whole head, from the end of the request on.
+pub async fn read_head(
     req: &mut Request,
-    conn: &Conn,
-    mut bytes: &[u8],
-    last: bool,
+    lease: &mut Lease,
     s: &Settings,
     watch: &mut Watch,
-) -> Result<bool, Fault> {
+) -> Result<(), Fault> {
+    let mut deadline = req.thread.reactor.now() + s.read_timeout.0;
     loop {
-        let taken = with(conn, |link| link.content(bytes, last));
-        bytes = bytes.get(taken..).unwrap_or_default();
-        if !flush(req, conn, s, watch, SENDING).await? {
-            return Ok(false);
-        }
-        if bytes.is_empty() && (!last || with(conn, |link| link.is_sent())) {
-            return Ok(true);
-        }
-        if answered(req, conn) {
-            return Ok(false);
-        }
-        if with(conn, |link| link.sendable()) == 0 {
-            wait(req, conn, For::Read, s, watch, SENDING).await?;
-        }
-    }
-}
-
-/// Sends the client's body, read before: from memory, then from its file.
-async fn stored(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -> Result<(), Fault> {
-    let mem = std::mem::take(&mut req.body.stored.mem);
-    let file = req.body.stored.file.clone().filter(|_| req.body.stored.in_file > 0);
-    let sent = content(req, conn, &mem, file.is_none(), s, watch).await;
-    req.body.stored.mem = mem;
-    let (true, Some(file)) = (sent?, file) else { return Ok(()) };
-    let end = req.body.stored.in_file;
-    let mut offset = 0;
-    while offset < end {
-        let piece = with(conn, |link| link.piece()).min(usize::try_from(end - offset).unwrap_or(usize::MAX));
-        if answered(req, conn) {
-            return Ok(());
-        }
-        if piece == 0 {
-            wait(req, conn, For::Read, s, watch, SENDING).await?;
-            if !flush(req, conn, s, watch, SENDING).await? {
-                return Ok(());
-            }
-            continue;
-        }
-        let to = offset + piece as u64;
-        with(conn, |link| link.content_header(piece, to == end));
-        if !flush(req, conn, s, watch, SENDING).await? {
-            return Ok(());
-        }
-        while offset < to {
-            let count = (to - offset) as usize;
-            match conn.send_file(&file, &mut offset, count) {
-                Ok(sent) if sent.bytes == 0 && !sent.full => {
-                    return Err(Fault::new(NextUpstream::Error, 500));
-                }
-                Ok(sent) => {
-                    if let Some(a) = req.modules.upstream.current() {
-                        a.sent += sent.bytes as u64;
-                    }
-                }
-                Err(Errno::AGAIN) => wait(req, conn, For::Both, s, watch, SENDING).await?,
-                Err(Errno::PIPE | Errno::CONNRESET) if conn.has_input() => return Ok(()),
-                Err(e) => {
-                    req.log(Level::Error, &format!("sendfile() failed {} {SENDING}", errno_text(e)));
-                    return Err(Fault::new(NextUpstream::Error, 502));
-                }
-            }
-        }
-    }
-    flush(req, conn, s, watch, SENDING).await.map(|_| ())
-}
-
-/// Passes the client's body on as it comes; what has come already leaves together with the head.
-async fn streamed(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -> Result<(), Fault> {
-    if !req.body.is_buffered(&req.head.buf) && !flush(req, conn, s, watch, SENDING).await? {
-        return Ok(());
-    }
-    let mut piece = Vec::new();
-    loop {
-        piece.clear();
-        let more = match body::read_piece_beside(req, &mut piece, conn).await {
-            Ok(Some(more)) => more,
-            Ok(None) => {
-                wait(req, conn, For::Read, s, watch, SENDING).await?;
-                if !flush(req, conn, s, watch, SENDING).await? || answered(req, conn) {
-                    return Ok(());
-                }
-                continue;
-            }
-            Err(BodyError::Status(status)) => return Err(Fault::client(status)),
-            Err(BodyError::Gone) => return Err(Fault::client(400)),
-        };
-        remember(req, &piece);
-        if !content(req, conn, &piece, !more, s, watch).await? || !more {
-            return Ok(());
-        }
-    }
-}
-
-/// Reads until the head of the response is there; all of it in the time for reading.
-pub async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -> Result<(), Fault> {
-    let deadline = req.thread.reactor.now() + s.read_timeout.0;
-    loop {
+        let Some(conn) = &lease.conn else { return Err(Fault::new(NextUpstream::Error, 502)) };
         while let Some(text) = with(conn, Link::next_head) {
             let head = &mut req.modules.upstream.head;
             head.advance(usize::MAX);
@@ -295,14 +194,18 @@ pub async fn read_head(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut
         }
         match take_in(req, conn, READING)? {
             Came::Something => {
-                // Answers to SETTINGS and PING.
-                if with(conn, |link| !link.out().is_empty()) {
+                // Answers to SETTINGS and PING, which leave before content does.
+                if lease.upload.is_none() && with(conn, |link| !link.out().is_empty()) {
                     flush(req, conn, s, watch, READING).await?;
                 }
             }
             Came::End => {
                 req.log(Level::Error, &format!("upstream prematurely closed connection {READING}"));
                 return Err(Fault::new(NextUpstream::Error, 502));
+            }
+            Came::Nothing if lease.upload.is_some() => {
+                super::upload(req, lease, watch).await?;
+                deadline = req.thread.reactor.now() + s.read_timeout.0;
             }
             Came::Nothing => match conn.wait(For::Read, deadline, watch).await {
                 Waited::Ready => {}
