@@ -48,8 +48,9 @@ fn a_stop_of_the_server_is_seen_by_an_open_loop_only() {
     let p99 = |args: &[&str]| {
         let fixed = ["-q", "-d", "10s", "-w", "0s", "--json", "-", url.as_str()];
         let (code, text, errors) = run(PROGRAM, &[&["bench"], args, &fixed].concat()).expect("runs");
-        assert_eq!(code, 0, "{errors} {text}");
         let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        // Where the machine has no time left, that is said; the stop is seen all the same.
+        assert!(code == 0 || report["client_limited"] == true, "{code} {errors} {text}");
         report["latency_us"]["p99"].as_f64().expect("p99") / 1e3
     };
     // One after the other, so that they do not share a CPU; each meets one stop.
