@@ -180,7 +180,8 @@ impl Pending {
         if self.len == 0 {
             return;
         }
-        let logs = thread.logs.borrow();
+        let conf = thread.config();
+        let logs = conf.logs.borrow();
         for (n, bytes) in &mut self.lines {
             let mut rest = bytes.as_slice();
             while let (false, Some(fd)) = (rest.is_empty(), logs.get(*n)) {

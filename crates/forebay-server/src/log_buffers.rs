@@ -200,7 +200,7 @@ fn append_to_another(thread: &Thread, all: &mut LogBuffers, log: usize, l: &Acce
             buffered: l.buffer != 0,
             flush: None,
             flush_at: None,
-            regular: thread.logs.borrow().get(log).is_some_and(is_regular),
+            regular: thread.with_log(log, |fd| is_regular(fd)).unwrap_or(false),
         });
     }
     let Some(b) = &mut all.buffers[at] else { return };
@@ -241,9 +241,9 @@ pub fn write_late(thread: &Thread, req: &crate::request::Request, log: usize, l:
     let now = thread.config();
     let same =
         req.conf.config.log_files.get(log).and_then(|p| now.config.log_files.iter().position(|q| p == q));
-    match (same, req.conf.logs.get(log)) {
+    match (same, req.conf.logs.borrow().get(log)) {
         (Some(log), _) => {
-            let regular = thread.logs.borrow().get(log).is_some_and(is_regular);
+            let regular = thread.with_log(log, |fd| is_regular(fd)).unwrap_or(false);
             write(thread, log, &line, regular, |_| {});
         }
         (None, Some(fd)) => count(thread, write_lines(fd, &line, is_regular(fd), |_| {})),
@@ -265,8 +265,8 @@ fn say_full(thread: &Thread) {
 }
 
 fn write(thread: &Thread, log: usize, bytes: &[u8], regular: bool, written: impl FnMut(usize)) {
-    if let Some(fd) = thread.logs.borrow().get(log) {
-        count(thread, write_lines(fd, bytes, regular, written));
+    if let Some(done) = thread.with_log(log, |fd| write_lines(fd, bytes, regular, written)) {
+        count(thread, done);
     }
 }
 

@@ -49,7 +49,7 @@ pub fn request(http: &str, args: &str) -> Request {
         config: Arc::new(config),
         listeners: vec![Some(0)],
         groups: Default::default(),
-        logs: Vec::new(),
+        logs: RefCell::default(),
     });
     let counters = Arc::new(Counters::default());
     let thread = Rc::new(Thread {
@@ -61,7 +61,6 @@ pub fn request(http: &str, args: &str) -> Request {
         files: RefCell::default(),
         cached: Default::default(),
         background: Default::default(),
-        logs: RefCell::default(),
         log_buffers: RefCell::default(),
         error_lines: RefCell::default(),
         tls: RefCell::default(),

@@ -22,8 +22,9 @@ pub struct ThreadConfig {
     pub listeners: Vec<Option<usize>>,
     /// State of the upstream groups, by their numbers.
     pub groups: RefCell<Vec<crate::upstream::GroupState>>,
-    /// Log files as they were opened for this configuration, for requests that end after the next one came.
-    pub logs: Vec<Arc<OwnedFd>>,
+    /// Its log files, by their numbers there. USR1 opens them anew; after the next configuration has come they are those
+    /// of requests that have not ended.
+    pub logs: RefCell<Vec<Arc<OwnedFd>>>,
 }
 
 /// A worker thread.
@@ -44,8 +45,6 @@ pub struct Thread {
     pub cached: crate::cache::local::Local,
     /// Requests without a client.
     pub background: crate::background::Queue,
-    /// Descriptors of the log files, in the order of `Config::log_files`.
-    pub logs: RefCell<Vec<Arc<OwnedFd>>>,
     /// Buffers of the access logs.
     pub log_buffers: RefCell<LogBuffers>,
     /// Lines of error logs of this turn.
@@ -77,6 +76,11 @@ impl Thread {
     #[inline]
     pub fn config(&self) -> Rc<ThreadConfig> {
         self.conf.borrow().clone()
+    }
+
+    /// Calls `f` with a log file of the current configuration; `None`: there is none of this number.
+    pub fn with_log<R>(&self, number: usize, f: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
+        self.conf.borrow().logs.borrow().get(number).map(|fd| f(fd))
     }
 }
 

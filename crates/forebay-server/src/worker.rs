@@ -159,13 +159,12 @@ pub fn main(setup: Setup) {
             config: setup.share.config.clone(),
             listeners: Vec::new(),
             groups: RefCell::default(),
-            logs: Vec::new(),
+            logs: RefCell::default(),
         })),
         transfers: Default::default(),
         files: RefCell::new(FileCache::watching(watches)),
         cached: Default::default(),
         background: Default::default(),
-        logs: RefCell::default(),
         log_buffers: RefCell::new(LogBuffers::new(setup.log_area)),
         error_lines: RefCell::default(),
         tls: RefCell::default(),
@@ -271,12 +270,11 @@ impl WorkerThread {
         log_buffers::flush(&self.thread, true);
         self.thread.error_lines.borrow_mut().flush(&self.thread);
         self.thread.log_buffers.borrow_mut().forget(share.generation);
-        self.thread.logs.borrow_mut().clone_from(&share.logs);
         let new = Rc::new(ThreadConfig {
             config: share.config,
             listeners: map.clone(),
             groups: RefCell::default(),
-            logs: share.logs,
+            logs: RefCell::new(share.logs),
         });
         let old = self.thread.conf.replace(new);
         self.close_spares(&old);
@@ -302,7 +300,7 @@ impl WorkerThread {
                 log_buffers::flush(&self.thread, true);
                 crate::log_files::close();
                 let conf = self.thread.config();
-                let mut current = self.thread.logs.borrow_mut();
+                let mut current = conf.logs.borrow_mut();
                 for (path, fd) in logs.iter() {
                     if let Some(n) = conf.config.log_files.iter().position(|p| p == path)
                         && let Some(slot) = current.get_mut(n)
@@ -310,6 +308,7 @@ impl WorkerThread {
                         *slot = fd.clone();
                     }
                 }
+                drop(current);
                 self.thread.log_buffers.borrow_mut().renew();
             }
             Command::Quit(timeout) => {

@@ -178,6 +178,15 @@ fn reopened_files_get_what_is_left() {
     std::fs::rename(logs.join("a.log"), logs.join("a.log.1")).expect("rename");
     server.signal(Signal::SIGUSR1);
     wait_for("the old buffer", || (server.site.read("logs/a.log.1") == "/1 200 5 end\n").then_some(()));
+    // Each thread opens for itself: what one that has not done so writes is in the old file.
+    let old = logs.join("a.log.1");
+    let holds = |fd: std::io::Result<std::fs::DirEntry>| {
+        fd.is_ok_and(|fd| std::fs::read_link(fd.path()).is_ok_and(|file| file == old))
+    };
+    let files = format!("/proc/{}/fd", worker(&server, 0));
+    wait_for("the new file in all threads", || {
+        (!std::fs::read_dir(&files).expect("a worker").any(holds)).then_some(())
+    });
     assert!(server.get("/2").ends_with("hello"));
     assert_eq!(server.site.read("logs/a.log"), "");
     kill(worker(&server, 0), Signal::SIGKILL);

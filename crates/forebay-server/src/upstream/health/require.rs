@@ -64,7 +64,7 @@ impl Question {
                 config,
                 listeners: Vec::new(),
                 groups: Default::default(),
-                logs: Vec::new(),
+                logs: Default::default(),
             });
             req.location = check.location;
             let u = &mut req.modules.upstream;
