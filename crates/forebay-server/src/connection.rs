@@ -662,7 +662,8 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
         _ => body::send(thread, req, &mut out, framing == BodyFraming::Chunked).await,
     };
     if sent
-        && req.resp.expect_trailers
+        && framing != BodyFraming::None
+        && (req.resp.expect_trailers || !req.resp.trailers.is_empty())
         && let Some(stream) = req.conn.wire.as_stream().cloned()
     {
         out.clear();

@@ -7,6 +7,7 @@ use crate::request::{Peer, Request};
 use crate::response::Part;
 use forebay_http::field::Name;
 use forebay_http::h1::response;
+use forebay_http::h2::client::of_connection;
 use forebay_http::h2::encode;
 use forebay_http::request::{Method, Version};
 use std::cell::RefCell;
@@ -215,7 +216,10 @@ fn write_h2(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
 /// Appends the trailers as an HTTP/2 field block.
 pub fn write_trailers(req: &Request, out: &mut Vec<u8>) {
     for (name, value) in req.resp.trailers.iter() {
-        encode::field(out, name, value);
+        // An upstream of HTTP/1 may have put anything there.
+        if !of_connection(Name::of(name)) {
+            encode::field(out, name, value);
+        }
     }
 }
 

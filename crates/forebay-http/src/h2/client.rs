@@ -7,7 +7,7 @@ use crate::field::Name;
 use crate::h1::response::reason;
 
 /// Fields that are about one HTTP/1 connection (RFC 9113, section 8.2.2).
-fn of_connection(name: Name) -> bool {
+pub fn of_connection(name: Name) -> bool {
     matches!(
         name,
         Name::Connection
