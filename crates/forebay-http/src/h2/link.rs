@@ -29,12 +29,10 @@ pub struct Problem {
     pub text: Cow<'static, str>,
     /// The request was certainly not acted upon (GOAWAY below it, REFUSED_STREAM).
     pub unsent: bool,
-    /// The head of the response is at fault, not the connection.
-    pub head: bool,
 }
 
 fn problem(text: impl Into<Cow<'static, str>>) -> Problem {
-    Problem { text: text.into(), unsent: false, head: false }
+    Problem { text: text.into(), unsent: false }
 }
 
 /// State of a connection and of the stream on it.
@@ -365,7 +363,7 @@ impl Link {
         // Frames without content cost too, or they could come for ever.
         self.block_cost += part.len() + frame::HEADER_LEN;
         if self.block_cost > self.limit + MAX_FRAME {
-            return Err(Problem { head: true, ..problem("sent too big header") });
+            return Err(problem("sent too big header"));
         }
         self.block.extend_from_slice(part);
         if !h.has(flag::END_HEADERS) {
@@ -390,9 +388,9 @@ impl Link {
             &mut lines,
         )
         .map_err(|bad| match bad {
-            BadBlock::Compression => Problem { head: true, ..problem("sent invalid http2 header block") },
-            BadBlock::TooLarge => Problem { head: true, ..problem("sent too big header") },
-            BadBlock::Malformed(what) => Problem { head: true, ..problem(format!("sent invalid {what}")) },
+            BadBlock::Compression => problem("sent invalid http2 header block"),
+            BadBlock::TooLarge => problem("sent too big header"),
+            BadBlock::Malformed(what) => problem(format!("sent invalid {what}")),
         })?;
         self.ended |= end;
         if trailers {
@@ -403,12 +401,12 @@ impl Link {
             return Ok(());
         }
         match status {
-            101 => return Err(Problem { head: true, ..problem("switched protocols over http2") }),
+            101 => return Err(problem("switched protocols over http2")),
             100..=199 if end => {
-                return Err(Problem { head: true, ..problem("closed stream without a final response") });
+                return Err(problem("closed stream without a final response"));
             }
             100..=199 if self.heads.len() >= MAX_INTERIM => {
-                return Err(Problem { head: true, ..problem("sent too many interim responses") });
+                return Err(problem("sent too many interim responses"));
             }
             100..=199 => {}
             _ => self.final_head = true,

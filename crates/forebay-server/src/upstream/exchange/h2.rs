@@ -6,7 +6,7 @@ use crate::modules::proxy::{NextUpstream, Settings};
 use crate::modules::static_file::errno_text;
 use crate::request::Request;
 use crate::upstream::conn::{Conn, For, Waited, Watch};
-use crate::upstream::protocol::Framing;
+use crate::upstream::protocol::{Framing, Protocol};
 use crate::upstream::upload::Upload;
 use forebay_conf::error::Level;
 use forebay_http::h1::client;
@@ -30,7 +30,8 @@ fn failed(req: &mut Request, conn: &Conn, p: &Problem, doing: &str) -> Fault {
     // A connection that was idle may be closed at any time: the request goes to another one.
     let level = if p.unsent && conn.reused { Level::Info } else { Level::Error };
     req.log(level, &format!("upstream {} {doing}", p.text));
-    let kind = if p.head { NextUpstream::InvalidHeader } else { NextUpstream::Error };
+    // As nginx: whatever comes in place of a head is an invalid one.
+    let kind = if p.unsent { NextUpstream::Error } else { NextUpstream::InvalidHeader };
     Fault { unsent: p.unsent, ..Fault::new(kind, 502) }
 }
 
@@ -142,7 +143,9 @@ pub async fn send(
     let https = req.modules.upstream.encrypted;
     let limit = s.buffer_size.0 as usize;
     req.modules.upstream.early.clear();
-    with(conn, |link| link.request(head, https, s.pass_trailers, end, limit));
+    // A gRPC client says itself whether it wants trailers.
+    let trailers = s.pass_trailers && req.modules.upstream.protocol == Protocol::Http;
+    with(conn, |link| link.request(head, https, trailers, end, limit));
     let timeout = s.send_timeout.0;
     let upload = match body {
         _ if end => return flush(req, conn, s, watch, SENDING).await,
@@ -181,7 +184,7 @@ pub async fn read_head(
                     return Ok(());
                 }
                 Ok(Status::Partial) => {
-                    let p = Problem { text: "sent invalid header".into(), unsent: false, head: true };
+                    let p = Problem { text: "sent invalid header".into(), unsent: false };
                     return Err(failed(req, conn, &p, READING));
                 }
                 Err(bad) => {
