@@ -1,7 +1,7 @@
 //! HTTP/2 to upstreams: Forebay, nginx and frames made here on the other side.
 
 use crate::differential::oracle;
-use crate::harness::{DEADLINE, Server, Site, origin, raw};
+use crate::harness::{DEADLINE, Server, Site, origin, raw, run};
 use forebay_http::h2::encode;
 use forebay_http::h2::frame::{self, Code, Header, flag, kind, setting};
 use std::io::{Read, Write};
@@ -203,31 +203,12 @@ fn serve_echo(mut stream: TcpStream) {
     }
 }
 
-#[test]
-fn a_response_comes_beside_the_rest_of_the_request() {
-    let there = echo();
-    let server = Server::start(&conf(&format!(
-        "upstream u {{ server {there}; keepalive 4; }}\n\
-         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }}\n\
-           location /set {{ proxy_set_body $request_body; client_body_in_single_buffer on;\n\
-             client_body_buffer_size 4m; proxy_pass http://u; }}\n\
-           location /streamed {{ proxy_request_buffering off; proxy_buffering off; proxy_pass http://u; }} }}"
-    )));
-    // More than waits anywhere, and a connection that serves the next one as well.
-    let body = "0123456789abcdef".repeat(100_000);
-    for uri in ["/kept", "/set", "/kept"] {
-        let answer = put(server.addr(0), uri, body.as_bytes(), false);
-        let (head, got) = answer.split_once("\r\n\r\n").expect("a head");
-        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{uri}: {head}");
-        let plain = dechunk(got);
-        assert!(plain == body, "{uri}: {} bytes", plain.len());
-    }
-    // Somebody who says more when there is an answer.
-    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
+/// Somebody who says more when there is an answer.
+fn dialogue(addr: SocketAddr, uri: &str) {
+    let mut client = TcpStream::connect(addr).expect("connect");
     client.set_read_timeout(Some(DEADLINE)).expect("timeout");
-    client
-        .write_all(b"PUT /streamed HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-        .expect("written");
+    let head = format!("PUT {uri} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+    client.write_all(head.as_bytes()).expect("written");
     let (mut got, mut buf) = (Vec::new(), [0; 4096]);
     for i in 0..20 {
         let word = format!("word{i:04}");
@@ -243,6 +224,84 @@ fn a_response_comes_beside_the_rest_of_the_request() {
         let n = client.read(&mut buf).expect("an end");
         assert!(n > 0);
         got.extend_from_slice(&buf[..n]);
+    }
+}
+
+#[test]
+fn grpc_servers_get_what_nginx_sends_and_give_trailers() {
+    let answer = || {
+        let trailers = headers(&[("grpc-status", "7"), ("grpc-message", "no")], END);
+        [headers(&[(":status", "200"), ("content-type", "application/grpc")], 0), data(b"hello", 0), trailers]
+            .concat()
+    };
+    let there = frames(vec![answer(), answer(), answer()]);
+    let server = Server::start(&conf(&format!(
+        "upstream dead {{ server 127.0.0.1:1; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; http2 on;\n\
+           location / {{ grpc_set_header X-Set $host; grpc_set_header Accept ''; grpc_pass grpc://127.0.0.1:%PORT1%; }}\n\
+           location /rw {{ set $to 127.0.0.1:%PORT1%; rewrite ^/rw(.*)$ /x%20y$1?z=1 break; grpc_pass $to; }}\n\
+           location /trailers {{ grpc_pass {there}; }}\n\
+           location /passed {{ proxy_pass_trailers on; proxy_pass http://{there}; }}\n\
+           location /dead {{ grpc_pass dead; }} }}\n\
+         server {{ listen 127.0.0.1:%PORT1%; http2 on; add_header Server x; location / {{\n\
+           return 200 '$server_protocol $request_method $request_uri $http_host $http_te $http_x_set $http_accept $http_foo'; }} }}"
+    )));
+    let ask = |uri: &str, more: &str| {
+        let request =
+            format!("GET {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAccept: a\r\n{more}\r\n");
+        String::from_utf8_lossy(&server.raw(request.as_bytes())).into_owned()
+    };
+    let port = server.addr(1);
+    let got = ask("/a?b=c%20d", "Foo: bar\r\nTE: gzip, trailers\r\n");
+    assert!(
+        got.ends_with(&format!("\r\nHTTP/2.0 GET /a?b=c%20d {port} trailers x  bar"))
+            && !got.contains("Server: x"),
+        "{got}"
+    );
+    let got = ask("/rw/q", "");
+    assert!(got.ends_with(&format!("\r\nHTTP/2.0 GET /x%2520y/q?z=1 {port}   a ")), "{got}");
+    // To a client of HTTP/1.1 behind the last chunk, to others in HEADERS.
+    let got = ask("/trailers", "");
+    assert!(
+        got.contains("Content-Type: application/grpc\r\n")
+            && got.ends_with("\r\n5\r\nhello\r\n0\r\ngrpc-status: 7\r\ngrpc-message: no\r\n\r\n"),
+        "{got}"
+    );
+    for uri in ["/trailers", "/passed"] {
+        let url = format!("http://{}{uri}", server.addr(0));
+        let (code, got, errors) =
+            run("curl", &["-si", "--http2-prior-knowledge", "-m", "20", &url]).expect("curl");
+        assert!(
+            code == 0 && got.ends_with("\r\n\r\nhellogrpc-status: 7\r\ngrpc-message: no\r\n"),
+            "{uri}: {got} {errors}"
+        );
+    }
+    assert!(ask("/dead", "").starts_with("HTTP/1.1 502 "));
+    server.wait_for_log("upstream: \"grpc://127.0.0.1:1\", host", 1);
+}
+
+#[test]
+fn a_response_comes_beside_the_rest_of_the_request() {
+    let there = echo();
+    let server = Server::start(&conf(&format!(
+        "upstream u {{ server {there}; keepalive 4; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }}\n\
+           location /set {{ proxy_set_body $request_body; client_body_in_single_buffer on;\n\
+             client_body_buffer_size 4m; proxy_pass http://u; }}\n\
+           location /grpc {{ grpc_pass u; }}\n\
+           location /streamed {{ proxy_request_buffering off; proxy_buffering off; proxy_pass http://u; }} }}"
+    )));
+    // More than waits anywhere, and a connection that serves the next one as well.
+    let body = "0123456789abcdef".repeat(100_000);
+    for uri in ["/kept", "/set", "/kept"] {
+        let answer = put(server.addr(0), uri, body.as_bytes(), false);
+        let (head, got) = answer.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{uri}: {head}");
+        let plain = dechunk(got);
+        assert!(plain == body, "{uri}: {} bytes", plain.len());
+    }
+    for uri in ["/streamed", "/grpc"] {
+        dialogue(server.addr(0), uri);
     }
     assert!(!server.error_log().contains("[error]"), "{}", server.error_log());
 }

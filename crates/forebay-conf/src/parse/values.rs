@@ -106,26 +106,26 @@ mod tests {
     #[test]
     fn as_nginx_says() {
         for (text, message) in [
-            ("grpc_buffer_size 1g", "\"grpc_buffer_size\" directive invalid value"),
+            ("memcached_buffer_size 1g", "\"memcached_buffer_size\" directive invalid value"),
             ("output_buffers 0 8k", "\"output_buffers\" directive invalid value"),
             ("output_buffers 8 8s", "\"output_buffers\" directive invalid value"),
-            ("grpc_read_timeout 1M", "\"grpc_read_timeout\" directive invalid value"),
-            ("grpc_ignore_headers Vary most", "invalid value \"most\""),
+            ("memcached_read_timeout 1M", "\"memcached_read_timeout\" directive invalid value"),
+            ("memcached_next_upstream error most", "invalid value \"most\""),
             ("connection_pool_size 0", "the pool size must be no less than 112"),
             ("request_pool_size 301", "the pool size must be a multiple of 16"),
             ("connection_pool_size x", "\"connection_pool_size\" directive invalid value"),
             ("connection_pool_size 256", ""),
             ("use kqueue", "invalid event type \"kqueue\""),
             (
-                "grpc_intercept_errors x",
-                "invalid value \"x\" in \"grpc_intercept_errors\" directive, it must be \"on\" or \"off\"",
+                "msie_refresh x",
+                "invalid value \"x\" in \"msie_refresh\" directive, it must be \"on\" or \"off\"",
             ),
             ("output_buffers 8 8k", ""),
             ("http2_recv_buffer_size 16", "\"http2_recv_buffer_size\" directive value is too small"),
             ("http2_streams_index_size 33", "\"http2_streams_index_size\" directive must be a power of two"),
             ("http2_streams_index_size x", "\"http2_streams_index_size\" directive invalid number"),
             ("http2_streams_index_size 32", ""),
-            ("grpc_ignore_headers VARY Expires", ""),
+            ("memcached_next_upstream ERROR not_found", ""),
             ("proxy_limit_rate $x", ""),
             ("use epoll", ""),
             ("aio threads", ""),
@@ -141,10 +141,7 @@ mod tests {
         ] {
             assert_eq!(wrong(text, false), message, "{text}");
         }
-        assert_eq!(
-            wrong("grpc_intercept_errors x", true),
-            "\"grpc_intercept_errors\" directive is duplicate"
-        );
+        assert_eq!(wrong("msie_refresh x", true), "\"msie_refresh\" directive is duplicate");
         assert_eq!(wrong("addition_types x", true), "");
         assert_eq!(wrong("sendfile x", true), "\"sendfile\" directive is duplicate");
         assert_eq!(wrong("etag x", true), "", "left to who implements it");

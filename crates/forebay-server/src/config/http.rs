@@ -555,6 +555,11 @@ impl<'s, 'f> Builder<'s, 'f> {
                 Protocol::FastCgi => written.fastcgi_family.apply(&mut l.settings),
                 Protocol::Uwsgi => written.uwsgi_family.apply(&mut l.settings),
                 Protocol::Scgi => written.scgi_family.apply(&mut l.settings),
+                Protocol::Grpc => {
+                    let warning = written.grpc_family.apply(&mut l.settings);
+                    modules::grpc::settle(&mut l.settings.proxy);
+                    warning
+                }
             };
             let warning = warning.map(|text| Error { level: Level::Warn, ..self.cx.error_at_end(text) });
             self.cx.warnings.extend(warning);

@@ -148,6 +148,8 @@ families! {
     uwsgi_family: Uwsgi = "uwsgi_";
     /// `scgi_*`.
     scgi_family: Scgi = "scgi_";
+    /// `grpc_*`.
+    grpc_family: Grpc = "grpc_";
 }
 
 /// Whether a directive of a level, which has just been taken, goes with the others there.
@@ -180,7 +182,7 @@ pub fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Er
     let several = |ssl: &proxy_ssl::Written| {
         [&ssl.certificate, &ssl.certificate_key].into_iter().flatten().any(|names| names.0.len() > 1)
     };
-    if several(&w.proxy_ssl) || several(&w.uwsgi_family.ssl) {
+    if several(&w.proxy_ssl) || several(&w.uwsgi_family.ssl) || several(&w.grpc_family.ssl) {
         return Err(cx.directive_error(d, "is duplicate"));
     }
     let (prefix, other) = match (name.strip_suffix(b"_store"), name.strip_suffix(b"_cache")) {

@@ -24,6 +24,7 @@ pub mod empty_gif;
 pub mod family;
 pub mod fastcgi;
 pub mod geo;
+pub mod grpc;
 pub mod gunzip;
 pub mod gzip;
 pub mod gzip_accept;
@@ -68,7 +69,7 @@ pub mod zones;
 pub mod zstd;
 
 use crate::upstream::protocol::Protocol;
-use family::{fastcgi_family, scgi_family, uwsgi_family};
+use family::{fastcgi_family, grpc_family, scgi_family, uwsgi_family};
 
 /// Makes the settings of all modules into one set a location.
 macro_rules! modules {
@@ -112,7 +113,7 @@ modules! {
     realip, charset, gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, sub_filter, referer, secure_link, userid,
     proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, tunnel, slice, limit_req, limit_conn, http2, ssl,
     proxy_ssl, resolver, addition, ssi,
-    dav, fastcgi, fastcgi_family, uwsgi, uwsgi_family, scgi, scgi_family,
+    dav, fastcgi, fastcgi_family, uwsgi, uwsgi_family, scgi, scgi_family, grpc_family,
 }
 
 impl LocationWritten {
@@ -373,6 +374,7 @@ pub const LOCATION_DIRECTIVES: &[&str] = &[
     "fastcgi_pass",
     "uwsgi_pass",
     "scgi_pass",
+    "grpc_pass",
     "health_check",
     "stub_status",
     "empty_gif",
@@ -402,6 +404,7 @@ pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'
         b"fastcgi_pass" => proxy::pass_by(Protocol::FastCgi, d, l, cx)?,
         b"uwsgi_pass" => proxy::pass_by(Protocol::Uwsgi, d, l, cx)?,
         b"scgi_pass" => proxy::pass_by(Protocol::Scgi, d, l, cx)?,
+        b"grpc_pass" => proxy::pass_by(Protocol::Grpc, d, l, cx)?,
         b"health_check" => l.health_check = Some(crate::upstream::health::Check::parse(d, cx)?),
         b"stub_status" => l.content = Some(Content::StubStatus),
         b"empty_gif" => l.content = Some(Content::EmptyGif),

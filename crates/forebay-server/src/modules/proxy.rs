@@ -16,7 +16,7 @@ use crate::modules::Content;
 use crate::modules::core::TempPath;
 use crate::modules::proxy_cache::CacheZone;
 use crate::modules::proxy_cache::Status as CacheStatus;
-use crate::modules::{fastcgi, scgi, uwsgi};
+use crate::modules::{fastcgi, grpc, scgi, uwsgi};
 use crate::phases::Outcome;
 use crate::request::{Request, VarError};
 use crate::upstream::exchange::{self, Outgoing};
@@ -476,7 +476,7 @@ pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<
     Ok(())
 }
 
-/// `fastcgi_pass`, `uwsgi_pass`, `scgi_pass`.
+/// `fastcgi_pass`, `uwsgi_pass`, `scgi_pass`, `grpc_pass`.
 ///
 /// # Errors
 /// In nginx's words.
@@ -581,7 +581,7 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
         && s.pass_request_body
         && match pass.protocol {
             Protocol::Http => !(req.head.framing == Framing::Chunked && s.http_version == HttpVersion::V10),
-            Protocol::FastCgi => true,
+            Protocol::FastCgi | Protocol::Grpc => true,
             // They are told the length beforehand.
             Protocol::Uwsgi | Protocol::Scgi => matches!(req.head.framing, Framing::Length(_)),
         }
@@ -686,7 +686,7 @@ async fn ask(
     let body = outgoing(req, s, streamed)?;
     let mut head = req.take_buf();
     let upgrade = match pass.protocol {
-        Protocol::Http => {
+        Protocol::Http | Protocol::Grpc => {
             let last = !target.keeps_connections(req) || s.protocol_header != SendProxy::Off;
             write_head(req, &uri, &body, s, fetch, last, &mut head)? && s.http_version != HttpVersion::V2
         }
@@ -707,10 +707,14 @@ async fn ask(
         }
     };
     req.modules.upstream.log_path = uri;
+    if pass.protocol == Protocol::Grpc {
+        // As nginx: the log names the server alone.
+        req.modules.upstream.log_path.clear();
+    }
     req.modules.proxy_cache.detached = fetch.cacheable() || req.modules.proxy_cache.background;
     let got = exchange::run(req, &target, &head, &body, s, lease).await;
     let to_head = match pass.protocol {
-        Protocol::Http => head.starts_with(b"HEAD "),
+        Protocol::Http | Protocol::Grpc => head.starts_with(b"HEAD "),
         _ => req.method == Method::Head,
     };
     req.give_buf(head);
@@ -754,7 +758,7 @@ fn keeps_alive(req: &Request, s: &Settings) -> bool {
     // What began with the address of one client is for nobody else.
     s.protocol_header == SendProxy::Off
         && match req.modules.upstream.protocol {
-            Protocol::Http => req.modules.upstream.head.keep_alive,
+            Protocol::Http | Protocol::Grpc => req.modules.upstream.head.keep_alive,
             Protocol::FastCgi => req.http().location(req).settings.fastcgi.keep_conn,
             Protocol::Uwsgi | Protocol::Scgi => false,
         }
@@ -888,6 +892,10 @@ fn write_head(
                 line(out, name, f.value.of(&h.buf));
             }
         }
+    }
+    if req.modules.upstream.protocol == Protocol::Grpc && grpc::wants_trailers(req) && !set.has(Name::Te, b"")
+    {
+        line(out, b"TE", b"trailers");
     }
     // Whoever closes first has the port in TIME_WAIT; here ports of the loopback would run short.
     if last && s.http_version == HttpVersion::V11 && !upgrade && !set.has(Name::Connection, b"") {

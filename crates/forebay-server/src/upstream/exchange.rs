@@ -361,7 +361,7 @@ async fn attempt(
     let mut watch = if watched { Watch::new(&req.conn.wire) } else { Watch::Nobody };
     let protocol = req.modules.upstream.protocol;
     match protocol {
-        Protocol::Http => req.modules.upstream.head.advance(usize::MAX),
+        Protocol::Http | Protocol::Grpc => req.modules.upstream.head.advance(usize::MAX),
         Protocol::FastCgi | Protocol::Uwsgi | Protocol::Scgi => {
             let u = &mut req.modules.upstream;
             cgi::begin(&mut u.head);

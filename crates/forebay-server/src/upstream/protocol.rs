@@ -15,9 +15,16 @@ pub enum Protocol {
     Uwsgi,
     /// `scgi_pass`.
     Scgi,
+    /// `grpc_pass`: HTTP/2, content both ways at once.
+    Grpc,
 }
 
 impl Protocol {
+    /// Whether what is said is HTTP, in heads and content.
+    pub fn is_http(self) -> bool {
+        matches!(self, Protocol::Http | Protocol::Grpc)
+    }
+
     /// How the error log begins the name of a server.
     pub fn scheme(self, encrypted: bool) -> &'static [u8] {
         match self {
@@ -27,6 +34,8 @@ impl Protocol {
             Protocol::Uwsgi if encrypted => b"suwsgi://",
             Protocol::Uwsgi => b"uwsgi://",
             Protocol::Scgi => b"scgi://",
+            Protocol::Grpc if encrypted => b"grpcs://",
+            Protocol::Grpc => b"grpc://",
         }
     }
 
@@ -37,6 +46,7 @@ impl Protocol {
             Protocol::FastCgi => "fastcgi_pass",
             Protocol::Uwsgi => "uwsgi_pass",
             Protocol::Scgi => "scgi_pass",
+            Protocol::Grpc => "grpc_pass",
         }
     }
 
@@ -44,8 +54,8 @@ impl Protocol {
     pub fn made_for(self) -> u64 {
         match self {
             Protocol::FastCgi => 0x6663_6769_0000_0000,
-            // Connections of the last two serve one request.
-            Protocol::Http | Protocol::Uwsgi | Protocol::Scgi => 0,
+            // Connections of uwsgi and SCGI serve one request; who speaks HTTP/2 does so to all.
+            Protocol::Http | Protocol::Uwsgi | Protocol::Scgi | Protocol::Grpc => 0,
         }
     }
 }

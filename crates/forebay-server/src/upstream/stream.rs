@@ -144,7 +144,7 @@ impl Body {
     /// be missing, whatever its length is said to be.
     pub fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Body {
         match protocol {
-            Protocol::Http | Protocol::Uwsgi | Protocol::Scgi => self,
+            Protocol::Http | Protocol::Uwsgi | Protocol::Scgi | Protocol::Grpc => self,
             Protocol::FastCgi => Body { coding: Coding::FastCgi, reusable, to_head, ..self },
         }
     }

@@ -26,6 +26,7 @@ fn hidden(protocol: Protocol, name: Name, text: &[u8]) -> bool {
     let own = match protocol {
         Protocol::Http => matches!(name, Name::Date | Name::Server) || text.eq_ignore_ascii_case(b"X-Pad"),
         Protocol::FastCgi | Protocol::Scgi => text.eq_ignore_ascii_case(b"Status"),
+        Protocol::Grpc => matches!(name, Name::Date | Name::Server),
         Protocol::Uwsgi => false,
     };
     own || matches!(
@@ -149,7 +150,7 @@ fn keep(
     if fetch.cacheable() {
         return cached::keep(req, fetch, s, cs);
     }
-    if to_head && req.modules.upstream.protocol == Protocol::Http {
+    if to_head && req.modules.upstream.protocol.is_http() {
         // There is no body, whatever length the head speaks of.
         return Ok(None);
     }
@@ -160,7 +161,7 @@ fn keep(
 /// it is (RFC 9110, section 8.6; RFC 9112, section 6.1).
 fn may_follow(req: &Request, s: &Settings) -> bool {
     // The others say themselves where a response ends.
-    if req.modules.upstream.protocol != Protocol::Http || s.http_version == HttpVersion::V2 {
+    if !req.modules.upstream.protocol.is_http() || s.http_version == HttpVersion::V2 {
         return false;
     }
     let head = &req.modules.upstream.head;
@@ -199,7 +200,7 @@ fn at_once(req: &mut Request, lease: &mut Option<Lease>, to_head: bool, s: &Sett
     };
     let conn = lease.as_ref().and_then(|l| l.conn.as_ref());
     if came.len() as u64 != announced
-        || req.modules.upstream.protocol != Protocol::Http
+        || !req.modules.upstream.protocol.is_http()
         || s.limit_rate.0.is_some()
         || conn.is_none_or(|c| c.link().is_some())
     {
@@ -226,7 +227,7 @@ fn body(
     let head = &req.modules.upstream.head;
     let protocol = req.modules.upstream.protocol;
     let framing = match (protocol, framing_of_response(head, to_head)) {
-        (Protocol::Http, framing) => framing,
+        (Protocol::Http | Protocol::Grpc, framing) => framing,
         // The protocol says where it ends.
         (_, Framing::Chunked) => Framing::Stream,
         // nginx stores what a program answers to HEAD.
@@ -329,7 +330,7 @@ fn copy_authenticate(req: &mut Request) {
 
 /// Copies the fields that the client gets.
 fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop> {
-    if pass.protocol == Protocol::Http {
+    if pass.protocol.is_http() {
         req.resp.leaves_server = s.pass_header.has(b"Server");
         req.resp.leaves_date = s.pass_header.has(b"Date");
     }

@@ -79,18 +79,20 @@ fn split(url: &[u8]) -> Result<Parts<'_>, String> {
     Ok(Parts { encrypted, place, authority, uri })
 }
 
-/// A place that stands alone, as in `fastcgi_pass`, and whether it is spoken to by TLS.
-fn place(text: &[u8], protocol: Protocol) -> Result<(bool, Place), String> {
-    if protocol == Protocol::Uwsgi {
-        for (scheme, encrypted) in [(&b"suwsgi://"[..], true), (b"uwsgi://", false)] {
+/// A place that stands alone, as in `fastcgi_pass`: whether it is spoken to by TLS, the place, and how it is written without
+/// its scheme.
+fn place(text: &[u8], protocol: Protocol) -> Result<(bool, Place, &[u8]), String> {
+    if matches!(protocol, Protocol::Uwsgi | Protocol::Grpc) {
+        for encrypted in [true, false] {
+            let scheme = protocol.scheme(encrypted);
             if let Some((start, rest)) = text.split_at_checked(scheme.len())
                 && start.eq_ignore_ascii_case(scheme)
             {
-                return bare_place(rest).map(|place| (encrypted, place));
+                return bare_place(rest).map(|place| (encrypted, place, rest));
             }
         }
     }
-    bare_place(text).map(|place| (false, place))
+    bare_place(text).map(|place| (false, place, text))
 }
 
 fn bare_place(text: &[u8]) -> Result<Place, String> {
@@ -113,7 +115,7 @@ impl Parts<'_> {
 impl Pass {
     /// Whether connections may have to be encrypted.
     pub fn may_encrypt(&self) -> bool {
-        matches!(self.protocol, Protocol::Http | Protocol::Uwsgi)
+        matches!(self.protocol, Protocol::Http | Protocol::Uwsgi | Protocol::Grpc)
             && !matches!(self.to, To::Fixed { encrypted: false, .. })
     }
 
@@ -154,9 +156,10 @@ impl Pass {
         let to = match template.as_const() {
             None => To::Template(template),
             Some(text) => {
-                let (encrypted, place) = place(text, protocol).map_err(|m| cx.error_at(d, word, m))?;
+                let (encrypted, place, written) =
+                    place(text, protocol).map_err(|m| cx.error_at(d, word, m))?;
                 let group = cx.upstreams.reference(&place, 0, cx.error_at(d, word, ""));
-                let (host, port, uri) = (Vec::new(), Vec::new(), None);
+                let (host, port, uri) = (authority(&place, written), Vec::new(), None);
                 To::Fixed { encrypted, group, host, port, uri, url: text.to_vec() }
             }
         };
@@ -168,7 +171,7 @@ impl Pass {
         let To::Fixed { group, host, port, uri, encrypted, .. } = &self.to else { return None };
         req.modules.upstream.protocol = self.protocol;
         req.modules.upstream.encrypted = *encrypted;
-        if self.protocol != Protocol::Http {
+        if !self.protocol.is_http() {
             return Some((Target::Group(*group), Vec::new()));
         }
         set_host(req, host, port);
@@ -192,10 +195,14 @@ impl Pass {
             To::Template(t) if self.protocol != Protocol::Http => {
                 let text = t.value(req).map_err(|_| 500u16)?;
                 let read = place(&text, self.protocol).inspect_err(|m| req.log(Level::Error, m));
-                let (encrypted, place) = read.map_err(|_| 500u16)?;
+                let (encrypted, place, written) = read.map_err(|_| 500u16)?;
                 req.modules.upstream.encrypted = encrypted;
-                let target = find(req, &place, 0).await?;
-                Ok((target, Vec::new()))
+                let mut uri = Vec::new();
+                if self.protocol.is_http() {
+                    set_host(req, &authority(&place, written), b"");
+                    self.uri(req, None, &mut uri);
+                }
+                Ok((find(req, &place, 0).await?, uri))
             }
             To::Template(t) => {
                 let url = t.value(req).map_err(|_| 500u16)?;
@@ -319,10 +326,18 @@ async fn look_up(
 
 fn host_and_port(parts: &Parts<'_>) -> (Vec<u8>, Vec<u8>) {
     match &parts.place {
-        Place::Unix(_) => (b"localhost".to_vec(), Vec::new()),
+        Place::Unix(_) => (authority(&parts.place, b""), Vec::new()),
         Place::Host(_, port) => {
             (parts.authority.to_vec(), port.unwrap_or(parts.default_port()).to_string().into_bytes())
         }
+    }
+}
+
+/// What the request is for, where nothing else is said.
+fn authority(place: &Place, written: &[u8]) -> Vec<u8> {
+    match place {
+        Place::Unix(_) => b"localhost".to_vec(),
+        Place::Host(..) => written.to_vec(),
     }
 }
 

@@ -1,0 +1,22 @@
+//! `grpc_pass`: what sets gRPC apart from other HTTP/2 (nginx: ngx_http_grpc_module). All else is as for `proxy_pass` with
+//! `proxy_http_version 2`: both sides may speak at any time, which `upstream/upload.rs` lets them, and the status stands in
+//! trailers. Hot path.
+
+use super::proxy::{HttpVersion, Settings};
+use crate::request::Request;
+use forebay_http::field::Name;
+
+/// What holds for every gRPC server: nothing waits for a buffer to fill.
+pub fn settle(s: &mut Settings) {
+    s.http_version = HttpVersion::V2;
+    s.buffering = false;
+    s.request_buffering = false;
+    s.pass_trailers = true;
+}
+
+/// Whether the client takes trailers, which servers are told (RFC 9110, section 10.1.4).
+pub fn wants_trailers(req: &Request) -> bool {
+    let h = &req.head;
+    let mut lines = h.fields.iter().filter(|f| f.id == Name::Te).map(|f| f.value.of(&h.buf));
+    lines.any(|line| line.split(|b| *b == b',').any(|w| w.trim_ascii().eq_ignore_ascii_case(b"trailers")))
+}
