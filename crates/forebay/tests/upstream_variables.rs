@@ -187,6 +187,24 @@ fn times_of_answers_that_are_not_passed_on() {
     assert_eq!(logged, expected);
 }
 
+/// A redirect that leads nowhere is told of like any other answer.
+#[test]
+fn redirects_that_lead_nowhere() {
+    let up = origin::start(|mut asked| {
+        let to = asked.target().strip_prefix("/to/").expect("where").to_owned();
+        asked.write(format!("HTTP/1.1 200 OK\r\nX-Own: mine\r\nX-Accel-Redirect: {to}\r\n\r\n").as_bytes());
+        false
+    });
+    let conf = conf(&format!(
+        "log_format u '$status|$upstream_http_x_own|$upstream_http_x_accel_redirect'; access_log logs/a.log u;\n\
+         server {{ listen 127.0.0.1:%PORT0%; error_page 404 /file;\n\
+           location / {{ proxy_pass http://{up}; }} location = /file {{ return 200 file; }} }}"
+    ));
+    let uris = ["/to//a/%2e%2e/b", "/to/nowhere"];
+    let (_, logged) = told(&conf, uris.len(), &uris);
+    assert!(logged.iter().all(|l| l.starts_with("404|mine|")), "{logged:#?}");
+}
+
 /// A server that is left alone: the log says what it failed at.
 #[test]
 fn what_a_server_failed_at() {
