@@ -104,9 +104,9 @@ impl Setting for AccessLogs {
             };
             return Err(cx.error(d, what));
         }
-        if let Target::File(file) = log.target
-            && log.buffer != 0
-        {
+        if matches!(log.target, Target::File(_)) && log.buffer != 0 {
+            // As in nginx another way to write its name is another log.
+            let file = cx.full_path(&first.text).into_os_string();
             let buffer = (log.buffer, log.flush, log.gzip);
             match cx.buffered_logs.iter().find(|(f, _)| *f == file) {
                 Some((_, before)) if *before != buffer => {
