@@ -637,6 +637,18 @@ fn configurations_are_judged_alike() {
         "listen 127.0.0.1:%PORT0%; location / { proxy_cookie_flags off; proxy_cookie_flags a secure; }",
         "listen 127.0.0.1:%PORT0%; proxy_ssl_certificate a.crt; proxy_ssl_certificate b.crt;",
         "listen 127.0.0.1:%PORT0%; proxy_bind 1h 2m;",
+        "listen 127.0.0.1:%PORT0%; proxy_bind off transparent;",
+        "listen 127.0.0.1:%PORT0%; set $x \"${a b}\";",
+        "listen 127.0.0.1:%PORT0%; set $x \"${a-b\";",
+        "listen 127.0.0.1:%PORT0%; set $x \"${-}\";",
+        "listen 127.0.0.1:%PORT0%; set $x \"${}\";",
+        "listen 127.0.0.1:%PORT0%; } log_format x \"a $-b c\"; server { listen 127.0.0.1:%PORT0%;",
+        "listen 127.0.0.1:%PORT0%; } log_format x ${} b; server { listen 127.0.0.1:%PORT0%;",
+        "listen 127.0.0.1:%PORT0%; } log_format x a $ b; server { listen 127.0.0.1:%PORT0%;",
+        "listen 127.0.0.1:%PORT0% backlog=9; listen 127.0.0.1:%PORT0% backlog=8;",
+        "listen 127.0.0.1:%PORT0% default_server; listen 127.0.0.1:%PORT0% default_server;",
+        "listen 127.0.0.1:%PORT0%; if () { }",
+        "listen 127.0.0.1:%PORT0%; if ( ) { }",
         "listen 127.0.0.1:%PORT0%; proxy_cache nosuch;",
         "listen 127.0.0.1:%PORT0%; if ($host = ) { }",
         "listen 127.0.0.1:%PORT0%; if ($host = a b) { }",
@@ -646,6 +658,7 @@ fn configurations_are_judged_alike() {
         "listen 127.0.0.1:%PORT0%; } } worker_priority x; worker_rlimit_nofile x; http { server {",
         "listen 127.0.0.1:%PORT0%; } } worker_rlimit_nofile x; http { server {",
         // What is no error.
+        "listen 127.0.0.1:%PORT0%; access_log logs/a.log combined buffer=32k; access_log ./logs/a.log combined buffer=64k;",
         "listen 127.0.0.1:%PORT0% ipv6only=on; server_name a a;",
         "listen 127.0.0.1:%PORT0%; proxy_next_upstream ERROR off; proxy_next_upstream timeout;",
         "listen 127.0.0.1:%PORT0%; proxy_cache_use_stale error error; proxy_cache_use_stale Updating;",
@@ -658,7 +671,6 @@ fn configurations_are_judged_alike() {
     let mut differences = String::new();
     // Taken by older ones.
     let recent = |case: &&str| !case.contains("proxy_store") || !is_before(&nginx, 31);
-        "listen 127.0.0.1:%PORT0%; access_log logs/a.log combined buffer=32k; access_log ./logs/a.log combined buffer=64k;",
     for case in cases.into_iter().filter(recent) {
         let conf = wrap(&format!("server {{ {case} }}"));
         let site = Site::new(&conf);

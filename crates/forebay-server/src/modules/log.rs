@@ -204,7 +204,7 @@ pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     // The name of a variable ends with its word.
     let mut template = Template::default();
     for w in rest {
-        template.append(Template::compile(&w.text, cx.vars).map_err(|m| cx.error(d, m))?);
+        template.append(Template::compile_log(&w.text, cx.vars).map_err(|m| cx.error(d, m))?);
     }
     if let Some(n) =
         template.parts().iter().find_map(|p| if let Part::Capture(n) = p { Some(n) } else { None })
