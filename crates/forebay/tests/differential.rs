@@ -643,6 +643,7 @@ fn configurations_are_judged_alike() {
         "listen 127.0.0.1:%PORT0%; set $x \"${-}\";",
         "listen 127.0.0.1:%PORT0%; set $x \"${}\";",
         "listen 127.0.0.1:%PORT0%; } log_format x \"a $-b c\"; server { listen 127.0.0.1:%PORT0%;",
+        "listen 127.0.0.1:%PORT0%; } log_format x $1; access_log logs/a.log x; server { listen 127.0.0.1:%PORT0%;",
         "listen 127.0.0.1:%PORT0%; } log_format x ${} b; server { listen 127.0.0.1:%PORT0%;",
         "listen 127.0.0.1:%PORT0%; } log_format x a $ b; server { listen 127.0.0.1:%PORT0%;",
         "listen 127.0.0.1:%PORT0% backlog=9; listen 127.0.0.1:%PORT0% backlog=8;",

@@ -206,15 +206,16 @@ pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     for w in rest {
         template.append(Template::compile_log(&w.text, cx.vars).map_err(|m| cx.error(d, m))?);
     }
-    if let Some(n) =
-        template.parts().iter().find_map(|p| if let Part::Capture(n) = p { Some(n) } else { None })
-    {
-        // Captures belong to a match; a line of the log has none.
-        return Err(crate::config::plain(&format!("unknown \"{n}\" variable")));
-    }
+    let capture =
+        template.parts().iter().find_map(|p| if let Part::Capture(n) = p { Some(*n) } else { None });
+    // It is known even so: what names it is not wrong.
     let format = Format::new(&name.text, escape, template, cx.vars);
     cx.log_formats.push(format);
-    Ok(())
+    match capture {
+        // Captures belong to a match; a line of the log has none.
+        Some(n) => Err(crate::config::plain(&format!("unknown \"{n}\" variable"))),
+        None => Ok(()),
+    }
 }
 
 /// The error logs of a level.
