@@ -2,7 +2,7 @@
 
 use crate::differential::{compare_with, is_before, oracle};
 use crate::harness::fastcgi::{self, Fpm, answer, end, record, stderr, stdout};
-use crate::harness::{Server, Site, wait_for};
+use crate::harness::{Server, Site, raw, wait_for};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -422,6 +422,28 @@ fn responses_are_cached() {
     assert!(hit.starts_with("HTTP/1.1 404 Not here\r\n") && hit.ends_with("answer 1"), "{hit}");
     assert!(server.get("/a?new=1").contains("answer 2"));
     assert_eq!(count.load(Ordering::SeqCst), 2);
+}
+
+/// What a cache has answered with is nothing to the next request, whose client may be another.
+#[test]
+fn fields_of_cached_responses_are_forgotten() {
+    let backend = fastcgi::start(|asked| {
+        asked.write(&answer(&format!("X-Own: mine\r\nSet-Cookie: sid=mine\r\n{PLAIN}page")));
+    });
+    let server = Server::start(&conf(&format!(
+        "fastcgi_cache_path %DIR%/cache keys_zone=z:1m;\n\
+         server {{ listen 127.0.0.1:%PORT0%; add_header X-Cache $upstream_cache_status;\n\
+           location / {{ fastcgi_pass {backend}; fastcgi_cache z; fastcgi_cache_key $uri; fastcgi_cache_valid 1h;\n\
+             fastcgi_ignore_headers Set-Cookie; }}\n\
+           location = /told {{ return 200 \"[$upstream_http_x_own$upstream_cookie_sid]\"; }} }}"
+    )));
+    // The same connection, so that the same memory serves both.
+    wait_for("a hit", || {
+        let both = "GET /a HTTP/1.1\r\nHost: h\r\n\r\nGET /told HTTP/1.0\r\n\r\n";
+        let answers = String::from_utf8_lossy(&raw(server.addr(0), both.as_bytes())).into_owned();
+        assert!(answers.contains("page") && answers.ends_with("[]"), "{answers}");
+        answers.contains("X-Cache: HIT\r\n").then_some(())
+    });
 }
 
 const PAGES: &[(&str, &str)] = &[

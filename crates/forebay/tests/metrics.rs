@@ -97,6 +97,27 @@ fn the_exporter_reads_stub_status() {
     }
 }
 
+/// What a server has answered counts for it, though the client gets something else.
+#[test]
+fn answers_that_are_not_passed_on_count() {
+    let up = origin::start(|mut asked| {
+        let to = if asked.target().ends_with("to") { "X-Accel-Redirect: /none\r\n" } else { "" };
+        let status = if asked.target().ends_with("no") { "500 No" } else { "200 OK" };
+        asked.answer(status, to, "well");
+        true
+    });
+    let server = Server::start(&conf(&format!(
+        "upstream u {{ server {up}; }} proxy_intercept_errors on; error_page 500 /none;"
+    )));
+    for uri in ["/ok", "/to", "/no"] {
+        server.get(uri);
+    }
+    let peer = json(&server, "/api/9/http/upstreams/u")["peers"][0].clone();
+    let of = |class: &str| peer["responses"][class].as_u64();
+    assert_eq!((of("2xx"), of("5xx"), of("total")), (Some(2), Some(1), Some(3)), "{peer}");
+    assert_eq!(peer["active"].as_u64(), Some(0), "{peer}");
+}
+
 #[test]
 fn counters_add_up() {
     let server = start();

@@ -162,6 +162,49 @@ fn fields_that_are_the_upstreams_business() {
     assert_eq!((of("/both/to"), of("/page/no")), (of("/none"), of("/none")));
 }
 
+/// An answer that gives way to another has taken its time, too.
+#[test]
+fn times_of_answers_that_are_not_passed_on() {
+    let up = origin::start(|mut asked| {
+        let to = if asked.target().ends_with("to") { "X-Accel-Redirect: /file\r\n" } else { "" };
+        let status = if asked.target().ends_with("no") { "404 No" } else { "200 OK" };
+        asked.write(format!("HTTP/1.1 {status}\r\n{to}Content-Length: 2\r\n\r\nok").as_bytes());
+        true
+    });
+    let conf = conf(&format!(
+        "map $upstream_response_time $time {{ ~^[0-9.]+$ some; default $upstream_response_time; }}\n\
+         log_format u '$request_uri|$status|$upstream_status|$upstream_response_length|$time';\n\
+         access_log logs/a.log u;\n\
+         server {{ listen 127.0.0.1:%PORT0%;\n\
+           location / {{ proxy_pass http://{up}; }}\n\
+           location /page {{ proxy_intercept_errors on; error_page 404 /file; proxy_pass http://{up}; }}\n\
+           location = /file {{ return 200 file; }} }}"
+    ));
+    let uris = ["/ok", "/to", "/page/no", "/page/to"];
+    let (_, logged) = told(&conf, uris.len(), &uris);
+    let expected =
+        ["/ok|200|200|2|some", "/to|200|200|0|some", "/page/no|404|404|0|some", "/page/to|200|200|0|some"];
+    assert_eq!(logged, expected);
+}
+
+/// A redirect that leads nowhere is told of like any other answer.
+#[test]
+fn redirects_that_lead_nowhere() {
+    let up = origin::start(|mut asked| {
+        let to = asked.target().strip_prefix("/to/").expect("where").to_owned();
+        asked.write(format!("HTTP/1.1 200 OK\r\nX-Own: mine\r\nX-Accel-Redirect: {to}\r\n\r\n").as_bytes());
+        false
+    });
+    let conf = conf(&format!(
+        "log_format u '$status|$upstream_http_x_own|$upstream_http_x_accel_redirect'; access_log logs/a.log u;\n\
+         server {{ listen 127.0.0.1:%PORT0%; error_page 404 /file;\n\
+           location / {{ proxy_pass http://{up}; }} location = /file {{ return 200 file; }} }}"
+    ));
+    let uris = ["/to//a/%2e%2e/b", "/to/nowhere"];
+    let (_, logged) = told(&conf, uris.len(), &uris);
+    assert!(logged.iter().all(|l| l.starts_with("404|mine|")), "{logged:#?}");
+}
+
 /// A server that is left alone: the log says what it failed at.
 #[test]
 fn what_a_server_failed_at() {

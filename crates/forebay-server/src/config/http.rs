@@ -648,15 +648,15 @@ impl<'s, 'f> Builder<'s, 'f> {
                         order.push(addr.clone());
                     }
                     let at = by_addr.entry(addr.clone()).or_insert(At { listens: Vec::new() });
+                    if at.listens.iter().any(|(n, _)| *n == i) {
+                        return Err(l.error(format!("a duplicate listen {}", l.text(addr))));
+                    }
                     if l.set && at.listens.iter().any(|(_, o)| o.set) {
                         let message = format!("duplicate listen options for {}", l.text(addr));
                         return Err(l.error(message));
                     }
                     if at.listens.iter().any(|(_, o)| o.default_server && l.default_server) {
                         return Err(l.error(format!("a duplicate default server for {}", l.text(addr))));
-                    }
-                    if at.listens.iter().any(|(n, _)| *n == i) {
-                        return Err(l.error(format!("a duplicate listen {}", l.text(addr))));
                     }
                     at.listens.push((i, l.clone()));
                 }

@@ -6,6 +6,7 @@ use crate::variables::Registry;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_conf::tree::{Directive, Span, Word};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -23,8 +24,8 @@ pub struct Scope<'a> {
     pub warnings: &'a mut Vec<Error>,
     /// Log files with constant names.
     pub log_files: &'a mut Vec<PathBuf>,
-    /// Those of them that are written in pieces, and how.
-    pub buffered_logs: &'a mut Vec<(usize, LogBuffer)>,
+    /// Names of those that are written in pieces, and how.
+    pub buffered_logs: &'a mut Vec<(OsString, LogBuffer)>,
     /// Directories of caches and of temporary files.
     pub directories: &'a mut Vec<Directory>,
     /// Log formats by name, in order of definition; index 0 is `combined`.

@@ -20,6 +20,14 @@ pub struct Template {
     parts: Vec<Part>,
 }
 
+/// What is wrong with a variable in a text.
+enum Wrong {
+    /// It has no name; the offset of its `$`.
+    Name(usize),
+    /// Its name is not closed: the message.
+    Bracket(String),
+}
+
 /// Whether a byte may stand in a variable name.
 fn name_byte(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b == b'_'
@@ -31,6 +39,24 @@ impl Template {
     /// # Errors
     /// A message in nginx's words.
     pub fn compile(text: &[u8], vars: &mut Registry) -> Result<Template, String> {
+        Template::read(text, vars).map_err(|wrong| match wrong {
+            Wrong::Name(_) => "invalid variable name".to_owned(),
+            Wrong::Bracket(message) => message,
+        })
+    }
+
+    /// The same for a word of a `log_format`, of which nginx says something else.
+    ///
+    /// # Errors
+    /// As [`Template::compile`].
+    pub fn compile_log(text: &[u8], vars: &mut Registry) -> Result<Template, String> {
+        Template::read(text, vars).map_err(|wrong| match wrong {
+            Wrong::Name(at) => format!("invalid parameter \"{}\"", String::from_utf8_lossy(&text[at..])),
+            Wrong::Bracket(message) => message,
+        })
+    }
+
+    fn read(text: &[u8], vars: &mut Registry) -> Result<Template, Wrong> {
         let mut parts = Vec::new();
         let mut lit: Vec<u8> = Vec::new();
         let mut i = 0;
@@ -40,36 +66,34 @@ impl Template {
                 i += 1;
                 continue;
             }
+            let dollar = i;
             i += 1;
-            let Some(&c) = text.get(i) else { return Err("invalid variable name".into()) };
+            let Some(&c) = text.get(i) else { return Err(Wrong::Name(dollar)) };
             if c.is_ascii_digit() && c != b'0' {
                 flush(&mut lit, &mut parts);
                 parts.push(Part::Capture(c - b'0'));
                 i += 1;
                 continue;
             }
-            let name = if c == b'{' {
-                let end = text[i..].iter().position(|b| *b == b'}').map(|p| p + i);
-                let Some(end) = end else {
-                    if i + 1 == text.len() {
-                        return Err("invalid variable name".into());
-                    }
-                    return Err(format!(
-                        "the closing bracket in \"{}\" variable is missing",
-                        String::from_utf8_lossy(&text[i + 1..])
-                    ));
-                };
-                let name = &text[i + 1..end];
-                i = end + 1;
-                name
-            } else {
-                let end = text[i..].iter().position(|b| !name_byte(*b)).map_or(text.len(), |p| p + i);
-                let name = &text[i..end];
-                i = end;
-                name
+            let bracket = c == b'{';
+            i += usize::from(bracket);
+            let Some(rest) = text.get(i..).filter(|rest| !rest.is_empty()) else {
+                return Err(Wrong::Name(dollar));
             };
-            if name.is_empty() || !name.iter().all(|b| name_byte(*b)) {
-                return Err("invalid variable name".into());
+            let len = rest.iter().position(|b| !name_byte(*b)).unwrap_or(rest.len());
+            let name = &rest[..len];
+            i += len;
+            if bracket {
+                if text.get(i) != Some(&b'}') {
+                    return Err(Wrong::Bracket(format!(
+                        "the closing bracket in \"{}\" variable is missing",
+                        String::from_utf8_lossy(name)
+                    )));
+                }
+                i += 1;
+            }
+            if name.is_empty() {
+                return Err(Wrong::Name(dollar));
             }
             flush(&mut lit, &mut parts);
             match name {

@@ -104,9 +104,9 @@ impl Setting for AccessLogs {
             };
             return Err(cx.error(d, what));
         }
-        if let Target::File(file) = log.target
-            && log.buffer != 0
-        {
+        if matches!(log.target, Target::File(_)) && log.buffer != 0 {
+            // As in nginx another way to write its name is another log.
+            let file = cx.full_path(&first.text).into_os_string();
             let buffer = (log.buffer, log.flush, log.gzip);
             match cx.buffered_logs.iter().find(|(f, _)| *f == file) {
                 Some((_, before)) if *before != buffer => {
@@ -204,17 +204,18 @@ pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     // The name of a variable ends with its word.
     let mut template = Template::default();
     for w in rest {
-        template.append(Template::compile(&w.text, cx.vars).map_err(|m| cx.error(d, m))?);
+        template.append(Template::compile_log(&w.text, cx.vars).map_err(|m| cx.error(d, m))?);
     }
-    if let Some(n) =
-        template.parts().iter().find_map(|p| if let Part::Capture(n) = p { Some(n) } else { None })
-    {
-        // Captures belong to a match; a line of the log has none.
-        return Err(crate::config::plain(&format!("unknown \"{n}\" variable")));
-    }
+    let capture =
+        template.parts().iter().find_map(|p| if let Part::Capture(n) = p { Some(*n) } else { None });
+    // It is known even so: what names it is not wrong.
     let format = Format::new(&name.text, escape, template, cx.vars);
     cx.log_formats.push(format);
-    Ok(())
+    match capture {
+        // Captures belong to a match; a line of the log has none.
+        Some(n) => Err(crate::config::plain(&format!("unknown \"{n}\" variable"))),
+        None => Ok(()),
+    }
 }
 
 /// The error logs of a level.

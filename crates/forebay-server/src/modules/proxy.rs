@@ -22,7 +22,7 @@ use crate::request::{Request, VarError};
 use crate::upstream::exchange::{self, Outgoing};
 use crate::upstream::protocol::Protocol;
 use crate::upstream::spool::{Keep, Limits};
-use crate::upstream::stream::Body;
+use crate::upstream::stream::{self, Body};
 use crate::upstream::tunnel::Times;
 use cached::{Fetch, Found};
 use forebay_conf::error::{Error, Level};
@@ -613,6 +613,10 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
         Ok(Answer::Nothing) => Ok(Outcome::Done),
         Err(stop) => Err(stop),
     };
+    if taken.lease.is_some() {
+        // Another answer than the upstream's is given: nobody reads the rest of its own.
+        stream::over(req, &mut taken.lease, false);
+    }
     // Until the response is over the upstream is what there is to tell of.
     if !req.resp.source.as_ref().is_some_and(|b| b.is_under_way()) {
         req.modules.upstream.log_name.clear();

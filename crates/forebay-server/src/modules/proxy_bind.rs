@@ -25,7 +25,8 @@ pub struct Bind(Option<Template>);
 impl Setting for Bind {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        let bind = match d.args.first().filter(|w| w.text != b"off") {
+        let alone = d.args.len() == 1;
+        let bind = match d.args.first().filter(|w| !alone || w.text != b"off") {
             Some(w) => {
                 let t = cx.template(d, w)?;
                 if t.as_const().is_some_and(|c| parse(c).is_none()) {

@@ -187,8 +187,13 @@ pub fn condition(d: &Directive, cx: &mut Scope<'_>) -> Result<Condition, Error> 
     if first.text.is_empty() && words.len() > 1 {
         words.remove(0);
     }
+    let alone = words.len() == 1;
     let Some(last) = words.last_mut() else { return Err(cx.error(d, "invalid condition")) };
     if last.text.last() != Some(&b')') {
+        return Err(invalid(cx, &last.clone()));
+    }
+    if last.text.len() == 1 && alone {
+        // As nginx tells of a condition with nothing in it.
         return Err(invalid(cx, &last.clone()));
     }
     last.text.pop();

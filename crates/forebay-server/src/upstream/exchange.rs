@@ -127,7 +127,9 @@ pub struct Upstreamed {
 impl Upstreamed {
     /// Forgets everything; memory is kept.
     pub fn clear(&mut self) {
-        if self.attempts.is_empty() && self.host.is_empty() && self.own_attempts.is_none() {
+        // A cached response has a head without an attempt, and not all protocols have a host.
+        let unused = self.attempts.is_empty() && self.host.is_empty() && self.own_attempts.is_none();
+        if unused && self.head.buf.is_empty() {
             return;
         }
         if let Some(a) = self.attempts.first_mut() {

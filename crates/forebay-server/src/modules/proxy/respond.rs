@@ -541,8 +541,6 @@ fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
         return None;
     }
     req.forget_response();
-    let lines = std::mem::take(&mut req.modules.upstream.head.fields);
-    let buf = std::mem::take(&mut req.modules.upstream.head.buf);
     let named = target.first() == Some(&b'@');
     if named {
         if let Err(status) = error_page::named(req, &target) {
@@ -566,6 +564,8 @@ fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
             req.method = Method::Get;
         }
     }
+    let lines = std::mem::take(&mut req.modules.upstream.head.fields);
+    let buf = std::mem::take(&mut req.modules.upstream.head.buf);
     for f in lines.iter() {
         let value = f.value.of(&buf);
         match f.id {
