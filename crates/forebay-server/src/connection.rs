@@ -873,6 +873,7 @@ impl Request {
         self.remote.clear();
         self.pipelined = false;
         self.early = false;
+        self.timed_out = false;
         self.keepalive_timeout = std::time::Duration::from_secs(75);
     }
 
