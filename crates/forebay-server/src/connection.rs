@@ -143,12 +143,15 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
         return;
     }
     let mut in_turn = 0u32;
+    // Whose settings apply is known.
+    let mut placed = false;
     loop {
         let limits = req.limits();
         match read_head(thread, req, &limits) {
             Head::Complete => {}
             Head::Refused(reject) => {
                 guard.state(Some(|c| &c.writing));
+                placed = true;
                 // Over TLS the client has said beforehand what it is going to speak.
                 let may_be_h2 = req.conn.tls.as_ref().is_none_or(|s| s.alpn.as_deref() == Some(b"h2"));
                 if reject.stage == Stage::Line && may_be_h2 && req.is_no_http1() {
@@ -165,6 +168,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
             Head::Stranger => break,
             Head::Http2 => return serve_session(thread, req, &mut guard).await,
             Head::NoPreface => {
+                placed = true;
                 broken_preface(thread, req).await;
                 break;
             }
@@ -198,6 +202,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
                 req.early = false;
                 guard.state(Some(|c| &c.writing));
                 req.use_default_server();
+                placed = true;
                 body::settle(thread, req).await;
                 if req.timed_out {
                     req.reset_if_timed_out();
@@ -220,6 +225,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
             }
         }
         guard.state(Some(|c| &c.writing));
+        placed = true;
         if !one_request(thread, req).await {
             break;
         }
@@ -230,7 +236,12 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
         }
     }
     // An answer before the last may be on its way yet.
-    body::settle(thread, req).await;
+    if !req.conn.wire.settle(thread) {
+        if !placed {
+            req.use_default_server();
+        }
+        body::settle(thread, req).await;
+    }
 }
 
 /// A head will not be completed: says so in the logs.
@@ -399,6 +410,7 @@ fn preface(thread: &Rc<Thread>, req: &mut Request) -> Preface {
 /// Answers a client that speaks neither HTTP/1 nor HTTP/2 to an address of both (RFC 9113, section 3.4).
 async fn broken_preface(thread: &Rc<Thread>, req: &mut Request) {
     error_log::log_connection(req, Level::Info, "invalid connection preface", "");
+    req.use_default_server();
     let mut out = Vec::new();
     forebay_http::h2::frame::push_goaway(&mut out, 0, Code::ProtocolError);
     req.closes_at_once = true;
@@ -419,6 +431,7 @@ pub enum Parked {
 /// Drives an HTTP/2 connection until it is idle or over.
 async fn serve_session(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>) {
     let Some(session) = req.conn.session.clone() else { return };
+    req.use_default_server();
     guard.state(Some(|c| &c.writing));
     if crate::h2::drive::run(thread, req, &session).await == Parked::Idle {
         guard.open = false;
