@@ -525,6 +525,35 @@ fn a_client_that_does_not_read_costs_no_more_than_its_windows() {
     assert!(server.get("/small").starts_with("HTTP/1.1 200"));
 }
 
+/// What is idle is closed by the default server's `keepalive_timeout`, what has asked for nothing by `client_header_timeout`,
+/// whatever else the client says meanwhile.
+#[test]
+fn idle_connections_are_closed_in_time() {
+    let server = serve("client_header_timeout 1s;", "keepalive_timeout 1s; location / { return 204; }");
+    let (mut ping, mut long) = (Vec::new(), Vec::new());
+    frame::push_header(&mut ping, 8, kind::PING, 0, 0);
+    ping.extend_from_slice(b"together");
+    frame::push_header(&mut long, 4096, 0xbb, 0, 0);
+    long.resize(4096, 0);
+    // PINGs are answered, but are no requests; nor is the beginning of a frame.
+    for (all, step) in [(&b""[..], 1), (&ping.repeat(200), ping.len()), (&long, 1)] {
+        for asks in [false, true] {
+            let mut client = Client::new(&server);
+            if asks {
+                client.request(1, "/", &[], true);
+                assert_eq!(client.answer(1).field(":status"), "204");
+            }
+            client.stream.set_read_timeout(Some(Duration::from_millis(100))).expect("timeout");
+            let mut pieces = all.chunks(step);
+            let told = wait_for("the end", || {
+                client.send(pieces.next().unwrap_or_default());
+                client.goodbye()
+            });
+            assert_eq!(told, 0, "{step} {asks}");
+        }
+    }
+}
+
 /// The end of a connection goes by its own server, not by the last that its runner had to do with.
 #[test]
 fn connections_without_requests_end_behind_a_reload() {
