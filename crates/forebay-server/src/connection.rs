@@ -131,24 +131,30 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
     }
     // An idle connection is taken up because of bytes that came before the turn.
     let idle = conn.requests > 0 && conn.partial.is_none();
+    // Its time for a head runs already.
+    let waited = conn.greeted && conn.partial.is_none() && !conn.wire.is_handshaking();
     req.begin_connection(&mut conn);
     req.take_connection(conn);
     req.token = token;
     req.early = idle;
     if req.conn.session.is_some() {
-        return serve_session(thread, req, &mut guard).await;
+        let until = thread.reactor.deadline_of(token);
+        return serve_session(thread, req, &mut guard, until).await;
     }
     if req.conn.expired {
         gone(req, End::TimedOut);
         return;
     }
     let mut in_turn = 0u32;
+    // Whose settings apply is known.
+    let mut placed = false;
     loop {
         let limits = req.limits();
         match read_head(thread, req, &limits) {
             Head::Complete => {}
             Head::Refused(reject) => {
                 guard.state(Some(|c| &c.writing));
+                placed = true;
                 // Over TLS the client has said beforehand what it is going to speak.
                 let may_be_h2 = req.conn.tls.as_ref().is_none_or(|s| s.alpn.as_deref() == Some(b"h2"));
                 if reject.stage == Stage::Line && may_be_h2 && req.is_no_http1() {
@@ -163,8 +169,12 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
                 break;
             }
             Head::Stranger => break,
-            Head::Http2 => return serve_session(thread, req, &mut guard).await,
+            Head::Http2 => {
+                let until = req.head_deadline(thread.clock.now());
+                return serve_session(thread, req, &mut guard, until).await;
+            }
             Head::NoPreface => {
+                placed = true;
                 broken_preface(thread, req).await;
                 break;
             }
@@ -198,6 +208,10 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
                 req.early = false;
                 guard.state(Some(|c| &c.writing));
                 req.use_default_server();
+                placed = true;
+                // It is idle for as long as the location of that answer says, but not before.
+                let left = thread.reactor.deadline_of(token).saturating_duration_since(thread.clock.now());
+                req.keepalive_timeout.get_or_insert(left);
                 body::settle(thread, req).await;
                 if req.timed_out {
                     req.reset_if_timed_out();
@@ -209,7 +223,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
                 req.early = false;
                 let begun = !req.head.buf.is_empty();
                 guard.state(if begun { Some(|c| &c.reading) } else { None });
-                if park(thread, req, token) {
+                if park(thread, req, token, waited) {
                     guard.open = false;
                     if begun {
                         guard.state = None;
@@ -220,6 +234,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
             }
         }
         guard.state(Some(|c| &c.writing));
+        placed = true;
         if !one_request(thread, req).await {
             break;
         }
@@ -230,7 +245,12 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
         }
     }
     // An answer before the last may be on its way yet.
-    body::settle(thread, req).await;
+    if !req.conn.wire.settle(thread) {
+        if !placed {
+            req.use_default_server();
+        }
+        body::settle(thread, req).await;
+    }
 }
 
 /// A head will not be completed: says so in the logs.
@@ -399,6 +419,7 @@ fn preface(thread: &Rc<Thread>, req: &mut Request) -> Preface {
 /// Answers a client that speaks neither HTTP/1 nor HTTP/2 to an address of both (RFC 9113, section 3.4).
 async fn broken_preface(thread: &Rc<Thread>, req: &mut Request) {
     error_log::log_connection(req, Level::Info, "invalid connection preface", "");
+    req.use_default_server();
     let mut out = Vec::new();
     forebay_http::h2::frame::push_goaway(&mut out, 0, Code::ProtocolError);
     req.closes_at_once = true;
@@ -416,20 +437,21 @@ pub enum Parked {
     Closed,
 }
 
-/// Drives an HTTP/2 connection until it is idle or over.
-async fn serve_session(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>) {
+/// Drives an HTTP/2 connection until it is idle or over. `until`: when it is closed unless a request comes.
+async fn serve_session(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>, until: Instant) {
     let Some(session) = req.conn.session.clone() else { return };
+    req.use_default_server();
     guard.state(Some(|c| &c.writing));
-    if crate::h2::drive::run(thread, req, &session).await == Parked::Idle {
+    if crate::h2::drive::run(thread, req, &session, until).await == Parked::Idle {
         guard.open = false;
     }
     guard.state(None);
 }
 
 /// Puts an HTTP/2 connection without streams aside.
-pub fn park_session(thread: &Rc<Thread>, req: &mut Request) -> bool {
+pub fn park_session(thread: &Rc<Thread>, req: &mut Request, deadline: Instant) -> bool {
     let token = req.token;
-    park(thread, req, token)
+    park_until(thread, req, token, deadline)
 }
 
 /// Resets a stream that its runner has left without an end, also by a panic.
@@ -486,8 +508,9 @@ async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Box<Conn
     thread.h2.give_conn(conn);
 }
 
-/// Puts the connection aside until more comes. What of a head has come is kept with it.
-fn park(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
+/// Puts the connection aside until more comes. What of a head has come is kept with it. `waited`: for a head since before it
+/// was taken up.
+fn park(thread: &Rc<Thread>, req: &mut Request, token: Token, waited: bool) -> bool {
     let now = thread.clock.now();
     let fresh = req.head.buf.is_empty();
     let deadline = if fresh && req.conn.requests > 0 {
@@ -495,13 +518,20 @@ fn park(thread: &Rc<Thread>, req: &mut Request, token: Token) -> bool {
             thread.close(token);
             return true;
         }
-        now + req.keepalive_timeout
+        // What came meanwhile was no request: it is as idle as before.
+        req.keepalive_timeout.map_or_else(|| thread.reactor.deadline_of(token), |t| now + t)
+    } else if fresh && waited {
+        thread.reactor.deadline_of(token)
     } else {
         req.head_deadline(now)
     };
+    park_until(thread, req, token, deadline)
+}
+
+fn park_until(thread: &Rc<Thread>, req: &mut Request, token: Token, deadline: Instant) -> bool {
     req.conn.wire.shrink();
     let mut conn = req.end_connection();
-    if !fresh {
+    if !req.head.buf.is_empty() {
         let buf = req.head.buf.as_slice().into();
         conn.partial = Some(Box::new(Partial { buf, started: req.started }));
     }
@@ -874,7 +904,8 @@ impl Request {
         self.remote.clear();
         self.pipelined = false;
         self.early = false;
-        self.keepalive_timeout = std::time::Duration::from_secs(75);
+        self.timed_out = false;
+        self.keepalive_timeout = None;
     }
 
     /// Takes a connection; what stood in its place is kept for [`Request::end_connection`].
@@ -951,7 +982,6 @@ impl Request {
         self.peer = self.conn.peer;
         self.remote.clear();
         crate::request::push_peer(self.peer, &mut self.remote);
-        self.keepalive_timeout = http.location(self).settings.core.keepalive_timeout.timeout;
         self.timed_out = false;
         self.transfer = None;
         self.sent = 0;
@@ -978,7 +1008,7 @@ impl Request {
         }
         self.location = http.servers.get(self.server).map_or(0, |s| s.root);
         crate::metrics::begin(self);
-        self.keepalive_timeout = http.location(self).settings.core.keepalive_timeout.timeout;
+        self.keepalive_timeout = Some(http.location(self).settings.core.keepalive_timeout.timeout);
     }
 
     /// Bytes of the head's buffer that this request used.
@@ -1000,7 +1030,7 @@ impl Request {
     pub fn update_connection_settings(&mut self) {
         let http = self.http();
         let core = &http.location(self).settings.core;
-        self.keepalive_timeout = core.keepalive_timeout.timeout;
+        self.keepalive_timeout = Some(core.keepalive_timeout.timeout);
         if self.keep_alive && (self.connection_is_old() || self.disabled_agent()) {
             self.keep_alive = false;
         }

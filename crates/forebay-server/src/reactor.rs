@@ -647,6 +647,13 @@ impl<C: 'static> Reactor<C> {
         Ok(())
     }
 
+    /// When a connection that was idle would have been closed; now, where there is none.
+    pub fn deadline_of(&self, token: Token) -> Instant {
+        let slots = self.slots.borrow();
+        let slot = slots.get(token.index as usize).filter(|s| s.age == token.age);
+        slot.map_or(self.now.get(), |s| s.deadline)
+    }
+
     /// Gives a slot to the epoll set and its deadline. `true`: it needs a timer.
     fn put_aside(&self, s: &mut Slot<C>, token: Token, role: Role<C>, deadline: Instant) -> bool {
         s.role = role;

@@ -254,8 +254,8 @@ pub struct Request {
     pub refused: u16,
     /// Body of the request.
     pub body: RequestBody,
-    /// How long the connection may be idle after this request.
-    pub keepalive_timeout: std::time::Duration,
+    /// How long the connection may be idle after this request; `None`: it has asked for nothing since it was idle.
+    pub keepalive_timeout: Option<std::time::Duration>,
     /// The connection is closed right behind the response.
     pub closes_at_once: bool,
     /// The client did not read or write in time.
@@ -317,7 +317,7 @@ impl Request {
             keep_alive: false,
             refused: 0,
             body: RequestBody::default(),
-            keepalive_timeout: std::time::Duration::ZERO,
+            keepalive_timeout: None,
             closes_at_once: false,
             timed_out: false,
             drop_connection: false,

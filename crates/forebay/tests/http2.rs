@@ -70,7 +70,10 @@ struct Client {
 
 impl Client {
     fn new(server: &Server) -> Client {
-        let mut stream = TcpStream::connect(server.addr(0)).expect("connect");
+        Client::on(TcpStream::connect(server.addr(0)).expect("connect"))
+    }
+
+    fn on(mut stream: TcpStream) -> Client {
         stream.set_read_timeout(Some(Duration::from_secs(15))).expect("timeout");
         let mut hello = PREFACE.to_vec();
         frame::push_settings(&mut hello, &[]);
@@ -520,6 +523,64 @@ fn a_client_that_does_not_read_costs_no_more_than_its_windows() {
         assert_ne!(f.kind, kind::DATA);
     }
     assert!(server.get("/small").starts_with("HTTP/1.1 200"));
+}
+
+/// What is idle is closed by the default server's `keepalive_timeout`, what has asked for nothing by `client_header_timeout`,
+/// whatever else the client says meanwhile.
+#[test]
+fn idle_connections_are_closed_in_time() {
+    let server = serve("client_header_timeout 1s;", "keepalive_timeout 1s; location / { return 204; }");
+    let (mut ping, mut long) = (Vec::new(), Vec::new());
+    frame::push_header(&mut ping, 8, kind::PING, 0, 0);
+    ping.extend_from_slice(b"together");
+    frame::push_header(&mut long, 4096, 0xbb, 0, 0);
+    long.resize(4096, 0);
+    // PINGs are answered, but are no requests; nor is the beginning of a frame.
+    for (all, step) in [(&b""[..], 1), (&ping.repeat(200), ping.len()), (&long, 1)] {
+        for asks in [false, true] {
+            let mut client = Client::new(&server);
+            if asks {
+                client.request(1, "/", &[], true);
+                assert_eq!(client.answer(1).field(":status"), "204");
+            }
+            client.stream.set_read_timeout(Some(Duration::from_millis(100))).expect("timeout");
+            let mut pieces = all.chunks(step);
+            let told = wait_for("the end", || {
+                client.send(pieces.next().unwrap_or_default());
+                client.goodbye()
+            });
+            assert_eq!(told, 0, "{step} {asks}");
+        }
+    }
+}
+
+/// The end of a connection goes by its own server, not by the last that its runner had to do with.
+#[test]
+fn connections_without_requests_end_behind_a_reload() {
+    let conf = |listen: &str, more: &str| {
+        format!(
+            "worker_processes 1; error_log logs/error.log info; events {{}} # %PORT1%\n\
+             http {{ access_log off; http2 on; server {{ {listen} location / {{ return 204; }} {more} }} }}\n"
+        )
+    };
+    let old: String = (0..20).map(|n| format!("location /{n} {{ return 204; }} ")).collect();
+    let server = Server::start(&conf("listen 127.0.0.1:%PORT0%;", &old));
+    assert!(server.get("/19").starts_with("HTTP/1.1 204"));
+    server.site.write("nginx.conf", &conf("listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1%;", ""));
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    // Nobody else is answered there before the new configuration is in effect.
+    let connect = || wait_for("the new address", || TcpStream::connect(server.addr(1)).ok());
+    let mut client = Client::on(connect());
+    client.frame(kind::GOAWAY, 0, 0, &[0; 8]);
+    assert_eq!(client.goodbye(), None);
+    let mut stranger = connect();
+    stranger.write_all(b"nonsense\r\n\r\n").expect("write");
+    stranger.shutdown(Shutdown::Write).expect("half closed");
+    let mut told = Vec::new();
+    stranger.read_to_end(&mut told).expect("an answer");
+    assert_eq!(Header::parse(&told).map(|h| h.kind), Some(kind::GOAWAY));
+    assert!(server.get("/").starts_with("HTTP/1.1 204"));
+    assert!(!server.error_log().contains("panic"), "{}", server.error_log());
 }
 
 /// Requests that come together are served together, but not without end.

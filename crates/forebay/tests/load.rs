@@ -390,3 +390,25 @@ fn an_answer_without_room_is_not_cut_by_the_keepalive_timeout() {
         }
     }
 }
+
+/// `send_timeout` is over once: a client that takes nothing is not waited for again at the end of its connection.
+#[test]
+fn a_client_that_does_not_read_is_waited_for_once() {
+    let text = "x".repeat(3000);
+    let server = Server::start(&format!(
+        "error_log logs/error.log info; pid logs/nginx.pid; worker_processes 1; events {{}}\n\
+         http {{ access_log logs/access.log; send_timeout 1s; reset_timedout_connection on;\n\
+         server {{ listen 127.0.0.1:%PORT0% sndbuf=8k; location / {{ return 200 {text}; }} }} }}"
+    ));
+    let mut clients: Vec<TcpStream> = (0..24).map(|_| connect_with_small_buffer(server.addr(0))).collect();
+    // All at once, again and again, so that turns are busy, until there is no room.
+    for _ in 0..40 {
+        clients.iter_mut().for_each(|c| c.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").expect("request"));
+    }
+    for client in &clients {
+        wait_for("the end", || client.take_error().expect("state"));
+    }
+    let told =
+        server.error_log().matches("client timed out (110: Connection timed out) while sending").count();
+    assert_eq!(told, clients.len(), "{}", server.error_log());
+}

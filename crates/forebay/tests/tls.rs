@@ -680,3 +680,43 @@ fn answers_of_busy_turns_arrive_whole() {
         assert!(out.status.success(), "{old:?}: {}", String::from_utf8_lossy(&out.stderr));
     }
 }
+
+/// The beginning of a record is no request: the connection is as idle as it was, and has its time for a head but once.
+#[test]
+fn pieces_of_records_do_not_keep_a_connection() {
+    let site = site(
+        "keepalive_timeout 1s; client_header_timeout 1s; \
+         server { listen 127.0.0.1:%PORT0% ssl; return 200 whole; }",
+    );
+    let script = site.write(
+        "pieces.py",
+        "import socket, ssl, sys, time\n\
+         context = ssl.create_default_context()\n\
+         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE\n\
+         s = context.wrap_socket(socket.create_connection(('127.0.0.1', int(sys.argv[1]))))\n\
+         if len(sys.argv) > 2: s.sendall(b'GET / HTTP/1.1\\r\\nHost: h\\r\\n\\r\\n')\n\
+         got = b''\n\
+         while len(sys.argv) > 2 and not got.endswith(b'whole'): got += s.recv(4096)\n\
+         s = socket.socket(fileno=s.detach())\n\
+         s.settimeout(0.1)\n\
+         end = time.monotonic() + 15\n\
+         rest = iter(b'\\x17\\x03\\x03\\x40' + bytes(1000))\n\
+         while True:\n\
+         \x20   assert time.monotonic() < end, 'it is still open'\n\
+         \x20   try:\n\
+         \x20       if not s.recv(4096): break\n\
+         \x20   except TimeoutError: s.send(bytes([next(rest)]))\n\
+         \x20   except ConnectionError: break\n",
+    );
+    let server = Server::start_on(site);
+    for asks in [None, Some("asks")] {
+        let mut python = Command::new("python3");
+        let out = python
+            .arg(&script)
+            .arg(server.addr(0).port().to_string())
+            .args(asks)
+            .output()
+            .expect("python3 runs");
+        assert!(out.status.success(), "{asks:?}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+}

@@ -34,8 +34,9 @@ async fn room(thread: &Rc<Thread>, req: &mut Request) -> bool {
 }
 
 /// Sends what waits for the end of the turn or has found no room, before the connection ends or waits for its next request.
+/// A client that has had its time gets no other.
 pub async fn settle(thread: &Rc<Thread>, req: &mut Request) {
-    while !req.conn.wire.settle(thread) {
+    while !req.timed_out && !req.conn.wire.settle(thread) {
         if !room(thread, req).await {
             return;
         }

@@ -51,8 +51,8 @@ const SOURCES: usize = 4096;
 /// Heads kept for the next requests of a thread.
 const SPARE: usize = 64;
 
-/// Serves the connection until nothing is left to do for now.
-pub async fn run(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>) -> Parked {
+/// Serves the connection until nothing is left to do for now. `until`: when it is closed unless a request comes.
+pub async fn run(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>, until: Instant) -> Parked {
     /// Also where a panic ends it.
     struct Active<'a>(&'a Thread, &'a Session);
     impl Drop for Active<'_> {
@@ -63,7 +63,7 @@ pub async fn run(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>) 
     let limits = req.limits();
     session.active.set(true);
     let _active = Active(thread, session);
-    let done = serve(thread, req, session, &limits).await;
+    let done = serve(thread, req, session, &limits, until).await;
     if done == Parked::Closed {
         session.abandon();
     }
@@ -71,12 +71,20 @@ pub async fn run(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>) 
     done
 }
 
-async fn serve(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>, limits: &Limits) -> Parked {
+async fn serve(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    session: &Rc<Session>,
+    limits: &Limits,
+    mut until: Instant,
+) -> Parked {
     session.wake_up(thread);
     if req.conn.expired {
         session.state.borrow_mut().leave(Code::NoError);
     }
     let mut blocked_since: Option<Instant> = None;
+    // There have been requests since it was idle.
+    let mut asked = false;
     // Bytes that came with the preface.
     let mut more = !session.state.borrow().input.is_empty();
     let mut timed_out = false;
@@ -157,10 +165,15 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>, li
         if session.dirty.get() || (reading && req.conn.wire.is_readable(thread)) {
             continue;
         }
+        asked |= !no_streams || req.conn.requests != session.requests();
         req.conn.requests = session.requests();
+        if no_streams && std::mem::take(&mut asked) {
+            let http = req.http();
+            until = thread.clock.now() + http.location(req).settings.core.keepalive_timeout.timeout;
+        }
         if idle {
             session.rest(thread);
-            if crate::connection::park_session(thread, req) {
+            if crate::connection::park_session(thread, req, until) {
                 return Parked::Idle;
             }
             session.wake_up(thread);
@@ -168,7 +181,8 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>, li
         }
         let deadline = match blocked_since {
             Some(t) => Some(t + req.send_timeout()),
-            None if no_streams => Some(req.head_deadline(thread.clock.now())),
+            // What has come is no request, though it may become one.
+            None if no_streams => Some(until),
             None => None,
         };
         session.look(&thread.transfers, thread.clock.now());

@@ -133,8 +133,10 @@ impl<C: 'static> Reactor<C> {
                 continue;
             };
             let flags = e.flags;
-            // Ends and errors are for the reader to find.
-            if !matches!(s.role, Role::Idle(_)) || flags.intersects(F::RDHUP | F::HUP | F::ERR) {
+            // Ends and errors are for the reader to find. What the event does not tell of may have come since: once it is
+            // read, nothing else tells of it.
+            let readable = flags.contains(F::IN) && !flags.intersects(F::RDHUP | F::HUP | F::ERR);
+            if !readable || !matches!(s.role, Role::Idle(_)) {
                 continue;
             }
             let (Some(fd), Some(room)) = (&s.fd, early.get_mut(at..at + READ)) else { continue };

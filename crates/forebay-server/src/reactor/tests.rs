@@ -408,6 +408,23 @@ fn what_has_arrived_is_read_before_it_is_asked_for() {
 }
 
 #[test]
+fn what_an_event_does_not_tell_of_is_not_read_early() {
+    let test = Test::new();
+    let (token, mut theirs) = test.connect();
+    test.reactor.drained(token);
+    assert!(test.reactor.park(token, Work::Wait, test.reactor.now() + Duration::from_secs(60)).is_ok());
+    // It arrives behind the event: if it were taken now, no other event would come for it.
+    theirs.write_all(b"request").expect("write");
+    let flags = epoll::EventFlags::OUT;
+    let event = epoll::Event { flags, data: epoll::EventData::new_u64(token.pack()) };
+    test.reactor.read_early(&[event]);
+    test.reactor.on_event(&test, token, flags);
+    let mut events = Vec::with_capacity(1);
+    test.reactor.wait(&mut events, Some(Duration::ZERO)).expect("epoll");
+    assert!(events.len() == 1 && { events[0].flags }.contains(epoll::EventFlags::IN), "it still comes");
+}
+
+#[test]
 fn how_long_ago_is_told_for_each_turn() {
     let t = Test::new();
     let begun = t.reactor.now();
