@@ -14,6 +14,7 @@ use crate::modules::static_file::errno_text;
 use crate::phases::{self, MAX_URI_CHANGES};
 use crate::reactor::{Job, Token};
 use crate::request::{Conn, Partial, Request};
+use crate::shares::Network;
 use crate::thread::Thread;
 use crate::tls::accept::{self, Accept};
 use forebay_conf::error::Level;
@@ -409,7 +410,8 @@ fn preface(thread: &Rc<Thread>, req: &mut Request) -> Preface {
     if n < PREFACE.len() {
         return Preface::Partial;
     }
-    let session = Session::new(settings, crate::h2::drive::is_suspect(req.conn.peer, thread.clock.now()));
+    let network = Network::of_client(&req.conn);
+    let session = Session::new(settings, network, crate::h2::drive::is_suspect(network, thread.clock.now()));
     session.feed(&req.head.buf[n..]);
     req.head.clear();
     req.conn.session = Some(session);

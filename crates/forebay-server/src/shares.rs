@@ -56,8 +56,8 @@ pub fn rank(conn: &Conn, deadline: Instant, now: Instant) -> Option<(u8, Instant
 pub struct Candidate<R> {
     /// Who it is; of no meaning here.
     pub number: usize,
-    /// Where it comes from; `None`: it has no network in common with anybody.
-    pub network: Option<Network>,
+    /// Where it comes from.
+    pub network: Network,
     /// Apart from networks, the lowest leaves first.
     pub rank: R,
 }
@@ -68,7 +68,7 @@ fn held<R: Ord + Copy>(all: &mut [Candidate<R>]) -> Vec<usize> {
     all.sort_unstable_by_key(|c| (c.network, c.rank));
     let mut held = vec![1; all.len()];
     for i in (1..all.len()).rev() {
-        if all[i].network.is_some() && all[i].network == all[i - 1].network {
+        if all[i].network == all[i - 1].network {
             held[i - 1] = held[i] + 1;
         }
     }
@@ -112,8 +112,8 @@ pub fn who_is_given_up<R: Ord + Copy>(all: Vec<Candidate<R>>, count: usize) -> V
 mod tests {
     use super::*;
 
-    fn net(text: &str) -> Option<Network> {
-        Some(Network::of(text.parse().ok()))
+    fn net(text: &str) -> Network {
+        Network::of(text.parse().ok())
     }
 
     fn candidates<R: Copy>(groups: &[(&str, usize, R)]) -> Vec<Candidate<R>> {
@@ -200,8 +200,8 @@ mod tests {
     #[test]
     fn slow_transfers_of_the_largest_network_are_given_up_first() {
         let mut all = candidates(&[("10.0.0.1", 2, 0), ("10.0.1.1", 6, 100)]);
-        all.push(Candidate { number: 8, network: None, rank: 50 });
-        all.push(Candidate { number: 9, network: None, rank: 50 });
+        all.push(Candidate { number: 8, network: net("10.0.2.1"), rank: 50 });
+        all.push(Candidate { number: 9, network: net("10.0.3.1"), rank: 50 });
         let left = who_is_given_up(all.clone(), 4);
         assert!(left.iter().all(|n| (2..8).contains(n)), "{left:?}");
         // Two each are left then: the slowest of the two.
@@ -215,7 +215,7 @@ mod tests {
         let all: Vec<_> = (0..100_000u64)
             .map(|i| Candidate {
                 number: i as usize,
-                network: Some(Network(i * 0x9e37_79b9 % 5000)),
+                network: Network(i * 0x9e37_79b9 % 5000),
                 rank: ((i % 3) as u8, start + Duration::from_micros(i * 7919 % 100_000)),
             })
             .collect();

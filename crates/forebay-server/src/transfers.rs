@@ -1,7 +1,7 @@
 //! Requests under way that wait for their client: for more of the body, or for room in the socket. Where connections
 //! run short and none is idle, the clients that move least are given up, so that nobody holds a place by sending or
 //! reading a byte now and then; first of all those of the network that has most of them. An HTTP/2 connection counts as
-//! one, while all of its streams wait, and has no network here: `h2/budget.rs` looks at those.
+//! one, while all of its streams wait.
 
 use crate::h2::Stream;
 use crate::reactor::Reactor;
@@ -31,8 +31,8 @@ pub enum Direction {
 #[derive(Debug)]
 pub struct Transfer {
     direction: Direction,
-    /// Where the client is; `None`: not told.
-    network: Option<Network>,
+    /// Where the client is.
+    network: Network,
     /// Since when something else is waited for, too: that time does not count.
     busy: Cell<Option<Instant>>,
     /// Start of the period over which its rate counts, and what had been moved by then, bytes.
@@ -47,7 +47,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    fn new(direction: Direction, network: Option<Network>, bytes: u64, now: Instant) -> Rc<Transfer> {
+    fn new(direction: Direction, network: Network, bytes: u64, now: Instant) -> Rc<Transfer> {
         Rc::new(Transfer {
             direction,
             network,
@@ -62,8 +62,8 @@ impl Transfer {
     }
 
     /// One of an HTTP/2 connection, whichever way.
-    pub fn of_connection(bytes: u64, now: Instant) -> Rc<Transfer> {
-        Transfer::new(Direction::Body, None, bytes, now)
+    pub fn of_connection(network: Network, bytes: u64, now: Instant) -> Rc<Transfer> {
+        Transfer::new(Direction::Body, network, bytes, now)
     }
 
     /// Whether the client's place is needed.
@@ -232,7 +232,7 @@ fn transfer(
             t.clone()
         }
         _ => {
-            let t = Transfer::new(direction, Some(Network::of_client(conn)), bytes, now);
+            let t = Transfer::new(direction, Network::of_client(conn), bytes, now);
             *of = Some(t.clone());
             t
         }
@@ -340,6 +340,17 @@ mod tests {
         let left: Vec<_> = many.iter().map(|t| t.is_given_up()).collect();
         assert_eq!(left, (0..15).map(|i| i < 4).collect::<Vec<_>>(), "the slowest of the many");
         assert!(!alone.is_given_up(), "though it is slower than they are");
+        // HTTP/2 connections are among them.
+        let network = |third| Network::of(Some([10, 0, third, 1].into()));
+        let session = |third| {
+            let t = Transfer::of_connection(network(third), 0, start);
+            all.add(&t);
+            t
+        };
+        let (lonely, among): (_, Vec<_>) = (session(2), (0..40).map(|_| session(3)).collect());
+        all.give_up(now);
+        let given = among.iter().filter(|t| t.is_given_up()).count();
+        assert_eq!((given, lonely.is_given_up(), alone.is_given_up()), (7, false, false));
     }
 
     #[test]
@@ -356,7 +367,7 @@ mod tests {
         let all = Transfers::default();
         let start = Instant::now();
         let at = |s: u64| start + Duration::from_secs(s);
-        let t = Transfer::of_connection(0, start);
+        let t = Transfer::of_connection(Network::default(), 0, start);
         all.add(&t);
         t.look(false, 100, at(1));
         // An upstream takes an hour, then much is moved.

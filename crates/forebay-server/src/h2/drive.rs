@@ -5,7 +5,7 @@ use super::stream::Spare;
 use super::{Session, Stream};
 use crate::connection::Parked;
 use crate::reactor::{Job, Token};
-use crate::request::{Conn, Peer, Request};
+use crate::request::{Conn, Request};
 use crate::shares::Network;
 use crate::thread::Thread;
 use crate::transfers::Over;
@@ -140,7 +140,7 @@ async fn serve(
         let excess = session.state.borrow_mut().excess.take();
         if let Some(what) = excess {
             log(req, Level::Warn, &format!("client sent too many {what}, connection closed"));
-            SUSPECTS.add(req.conn.peer, thread.clock.now());
+            SUSPECTS.add(session.network, thread.clock.now());
         }
         match flush(thread, &mut req.conn.wire, session) {
             Ok(Flushed::All) => blocked_since = None,
@@ -426,24 +426,23 @@ static SUSPECTS: LazyLock<Suspects> = LazyLock::new(Suspects::default);
 
 impl Suspects {
     /// Remembers that a client cost too much.
-    fn add(&self, peer: Peer, now: Instant) {
+    fn add(&self, network: Network, now: Instant) {
         let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
         if until.len() >= SOURCES {
             until.retain(|_, t| *t > now);
         }
         if until.len() < SOURCES {
-            until.insert(Network::of(peer.ip()), now + PENALTY);
+            until.insert(network, now + PENALTY);
         }
         self.any.store(true, Ordering::Relaxed);
     }
 
     /// Whether a client's network has misbehaved lately.
-    fn has(&self, peer: Peer, now: Instant) -> bool {
+    fn has(&self, network: Network, now: Instant) -> bool {
         if !self.any.load(Ordering::Relaxed) {
             return false;
         }
         let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
-        let network = Network::of(peer.ip());
         let known = until.get(&network).copied();
         if known.is_some_and(|t| t <= now) {
             until.remove(&network);
@@ -454,8 +453,8 @@ impl Suspects {
 }
 
 /// Whether a client's network has misbehaved lately.
-pub fn is_suspect(peer: Peer, now: Instant) -> bool {
-    SUSPECTS.has(peer, now)
+pub fn is_suspect(network: Network, now: Instant) -> bool {
+    SUSPECTS.has(network, now)
 }
 
 impl Session {
@@ -498,12 +497,11 @@ mod tests {
     fn suspects_are_forgotten() {
         let suspects = Suspects::default();
         let now = Instant::now();
-        let peer = |last| Peer::Inet(std::net::SocketAddr::from(([192, 0, 2, last], 1)));
-        assert!(!suspects.has(peer(1), now));
-        suspects.add(peer(1), now);
-        assert!(suspects.has(peer(2), now), "the same network");
-        assert!(!suspects.has(Peer::Inet(std::net::SocketAddr::from(([192, 0, 3, 1], 1))), now));
-        assert!(!suspects.has(peer(2), now + PENALTY));
+        let network = |third| Network::of(Some([192, 0, third, 1].into()));
+        assert!(!suspects.has(network(2), now));
+        suspects.add(network(2), now);
+        assert!(suspects.has(network(2), now) && !suspects.has(network(3), now));
+        assert!(!suspects.has(network(2), now + PENALTY));
         assert!(!suspects.any.load(Ordering::Relaxed));
     }
 }

@@ -12,6 +12,7 @@ mod stream;
 
 pub use stream::Stream;
 
+use crate::shares::Network;
 use crate::transfers::{Transfer, Transfers};
 use budget::Budget;
 use forebay_http::h2::frame::{self, Code};
@@ -48,6 +49,8 @@ pub struct Session {
     driver: RefCell<Option<Waker>>,
     dirty: Cell<bool>,
     settings: Settings,
+    /// Where the client is.
+    network: Network,
     /// Streams whose client is waited for.
     waits: Cell<usize>,
     /// How fast the client has been since all of its streams waited for it.
@@ -150,7 +153,7 @@ impl Priority {
 
 impl Session {
     /// A session whose preface has been read; SETTINGS is ready to be written. `settings` are those of the server.
-    pub fn new(settings: Settings, strict: bool) -> Rc<Session> {
+    pub fn new(settings: Settings, network: Network, strict: bool) -> Rc<Session> {
         let mut out = Vec::with_capacity(64);
         let pairs = [
             (frame::setting::MAX_CONCURRENT_STREAMS, settings.max_streams as u32),
@@ -186,6 +189,7 @@ impl Session {
             driver: RefCell::new(None),
             dirty: Cell::new(false),
             settings,
+            network,
             waits: Cell::new(0),
             pace: RefCell::new(None),
             active: Cell::new(false),
@@ -195,7 +199,7 @@ impl Session {
 
     /// A session that is no connection's.
     fn nobody() -> Rc<Session> {
-        Session::new(Settings { max_streams: 0, window: 0 }, false)
+        Session::new(Settings { max_streams: 0, window: 0 }, Network::default(), false)
     }
 
     /// Adds bytes that came with the preface.
@@ -230,7 +234,7 @@ impl Session {
         match &*pace {
             Some(p) => p.look(only_client, moved, now),
             None if only_client && self.active.get() => {
-                let p = Transfer::of_connection(moved, now);
+                let p = Transfer::of_connection(self.network, moved, now);
                 all.add(&p);
                 *pace = Some(p);
             }
