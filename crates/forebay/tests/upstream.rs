@@ -4,7 +4,7 @@ use crate::differential::{Oracle, oracle};
 use crate::harness::{Server, Site, free_port, raw, wait_for};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,15 +21,18 @@ struct Up {
     addr: SocketAddr,
     status: Arc<AtomicU16>,
     delay: Arc<Mutex<Duration>>,
+    /// Connections now, and most of them so far.
+    now: Arc<AtomicUsize>,
     at_once: Arc<AtomicUsize>,
 }
 
 fn up() -> Up {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let addr = listener.local_addr().expect("address");
-    let up = Up { addr, status: Arc::new(200.into()), delay: Arc::default(), at_once: Arc::default() };
+    let status = Arc::new(200.into());
+    let up = Up { addr, status, delay: Arc::default(), now: Arc::default(), at_once: Arc::default() };
     let (status, delay, most) = (up.status.clone(), up.delay.clone(), up.at_once.clone());
-    let now = Arc::new(AtomicUsize::new(0));
+    let now = up.now.clone();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let (status, delay, most, now) = (status.clone(), delay.clone(), most.clone(), now.clone());
@@ -185,6 +188,17 @@ fn requests_wait_for_a_server() {
     let all: Vec<_> = (0..4).map(|_| ask("/")).collect();
     assert!(all.into_iter().all(|t| t.join().expect("answer").contains("200 X")));
     assert_eq!(up.at_once.load(SeqCst), 1);
+    // Long enough for all to come meanwhile.
+    *up.delay.lock().expect("delay") = Duration::from_secs(1);
+    let first = ask("/");
+    wait_for("the first", || (up.now.load(SeqCst) == 1).then_some(()));
+    let mut leaves = TcpStream::connect(addr).expect("connect");
+    leaves.write_all(b"GET /leaves HTTP/1.0\r\n\r\n").expect("written");
+    drop(leaves);
+    server.wait_for_log("closed too while waiting for a free upstream server", 1);
+    assert!(
+        first.join().expect("answer").contains("200 X") && !server.error_log().contains("no live upstreams")
+    );
     let all: Vec<_> = (0..3).map(|_| ask("/short")).collect();
     let good = all.into_iter().map(|t| t.join().expect("answer"));
     assert_eq!(good.filter(|a| a.contains("200 X")).count(), 1);

@@ -7,7 +7,7 @@ mod h2;
 
 use super::PeerAddr;
 use super::conn::{Conn, Failure, For, Waited, Watch};
-use super::lease::{address, choose, name_of, number, picker, wait_for_one};
+use super::lease::{Gone, address, choose, name_of, number, picker, wait_for_one};
 use super::protocol::{Framing, Protocol};
 use super::upload::{Stopped, Turn, Upload};
 use crate::body::BodyError;
@@ -213,7 +213,10 @@ pub async fn run(
             dropped = 0;
             chosen = choose(&conf, target, Some(p), &tried, now);
         } else if chosen.is_none() && dropped == 0 && tried.is_empty() {
-            chosen = wait_for_one(req, &conf, target, &mut picker).await;
+            match wait_for_one(req, &conf, target, &mut picker).await {
+                Ok(one) => chosen = one,
+                Err(Gone) => return Err(client_gone(req, "waiting for a free upstream server").status),
+            }
         }
         let Some((peer, addr)) =
             chosen.and_then(|peer| Some((peer, address(target, picker.as_ref(), peer)?)))

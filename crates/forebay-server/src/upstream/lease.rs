@@ -13,6 +13,10 @@ use forebay_conf::error::Level;
 use std::rc::Rc;
 use std::time::Instant;
 
+/// The client is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone;
+
 /// A connection with its place in a group.
 #[derive(Debug)]
 pub struct Lease {
@@ -200,22 +204,26 @@ pub fn number(target: &Target, picker: Option<&Picker>) -> usize {
     }
 }
 
-/// Waits in the queue of the group, if it has one, until a server is free (nginx Plus: queue).
+/// Waits in the queue of the group, if it has one, until a server is free (nginx Plus: queue). `None`: there is no queue, or its
+/// time is over.
+///
+/// # Errors
+/// The client is gone.
 pub async fn wait_for_one(
     req: &mut Request,
     conf: &ThreadConfig,
     target: &Target,
     picker: &mut Option<Picker>,
-) -> Option<usize> {
-    let Target::Group(g) = target else { return None };
-    let (ticket, timeout) = Ticket::take(&conf.config, *g)?;
+) -> Result<Option<usize>, Gone> {
+    let Target::Group(g) = target else { return Ok(None) };
+    let Some((ticket, timeout)) = Ticket::take(&conf.config, *g) else { return Ok(None) };
     let thread = req.thread.clone();
     let end = Instant::now() + timeout;
     let mut watch = Watch::new(&req.conn.wire);
     loop {
         let now = Instant::now();
         if now >= end {
-            return None;
+            return Ok(None);
         }
         let look = end.min(now + LOOK);
         let mut turn = std::pin::pin!(ticket.turn());
@@ -227,16 +235,16 @@ pub async fn wait_for_one(
         })
         .await;
         if gone {
-            return None;
+            return Err(Gone);
         }
         // The servers may have changed meanwhile.
-        let local = with_state(conf, *g, |group, state| state.local(group))?;
-        let mut p = picker.take()?;
+        let Some(local) = with_state(conf, *g, |group, state| state.local(group)) else { return Ok(None) };
+        let Some(mut p) = picker.take() else { return Ok(None) };
         p.local = local;
         let chosen = choose(conf, target, Some(&mut p), &[], thread.reactor.now());
         *picker = Some(p);
         if chosen.is_some() {
-            return chosen;
+            return Ok(chosen);
         }
     }
 }
