@@ -844,11 +844,12 @@ impl<C: 'static> Reactor<C> {
         tokens.len()
     }
 
-    /// Looks at every idle connection.
-    pub fn each_idle(&self, mut f: impl FnMut(&C, Instant)) {
+    /// Looks at every idle connection: until when it may be, and whether an answer is still on its way, which would be cut
+    /// where there is no room.
+    pub fn each_idle(&self, mut f: impl FnMut(&C, Instant, bool)) {
         for s in self.slots.borrow().iter().filter(|s| s.fd.is_some()) {
             if let Role::Idle(c) = &s.role {
-                f(c, s.deadline);
+                f(c, s.deadline, s.share.is_sending());
             }
         }
     }

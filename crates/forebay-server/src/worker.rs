@@ -361,9 +361,10 @@ impl WorkerThread {
         let now = self.thread.clock.now();
         let mut waiting = Vec::with_capacity(self.thread.reactor.idle());
         let mut number = 0;
-        self.thread.reactor.each_idle(|c, deadline| {
-            let network = Some(Network::of_client(c));
-            waiting.extend(shares::rank(c, deadline, now).map(|rank| Candidate { number, network, rank }));
+        self.thread.reactor.each_idle(|c, deadline, sending| {
+            let network = Network::of_client(c);
+            let rank = shares::rank(c, deadline, now).filter(|_| !sending);
+            waiting.extend(rank.map(|rank| Candidate { number, network, rank }));
             number += 1;
         });
         if waiting.is_empty() {

@@ -85,6 +85,13 @@ pub(super) struct Share {
     owed: Option<Box<Vec<u8>>>,
 }
 
+impl Share {
+    /// Whether an answer has not left yet, or not all of it.
+    pub fn is_sending(&self) -> bool {
+        self.waits || self.owed.is_some()
+    }
+}
+
 /// One send; 0 when there is no room.
 fn send(fd: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
     loop {

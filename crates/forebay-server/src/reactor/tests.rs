@@ -344,6 +344,25 @@ fn what_finds_no_room_is_owed() {
 }
 
 #[test]
+fn who_is_idle_tells_of_answers_that_have_not_left() {
+    let test = Test::new();
+    let (token, _theirs) = test.connect();
+    let sending = || {
+        let mut all = Vec::new();
+        test.reactor.each_idle(|_, _, sending| all.push(sending));
+        all
+    };
+    test.busy();
+    assert!(test.reactor.answer_later(token, b"answer"));
+    test.reactor.drained(token);
+    let later = test.reactor.now() + Duration::from_secs(60);
+    assert!(test.reactor.park(token, Work::Wait, later).is_ok());
+    assert_eq!(sending(), [true], "it may find no room");
+    test.reactor.send_answers();
+    assert_eq!(sending(), [false]);
+}
+
+#[test]
 fn a_slot_that_is_taken_away_sends_first() {
     let test = Test::new();
     let (token, theirs) = test.connect();
