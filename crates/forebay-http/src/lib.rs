@@ -8,6 +8,7 @@ pub mod field;
 pub mod h1;
 pub mod h2;
 pub mod host;
+pub mod memcached;
 pub mod params;
 pub mod proxy_protocol;
 pub mod range;

@@ -209,7 +209,6 @@ const LATER: &[&str] = &[
     "grpc_internal_trailers",
     "http2",
     "http3",
-    "memcached_key",
     "modern_browser",
     "msie",
     "quic_connection",

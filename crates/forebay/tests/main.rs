@@ -18,6 +18,7 @@ mod http2;
 mod idle;
 mod load;
 mod logs;
+mod memcached;
 mod metrics;
 mod ocsp;
 mod pages;

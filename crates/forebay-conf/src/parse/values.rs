@@ -106,11 +106,10 @@ mod tests {
     #[test]
     fn as_nginx_says() {
         for (text, message) in [
-            ("memcached_buffer_size 1g", "\"memcached_buffer_size\" directive invalid value"),
+            ("mp4_max_buffer_size 1g", "\"mp4_max_buffer_size\" directive invalid value"),
             ("output_buffers 0 8k", "\"output_buffers\" directive invalid value"),
             ("output_buffers 8 8s", "\"output_buffers\" directive invalid value"),
-            ("memcached_read_timeout 1M", "\"memcached_read_timeout\" directive invalid value"),
-            ("memcached_next_upstream error most", "invalid value \"most\""),
+            ("debug_points halt", "invalid value \"halt\""),
             ("connection_pool_size 0", "the pool size must be no less than 112"),
             ("request_pool_size 301", "the pool size must be a multiple of 16"),
             ("connection_pool_size x", "\"connection_pool_size\" directive invalid value"),
@@ -125,7 +124,7 @@ mod tests {
             ("http2_streams_index_size 33", "\"http2_streams_index_size\" directive must be a power of two"),
             ("http2_streams_index_size x", "\"http2_streams_index_size\" directive invalid number"),
             ("http2_streams_index_size 32", ""),
-            ("memcached_next_upstream ERROR not_found", ""),
+            ("debug_points ABORT", ""),
             ("proxy_limit_rate $x", ""),
             ("use epoll", ""),
             ("aio threads", ""),

@@ -560,6 +560,11 @@ impl<'s, 'f> Builder<'s, 'f> {
                     modules::grpc::settle(&mut l.settings.proxy);
                     warning
                 }
+                Protocol::Memcached => {
+                    let warning = written.memcached_family.apply(&mut l.settings);
+                    modules::memcached::settle(&mut l.settings.proxy);
+                    warning
+                }
             };
             let warning = warning.map(|text| Error { level: Level::Warn, ..self.cx.error_at_end(text) });
             self.cx.warnings.extend(warning);

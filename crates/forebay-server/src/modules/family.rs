@@ -150,6 +150,8 @@ families! {
     scgi_family: Scgi = "scgi_";
     /// `grpc_*`.
     grpc_family: Grpc = "grpc_";
+    /// `memcached_*`.
+    memcached_family: Memcached = "memcached_";
 }
 
 /// Whether a directive of a level, which has just been taken, goes with the others there.

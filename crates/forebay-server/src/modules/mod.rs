@@ -36,6 +36,7 @@ pub mod limit_conn;
 pub mod limit_req;
 pub mod log;
 pub mod map;
+pub mod memcached;
 pub mod mirror;
 pub mod params;
 pub mod post_action;
@@ -69,7 +70,7 @@ pub mod zones;
 pub mod zstd;
 
 use crate::upstream::protocol::Protocol;
-use family::{fastcgi_family, grpc_family, scgi_family, uwsgi_family};
+use family::{fastcgi_family, grpc_family, memcached_family, scgi_family, uwsgi_family};
 
 /// Makes the settings of all modules into one set a location.
 macro_rules! modules {
@@ -113,7 +114,7 @@ modules! {
     realip, charset, gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, sub_filter, referer, secure_link, userid,
     proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, tunnel, slice, limit_req, limit_conn, http2, ssl,
     proxy_ssl, resolver, addition, ssi,
-    dav, fastcgi, fastcgi_family, uwsgi, uwsgi_family, scgi, scgi_family, grpc_family,
+    dav, fastcgi, fastcgi_family, uwsgi, uwsgi_family, scgi, scgi_family, grpc_family, memcached, memcached_family,
 }
 
 impl LocationWritten {
@@ -375,6 +376,7 @@ pub const LOCATION_DIRECTIVES: &[&str] = &[
     "uwsgi_pass",
     "scgi_pass",
     "grpc_pass",
+    "memcached_pass",
     "health_check",
     "stub_status",
     "empty_gif",
@@ -405,6 +407,7 @@ pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'
         b"uwsgi_pass" => proxy::pass_by(Protocol::Uwsgi, d, l, cx)?,
         b"scgi_pass" => proxy::pass_by(Protocol::Scgi, d, l, cx)?,
         b"grpc_pass" => proxy::pass_by(Protocol::Grpc, d, l, cx)?,
+        b"memcached_pass" => proxy::pass_by(Protocol::Memcached, d, l, cx)?,
         b"health_check" => l.health_check = Some(crate::upstream::health::Check::parse(d, cx)?),
         b"stub_status" => l.content = Some(Content::StubStatus),
         b"empty_gif" => l.content = Some(Content::EmptyGif),

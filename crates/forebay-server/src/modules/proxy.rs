@@ -16,7 +16,7 @@ use crate::modules::Content;
 use crate::modules::core::TempPath;
 use crate::modules::proxy_cache::CacheZone;
 use crate::modules::proxy_cache::Status as CacheStatus;
-use crate::modules::{fastcgi, grpc, scgi, uwsgi};
+use crate::modules::{fastcgi, grpc, memcached, scgi, uwsgi};
 use crate::phases::Outcome;
 use crate::request::{Request, VarError};
 use crate::upstream::exchange::{self, Outgoing};
@@ -424,6 +424,10 @@ pub fn says_gateway(d: &Directive) -> bool {
     [&b"fastcgi_"[..], b"uwsgi_", b"scgi_"].iter().all(|prefix| !d.name.text.starts_with(prefix))
 }
 
+fn of_memcached(d: &Directive) -> bool {
+    d.name.text.starts_with(b"memcached_")
+}
+
 impl Setting for NextMask {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         use NextUpstream as N;
@@ -435,6 +439,11 @@ impl Setting for NextMask {
                 word if d.name.text.starts_with(b"tunnel_")
                     && !matches!(word, b"error" | b"timeout" | b"off") =>
                 {
+                    return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
+                }
+                b"not_found" if of_memcached(d) => 1 << N::Http404 as u32,
+                b"invalid_response" if of_memcached(d) => 1 << N::InvalidHeader as u32,
+                word if of_memcached(d) && !matches!(word, b"error" | b"timeout" | b"off") => {
                     return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
                 }
                 // Only a gateway says so.
@@ -476,7 +485,7 @@ pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<
     Ok(())
 }
 
-/// `fastcgi_pass`, `uwsgi_pass`, `scgi_pass`, `grpc_pass`.
+/// `fastcgi_pass`, `uwsgi_pass`, `scgi_pass`, `grpc_pass`, `memcached_pass`.
 ///
 /// # Errors
 /// In nginx's words.
@@ -584,6 +593,7 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
             Protocol::FastCgi | Protocol::Grpc => true,
             // They are told the length beforehand.
             Protocol::Uwsgi | Protocol::Scgi => matches!(req.head.framing, Framing::Length(_)),
+            Protocol::Memcached => false,
         }
         // What is there already need not be waited for, and can be sent again.
         && !body::has_come(req);
@@ -614,8 +624,11 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
         Err(stop) => Err(stop),
     };
     if taken.lease.is_some() {
-        // Another answer than the upstream's is given: nobody reads the rest of its own.
-        stream::over(req, &mut taken.lease, false);
+        // Another answer than the upstream's is given: nobody reads the rest of its own, if there is one.
+        let head = &req.modules.upstream.head;
+        let missing = pass.protocol == Protocol::Memcached && head.status == 404;
+        let whole = missing && head.buf.len() == head.len;
+        stream::over(req, &mut taken.lease, whole);
     }
     // Until the response is over the upstream is what there is to tell of.
     if !req.resp.source.as_ref().is_some_and(|b| b.is_under_way()) {
@@ -709,6 +722,12 @@ async fn ask(
             scgi::write_params(req, s, fetch.cacheable(), &mut head)?;
             false
         }
+        Protocol::Memcached => {
+            if let Some(key) = &pass.key {
+                memcached::write_command(req, key, &mut head).map_err(Stop::Status)?;
+            }
+            false
+        }
     };
     req.modules.upstream.log_path = uri;
     if pass.protocol == Protocol::Grpc {
@@ -765,6 +784,7 @@ fn keeps_alive(req: &Request, s: &Settings) -> bool {
             Protocol::Http | Protocol::Grpc => req.modules.upstream.head.keep_alive,
             Protocol::FastCgi => req.http().location(req).settings.fastcgi.keep_conn,
             Protocol::Uwsgi | Protocol::Scgi => false,
+            Protocol::Memcached => true,
         }
 }
 

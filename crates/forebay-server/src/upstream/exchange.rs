@@ -4,6 +4,7 @@
 
 pub mod fastcgi;
 mod h2;
+mod memcached;
 
 use super::PeerAddr;
 use super::conn::{Conn, Failure, For, Waited, Watch};
@@ -112,6 +113,8 @@ pub struct Upstreamed {
     pub encrypted: bool,
     /// `$proxy_port`.
     pub port: Vec<u8>,
+    /// The key that memcached is asked for, as in the command.
+    pub key: Vec<u8>,
     /// What the error log calls the upstream; empty when none is involved.
     pub log_name: Vec<u8>,
     /// Path and query that stand behind it.
@@ -366,7 +369,9 @@ async fn attempt(
     let mut watch = if watched { Watch::new(&req.conn.wire) } else { Watch::Nobody };
     let protocol = req.modules.upstream.protocol;
     match protocol {
-        Protocol::Http | Protocol::Grpc => req.modules.upstream.head.advance(usize::MAX),
+        Protocol::Http | Protocol::Grpc | Protocol::Memcached => {
+            req.modules.upstream.head.advance(usize::MAX);
+        }
         Protocol::FastCgi | Protocol::Uwsgi | Protocol::Scgi => {
             let u = &mut req.modules.upstream;
             cgi::begin(&mut u.head);
@@ -807,6 +812,9 @@ enum Came {
 
 /// Parses what has come of a head.
 fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
+    if req.modules.upstream.protocol == Protocol::Memcached {
+        return memcached::parse_head(req, limit);
+    }
     if req.modules.upstream.protocol != Protocol::Http {
         return parse_cgi_head(req, limit).map(|all| if all { Came::All } else { Came::Part });
     }

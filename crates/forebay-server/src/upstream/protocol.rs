@@ -17,6 +17,8 @@ pub enum Protocol {
     Scgi,
     /// `grpc_pass`: HTTP/2, content both ways at once.
     Grpc,
+    /// `memcached_pass`.
+    Memcached,
 }
 
 impl Protocol {
@@ -36,6 +38,7 @@ impl Protocol {
             Protocol::Scgi => b"scgi://",
             Protocol::Grpc if encrypted => b"grpcs://",
             Protocol::Grpc => b"grpc://",
+            Protocol::Memcached => b"memcached://",
         }
     }
 
@@ -47,6 +50,7 @@ impl Protocol {
             Protocol::Uwsgi => "uwsgi_pass",
             Protocol::Scgi => "scgi_pass",
             Protocol::Grpc => "grpc_pass",
+            Protocol::Memcached => "memcached_pass",
         }
     }
 
@@ -54,6 +58,7 @@ impl Protocol {
     pub fn made_for(self) -> u64 {
         match self {
             Protocol::FastCgi => 0x6663_6769_0000_0000,
+            Protocol::Memcached => 0x6d63_0000_0000_0000,
             // Connections of uwsgi and SCGI serve one request; who speaks HTTP/2 does so to all.
             Protocol::Http | Protocol::Uwsgi | Protocol::Scgi | Protocol::Grpc => 0,
         }

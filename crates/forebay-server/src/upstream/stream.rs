@@ -14,6 +14,7 @@ use crate::pipe::Pipe;
 use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
+use forebay_http::memcached;
 use forebay_http::request::Framing;
 use rustix::io::Errno;
 use std::path::PathBuf;
@@ -28,6 +29,8 @@ pub struct Body {
     /// Bytes to come, where the length is known.
     left: u64,
     chunked: Chunked,
+    /// Bytes of the words behind a value of memcached that have come.
+    trailer: usize,
     /// Received and not decoded yet.
     raw: Vec<u8>,
     reusable: bool,
@@ -62,6 +65,8 @@ enum Coding {
     Http2,
     /// Records of FastCGI, which say where the response ends.
     FastCgi,
+    /// What memcached sends: a length is known, and words follow.
+    Memcached,
 }
 
 /// What a pull gave.
@@ -125,6 +130,7 @@ impl Body {
             framing,
             left,
             chunked: Chunked::default(),
+            trailer: 0,
             raw: Vec::new(),
             reusable: reusable && framing != Framing::Stream,
             read_timeout,
@@ -146,6 +152,7 @@ impl Body {
         match protocol {
             Protocol::Http | Protocol::Uwsgi | Protocol::Scgi | Protocol::Grpc => self,
             Protocol::FastCgi => Body { coding: Coding::FastCgi, reusable, to_head, ..self },
+            Protocol::Memcached => Body { coding: Coding::Memcached, ..self },
         }
     }
 
@@ -189,6 +196,7 @@ impl Body {
             framing: Framing::None,
             left: 0,
             chunked: Chunked::default(),
+            trailer: 0,
             raw: Vec::new(),
             reusable: false,
             read_timeout: Duration::ZERO,
@@ -277,6 +285,7 @@ impl Body {
             Coding::Http1 => {}
             Coding::Http2 => return self.decode_frames(req, input, out),
             Coding::FastCgi => return self.decode_records(req, input, out),
+            Coding::Memcached => return self.decode_value(req, input, out),
         }
         let before = out.len();
         let done = match self.framing {
@@ -374,6 +383,31 @@ impl Body {
             return Pulled::End;
         }
         if out.len() > before { Pulled::Data } else { Pulled::Blocked }
+    }
+
+    /// Takes a value of memcached and what stands behind it.
+    fn decode_value(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
+        if self.framing == Framing::None {
+            // To HEAD: the value is on its way even so.
+            self.reusable = false;
+            return self.counted(req, 0, true);
+        }
+        let (value, behind) =
+            input.split_at(usize::try_from(self.left).unwrap_or(usize::MAX).min(input.len()));
+        out.extend_from_slice(value);
+        self.left -= value.len() as u64;
+        // As nginx counts them.
+        if let Some(a) = req.modules.upstream.current() {
+            a.length += behind.len() as u64;
+        }
+        let wanted = memcached::TRAILER.get(self.trailer..).unwrap_or_default();
+        if !wanted.starts_with(behind) {
+            req.log(Level::Error, "memcached sent invalid trailer while reading upstream");
+            self.reusable = false;
+            return self.counted(req, value.len(), true);
+        }
+        self.trailer += behind.len();
+        self.counted(req, value.len(), self.left == 0 && behind.len() == wanted.len())
     }
 
     /// Takes records of FastCGI.
@@ -635,7 +669,7 @@ impl Body {
     fn at_end(&mut self, req: &mut Request) -> Pulled {
         let whole = match self.coding {
             Coding::Http1 => self.framing == Framing::Stream,
-            Coding::Http2 => false,
+            Coding::Http2 | Coding::Memcached => false,
             // As nginx: without a length the end of the connection is the end as well.
             Coding::FastCgi => self.left == 0 || self.to_head,
         };

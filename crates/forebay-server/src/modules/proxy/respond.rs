@@ -6,6 +6,7 @@ use super::{HttpVersion, Redirect, Settings, Stop, Taken};
 use crate::cache::local::Entry;
 use crate::error_page;
 use crate::modules::proxy_cache::Settings as CacheSettings;
+use crate::modules::static_file;
 use crate::modules::{proxy_cookie, slice};
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::Request;
@@ -27,7 +28,7 @@ fn hidden(protocol: Protocol, name: Name, text: &[u8]) -> bool {
         Protocol::Http => matches!(name, Name::Date | Name::Server) || text.eq_ignore_ascii_case(b"X-Pad"),
         Protocol::FastCgi | Protocol::Scgi => text.eq_ignore_ascii_case(b"Status"),
         Protocol::Grpc => matches!(name, Name::Date | Name::Server),
-        Protocol::Uwsgi => false,
+        Protocol::Uwsgi | Protocol::Memcached => false,
     };
     own || matches!(
         name,
@@ -77,7 +78,9 @@ pub fn take(
     if let Some(out) = accel_redirect(req, s) {
         return Ok(out);
     }
-    if s.intercept_errors && status >= 300 && error_page::has_page(req, status) {
+    // Memcached has no page of its own to say so.
+    let bare = pass.protocol == Protocol::Memcached && status == 404;
+    if bare || s.intercept_errors && status >= 300 && error_page::has_page(req, status) {
         if status == 401 {
             copy_authenticate(req);
         }
@@ -100,6 +103,9 @@ pub fn take(
     req.resp.cacheable = matches!(keep, Some(Keep::Cache { .. }));
     req.resp.status = status;
     fields(req, pass, s)?;
+    if pass.protocol == Protocol::Memcached {
+        static_file::content_type(req);
+    }
     req.resp.content_length = req.modules.upstream.head.content_length;
     rate(req, s);
     let start = req.resp.text.len() as u32;
@@ -227,7 +233,7 @@ fn body(
     let head = &req.modules.upstream.head;
     let protocol = req.modules.upstream.protocol;
     let framing = match (protocol, framing_of_response(head, to_head)) {
-        (Protocol::Http | Protocol::Grpc, framing) => framing,
+        (Protocol::Http | Protocol::Grpc | Protocol::Memcached, framing) => framing,
         // The protocol says where it ends.
         (_, Framing::Chunked) => Framing::Stream,
         // nginx stores what a program answers to HEAD.

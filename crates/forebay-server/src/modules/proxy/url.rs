@@ -2,6 +2,7 @@
 
 use crate::config::scope::Scope;
 use crate::config::template::Template;
+use crate::modules::memcached;
 use crate::request::Request;
 use crate::resolver::Resolver;
 use crate::upstream::PeerAddr;
@@ -23,6 +24,8 @@ pub struct Pass {
     pub to: To,
     /// What the upstream is spoken to by.
     pub protocol: Protocol,
+    /// What memcached is asked for.
+    pub key: Option<Template>,
 }
 
 /// What a `proxy_pass` names.
@@ -127,7 +130,7 @@ impl Pass {
         let Some(word) = d.args.first() else { return Err(cx.error(d, "no URL")) };
         let template = cx.template(d, word)?;
         let Some(url) = template.as_const() else {
-            return Ok(Pass { location, to: To::Template(template), protocol: Protocol::Http });
+            return Ok(Pass { location, to: To::Template(template), protocol: Protocol::Http, key: None });
         };
         let parts = split(url).map_err(|m| cx.error_at(d, word, m))?;
         if parts.uri.is_some() && location.is_none() {
@@ -143,7 +146,7 @@ impl Pass {
         let encrypted = parts.encrypted;
         let to =
             To::Fixed { encrypted, group, host, port, uri: parts.uri.map(<[u8]>::to_vec), url: url.to_vec() };
-        Ok(Pass { location, to, protocol: Protocol::Http })
+        Ok(Pass { location, to, protocol: Protocol::Http, key: None })
     }
 
     /// Reads a directive of another protocol, whose word is a place alone.
@@ -163,7 +166,8 @@ impl Pass {
                 To::Fixed { encrypted, group, host, port, uri, url: text.to_vec() }
             }
         };
-        Ok(Pass { location: None, to, protocol })
+        let key = if protocol == Protocol::Memcached { Some(memcached::key(cx)?) } else { None };
+        Ok(Pass { location: None, to, protocol, key })
     }
 
     /// Where this request goes and with which URI, where the configuration says so. Sets `$proxy_host` and `$proxy_port`.

@@ -1,0 +1,110 @@
+//! The text protocol of memcached, as far as reading a value goes (protocol.txt, "Retrieval command"). No I/O. Hot path.
+
+/// What follows the bytes of a value.
+pub const TRAILER: &[u8] = b"\r\nEND\r\n";
+
+/// Appends a key as it stands in a command: a blank would end it there, and `%` tells the others apart. At most three times as
+/// long.
+pub fn escape(key: &[u8], out: &mut Vec<u8>) {
+    for b in key {
+        match b {
+            0..=b' ' | b'%' => out.extend_from_slice(format!("%{b:02X}").as_bytes()),
+            _ => out.push(*b),
+        }
+    }
+}
+
+/// What a server says of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// There is a value.
+    Found {
+        /// As they were stored with it; `None`: they are no number.
+        flags: Option<u32>,
+        /// Bytes.
+        length: u64,
+    },
+    /// There is none.
+    Missing,
+}
+
+/// Why a line is no reply to the question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// It is none at all.
+    Reply,
+    /// To another one.
+    Key,
+    /// The length of the value.
+    Length,
+}
+
+/// Reads the first line of what a server has sent when it was asked for `key`, as that stood in the command. `None`: its end
+/// has not come. Else its length without the line feed, and what it says.
+pub fn reply(bytes: &[u8], key: &[u8]) -> Option<(usize, Result<Reply, Wrong>)> {
+    let end = memchr::memchr(b'\n', bytes)?;
+    let line = &bytes[..end];
+    Some((end, line.strip_suffix(b"\r").ok_or(Wrong::Reply).and_then(|line| read(line, key))))
+}
+
+fn read(line: &[u8], key: &[u8]) -> Result<Reply, Wrong> {
+    if line == b"END" {
+        return Ok(Reply::Missing);
+    }
+    let rest = line.strip_prefix(b"VALUE ").ok_or(Wrong::Reply)?;
+    let (name, rest) = rest.split_at(memchr::memchr(b' ', rest).unwrap_or(rest.len()));
+    if name != key {
+        return Err(Wrong::Key);
+    }
+    let rest = rest.strip_prefix(b" ").ok_or(Wrong::Reply)?;
+    let (flags, rest) = rest.split_at(memchr::memchr(b' ', rest).ok_or(Wrong::Reply)?);
+    let length = number(&rest[1..]).ok_or(Wrong::Length)?;
+    Ok(Reply::Found { flags: number(flags).and_then(|n| u32::try_from(n).ok()), length })
+}
+
+fn number(text: &[u8]) -> Option<u64> {
+    let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    // More than files and offsets have is no length of a value.
+    std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok().filter(|n| *n < 1 << 62)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_one_word() {
+        let mut out = Vec::new();
+        escape(b"/a b%\n\x7f\xc3\xa4?#\"", &mut out);
+        assert_eq!(out, b"/a%20b%25%0A\x7f\xc3\xa4?#\"");
+    }
+
+    #[test]
+    fn replies() {
+        let of = |text: &str| reply(text.as_bytes(), b"/k");
+        let found = |flags, length| Ok(Reply::Found { flags, length });
+        for (text, want) in [
+            ("VALUE /k 0 5\r\nhello\r\nEND\r\n", found(Some(0), 5)),
+            ("VALUE /k 4294967295 0\r\n", found(Some(u32::MAX), 0)),
+            ("VALUE /k 4294967296 0\r\n", found(None, 0)),
+            ("VALUE /k x 5\r\n", found(None, 5)),
+            ("END\r\n", Ok(Reply::Missing)),
+            ("END\n", Err(Wrong::Reply)),
+            ("SERVER_ERROR out of memory\r\n", Err(Wrong::Reply)),
+            ("VALUE /k\r\n", Err(Wrong::Reply)),
+            ("VALUE /k 0\r\n", Err(Wrong::Reply)),
+            ("VALUE /other 0 5\r\n", Err(Wrong::Key)),
+            ("VALUE /kk 0 5\r\n", Err(Wrong::Key)),
+            ("VALUE /k 0 x\r\n", Err(Wrong::Length)),
+            ("VALUE /k 0 -1\r\n", Err(Wrong::Length)),
+            ("VALUE /k 0 \r\n", Err(Wrong::Length)),
+            ("VALUE /k 0 5 77\r\n", Err(Wrong::Length)),
+            ("VALUE /k 0 99999999999999999999\r\n", Err(Wrong::Length)),
+            ("\r\n", Err(Wrong::Reply)),
+        ] {
+            let end = text.find('\n').expect("a line");
+            assert_eq!(of(text), Some((end, want)), "{text:?}");
+        }
+        assert_eq!((of("VALUE /k 0 5\r"), of("")), (None, None));
+    }
+}

@@ -1,0 +1,61 @@
+//! What memcached says, as a head that all protocols share. What the words mean is decided in forebay-http, `memcached.rs`.
+//! Hot path.
+
+use super::{Came, Fault, READING, bad_head, took_head};
+use crate::request::Request;
+use forebay_conf::error::Level;
+use forebay_http::h1::client;
+use forebay_http::h1::request::Status;
+use forebay_http::memcached::{self, Reply, Wrong};
+
+/// Takes the first line of an answer for a head; what follows it stays behind. `limit`: most bytes of that line.
+pub fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
+    let upstream = &req.modules.upstream;
+    let Some((end, said)) = memcached::reply(&upstream.head.buf, &upstream.key) else {
+        if upstream.head.buf.len() >= limit {
+            return Err(bad_head(req, b"upstream sent too big header"));
+        }
+        return Ok(Came::Part);
+    };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let key = text(&upstream.key);
+    let line = &upstream.head.buf[..end];
+    let line = text(line.strip_suffix(b"\r").unwrap_or(line));
+    let gzip = req.http().location(req).settings.memcached.gzip_flag.0;
+    let mut head = Vec::with_capacity(96);
+    let wrong = match said {
+        Ok(Reply::Found { flags: None, .. }) if gzip != 0 => Some("flags"),
+        Ok(Reply::Found { flags, length }) => {
+            head.extend_from_slice(b"HTTP/1.1 200 OK\r\nContent-Length: ");
+            forebay_http::h1::response::number(&mut head, length);
+            if flags.is_some_and(|flags| u64::from(flags) & gzip != 0) {
+                head.extend_from_slice(b"\r\nContent-Encoding: gzip");
+            }
+            head.extend_from_slice(b"\r\n\r\n");
+            None
+        }
+        Ok(Reply::Missing) => {
+            req.log(Level::Info, &format!("key: \"{key}\" was not found by memcached {READING}"));
+            head.extend_from_slice(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+            None
+        }
+        Err(Wrong::Reply) => {
+            return Err(bad_head(req, format!("memcached sent invalid response: \"{line}\"").as_bytes()));
+        }
+        Err(Wrong::Key) => Some("key"),
+        Err(Wrong::Length) => Some("length"),
+    };
+    if let Some(what) = wrong {
+        let message = format!("memcached sent invalid {what} in response \"{line}\" for key \"{key}\"");
+        return Err(bad_head(req, message.as_bytes()));
+    }
+    let upstream = &mut req.modules.upstream;
+    upstream.head.buf.splice(..=end, head);
+    match client::parse(&mut upstream.head, usize::MAX) {
+        Ok(Status::Complete) => {
+            took_head(req);
+            Ok(Came::All)
+        }
+        _ => Err(bad_head(req, b"upstream sent invalid header")),
+    }
+}

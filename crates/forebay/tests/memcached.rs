@@ -1,0 +1,156 @@
+//! Values of memcached: Debian's server, and one that says what it should not.
+
+use crate::harness::{Server, wait_for};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+/// Ends with the test.
+struct Memcached(Child, u16);
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Memcached {
+    /// `None` where it is not installed.
+    fn start() -> Option<Memcached> {
+        let port = crate::harness::free_port();
+        let args = ["-u", "nobody", "-l", "127.0.0.1", "-U", "0", "-p", &port.to_string()];
+        let mut command = Command::new("memcached");
+        let child = command.args(args).stdin(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
+        let memcached = Memcached(child, port);
+        wait_for("memcached", || TcpStream::connect(("127.0.0.1", port)).ok());
+        Some(memcached)
+    }
+
+    fn set(&self, key: &str, flags: u32, value: &str) {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.1)).expect("connect");
+        let text = format!("set {key} {flags} 0 {}\r\n{value}\r\n", value.len());
+        stream.write_all(text.as_bytes()).expect("written");
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).expect("a line");
+        assert_eq!(line, "STORED\r\n");
+    }
+}
+
+fn conf(http: &str) -> String {
+    format!(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ default_type text/plain; log_format l '$request_uri $status $upstream_status $upstream_response_length';\n\
+         access_log logs/a.log l; {http} }}"
+    )
+}
+
+#[test]
+fn values_are_responses() {
+    let Some(memcached) = Memcached::start() else { return eprintln!("skipped: memcached is not installed") };
+    memcached.set("/value", 0, "hello");
+    memcached.set("/a%20b%25.html", 0, "blank");
+    memcached.set("/empty", 0, "");
+    let long = "0123456789".repeat(50_000);
+    memcached.set("/long", 2, &long);
+    let server = Server::start(&conf(&format!(
+        "upstream u {{ server 127.0.0.1:{0}; keepalive 2; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; set $memcached_key $uri; types {{ text/html html; }}\n\
+           location / {{ memcached_gzip_flag 2; memcached_pass u; error_page 404 = @made; }}\n\
+           location @made {{ return 200 made; }}\n\
+           location /missing {{ memcached_pass 127.0.0.1:{0}; }}\n\
+           location /none {{ set $memcached_key ''; memcached_pass u; }} }}",
+        memcached.1
+    )));
+    for _ in 0..3 {
+        let got = server.get("/value");
+        assert!(
+            got.starts_with("HTTP/1.1 200 OK\r\n")
+                && got.contains("\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n")
+                && got.contains("\r\nAccept-Ranges: bytes\r\n")
+                && got.ends_with("\r\n\r\nhello"),
+            "{got}"
+        );
+        let got = server.get("/a%20b%25.html");
+        assert!(got.contains("\r\nContent-Type: text/html\r\n") && got.ends_with("\r\n\r\nblank"), "{got}");
+        assert!(server.get("/empty").contains("\r\nContent-Length: 0\r\n"));
+        assert!(server.get("/other").ends_with("\r\n\r\nmade"));
+        let got = server.get("/long");
+        assert!(got.contains("\r\nContent-Encoding: gzip\r\n") && got.ends_with(&format!("\r\n\r\n{long}")));
+    }
+    let ask = |text: &str| String::from_utf8_lossy(&server.raw(text.as_bytes())).into_owned();
+    let got = ask("GET /value HTTP/1.1\r\nHost: x\r\nConnection: close\r\nRange: bytes=1-2\r\n\r\n");
+    assert!(got.starts_with("HTTP/1.1 206 ") && got.ends_with("\r\n\r\nel"), "{got}");
+    let got = ask("HEAD /value HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    assert!(got.contains("\r\nContent-Length: 5\r\n") && got.ends_with("\r\n\r\n"), "{got}");
+    assert!(server.get("/value").ends_with("\r\n\r\nhello"), "what HEAD left is nobody's");
+    let got = ask("POST /value HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi");
+    assert!(got.starts_with("HTTP/1.1 405 "), "{got}");
+    let got = server.get("/missing");
+    assert!(got.starts_with("HTTP/1.1 404 ") && got.contains("<h1>404 Not Found</h1>"), "{got}");
+    assert!(server.get("/none").starts_with("HTTP/1.1 500 "));
+    server.wait_for_log("the \"$memcached_key\" variable is not set", 1);
+    server.wait_for_log(
+        "key: \"/other\" was not found by memcached while reading response header from upstream",
+        3,
+    );
+    let log = wait_for("the log", || Some(server.site.read("logs/a.log")).filter(|l| l.contains("/none")));
+    assert!(
+        log.contains("/value 200 200 12\n/a%20b%25.html 200 200 12\n/empty 200 200 7\n/other 200 404 0\n"),
+        "{log}"
+    );
+}
+
+/// Answers each command with what the case says, and closes.
+fn says(answers: Vec<&'static str>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("address");
+    std::thread::spawn(move || {
+        for (stream, answer) in listener.incoming().flatten().zip(answers) {
+            let mut stream = BufReader::new(stream);
+            let mut line = String::new();
+            let _ = stream.read_line(&mut line);
+            assert_eq!(line, "get /k\r\n");
+            let _ = stream.get_mut().write_all(answer.as_bytes());
+            let _ = stream.get_ref().shutdown(std::net::Shutdown::Write);
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    });
+    addr
+}
+
+#[test]
+fn servers_that_say_something_else() {
+    let cases = [
+        (
+            "SERVER_ERROR x\r\n",
+            "502",
+            "memcached sent invalid response: \"SERVER_ERROR x\" while reading response header",
+        ),
+        ("VALUE /k 0 5\n", "502", "memcached sent invalid response: \"VALUE /k 0 5\" while"),
+        (
+            "VALUE /b 0 5\r\nhello\r\nEND\r\n",
+            "502",
+            "invalid key in response \"VALUE /b 0 5\" for key \"/k\" while",
+        ),
+        ("VALUE /k 0 -1\r\n", "502", "invalid length in response \"VALUE /k 0 -1\" for key \"/k\" while"),
+        ("VALUE /k x 5\r\n", "502", "invalid flags in response \"VALUE /k x 5\" for key \"/k\" while"),
+        ("VALUE /k 0 5", "502", "upstream prematurely closed connection while reading response header"),
+        ("VALUE /k 0 5\r\nhelloXXEND\r\n", "200", "memcached sent invalid trailer"),
+        ("VALUE /k 0 5\r\nhello\r\nEND\r\nmore", "200", "memcached sent invalid trailer"),
+        ("VALUE /k 0 50\r\nhello", "200", "upstream prematurely closed connection while"),
+    ];
+    let addr = says(cases.iter().map(|c| c.0).collect());
+    let server = Server::start(&conf(&format!(
+        "upstream u {{ server {addr} max_fails=0; keepalive 2; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ set $memcached_key /k; memcached_gzip_flag 1; memcached_pass u; }} }}"
+    )));
+    let mut times = std::collections::HashMap::new();
+    for (said, status, text) in cases {
+        let got = server.get("/");
+        assert!(got.starts_with(&format!("HTTP/1.1 {status} ")), "{said:?}: {got}");
+        let n = times.entry(text).or_insert(0);
+        *n += 1;
+        server.wait_for_log(text, *n);
+    }
+}
