@@ -406,6 +406,53 @@ fn a_request_that_was_not_taken_goes_to_the_next_server() {
     }
 }
 
+/// A server that answers each request with more than sockets hold, and tells how much of its content has come.
+fn flood(came: std::sync::mpsc::Sender<usize>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("address");
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut out = Vec::new();
+        frame::push_settings(&mut out, &[]);
+        frame::push_settings_ack(&mut out);
+        out.extend(headers(&[(":status", "200")], 0));
+        for _ in 0..15 {
+            out.extend(data(&[b'x'; 16_384], 0));
+        }
+        stream.write_all(&out).expect("written");
+        let (mut got, mut buf) = (Vec::new(), [0; 16384]);
+        let (mut at, mut len) = (frame::PREFACE.len(), 0);
+        while let Ok(n @ 1..) = stream.read(&mut buf) {
+            got.extend_from_slice(&buf[..n]);
+            while let Some(h) = got.get(at..).and_then(Header::parse) {
+                if h.kind == kind::DATA {
+                    len += h.len;
+                    let _ = came.send(len);
+                }
+                at += frame::HEADER_LEN + h.len;
+            }
+        }
+    });
+    addr
+}
+
+/// Each piece of a request arrives though the client takes nothing of the response.
+#[test]
+fn a_request_goes_on_beside_a_response_that_stands_still() {
+    let (tell, came) = std::sync::mpsc::channel();
+    let there = flood(tell);
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0% sndbuf=16k; proxy_request_buffering off;\n\
+           location / {{ proxy_pass http://{there}; }} }}"
+    )));
+    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
+    client.write_all(b"PUT / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n").expect("written");
+    for i in 1..=200 {
+        client.write_all(b"5\r\npiece\r\n").expect("written");
+        while came.recv_timeout(DEADLINE).unwrap_or_else(|_| panic!("piece {i} does not arrive")) < i * 5 {}
+    }
+}
+
 #[test]
 fn nginx_is_asked_over_http2() {
     let Some(nginx) = oracle() else { return };

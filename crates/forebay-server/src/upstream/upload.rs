@@ -158,16 +158,16 @@ impl Upload {
     /// Ready when there may be something to do.
     pub fn poll(&self, req: &Request, conn: &Conn, cx: &mut std::task::Context<'_>) -> Poll<()> {
         let wire = conn.wire();
-        let mut waits = self.at < self.out.len();
+        let waits = self.at < self.out.len();
         if let Some(link) = conn.link().as_mut() {
-            let framed = !link.out().is_empty();
-            if !framed && waits && link.sendable() == 0 {
-                // The server has to give room, which is read with the response.
-                return Poll::Pending;
+            if !link.out().is_empty() || wire.owes() {
+                return wire.poll_writable(&req.thread, false, cx);
             }
-            waits = framed;
-        }
-        if waits || wire.owes() {
+            if waits {
+                // Without room the server has to give some first, which is read with the response.
+                return if link.sendable() > 0 { Poll::Ready(()) } else { Poll::Pending };
+            }
+        } else if waits || wire.owes() {
             return wire.poll_writable(&req.thread, false, cx);
         }
         match self.source {
