@@ -239,14 +239,18 @@ pub async fn run(
             redirected: std::mem::take(&mut redirected),
         });
         name_in_log(req, Some(addr));
-        let fault = match attempt(req, lease, addr, head, body, s).await {
+        let asked = attempt(req, lease, addr, head, body, s).await;
+        let in_time = s.next_upstream_timeout.0.is_zero()
+            || req.thread.reactor.since(begun) < s.next_upstream_timeout.0;
+        let fault = match asked {
             Ok(()) => {
                 let status = req.modules.upstream.head.status;
                 match NextUpstream::of_status(status) {
                     Some(kind)
                         if s.next_upstream.has(kind)
+                            && in_time
                             && tried.len() + 1 < number(target, picker.as_ref()).min(s.tries())
-                            && may_retry(req, s, kind, false) =>
+                            && may_retry(req, s, body, false) =>
                     {
                         Fault::new(kind, status)
                     }
@@ -276,12 +280,7 @@ pub async fn run(
             }
             return Err(fault.status);
         }
-        let in_time = s.next_upstream_timeout.0.is_zero()
-            || req.thread.reactor.since(begun) < s.next_upstream_timeout.0;
-        let again = s.next_upstream.has(fault.kind)
-            && in_time
-            && !matches!(body, Outgoing::Streamed(_) if !fault.unsent)
-            && may_retry(req, s, fault.kind, fault.unsent);
+        let again = s.next_upstream.has(fault.kind) && in_time && may_retry(req, s, body, fault.unsent);
         // An idle connection may have been closed while the request was on its way: that says nothing
         // about the server and is no try, but another one comes first.
         if reused && (received == 0 || fault.unsent) && fault.kind == NextUpstream::Error {
@@ -311,8 +310,12 @@ pub async fn run(
 }
 
 /// Whether a request may be sent again: one that changes something only if it was never sent, or if the
-/// configuration allows it (nginx: non_idempotent).
-fn may_retry(req: &Request, s: &Settings, _kind: NextUpstream, unsent: bool) -> bool {
+/// configuration allows it (nginx: non_idempotent); one whose body is passed on as it comes only if it was never
+/// sent.
+fn may_retry(req: &Request, s: &Settings, body: &Outgoing, unsent: bool) -> bool {
+    if matches!(body, Outgoing::Streamed(_)) {
+        return unsent;
+    }
     let changes = matches!(req.head.method_text.of(&req.head.buf), b"POST" | b"LOCK" | b"PATCH");
     unsent || !changes || s.next_upstream.has(NextUpstream::NonIdempotent)
 }
