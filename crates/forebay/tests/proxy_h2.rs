@@ -406,6 +406,43 @@ fn a_request_that_was_not_taken_goes_to_the_next_server() {
     }
 }
 
+/// What was sent of a body that is passed on as it comes is sent to the next server as well, while it is remembered.
+#[test]
+fn a_streamed_request_that_was_not_taken_is_sent_from_its_beginning() {
+    let mut refused = Vec::new();
+    frame::push_reset(&mut refused, 1, Code::RefusedStream);
+    let busy = frames(vec![refused.clone(), refused.clone(), refused]);
+    let there = echo();
+    let server = Server::start(&conf(&format!(
+        "upstream u {{ server {busy} max_fails=0; server {there} backup; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; proxy_request_buffering off; client_body_buffer_size 16;\n\
+           location / {{ proxy_pass http://u; }} location /grpc {{ grpc_pass u; }} }}"
+    )));
+    let begin = |uri: &str, piece: &str| {
+        let mut client = TcpStream::connect(server.addr(0)).expect("connect");
+        client.set_read_timeout(Some(DEADLINE)).expect("timeout");
+        let len = piece.len();
+        let head =
+            format!("PUT {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked");
+        client.write_all(format!("{head}\r\n\r\n{len:x}\r\n{piece}\r\n").as_bytes()).expect("written");
+        client
+    };
+    for uri in ["/", "/grpc"] {
+        let mut client = begin(uri, "beginning");
+        let mut got = [0; 15];
+        client.read_exact(&mut got).expect("an answer");
+        assert!(got.starts_with(b"HTTP/1.1 200 OK"), "{uri}: {}", String::from_utf8_lossy(&got));
+        client.write_all(b"3\r\nend\r\n0\r\n\r\n").expect("written");
+        let mut rest = String::new();
+        client.read_to_string(&mut rest).expect("the rest");
+        let (_, content) = rest.split_once("\r\n\r\n").expect("a head");
+        assert_eq!(dechunk(content), "beginningend", "{uri}");
+    }
+    let mut answer = String::new();
+    begin("/", "a longer beginning").read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+}
+
 /// A server that answers each request with more than sockets hold, and tells how much of its content has come.
 fn flood(came: std::sync::mpsc::Sender<usize>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");

@@ -311,10 +311,10 @@ pub async fn run(
 
 /// Whether a request may be sent again: one that changes something only if it was never sent, or if the
 /// configuration allows it (nginx: non_idempotent); one whose body is passed on as it comes only if it was never
-/// sent.
+/// sent, and while what was taken of the body is remembered.
 fn may_retry(req: &Request, s: &Settings, body: &Outgoing, unsent: bool) -> bool {
     if matches!(body, Outgoing::Streamed(_)) {
-        return unsent;
+        return unsent && req.body.len == req.body.stored.len();
     }
     let changes = matches!(req.head.method_text.of(&req.head.buf), b"POST" | b"LOCK" | b"PATCH");
     unsent || !changes || s.next_upstream.has(NextUpstream::NonIdempotent)

@@ -93,11 +93,14 @@ impl From<BodyError> for Stopped {
 }
 
 impl Upload {
-    /// Begins with the head of a request. `send_timeout`: how long the upstream may take nothing.
+    /// Begins with the head of a request, and with what is remembered of its body. `send_timeout`: how long the upstream may take nothing.
     pub fn new(req: &Request, head: &[u8], framing: Framing, send_timeout: Duration) -> Upload {
         let asks = req.head.expect_continue && !req.body.continued;
         let together = req.body.is_buffered(&req.head.buf) && !asks;
-        Upload { framing, together, ..Upload::of(Source::Client, head.to_vec(), send_timeout) }
+        let mut out = head.to_vec();
+        // What another server was given that did not take it.
+        framing.piece(&mut out, &req.body.stored.mem);
+        Upload { framing, together, ..Upload::of(Source::Client, out, send_timeout) }
     }
 
     /// The body that was read before, in frames of HTTP/2.
