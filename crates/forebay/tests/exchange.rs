@@ -431,6 +431,31 @@ fn upstream_of_cgi() -> SocketAddr {
     addr
 }
 
+/// A client that stops within a body gets no answer, as where the body is read before an upstream is asked.
+#[test]
+fn a_body_that_stops() {
+    let up = upstream(|a| a.more());
+    let server = serve(
+        "log_format l '$uri $status'; access_log logs/a.log l; client_body_timeout 200ms;",
+        &format!(
+            "location /stored {{ proxy_pass http://{up}; }}\n\
+             location /streamed {{ {UNBUFFERED} proxy_pass http://{up}; }}"
+        ),
+    );
+    for uri in ["/stored", "/streamed"] {
+        let mut client = connect(&server);
+        write!(client, "PUT {uri} HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc").expect("write");
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).expect("an end");
+        assert_eq!(answer, "", "{uri}");
+    }
+    wait_for("lines", || {
+        let log = server.site.read("logs/a.log");
+        log.contains("/stored 408\n").then_some(())?;
+        log.contains("/streamed 408\n").then_some(())
+    });
+}
+
 /// An answer that another server might better, were it asked in time and with the whole request, is the client's.
 #[test]
 fn an_answer_that_is_not_asked_for_elsewhere() {

@@ -766,9 +766,10 @@ async fn send_file(
 }
 
 /// The client's body cannot be read.
-fn refused(e: BodyError) -> Fault {
+fn refused(req: &Request, e: BodyError) -> Fault {
     match e {
         BodyError::Status(status) => Fault::client(status),
+        BodyError::Gone if req.timed_out => Fault::client(408),
         BodyError::Gone => Fault::client(400),
     }
 }
@@ -781,7 +782,7 @@ async fn upload(req: &mut Request, lease: &mut Lease, watch: &mut Watch) -> Resu
             Ok(Turn::Answer) => return Ok(()),
             Ok(Turn::All) => lease.upload = None,
             Ok(Turn::Unwanted) => lease.leave_off(),
-            Err(Stopped::Body(e)) => return Err(refused(e)),
+            Err(Stopped::Body(e)) => return Err(refused(req, e)),
             Err(Stopped::ClientGone) => return Err(client_gone(req, "sending request to upstream")),
             Err(Stopped::Timeout) => return Err(send_timeout(req)),
             Err(Stopped::Send(e)) => return Err(send_failed(req, e)),
