@@ -402,6 +402,8 @@ fn traces_of_rewriting() {
             location /gif { empty_gif; if ($arg_a) { set $y 1; } }
             location /gif-except { empty_gif; limit_except POST { allow all; } }
             location /altry/ { alias %DIR%/html/alias/; rewrite ^ /x break; try_files $uri =404; }
+            location /alconst/ { alias %DIR%/html/alias/; try_files $arg_a /alconst/one.txt =404; }
+            location /alslash/ { alias %DIR%/html/alias/; try_files $arg_a one.txt =404; }
         }"#,
         &[
             get("/left/abc"),
@@ -421,6 +423,9 @@ fn traces_of_rewriting() {
             get("/alif/one.txt?a=1"),
             get("/alre/one.txt"),
             get("/altry/one.txt"),
+            get("/alconst/x"),
+            get("/alconst/x?a=/alconst/one.txt"),
+            get("/alslash/x"),
             get("/gif?a=1").replace("GET", "HEAD"),
             get("/gif-except").replace("GET", "HEAD"),
         ],

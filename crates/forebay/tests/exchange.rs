@@ -431,6 +431,66 @@ fn upstream_of_cgi() -> SocketAddr {
     addr
 }
 
+/// A client that stops within a body gets no answer, as where the body is read before an upstream is asked.
+#[test]
+fn a_body_that_stops() {
+    let up = upstream(|a| a.more());
+    let server = serve(
+        "log_format l '$uri $status'; access_log logs/a.log l; client_body_timeout 200ms;",
+        &format!(
+            "location /stored {{ proxy_pass http://{up}; }}\n\
+             location /streamed {{ {UNBUFFERED} proxy_pass http://{up}; }}"
+        ),
+    );
+    for uri in ["/stored", "/streamed"] {
+        let mut client = connect(&server);
+        write!(client, "PUT {uri} HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc").expect("write");
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).expect("an end");
+        assert_eq!(answer, "", "{uri}");
+    }
+    wait_for("lines", || {
+        let log = server.site.read("logs/a.log");
+        log.contains("/stored 408\n").then_some(())?;
+        log.contains("/streamed 408\n").then_some(())
+    });
+}
+
+/// An answer that another server might better, were it asked in time and with the whole request, is the client's.
+#[test]
+fn an_answer_that_is_not_asked_for_elsewhere() {
+    let start = || {
+        upstream(|a| {
+            if a.target() == "/late" {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            let piece = if a.target() == "/streamed" { "3\r\nabc\r\n" } else { "abc" };
+            a.take(piece.len());
+            a.write(b"HTTP/1.1 503 Busy\r\nContent-Length: 3\r\nConnection: close\r\n\r\nown");
+            false
+        })
+    };
+    let server = serve(
+        &format!("upstream u {{ server {} max_fails=0; server {} max_fails=0; }}", start(), start()),
+        "proxy_next_upstream http_503; add_header X-Asked $upstream_status always;\n\
+         location / { proxy_pass http://u; }\n\
+         location /late { proxy_next_upstream_timeout 20ms; proxy_pass http://u; }\n\
+         location /streamed { proxy_request_buffering off; proxy_pass http://u; }",
+    );
+    for (uri, statuses) in [("/", "503, 503"), ("/late", "503"), ("/streamed", "503")] {
+        let mut client = connect(&server);
+        let head =
+            format!("PUT {uri} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked");
+        write!(client, "{head}\r\n\r\n3\r\nabc\r\n").expect("write");
+        if uri != "/streamed" {
+            write!(client, "0\r\n\r\n").expect("write");
+        }
+        let answer = until(&mut client, "\r\n\r\nown");
+        assert!(answer.starts_with("HTTP/1.1 503 Busy\r\n"), "{uri}: {answer}");
+        assert!(answer.contains(&format!("X-Asked: {statuses}\r\n")), "{uri}: {answer}");
+    }
+}
+
 /// A kept connection that turns out to be closed: another server has its turn, where `proxy_next_upstream` says so, and the
 /// same one only where there is no other.
 #[test]

@@ -406,6 +406,90 @@ fn a_request_that_was_not_taken_goes_to_the_next_server() {
     }
 }
 
+/// What was sent of a body that is passed on as it comes is sent to the next server as well, while it is remembered.
+#[test]
+fn a_streamed_request_that_was_not_taken_is_sent_from_its_beginning() {
+    let mut refused = Vec::new();
+    frame::push_reset(&mut refused, 1, Code::RefusedStream);
+    let busy = frames(vec![refused.clone(), refused.clone(), refused]);
+    let there = echo();
+    let server = Server::start(&conf(&format!(
+        "upstream u {{ server {busy} max_fails=0; server {there} backup; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; proxy_request_buffering off; client_body_buffer_size 16;\n\
+           location / {{ proxy_pass http://u; }} location /grpc {{ grpc_pass u; }} }}"
+    )));
+    let begin = |uri: &str, piece: &str| {
+        let mut client = TcpStream::connect(server.addr(0)).expect("connect");
+        client.set_read_timeout(Some(DEADLINE)).expect("timeout");
+        let len = piece.len();
+        let head =
+            format!("PUT {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked");
+        client.write_all(format!("{head}\r\n\r\n{len:x}\r\n{piece}\r\n").as_bytes()).expect("written");
+        client
+    };
+    for uri in ["/", "/grpc"] {
+        let mut client = begin(uri, "beginning");
+        let mut got = [0; 15];
+        client.read_exact(&mut got).expect("an answer");
+        assert!(got.starts_with(b"HTTP/1.1 200 OK"), "{uri}: {}", String::from_utf8_lossy(&got));
+        client.write_all(b"3\r\nend\r\n0\r\n\r\n").expect("written");
+        let mut rest = String::new();
+        client.read_to_string(&mut rest).expect("the rest");
+        let (_, content) = rest.split_once("\r\n\r\n").expect("a head");
+        assert_eq!(dechunk(content), "beginningend", "{uri}");
+    }
+    let mut answer = String::new();
+    begin("/", "a longer beginning").read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+}
+
+/// A server that answers each request with more than sockets hold, and tells how much of its content has come.
+fn flood(came: std::sync::mpsc::Sender<usize>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("address");
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut out = Vec::new();
+        frame::push_settings(&mut out, &[]);
+        frame::push_settings_ack(&mut out);
+        out.extend(headers(&[(":status", "200")], 0));
+        for _ in 0..15 {
+            out.extend(data(&[b'x'; 16_384], 0));
+        }
+        stream.write_all(&out).expect("written");
+        let (mut got, mut buf) = (Vec::new(), [0; 16384]);
+        let (mut at, mut len) = (frame::PREFACE.len(), 0);
+        while let Ok(n @ 1..) = stream.read(&mut buf) {
+            got.extend_from_slice(&buf[..n]);
+            while let Some(h) = got.get(at..).and_then(Header::parse) {
+                if h.kind == kind::DATA {
+                    len += h.len;
+                    let _ = came.send(len);
+                }
+                at += frame::HEADER_LEN + h.len;
+            }
+        }
+    });
+    addr
+}
+
+/// Each piece of a request arrives though the client takes nothing of the response.
+#[test]
+fn a_request_goes_on_beside_a_response_that_stands_still() {
+    let (tell, came) = std::sync::mpsc::channel();
+    let there = flood(tell);
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0% sndbuf=16k; proxy_request_buffering off;\n\
+           location / {{ proxy_pass http://{there}; }} }}"
+    )));
+    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
+    client.write_all(b"PUT / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n").expect("written");
+    for i in 1..=200 {
+        client.write_all(b"5\r\npiece\r\n").expect("written");
+        while came.recv_timeout(DEADLINE).unwrap_or_else(|_| panic!("piece {i} does not arrive")) < i * 5 {}
+    }
+}
+
 #[test]
 fn nginx_is_asked_over_http2() {
     let Some(nginx) = oracle() else { return };

@@ -64,7 +64,8 @@ pub async fn run(req: &mut Request, t: &TryFiles) -> Option<Outcome> {
     for (name, dir) in &t.names {
         let mut name_text = req.take_buf();
         let mut path = req.take_buf();
-        if name.eval(req, &mut name_text).is_err() || map(req, &name_text, &mut path).is_err() {
+        let constant = name.as_const().is_some();
+        if name.eval(req, &mut name_text).is_err() || map(req, &name_text, constant, &mut path).is_err() {
             return Some(Outcome::Status(500));
         }
         if *dir && path.len() > 1 && path.last() == Some(&b'/') {
@@ -80,7 +81,7 @@ pub async fn run(req: &mut Request, t: &TryFiles) -> Option<Outcome> {
         };
         req.give_buf(path);
         if hit {
-            accept(req, name_text, *dir);
+            accept(req, name_text, constant, *dir);
             return None;
         }
         req.give_buf(name_text);
@@ -113,30 +114,30 @@ fn report(req: &mut Request, path: &[u8], e: Errno) {
     req.log(Level::Crit, &format!("{call} \"{text}\" failed {}", static_file::errno_text(e)));
 }
 
-/// What of a name stands behind the name of a location with `alias`.
-fn below_alias<'n>(req: &Request, name: &'n [u8], taken: usize) -> &'n [u8] {
+/// What of a name stands behind the name of a location with `alias`; as in nginx, all of it where it is constant.
+fn below_alias<'n>(req: &Request, name: &'n [u8], constant: bool, taken: usize) -> &'n [u8] {
     match (name.get(taken..), req.uri.get(..taken)) {
-        (Some(rest), Some(location)) if name.starts_with(location) => rest,
+        (Some(rest), Some(location)) if !constant && name.starts_with(location) => rest,
         _ => name,
     }
 }
 
 /// Appends the file name for a name: below an alias it stands behind the location's own.
-fn map(req: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Result<(), VarError> {
+fn map(req: &mut Request, name: &[u8], constant: bool, out: &mut Vec<u8>) -> Result<(), VarError> {
     let http = req.http();
     match http.location(req).settings.core.root.alias {
         None => static_file::map_uri(req, name, out),
         Some(taken) => {
             static_file::alias_applies(req)?;
             static_file::document_root(req, out)?;
-            out.extend_from_slice(below_alias(req, name, taken.unwrap_or(0)));
+            out.extend_from_slice(below_alias(req, name, constant, taken.unwrap_or(0)));
             Ok(())
         }
     }
 }
 
 /// Makes a name the path of the request.
-fn accept(req: &mut Request, name: Vec<u8>, dir: bool) {
+fn accept(req: &mut Request, name: Vec<u8>, constant: bool, dir: bool) {
     let http = req.http();
     match http.location(req).settings.core.root.alias {
         None => req.uri = name,
@@ -146,7 +147,7 @@ fn accept(req: &mut Request, name: Vec<u8>, dir: bool) {
             req.add_uri_to_alias = true;
         }
         Some(Some(taken)) => {
-            let rest = below_alias(req, &name, taken).to_vec();
+            let rest = below_alias(req, &name, constant, taken).to_vec();
             req.uri.truncate(taken);
             req.uri.extend_from_slice(&rest);
         }

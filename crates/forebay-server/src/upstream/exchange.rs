@@ -242,14 +242,18 @@ pub async fn run(
             redirected: std::mem::take(&mut redirected),
         });
         name_in_log(req, Some(addr));
-        let fault = match attempt(req, lease, addr, head, body, s).await {
+        let asked = attempt(req, lease, addr, head, body, s).await;
+        let in_time = s.next_upstream_timeout.0.is_zero()
+            || req.thread.reactor.since(begun) < s.next_upstream_timeout.0;
+        let fault = match asked {
             Ok(()) => {
                 let status = req.modules.upstream.head.status;
                 match NextUpstream::of_status(status) {
                     Some(kind)
                         if s.next_upstream.has(kind)
+                            && in_time
                             && tried.len() + 1 < number(target, picker.as_ref()).min(s.tries())
-                            && may_retry(req, s, kind, false) =>
+                            && may_retry(req, s, body, false) =>
                     {
                         Fault::new(kind, status)
                     }
@@ -279,12 +283,7 @@ pub async fn run(
             }
             return Err(fault.status);
         }
-        let in_time = s.next_upstream_timeout.0.is_zero()
-            || req.thread.reactor.since(begun) < s.next_upstream_timeout.0;
-        let again = s.next_upstream.has(fault.kind)
-            && in_time
-            && !matches!(body, Outgoing::Streamed(_) if !fault.unsent)
-            && may_retry(req, s, fault.kind, fault.unsent);
+        let again = s.next_upstream.has(fault.kind) && in_time && may_retry(req, s, body, fault.unsent);
         // An idle connection may have been closed while the request was on its way: that says nothing
         // about the server and is no try, but another one comes first.
         if reused && (received == 0 || fault.unsent) && fault.kind == NextUpstream::Error {
@@ -314,8 +313,12 @@ pub async fn run(
 }
 
 /// Whether a request may be sent again: one that changes something only if it was never sent, or if the
-/// configuration allows it (nginx: non_idempotent).
-fn may_retry(req: &Request, s: &Settings, _kind: NextUpstream, unsent: bool) -> bool {
+/// configuration allows it (nginx: non_idempotent); one whose body is passed on as it comes only if it was never
+/// sent, and while what was taken of the body is remembered.
+fn may_retry(req: &Request, s: &Settings, body: &Outgoing, unsent: bool) -> bool {
+    if matches!(body, Outgoing::Streamed(_)) {
+        return unsent && req.body.len == req.body.stored.len();
+    }
     let changes = matches!(req.head.method_text.of(&req.head.buf), b"POST" | b"LOCK" | b"PATCH");
     unsent || !changes || s.next_upstream.has(NextUpstream::NonIdempotent)
 }
@@ -768,9 +771,10 @@ async fn send_file(
 }
 
 /// The client's body cannot be read.
-fn refused(e: BodyError) -> Fault {
+fn refused(req: &Request, e: BodyError) -> Fault {
     match e {
         BodyError::Status(status) => Fault::client(status),
+        BodyError::Gone if req.timed_out => Fault::client(408),
         BodyError::Gone => Fault::client(400),
     }
 }
@@ -783,7 +787,7 @@ async fn upload(req: &mut Request, lease: &mut Lease, watch: &mut Watch) -> Resu
             Ok(Turn::Answer) => return Ok(()),
             Ok(Turn::All) => lease.upload = None,
             Ok(Turn::Unwanted) => lease.leave_off(),
-            Err(Stopped::Body(e)) => return Err(refused(e)),
+            Err(Stopped::Body(e)) => return Err(refused(req, e)),
             Err(Stopped::ClientGone) => return Err(client_gone(req, "sending request to upstream")),
             Err(Stopped::Timeout) => return Err(send_timeout(req)),
             Err(Stopped::Send(e)) => return Err(send_failed(req, e)),

@@ -93,11 +93,14 @@ impl From<BodyError> for Stopped {
 }
 
 impl Upload {
-    /// Begins with the head of a request. `send_timeout`: how long the upstream may take nothing.
+    /// Begins with the head of a request, and with what is remembered of its body. `send_timeout`: how long the upstream may take nothing.
     pub fn new(req: &Request, head: &[u8], framing: Framing, send_timeout: Duration) -> Upload {
         let asks = req.head.expect_continue && !req.body.continued;
         let together = req.body.is_buffered(&req.head.buf) && !asks;
-        Upload { framing, together, ..Upload::of(Source::Client, head.to_vec(), send_timeout) }
+        let mut out = head.to_vec();
+        // What another server was given that did not take it.
+        framing.piece(&mut out, &req.body.stored.mem);
+        Upload { framing, together, ..Upload::of(Source::Client, out, send_timeout) }
     }
 
     /// The body that was read before, in frames of HTTP/2.
@@ -158,16 +161,16 @@ impl Upload {
     /// Ready when there may be something to do.
     pub fn poll(&self, req: &Request, conn: &Conn, cx: &mut std::task::Context<'_>) -> Poll<()> {
         let wire = conn.wire();
-        let mut waits = self.at < self.out.len();
+        let waits = self.at < self.out.len();
         if let Some(link) = conn.link().as_mut() {
-            let framed = !link.out().is_empty();
-            if !framed && waits && link.sendable() == 0 {
-                // The server has to give room, which is read with the response.
-                return Poll::Pending;
+            if !link.out().is_empty() || wire.owes() {
+                return wire.poll_writable(&req.thread, false, cx);
             }
-            waits = framed;
-        }
-        if waits || wire.owes() {
+            if waits {
+                // Without room the server has to give some first, which is read with the response.
+                return if link.sendable() > 0 { Poll::Ready(()) } else { Poll::Pending };
+            }
+        } else if waits || wire.owes() {
             return wire.poll_writable(&req.thread, false, cx);
         }
         match self.source {
