@@ -515,6 +515,43 @@ fn methods_of_named_locations() {
     );
 }
 
+/// Inside `^~` its own regular expressions hold, and not those beside it; inside another location both do.
+#[test]
+fn locations_in_locations() {
+    compare(
+        r#"server {
+            listen 127.0.0.1:%PORT0%;
+            location ^~ /up/ {
+                return 200 "up";
+                location /up/in/ { return 200 "up in"; }
+                location ~ \.re$ { return 200 "up re"; }
+            }
+            location /low/ {
+                return 200 "low";
+                location ^~ /low/in/ { return 200 "low in"; }
+                location = /low/is.html { return 200 "low is"; }
+                location ~ \.re$ { return 200 "low re"; }
+            }
+            location ~ \.html$ { return 200 "html"; }
+        }"#,
+        &[
+            "/up/a.html",
+            "/up/in/a.html",
+            "/up/in/a.re",
+            "/up/in/a",
+            "/up/a.re",
+            "/low/a.html",
+            "/low/in/a.html",
+            "/low/in/a.re",
+            "/low/in/a",
+            "/low/is.html",
+            "/low/a.re",
+            "/a.html",
+        ]
+        .map(get),
+    );
+}
+
 #[test]
 fn headers_and_hosts() {
     compare(
