@@ -552,6 +552,19 @@ fn locations_in_locations() {
     );
 }
 
+/// `$status` in the target of `error_page` is the status that is to be sent.
+#[test]
+fn error_pages_by_status() {
+    compare(
+        "server { listen 127.0.0.1:%PORT0%; error_page 404 410 /page?s=$status; error_page 403 =402 /page?s=$status;\n\
+         error_page 405 =200 /page?s=$status; error_page 406 http://other/$status; error_page 409 = /page?s=$status;\n\
+         location /404 { return 404; } location /410 { return 410; } location /403 { return 403; }\n\
+         location /405 { return 405; } location /406 { return 406; } location /409 { return 409; }\n\
+         location /page { return 200 \"$arg_s $status\"; } }",
+        &["/404", "/410", "/403", "/405", "/406", "/409"].map(get),
+    );
+}
+
 #[test]
 fn headers_and_hosts() {
     compare(
