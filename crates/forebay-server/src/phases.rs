@@ -102,6 +102,8 @@ async fn settle_outcome(req: &mut Request, first: Outcome) {
 }
 
 async fn walk(req: &mut Request, start: Start) -> Outcome {
+    // What `try_files` of another location has said.
+    req.add_uri_to_alias = false;
     let http = req.http();
     if start == Start::ServerRewrite {
         req.location = http.server(req).root;

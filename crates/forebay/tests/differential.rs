@@ -565,6 +565,17 @@ fn error_pages_by_status() {
     );
 }
 
+/// What `try_files` has found below an `alias` says nothing of the alias of another location.
+#[test]
+fn aliases_of_regular_expressions() {
+    let post = "POST /t/x HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    compare(
+        "server { listen 127.0.0.1:%PORT0%; location ~ ^/re/(.*)$ { alias %DIR%/html/alias/$1; }\n\
+         location ~ ^/t/(.*)$ { alias %DIR%/html; error_page 405 = /re/one.txt; try_files /page.html =404; } }",
+        &[get("/t/x"), get("/re/one.txt"), post.into()],
+    );
+}
+
 #[test]
 fn headers_and_hosts() {
     compare(
