@@ -198,7 +198,7 @@ fn find_location(req: &mut Request) -> Option<Outcome> {
 pub fn limit_except(req: &mut Request) {
     let http = req.http();
     if let Some((methods, level)) = &http.location(req).limit_except {
-        let method = req.head.method_text.of(&req.head.buf);
+        let method = req.method_text();
         let excepted = methods.iter().any(|m| m == method || (method == b"HEAD" && m == b"GET"));
         if !excepted {
             req.location = *level;

@@ -56,6 +56,7 @@ pub fn make(parent: &Request, uri: &[u8], args: &[u8], body: Body) -> Box<Reques
     sub.internal = true;
     sub.rewritten = true;
     sub.subrequest = true;
+    sub.client_get = parent.client_turned_to_get();
     sub.uri_changes = phases::MAX_URI_CHANGES;
     sub.received = parent.received;
     sub.peer = parent.peer;

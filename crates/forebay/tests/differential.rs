@@ -576,6 +576,23 @@ fn aliases_of_regular_expressions() {
     );
 }
 
+/// A page of `error_page` is asked for by GET, and its `limit_except` judges that.
+#[test]
+fn methods_of_error_pages() {
+    let ask = |method: &str, uri: &str| {
+        format!("{method} {uri} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    };
+    let requests: Vec<String> = ["/none", "/50x.html"]
+        .iter()
+        .flat_map(|u| ["GET", "HEAD", "POST", "PUT", "ODD"].map(|m| ask(m, u)))
+        .collect();
+    compare(
+        "server { listen 127.0.0.1:%PORT0%; error_page 404 405 /50x.html; recursive_error_pages on;\n\
+         location = /50x.html { limit_except GET { deny all; } } location /none { return 404; } }",
+        &requests,
+    );
+}
+
 #[test]
 fn headers_and_hosts() {
     compare(
