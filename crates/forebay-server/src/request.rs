@@ -81,6 +81,23 @@ pub struct Partial {
 }
 
 impl Conn {
+    /// What is known of it, for a request that is made inside the server for one of its own: without what its bytes
+    /// go through.
+    pub fn known(&self) -> Conn {
+        Conn {
+            tls: self.tls.clone(),
+            unencrypted: self.unencrypted,
+            number: self.number,
+            peer: self.peer,
+            local: self.local,
+            proxied: self.proxied.clone(),
+            greeted: true,
+            listener: self.listener,
+            requests: self.requests,
+            ..Conn::none(self.accepted)
+        }
+    }
+
     /// The place of a connection where there is none.
     pub fn none(accepted: Instant) -> Conn {
         Conn {

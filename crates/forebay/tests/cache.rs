@@ -488,6 +488,35 @@ fn what_is_stale_is_served_while_it_is_renewed() {
     wait_for("the new answer", || server.get("/").contains("answer 1").then_some(()));
 }
 
+/// The request that renews an entry knows of its client what the one knew that it works for, or it would renew another.
+#[test]
+fn an_entry_is_renewed_under_its_key() {
+    let up = Upstream::new(|head, s| {
+        let said: Vec<&str> = head.lines().filter(|l| l.starts_with("X-Said")).collect();
+        let body = said.join(", ");
+        let _ = s.write_all(&ok("Cache-Control: max-age=1, stale-while-revalidate=60\r\n", body.as_bytes()));
+    });
+    let more = "proxy_cache_background_update on; proxy_cache_key $proxy_protocol_addr$uri;\n\
+                proxy_set_header X-Said $proxy_protocol_addr/$realip_remote_addr/$connection_requests;\n\
+                proxy_set_header X-Said-Id $request_id;";
+    let text = cached(&up, "", more)
+        .replace("%PORT0%;", "%PORT0%; listen 127.0.0.1:%PORT1% proxy_protocol; set_real_ip_from 127.0.0.1;");
+    let server = Server::start(&text);
+    let ask = || {
+        let text = "PROXY TCP4 192.0.2.7 192.0.2.8 5 6\r\nGET / HTTP/1.1\r\nHost: h\r\nX-Real-IP: 192.0.2.9\r\n\
+                    Connection: close\r\n\r\n";
+        String::from_utf8(crate::harness::raw(server.addr(1), text.as_bytes())).expect("text")
+    };
+    let first = ask();
+    let said = "X-Said: 192.0.2.7/127.0.0.1/1, X-Said-Id: ";
+    assert!(first.contains("X-Cache: MISS") && first.contains(said), "{first}");
+    wait_for("a stale answer", || ask().contains("X-Cache: STALE").then_some(()));
+    let meanwhile = |a: &String| !a.contains("X-Cache: STALE") && !a.contains("X-Cache: UPDATING");
+    let renewed = wait_for("the new answer", || Some(ask()).filter(meanwhile));
+    assert!(renewed.contains("X-Cache: HIT") && renewed.contains(said), "{renewed}");
+    assert_ne!(body_of(renewed.as_bytes()), body_of(first.as_bytes()));
+}
+
 #[test]
 fn what_is_stale_is_served_when_the_upstream_fails() {
     let served = Arc::new(AtomicUsize::new(0));
