@@ -243,6 +243,22 @@ impl Index {
         Ok(())
     }
 
+    /// Writes another beginning of the same length into a file that is still the one of a generation. Blocks.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn renew(&self, cache: &Cache, node: &Node, generation: u64, start: &[u8]) -> io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        let _files = lock(&self.shard(&node.hash).files);
+        // Replaced or removed meanwhile: what is there now has its own times.
+        if node.generation() == generation {
+            let file = std::fs::OpenOptions::new().write(true).open(cache.file(&node.hash))?;
+            file.write_all_at(start, 0)?;
+            node.renewed();
+        }
+        Ok(())
+    }
+
     /// Removes an entry with its file. Blocks.
     pub fn remove(&self, cache: &Cache, node: &Arc<Node>) {
         let shard = self.shard(&node.hash);
