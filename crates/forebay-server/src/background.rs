@@ -15,9 +15,9 @@ use std::rc::Rc;
 pub struct Work {
     conf: Rc<ThreadConfig>,
     head: Box<RequestHead>,
-    number: u64,
-    listener: u32,
-    local: Option<std::net::SocketAddr>,
+    conn: Box<Conn>,
+    request_id: Option<[u8; 32]>,
+    replaced_peer: Option<Peer>,
     peer: Peer,
     remote: Vec<u8>,
     method: Method,
@@ -79,9 +79,9 @@ pub fn update(req: &Request, ticket: Ticket) {
     let work = Work {
         conf: req.conf.clone(),
         head: req.head.clone(),
-        number: req.conn.number,
-        listener: req.conn.listener,
-        local: req.conn.local,
+        conn: Box::new(req.conn.known()),
+        request_id: req.modules.request_id,
+        replaced_peer: req.modules.replaced_peer,
         peer: req.peer,
         remote: req.remote.clone(),
         method: req.method,
@@ -155,9 +155,7 @@ pub async fn run(thread: &Rc<Thread>, req: &mut Request, token: Token, task: Tas
             return;
         }
     };
-    let mut conn = Box::new(Conn::none(thread.clock.now()));
-    (conn.number, conn.listener, conn.local, conn.peer) = (work.number, work.listener, work.local, work.peer);
-    req.conn = conn;
+    req.conn = work.conn;
     req.token = token;
     req.head = work.head;
     req.begin_request();
@@ -167,6 +165,7 @@ pub async fn run(thread: &Rc<Thread>, req: &mut Request, token: Token, task: Tas
     (req.slots, req.arena, req.captures) = (work.slots, work.arena, work.captures);
     (req.valid_location, req.rewritten) = (work.valid_location, work.rewritten);
     (req.peer, req.remote) = (work.peer, work.remote);
+    (req.modules.request_id, req.modules.replaced_peer) = (work.request_id, work.replaced_peer);
     req.modules.slice = work.slice;
     req.modules.proxy_cache.background = true;
     req.modules.proxy_cache.detached = true;
@@ -185,4 +184,5 @@ pub async fn run(thread: &Rc<Thread>, req: &mut Request, token: Token, task: Tas
     req.head.clear();
     req.arena.clear();
     req.slots.clear();
+    *req.conn = Conn::none(thread.clock.now());
 }

@@ -57,12 +57,12 @@ pub fn special(req: &mut Request, status: u16) -> Next {
 
 fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::ErrorPage) -> Next {
     let status = page.overwrite.unwrap_or(status);
+    // The status to send, which the target may ask for: 0 leaves it to whatever answers.
+    req.status_override = (status != 0).then_some(status);
     let Ok(target) = page.target.value(req) else {
         built_in(req, 500);
         return Next::Done;
     };
-    // The status to send: 0 leaves it to whatever answers.
-    req.status_override = (status != 0).then_some(status);
     if target.first() == Some(&b'/') {
         if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
             built_in(req, 500);

@@ -89,20 +89,17 @@ impl LocationTree {
         if let Some(id) = self.exact.get(req.uri.as_slice()) {
             return Found::Final(*id);
         }
-        let mut best = Found::Nothing;
+        let (mut best, mut regexes) = (Found::Nothing, true);
         if let Some(id) = self.prefix(&req.uri) {
+            // `^~` keeps the regular expressions of its own level away, whatever is found inside of it.
+            regexes = !matches!(all[id].kind, Kind::PrefixOnly);
             best = match all[id].tree.find(all, req) {
                 Found::Nothing => Found::Prefix(id),
                 Found::Final(inner) => return Found::Final(inner),
                 inner => inner,
             };
         }
-        if let Found::Prefix(id) = best
-            && matches!(all[id].kind, Kind::PrefixOnly)
-        {
-            return best;
-        }
-        if !self.regexes.is_empty() {
+        if regexes && !self.regexes.is_empty() {
             let uri = std::mem::take(&mut req.uri);
             let hit = self.regexes.iter().find(|id| match &all[**id].kind {
                 Kind::Regex(p) => p.exec(req, &uri),

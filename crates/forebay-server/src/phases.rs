@@ -102,6 +102,8 @@ async fn settle_outcome(req: &mut Request, first: Outcome) {
 }
 
 async fn walk(req: &mut Request, start: Start) -> Outcome {
+    // What `try_files` of another location has said.
+    req.add_uri_to_alias = false;
     let http = req.http();
     if start == Start::ServerRewrite {
         req.location = http.server(req).root;
@@ -196,7 +198,7 @@ fn find_location(req: &mut Request) -> Option<Outcome> {
 pub fn limit_except(req: &mut Request) {
     let http = req.http();
     if let Some((methods, level)) = &http.location(req).limit_except {
-        let method = req.head.method_text.of(&req.head.buf);
+        let method = req.method_text();
         let excepted = methods.iter().any(|m| m == method || (method == b"HEAD" && m == b"GET"));
         if !excepted {
             req.location = *level;

@@ -81,6 +81,23 @@ pub struct Partial {
 }
 
 impl Conn {
+    /// What is known of it, for a request that is made inside the server for one of its own: without what its bytes
+    /// go through.
+    pub fn known(&self) -> Conn {
+        Conn {
+            tls: self.tls.clone(),
+            unencrypted: self.unencrypted,
+            number: self.number,
+            peer: self.peer,
+            local: self.local,
+            proxied: self.proxied.clone(),
+            greeted: true,
+            listener: self.listener,
+            requests: self.requests,
+            ..Conn::none(self.accepted)
+        }
+    }
+
     /// The place of a connection where there is none.
     pub fn none(accepted: Instant) -> Conn {
         Conn {
@@ -264,6 +281,8 @@ pub struct Request {
     pub drop_connection: bool,
     /// Made for another request, inside the server.
     pub subrequest: bool,
+    /// What it is made for is asked for by GET in place of the client's method.
+    pub client_get: bool,
     /// How many requests it is away from that of the client.
     pub depth_of_subrequest: u8,
     /// Came in one packet with the request before it.
@@ -322,6 +341,7 @@ impl Request {
             timed_out: false,
             drop_connection: false,
             subrequest: false,
+            client_get: false,
             depth_of_subrequest: 0,
             pipelined: false,
         }
@@ -365,6 +385,21 @@ impl Request {
     pub fn listener_text(&self) -> String {
         let n = self.conf.listeners.get(self.conn.listener as usize).copied().flatten();
         n.and_then(|n| self.conf.config.listeners.get(n)).map(|l| l.text.clone()).unwrap_or_default()
+    }
+
+    /// Whether the client's method has given way to GET.
+    fn turned_to_get(&self) -> bool {
+        self.method == Method::Get && self.head.method != Method::Get
+    }
+
+    /// The method in effect.
+    pub fn method_text(&self) -> &[u8] {
+        if self.turned_to_get() { b"GET" } else { self.head.method_text.of(&self.head.buf) }
+    }
+
+    /// Whether the method in effect of the client's request, which this one may be made for, has given way to GET.
+    pub fn client_turned_to_get(&self) -> bool {
+        if self.subrequest { self.client_get } else { self.turned_to_get() }
     }
 
     /// Whether the size of the body has been checked for this request.

@@ -4,7 +4,7 @@
 
 use crate::access_log;
 use crate::phases;
-use crate::request::{Conn, Request};
+use crate::request::Request;
 use crate::upstream::stream::Pulled;
 use forebay_http::request::{Framing, Method};
 
@@ -24,18 +24,7 @@ const WORTH_READING: usize = 1 << 20;
 pub fn make(parent: &Request, uri: &[u8], args: &[u8], body: Body) -> Box<Request> {
     let mut sub = Box::new(Request::new(parent.thread.clone()));
     sub.conf = parent.conf.clone();
-    *sub.conn = Conn {
-        tls: parent.conn.tls.clone(),
-        unencrypted: parent.conn.unencrypted,
-        number: parent.conn.number,
-        peer: parent.conn.peer,
-        local: parent.conn.local,
-        proxied: parent.conn.proxied.clone(),
-        greeted: true,
-        listener: parent.conn.listener,
-        requests: parent.conn.requests,
-        ..Conn::none(parent.conn.accepted)
-    };
+    *sub.conn = parent.conn.known();
     sub.head = parent.head.clone();
     sub.head.expect_continue = false;
     match body {
@@ -56,6 +45,7 @@ pub fn make(parent: &Request, uri: &[u8], args: &[u8], body: Body) -> Box<Reques
     sub.internal = true;
     sub.rewritten = true;
     sub.subrequest = true;
+    sub.client_get = parent.client_turned_to_get();
     sub.uri_changes = phases::MAX_URI_CHANGES;
     sub.received = parent.received;
     sub.peer = parent.peer;

@@ -278,6 +278,7 @@ impl WorkerThread {
         });
         let old = self.thread.conf.replace(new);
         self.close_spares(&old);
+        crate::pattern::forget();
         // Idle connections of listeners that are gone have nobody to answer them.
         self.close_idle(|c, _| map.get(c.listener as usize).copied().flatten().is_none());
     }

@@ -488,6 +488,74 @@ fn what_is_stale_is_served_while_it_is_renewed() {
     wait_for("the new answer", || server.get("/").contains("answer 1").then_some(()));
 }
 
+/// The request that renews an entry knows of its client what the one knew that it works for, or it would renew another.
+#[test]
+fn an_entry_is_renewed_under_its_key() {
+    let up = Upstream::new(|head, s| {
+        let said: Vec<&str> = head.lines().filter(|l| l.starts_with("X-Said")).collect();
+        let body = said.join(", ");
+        let _ = s.write_all(&ok("Cache-Control: max-age=1, stale-while-revalidate=60\r\n", body.as_bytes()));
+    });
+    let more = "proxy_cache_background_update on; proxy_cache_key $proxy_protocol_addr$uri;\n\
+                proxy_set_header X-Said $proxy_protocol_addr/$realip_remote_addr/$connection_requests;\n\
+                proxy_set_header X-Said-Id $request_id;";
+    let text = cached(&up, "", more)
+        .replace("%PORT0%;", "%PORT0%; listen 127.0.0.1:%PORT1% proxy_protocol; set_real_ip_from 127.0.0.1;");
+    let server = Server::start(&text);
+    let ask = || {
+        let text = "PROXY TCP4 192.0.2.7 192.0.2.8 5 6\r\nGET / HTTP/1.1\r\nHost: h\r\nX-Real-IP: 192.0.2.9\r\n\
+                    Connection: close\r\n\r\n";
+        String::from_utf8(crate::harness::raw(server.addr(1), text.as_bytes())).expect("text")
+    };
+    let first = ask();
+    let said = "X-Said: 192.0.2.7/127.0.0.1/1, X-Said-Id: ";
+    assert!(first.contains("X-Cache: MISS") && first.contains(said), "{first}");
+    wait_for("a stale answer", || ask().contains("X-Cache: STALE").then_some(()));
+    let meanwhile = |a: &String| !a.contains("X-Cache: STALE") && !a.contains("X-Cache: UPDATING");
+    let renewed = wait_for("the new answer", || Some(ask()).filter(meanwhile));
+    assert!(renewed.contains("X-Cache: HIT") && renewed.contains(said), "{renewed}");
+    assert_ne!(body_of(renewed.as_bytes()), body_of(first.as_bytes()));
+}
+
+/// That an old response is still good says nothing of the one that has replaced it meanwhile.
+#[test]
+fn a_response_that_was_replaced_is_not_renewed() {
+    let (asked, told) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (waiting, may_go) = (asked.clone(), told.clone());
+    let up = Upstream::new(move |head, s| {
+        if head.contains("If-None-Match: \"1\"") {
+            waiting.fetch_add(1, Ordering::SeqCst);
+            wait_for("the other answer", || (may_go.load(Ordering::SeqCst) > 0).then_some(()));
+            let _ =
+                s.write_all(b"HTTP/1.1 304 No\r\nCache-Control: max-age=600\r\nConnection: close\r\n\r\n");
+        } else if head.starts_with("GET /?new") {
+            let _ = s.write_all(&ok("ETag: \"2\"\r\nCache-Control: max-age=600\r\n", b"body 2"));
+        } else {
+            let _ = s.write_all(&ok("ETag: \"1\"\r\nCache-Control: max-age=001\r\n", b"body 1"));
+        }
+    });
+    let more = "proxy_cache_key $uri; proxy_cache_revalidate on; proxy_cache_bypass $arg_new;";
+    let server = Server::start(&cached(&up, "", more));
+    assert!(server.get("/").ends_with("body 1"));
+    let addr = server.addr(0);
+    let old = std::thread::spawn(move || {
+        let request = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+        wait_for("a renewed answer", || {
+            let answer = String::from_utf8(crate::harness::raw(addr, request)).expect("text");
+            answer.contains("X-Cache: REVALIDATED").then_some(answer)
+        })
+    });
+    wait_for("the question", || (asked.load(Ordering::SeqCst) > 0).then_some(()));
+    assert!(server.get("/?new=1").ends_with("body 2"));
+    wait_for("the new response", || server.get("/").ends_with("body 2").then_some(()));
+    told.fetch_add(1, Ordering::SeqCst);
+    assert!(old.join().expect("a client").ends_with("body 1"));
+    for _ in 0..3 {
+        let answer = server.get("/");
+        assert!(answer.contains("ETag: \"2\"") && answer.ends_with("body 2"), "{answer}");
+    }
+}
+
 #[test]
 fn what_is_stale_is_served_when_the_upstream_fails() {
     let served = Arc::new(AtomicUsize::new(0));

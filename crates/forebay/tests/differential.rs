@@ -520,6 +520,84 @@ fn methods_of_named_locations() {
     );
 }
 
+/// Inside `^~` its own regular expressions hold, and not those beside it; inside another location both do.
+#[test]
+fn locations_in_locations() {
+    compare(
+        r#"server {
+            listen 127.0.0.1:%PORT0%;
+            location ^~ /up/ {
+                return 200 "up";
+                location /up/in/ { return 200 "up in"; }
+                location ~ \.re$ { return 200 "up re"; }
+            }
+            location /low/ {
+                return 200 "low";
+                location ^~ /low/in/ { return 200 "low in"; }
+                location = /low/is.html { return 200 "low is"; }
+                location ~ \.re$ { return 200 "low re"; }
+            }
+            location ~ \.html$ { return 200 "html"; }
+        }"#,
+        &[
+            "/up/a.html",
+            "/up/in/a.html",
+            "/up/in/a.re",
+            "/up/in/a",
+            "/up/a.re",
+            "/low/a.html",
+            "/low/in/a.html",
+            "/low/in/a.re",
+            "/low/in/a",
+            "/low/is.html",
+            "/low/a.re",
+            "/a.html",
+        ]
+        .map(get),
+    );
+}
+
+/// `$status` in the target of `error_page` is the status that is to be sent.
+#[test]
+fn error_pages_by_status() {
+    compare(
+        "server { listen 127.0.0.1:%PORT0%; error_page 404 410 /page?s=$status; error_page 403 =402 /page?s=$status;\n\
+         error_page 405 =200 /page?s=$status; error_page 406 http://other/$status; error_page 409 = /page?s=$status;\n\
+         location /404 { return 404; } location /410 { return 410; } location /403 { return 403; }\n\
+         location /405 { return 405; } location /406 { return 406; } location /409 { return 409; }\n\
+         location /page { return 200 \"$arg_s $status\"; } }",
+        &["/404", "/410", "/403", "/405", "/406", "/409"].map(get),
+    );
+}
+
+/// What `try_files` has found below an `alias` says nothing of the alias of another location.
+#[test]
+fn aliases_of_regular_expressions() {
+    let post = "POST /t/x HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    compare(
+        "server { listen 127.0.0.1:%PORT0%; location ~ ^/re/(.*)$ { alias %DIR%/html/alias/$1; }\n\
+         location ~ ^/t/(.*)$ { alias %DIR%/html; error_page 405 = /re/one.txt; try_files /page.html =404; } }",
+        &[get("/t/x"), get("/re/one.txt"), post.into()],
+    );
+}
+
+/// A page of `error_page` is asked for by GET, and its `limit_except` judges that.
+#[test]
+fn methods_of_error_pages() {
+    let ask = |method: &str, uri: &str| {
+        format!("{method} {uri} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    };
+    let requests: Vec<String> = ["/none", "/50x.html"]
+        .iter()
+        .flat_map(|u| ["GET", "HEAD", "POST", "PUT", "ODD"].map(|m| ask(m, u)))
+        .collect();
+    compare(
+        "server { listen 127.0.0.1:%PORT0%; error_page 404 405 /50x.html; recursive_error_pages on;\n\
+         location = /50x.html { limit_except GET { deny all; } } location /none { return 404; } }",
+        &requests,
+    );
+}
+
 #[test]
 fn headers_and_hosts() {
     compare(

@@ -77,6 +77,28 @@ fn another_location_decides_on_access() {
     assert!(server.get("/auth").starts_with("HTTP/1.1 404"));
 }
 
+/// Who decides on access learns by which method the client asks.
+#[test]
+fn the_method_of_the_client_is_told() {
+    let (auth, seen) = recorder("");
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; location /page {{ auth_request /auth; try_files /none =404; }}\n\
+         location = /auth {{ internal; proxy_pass http://{auth}; proxy_set_header X-Method $request_method; }} \
+         location /get {{ auth_request /auth; error_page 404 405 /page; }} }}"
+    )));
+    for method in ["DELETE", "GET"] {
+        server.raw(format!("{method} /get HTTP/1.0\r\n\r\n").as_bytes());
+    }
+    let told: Vec<String> = (seen.lock().expect("seen").iter())
+        .map(|asked| {
+            assert!(asked.starts_with("GET /auth "), "{asked}");
+            asked.lines().find_map(|l| l.strip_prefix("X-Method: ")).expect("the field").to_owned()
+        })
+        .collect();
+    // A page of `error_page` is asked for by GET.
+    assert_eq!(told, ["DELETE", "GET", "GET", "GET"]);
+}
+
 #[test]
 fn copies_go_elsewhere() {
     let (main, _) = recorder("");

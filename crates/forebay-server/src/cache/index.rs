@@ -53,8 +53,8 @@ pub struct State {
     pub uses: u64,
     /// An error answered by `error_page`, fresh until the second part.
     pub error: Option<(u16, i64)>,
-    /// Somebody fetches it,
-    pub updating: bool,
+    /// Somebody fetches it, who is told from others by a number,
+    updating: Option<u64>,
     /// and keeps others waiting until then (nginx: proxy_cache_lock_age).
     pub locked_until: Option<Instant>,
 }
@@ -243,6 +243,22 @@ impl Index {
         Ok(())
     }
 
+    /// Writes another beginning of the same length into a file that is still the one of a generation. Blocks.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn renew(&self, cache: &Cache, node: &Node, generation: u64, start: &[u8]) -> io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        let _files = lock(&self.shard(&node.hash).files);
+        // Replaced or removed meanwhile: what is there now has its own times.
+        if node.generation() == generation {
+            let file = std::fs::OpenOptions::new().write(true).open(cache.file(&node.hash))?;
+            file.write_all_at(start, 0)?;
+            node.renewed();
+        }
+        Ok(())
+    }
+
     /// Removes an entry with its file. Blocks.
     pub fn remove(&self, cache: &Cache, node: &Arc<Node>) {
         let shard = self.shard(&node.hash);
@@ -339,36 +355,37 @@ fn copy(from: &Path, to: &Path, e: io::Error) -> io::Result<()> {
 pub struct Ticket {
     /// The entry.
     pub node: Arc<Node>,
-    /// Others see it being filled.
-    holds: bool,
+    /// Others see it being filled, by whoever has this number.
+    holds: Option<u64>,
 }
 
 impl Ticket {
     /// A place without the right.
     pub fn plain(node: Arc<Node>) -> Ticket {
-        Ticket { node, holds: false }
+        Ticket { node, holds: None }
     }
 
     /// Takes the right unless somebody else has it. `age`: how long it keeps others waiting.
     pub fn take(node: &Arc<Node>, age: Option<Instant>, now: Instant) -> Option<Ticket> {
-        let taken = node.with(|s| {
-            let free = !s.updating || s.locked_until.is_some_and(|t| t <= now);
-            if free {
-                s.updating = true;
-                s.locked_until = age;
+        node.with(|s| {
+            if s.updating.is_some() && s.locked_until.is_none_or(|t| t > now) {
+                return None;
             }
-            free
-        });
-        taken.then(|| Ticket { node: node.clone(), holds: true })
+            s.updating = Some(crate::request::next_serial());
+            s.locked_until = age;
+            Some(Ticket { node: node.clone(), holds: s.updating })
+        })
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if self.holds {
+        if self.holds.is_some() {
             self.node.with(|s| {
-                s.updating = false;
-                s.locked_until = None;
+                // It may have been too slow, and somebody else has the right by now.
+                if s.updating == self.holds {
+                    (s.updating, s.locked_until) = (None, None);
+                }
             });
             self.node.filled.notify_waiters();
         }
@@ -402,6 +419,21 @@ mod tests {
         assert!(Ticket::take(&node, None, later).is_some());
         drop(ticket);
         assert!(Ticket::take(&node, None, now).is_some());
+    }
+
+    #[test]
+    fn who_was_too_slow_gives_up_no_right_of_others() {
+        let index = Index::new(10);
+        let node = index.obtain(&[1; 16], 1).expect("room");
+        let now = Instant::now();
+        let second = std::time::Duration::from_secs(1);
+        let slow = Ticket::take(&node, Some(now + second), now);
+        let next = Ticket::take(&node, Some(now + 2 * second), now + second);
+        assert!(slow.is_some() && next.is_some());
+        drop(slow);
+        assert!(Ticket::take(&node, None, now + second).is_none());
+        drop(next);
+        assert!(Ticket::take(&node, None, now + second).is_some());
     }
 
     #[test]

@@ -57,6 +57,11 @@ impl Entry {
         self.generation == self.node.generation()
     }
 
+    /// The generation of its node that it was made from.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Length of the body in bytes.
     pub fn len(&self) -> u64 {
         match &self.content {

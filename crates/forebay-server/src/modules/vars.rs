@@ -67,7 +67,7 @@ pub const PLAIN: &[Row] = rows! {
     "request_filename" => |r, o| crate::modules::static_file::map_path(r, o).map(|()| true),
     "request_id" => request_id,
     "request_length" => |r, o| number(o, r.received),
-    "request_method" => |r, o| if r.method == Method::Get && r.head.method != Method::Get { text(o, b"GET") } else { let m = r.head.method_text; o.extend_from_slice(m.of(&r.head.buf)); Ok(!m.is_empty()) },
+    "request_method" => |r, o| if r.client_turned_to_get() { text(o, b"GET") } else { let m = r.head.method_text; o.extend_from_slice(m.of(&r.head.buf)); Ok(!m.is_empty()) },
     "request_port" => |r, o| Ok(r.head.port.map(|p| response::number(o, u64::from(p))).is_some()),
     "request_time" => |r, o| { let d = r.started.elapsed(); seconds(o, d) },
     "request_uri" => |r, o| said(o, r.head.target.of(&r.head.buf)),

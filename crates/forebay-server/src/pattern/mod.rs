@@ -46,6 +46,11 @@ thread_local! {
     static LOCATIONS: RefCell<HashMap<u32, regex::bytes::CaptureLocations, foldhash::fast::RandomState>> = RefCell::default();
 }
 
+/// Lets go of what this thread keeps for patterns: those of a configuration that is over are never asked again.
+pub fn forget() {
+    LOCATIONS.with_borrow_mut(HashMap::clear);
+}
+
 impl Pattern {
     /// Compiles a pattern; its named groups become variables.
     ///

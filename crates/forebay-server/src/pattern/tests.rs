@@ -95,3 +95,16 @@ fn captures_of_the_shorter_text_are_found() {
     assert!(pattern("^/(.*)$").captures(b"/ab\n", &mut c));
     assert_eq!(c.groups.get(1), Some(&(1, 3)));
 }
+
+#[test]
+fn nothing_is_kept_for_patterns_of_the_past() {
+    let kept = || LOCATIONS.with_borrow(HashMap::len);
+    let (mut c, re) = (crate::request::Captures::default(), pattern("a(.)"));
+    forget();
+    for _ in 0..3 {
+        assert!(re.captures(b"ab", &mut c));
+        assert_eq!((kept(), c.groups.get(1)), (1, Some(&(1, 2))));
+        forget();
+        assert_eq!(kept(), 0);
+    }
+}

@@ -648,18 +648,10 @@ pub async fn revalidated(
     let Some(valid) = valid else { return Some(e) };
     let mut meta = e.meta.clone();
     (meta.valid, meta.updating, meta.error, meta.date) = (valid, said_now.updating, said_now.error, now);
-    let (cache, node, len) = (place.cache.clone(), e.node.clone(), e.len());
-    let written = tokio::task::spawn_blocking(move || {
-        use std::os::unix::fs::FileExt;
-        let file = std::fs::OpenOptions::new().write(true).open(cache.file(&node.hash))?;
-        // Replaced meanwhile: the new one has its own times.
-        if file.metadata()?.len() == meta.body_start() as u64 + len {
-            file.write_all_at(&meta.encode(len), 0)?;
-        }
-        node.renewed();
-        Ok::<(), std::io::Error>(())
-    })
-    .await;
+    let (cache, node, generation) = (place.cache.clone(), e.node.clone(), e.generation());
+    let start = meta.encode(e.len());
+    let written =
+        tokio::task::spawn_blocking(move || cache.index.renew(&cache, &node, generation, &start)).await;
     if let Ok(Err(error)) = written {
         req.log(Level::Crit, &format!("cache file cannot be renewed ({error})"));
     }
