@@ -56,7 +56,7 @@ fn answer(mut stream: TcpStream, spin: Duration, sleep: Duration, loud: &Path) -
             while used() < until {
                 std::hint::spin_loop();
             }
-            std::thread::sleep(if loud.exists() { Duration::from_millis(40) } else { sleep });
+            std::thread::sleep(if loud.exists() { Duration::from_millis(100) } else { sleep });
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")?;
         }
     }
@@ -170,14 +170,19 @@ fn check(dir: &Path) {
     holds([0, 0, 1], &|half| half.worse().is_empty() && half.cpu.mid < -0.3);
     live.until = Instant::now();
     // What breaks the limit beside a loud neighbour breaks it for the original, too.
-    live.until = soon();
-    live.planned = 4;
-    let score = |outcome: Outcome| matches!(outcome, Outcome::Score(_));
-    assert!(score(live.run(&vec![0, 0, 0], true)));
+    let score = |outcome: &Outcome| matches!(outcome, Outcome::Score(_));
+    (live.until, live.planned) = (soon(), 4);
+    let quiet = live.run(&vec![0, 0, 0], true);
+    assert!(score(&quiet), "{quiet:?}");
     std::fs::write(dir.join(LOUD), "").expect("written");
-    let loud = live.run(&vec![0, 0, 1], true);
+    // One that is real may be loud only while the candidate runs.
+    let mut loud = || {
+        (live.until, live.planned) = (soon(), live.figures.len() + 3);
+        live.run(&vec![0, 0, 1], true)
+    };
+    let tries: Vec<Outcome> = (0..3).map(|_| loud()).take_while(|outcome| !score(outcome)).collect();
     std::fs::remove_file(dir.join(LOUD)).expect("removed");
-    assert!(score(loud.clone()), "{loud:?}");
+    assert!(tries.len() < 3, "{tries:?}");
     live.until = Instant::now();
     let late = Check::run(&mut live, &vec![0, 0, 1], 200.0, VecDeque::new(), 1);
     assert!(matches!(&late, Check::Unchecked(why) if why == "the time was over"), "{late:?}");
