@@ -1,18 +1,9 @@
 //! The text protocol of memcached, as far as reading a value goes (protocol.txt, "Retrieval command"). No I/O. Hot path.
 
+use crate::h1::request::content_length;
+
 /// What follows the bytes of a value.
 pub const TRAILER: &[u8] = b"\r\nEND\r\n";
-
-/// Appends a key as it stands in a command: a blank would end it there, and `%` tells the others apart. At most three times as
-/// long.
-pub fn escape(key: &[u8], out: &mut Vec<u8>) {
-    for b in key {
-        match b {
-            0..=b' ' | b'%' => out.extend_from_slice(format!("%{b:02X}").as_bytes()),
-            _ => out.push(*b),
-        }
-    }
-}
 
 /// What a server says of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,26 +49,13 @@ fn read(line: &[u8], key: &[u8]) -> Result<Reply, Wrong> {
     }
     let rest = rest.strip_prefix(b" ").ok_or(Wrong::Reply)?;
     let (flags, rest) = rest.split_at(memchr::memchr(b' ', rest).ok_or(Wrong::Reply)?);
-    let length = number(&rest[1..]).ok_or(Wrong::Length)?;
-    Ok(Reply::Found { flags: number(flags).and_then(|n| u32::try_from(n).ok()), length })
-}
-
-fn number(text: &[u8]) -> Option<u64> {
-    let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
-    // More than files and offsets have is no length of a value.
-    std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok().filter(|n| *n < 1 << 62)
+    let length = content_length(&rest[1..]).ok_or(Wrong::Length)?;
+    Ok(Reply::Found { flags: content_length(flags).and_then(|n| u32::try_from(n).ok()), length })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn keys_are_one_word() {
-        let mut out = Vec::new();
-        escape(b"/a b%\n\x7f\xc3\xa4?#\"", &mut out);
-        assert_eq!(out, b"/a%20b%25%0A\x7f\xc3\xa4?#\"");
-    }
 
     #[test]
     fn replies() {

@@ -22,7 +22,7 @@ pub fn descriptors(source: &Source, edits: &[Edit]) -> u64 {
         .and_then(|v| v.split(' ').find_map(|w| w.strip_prefix("max=")?.parse().ok()))
         .unwrap_or(0);
     let view = source.view();
-    let proxied = ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass"];
+    let proxied = ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass", "memcached_pass"];
     let each = if proxied.iter().any(|d| view.all(d).next().is_some()) { 2 } else { 1 };
     connections * each + cached + 64
 }

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 
 /// Window for the content of a response, bytes: what may come unasked while the request is still being sent.
-pub const WINDOW: i64 = 256 * 1024;
+const WINDOW: i64 = 256 * 1024;
 
 /// Most bytes of frames waiting to be written before no more content is put behind them.
 const OUT: usize = 64 * 1024;

@@ -239,6 +239,10 @@ mod tests {
                 "proxy_pass http://$host; proxy_redirect default;",
                 "\"proxy_redirect default\" cannot be used with \"proxy_pass\" directive with variables",
             ),
+            ("grpc_next_upstream updating;", "invalid value \"updating\""),
+            ("memcached_next_upstream http_500;", "invalid value \"http_500\""),
+            ("scgi_next_upstream not_found;", "invalid value \"not_found\""),
+            ("uwsgi_next_upstream http_502;", "invalid value \"http_502\""),
             ("proxy_redirect / /a; proxy_redirect off;", "\"proxy_redirect\" directive is duplicate"),
             ("proxy_redirect off; proxy_redirect / /a;", "\"proxy_redirect\" directive is duplicate"),
         ] {
@@ -247,6 +251,7 @@ mod tests {
         for line in [
             "proxy_store off; proxy_cache z;",
             "proxy_cache off; proxy_store on;",
+            "scgi_next_upstream updating off; grpc_next_upstream http_502 HTTP_429; memcached_next_upstream not_found invalid_response off;",
             "proxy_pass http://127.0.0.1; proxy_redirect default; proxy_redirect / /a;",
         ] {
             assert_eq!(at(line), None, "{line}");

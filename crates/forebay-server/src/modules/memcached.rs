@@ -7,8 +7,8 @@ use crate::config::template::Template;
 use crate::config::value::Number;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
-use forebay_http::memcached;
 use forebay_http::request::Method;
+use forebay_http::uri::{Escape, escape};
 
 crate::settings! {
     /// `memcached_gzip_flag`: bits of the flags of values that are compressed; 0: no matter.
@@ -46,7 +46,7 @@ pub fn write_command(req: &mut Request, key: &Template, out: &mut Vec<u8>) -> Re
     }
     let word = &mut req.modules.upstream.key;
     word.clear();
-    memcached::escape(&key, word);
+    escape(&key, Escape::Memcached, word);
     for part in [b"get ", word.as_slice(), b"\r\n"] {
         out.extend_from_slice(part);
     }

@@ -424,47 +424,41 @@ pub fn says_gateway(d: &Directive) -> bool {
     [&b"fastcgi_"[..], b"uwsgi_", b"scgi_"].iter().all(|prefix| !d.name.text.starts_with(prefix))
 }
 
-fn of_memcached(d: &Directive) -> bool {
-    d.name.text.starts_with(b"memcached_")
-}
-
 impl Setting for NextMask {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        use NextUpstream as N;
+        let name = d.name.text.as_slice();
+        // A tunnel has no response to judge, and memcached no status.
+        let (tunnel, memcached) = (name.starts_with(b"tunnel_"), name.starts_with(b"memcached_"));
+        let http = !tunnel && !memcached;
         // As in nginx several of a level add up, and `off` stays.
         let mut mask = previous.map_or(0, |p| p.0);
         for w in &d.args {
-            mask |= match w.text.to_ascii_lowercase().as_slice() {
-                // There is no response to judge.
-                word if d.name.text.starts_with(b"tunnel_")
-                    && !matches!(word, b"error" | b"timeout" | b"off") =>
-                {
-                    return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
+            use NextUpstream as N;
+            let kind = match w.text.to_ascii_lowercase().as_slice() {
+                b"off" => {
+                    mask |= OFF;
+                    continue;
                 }
-                b"not_found" if of_memcached(d) => 1 << N::Http404 as u32,
-                b"invalid_response" if of_memcached(d) => 1 << N::InvalidHeader as u32,
-                word if of_memcached(d) && !matches!(word, b"error" | b"timeout" | b"off") => {
-                    return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
-                }
+                b"updating" if http && !name.starts_with(b"grpc_") => continue,
+                b"error" => Some(N::Error),
+                b"timeout" => Some(N::Timeout),
+                b"not_found" if memcached => Some(N::Http404),
+                b"invalid_response" if memcached => Some(N::InvalidHeader),
+                _ if !http => None,
+                b"invalid_header" => Some(N::InvalidHeader),
+                b"non_idempotent" => Some(N::NonIdempotent),
+                b"http_403" => Some(N::Http403),
+                b"http_404" => Some(N::Http404),
+                b"http_429" => Some(N::Http429),
+                b"http_500" => Some(N::Http500),
+                b"http_503" => Some(N::Http503),
                 // Only a gateway says so.
-                b"http_502" | b"http_504" if !says_gateway(d) => {
-                    return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
-                }
-                b"error" => 1 << N::Error as u32,
-                b"timeout" => 1 << N::Timeout as u32,
-                b"invalid_header" => 1 << N::InvalidHeader as u32,
-                b"non_idempotent" => 1 << N::NonIdempotent as u32,
-                b"http_403" => 1 << N::Http403 as u32,
-                b"http_404" => 1 << N::Http404 as u32,
-                b"http_429" => 1 << N::Http429 as u32,
-                b"http_500" => 1 << N::Http500 as u32,
-                b"http_502" => 1 << N::Http502 as u32,
-                b"http_503" => 1 << N::Http503 as u32,
-                b"http_504" => 1 << N::Http504 as u32,
-                b"updating" => 0,
-                b"off" => OFF,
-                _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
+                b"http_502" if says_gateway(d) => Some(N::Http502),
+                b"http_504" if says_gateway(d) => Some(N::Http504),
+                _ => None,
             };
+            let invalid = || cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()));
+            mask |= 1 << kind.ok_or_else(invalid)? as u32;
         }
         Ok(NextMask(if mask & OFF != 0 { OFF } else { mask }))
     }
@@ -859,8 +853,7 @@ fn write_head(
             out.make_ascii_uppercase();
         }
         None if fetch.convert => out.extend_from_slice(b"GET"),
-        None if req.method != req.head.method && req.method == Method::Get => out.extend_from_slice(b"GET"),
-        None => out.extend_from_slice(req.head.method_text.of(&req.head.buf)),
+        None => out.extend_from_slice(req.method_text()),
     }
     out.push(b' ');
     out.extend_from_slice(uri);

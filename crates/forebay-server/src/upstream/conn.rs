@@ -330,6 +330,23 @@ impl Conn {
         self.wire.borrow_mut().send(&self.thread, bytes, Then::Nothing)
     }
 
+    /// Writes the frames of HTTP/2 that wait; gives how many bytes have left, and whether all have.
+    pub fn send_frames(&self) -> (u64, Result<(), Errno>) {
+        let mut link = self.link();
+        let Some(out) = link.as_mut().map(|l| l.out()) else { return (0, Ok(())) };
+        let mut all = 0;
+        while !out.is_empty() || self.wire().owes() {
+            match self.send(out) {
+                Ok(sent) => {
+                    out.drain(..sent.bytes);
+                    all += sent.bytes as u64;
+                }
+                Err(e) => return (all, Err(e)),
+            }
+        }
+        (all, Ok(()))
+    }
+
     /// Writes a piece of a file (see [`Wire::send_file`]).
     ///
     /// # Errors

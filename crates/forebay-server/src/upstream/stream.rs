@@ -459,15 +459,9 @@ impl Body {
 
     /// Writes the frames that answer those of the server, as far as there is room.
     fn answer(&self) {
-        let Some(conn) = self.lease.as_ref().and_then(|l| l.conn.as_ref()) else { return };
-        let mut link = conn.link();
-        let Some(out) = link.as_mut().map(|l| l.out()) else { return };
-        while !out.is_empty() {
-            match conn.send(out) {
-                Ok(sent) if sent.bytes > 0 => drop(out.drain(..sent.bytes)),
-                // That the connection is broken is noticed when it is read.
-                _ => return,
-            }
+        if let Some(conn) = self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
+            // That the connection is broken is noticed when it is read.
+            let _ = conn.send_frames();
         }
     }
 

@@ -64,7 +64,7 @@ pub enum Turn {
     Unwanted,
 }
 
-/// What writing frames came to.
+/// What writing came to.
 enum Written {
     All,
     /// The server takes no more content for now.
@@ -179,53 +179,19 @@ impl Upload {
         }
     }
 
-    /// Writes what is framed. `None`: all of it.
+    /// Writes what is framed, as far as the windows of a server of HTTP/2 allow. `None`: all of it.
     async fn write(
         &mut self,
         req: &mut Request,
         conn: &Conn,
         watch: &mut Watch,
     ) -> Result<Option<Turn>, Stopped> {
-        if self.framing == Framing::Frames {
-            return self.write_frames(req, conn, watch).await;
-        }
-        while self.at < self.out.len() || conn.wire().owes() {
-            match conn.send(self.out.get(self.at..).unwrap_or_default()) {
-                Ok(sent) => {
-                    self.at += sent.bytes;
-                    if let Some(a) = req.modules.upstream.current() {
-                        a.sent += sent.bytes as u64;
-                    }
-                }
-                Err(Errno::AGAIN) => {
-                    match conn.wait(For::Both, Instant::now() + self.send_timeout, watch).await {
-                        Waited::Ready if conn.readable() => return Ok(Some(Turn::Answer)),
-                        Waited::Ready => {}
-                        Waited::Timeout => return Err(Stopped::Timeout),
-                        Waited::ClientGone => return Err(Stopped::ClientGone),
-                    }
-                }
-                // What it said before it stopped reading is still worth having.
-                Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => {
-                    return Ok(Some(Turn::Unwanted));
-                }
-                Err(e) => return Err(Stopped::Send(e)),
-            }
-        }
-        self.out.clear();
-        self.at = 0;
-        Ok(None)
-    }
-
-    /// The same where the connection makes the frames, as far as the windows of the server allow.
-    async fn write_frames(
-        &mut self,
-        req: &mut Request,
-        conn: &Conn,
-        watch: &mut Watch,
-    ) -> Result<Option<Turn>, Stopped> {
         loop {
-            let what = match self.frame(req, conn) {
+            let wrote = match self.framing {
+                Framing::Frames => self.send_frames(req, conn),
+                _ => self.send(req, conn),
+            };
+            let what = match wrote {
                 Ok(Written::All) => {
                     self.out.clear();
                     self.at = 0;
@@ -249,23 +215,37 @@ impl Upload {
         }
     }
 
+    /// Writes what is framed, without waiting.
+    fn send(&mut self, req: &mut Request, conn: &Conn) -> Result<Written, Errno> {
+        while self.at < self.out.len() || conn.wire().owes() {
+            let sent = conn.send(self.out.get(self.at..).unwrap_or_default())?.bytes;
+            self.at += sent;
+            if let Some(a) = req.modules.upstream.current() {
+                a.sent += sent as u64;
+            }
+        }
+        Ok(Written::All)
+    }
+
     /// Puts content into frames, and writes them, without waiting.
-    fn frame(&mut self, req: &mut Request, conn: &Conn) -> Result<Written, Errno> {
-        let mut link = conn.link();
-        let link = link.as_mut().ok_or(Errno::BADF)?;
+    fn send_frames(&mut self, req: &mut Request, conn: &Conn) -> Result<Written, Errno> {
         let last = self.left == Left::Nothing;
         loop {
-            if link.is_over() {
-                return Ok(Written::Over);
-            }
-            self.at += link.content(self.out.get(self.at..).unwrap_or_default(), last);
-            while !link.out().is_empty() || conn.wire().owes() {
-                let sent = conn.send(link.out())?.bytes;
-                link.out().drain(..sent);
-                if let Some(a) = req.modules.upstream.current() {
-                    a.sent += sent as u64;
+            {
+                let mut link = conn.link();
+                let link = link.as_mut().ok_or(Errno::BADF)?;
+                if link.is_over() {
+                    return Ok(Written::Over);
                 }
+                self.at += link.content(self.out.get(self.at..).unwrap_or_default(), last);
             }
+            let (sent, done) = conn.send_frames();
+            if let Some(a) = req.modules.upstream.current() {
+                a.sent += sent;
+            }
+            done?;
+            let link = conn.link();
+            let link = link.as_ref().ok_or(Errno::BADF)?;
             if self.at == self.out.len() && (!last || link.is_sent()) {
                 return Ok(Written::All);
             }

@@ -103,7 +103,7 @@ impl Worst {
 }
 
 pub(super) fn proxies(s: &Scene<'_>) -> bool {
-    ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass"]
+    ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass", "memcached_pass"]
         .iter()
         .any(|d| s.all(d).next().is_some())
 }

@@ -116,7 +116,7 @@ rule_table! { Check;
     "missing-resolver" Harm "a name with variables and no resolver"
     "Names that are known only when a request comes need a resolver; without one each request is answered with 502."
     "resolver ADDRESS; with the address of the name server."
-    |s, _, found| for name in ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass"] {
+    |s, _, found| for name in ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass", "memcached_pass"] {
         for n in s.all(name).filter(|n| s.effective(s.parent(*n), "resolver").is_none()) {
             let url = s.arg(n, 0);
             let host = host_of(&url);

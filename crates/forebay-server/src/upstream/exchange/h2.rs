@@ -76,23 +76,16 @@ async fn flush(
     doing: &str,
 ) -> Result<(), Fault> {
     loop {
-        let mut out = with(conn, |link| std::mem::take(link.out()));
-        let wrote = if out.is_empty() && !conn.wire().owes() { None } else { Some(conn.send(&out)) };
-        if let Some(Ok(sent)) = &wrote {
-            out.drain(..sent.bytes);
-            if let Some(a) = req.modules.upstream.current() {
-                a.sent += sent.bytes as u64;
-            }
+        let (sent, done) = conn.send_frames();
+        if let Some(a) = req.modules.upstream.current() {
+            a.sent += sent;
         }
-        // Its memory is used again.
-        with(conn, |link| *link.out() = out);
-        match wrote {
-            None => return Ok(()),
-            Some(Ok(_)) => {}
-            Some(Err(Errno::AGAIN)) if with(conn, |link| link.is_over()) => return Ok(()),
-            Some(Err(Errno::AGAIN)) => wait(req, conn, s, watch, doing).await?,
-            Some(Err(Errno::PIPE | Errno::CONNRESET)) if !conn.reused && conn.has_input() => return Ok(()),
-            Some(Err(e)) => {
+        match done {
+            Ok(()) => return Ok(()),
+            Err(Errno::AGAIN) if with(conn, |link| link.is_over()) => return Ok(()),
+            Err(Errno::AGAIN) => wait(req, conn, s, watch, doing).await?,
+            Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => return Ok(()),
+            Err(e) => {
                 req.log(Level::Error, &format!("send() failed {} {doing}", errno_text(e)));
                 return Err(Fault::new(NextUpstream::Error, 502));
             }
@@ -134,26 +127,20 @@ pub async fn send(
     watch: &mut Watch,
 ) -> Result<(), Fault> {
     let Some(conn) = &lease.conn else { return Err(Fault::new(NextUpstream::Error, 502)) };
-    let end = match body {
-        Outgoing::None => true,
-        Outgoing::Bytes(b) => b.is_empty(),
-        Outgoing::Stored => req.body.stored.is_empty(),
-        Outgoing::Streamed(_) => false,
+    let timeout = s.send_timeout.0;
+    let upload = match body {
+        Outgoing::Bytes(b) if !b.is_empty() => Some(Upload::bytes(b, timeout)),
+        Outgoing::Stored if !req.body.stored.is_empty() => Some(Upload::kept(timeout)),
+        Outgoing::Streamed(_) => Some(Upload::new(req, &[], Framing::Frames, timeout)),
+        _ => None,
     };
     let https = req.modules.upstream.encrypted;
     let limit = s.buffer_size.0 as usize;
     req.modules.upstream.early.clear();
     // A gRPC client says itself whether it wants trailers.
     let trailers = s.pass_trailers && req.modules.upstream.protocol == Protocol::Http;
-    with(conn, |link| link.request(head, https, trailers, end, limit));
-    let timeout = s.send_timeout.0;
-    let upload = match body {
-        _ if end => return flush(req, conn, s, watch, SENDING).await,
-        Outgoing::None => return Ok(()),
-        Outgoing::Bytes(b) => Upload::bytes(b, timeout),
-        Outgoing::Stored => Upload::kept(timeout),
-        Outgoing::Streamed(_) => Upload::new(req, &[], Framing::Frames, timeout),
-    };
+    with(conn, |link| link.request(head, https, trailers, upload.is_none(), limit));
+    let Some(upload) = upload else { return flush(req, conn, s, watch, SENDING).await };
     lease.upload = Some(Box::new(upload));
     super::upload(req, lease, watch).await
 }

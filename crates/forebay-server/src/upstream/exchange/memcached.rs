@@ -17,14 +17,10 @@ pub fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
         }
         return Ok(Came::Part);
     };
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let key = text(&upstream.key);
-    let line = &upstream.head.buf[..end];
-    let line = text(line.strip_suffix(b"\r").unwrap_or(line));
     let gzip = req.http().location(req).settings.memcached.gzip_flag.0;
     let mut head = Vec::with_capacity(96);
-    let wrong = match said {
-        Ok(Reply::Found { flags: None, .. }) if gzip != 0 => Some("flags"),
+    match said {
+        Ok(Reply::Found { flags: None, .. }) if gzip != 0 => return Err(wrong(req, end, "flags")),
         Ok(Reply::Found { flags, length }) => {
             head.extend_from_slice(b"HTTP/1.1 200 OK\r\nContent-Length: ");
             forebay_http::h1::response::number(&mut head, length);
@@ -32,22 +28,15 @@ pub fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
                 head.extend_from_slice(b"\r\nContent-Encoding: gzip");
             }
             head.extend_from_slice(b"\r\n\r\n");
-            None
         }
         Ok(Reply::Missing) => {
+            let key = String::from_utf8_lossy(&upstream.key).into_owned();
             req.log(Level::Info, &format!("key: \"{key}\" was not found by memcached {READING}"));
             head.extend_from_slice(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
-            None
         }
-        Err(Wrong::Reply) => {
-            return Err(bad_head(req, format!("memcached sent invalid response: \"{line}\"").as_bytes()));
-        }
-        Err(Wrong::Key) => Some("key"),
-        Err(Wrong::Length) => Some("length"),
-    };
-    if let Some(what) = wrong {
-        let message = format!("memcached sent invalid {what} in response \"{line}\" for key \"{key}\"");
-        return Err(bad_head(req, message.as_bytes()));
+        Err(Wrong::Reply) => return Err(wrong(req, end, "")),
+        Err(Wrong::Key) => return Err(wrong(req, end, "key")),
+        Err(Wrong::Length) => return Err(wrong(req, end, "length")),
     }
     let upstream = &mut req.modules.upstream;
     upstream.head.buf.splice(..=end, head);
@@ -58,4 +47,20 @@ pub fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
         }
         _ => Err(bad_head(req, b"upstream sent invalid header")),
     }
+}
+
+/// What the line that ends at `end` has wrong; all of it where `what` is empty.
+#[cold]
+fn wrong(req: &mut Request, end: usize, what: &str) -> Fault {
+    let upstream = &req.modules.upstream;
+    let line = upstream.head.buf.get(..end).unwrap_or_default();
+    let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line));
+    let message = match what {
+        "" => format!("memcached sent invalid response: \"{line}\""),
+        what => {
+            let key = String::from_utf8_lossy(&upstream.key);
+            format!("memcached sent invalid {what} in response \"{line}\" for key \"{key}\"")
+        }
+    };
+    bad_head(req, message.as_bytes())
 }
