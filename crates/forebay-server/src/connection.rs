@@ -11,6 +11,7 @@ use crate::head::{self, BodyFraming};
 use crate::log_buffers;
 use crate::modules::post_action;
 use crate::modules::static_file::errno_text;
+use crate::pattern::LimitExceeded;
 use crate::phases::{self, MAX_URI_CHANGES};
 use crate::reactor::{Job, Token};
 use crate::request::{Conn, Partial, Request};
@@ -299,7 +300,8 @@ fn unfinished(req: &mut Request, end: End) {
         req.head.request_line = forebay_http::field::Slice { start: line as u32, end };
     }
     req.begin_request();
-    req.choose_server();
+    // The request is refused whatever its server is.
+    let _ = req.choose_server();
     req.conn.requests += 1;
     req.received = complete as u64;
     let part = if complete > 0 { "headers" } else { "line" };
@@ -479,7 +481,7 @@ async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Box<Conn
     req.begin_request();
     req.received = u64::from(stream.head_len());
     thread.counters.requests.add(1);
-    req.choose_server();
+    let unknown_server = req.choose_server().err().map(|_| 500);
     if !req.head.ignored.is_empty() {
         log_ignored(req);
     }
@@ -487,7 +489,7 @@ async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Box<Conn
         req.refused = refusal.status;
         req.log(Level::Info, &format!("{} while reading client request headers", refusal.reason));
         phases::refuse(req, refusal.status).await;
-    } else if let Some(status) = accept::judge(req).or_else(|| req.misdirected()) {
+    } else if let Some(status) = unknown_server.or_else(|| accept::judge(req)).or_else(|| req.misdirected()) {
         phases::refuse(req, status).await;
     } else {
         phases::run(req).await;
@@ -568,7 +570,8 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject)
     req.begin_request();
     req.conn.requests += 1;
     thread.counters.requests.add(1);
-    req.choose_server();
+    // The request is refused whatever its server is.
+    let _ = req.choose_server();
     req.keep_alive = false;
     req.refused = reject.status;
     if reject.stage == Stage::Line {
@@ -595,11 +598,11 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request) -> bool {
     req.begin_request();
     req.conn.requests += 1;
     thread.counters.requests.add(1);
-    req.choose_server();
+    let unknown_server = req.choose_server().err().map(|_| 500);
     if !req.head.ignored.is_empty() {
         log_ignored(req);
     }
-    match accept::judge(req) {
+    match unknown_server.or_else(|| accept::judge(req)) {
         None => phases::run(req).await,
         Some(status) => phases::refuse(req, status).await,
     }
@@ -861,7 +864,7 @@ impl Request {
         let http = self.http();
         let server = self.address().map_or(0, |a| match &self.conn.tls {
             Some(tls) if http.heads_differ => {
-                let named = tls.name.as_deref().and_then(|n| a.names.find(n));
+                let named = tls.name.as_deref().and_then(|n| a.names.find(n).ok().flatten());
                 named.map_or(a.default_server, |(s, _)| s)
             }
             _ => a.default_server,
@@ -875,7 +878,7 @@ impl Request {
         if !http.heads_differ || self.head.host.is_empty() {
             return None;
         }
-        let (server, _) = self.address()?.names.find(&self.head.host)?;
+        let (server, _) = self.address()?.names.find(&self.head.host).ok().flatten()?;
         // The path was read before the name was known.
         let own = Limits { merge_slashes: limits.merge_slashes, ..http.servers.get(server)?.head };
         (own != *limits).then_some(own)
@@ -989,10 +992,15 @@ impl Request {
         self.sent = 0;
     }
 
-    /// Chooses the virtual server by the host, and with it the first location level.
-    pub(crate) fn choose_server(&mut self) {
+    /// Chooses the virtual server by the host, and with it the first location level. If that fails it is the default server, and
+    /// the request must not be served.
+    ///
+    /// # Errors
+    /// A pattern of a `server_name` exceeded its limits, which is logged.
+    pub(crate) fn choose_server(&mut self) -> Result<(), LimitExceeded> {
         let http = self.http();
         self.server = self.default_server();
+        let mut chosen = Ok(());
         let conf = self.conf.clone();
         if let Some(a) = self.address_in(&conf)
             && !a.names.is_empty()
@@ -1000,17 +1008,22 @@ impl Request {
             && !(self.head.host.is_empty() && self.head.len == 0)
         {
             let host = std::mem::take(&mut self.head.host);
-            if let Some((s, pattern)) = a.names.find(&host) {
-                self.server = s;
-                if let Some(p) = pattern {
-                    p.exec(self, &host);
+            match a.names.find(&host) {
+                Ok(Some((s, pattern))) => {
+                    self.server = s;
+                    if let Some(p) = pattern {
+                        chosen = p.exec(self, &host).map(drop);
+                    }
                 }
+                Ok(None) => {}
+                Err(p) => chosen = Err(p.log_failure(self, &host)),
             }
             self.head.host = host;
         }
         self.location = http.servers.get(self.server).map_or(0, |s| s.root);
         crate::metrics::begin(self);
         self.keepalive_timeout = Some(http.location(self).settings.core.keepalive_timeout.timeout);
+        chosen
     }
 
     /// Bytes of the head's buffer that this request used.

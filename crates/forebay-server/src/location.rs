@@ -1,6 +1,7 @@
 //! The choice of a location (nginx: location). Hot path.
 
 use crate::config::http::{Kind, Location, LocationBuild, LocationId};
+use crate::pattern::LimitExceeded;
 use crate::request::{HttpRef, Request};
 use std::collections::HashMap;
 
@@ -85,46 +86,68 @@ impl LocationTree {
         self.prefixes.get(found.ok()?).map(|p| p.location)
     }
 
-    fn find(&self, all: &[Location], req: &mut Request) -> Found {
+    /// Finds the location of the request's path at this level and inside of it.
+    ///
+    /// # Errors
+    /// A pattern exceeded its limits: a location that denies access might be the right one.
+    fn find(&self, all: &[Location], req: &mut Request) -> Result<Found, LimitExceeded> {
         if let Some(id) = self.exact.get(req.uri.as_slice()) {
-            return Found::Final(*id);
+            return Ok(Found::Final(*id));
         }
         let (mut best, mut regexes) = (Found::Nothing, true);
         if let Some(id) = self.prefix(&req.uri) {
             // `^~` keeps the regular expressions of its own level away, whatever is found inside of it.
             regexes = !matches!(all[id].kind, Kind::PrefixOnly);
-            best = match all[id].tree.find(all, req) {
+            best = match all[id].tree.find(all, req)? {
                 Found::Nothing => Found::Prefix(id),
-                Found::Final(inner) => return Found::Final(inner),
+                Found::Final(inner) => return Ok(Found::Final(inner)),
                 inner => inner,
             };
         }
         if regexes && !self.regexes.is_empty() {
             let uri = std::mem::take(&mut req.uri);
-            let hit = self.regexes.iter().find(|id| match &all[**id].kind {
-                Kind::Regex(p) => p.exec(req, &uri),
-                _ => false,
-            });
+            let hit = self.first_match(all, req, &uri);
             req.uri = uri;
-            if let Some(id) = hit {
-                return match all[*id].tree.find(all, req) {
+            if let Some(id) = hit? {
+                return Ok(match all[id].tree.find(all, req)? {
                     Found::Final(inner) | Found::Prefix(inner) => Found::Final(inner),
-                    Found::Nothing => Found::Final(*id),
-                };
+                    Found::Nothing => Found::Final(id),
+                });
             }
         }
-        best
+        Ok(best)
+    }
+
+    /// Finds the first regular expression that matches a path.
+    fn first_match(
+        &self,
+        all: &[Location],
+        req: &mut Request,
+        uri: &[u8],
+    ) -> Result<Option<LocationId>, LimitExceeded> {
+        for id in &self.regexes {
+            if let Kind::Regex(p) = &all[*id].kind
+                && p.exec(req, uri)?
+            {
+                return Ok(Some(*id));
+            }
+        }
+        Ok(None)
     }
 }
 
 /// Chooses the location of a request by its path.
-pub fn choose(http: &HttpRef, req: &mut Request) {
+///
+/// # Errors
+/// A pattern exceeded its limits. The request must not be served.
+pub fn choose(http: &HttpRef, req: &mut Request) -> Result<(), LimitExceeded> {
     let server = http.server(req);
     req.valid_location = true;
-    req.location = match server.tree.find(&http.locations, req) {
+    req.location = match server.tree.find(&http.locations, req)? {
         Found::Nothing => server.root,
         Found::Prefix(id) | Found::Final(id) => id,
     };
+    Ok(())
 }
 
 /// A prefix location, at any depth, that is the request's path plus a slash.

@@ -171,7 +171,9 @@ pub fn spend_uri_change(req: &mut Request, what: &str) -> bool {
 
 fn find_location(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
-    location::choose(&http, req);
+    if location::choose(&http, req).is_err() {
+        return Some(Outcome::Status(500));
+    }
     if let Some(out) = add_slash(req) {
         return Some(out);
     }

@@ -15,9 +15,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Instant;
 
-/// Why a variable has no value at all: answered with 500, logged where it happened.
+/// The reason why a variable cannot be evaluated; the request is answered with 500. The text is for the error log, and empty
+/// where that has been told already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VarError(pub String);
+
+impl VarError {
+    /// An error that the error log has been told of.
+    pub const LOGGED: VarError = VarError(String::new());
+}
 
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -297,3 +297,47 @@ fn fields_are_logged_unless_they_were_set() {
     });
     assert_eq!(log, "/plain theirs \"a\\x22b\"\n/set mine \"a\\x22b\"\n");
 }
+
+/// Backtracks exponentially on a row of `a` that does not end as it should.
+const ENDLESS: &str = "(?:(?=a)a|(?=a)aa)+$";
+
+#[test]
+fn a_pattern_that_is_given_up_denies_the_request() {
+    let conf = format!(
+        "error_log logs/error.log info; events {{}} http {{
+             map $arg_a $mapped {{ default open; ~^{ENDLESS} closed; }}
+             server {{ listen 127.0.0.1:%PORT0%; server_name plain;
+                 location / {{ return 200 open; }}
+                 location ~ ^/deny/{ENDLESS} {{ return 403; }}
+                 location /if {{ if ($arg_a ~ ^{ENDLESS}) {{ return 403; }} return 200 open; }}
+                 location /if-not {{ if ($arg_a !~ ^{ENDLESS}) {{ return 200 open; }} return 403; }}
+                 location /map {{ if ($mapped = closed) {{ return 403; }} return 200 $mapped; }}
+                 location /rewrite/ {{ rewrite ^/rewrite/{ENDLESS} /denied last; return 200 open; }}
+                 location /referer {{ valid_referers ~^{ENDLESS}; if ($invalid_referer) {{ return 403; }} return 200 open; }} }}
+             server {{ listen 127.0.0.1:%PORT0%; server_name ~^{ENDLESS}; return 403; }} }}"
+    );
+    let server = Server::start(&conf);
+    let row = "a".repeat(60);
+    let mut failures = 0;
+    for (path, host, referer, want) in [
+        (format!("/deny/{row}"), "plain", "", "403"),
+        (format!("/deny/{row}b"), "plain", "", "500"),
+        (format!("/if?a={row}"), "plain", "", "403"),
+        (format!("/if?a={row}b"), "plain", "", "500"),
+        (format!("/if-not?a={row}b"), "plain", "", "500"),
+        (format!("/map?a={row}b"), "plain", "", "500"),
+        (format!("/rewrite/{row}b"), "plain", "", "500"),
+        ("/referer".to_owned(), "plain", &*format!("http://{row}b"), "500"),
+        ("/".to_owned(), &*format!("{row}b"), "", "500"),
+        ("/".to_owned(), &*row, "", "403"),
+        ("/".to_owned(), "plain", "", "200"),
+    ] {
+        let head =
+            format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nReferer: {referer}\r\nConnection: close\r\n\r\n");
+        let answer = String::from_utf8_lossy(&server.raw(head.as_bytes())).into_owned();
+        assert_eq!(answer.get(9..12), Some(want), "{head}{answer}");
+        failures += usize::from(want == "500");
+    }
+    server.wait_for_log("pcre2_match() failed: -47 on \"", failures);
+    assert!(server.error_log().contains(&format!("{row}b\" using \"^{ENDLESS}\"")), "{}", server.error_log());
+}

@@ -139,18 +139,21 @@ impl NameTable {
         self.exact.is_empty() && self.heads.is_empty() && self.tails.is_empty() && self.regexes.is_empty()
     }
 
-    /// Server of a host (lower case, no port), with the pattern that matched if it was one.
+    /// Finds the server of a host (lower case, no port), with the pattern that matched if it was one.
+    ///
+    /// # Errors
+    /// The pattern that exceeded its limits: the right server is unknown.
     #[inline]
-    pub fn find(&self, host: &[u8]) -> Option<(usize, Option<&Pattern>)> {
+    pub fn find(&self, host: &[u8]) -> Result<Option<(usize, Option<&Pattern>)>, &Pattern> {
         if let Some(s) = self.exact.get(host) {
-            return Some((*s, None));
+            return Ok(Some((*s, None)));
         }
         if !self.heads.is_empty() {
             let mut from = 0;
             while let Some(dot) = memchr::memchr(b'.', &host[from..]) {
                 let at = from + dot;
                 if let Some(s) = self.heads.get(&host[at..]) {
-                    return Some((*s, None));
+                    return Ok(Some((*s, None)));
                 }
                 from = at + 1;
             }
@@ -159,11 +162,16 @@ impl NameTable {
             let mut end = host.len();
             while let Some(dot) = memchr::memrchr(b'.', &host[..end]) {
                 if let Some(s) = self.tails.get(&host[..=dot]) {
-                    return Some((*s, None));
+                    return Ok(Some((*s, None)));
                 }
                 end = dot;
             }
         }
-        self.regexes.iter().find(|(p, _)| p.is_match(host)).map(|(p, s)| (*s, Some(p)))
+        for (pattern, server) in &self.regexes {
+            if pattern.is_match(host).map_err(|_| pattern)? {
+                return Ok(Some((*server, Some(pattern))));
+            }
+        }
+        Ok(None)
     }
 }

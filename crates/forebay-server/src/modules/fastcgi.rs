@@ -91,20 +91,25 @@ pub const VARIABLES: &[Row] = &[
 ];
 
 /// Matches `fastcgi_split_path_info`; appends one of its groups. `false`: it does not match.
-fn split(req: &mut Request, group: usize, out: &mut Vec<u8>) -> bool {
+fn split(req: &mut Request, group: usize, out: &mut Vec<u8>) -> Result<bool, VarError> {
     let http = req.http();
-    let Some(pattern) = &http.location(req).settings.fastcgi.split_path_info.0 else { return false };
+    let Some(pattern) = &http.location(req).settings.fastcgi.split_path_info.0 else { return Ok(false) };
     let mut captures = std::mem::take(&mut req.modules.upstream.split);
     let matches = pattern.captures(&req.uri, &mut captures);
-    if matches && let Some((a, b)) = captures.groups.get(group) {
+    if matches == Ok(true)
+        && let Some((a, b)) = captures.groups.get(group)
+    {
         out.extend_from_slice(captures.text.get(*a as usize..*b as usize).unwrap_or_default());
     }
     req.modules.upstream.split = captures;
-    matches
+    matches.map_err(|_| {
+        let uri = req.uri.clone();
+        pattern.log_failure(req, &uri).into()
+    })
 }
 
 fn script_name(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
-    if !split(req, 1, out) {
+    if !split(req, 1, out)? {
         out.extend_from_slice(&req.uri);
         if req.uri.last() == Some(&b'/') {
             out.extend_from_slice(&req.http().location(req).settings.fastcgi.index);
@@ -114,7 +119,7 @@ fn script_name(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
 }
 
 fn path_info(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
-    split(req, 2, out);
+    split(req, 2, out)?;
     Ok(true)
 }
 

@@ -144,8 +144,9 @@ pub fn allowed(req: &Request, s: &LocationSettings) -> bool {
         return true;
     }
     let Some(agent) = req.head.get(Name::UserAgent) else { return true };
-    let disabled = s.disable.msie6 && old_msie(agent) || s.disable.patterns.iter().any(|p| p.is_match(agent));
-    !disabled
+    // An uncompressed answer suits every client, so a pattern that exceeds its limits counts as a match.
+    let named = |p: &Pattern| p.is_match(agent).unwrap_or(true);
+    !(s.disable.msie6 && old_msie(agent) || s.disable.patterns.iter().any(named))
 }
 
 /// MSIE 4 to 6, but not 6 with the second service pack.

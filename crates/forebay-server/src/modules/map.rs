@@ -3,7 +3,7 @@
 use crate::config::scope::Scope;
 use crate::config::template::Template;
 use crate::host_table::HostTable;
-use crate::pattern::Pattern;
+use crate::pattern::{LimitExceeded, Pattern};
 use crate::request::{Request, VarError};
 use crate::variables::Compute;
 use forebay_conf::error::Error;
@@ -103,7 +103,8 @@ impl Map {
         u32::try_from(at).unwrap_or(u32::MAX)
     }
 
-    fn find(&self, req: &mut Request, text: &[u8]) -> Option<u32> {
+    /// Finds the number of the value for a text; a pattern that exceeds its limits is an error.
+    fn find(&self, req: &mut Request, text: &[u8]) -> Result<Option<u32>, LimitExceeded> {
         let host = match text {
             [host @ .., b'.'] if self.hostnames => host,
             text => text,
@@ -114,10 +115,15 @@ impl Map {
             let found = self.table.find(&lower).copied();
             req.give_buf(lower);
             if found.is_some() {
-                return found;
+                return Ok(found);
             }
         }
-        self.regexes.iter().find(|(p, _)| p.exec(req, host)).map(|(_, i)| *i).or(self.default)
+        for (pattern, value) in &self.regexes {
+            if pattern.exec(req, host)? {
+                return Ok(Some(*value));
+            }
+        }
+        Ok(self.default)
     }
 }
 
@@ -127,7 +133,7 @@ impl Compute for Map {
         self.source.eval(req, &mut text)?;
         let found = self.find(req, &text);
         req.give_buf(text);
-        if let Some(value) = found.and_then(|i| self.values.get(i as usize)) {
+        if let Some(value) = found?.and_then(|i| self.values.get(i as usize)) {
             value.eval(req, out)?;
         }
         Ok(true)

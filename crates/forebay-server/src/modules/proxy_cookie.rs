@@ -225,8 +225,11 @@ fn domain(req: &mut Request, all: &Domains, old: &[u8]) -> Result<Option<Vec<u8>
                 }
             }
             // A pattern sees all of it, and what it becomes is all of it.
-            Like::Pattern(p) if p.exec(req, old) => return to.value(req).map(Some),
-            Like::Pattern(_) => {}
+            Like::Pattern(p) => {
+                if p.exec(req, old)? {
+                    return to.value(req).map(Some);
+                }
+            }
         }
     }
     Ok(None)
@@ -240,8 +243,11 @@ fn path(req: &mut Request, all: &Paths, old: &[u8]) -> Result<Option<Vec<u8>>, V
                     return Ok(Some([&to.value(req)?, rest].concat()));
                 }
             }
-            Like::Pattern(p) if p.exec(req, old) => return to.value(req).map(Some),
-            Like::Pattern(_) => {}
+            Like::Pattern(p) => {
+                if p.exec(req, old)? {
+                    return to.value(req).map(Some);
+                }
+            }
         }
     }
     Ok(None)
@@ -251,7 +257,7 @@ fn flags(req: &mut Request, all: &Flags, name: &[u8]) -> Result<Option<Vec<Chang
     for (cookie, flags) in all.0.iter() {
         let found = match cookie {
             Like::Text(t) => t.value(req)?.eq_ignore_ascii_case(name),
-            Like::Pattern(p) => p.exec(req, name),
+            Like::Pattern(p) => p.exec(req, name)?,
         };
         if !found {
             continue;

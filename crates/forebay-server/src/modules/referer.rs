@@ -4,7 +4,7 @@ use crate::config::names::ServerName;
 use crate::config::scope::Scope;
 use crate::config::value::Setting;
 use crate::host_table::HostTable;
-use crate::pattern::Pattern;
+use crate::pattern::{LimitExceeded, Pattern};
 use crate::request::{Request, VarError};
 use crate::variables::{Row, RowSource};
 use forebay_conf::error::Error;
@@ -80,7 +80,8 @@ fn invalid_referer(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarErro
     let http = req.http();
     let Some(valid) = &http.location(req).settings.referer.valid else { return Ok(true) };
     let names = &http.server(req).names;
-    if !valid.accepts(req.head.get(Name::Referer), names) {
+    let referer = req.head.get(Name::Referer).map(<[u8]>::to_vec);
+    if !valid.accepts(req, referer.as_deref(), names)? {
         out.push(b'1');
     }
     Ok(true)
@@ -102,31 +103,47 @@ fn reference(referer: &[u8]) -> Option<&[u8]> {
 }
 
 impl Referers {
-    fn accepts(&self, referer: Option<&[u8]>, names: &[ServerName]) -> bool {
-        let Some(referer) = referer else { return self.none };
-        let Some(rest) = reference(referer) else { return self.blocked };
+    fn accepts(
+        &self,
+        req: &mut Request,
+        referer: Option<&[u8]>,
+        names: &[ServerName],
+    ) -> Result<bool, LimitExceeded> {
+        let Some(referer) = referer else { return Ok(self.none) };
+        let Some(rest) = reference(referer) else { return Ok(self.blocked) };
         let end = memchr::memchr2(b'/', b':', rest).unwrap_or(rest.len());
         let (host, after) = rest.split_at(end);
         if host.is_empty() || host.len() > MAX_HOST {
-            return false;
+            return Ok(false);
         }
         let host = host.to_ascii_lowercase();
         let path = memchr::memchr(b'/', after).and_then(|at| after.get(at..)).unwrap_or_default();
-        (self.server_names && names.iter().any(|n| names_host(n, &host)))
-            || self.hosts.find(&host).is_some_and(|prefix| path.starts_with(prefix))
-            || self.regexes.iter().any(|p| p.is_match(rest))
+        for name in names.iter().filter(|_| self.server_names) {
+            if names_host(req, name, &host)? {
+                return Ok(true);
+            }
+        }
+        if self.hosts.find(&host).is_some_and(|prefix| path.starts_with(prefix)) {
+            return Ok(true);
+        }
+        for pattern in &self.regexes {
+            if pattern.is_match(rest).map_err(|_| pattern.log_failure(req, rest))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
-/// Whether a name of the server is the host's.
-fn names_host(name: &ServerName, host: &[u8]) -> bool {
-    match name {
+/// Tells whether a name of the server is the host's.
+fn names_host(req: &mut Request, name: &ServerName, host: &[u8]) -> Result<bool, LimitExceeded> {
+    Ok(match name {
         ServerName::Exact(n) => n == host,
         ServerName::Head(n) => host.len() > n.len() && host.ends_with(n),
         ServerName::Dot(n) => n.get(1..) == Some(host) || (host.len() > n.len() && host.ends_with(n)),
         ServerName::Tail(n) => host.len() > n.len() && host.starts_with(n),
-        ServerName::Regex(p, _) => p.is_match(host),
-    }
+        ServerName::Regex(p, _) => p.is_match(host).map_err(|_| p.log_failure(req, host))?,
+    })
 }
 
 #[cfg(test)]

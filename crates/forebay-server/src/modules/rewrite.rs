@@ -3,7 +3,7 @@
 use crate::config::http::{LocationBuild, LocationId};
 use crate::config::scope::Scope;
 use crate::config::template::{Part, Template};
-use crate::pattern::Pattern;
+use crate::pattern::{LimitExceeded, Pattern};
 use crate::request::{Request, VarError};
 use crate::variables::VarId;
 use forebay_conf::error::{Error, Level};
@@ -256,7 +256,9 @@ pub fn run(req: &mut Request, ops: &[Op]) -> Ran {
         Ok(Step::Next) if walk.changed => Ran::UriChanged,
         Ok(Step::Next) => Ran::Through,
         Err(VarError(m)) => {
-            req.log(Level::Error, &m);
+            if !m.is_empty() {
+                req.log(Level::Error, &m);
+            }
             Ran::Status(500)
         }
     }
@@ -333,7 +335,7 @@ fn steps(req: &mut Request, ops: &[Op], walk: &mut Walk) -> Result<Step, VarErro
                 let uri = std::mem::take(&mut req.uri);
                 let hit = matches(req, pattern, &uri);
                 req.uri = uri;
-                if hit {
+                if hit? {
                     walk.quote = false;
                     apply(req, replacement, *keep_args, *flag, &mut walk.changed)?
                 } else {
@@ -350,14 +352,14 @@ fn steps(req: &mut Request, ops: &[Op], walk: &mut Walk) -> Result<Step, VarErro
 
 /// Runs a pattern and tells of it (nginx: rewrite_log). As in nginx no `$1` of an earlier match is left when it
 /// does not match; names keep their values.
-fn matches(req: &mut Request, pattern: &Pattern, text: &[u8]) -> bool {
-    let hit = pattern.exec(req, text);
+fn matches(req: &mut Request, pattern: &Pattern, text: &[u8]) -> Result<bool, LimitExceeded> {
+    let hit = pattern.exec(req, text)?;
     if !hit {
         req.captures.groups.clear();
     }
     let verb = if hit { "matches" } else { "does not match" };
     note(req, &[b"\"", pattern.text(), b"\" ", verb.as_bytes(), b" \"", text, b"\""]);
-    hit
+    Ok(hit)
 }
 
 /// Writes a line at level notice where `rewrite_log` is on.
@@ -384,7 +386,7 @@ fn holds(req: &mut Request, c: &Condition) -> Result<bool, VarError> {
         }
         Condition::Match(id, p, negated) => {
             req.var(*id, &mut v)?;
-            matches(req, p, &v) != *negated
+            matches(req, p, &v)? != *negated
         }
         Condition::File(test, t, negated) => {
             t.eval(req, &mut v)?;

@@ -1,6 +1,6 @@
 //! Regular expressions that stand in pages instead of the configuration: compiled when they are met, some of them kept.
 
-use super::{Engine, bridge, build, without_line_end};
+use super::{Engine, LimitExceeded, bridge, build, without_line_end};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -58,23 +58,26 @@ pub fn compile(text: &[u8]) -> Result<Rc<Fleeting>, String> {
 }
 
 impl Fleeting {
-    /// Matches.
-    pub fn exec(&self, text: &[u8]) -> Option<Matched> {
+    /// Matches a text; `None`: it does not match.
+    ///
+    /// # Errors
+    /// The match was given up.
+    pub fn exec(&self, text: &[u8]) -> Result<Option<Matched>, LimitExceeded> {
         let groups: Vec<Option<Vec<u8>>> = match &self.engine {
             Engine::Plain { re, dollar, .. } => {
                 let shorter = || without_line_end(text).filter(|_| *dollar).and_then(|t| re.captures(t));
-                let found = re.captures(text).or_else(shorter)?;
+                let Some(found) = re.captures(text).or_else(shorter) else { return Ok(None) };
                 found.iter().map(|m| m.map(|m| m.as_bytes().to_vec())).collect()
             }
-            Engine::Fancy(re) => {
-                let found = re.captures(text).ok()??;
-                (0..found.len()).map(|i| found.get(i).map(|m| text[m.start()..m.end()].to_vec())).collect()
+            Engine::Backtracking(re) => {
+                let Some(found) = re.groups(text)? else { return Ok(None) };
+                found.iter().map(|g| g.and_then(|(a, b)| text.get(a..b)).map(<[u8]>::to_vec)).collect()
             }
         };
         let named =
             |(i, n): (usize, &Option<String>)| Some((n.as_ref()?.to_ascii_lowercase().into_bytes(), i));
         let names = self.names.iter().enumerate().filter_map(named).collect();
-        Some(Matched { groups, names })
+        Ok(Some(Matched { groups, names }))
     }
 }
 
@@ -85,12 +88,16 @@ mod tests {
     #[test]
     fn groups_are_found_by_number_and_name() {
         for text in ["(c)(?P<Nm>o)(x)?", "(?=c)(c)(?P<Nm>o)(x)?"] {
-            let m = compile(text.as_bytes()).expect("compiled").exec(b"a conf").expect("a match");
+            let m = compile(text.as_bytes())
+                .expect("compiled")
+                .exec(b"a conf")
+                .expect("within the limit")
+                .expect("a match");
             let texts: Vec<Option<&[u8]>> = m.groups.iter().map(|g| g.as_deref()).collect();
             assert_eq!(texts, [Some(&b"co"[..]), Some(b"c"), Some(b"o"), None], "{text}");
             assert_eq!(m.names, [(b"nm".to_vec(), 2)]);
         }
-        assert!(compile(b"zz").expect("compiled").exec(b"conf").is_none());
+        assert!(compile(b"zz").expect("compiled").exec(b"conf").is_ok_and(|m| m.is_none()));
         assert!(compile(b"(").unwrap_err().starts_with("pcre2_compile() failed: "));
     }
 

@@ -1,19 +1,30 @@
 //! Regular expressions as nginx.conf has them: the `regex` crate, and `fancy-regex` where look-around
 //! or back-references ask for it. Both are memory-safe; the first is linear in time.
 
-use crate::request::Request;
+use crate::request::{Request, VarError};
 use crate::variables::{Registry, VarId};
+use backtrack::Backtracking;
+use forebay_conf::error::Level;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+mod backtrack;
 pub mod bridge;
 pub mod fleeting;
 mod needs;
 
-/// Steps that a backtracking pattern may take before it counts as not matching.
-const BACKTRACK_LIMIT: usize = 100_000;
+/// A match that was given up because it took too many steps or too long. Whether the text matches is unknown, so whatever
+/// depends on it must fail: a rule that denies access would otherwise be passed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitExceeded;
+
+impl From<LimitExceeded> for VarError {
+    fn from(_: LimitExceeded) -> VarError {
+        VarError::LOGGED
+    }
+}
 
 #[derive(Debug)]
 enum Engine {
@@ -23,7 +34,7 @@ enum Engine {
         dollar: bool,
         needs: Option<needs::Needs>,
     },
-    Fancy(fancy_regex::Regex),
+    Backtracking(Backtracking),
 }
 
 #[derive(Debug)]
@@ -93,24 +104,43 @@ impl Pattern {
         !self.0.names.is_empty()
     }
 
-    /// Whether it matches; nothing is captured.
-    pub fn is_match(&self, text: &[u8]) -> bool {
+    /// Tells whether a match may need backtracking, whose time can grow exponentially with the length of the text.
+    pub fn backtracks(&self) -> bool {
+        matches!(self.0.engine, Engine::Backtracking(_))
+    }
+
+    /// Tells whether a text matches; captures nothing.
+    ///
+    /// # Errors
+    /// The match was given up. The caller logs it ([`Pattern::log_failure`]).
+    pub fn is_match(&self, text: &[u8]) -> Result<bool, LimitExceeded> {
         match &self.0.engine {
-            Engine::Plain { needs, .. } if lacks(needs, text) => false,
+            Engine::Plain { needs, .. } if lacks(needs, text) => Ok(false),
             Engine::Plain { re, dollar, .. } => {
-                re.is_match(text) || *dollar && without_line_end(text).is_some_and(|t| re.is_match(t))
+                Ok(re.is_match(text) || *dollar && without_line_end(text).is_some_and(|t| re.is_match(t)))
             }
-            Engine::Fancy(re) => re.is_match(text).unwrap_or(false),
+            Engine::Backtracking(re) => re.is_match(text),
         }
     }
 
+    /// Logs that a match was given up, in nginx's words: -47 is PCRE2's number for its match limit.
+    pub fn log_failure(&self, req: &mut Request, text: &[u8]) -> LimitExceeded {
+        let parts: [&[u8]; 5] =
+            [b"pcre2_match() failed: -47 on \"", text, b"\" using \"", self.text(), b"\""];
+        req.log_with(Level::Alert, |out| parts.iter().for_each(|part| out.extend_from_slice(part)));
+        LimitExceeded
+    }
+
     /// Matches and, if so, makes `$1`.. and the named variables of the request from it.
-    pub fn exec(&self, req: &mut Request, text: &[u8]) -> bool {
-        if !self.captures(text, &mut req.captures) {
-            return false;
-        }
-        if self.0.names.is_empty() {
-            return true;
+    ///
+    /// # Errors
+    /// The match was given up, which is logged at level alert.
+    pub fn exec(&self, req: &mut Request, text: &[u8]) -> Result<bool, LimitExceeded> {
+        match self.captures(text, &mut req.captures) {
+            Ok(true) if self.0.names.is_empty() => return Ok(true),
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(LimitExceeded) => return Err(self.log_failure(req, text)),
         }
         let captures = std::mem::take(&mut req.captures);
         for (group, var) in &self.0.names {
@@ -120,19 +150,26 @@ impl Pattern {
             req.store(*var, Some(value.unwrap_or_default()));
         }
         req.captures = captures;
-        true
+        Ok(true)
     }
 
     /// Matches and fills `captures`; leaves it alone without a match.
-    pub fn captures(&self, text: &[u8], captures: &mut crate::request::Captures) -> bool {
+    ///
+    /// # Errors
+    /// The match was given up. The caller logs it ([`Pattern::log_failure`]).
+    pub fn captures(
+        &self,
+        text: &[u8],
+        captures: &mut crate::request::Captures,
+    ) -> Result<bool, LimitExceeded> {
         match &self.0.engine {
-            Engine::Plain { needs, .. } if lacks(needs, text) => false,
+            Engine::Plain { needs, .. } if lacks(needs, text) => Ok(false),
             Engine::Plain { re, dollar, .. } => LOCATIONS.with_borrow_mut(|cache| {
                 let locs = cache.entry(self.0.id).or_insert_with(|| re.capture_locations());
                 let found = re.captures_read(locs, text).is_some()
                     || *dollar && without_line_end(text).is_some_and(|t| re.captures_read(locs, t).is_some());
                 if !found {
-                    return false;
+                    return Ok(false);
                 }
                 captures.text.clear();
                 captures.text.extend_from_slice(text);
@@ -140,17 +177,16 @@ impl Pattern {
                 let groups =
                     (0..locs.len()).map(|i| locs.get(i).map_or((1, 0), |(a, b)| (a as u32, b as u32)));
                 captures.groups.extend(groups);
-                true
+                Ok(true)
             }),
-            Engine::Fancy(re) => {
-                let Ok(Some(found)) = re.captures(text) else { return false };
+            Engine::Backtracking(re) => {
+                let Some(found) = re.groups(text)? else { return Ok(false) };
                 captures.text.clear();
                 captures.text.extend_from_slice(text);
                 captures.groups.clear();
-                let groups = (0..found.len())
-                    .map(|i| found.get(i).map_or((1, 0), |m| (m.start() as u32, m.end() as u32)));
+                let groups = found.iter().map(|g| g.map_or((1, 0), |(a, b)| (a as u32, b as u32)));
                 captures.groups.extend(groups);
-                true
+                Ok(true)
             }
         }
     }
@@ -180,15 +216,9 @@ fn build(b: &bridge::Bridged, caseless: bool) -> Result<(Engine, Vec<Option<Stri
         let needs = needs::Needs::of(&b.plain, caseless);
         return Ok((Engine::Plain { re, dollar: b.dollar, needs }, names));
     }
-    let re = fancy_regex::RegexBuilder::new(&b.fancy)
-        .case_insensitive(caseless)
-        .unicode_mode(false)
-        .bytes_mode(fancy_regex::BytesMode::Ascii)
-        .backtrack_limit(BACKTRACK_LIMIT)
-        .build();
-    let re = re.map_err(|e| short(e.to_string()))?;
-    let names = re.capture_names().map(|n| n.map(str::to_owned)).collect();
-    Ok((Engine::Fancy(re), names))
+    let re = Backtracking::compile(&b.fancy, caseless).map_err(short)?;
+    let names = re.names();
+    Ok((Engine::Backtracking(re), names))
 }
 
 #[cfg(test)]

@@ -9,9 +9,11 @@ use super::sessions::take_stored;
 use super::sigalg;
 use super::stream::{Greeting, Step};
 use super::verify::{self, Failure, Purpose};
+use crate::config::names::NameTable;
 use crate::error_log;
 use crate::modules::ssl::VerifyClient;
 use crate::modules::static_file::errno_text;
+use crate::pattern::LimitExceeded;
 use crate::request::{Request, Slot};
 use crate::thread::Thread;
 use forebay_conf::error::Level;
@@ -242,14 +244,13 @@ fn choose(t: &Rc<Thread>, req: &mut Request, mut hello: Hello) -> Accept {
     let conf = req.conf.clone();
     let http = &conf.config.http;
     let (mut chosen, mut fallback) = (0, 0);
+    let mut known = Ok(());
     if let Some(a) = req.address_in(&conf) {
         (chosen, fallback) = (a.default_server, a.default_server);
-        if let Some(name) = &hello.server_name
-            && let Some((s, pattern)) = a.names.find(name)
-        {
-            chosen = s;
-            if let Some(p) = pattern {
-                p.exec(req, name);
+        if let Some(name) = &hello.server_name {
+            match choose_by_name(req, &a.names, name) {
+                Ok(server) => chosen = server.unwrap_or(chosen),
+                Err(e) => known = Err(e),
             }
         }
     }
@@ -263,6 +264,7 @@ fn choose(t: &Rc<Thread>, req: &mut Request, mut hello: Hello) -> Accept {
     let wanted = http.shows_hello.then(|| Box::new(hello));
     req.conn.tls = Some(Rc::new(Session { name, written_name, hello: wanted, ..Session::default() }));
     let config = match tls(server).zip(config) {
+        _ if known.is_err() => Err((INTERNAL_ERROR, "no server could be chosen".to_owned())),
         Some((tls, _)) if tls.reject => Err((UNRECOGNIZED_NAME, String::new())),
         Some((tls, config)) if tls.dynamic.is_empty() => Ok(config.clone()),
         Some((tls, config)) => {
@@ -296,6 +298,15 @@ fn choose(t: &Rc<Thread>, req: &mut Request, mut hello: Hello) -> Accept {
         )),
     };
     if begin(t, req, server, config) { Accept::Done } else { Accept::Over }
+}
+
+/// Finds the virtual server of a name and sets the captures of its pattern.
+fn choose_by_name(req: &mut Request, names: &NameTable, name: &[u8]) -> Result<Option<usize>, LimitExceeded> {
+    let found = names.find(name).map_err(|p| p.log_failure(req, name))?;
+    if let Some((_, Some(pattern))) = found {
+        pattern.exec(req, name)?;
+    }
+    Ok(found.map(|(server, _)| server))
 }
 
 /// Begins the handshake with a configuration, or refuses it with an alert and a line in the log.
@@ -341,7 +352,8 @@ fn handshake_server(req: &Request) -> Option<usize> {
     let conf = req.conf.clone();
     let a = req.address_in(&conf)?;
     let name = req.conn.tls.as_ref().and_then(|t| t.name.as_deref());
-    let found = name.and_then(|n| a.names.find(n)).map(|(s, _)| s);
+    // The handshake has failed where the name could not be looked up.
+    let found = name.and_then(|n| a.names.find(n).ok().flatten()).map(|(s, _)| s);
     let tls = |i: usize| conf.config.http.servers.get(i).is_some_and(|s| s.tls.is_some());
     Some(found.filter(|s| tls(*s)).unwrap_or(a.default_server))
 }

@@ -11,7 +11,7 @@ use super::peer::{Health, Peer, clock};
 use crate::config::Config;
 use crate::config::scope::Scope;
 use crate::modules::proxy;
-use crate::pattern::Pattern;
+use crate::pattern::{LimitExceeded, Pattern};
 use crate::tls::client::ClientTls;
 use crate::variables::VarId;
 use forebay_conf::error::{Error, Level};
@@ -215,17 +215,22 @@ impl Match {
             let good = match test {
                 Test::Present(want) => values().next().is_some() == *want,
                 Test::Is(want, v) => values().any(|x| x == v) == *want,
-                Test::Like(want, p) => values().any(|x| p.is_match(x)) == *want,
+                // A pattern that exceeds its limits proves nothing.
+                Test::Like(want, p) => any_matches(p, values()) == Ok(*want),
             };
             if !good {
                 return Some("header");
             }
         }
         match &self.body {
-            Some((want, p)) if p.is_match(body) != *want => Some("body"),
+            Some((want, p)) if p.is_match(body) != Ok(*want) => Some("body"),
             _ => None,
         }
     }
+}
+
+fn any_matches<'a>(p: &Pattern, mut values: impl Iterator<Item = &'a [u8]>) -> Result<bool, LimitExceeded> {
+    values.try_fold(false, |found, value| Ok(found || p.is_match(value)?))
 }
 
 /// `200` or `200-399`.

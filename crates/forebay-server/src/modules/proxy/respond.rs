@@ -477,7 +477,7 @@ fn redirect(
                 }
             }
             Redirect::Pattern(p, to) => {
-                if p.exec(req, value) {
+                if p.exec(req, value).map_err(crate::request::VarError::from)? {
                     to.eval(req, out)?;
                     return Ok(true);
                 }

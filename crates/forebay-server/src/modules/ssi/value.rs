@@ -96,7 +96,7 @@ pub fn holds(req: &mut Request, matched: &mut Matched, expr: &[u8]) -> Result<bo
     let same = match right {
         [b'/', pattern @ .., b'/'] => {
             let pattern = evaluate(req, matched, pattern)?;
-            match fleeting::compile(&pattern).map_err(Problem)?.exec(&left) {
+            match fleeting::compile(&pattern).map_err(Problem)?.exec(&left).map_err(VarError::from)? {
                 Some(m) => {
                     *matched = m;
                     true
