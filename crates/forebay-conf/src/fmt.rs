@@ -14,8 +14,14 @@ const INDENT: &str = "    ";
 /// All mistakes of the text; nothing is formatted then.
 pub fn format(src: &[u8], file: FileId) -> Result<Vec<u8>, Vec<Error>> {
     let mut lexer = Lexer::new(src, file);
-    let mut f =
-        Formatter { src, out: Vec::with_capacity(src.len() + src.len() / 8), pos: 0, depth: 0, fresh: true };
+    let mut f = Formatter {
+        src,
+        out: Vec::with_capacity(src.len() + src.len() / 8),
+        pos: 0,
+        depth: 0,
+        fresh: true,
+        copied: 0,
+    };
     let mut errors = Vec::new();
     let mut open: Vec<Word> = Vec::new();
     loop {
@@ -27,8 +33,8 @@ pub fn format(src: &[u8], file: FileId) -> Result<Vec<u8>, Vec<Error>> {
                 f.depth += 1;
                 f.fresh = true;
                 let foreign = words.first().is_some_and(|w| w.text.ends_with(b"_by_lua_block"));
-                if foreign {
-                    lexer.skip_raw();
+                if foreign && lexer.skip_lua() {
+                    open.pop();
                     f.raw(lexer.offset());
                 }
             }
@@ -93,6 +99,8 @@ struct Formatter<'a> {
     depth: usize,
     /// Nothing has been written in this block yet.
     fresh: bool,
+    /// Length of `out` behind the last word: a line break before that belongs to the word (a backslash at a line end).
+    copied: usize,
 }
 
 impl Formatter<'_> {
@@ -110,6 +118,7 @@ impl Formatter<'_> {
                 self.out.push(b' ');
             }
             self.out.extend_from_slice(self.src.get(start..w.span.end as usize).unwrap_or_default());
+            self.copied = self.out.len();
             self.pos = w.span.end as usize;
         }
         let commented = self.gap_has_comment(end.start as usize);
@@ -133,7 +142,7 @@ impl Formatter<'_> {
             self.gap(at.start as usize, Place::Between);
             self.depth -= 1;
             // No blank line before the brace.
-            while self.out.ends_with(b"\n\n") {
+            while self.layout().ends_with(b"\n\n") {
                 self.out.pop();
             }
             self.line(0);
@@ -146,6 +155,7 @@ impl Formatter<'_> {
     /// Text of another language, up to and with its closing brace.
     fn raw(&mut self, end: usize) {
         self.out.extend_from_slice(self.src.get(self.pos..end).unwrap_or_default());
+        self.copied = self.out.len();
         self.pos = end;
         self.depth -= 1;
         self.fresh = false;
@@ -153,12 +163,21 @@ impl Formatter<'_> {
 
     /// Begins a line, unless one has just begun.
     fn line(&mut self, more: usize) {
-        if !self.out.is_empty() && !self.out.ends_with(b"\n") {
+        if !self.at_line_start() {
             self.out.push(b'\n');
         }
         for _ in 0..self.depth + more {
             self.out.extend_from_slice(INDENT.as_bytes());
         }
+    }
+
+    /// Whitespace and comments behind the last word.
+    fn layout(&self) -> &[u8] {
+        self.out.get(self.copied..).unwrap_or_default()
+    }
+
+    fn at_line_start(&self) -> bool {
+        self.out.is_empty() || self.layout().ends_with(b"\n")
     }
 
     fn gap_has_comment(&self, end: usize) -> bool {
@@ -181,7 +200,7 @@ impl Formatter<'_> {
                 b'#' => {
                     let len = gap[at..].iter().position(|b| *b == b'\n').unwrap_or(gap.len() - at);
                     let text = gap[at..at + len].trim_ascii_end();
-                    if breaks == 0 && !self.out.is_empty() && !self.out.ends_with(b"\n") {
+                    if breaks == 0 && !self.at_line_start() {
                         self.out.push(b' ');
                     } else {
                         self.blank(breaks, place);
@@ -211,10 +230,10 @@ impl Formatter<'_> {
         if breaks < 2 || place == Place::Within || self.fresh || self.out.is_empty() {
             return;
         }
-        if !self.out.ends_with(b"\n") {
+        if !self.at_line_start() {
             self.out.push(b'\n');
         }
-        if !self.out.ends_with(b"\n\n") {
+        if !self.layout().ends_with(b"\n\n") {
             self.out.push(b'\n');
         }
     }
@@ -292,6 +311,41 @@ mod tests {
             formatted += 1;
         }
         assert!(formatted > 10, "{formatted} files");
+    }
+
+    #[test]
+    fn lua_is_copied() {
+        for lua in [
+            "content_by_lua_block {\n      local t = { a = { 1 } }\n  }",
+            "access_by_lua_block { ngx.say(\"}\") ngx.say('{{\\'{') -- a } here\n --[[ and { ]] x = [==[ }]] ]==] }",
+        ] {
+            let text = format!("location / {{\n    {lua}\n}}\n");
+            assert_eq!(fmt(&text), text);
+        }
+        let open = format(b"a_by_lua_block { x = '}' ", FileId(0)).expect_err("a mistake");
+        assert_eq!(open[0].message, "unexpected end of file, expecting \"}\"");
+    }
+
+    /// Random texts of the bytes that matter: the layout is stable, and keeps the words.
+    #[test]
+    fn odd_texts_keep_their_words() {
+        assert_eq!(fmt("a \\\n\n b;\\\n\n  c;"), "a \\\n\n    b;\n\\\n\n    c;\n");
+        let mut seed = 1u32;
+        let mut formatted = 0;
+        for _ in 0..60_000 {
+            let text: Vec<u8> = (0..12)
+                .map(|_| {
+                    seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    b"ab  \n\n\\;;{}#\"'"[(seed >> 16) as usize % 14]
+                })
+                .collect();
+            let Ok(once) = format(&text, FileId(0)) else { continue };
+            formatted += 1;
+            assert_eq!(items(&text), items(&once), "{:?}", String::from_utf8_lossy(&text));
+            let twice = format(&once, FileId(0)).expect("no mistakes");
+            assert_eq!(twice, once, "{:?}", String::from_utf8_lossy(&text));
+        }
+        assert!(formatted > 1000, "{formatted} texts");
     }
 
     #[test]

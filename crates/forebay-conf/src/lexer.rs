@@ -90,19 +90,75 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Skips a block of a foreign language (Lua, JavaScript): braces are counted, quotes mean nothing.
-    pub(crate) fn skip_raw(&mut self) {
+    /// Skips a block of Lua just opened, up to and with its `}`. Braces in strings and comments do not count (Lua manual,
+    /// "Lexical Conventions"). `false`: the text ends first.
+    pub(crate) fn skip_lua(&mut self) -> bool {
         let mut depth = 1u32;
         while let Some(&byte) = self.src.get(self.pos) {
+            if byte == b'[' && self.skip_long_bracket() {
+                continue;
+            }
             self.advance();
             match byte {
                 b'{' => depth = depth.saturating_add(1),
                 b'}' => depth -= 1,
+                b'"' | b'\'' => self.skip_lua_string(byte),
+                b'-' if self.src.get(self.pos) == Some(&b'-') => {
+                    self.advance();
+                    if !self.skip_long_bracket() {
+                        self.skip_until(|b| b == b'\n');
+                    }
+                }
                 _ => {}
             }
             if depth == 0 {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Skips the rest of a Lua string. It ends at the end of the line at the latest, unless a backslash stands there.
+    fn skip_lua_string(&mut self, quote: u8) {
+        while let Some(&byte) = self.src.get(self.pos) {
+            if byte == b'\n' {
                 return;
             }
+            self.advance();
+            match byte {
+                b'\\' if self.src.get(self.pos).is_some() => self.advance(),
+                b if b == quote => return,
+                _ => {}
+            }
+        }
+    }
+
+    /// Skips `[[...]]`, `[=[...]=]` and so on. `false`: none begins here. One that does not end begins none, so that the rest of
+    /// the text is still looked at.
+    fn skip_long_bracket(&mut self) -> bool {
+        let rest = self.src.get(self.pos..).unwrap_or_default();
+        let Some(level) = rest.strip_prefix(b"[").map(|r| r.iter().take_while(|b| **b == b'=').count())
+        else {
+            return false;
+        };
+        let opening = level + 2;
+        if rest.get(level + 1) != Some(&b'[') {
+            return false;
+        }
+        let closing = [b"]".as_slice(), &rest[1..=level], b"]"].concat();
+        let Some(at) = rest.get(opening..).and_then(|r| r.windows(closing.len()).position(|w| w == closing))
+        else {
+            return false;
+        };
+        for _ in 0..opening + at + closing.len() {
+            self.advance();
+        }
+        true
+    }
+
+    fn skip_until(&mut self, end: impl Fn(u8) -> bool) {
+        while self.src.get(self.pos).is_some_and(|b| !end(*b)) {
+            self.advance();
         }
     }
 
@@ -163,9 +219,7 @@ impl<'a> Lexer<'a> {
 
     fn comment(&mut self) {
         let start = self.mark();
-        while self.src.get(self.pos).is_some_and(|&b| b != b'\n') {
-            self.advance();
-        }
+        self.skip_until(|b| b == b'\n');
         self.check_length(start, start.pos, None);
     }
 

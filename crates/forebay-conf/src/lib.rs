@@ -11,6 +11,7 @@ mod glob;
 pub mod grammar;
 mod lexer;
 pub mod parse;
+mod third_party;
 pub mod tree;
 pub mod units;
 

@@ -8,6 +8,7 @@ use crate::files::Files;
 use crate::glob;
 use crate::grammar::{self, Contexts, Row, Status, Support, Value};
 use crate::lexer::{Item, Lexer};
+use crate::third_party;
 use crate::tree::{Block, Directive, FileId, Span, Tree, Word};
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -322,12 +323,24 @@ impl Parser<'_> {
         let name = statement.name();
         let rows = grammar::rows(&name.text);
         let Some(first) = rows.first() else {
-            let hint = self.suggest(name, context);
+            if let Some((module, instead)) = third_party::third_party(&name.text) {
+                let message = format!(
+                    "\"{}\" directive is not supported: it belongs to the third-party module {module}",
+                    printable(name)
+                );
+                self.at_name(message, statement, Some(instead.to_owned()));
+                return None;
+            }
+            let hint = match third_party::removed(&name.text) {
+                Some(instead) => Some(instead.to_owned()),
+                None => self.suggest(name, context),
+            };
             self.at_name(format!("unknown directive \"{}\"", printable(name)), statement, hint);
             return None;
         };
         if let Support::Never(why) = first.support {
-            self.at_name(format!("\"{}\" directive is not supported: {why}", first.name), statement, None);
+            let instead = third_party::third_party(&name.text).map(|(_, instead)| instead.to_owned());
+            self.at_name(format!("\"{}\" directive is not supported: {why}", first.name), statement, instead);
             return None;
         }
         let found = rows.iter().find(|row| row.contexts.meets(context));
@@ -363,9 +376,10 @@ impl Parser<'_> {
             return;
         }
         let name = &statement.name().text;
-        if name.ends_with(b"_block") {
-            // OpenResty's Lua.
-            return lexer.skip_raw();
+        if name.ends_with(b"_by_lua_block") {
+            // A block that does not end is told with the blocks around it.
+            let _closed = lexer.skip_lua();
+            return;
         }
         let row = grammar::rows(name).iter().find(|row| row.block && row.support != Support::Later);
         let kind = row.map_or(Kind::Unknown, |row| content(row, context));
