@@ -298,8 +298,7 @@ pub fn suggest_in(name: &[u8], context: Contexts) -> Option<&'static str> {
 
 fn suggest_where(name: &[u8], keep: impl Fn(&Row) -> bool) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
-    // A third of the letters wrong is another word, not a slip.
-    let limit = (name.len() / 3).min(3);
+    let limit = slips(name.len());
     if name.is_empty() || name.len() > 64 {
         return None;
     }
@@ -313,6 +312,23 @@ fn suggest_where(name: &[u8], keep: impl Fn(&Row) -> bool) -> Option<&'static st
         .filter(|(distance, _)| *distance <= limit)
         .min()
         .map(|(_, name)| name)
+}
+
+/// The candidate that was probably meant by a name; `None`: all are too different.
+pub fn nearest<'c>(name: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
+    let name = name.to_ascii_lowercase();
+    let limit = slips(name.len());
+    candidates
+        .filter(|c| c.len().abs_diff(name.len()) <= limit && name.len() <= 64)
+        .map(|c| (distance(name.as_bytes(), c.to_ascii_lowercase().as_bytes()), c))
+        .filter(|(distance, _)| *distance <= limit)
+        .min()
+        .map(|(_, c)| c)
+}
+
+/// Slips that a name of this length may have: a third of the letters wrong is another word.
+fn slips(length: usize) -> usize {
+    (length / 3).min(3)
 }
 
 /// The set of bytes in a name, folded to 64.

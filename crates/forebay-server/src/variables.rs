@@ -157,15 +157,12 @@ impl Registry {
         self.vars.iter().any(|v| v.name.starts_with(prefix))
     }
 
-    /// Ends the construction.
-    ///
-    /// # Errors
-    /// `unknown "x" variable` for the first that nothing defines.
-    pub fn finish(self) -> Result<Vec<Var>, String> {
-        match self.vars.iter().find(|v| matches!(v.source, Source::Unknown)) {
-            Some(v) => Err(format!("unknown \"{}\" variable", String::from_utf8_lossy(&v.name))),
-            None => Ok(self.vars),
-        }
+    /// Ends the construction. The second part is an error, `unknown "x" variable`, for each variable that nothing defines.
+    pub fn finish(self) -> (Vec<Var>, Vec<String>) {
+        let unknown = self.vars.iter().filter(|v| matches!(v.source, Source::Unknown));
+        let errors =
+            unknown.map(|v| format!("unknown \"{}\" variable", String::from_utf8_lossy(&v.name))).collect();
+        (self.vars, errors)
     }
 }
 

@@ -285,7 +285,11 @@ fn touch(path: &Path) -> std::io::Result<()> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o644).open(path).map(|_| ())
 }
 
-fn who(config: &Config) -> Result<Option<Identity>, String> {
+/// Looks up who the worker becomes; `None` without privilege.
+///
+/// # Errors
+/// There is no such user or group; in nginx's words.
+pub fn who(config: &Config) -> Result<Option<Identity>, String> {
     if !identity::is_root() {
         return Ok(None);
     }

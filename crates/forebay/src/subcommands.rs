@@ -1,7 +1,7 @@
 //! What is this program's own: `bench`, `check`, `doctor`, `explain`, `fmt`, `proxy`, `serve`, `tune`.
 
 use crate::cli::Options;
-use crate::{check, doctor, explain, fmt, proxy, serve};
+use crate::{check, doctor, explain, fmt, origin, proxy, serve};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
@@ -181,9 +181,13 @@ pub fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
 /// Exit code 1 when there is an error, 0 when there are warnings at most.
 fn check(args: CheckArgs) -> u8 {
     let place = Where { conf: args.file, prefix: args.prefix, globals: args.globals };
-    let (environment, _) = place.options().places();
+    let (environment, paths) = place.options().places();
     let mut files = Files::disk();
-    let (_, mut errors) = load_all(&environment, &mut files);
+    let (config, mut errors) = load_all(&environment, &mut files);
+    if let Some(config) = &config {
+        errors.extend(check::machine::errors(config, &environment, &paths, &mut files));
+    }
+    check::hints::add(&mut errors, &origin::tree(&environment, &mut files));
     errors.sort_by_key(|error| error.ordinal);
     let text = match args.format {
         Format::Json => check::render_json(&errors, &files),

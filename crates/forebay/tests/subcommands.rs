@@ -49,6 +49,53 @@ fn check_reports_all_errors() {
 }
 
 #[test]
+fn check_finds_the_mistakes_of_all_stages_in_one_run() {
+    let site = Site::new(
+        "user nobody-of-this-name; events {}\nhttp {\n\
+         access_log /nonexistent/folder/a.log;\n\
+         limit_req_zone $remote_addr zone=perip:1m rate=1r/s;\n\
+         map $uri $known { default 1; }\n\
+         upstream backend { server 127.0.0.1:1; }\n\
+         server { listen 127.0.0.1:8080; listen 127.0.0.1:8080; limit_req zone=perpi;\n\
+         client_max_body_size 10mb; keepalive_timeout 5min; proxy_cache_path /tmp/c keys_zone=c:1m inactiv=5m;\n\
+         location /a { proxy_pass http://bakend.invalid; }\n\
+         location /b { proxy_pass localhost:3000; }\n\
+         location /c { return 200 $knwon; }\n\
+         location /d { return 200 $remote_adr; }\n\
+         location ~ ^/(?!e)(.*)$ { return 200 ok; } } }\n",
+    );
+    let conf = site.dir().join("nginx.conf");
+    let output = Command::new(PROGRAM).arg("check").arg(&conf).output().expect("runs");
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    let mut wanted = vec![
+        "/nonexistent/folder/a.log",
+        "a duplicate listen 127.0.0.1:8080",
+        "zero size shared memory zone \"perpi\"",
+        "did you mean \"perip\"?",
+        "write \"10m\"",
+        "write \"5m\"",
+        "host not found in upstream \"bakend.invalid\"",
+        "write \"proxy_pass http://localhost:3000\"",
+        "unknown \"knwon\" variable",
+        "did you mean \"known\"?",
+        "unknown \"remote_adr\" variable",
+        "did you mean \"remote_addr\"?",
+        "the pattern \"^/(?!e)(.*)$\" needs backtracking",
+    ];
+    if nix::unistd::geteuid().is_root() {
+        wanted.push("getpwnam(\"nobody-of-this-name\") failed");
+    }
+    for what in wanted {
+        assert!(out.contains(what), "{what}: {out}");
+    }
+    // nginx's order is kept: a mistake of one directive is told before those of the whole.
+    let output = site.run(&["-t"]);
+    let first = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_owned();
+    assert!(first.contains("client_max_body_size"), "{first}");
+}
+
+#[test]
 fn explain_names_origins() {
     let site = Site::new("worker_processes 3;\nevents {}\n");
     let output = Command::new(PROGRAM)

@@ -71,9 +71,8 @@ impl Pools {
     }
 }
 
-/// Looks at all directives. Errors are kept; `true`: there were some.
-pub fn tree(block: &Block, pools: &mut Pools, cx: &mut Scope<'_>) -> bool {
-    let mut failed = false;
+/// Looks at all directives and keeps the errors.
+pub fn tree(block: &Block, pools: &mut Pools, cx: &mut Scope<'_>) {
     let mut seen: HashMap<&[u8], Vec<Vec<u8>>> = HashMap::new();
     for d in block.iter().filter(|d| d.row.is_some()) {
         let name = d.name.text.as_slice();
@@ -93,7 +92,7 @@ pub fn tree(block: &Block, pools: &mut Pools, cx: &mut Scope<'_>) -> bool {
         match name {
             b"thread_pool" => {
                 let added = pools.add(d, cx);
-                failed |= cx.keep(added);
+                cx.keep(added);
             }
             b"aio" => pools.want(d, cx),
             // A socket option of BSD.
@@ -105,10 +104,9 @@ pub fn tree(block: &Block, pools: &mut Pools, cx: &mut Scope<'_>) -> bool {
         if let Some(inner) = &d.block
             && name != b"state"
         {
-            failed |= tree(inner, pools, cx);
+            tree(inner, pools, cx);
         }
     }
-    failed
 }
 
 /// Warns of words that a directive, or one of the same name before it, has given already. Case does not count.

@@ -235,8 +235,6 @@ pub struct Builder<'s, 'f> {
     /// `connection_pool_size`, bytes.
     pool: Option<u64>,
     servers: Vec<ServerBuild>,
-    /// Directives had errors.
-    failed: bool,
 }
 
 impl<'s, 'f> Builder<'s, 'f> {
@@ -248,7 +246,6 @@ impl<'s, 'f> Builder<'s, 'f> {
             http_server: Default::default(),
             pool: None,
             servers: Vec::new(),
-            failed: false,
         };
         b.add(Kind::Http, b"", None);
         b
@@ -272,9 +269,8 @@ impl<'s, 'f> Builder<'s, 'f> {
         self.locations.len() - 1
     }
 
-    /// Takes the http block. Directives with errors are left out and the errors kept, so that all are told at once;
-    /// `false`: there were some, and what was built is of no use.
-    pub fn http_block(&mut self, block: &Block) -> bool {
+    /// Takes the http block. Directives with errors are left out and the errors kept, so that all are told at once.
+    pub fn http_block(&mut self, block: &Block) {
         // Holds for the whole block, wherever it stands.
         for d in block.iter().filter(|d| d.name.text == b"upstream_start_unresolved") {
             self.cx.upstreams.start_unresolved = value::first(d).eq_ignore_ascii_case(b"on");
@@ -283,7 +279,6 @@ impl<'s, 'f> Builder<'s, 'f> {
             let taken = self.http_directive(d);
             self.keep(taken);
         }
-        !self.failed
     }
 
     fn http_directive(&mut self, d: &Directive) -> Result<(), Error> {
@@ -298,7 +293,7 @@ impl<'s, 'f> Builder<'s, 'f> {
     }
 
     fn keep(&mut self, taken: Result<(), Error>) {
-        self.failed |= self.cx.keep(taken);
+        self.cx.keep(taken);
     }
 
     fn server_block(&mut self, d: &Directive) {
@@ -443,12 +438,10 @@ impl<'s, 'f> Builder<'s, 'f> {
         Err(self.cx.error(d, message))
     }
 
-    /// Ends the construction: inheritance, defaults, tables.
-    ///
-    /// # Errors
-    /// Conflicting listen options and the like.
-    pub fn finish(mut self) -> Result<(Http, Vec<Listener>), Error> {
-        let (addresses, listeners) = self.addresses()?;
+    /// Ends the construction: inheritance, defaults, tables. Keeps errors such as conflicting listen options
+    /// ([`Scope::keep_late`]).
+    pub fn finish(mut self) -> (Http, Vec<Listener>) {
+        let (addresses, listeners) = self.addresses();
         let mut servers = Vec::new();
         for s in &mut self.servers {
             s.written.inherit(&self.http_server);
@@ -458,7 +451,8 @@ impl<'s, 'f> Builder<'s, 'f> {
                 < s.pool.or(self.pool).unwrap_or(checks::CONNECTION_POOL)
             {
                 let text = "the \"large_client_header_buffers\" size must be equal to or greater than \"connection_pool_size\"";
-                return Err(self.cx.error_at_end(text));
+                let error = self.cx.error_at_end(text);
+                self.cx.keep_late(error);
             }
             servers.push(Server {
                 name: s.names.first().map(super::names::ServerName::text).unwrap_or_default(),
@@ -492,22 +486,27 @@ impl<'s, 'f> Builder<'s, 'f> {
                     l.written.log.access_log = Some(modules::log::default_log(self.cx));
                 }
             }
-            if l.parent.is_some() {
-                l.written.buffers().map_err(|text| self.cx.error_at_end(text))?;
+            if l.parent.is_some()
+                && let Err(text) = l.written.buffers()
+            {
+                let error = self.cx.error_at_end(text);
+                self.cx.keep_late(error);
             }
             let settings = l.written.resolve();
-            settings.referer.check().map_err(super::plain)?;
-            if l.parent.is_some() {
-                self.cx.charset_maps.check(&settings).map_err(|m| super::plain(&m))?;
+            if let Err(text) = settings.referer.check() {
+                self.cx.keep_late(super::plain(text));
+            }
+            if l.parent.is_some()
+                && let Err(text) = self.cx.charset_maps.check(&settings)
+            {
+                self.cx.keep_late(super::plain(&text));
             }
             inherited.push(l.written);
             if let Some(check) = l.health_check.take() {
-                modules::proxy::check(
-                    check,
-                    l.content.as_ref(),
-                    (locations.len(), &settings.proxy),
-                    self.cx,
-                )?;
+                let place = (locations.len(), &settings.proxy);
+                if let Err(error) = modules::proxy::check(check, l.content.as_ref(), place, self.cx) {
+                    self.cx.keep_late(error);
+                }
             }
             let plan = modules::Plan::for_location(&settings, &l.ops);
             let auto_redirect = matches!(l.kind, Kind::Prefix | Kind::PrefixOnly)
@@ -569,20 +568,19 @@ impl<'s, 'f> Builder<'s, 'f> {
             let warning = warning.map(|text| Error { level: Level::Warn, ..self.cx.error_at_end(text) });
             self.cx.warnings.extend(warning);
         }
-        if let Some(message) = self.cx.zones.undefined() {
-            return Err(super::plain(&message));
-        }
-        if let Some(message) = self.cx.conn_zones.undefined() {
-            return Err(super::plain(&message));
-        }
-        if let Some(error) = self.cx.caches.undefined() {
-            return Err(Error { at: self.cx.end, ..error });
+        let zones = [self.cx.zones.undefined(), self.cx.conn_zones.undefined()];
+        let caches = self.cx.caches.undefined().map(|error| Error { at: self.cx.end, ..error });
+        for error in zones.into_iter().flatten().map(|m| super::plain(&m)).chain(caches) {
+            self.cx.keep_late(error);
         }
         let mut loader = crate::tls::server::Loader::default();
         for s in &mut servers {
             if let Some(l) = locations.get(s.root) {
                 let resolver = l.settings.resolver.resolver.0.as_ref();
-                s.tls = loader.server(&l.settings.ssl, resolver, self.cx)?;
+                match loader.server(&l.settings.ssl, resolver, self.cx) {
+                    Ok(tls) => s.tls = tls,
+                    Err(error) => self.cx.keep_late(error),
+                }
             }
         }
         for l in &mut locations {
@@ -590,9 +588,10 @@ impl<'s, 'f> Builder<'s, 'f> {
                 && pass.may_encrypt()
             {
                 let h2 = l.settings.proxy.http_version == modules::proxy::HttpVersion::V2;
-                let made =
-                    crate::tls::client::ClientTls::new(&l.settings.proxy_ssl, h2, &mut loader, self.cx)?;
-                l.upstream_tls = Some(std::sync::Arc::new(made));
+                match crate::tls::client::ClientTls::new(&l.settings.proxy_ssl, h2, &mut loader, self.cx) {
+                    Ok(made) => l.upstream_tls = Some(std::sync::Arc::new(made)),
+                    Err(error) => self.cx.keep_late(error),
+                }
             }
         }
         // Who has no certificate takes that of the default server, which must have one.
@@ -604,13 +603,14 @@ impl<'s, 'f> Builder<'s, 'f> {
                 let listens = self.servers.get(i).map(|s| s.listens.as_slice()).unwrap_or_default();
                 let at = listens.iter().find(|l| l.address_options.ssl).or(listens.first());
                 let text = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
-                return Err(at.map_or_else(|| super::plain(text), |l| l.error(text.to_owned())));
+                self.cx.keep_late(at.map_or_else(|| super::plain(text), |l| l.error(text.to_owned())));
             }
         }
         let has_tunnels = locations.iter().any(|l| matches!(l.content, Some(modules::Content::Tunnel(_))));
         servers.iter_mut().for_each(|s: &mut Server| s.head.connect = has_tunnels);
         let resolver = locations.first().and_then(|l| l.settings.resolver.resolver.0.as_ref());
-        let upstreams = std::mem::take(self.cx.upstreams).finish(resolver)?;
+        let (upstreams, errors) = std::mem::take(self.cx.upstreams).finish(resolver);
+        errors.into_iter().for_each(|error| self.cx.keep_late(error));
         let mut log_formats = std::mem::take(self.cx.log_formats);
         for f in &mut log_formats {
             f.settle(self.cx.vars);
@@ -636,11 +636,11 @@ impl<'s, 'f> Builder<'s, 'f> {
             log_formats,
             charset_maps: std::mem::take(self.cx.charset_maps),
         };
-        Ok((http, listeners))
+        (http, listeners)
     }
 
     /// Groups the listen directives by socket.
-    fn addresses(&mut self) -> Result<(Vec<ListenerAddresses>, Vec<Listener>), Error> {
+    fn addresses(&mut self) -> (Vec<ListenerAddresses>, Vec<Listener>) {
         struct At {
             listens: Vec<(usize, ListenDirective)>,
         }
@@ -654,14 +654,16 @@ impl<'s, 'f> Builder<'s, 'f> {
                     }
                     let at = by_addr.entry(addr.clone()).or_insert(At { listens: Vec::new() });
                     if at.listens.iter().any(|(n, _)| *n == i) {
-                        return Err(l.error(format!("a duplicate listen {}", l.text(addr))));
+                        self.cx.keep_late(l.error(format!("a duplicate listen {}", l.text(addr))));
+                        continue;
                     }
                     if l.set && at.listens.iter().any(|(_, o)| o.set) {
                         let message = format!("duplicate listen options for {}", l.text(addr));
-                        return Err(l.error(message));
+                        self.cx.keep_late(l.error(message));
                     }
                     if at.listens.iter().any(|(_, o)| o.default_server && l.default_server) {
-                        return Err(l.error(format!("a duplicate default server for {}", l.text(addr))));
+                        let message = format!("a duplicate default server for {}", l.text(addr));
+                        self.cx.keep_late(l.error(message));
                     }
                     at.listens.push((i, l.clone()));
                 }
@@ -670,7 +672,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         let mut sockets: Vec<(Listener, ListenerAddresses, bool)> = Vec::new();
         for addr in &order {
             let at = &by_addr[addr];
-            let address = self.address(&at.listens)?;
+            let address = self.address(&at.listens);
             let options =
                 at.listens.iter().find(|(_, l)| l.set).map(|(_, l)| l.options.clone()).unwrap_or_default();
             let bind = at.listens.iter().any(|(_, l)| l.bind);
@@ -700,10 +702,10 @@ impl<'s, 'f> Builder<'s, 'f> {
                 None => result.push((l, a)),
             }
         }
-        Ok(result.into_iter().map(|(l, a)| (a, l)).unzip())
+        result.into_iter().map(|(l, a)| (a, l)).unzip()
     }
 
-    fn address(&mut self, listens: &[(usize, ListenDirective)]) -> Result<Address, Error> {
+    fn address(&mut self, listens: &[(usize, ListenDirective)]) -> Address {
         let default = listens.iter().find(|(_, l)| l.default_server).unwrap_or(&listens[0]).0;
         let mut names = NameTable::default();
         let mut options = AddressOptions::default();
@@ -712,18 +714,11 @@ impl<'s, 'f> Builder<'s, 'f> {
             for n in &self.servers[*i].names {
                 // As in nginx, whose tables of names are only built where there is a choice.
                 if listens.len() > 1 && !n.is_well_formed() {
-                    return Err(Error {
-                        level: Level::Emerg,
-                        message: format!(
-                            "invalid server name or wildcard \"{}\" on {}",
-                            String::from_utf8_lossy(&n.written()),
-                            l.text(&l.addrs[0])
-                        ),
-                        span: None,
-                        at: None,
-                        hint: None,
-                        ordinal: self.servers[*i].ordinal_directive.as_ref().map_or(0, |e| e.ordinal),
-                    });
+                    self.cx.keep_late(super::plain(&format!(
+                        "invalid server name or wildcard \"{}\" on {}",
+                        String::from_utf8_lossy(&n.written()),
+                        l.text(&l.addrs[0])
+                    )));
                 }
                 if !names.add(n, *i) && listens.len() > 1 {
                     let message = format!(
@@ -742,7 +737,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 }
             }
         }
-        Ok(Address { default_server: default, names, options })
+        Address { default_server: default, names, options }
     }
 }
 

@@ -14,7 +14,7 @@ pub use scope::Scope;
 
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
-use forebay_conf::tree::{Directive, Tree};
+use forebay_conf::tree::{Block, Directive, Tree};
 use forebay_conf::units;
 use main_settings::{Affinity, MainSettings, WorkerCount};
 use std::net::SocketAddr;
@@ -152,23 +152,88 @@ pub fn load(env: &Environment, files: &mut Files) -> Result<(Config, Vec<Error>)
     }
 }
 
-/// As [`load`], with all errors that could be found (`forebay check`).
+/// Reads, checks and builds a configuration, and finds all its errors (`forebay check`). With an error of level emerg among
+/// them the configuration lacks what was refused, and must not be used.
 pub fn load_all(env: &Environment, files: &mut Files) -> (Option<Config>, Vec<Error>) {
     let dir = env.conf_path.parent().map_or_else(|| env.prefix.clone(), PathBuf::from);
     let parsed = forebay_conf::parse::parse(&env.conf_path, &env.globals, &dir, files);
     let mut errors = parsed.errors;
-    let fatal = errors.iter().filter(|e| e.level == Level::Emerg).map(|e| e.ordinal).min();
-    if fatal.is_some() && parsed.tree.root.items.is_empty() {
+    let fatal = errors.iter().any(|e| e.level == Level::Emerg);
+    if fatal && parsed.tree.root.items.is_empty() {
         // There was nothing to read: no need to say what is missing in it.
         return (None, errors);
     }
-    match build(env, files, &parsed.tree, &mut errors) {
-        Ok(c) => (c.filter(|_| fatal.is_none()), errors),
+    let single = errors.len();
+    let built = build(env, files, &parsed.tree, &mut errors);
+    let config = match built {
+        Ok(c) => Some(c),
         Err(e) => {
             errors.push(e);
-            (None, errors)
+            None
         }
+    };
+    let refused: Vec<Vec<u8>> = (errors.iter().enumerate())
+        .filter(|(i, e)| e.level == Level::Emerg && (*i < single || e.ordinal != u32::MAX))
+        .filter_map(|(_, e)| directive_of(e, &parsed.tree.root, files))
+        .collect();
+    errors.retain(|e| e.ordinal != u32::MAX || !follows(&e.message, &refused));
+    (config, errors)
+}
+
+/// Errors that follow from others: their beginnings, and the directives that would have defined what is missing. An unknown
+/// directive may define anything, so its errors hide those of unknown variables.
+const CONSEQUENCES: &[(&str, &[&str])] = &[
+    ("zero size shared memory zone", &["limit_req_zone", "limit_conn_zone", "_cache_path", "zone"]),
+    ("\"proxy_cache\" zone", &["_cache_path"]),
+    (
+        "unknown \"",
+        &[
+            "map",
+            "geo",
+            "set",
+            "split_clients",
+            "if",
+            "location",
+            "rewrite",
+            "server_name",
+            "auth_request_set",
+            "userid",
+        ],
+    ),
+    ("no \"ssl_certificate\"", &["ssl_certificate", "ssl_certificate_key", "listen"]),
+    ("no resolver defined", &["resolver"]),
+    ("match \"", &["match"]),
+    ("host not found in upstream", &["upstream"]),
+    ("no port in upstream", &["upstream"]),
+    ("no servers are inside upstream", &["server"]),
+];
+
+/// Tells whether an error may only follow from directives that were refused.
+fn follows(message: &str, refused: &[Vec<u8>]) -> bool {
+    CONSEQUENCES.iter().filter(|(start, _)| message.starts_with(start)).any(|(start, definers)| {
+        refused.iter().any(|name| {
+            let unknown = forebay_conf::grammar::rows(name).is_empty() && start.starts_with("unknown");
+            unknown || definers.iter().any(|d| name == d.as_bytes() || name.ends_with(d.as_bytes()))
+        })
+    })
+}
+
+/// Finds the name of the directive of an error. One that is not in the tree is told by the first word of its line.
+fn directive_of(error: &Error, tree: &Block, files: &Files) -> Option<Vec<u8>> {
+    fn find(block: &Block, ordinal: u32) -> Option<&Directive> {
+        block.iter().find_map(|d| match &d.block {
+            _ if d.ordinal == ordinal => Some(d),
+            Some(inner) if d.name.text != b"include" => find(inner, ordinal),
+            _ => None,
+        })
     }
+    if let Some(d) = find(tree, error.ordinal) {
+        return Some(d.name.text.clone());
+    }
+    let at = error.span.or(error.at)?;
+    let line = files.bytes(at.file).split(|b| *b == b'\n').nth(at.line.checked_sub(1)? as usize)?;
+    let word = line.trim_ascii_start().split(|b| b.is_ascii_whitespace() || *b == b';').next()?;
+    Some(word.to_vec())
 }
 
 pub(crate) fn plain(message: &str) -> Error {
@@ -182,13 +247,16 @@ pub(crate) fn plain(message: &str) -> Error {
     }
 }
 
-/// `None`: some directives have errors, which are among the warnings.
+/// Builds a configuration. Errors are kept among the warnings.
+///
+/// # Errors
+/// One that leaves nothing to go on with.
 fn build(
     env: &Environment,
     files: &mut Files,
     tree: &Tree,
     warnings: &mut Vec<Error>,
-) -> Result<Option<Config>, Error> {
+) -> Result<Config, Error> {
     let mut vars = crate::variables::Registry::default();
     let mut config = Config { prefix: env.prefix.as_os_str().as_bytes().to_vec(), ..Config::default() };
     if config.prefix.last() != Some(&b'/') {
@@ -222,7 +290,7 @@ fn build(
     let mut http_seen = false;
     let mut events_seen = false;
     let mut pools = checks::Pools::default();
-    let mut failed = checks::tree(&tree.root, &mut pools, &mut cx);
+    checks::tree(&tree.root, &mut pools, &mut cx);
     for d in &tree.root {
         match d.name.text.as_slice() {
             b"http" => {
@@ -231,11 +299,8 @@ fn build(
                 }
                 cx.end = d.block.as_ref().and_then(|block| block.end);
                 let mut b = http::Builder::new(&mut cx);
-                if d.block.iter().all(|block| b.http_block(block)) {
-                    (config.http, config.listeners) = b.finish()?;
-                } else {
-                    failed = true;
-                }
+                d.block.iter().for_each(|block| b.http_block(block));
+                (config.http, config.listeners) = b.finish();
             }
             b"events" => {
                 if std::mem::replace(&mut events_seen, true) {
@@ -243,21 +308,17 @@ fn build(
                 }
                 for e in d.block.iter().flatten() {
                     let taken = events_directive(e, &mut config.main, &mut cx);
-                    failed |= cx.keep(taken);
+                    cx.keep(taken);
                 }
             }
             _ => {
                 let taken = main_directive(d, &mut config.main, &mut cx);
-                failed |= cx.keep(taken);
+                cx.keep(taken);
             }
         }
     }
     if !events_seen {
-        return Err(plain("no \"events\" section in configuration"));
-    }
-    if failed {
-        // What follows looks at the whole, and would complain of what is missing.
-        return Ok(None);
+        cx.keep_late(plain("no \"events\" section in configuration"));
     }
     if let (Affinity::Masks(masks), Some(WorkerCount::Count(n))) =
         (&config.main.worker_cpu_affinity, config.main.worker_processes)
@@ -269,12 +330,12 @@ fn build(
         cx.warnings.push(Error { level: Level::Warn, ..plain(text) });
     }
     if let Some(e) = pools.missing() {
-        return Err(e);
+        cx.keep_late(e);
     }
     if config.main.worker_connections == Some(0) {
         let text =
             format!("0 worker_connections are not enough for {} listening sockets", config.listeners.len());
-        return Err(plain(&text));
+        cx.keep_late(plain(&text));
     }
     if config.main.error_log.is_empty()
         && let Some(path) = &env.error_log
@@ -303,8 +364,10 @@ fn build(
     config.http.logs_sent_fields = [b"sent_http_".as_slice(), b"upstream_http_", b"upstream_cookie_"]
         .iter()
         .any(|prefix| vars.uses_prefix(prefix));
-    config.http.vars = vars.finish().map_err(|m| plain(&m))?;
-    Ok(Some(config))
+    let unknown;
+    (config.http.vars, unknown) = vars.finish();
+    warnings.extend(unknown.iter().map(|m| plain(m)));
+    Ok(config)
 }
 
 /// Names that [`events_directive`] takes.

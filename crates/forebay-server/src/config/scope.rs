@@ -113,11 +113,14 @@ impl Scope<'_> {
         self.warnings.push(e);
     }
 
-    /// Keeps the error of a directive, so that reading goes on behind it. `true`: there was one.
-    pub fn keep(&mut self, taken: Result<(), Error>) -> bool {
-        let failed = taken.is_err();
+    /// Keeps the error of a directive, so that reading goes on behind it.
+    pub fn keep(&mut self, taken: Result<(), Error>) {
         self.warnings.extend(taken.err());
-        failed
+    }
+
+    /// Keeps an error that nginx finds only after it has read the whole file: it comes behind those of single directives.
+    pub fn keep_late(&mut self, error: Error) {
+        self.warnings.push(Error { ordinal: u32::MAX, ..error });
     }
 
     /// A path below the prefix unless absolute.
@@ -153,7 +156,16 @@ impl Scope<'_> {
         text: &[u8],
         caseless: bool,
     ) -> Result<crate::pattern::Pattern, Error> {
-        crate::pattern::Pattern::compile(text, caseless, self.vars).map_err(|m| self.error(d, m))
+        let pattern =
+            crate::pattern::Pattern::compile(text, caseless, self.vars).map_err(|m| self.error(d, m))?;
+        if pattern.backtracks() {
+            let written = String::from_utf8_lossy(text);
+            let error = self.error(d, format!("the pattern \"{written}\" needs backtracking"));
+            let hint =
+                "look-around and back references can take long on some texts, and are given up with 500 then";
+            self.warnings.push(Error { level: Level::Info, hint: Some(hint.to_owned()), ..error });
+        }
+        Ok(pattern)
     }
 
     /// Number of a log file that the master opens.

@@ -69,16 +69,14 @@ impl Groups {
         }
     }
 
-    /// Ends the construction: names that no block defines are looked up. `resolver`: that of the http level.
-    ///
-    /// # Errors
-    /// `host not found in upstream "x"`, `no resolver defined to resolve names at run time in upstream "x"`.
-    pub fn finish(self, resolver: Option<&Arc<Resolver>>) -> Result<Vec<Group>, Error> {
-        let mut done = Vec::new();
+    /// Ends the construction: names that no block defines are looked up. `resolver`: that of the http level. The errors of all
+    /// groups: `host not found in upstream "x"`, `no resolver defined to resolve names at run time in upstream "x"`.
+    pub fn finish(self, resolver: Option<&Arc<Resolver>>) -> (Vec<Group>, Vec<Error>) {
+        let (mut done, mut errors) = (Vec::new(), Vec::new());
         for (zone, _) in &self.zones {
             if !self.zones.iter().any(|(z, sized)| z == zone && *sized) {
                 let text = String::from_utf8_lossy(zone);
-                return Err(crate::config::plain(&format!("zero size shared memory zone \"{text}\"")));
+                errors.push(crate::config::plain(&format!("zero size shared memory zone \"{text}\"")));
             }
         }
         let explicit: Vec<Vec<u8>> =
@@ -86,22 +84,10 @@ impl Groups {
         for mut e in self.entries {
             let text = String::from_utf8_lossy(&e.group.name).into_owned();
             if !e.group.explicit {
-                if let (Place::Host(_, Some(port)), true) = (&e.place, explicit.contains(&e.group.name)) {
-                    let message = format!("upstream \"{text}\" may not have port {port}");
-                    return Err(Error { message, ..e.at });
+                match implied_server(e.place, e.default_port, &text, &explicit, self.start_unresolved) {
+                    Ok(server) => e.servers.push(server),
+                    Err(message) => errors.push(Error { message, ..e.at.clone() }),
                 }
-                if e.default_port == 0 && matches!(e.place, Place::Host(_, None)) {
-                    return Err(Error { message: format!("no port in upstream \"{text}\""), ..e.at });
-                }
-                let mut server = plain_server(e.place, e.default_port);
-                if server.found.is_empty() {
-                    if !self.start_unresolved {
-                        let message = format!("host not found in upstream \"{text}\"");
-                        return Err(Error { message, ..e.at });
-                    }
-                    server.source = Source::Later;
-                }
-                e.servers.push(server);
             }
             if e.group.resolver.is_none() {
                 e.group.resolver = resolver.cloned();
@@ -110,21 +96,47 @@ impl Groups {
             if at_run_time && e.group.resolver.is_none() {
                 let message =
                     format!("no resolver defined to resolve names at run time in upstream \"{text}\"");
-                return Err(Error { message, ..e.at });
+                errors.push(Error { message, ..e.at });
             }
             for c in &mut e.group.checks {
                 let Some(name) = &c.matching else { continue };
                 c.conditions = self.matches.iter().find(|(n, _)| n == name).map(|(_, m)| m.clone());
                 if c.conditions.is_none() {
                     let message = format!("match \"{}\" not found", String::from_utf8_lossy(name));
-                    return Err(Error { message, ..c.at.clone() });
+                    errors.push(Error { message, ..c.at.clone() });
                 }
             }
             e.group.set_servers(e.servers);
             done.push(e.group);
         }
-        Ok(done)
+        (done, errors)
     }
+}
+
+/// The server of a group that no `upstream` block defines; an error is the message.
+fn implied_server(
+    place: Place,
+    default_port: u16,
+    text: &str,
+    explicit: &[Vec<u8>],
+    start_unresolved: bool,
+) -> Result<Server, String> {
+    if let Place::Host(_, Some(port)) = &place
+        && explicit.iter().any(|name| name == text.as_bytes())
+    {
+        return Err(format!("upstream \"{text}\" may not have port {port}"));
+    }
+    if default_port == 0 && matches!(place, Place::Host(_, None)) {
+        return Err(format!("no port in upstream \"{text}\""));
+    }
+    let mut server = plain_server(place, default_port);
+    if server.found.is_empty() {
+        if !start_unresolved {
+            return Err(format!("host not found in upstream \"{text}\""));
+        }
+        server.source = Source::Later;
+    }
+    Ok(server)
 }
 
 /// A server of which no more than its place is known. Looks its name up.

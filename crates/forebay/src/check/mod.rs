@@ -1,5 +1,8 @@
 //! `forebay check`: every mistake of a configuration at once, for people (carets) or for programs (JSON).
 
+pub mod hints;
+pub mod machine;
+
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level as Shown, Renderer, Snippet};
 use forebay_conf::error::{Error, Level};
