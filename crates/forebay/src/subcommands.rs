@@ -25,8 +25,8 @@ struct Line {
 enum Wish {
     /// Report all errors of a configuration at once
     Check(CheckArgs),
-    /// Show each effective setting and where it comes from
-    Explain(Where),
+    /// Show the settings in effect on the main level and in each server and location, and where they come from
+    Explain(ExplainArgs),
     /// Find what is wrong, stale, harmful or without effect in a configuration and on this machine
     Doctor(DoctorArgs),
     /// Format configuration files: layout only, comments are kept
@@ -62,6 +62,16 @@ pub struct Where {
     /// Directives before those of the file
     #[arg(short = 'g', value_name = "DIRECTIVES")]
     globals: Option<String>,
+}
+
+/// `forebay explain`.
+#[derive(Args)]
+struct ExplainArgs {
+    #[command(flatten)]
+    place: Where,
+    /// For servers and locations also the directives that nothing sets, with their defaults
+    #[arg(long)]
+    defaults: bool,
 }
 
 /// `forebay check`.
@@ -168,7 +178,7 @@ pub fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     };
     match line.command {
         Wish::Check(args) => check(args),
-        Wish::Explain(place) => explain::main(&place.options()),
+        Wish::Explain(args) => explain::main(&args.place.options(), args.defaults),
         Wish::Doctor(args) => doctor::main(args),
         Wish::Fmt(args) => fmt::main(&args),
         Wish::Bench(args) => forebay_bench::cli::main(args.rest),

@@ -116,6 +116,44 @@ fn explain_names_origins() {
 }
 
 #[test]
+fn explain_shows_what_holds_in_each_location() {
+    let site = Site::new(
+        "events {}\nhttp {\n gzip on;\n add_header X-A 1;\n root /outer;\n\
+         server {\n server_name one.example;\n listen 127.0.0.1:%PORT0%;\n keepalive_timeout 5s;\n\
+         location / {\n root /inner;\n proxy_pass http://127.0.0.1:1;\n\
+         location /deep {\n add_header X-B 2;\n }\n }\n }\n}\n",
+    );
+    let explain = |more: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        let output =
+            command.args(["explain", "-p"]).arg(site.dir()).args(["-c", "nginx.conf"]).args(more).output();
+        String::from_utf8_lossy(&output.expect("runs").stdout).into_owned()
+    };
+    let text = explain(&[]);
+    let level = |name: &str| {
+        let (_, rest) = text.split_once(&format!("\n{name} (")).expect("the level");
+        let rows = rest.split("\n\n").next().unwrap_or_default().lines().skip(1);
+        rows.map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+    };
+    let place = |line: u32| format!("{}/nginx.conf:{line}", site.dir().display());
+    let common = [format!("gzip on {}", place(3)), format!("keepalive_timeout 5s {}", place(9))];
+    let server = level("server one.example");
+    assert!(server.contains(&format!("root /outer {}", place(5))) && server.contains(&common[0]), "{text}");
+    let location = level("location /");
+    for row in
+        [format!("add_header X-A 1 {}", place(4)), format!("root /inner {}", place(11))].iter().chain(&common)
+    {
+        assert!(location.contains(row), "{row}: {text}");
+    }
+    assert!(location.iter().any(|r| r.starts_with("proxy_pass ")), "{text}");
+    let deep = level("location /deep");
+    assert!(deep.contains(&format!("add_header X-B 2 {}", place(14))), "{text}");
+    assert!(!deep.iter().any(|r| r.contains("X-A") || r.starts_with("proxy_pass")), "{text}");
+    let all = explain(&["--defaults"]);
+    assert!(all.contains("client_max_body_size") && !text.contains("client_max_body_size"), "{all}");
+}
+
+#[test]
 fn serve_shows_its_configuration() {
     let output =
         Command::new(PROGRAM).args(["serve", "--listen", "8099", "--print-config"]).output().expect("runs");

@@ -192,6 +192,11 @@ impl Pattern {
     }
 }
 
+/// Tells whether a pattern that compiles needs backtracking (see [`Pattern::backtracks`]).
+pub fn needs_backtracking(text: &[u8]) -> bool {
+    Pattern::compile(text, false, &mut Registry::default()).is_ok_and(|p| p.backtracks())
+}
+
 /// Whether a few bytes tell that a text cannot match.
 #[inline]
 fn lacks(needs: &Option<needs::Needs>, text: &[u8]) -> bool {

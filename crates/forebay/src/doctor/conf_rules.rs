@@ -1,4 +1,4 @@
-//! Rules for the configuration. Numbers in brackets: claims that were checked against nginx 1.31 and Linux 6.18.
+//! Rules for the configuration. What they say was checked against nginx 1.31 and Linux 6.18.
 
 use super::host::Host;
 use super::rule_table;
@@ -174,7 +174,7 @@ fn on(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), name: &str, text: &str
 
 rule_table! { Check;
     "multi-accept" Harm "multi_accept without reuseport"
-    "One worker takes nearly all connections: of 400 that came one after the other, 7 went to the one and 393 to the other (14). The accept loop then never puts the worker back into the queue of those that wait."
+    "One worker takes nearly all connections: of 400 that came one after the other, 7 went to the one and 393 to the other. The accept loop then never puts the worker back into the queue of those that wait."
     "Remove it, or give each listen \"reuseport\" first and measure."
     |s, h, found| {
         let single = workers(s, h) == 1 && s.all("worker_processes").next().is_some();
@@ -189,19 +189,19 @@ rule_table! { Check;
         }
     },
     "use-epoll" NoEffect "use epoll"
-    "nginx takes epoll on Linux by itself; select is not even built in (13)."
+    "nginx takes epoll on Linux by itself; select is not even built in."
     "Remove it."
     |s, _, found| for n in s.all("use").filter(|n| s.arg(*n, 0) == "epoll") {
         found(s.span(n), "epoll is used on Linux anyway".to_owned());
     },
     "worker-processes-one" Harm "one worker on a machine with more CPUs"
-    "One process uses one CPU; the others idle (4)."
+    "One process uses one CPU; the others idle."
     "worker_processes auto;"
     |s, h, found| for n in s.all("worker_processes").filter(|n| s.arg(*n, 0) == "1" && h.cpus != 1) {
         found(s.arg_span(n, 0), if h.cpus > 1 { format!("1 of {} CPUs will be used", h.cpus) } else { "only one CPU will be used".to_owned() });
     },
     "worker-processes-many" Warning "more workers than CPUs"
-    "More workers than CPUs only help where workers block on a disk; otherwise they cost switches. The article that multiplies them by four measured one run each (3)."
+    "More workers than CPUs only help where workers block on a disk; otherwise they cost switches. The article that multiplies them by four measured one run each."
     "worker_processes auto; and measure before setting more."
     |s, h, found| for n in s.all("worker_processes") {
         if let Some(w) = number(s, n) && w > if h.cpus > 0 { h.cpus as u64 } else { 4 } {
@@ -210,13 +210,13 @@ rule_table! { Check;
         }
     },
     "worker-processes-missing" Warning "worker_processes left out"
-    "Articles say that the default is the number of CPUs; it is 1, only the packages' own files say auto (1). Forebay takes all CPUs."
+    "Articles say that the default is the number of CPUs; it is 1, only the packages' own files say auto. Forebay takes all CPUs."
     "worker_processes auto;"
     |s, h, found| if let (None, Some(n), 2..) = (s.all("worker_processes").next(), s.all("events").next(), h.cpus) {
         found(s.span(n), format!("nginx uses 1 of {} CPUs", h.cpus));
     },
     "worker-processes-quota" Warning "worker_processes auto under a quota"
-    "nginx counts the CPUs that are online and ignores quotas and sets of a container, so it starts more workers than it may run (2). Forebay counts what it may use."
+    "nginx counts the CPUs that are online and ignores quotas and sets of a container, so it starts more workers than it may run. Forebay counts what it may use."
     "The number of CPUs that the quota allows."
     |s, h, found| for n in s.all("worker_processes").filter(|n| s.arg(*n, 0) == "auto") {
         if h.cpus > 0 && h.cpus < h.online {
@@ -224,14 +224,14 @@ rule_table! { Check;
         }
     },
     "worker-affinity" Advice "pinned workers"
-    "A pinned worker cannot move away from a busy neighbour; in a container with a shared set of CPUs or a quota that hurts (6)."
+    "A pinned worker cannot move away from a busy neighbour; in a container with a shared set of CPUs or a quota that hurts."
     "Pin only on a machine of its own, and measure."
     |s, h, found| for n in s.all("worker_cpu_affinity") {
         let quota = h.cpus > 0 && h.cpus < h.online;
         found(s.span(n), if quota { format!("{} of {} CPUs are ours: do not pin", h.cpus, h.online) } else { "helps only on CPUs that nobody else uses".to_owned() });
     },
     "worker-connections-low" Harm "worker_connections below the default"
-    "The default is 512. Clients beyond the limit are cut off; with fewer connections than listening sockets nginx does not start (9)."
+    "The default is 512. Clients beyond the limit are cut off; with fewer connections than listening sockets nginx does not start."
     "Leave it out, or set what memory and descriptors allow."
     |s, _, found| for n in s.all("worker_connections") {
         if let Some(c) = number(s, n).filter(|c| *c < 512) {
@@ -239,7 +239,7 @@ rule_table! { Check;
         }
     },
     "descriptors-short" Harm "fewer descriptors than connections need"
-    "A worker without descriptors answers 500 to clients it has accepted, since opening files fails too: 27 of 40 in a trial (12). A proxied request takes two, an open file one."
+    "A worker without descriptors answers 500 to clients it has accepted, since opening files fails too: 27 of 40 in a trial. A proxied request takes two, an open file one."
     "worker_rlimit_nofile at least twice worker_connections where anything is proxied, else the connections plus the cached files."
     |s, h, found| {
         let c = connections(s);
@@ -259,7 +259,7 @@ rule_table! { Check;
         }
     },
     "nofile-above-nr-open" Harm "worker_rlimit_nofile above fs.nr_open"
-    "The kernel refuses it and the worker goes on with what it had (11)."
+    "The kernel refuses it and the worker goes on with what it had."
     "Stay at or below fs.nr_open, 1048576 unless changed."
     |s, h, found| for n in s.all("worker_rlimit_nofile") {
         let most = h.number("fs.nr_open").map_or(1_048_576, |v| v.0);
@@ -268,7 +268,7 @@ rule_table! { Check;
         }
     },
     "keepalive-off" Harm "keepalive_timeout 0"
-    "Each response then says \"Connection: close\": a new connection, and over TLS a new handshake, for each request (42). An idle connection costs about half a kilobyte."
+    "Each response then says \"Connection: close\": a new connection, and over TLS a new handshake, for each request. An idle connection costs about half a kilobyte."
     "Remove it: the default is 75s."
     |s, _, found| for n in s.all("keepalive_timeout").filter(|n| !s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
         if seconds(s, n) == Some(0) {
@@ -276,7 +276,7 @@ rule_table! { Check;
         }
     },
     "keepalive-short" Advice "keepalive_timeout below the default"
-    "Shorter means more reconnects; no gain was measured (41)."
+    "Shorter means more reconnects; no gain was measured."
     "Leave the default of 75s unless connections run out."
     |s, _, found| for n in s.all("keepalive_timeout").filter(|n| !s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
         if let Some(t) = seconds(s, n).filter(|t| *t > 0 && *t < 60) {
@@ -284,11 +284,11 @@ rule_table! { Check;
         }
     },
     "keepalive-requests" NoEffect "keepalive_requests as by default"
-    "1000 is nginx's default since 1.19.10 (44); Forebay's is 10000."
+    "1000 is nginx's default since 1.19.10; Forebay's is 10000."
     "Remove it."
     |s, _, found| defaults(s, found, &[("keepalive_requests", &["1000"])]),
     "keepalive-requests-stale" Advice "keepalive_requests raised from a default that is gone"
-    "nginx's default is 1000 since 1.19.10, not 100 (43), and Forebay's 10000; beyond it only busy TLS clients have something to win."
+    "nginx's default is 1000 since 1.19.10, not 100, and Forebay's 10000; beyond it only busy TLS clients have something to win."
     "Remove it unless a measurement shows a gain."
     |s, _, found| for n in s.all("keepalive_requests") {
         if let Some(v) = number(s, n).filter(|v| *v > 1000) {
@@ -296,7 +296,7 @@ rule_table! { Check;
         }
     },
     "default-repeated" NoEffect "a directive that repeats the default"
-    "tcp_nodelay (20), postpone_output (28), client_header_buffer_size (29), large_client_header_buffers (30), ssl_protocols (72), ssl_prefer_server_ciphers off (73; without the line Forebay takes the cheapest suite that the client has), accept_mutex (15), and since 1.29.7 HTTP/1.1 with keep-alive to upstreams (45)."
+    "tcp_nodelay, postpone_output, client_header_buffer_size, large_client_header_buffers, ssl_protocols, ssl_prefer_server_ciphers off (without the line Forebay takes the cheapest suite that the client has), accept_mutex, and since 1.29.7 HTTP/1.1 with keep-alive to upstreams."
     "Remove it."
     |s, _, found| {
         defaults(s, found, &[
@@ -311,7 +311,7 @@ rule_table! { Check;
             ("gzip_buffers", &["32", "4k"]),
         ]);
         for n in s.all("gzip_buffers").filter(|n| s.args(*n) == ["16", "8k"]) {
-            found(s.span(n), "\"gzip_buffers 16 8k\" is 128k in all, as the default 32 4k (59)".to_owned());
+            found(s.span(n), "\"gzip_buffers 16 8k\" is 128k in all, as the default 32 4k".to_owned());
         }
         for n in s.all("proxy_set_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("connection") && s.arg(*n, 1).is_empty()) {
             found(s.span(n), "an empty Connection to upstreams is the default since 1.29.7".to_owned());
@@ -321,7 +321,7 @@ rule_table! { Check;
         }
     },
     "literal-proxy-pass" Advice "proxy_pass to an address instead of an upstream"
-    "In nginx the pool of idle connections belongs to upstream blocks: a literal address is connected to for each request, 22 system calls instead of 10 (45). Forebay keeps connections either way."
+    "In nginx the pool of idle connections belongs to upstream blocks: a literal address is connected to for each request, 22 system calls instead of 10. Forebay keeps connections either way."
     "Name the address in an upstream block."
     |s, _, found| for n in s.all("proxy_pass") {
         let url = s.arg(n, 0);
@@ -333,7 +333,7 @@ rule_table! { Check;
         }
     },
     "upstream-keepalive-many" Advice "keepalive counts for each worker"
-    "The pool of idle connections belongs to a worker: the upstream sees as many times more (46)."
+    "The pool of idle connections belongs to a worker: the upstream sees as many times more."
     "Stay below what the upstream takes, divided by the workers."
     |s, h, found| for n in s.all("keepalive").filter(|n| s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
         if let Some(k) = number(s, n).filter(|k| *k >= 64) {
@@ -341,7 +341,7 @@ rule_table! { Check;
         }
     },
     "keepalive-http10" Warning "keepalive to an upstream over HTTP/1.0"
-    "Before 1.29.7 requests went out over HTTP/1.0 with \"Connection: close\" unless told otherwise, and keepalive did nothing (45, 47). Forebay and newer nginx do it right by themselves."
+    "Before 1.29.7 requests went out over HTTP/1.0 with \"Connection: close\" unless told otherwise, and keepalive did nothing. Forebay and newer nginx do it right by themselves."
     "proxy_http_version 1.1; and proxy_set_header Connection \"\"; for older nginx."
     |s, _, found| for u in s.all("upstream").filter(|u| s.child(Some(*u), "keepalive").is_some()) {
         let name = s.arg(u, 0);
@@ -361,7 +361,7 @@ rule_table! { Check;
         }
     },
     "sendfile-off" Advice "files without sendfile"
-    "The default is off: a plain file of 100 kB takes eight calls instead of one (17). Forebay sends files by itself as it is cheapest. Over TLS it changes nothing without kernel TLS."
+    "The default is off: a plain file of 100 kB takes eight calls instead of one. Forebay sends files by itself as it is cheapest. Over TLS it changes nothing without kernel TLS."
     "sendfile on;"
     |s, _, found| for n in s.all("root").filter(|n| !s.on(s.parent(*n), "sendfile")) {
         let plain = s.all("listen").any(|l| !s.args(l).iter().any(|a| a == "ssl")) || s.all("listen").next().is_none();
@@ -371,11 +371,11 @@ rule_table! { Check;
         }
     },
     "file-cache-errors" Harm "open_file_cache_errors on"
-    "A file that was missing once stays a 404 after it has appeared, until the entry is checked again (23)."
+    "A file that was missing once stays a 404 after it has appeared, until the entry is checked again."
     "Leave it off unless files only change with a reload."
     |s, _, found| on(s, found, "open_file_cache_errors", "a 404 outlives the arrival of the file"),
     "file-cache-stale" Warning "open_file_cache in front of files that change"
-    "For as long as open_file_cache_valid says: a replaced file is served in its old form, a deleted one with 200, one that was shrunk in place cuts the connection, one that grew is cut at the old length (23)."
+    "For as long as open_file_cache_valid says: a replaced file is served in its old form, a deleted one with 200, one that was shrunk in place cuts the connection, one that grew is cut at the old length."
     "Deploy by renaming and reload, or set open_file_cache_valid to a second or two. Forebay's own cache keeps files open without it and sees changes at once."
     |s, _, found| for n in s.all("open_file_cache").filter(|n| s.arg(*n, 0) != "off") {
         let valid = s.effective(s.parent(n), "open_file_cache_valid").and_then(|v| seconds(s, v)).unwrap_or(60);
@@ -384,7 +384,7 @@ rule_table! { Check;
         }
     },
     "output-buffers" Harm "output_buffers above 128k"
-    "Not used where sendfile is; for compressed and filtered bodies each slow client holds them: 145 kB became 204 kB a client in a trial (27)."
+    "Not used where sendfile is; for compressed and filtered bodies each slow client holds them: 145 kB became 204 kB a client in a trial."
     "Remove it: the default is 2 32k."
     |s, _, found| for n in s.all("output_buffers") {
         let total = number(s, n).unwrap_or(0).saturating_mul(size(s, n, 1).unwrap_or(0));
@@ -393,7 +393,7 @@ rule_table! { Check;
         }
     },
     "header-buffers-small" Harm "large_client_header_buffers below the default"
-    "A line longer than one buffer is answered with 400 or 414: long cookies and URLs stop working (31)."
+    "A line longer than one buffer is answered with 400 or 414: long cookies and URLs stop working."
     "Remove it: the default is 4 8k."
     |s, _, found| for n in s.all("large_client_header_buffers") {
         if let Some(b) = size(s, n, 1).filter(|b| *b < 8192) {
@@ -401,7 +401,7 @@ rule_table! { Check;
         }
     },
     "body-buffer-large" Warning "client_body_buffer_size times connections"
-    "Each upload may hold one such buffer (32)."
+    "Each upload may hold one such buffer."
     "Raise it only where the error log tells of temporary files for request bodies."
     |s, _, found| for n in s.all("client_body_buffer_size") {
         if let Some(b) = size(s, n, 0).filter(|b| *b >= 64 * 1024) {
@@ -409,7 +409,7 @@ rule_table! { Check;
         }
     },
     "timeouts-short" Warning "client timeouts below 15 seconds"
-    "Body and send timers run between two reads or writes: they do not stop slow attackers, and cut off people on mobile networks (34)."
+    "Body and send timers run between two reads or writes: they do not stop slow attackers, and cut off people on mobile networks."
     "Leave the defaults of 60s; Forebay ends the slowest clients first when connections run out."
     |s, _, found| for name in ["client_body_timeout", "client_header_timeout", "send_timeout"] {
         for n in s.all(name) {
@@ -419,19 +419,19 @@ rule_table! { Check;
         }
     },
     "tcp-nopush-alone" NoEffect "tcp_nopush without sendfile"
-    "It only acts on responses that sendfile sends (19)."
+    "It only acts on responses that sendfile sends."
     "sendfile on; or remove it."
     |s, _, found| for n in s.all("tcp_nopush").filter(|n| s.arg(*n, 0) == "on" && !s.on(s.parent(*n), "sendfile")) {
         found(s.span(n), "sendfile is off here".to_owned());
     },
     "tcp-nopush-cost" Advice "tcp_nopush costs two system calls a response"
-    "It saves a packet on small files and costs two setsockopt calls (19). Forebay sends head and body in one call and needs neither."
+    "It saves a packet on small files and costs two setsockopt calls. Forebay sends head and body in one call and needs neither."
     "Measure."
     |s, _, found| for n in s.all("tcp_nopush").filter(|n| s.arg(*n, 0) == "on" && s.on(s.parent(*n), "sendfile")) {
         found(s.span(n), "two more system calls for each response; measure whether it pays".to_owned());
     },
     "log-buffer-loss" Warning "buffered access log"
-    "In nginx buffering saves a write for each request, and a worker that is killed takes what is in its buffer with it: 50 of 50 lines in a trial (39). Forebay writes the lines of a turn together without it, and its master saves what a killed worker left; a crash of the machine still takes it."
+    "In nginx buffering saves a write for each request, and a worker that is killed takes what is in its buffer with it: 50 of 50 lines in a trial. Forebay writes the lines of a turn together without it, and its master saves what a killed worker left; a crash of the machine still takes it."
     "Keep audit logs unbuffered, or set flush= to a second."
     |s, _, found| for n in s.all("access_log") {
         if s.args(n).iter().any(|a| a.starts_with("buffer=")) {
@@ -439,7 +439,7 @@ rule_table! { Check;
         }
     },
     "gzip-level" Warning "gzip_comp_level above 6"
-    "Level 9 costs 2.3 times the instructions of level 6 for half a percent of size (51)."
+    "Level 9 costs 2.3 times the instructions of level 6 for half a percent of size."
     "gzip_comp_level 4 to 6; Forebay compresses a static file once."
     |s, _, found| for n in s.all("gzip_comp_level") {
         if let Some(l) = number(s, n).filter(|l| *l > 6) {
@@ -447,7 +447,7 @@ rule_table! { Check;
         }
     },
     "brotli-module" Advice "brotli without its module"
-    "It is no part of nginx, which refuses the line as an unknown directive (56). Forebay has it built in. At like cost it saves about as much as gzip: level 4 equals gzip 9, 5 wins by 1.5 to 2.5 points (53, 54)."
+    "It is no part of nginx, which refuses the line as an unknown directive. Forebay has it built in. At like cost it saves about as much as gzip: level 4 equals gzip 9, 5 wins by 1.5 to 2.5 points."
     "load_module with the module of the distribution, if nginx is to read the file."
     |s, _, found| for n in s.all("brotli").filter(|n| s.arg(*n, 0) == "on") {
         if !s.all("load_module").any(|m| s.arg(m, 0).contains("brotli")) {
@@ -456,7 +456,7 @@ rule_table! { Check;
         }
     },
     "gzip-min-length" Advice "gzip_min_length left at 20"
-    "Bodies of a few dozen bytes grow when they are compressed (57)."
+    "Bodies of a few dozen bytes grow when they are compressed."
     "gzip_min_length 256;"
     |s, _, found| for n in s.all("gzip").filter(|n| s.arg(*n, 0) == "on") {
         if s.effective(s.parent(n), "gzip_min_length").is_none() {
@@ -464,23 +464,23 @@ rule_table! { Check;
         }
     },
     "gzip-vary" Warning "gzip without gzip_vary"
-    "A shared cache may give the compressed form to a client that cannot read it (58)."
+    "A shared cache may give the compressed form to a client that cannot read it."
     "gzip_vary on;"
     |s, _, found| for n in s.all("gzip").filter(|n| s.arg(*n, 0) == "on" && !s.on(s.parent(*n), "gzip_vary")) {
         found(s.span(n), "responses do not say \"Vary: Accept-Encoding\"".to_owned());
     },
     "gzip-breach" Warning "compressing proxied pages with secrets"
-    "A page with a secret (a CSRF token) and text from the request tells the secret by its compressed length: BREACH (58)."
+    "A page with a secret (a CSRF token) and text from the request tells the secret by its compressed length: BREACH."
     "Leave gzip_proxied off for pages of logged-in users."
     |s, _, found| for n in s.all("gzip_proxied").filter(|n| s.arg(*n, 0) == "any") {
         found(s.span(n), "pages with secrets are compressed too".to_owned());
     },
     "header-lost" Harm "add_header that hides inherited ones"
-    "A level with an add_header of its own inherits none: the security headers of the outer level are gone in it (62)."
+    "A level with an add_header of its own inherits none: the security headers of the outer level are gone in it."
     "Repeat them, or add_header_inherit merge; (since 1.29.3)."
     |s, _, found| level_lost(s, "add_header", found),
     "cache-control-twice" Warning "expires beside add_header Cache-Control"
-    "Both send the field: two lines, which most caches merge and some tools do not (60). \"no-cache\" beside a lifetime makes the lifetime void (61)."
+    "Both send the field: two lines, which most caches merge and some tools do not. \"no-cache\" beside a lifetime makes the lifetime void."
     "Write one: add_header Cache-Control \"public, max-age=31536000, immutable\";"
     |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("cache-control")) {
         if let Some(e) = s.effective(s.parent(n), "expires").filter(|e| s.arg(*e, 0) != "off") {
@@ -489,13 +489,13 @@ rule_table! { Check;
         }
     },
     "xss-protection" Warning "X-XSS-Protection"
-    "Browsers have dropped it; where it works it can be used to leak (63)."
+    "Browsers have dropped it; where it works it can be used to leak."
     "Remove it; a Content-Security-Policy does what it was for."
     |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("x-xss-protection")) {
         found(s.span(n), "browsers ignore it".to_owned());
     },
     "method-list" Advice "methods refused by a list"
-    "Lists like this forget PATCH and what comes later (64)."
+    "Lists like this forget PATCH and what comes later."
     "limit_except in the locations that need it."
     |s, _, found| for n in s.all("if") {
         if forgets_patch(&s.args(n).join(" ")) {
@@ -503,7 +503,7 @@ rule_table! { Check;
         }
     },
     "burst-nodelay" Warning "limit_req with a large burst and nodelay"
-    "The burst passes at once: of 70 requests in a row 51 were let through (67). The upstream sees no flat load."
+    "The burst passes at once: of 70 requests in a row 51 were let through. The upstream sees no flat load."
     "Leave nodelay out, or use delay=N."
     |s, _, found| for n in s.all("limit_req") {
         let args = s.args(n);
@@ -513,7 +513,7 @@ rule_table! { Check;
         }
     },
     "asset-location" Warning "a location for assets in a server that proxies"
-    "Requests that it takes are not proxied: the application's own scripts and styles turn into 404 (68)."
+    "Requests that it takes are not proxied: the application's own scripts and styles turn into 404."
     "Give it a proxy_pass too, or try_files with a named location behind it."
     |s, _, found| for n in s.all("location").filter(|n| s.arg(*n, 0).starts_with('~')) {
         let Some(server) = s.around(n, "server") else { continue };
@@ -529,13 +529,13 @@ rule_table! { Check;
         }
     },
     "stub-status-argument" NoEffect "stub_status with an argument"
-    "Since 1.7.5 it takes none; the argument is accepted and unused (65)."
+    "Since 1.7.5 it takes none; the argument is accepted and unused."
     "stub_status;"
     |s, _, found| for n in s.all("stub_status").filter(|n| !s.args(*n).is_empty()) {
         found(s.span(n), "the argument is not used".to_owned());
     },
     "server-tokens" Advice "server_tokens on"
-    "Harmless for speed; the version can still be guessed, but scanners ask for it first (69)."
+    "Harmless for speed; the version can still be guessed, but scanners ask for it first."
     "server_tokens off;"
     |s, _, found| {
         for n in s.all("server_tokens").filter(|n| s.arg(*n, 0) != "off") {
@@ -549,7 +549,7 @@ rule_table! { Check;
         }
     },
     "listen-http2" Advice "http2 in listen"
-    "Deprecated since 1.25.1 (70)."
+    "Deprecated since 1.25.1."
     "http2 on;"
     |s, _, found| word(s, found, "listen", "http2", "write \"http2 on;\" instead"),
     "old-tls" Harm "TLS 1.0 or 1.1"
@@ -561,7 +561,7 @@ rule_table! { Check;
         }
     },
     "tls-without-cache" Warning "TLS without a session cache"
-    "Without one, TLS 1.2 clients without tickets shake hands in full each time, and the keys of tickets do not change by themselves (74)."
+    "Without one, TLS 1.2 clients without tickets shake hands in full each time, and the keys of tickets do not change by themselves."
     "ssl_session_cache shared:SSL:10m;"
     |s, _, found| for n in s.all("listen").filter(|n| s.args(*n).iter().any(|a| a == "ssl")) {
         match s.effective(s.parent(n), "ssl_session_cache") {
@@ -572,13 +572,13 @@ rule_table! { Check;
         break;
     },
     "tickets-off" Warning "ssl_session_tickets off"
-    "With a shared cache the keys change by themselves, and TLS 1.3 resumes with a fresh key exchange: turning tickets off costs a lock for each resumption and gains nothing (76)."
+    "With a shared cache the keys change by themselves, and TLS 1.3 resumes with a fresh key exchange: turning tickets off costs a lock for each resumption and gains nothing."
     "Remove it."
     |s, _, found| for n in s.all("ssl_session_tickets").filter(|n| s.arg(*n, 0) == "off") {
         found(s.span(n), "costs more and protects nothing".to_owned());
     },
     "tls-timeout-long" Advice "TLS sessions kept for a day"
-    "A session that can be resumed keeps its keys for so long; few visitors come back within a day and not within an hour (75)."
+    "A session that can be resumed keeps its keys for so long; few visitors come back within a day and not within an hour."
     "ssl_session_timeout 1h; and measure how many handshakes are resumed."
     |s, _, found| for n in s.all("ssl_session_timeout") {
         if let Some(t) = seconds(s, n).filter(|t| *t >= 86_400) {
@@ -586,7 +586,7 @@ rule_table! { Check;
         }
     },
     "stapling" Warning "ssl_stapling where certificates name no responder"
-    "Let's Encrypt took OCSP out of its certificates in May 2025 and shut the responders in August; most browsers do not ask (77). Without a resolver and a trusted chain stapling does not work at all (78)."
+    "Let's Encrypt took OCSP out of its certificates in May 2025 and shut the responders in August; most browsers do not ask. Without a resolver and a trusted chain stapling does not work at all."
     "Remove it unless the certificate names a responder."
     |s, h, found| for n in s.all("ssl_stapling").filter(|n| s.arg(*n, 0) == "on") {
         let near = |c: &usize| s.parent(*c) == s.parent(n) || s.around(*c, "http") == s.parent(n);
@@ -598,7 +598,7 @@ rule_table! { Check;
         found(s.span(n), if lacking.is_empty() { "does nothing for certificates of Let's Encrypt".to_owned() } else { format!("cannot work without {}", lacking.join(" and ")) });
     },
     "backlog-capped" NoEffect "a backlog above somaxconn"
-    "The kernel cuts it to net.core.somaxconn (81)."
+    "The kernel cuts it to net.core.somaxconn."
     "Raise the setting of the kernel too, and only if ListenOverflows grows."
     |s, h, found| for n in s.all("listen") {
         let Some((cap, _)) = h.number("net.core.somaxconn") else { return };
@@ -609,7 +609,7 @@ rule_table! { Check;
         }
     },
     "proxy-buffers" Harm "proxy buffers that do not fit together"
-    "proxy_busy_buffers_size must be at least the larger of proxy_buffer_size and one of proxy_buffers, and at most all of them but one (35, 36)."
+    "proxy_busy_buffers_size must be at least the larger of proxy_buffer_size and one of proxy_buffers, and at most all of them but one."
     "Keep max(proxy_buffer_size, one buffer) <= busy <= (number - 1) x size."
     |s, _, found| for block in std::iter::once(None).chain((0..s.nodes.len()).filter(|b| !s.nodes[*b].children.is_empty()).map(Some)) {
         let own = ["proxy_buffer_size", "proxy_buffers", "proxy_busy_buffers_size"].iter().find_map(|d| s.child(block, d));
@@ -682,7 +682,7 @@ rule_table! { Check;
         }
     },
     "rsa-only" Advice "certificates with RSA keys only"
-    "An RSA 2048 signature costs the server some ten times the CPU time of an ECDSA P-256 one, and is due at each full handshake (80)."
+    "An RSA 2048 signature costs the server some ten times the CPU time of an ECDSA P-256 one, and is due at each full handshake."
     "Add a certificate with an ECDSA key beside it: clients that know neither better take RSA."
     |s, h, found| {
         let mut blocks: Vec<Option<usize>> = h.certificates.keys().map(|n| s.parent(*n)).collect();

@@ -24,6 +24,12 @@ pub fn text(
     let renderer = renderer.decor_style(DecorStyle::Ascii);
     let mut out = String::new();
     if !errors.is_empty() {
+        if errors.iter().any(|e| refusal(e).1 == Severity::Harm) {
+            out.push_str(
+                "The configuration does not parse, so no server starts with it. The errors come first; what follows them \
+                 is about the lines that could be read.\n\n",
+            );
+        }
         out.push_str(&check::render_text(errors, files, color));
         out.push('\n');
     }
@@ -49,6 +55,8 @@ pub fn text(
         }
         group = group.element(Shown::NOTE.with_name("why").message(f.rule.why));
         group = group.element(Shown::HELP.with_name("instead").message(f.rule.instead));
+        let link = link(f.rule.id);
+        group = group.element(Shown::NOTE.with_name("see").message(link.as_str()));
         out.push_str(&renderer.render(&[group]));
         out.push_str("\n\n");
     }
@@ -63,6 +71,11 @@ pub fn text(
         count(Severity::Advice)
     ));
     out
+}
+
+/// The section of the manual about a rule.
+fn link(rule: &str) -> String {
+    format!("docs/doctor.md#{rule}")
 }
 
 /// What the settings come to in the worst case.
@@ -99,7 +112,7 @@ pub(super) fn refusal(e: &Error) -> (&'static str, Severity) {
     if ours { ("not-supported", Severity::Warning) } else { ("syntax", Severity::Harm) }
 }
 
-/// A JSON list of findings: `{rule, severity, message, why, instead, file, line, column}`.
+/// A JSON list of findings: `{rule, severity, message, why, instead, see, file, line, column}`.
 pub fn json(findings: &[Finding], errors: &[Error], files: &Files) -> String {
     let mut list: Vec<Value> = Vec::new();
     for e in errors {
@@ -113,7 +126,7 @@ pub fn json(findings: &[Finding], errors: &[Error], files: &Files) -> String {
     for f in findings {
         list.push(json!({
             "rule": f.rule.id, "severity": f.rule.severity.name(), "message": f.message, "why": f.rule.why,
-            "instead": f.rule.instead,
+            "instead": f.rule.instead, "see": link(f.rule.id),
             "file": f.span.map(|s| files.path(s.file).to_string_lossy().into_owned()),
             "line": f.span.map(|s| s.line), "column": f.span.map(|s| s.column),
         }));
@@ -204,8 +217,8 @@ pub fn explain(id: &str) -> u8 {
 pub fn manual() -> String {
     let mut out = String::from(
         "# Rules of `forebay doctor`\n\n`forebay doctor -c FILE` reads a configuration, the machine and, when a server runs \
-         with that configuration (by its pid file), its error log, descriptors and stub_status, and changes nothing. Made by `forebay doctor --explain all`; numbers in brackets count the claims that were checked against \
-         nginx 1.31 and Linux 6.18.\n",
+         with that configuration (by its pid file), its error log, descriptors and stub_status, and changes nothing. What the rules say was checked against nginx 1.31 and Linux 6.18. \
+         Made by `forebay doctor --explain all`.\n",
     );
     for r in super::rules() {
         out.push_str(&format!(

@@ -113,6 +113,24 @@ rule_table! { Check;
             }
         }
     },
+    "pattern-backtracking" Warning "a pattern that needs backtracking"
+    "Look-around, back references, atomic groups and possessive quantifiers are matched by trying one way after the other, which some texts make take long. nginx and Forebay then give up and answer 500."
+    "A pattern without them, or two locations, or a map."
+    |s, _, found| {
+        let mut judge = |span, text: &[u8]| if forebay_server::pattern::needs_backtracking(text) {
+            found(span, "it has look-around, a back reference or the like".to_owned());
+        };
+        for (n, i, p) in all_patterns(s) {
+            judge(s.arg_span(n, i), p.as_bytes());
+        }
+        let entries = s.all("map").filter_map(|n| s.nodes.get(n)?.d.block.as_ref()).flat_map(|b| b.iter().map(|d| &d.name));
+        let names = s.all("server_name").filter_map(|n| s.nodes.get(n)).flat_map(|n| &n.d.args);
+        for word in entries.chain(names) {
+            if let Some(p) = word.text.strip_prefix(b"~") {
+                judge(word.span, p.strip_prefix(b"*").unwrap_or(p));
+            }
+        }
+    },
     "missing-resolver" Harm "a name with variables and no resolver"
     "Names that are known only when a request comes need a resolver; without one each request is answered with 502."
     "resolver ADDRESS; with the address of the name server."

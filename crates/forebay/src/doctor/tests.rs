@@ -47,6 +47,16 @@ fn each_rule_fires_and_is_silent() {
             "worker_rlimit_nofile 2000000; events {}".into(),
             "worker_rlimit_nofile 1000000; events {}".into(),
         ),
+        (
+            "pattern-backtracking",
+            server("location ~ ^/(?!api) { root /x; }"),
+            server("location ~ ^/api { root /x; }"),
+        ),
+        (
+            "pattern-backtracking",
+            http("map $uri $a { ~^(.)\\1$ b; }"),
+            http("map $uri $a { ~^(.)$ b; } server { server_name ~^www; }"),
+        ),
         ("keepalive-off", http("keepalive_timeout 0;"), http("keepalive_timeout 75s;")),
         ("keepalive-short", http("keepalive_timeout 15;"), http("keepalive_timeout 65;")),
         ("keepalive-requests", http("keepalive_requests 1000;"), http("keepalive_requests 500;")),

@@ -1,4 +1,6 @@
-//! `forebay explain`: each effective setting with its origin.
+//! `forebay explain`: the settings in effect with their origins, for the machine, the main level, each server and location.
+
+mod levels;
 
 use crate::cli::Options;
 use crate::listen::Refused;
@@ -10,6 +12,7 @@ use forebay_conf::files::Files;
 use forebay_conf::tree::Tree;
 use forebay_server::config::Config;
 use forebay_sys::cpus;
+use std::io::Write;
 
 /// One line: what, how much, why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,18 +32,19 @@ impl Row {
     }
 }
 
-/// Prints the settings of a configuration; gives the exit code.
-pub fn main(options: &Options) -> u8 {
-    match rows(options) {
-        Ok(rows) => {
-            print!("{}", table(&rows));
+/// Prints the settings of a configuration; gives the exit code. `defaults`: for servers and locations also what nothing sets.
+pub fn main(options: &Options, defaults: bool) -> u8 {
+    match text(options, defaults) {
+        Ok(text) => {
+            // A reader that has gone away, as `head` does, is no reason to complain.
+            let _ = std::io::stdout().write_all(text.as_bytes());
             0
         }
         Err(Refused) => 1,
     }
 }
 
-fn rows(options: &Options) -> Result<Vec<Row>, Refused> {
+fn text(options: &Options, defaults: bool) -> Result<String, Refused> {
     let (environment, paths) = options.places();
     let mut files = Files::disk();
     let (config, _) = state::read(&environment, &mut files, &Log::default_console())?;
@@ -48,7 +52,17 @@ fn rows(options: &Options) -> Result<Vec<Row>, Refused> {
     let plan = Plan::new(&config);
     let mut rows = machine_rows(&plan);
     rows.extend(main_rows(&config, &plan, &Places { tree: &tree, files: &files }, &paths));
-    Ok(rows)
+    let mut text = table(&rows);
+    for level in levels::levels(&tree, &files, defaults) {
+        text.push_str(&format!("\n{}\n", level.name));
+        for line in table(&level.rows).lines() {
+            text.push_str(&format!("    {line}\n"));
+        }
+    }
+    if !defaults {
+        text.push_str("\nDefaults of servers and locations are left out: forebay explain --defaults\n");
+    }
+    Ok(text)
 }
 
 /// Finds where settings stand.
