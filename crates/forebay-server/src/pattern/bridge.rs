@@ -3,6 +3,7 @@
 //! nginx compiles without any option but caseless: bytes, not characters, and `$` also before a final line
 //! end. Everything is written out in ASCII here; classes become sets of bytes.
 
+use regex_syntax::hir::{Class, HirKind};
 use std::fmt::Write;
 
 /// A pattern that could not be taken over.
@@ -499,7 +500,11 @@ impl<'p> Bridge<'p> {
                 self.put("[\\x00-\\xFF]");
                 self.repeatable = true;
             }
-            b'X' | b'p' | b'P' => return Err(self.fail_back("Unicode properties are not supported")),
+            b'p' | b'P' => {
+                let (set, negated) = self.property(c == b'P')?;
+                self.put_set(&set, negated);
+            }
+            b'X' => return Err(self.fail_back("extended grapheme clusters are not supported")),
             b'1'..=b'9' => self.digit_escape()?,
             b'g' => self.g_escape()?,
             b'k' => match self.next() {
@@ -712,7 +717,11 @@ impl<'p> Bridge<'p> {
                 Some(b'R' | b'X' | b'B') => {
                     Err(self.fail_back("escape sequence is invalid in character class"))
                 }
-                Some(b'p' | b'P') => Err(self.fail_back("Unicode properties are not supported")),
+                Some(p @ (b'p' | b'P')) => {
+                    let (property, negated) = self.property(p == b'P')?;
+                    set.join(&property, negated);
+                    Ok(None)
+                }
                 Some(d @ b'1'..=b'7') => self.octal(u32::from(d - b'0'), 2).map(Some),
                 Some(d @ (b'8' | b'9')) => Ok(Some(d)),
                 Some(e) => match ByteSet::of_escape(e) {
@@ -725,6 +734,27 @@ impl<'p> Bridge<'p> {
             },
             c => Ok(Some(c)),
         }
+    }
+
+    /// Reads what follows `\p` or `\P`: the bytes that, as characters of Latin-1, have a Unicode property, and whether all others
+    /// are meant.
+    fn property(&mut self, negated: bool) -> Result<(ByteSet, bool), BridgeError> {
+        const MALFORMED: &str = "malformed \\P or \\p sequence";
+        let (name, negated) = if self.eat(b"{") {
+            let negated = negated ^ self.eat(b"^");
+            let Some(len) = self.rest().iter().position(|b| *b == b'}') else {
+                return Err(self.error_at_end(MALFORMED));
+            };
+            let name = self.rest().get(..len).unwrap_or_default();
+            self.at += len + 1;
+            (name, negated)
+        } else {
+            let at = self.at;
+            self.next().filter(u8::is_ascii_alphabetic).ok_or_else(|| self.fail(MALFORMED))?;
+            (self.text.get(at..self.at).unwrap_or_default(), negated)
+        };
+        let set = ByteSet::property(name).ok_or_else(|| self.fail("unknown property after \\P or \\p"))?;
+        Ok((set, negated))
     }
 
     fn posix(&mut self, set: &mut ByteSet) -> Result<Option<u8>, BridgeError> {
@@ -757,6 +787,43 @@ impl ByteSet {
         let mut s = ByteSet::default();
         bytes.iter().for_each(|b| s.add(*b));
         s
+    }
+
+    /// The bytes that have a Unicode property as characters of Latin-1; `None`: there is no such property.
+    fn property(name: &[u8]) -> Option<ByteSet> {
+        let name = std::str::from_utf8(name).ok()?;
+        let loose: String = name.chars().filter(|c| !matches!(c, ' ' | '-' | '_')).collect();
+        // PCRE2 has a few of its own (pcre2pattern, "Special properties for PCRE2").
+        let class = match loose.to_ascii_lowercase().as_str() {
+            "any" => r"[\x00-\u{10FFFF}]".to_owned(),
+            "l&" | "lc" => r"[\p{Lu}\p{Ll}\p{Lt}]".to_owned(),
+            "xan" => r"[\p{L}\p{N}]".to_owned(),
+            "xwd" => r"[\p{L}\p{N}\p{Mn}\p{Pc}]".to_owned(),
+            "xps" | "xsp" => r"[\p{Z}\x09-\x0d\x{85}]".to_owned(),
+            "xuc" => r"[$@`\x{A0}-\x{FF}]".to_owned(),
+            simple if simple.bytes().all(|b| b.is_ascii_alphanumeric()) => format!(r"\p{{{simple}}}"),
+            _ => return None,
+        };
+        let hir = regex_syntax::Parser::new().parse(&class).ok()?;
+        let mut set = ByteSet::default();
+        match hir.kind() {
+            HirKind::Class(Class::Unicode(class)) => {
+                for range in class.ranges() {
+                    let (low, high) = (u32::from(range.start()), u32::from(range.end()).min(255));
+                    (low..=high).filter_map(|b| u8::try_from(b).ok()).for_each(|b| set.add(b));
+                }
+            }
+            HirKind::Class(Class::Bytes(class)) => {
+                class.ranges().iter().for_each(|range| set.add_range(range.start(), range.end()));
+            }
+            // A property of one character.
+            HirKind::Literal(l) => {
+                let c = std::str::from_utf8(&l.0).ok()?.chars().next()?;
+                u8::try_from(u32::from(c)).into_iter().for_each(|b| set.add(b));
+            }
+            _ => return None,
+        }
+        Some(set)
     }
 
     fn where_(test: impl Fn(u8) -> bool) -> ByteSet {

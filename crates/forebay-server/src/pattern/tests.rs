@@ -53,6 +53,9 @@ fn patterns_match_as_pcre_does() {
         ("^\\.(?:gif|jpe?g)$", &[b".gif", b".jpg", b".jpeg"], &[b"xgif"]),
         ("^(?=a)*(?!b){2}a$", &[b"a"], &[b"b"]),
         ("^.*\\z$", &[b"a"], &[b"a\n"]),
+        ("^\\p{N}$", &[b"7", b"\xb2"], &[b"a", b"\xe9"]),
+        ("^\\pL\\P{Lu}[\\p{^N}_]$", &[b"ab_", b"\xe9b-"], &[b"aB_", b"ab7", b"7b_"]),
+        ("^\\p{L&}\\p{Xan}\\p{Latin}\\p{Any}$", &[b"aZ\xff\x00"], &[b"1Zbc", b"aZ1c"]),
         ("", &[b"", b"x"], &[]),
     ];
     for (p, yes, no) in cases {
@@ -82,6 +85,8 @@ fn errors_are_those_of_pcre() {
         ("\\1", "reference to non-existent subpattern in \"\\1\" at \"1\""),
         ("(?z)", "unrecognized character after (? or (?- in \"(?z)\" at \"z)\""),
         ("(?R)", "recursion and subroutine calls are not supported in \"(?R)\" at \"R)\""),
+        ("a\\p{Nope}", "unknown property after \\P or \\p in \"a\\p{Nope}\""),
+        ("\\p{L", "malformed \\P or \\p sequence in \"\\p{L\""),
         ("(?(1)a|b)", "conditional groups are not supported in \"(?(1)a|b)\" at \"(1)a|b)\""),
     ];
     for (p, e) in cases {
