@@ -6,6 +6,7 @@ use crate::master_log::{Log, errno, failed};
 use crate::paths::Paths;
 use crate::signals::{Received, Signals, received_line};
 use crate::state::{self, Before, State};
+use crate::title;
 use crate::wire::{self, Answer};
 use crate::worker;
 use forebay_conf::error::Level;
@@ -309,7 +310,7 @@ impl Master {
             command.env("TZ", zone);
         }
         command.env(worker::RESPAWNED, self.respawned.to_string());
-        let process = command.env(worker::ROLE, "1").spawn()?;
+        let process = command.env(worker::ROLE, title::process_name(&self.start.arguments)).spawn()?;
         let pid = Pid::from_raw(i32::try_from(process.id()).map_err(io::Error::other)?);
         self.generations += 1;
         let mut logs = WorkerLogs::new(&self.log);
@@ -550,7 +551,7 @@ impl Master {
         let child = Command::new(program)
             .args(arguments)
             .env("NGINX", variable)
-            .env_remove(crate::title::ARGUMENTS)
+            .env_remove(title::ARGUMENTS)
             .spawn();
         inheritable(rustix::io::FdFlags::CLOEXEC);
         Ok(Pid::from_raw(i32::try_from(child?.id()).map_err(io::Error::other)?))

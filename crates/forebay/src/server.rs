@@ -142,8 +142,7 @@ fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
 
 /// Starts the server and serves until it is told to end; gives the exit code.
 pub fn start(options: &Options, arguments: Vec<OsString>) -> u8 {
-    // What `top` and the journal show; the program was started by way of /proc/self/exe.
-    let _ = rustix::thread::set_name(c"forebay");
+    title::set_process_name(&title::process_name(&arguments));
     let log = early_log(options);
     match prepare(options, arguments, &log) {
         Ok(run) => match run.serve() {

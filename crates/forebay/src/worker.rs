@@ -2,6 +2,7 @@
 
 use crate::master_log::{Log, errno};
 use crate::signals::{Received, Signals, received_line};
+use crate::title;
 use crate::wire::{Answer, Configure, Order, receive_order, send_answer};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
@@ -18,7 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Environment variable that tells the program it is a worker; its standard input is the control socket.
+/// Environment variable that tells the program it is a worker, and holds the name of the process; its standard input is
+/// the control socket.
 pub const ROLE: &str = "FOREBAY_WORKER";
 /// Environment variable with the number of workers before it that ended unasked.
 pub const RESPAWNED: &str = "FOREBAY_RESPAWNED";
@@ -41,7 +43,7 @@ pub fn main() -> u8 {
 
 fn run() -> io::Result<()> {
     let signals = Signals::take_over()?;
-    let _ = rustix::thread::set_name(c"forebay");
+    title::set_process_name(&std::env::var_os(ROLE).unwrap_or_default());
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     daemon::silence_stdin()?;
     let Some(Order::Configure(order, fds)) = receive_order(&control)? else { return Ok(()) };

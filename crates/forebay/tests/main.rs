@@ -16,6 +16,7 @@ mod fastcgi;
 mod health;
 mod http2;
 mod idle;
+mod init_script;
 mod load;
 mod logs;
 mod memcached;
