@@ -3,6 +3,7 @@
 //! One program in three roles: [`server`] and its [`master`], started by people; [`worker`], started by the
 //! master; and the subcommands (`subcommands.rs`).
 
+mod answers;
 mod check;
 mod cli;
 mod doctor;

@@ -1,9 +1,10 @@
 //! The worker process: receives the configuration, drops privilege, runs the threads, obeys signals.
 
+use crate::answers::Answer;
 use crate::master_log::{Log, errno};
 use crate::signals::{Received, Signals, received_line};
 use crate::title;
-use crate::wire::{Answer, Configure, Order, receive_order, send_answer};
+use crate::wire::{Configure, Order, receive_order};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
 use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
@@ -12,7 +13,7 @@ use forebay_server::process::{Generation, Worker};
 use forebay_sys::log_area::Mapped;
 use forebay_sys::{daemon, identity, limits};
 use nix::sys::signal::Signal;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -50,7 +51,7 @@ fn run() -> io::Result<()> {
     match Process::start(control, &order, fds) {
         Ok(process) => process.serve(&signals),
         Err((control, text)) => {
-            let _ = send_answer(&control, &Answer::Failed(text));
+            let _ = (&control).write_all(&Answer::Failed(text).encode());
             Err(io::Error::other("could not start"))
         }
     }
@@ -173,14 +174,16 @@ impl Process {
                 }
             }
             if ready.contains(&true) {
-                self.order();
+                self.order(false);
             }
         }
     }
 
-    fn order(&mut self) {
+    fn order(&mut self, quitting: bool) {
         let Some(control) = &self.control else { return };
         match receive_order(control) {
+            // Its successor has it.
+            Ok(Some(Order::Configure(..))) if quitting => {}
             Ok(Some(Order::Configure(order, fds))) => self.reload(&order, fds),
             Ok(Some(Order::Reopen(paths, fds))) => self.reopen(paths, fds),
             Ok(None) | Err(_) => {
@@ -220,14 +223,21 @@ impl Process {
         Ok(())
     }
 
-    fn quit(self, received: Received, signals: &Signals) -> io::Result<()> {
+    fn quit(mut self, received: Received, signals: &Signals) -> io::Result<()> {
         self.log.notice(&received_line(received, ", shutting down"));
         self.log.notice("gracefully shutting down");
         self.answer(&Answer::Leaving);
         self.worker.quit(self.config.main.worker_shutdown_timeout);
         // Waiting for the last request must not make the process deaf: a fast stop still counts.
         while !self.worker.finished() {
-            signals.wait(&[], Some(Instant::now() + FINISHED_CHECK))?;
+            let ready = {
+                let others: Vec<_> = self.control.iter().map(AsFd::as_fd).collect();
+                signals.wait(&others, Some(Instant::now() + FINISHED_CHECK))?
+            };
+            // The last request may take hours, and logs are rotated meanwhile.
+            if ready.contains(&true) {
+                self.order(true);
+            }
             while let Some(received) = signals.next() {
                 match received.signal {
                     Signal::SIGTERM | Signal::SIGINT => self.worker.stop(),
@@ -243,8 +253,8 @@ impl Process {
     }
 
     fn answer(&self, answer: &Answer) {
-        if let Some(control) = &self.control {
-            let _ = send_answer(control, answer);
+        if let Some(mut control) = self.control.as_ref() {
+            let _ = control.write_all(&answer.encode());
         }
     }
 }
