@@ -11,6 +11,7 @@ pub mod connection;
 pub mod counters;
 pub mod error_log;
 pub mod error_page;
+pub mod essential;
 pub mod file_cache;
 pub mod file_watch;
 pub mod h2;

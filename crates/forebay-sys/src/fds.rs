@@ -48,11 +48,7 @@ pub fn write_all(socket: impl AsFd, bytes: &[u8], until: Instant) -> io::Result<
 const FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
 /// Repeats a call until the socket takes something, or the time is over.
-fn retry<T>(
-    socket: &impl AsFd,
-    until: Instant,
-    mut call: impl FnMut() -> Result<T, Errno>,
-) -> io::Result<T> {
+fn retry<T>(socket: &impl AsFd, until: Instant, mut call: impl FnMut() -> Result<T, Errno>) -> io::Result<T> {
     loop {
         match call() {
             Err(Errno::INTR) => continue,

@@ -596,11 +596,8 @@ impl Master {
             }
         };
         inheritable(rustix::io::FdFlags::empty());
-        let child = Command::new(program)
-            .args(arguments)
-            .env("NGINX", variable)
-            .env_remove(title::ARGUMENTS)
-            .spawn();
+        let child =
+            Command::new(program).args(arguments).env("NGINX", variable).env_remove(title::ARGUMENTS).spawn();
         inheritable(rustix::io::FdFlags::CLOEXEC);
         Ok(Pid::from_raw(i32::try_from(child?.id()).map_err(io::Error::other)?))
     }

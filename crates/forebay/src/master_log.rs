@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
+use forebay_server::essential;
 use forebay_server::syslog::{Syslog, send_from_master};
 
 /// Where lines go.
@@ -101,6 +102,12 @@ impl Log {
                 }
             };
         }
+    }
+
+    /// Makes this the log that a process writes to which ends by itself: see [`essential`].
+    pub fn take_last_words(self: &Arc<Self>) {
+        let log = self.clone();
+        essential::report_to(move |text| log.alert(text));
     }
 
     /// [`Log::write`] at level emerg.

@@ -61,13 +61,13 @@ struct Process {
     control: Option<UnixStream>,
     worker: Worker,
     config: Arc<Config>,
-    log: Log,
+    log: Arc<Log>,
 }
 
 /// Received descriptors, by what they are for.
 struct Descriptors {
     generation: Generation,
-    log: Log,
+    log: Arc<Log>,
     log_area: Option<OwnedFd>,
 }
 
@@ -81,7 +81,7 @@ fn build(order: &Configure, fds: Vec<OwnedFd>) -> Result<Descriptors, String> {
     let sockets = sockets.collect();
     let logs: Vec<(PathBuf, OwnedFd)> = order.logs.iter().cloned().zip(fds.by_ref()).collect();
     let log_area = fds.next().filter(|_| order.log_area);
-    let log = own_log(&config, order.environment.error_log.as_deref(), &logs);
+    let log = Arc::new(own_log(&config, order.environment.error_log.as_deref(), &logs));
     let generation = Generation { config: Arc::new(config), sockets, logs, number: order.generation };
     Ok(Descriptors { generation, log, log_area })
 }
@@ -139,6 +139,7 @@ impl Process {
         fds: Vec<OwnedFd>,
     ) -> Result<Process, (UnixStream, String)> {
         let started = build(order, fds).and_then(|built| {
+            built.log.take_last_words();
             become_worker(order, &built.generation.config, &built.log)?;
             let config = built.generation.config.clone();
             let respawned = std::env::var(RESPAWNED).ok().and_then(|n| n.parse().ok());
@@ -199,6 +200,7 @@ impl Process {
             Ok(built) => {
                 self.config = built.generation.config.clone();
                 self.log = built.log;
+                self.log.take_last_words();
                 self.worker.reload(built.generation);
                 self.answer(&Answer::Applied);
             }
@@ -211,7 +213,8 @@ impl Process {
         self.log.notice("reopening logs");
         // The path that stands in when the configuration names none is the first one the master opens.
         let fallback = logs.first().map(|(path, _)| path.clone());
-        self.log = own_log(&self.config, fallback.as_deref(), &logs);
+        self.log = Arc::new(own_log(&self.config, fallback.as_deref(), &logs));
+        self.log.take_last_words();
         self.worker.reopen(logs);
     }
 

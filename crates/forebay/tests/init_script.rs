@@ -8,7 +8,8 @@ fn comm(pid: i32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
 }
 
-const CONF: &str = "error_log logs/error.log; events {} http { access_log off; server { listen 127.0.0.1:%PORT0%; } }";
+const CONF: &str =
+    "error_log logs/error.log; events {} http { access_log off; server { listen 127.0.0.1:%PORT0%; } }";
 
 #[test]
 fn processes_have_the_name_that_the_program_was_started_by() {
@@ -16,15 +17,19 @@ fn processes_have_the_name_that_the_program_was_started_by() {
     let (link, copy) = (site.dir().join("nginx"), site.dir().join("a-name-longer-than-fifteen-bytes"));
     std::os::unix::fs::symlink(PROGRAM, &link).expect("link");
     std::fs::copy(PROGRAM, &copy).expect("copy");
-    for (program, name) in
-        [(PROGRAM, "forebay"), (&*link.to_string_lossy(), "nginx"), (&*copy.to_string_lossy(), "a-name-longer-t")]
-    {
+    for (program, name) in [
+        (PROGRAM, "forebay"),
+        (&*link.to_string_lossy(), "nginx"),
+        (&*copy.to_string_lossy(), "a-name-longer-t"),
+    ] {
         let started = site.command(program, &[]).stdin(Stdio::null()).status().expect("starts");
         assert!(started.success(), "{program}");
         let master = wait_for("a pid file", || site.pid());
         let worker = wait_for("a worker", || children(master).first().copied());
         // Until it has its title, the new process is the master's copy.
-        wait_for("the worker's title", || crate::harness::title(worker).starts_with("nginx: worker").then_some(()));
+        wait_for("the worker's title", || {
+            crate::harness::title(worker).starts_with("nginx: worker").then_some(())
+        });
         wait_for("the worker's name", || (comm(worker) == name).then_some(()));
         assert_eq!(comm(master), name, "{program}");
         crate::harness::kill(master, nix::sys::signal::Signal::SIGTERM);
@@ -84,7 +89,8 @@ say "status" "init status"
 
 #[test]
 fn the_packaged_init_script_and_logrotate_lead_it() {
-    let tools = ["/etc/init.d/nginx", "/usr/sbin/nginx", "/usr/sbin/logrotate", "/usr/bin/curl", "/var/log/nginx"];
+    let tools =
+        ["/etc/init.d/nginx", "/usr/sbin/nginx", "/usr/sbin/logrotate", "/usr/bin/curl", "/var/log/nginx"];
     if let Some(tool) = tools.iter().find(|tool| !Path::new(tool).exists()) {
         return println!("skipped: there is no {tool}");
     }
@@ -99,7 +105,18 @@ fn the_packaged_init_script_and_logrotate_lead_it() {
          nginx rotate >/dev/null 2>&1\n endscript\n}\n",
     );
     let output = Command::new("unshare")
-        .args(["--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", SCRIPT, "sh", PROGRAM])
+        .args([
+            "--mount",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "--kill-child",
+            "sh",
+            "-c",
+            SCRIPT,
+            "sh",
+            PROGRAM,
+        ])
         .arg(site.dir())
         .arg(format!("http://127.0.0.1:{port}"))
         .env_remove("NGINX")
