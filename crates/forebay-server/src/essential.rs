@@ -149,12 +149,17 @@ mod tests {
     #[test]
     fn threads_and_tasks_without_a_panic_run() {
         let (tell, told) = std::sync::mpsc::channel();
-        let thread = spawn("x".into(), Some(1 << 20), move || drop(tell.send(7))).expect("a thread");
+        let thread = spawn("x".into(), Some(1 << 20), move || {
+            let _ = tell.send(7);
+        })
+        .expect("a thread");
         thread.join().expect("it ends");
         assert_eq!(told.recv(), Ok(7));
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let (tell, told) = std::sync::mpsc::channel();
-        runtime.block_on(task("it", async move { drop(tell.send(8)) }));
+        runtime.block_on(task("it", async move {
+            let _ = tell.send(8);
+        }));
         assert_eq!(told.recv(), Ok(8));
     }
 }

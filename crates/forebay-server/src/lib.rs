@@ -1,5 +1,7 @@
 //! Virtual hosts, locations, phases, modules, file cache, access log, worker.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests make files as they like"))]
+
 pub mod access_log;
 pub mod background;
 pub mod body;

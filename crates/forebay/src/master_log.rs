@@ -3,6 +3,7 @@
 //! One line, one write: `2026/11/21 02:14:40 [notice] 1234#1234: text`.
 
 use forebay_conf::error::Level;
+use forebay_sys::files;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -136,8 +137,7 @@ impl Log {
 /// # Errors
 /// Those of open(2).
 pub fn open_log(path: &Path) -> std::io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    std::fs::OpenOptions::new().append(true).create(true).mode(0o644).open(path)
+    files::append(path, files::READABLE)
 }
 
 /// `open() "/x" failed (2: No such file or directory)`, as nginx words it.

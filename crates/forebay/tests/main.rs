@@ -1,5 +1,6 @@
 //! The program as people start it: one test program, a module for each area.
 #![allow(missing_docs)]
+#![allow(clippy::disallowed_methods, reason = "tests make files as they like")]
 
 mod harness;
 
@@ -21,6 +22,7 @@ mod load;
 mod logs;
 mod memcached;
 mod metrics;
+mod modes;
 mod ocsp;
 mod pages;
 mod processes;
