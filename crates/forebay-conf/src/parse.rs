@@ -466,8 +466,8 @@ impl Parser<'_> {
             return;
         }
         if let Err(why) = modules::check(&word.text) {
-            let message = format!("module \"{}\" cannot be loaded: {why}", printable(word));
-            self.tell(Level::Emerg, message, Some(word.span), Some(statement.end), None, statement.ordinal);
+            let message = format!("module \"{}\" is not loaded: {why}", printable(word));
+            self.tell(Level::Notice, message, Some(word.span), Some(statement.end), None, statement.ordinal);
         }
     }
 

@@ -43,7 +43,7 @@ fn main() {
     }
     let logs = (config.log_files.iter())
         .map(|p| {
-            (p.clone(), std::fs::OpenOptions::new().append(true).create(true).open(p).expect("log").into())
+            (p.clone(), forebay_sys::files::append(p, forebay_sys::files::READABLE).expect("log").into())
         })
         .collect();
     let plan = ThreadPlan { cpus: vec![vec![]], connections: config.main.worker_connections.unwrap_or(512) };

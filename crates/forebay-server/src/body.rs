@@ -612,24 +612,22 @@ async fn write_temporary(req: &mut Request, mem: &mut Vec<u8>) -> Result<(), Bod
 
 fn open_temporary(req: &mut Request) -> Result<(), BodyError> {
     use crate::modules::core::BodyInFile;
+    use forebay_sys::files;
     let http = req.http();
     let core = &http.location(req).settings.core;
     let given = core.client_body_temp_path.0.clone();
     let dir = given.unwrap_or_else(|| req.conf.config.client_body_temp.clone());
-    let open = |path: &std::path::Path| {
-        std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(path)
-    };
     let mut opened = None;
     for _ in 0..16 {
         let path = dir.join(format!("{:010}", crate::request::next_serial()));
-        match open(&path) {
+        match files::create_new(&path, files::PRIVATE) {
             Ok(f) => {
                 opened = Some((f, path));
                 break;
             }
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                if let Err(e) = std::fs::create_dir_all(&dir) {
+                if let Err(e) = files::create_directories(&dir, files::PRIVATE_DIRECTORY) {
                     req.log(Level::Crit, &format!("mkdir() \"{}\" failed ({e})", dir.display()));
                     return Err(BodyError::Status(500));
                 }

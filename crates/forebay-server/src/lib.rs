@@ -1,5 +1,7 @@
 //! Virtual hosts, locations, phases, modules, file cache, access log, worker.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests make files as they like"))]
+
 pub mod access_log;
 pub mod background;
 pub mod body;
@@ -11,6 +13,7 @@ pub mod connection;
 pub mod counters;
 pub mod error_log;
 pub mod error_page;
+pub mod essential;
 pub mod file_cache;
 pub mod file_watch;
 pub mod h2;

@@ -86,6 +86,7 @@ impl Worker {
         plan: &ThreadPlan,
         log_area: Option<Arc<Mapped>>,
     ) -> io::Result<Worker> {
+        crate::essential::remember_panics();
         let count = plan.cpus.len().max(1);
         let all: Arc<Vec<Arc<Counters>>> =
             Arc::new((0..count).map(|_| Arc::new(Counters::default())).collect());
@@ -114,10 +115,8 @@ impl Worker {
                 tokio: tokio.clone(),
                 started: tx,
             };
-            let thread = std::thread::Builder::new()
-                .name(format!("worker {i}"))
-                .stack_size(STACK)
-                .spawn(move || worker::main(setup))?;
+            let thread =
+                crate::essential::spawn(format!("worker {i}"), Some(STACK), move || worker::main(setup))?;
             let remote = rx.recv().map_err(|_| io::Error::other("worker thread ended at its start"))??;
             worker.threads.push(Running { mailbox, remote, thread });
         }
@@ -229,7 +228,7 @@ fn start_tokio() -> io::Result<(tokio::sync::oneshot::Sender<()>, tokio::runtime
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build()?;
     let handle = runtime.handle().clone();
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
-    std::thread::Builder::new().name("tokio".into()).spawn(move || {
+    crate::essential::spawn("tokio".into(), None, move || {
         let _ = runtime.block_on(ended);
         runtime.shutdown_background();
     })?;

@@ -19,6 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -190,8 +191,15 @@ pub fn main(setup: Setup) {
     });
     worker.apply(setup.share);
     let _ = setup.started.send(Ok(remote));
-    if let Err(e) = thread.reactor.run(&worker) {
-        error_log::log(&thread, Level::Alert, &format!("event loop failed ({e})"));
+    let ended = catch_unwind(AssertUnwindSafe(|| thread.reactor.run(&worker)));
+    if !matches!(ended, Ok(Ok(()))) {
+        // What other lines say may tell why it ends.
+        let _ = catch_unwind(AssertUnwindSafe(|| thread.error_lines.borrow_mut().flush(&thread)));
+        match ended {
+            Ok(Err(e)) => crate::essential::end(&format!("event loop failed ({e}), the process ends")),
+            Err(panic) => resume_unwind(panic),
+            Ok(Ok(())) => {}
+        }
     }
     // Nobody looks after them any more, and other threads may serve for a while yet.
     worker.close_spares(&thread.config());
@@ -297,6 +305,7 @@ impl WorkerThread {
         match c {
             Command::Reload(share) => self.apply(*share),
             Command::Reopen(logs) => {
+                crate::essential::panic_on_purpose("worker");
                 self.thread.error_lines.borrow_mut().flush(&self.thread);
                 log_buffers::flush(&self.thread, true);
                 crate::log_files::close();
@@ -599,7 +608,11 @@ impl Handler for WorkerThread {
 
     fn panicked(&self) {
         self.thread.counters.panics.add(1);
-        error_log::log(&self.thread, Level::Alert, "a request caused a panic; its connection was closed");
+        let text = format!(
+            "a request caused a panic; its connection was closed ({})",
+            crate::essential::last_panic()
+        );
+        error_log::log(&self.thread, Level::Alert, &text);
     }
 }
 

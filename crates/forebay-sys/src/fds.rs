@@ -1,5 +1,6 @@
 //! Descriptors over a unix stream socket (SCM_RIGHTS).
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -9,6 +10,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Descriptors in one message; the kernel takes 253 (SCM_MAX_FD).
 const BATCH: usize = 250;
@@ -16,23 +18,74 @@ const BATCH: usize = 250;
 /// Sends descriptors, in batches of one byte each. The receiver must know their number.
 ///
 /// # Errors
-/// Those of sendmsg(2), `EPIPE` when the other side is gone.
-pub fn send(socket: impl AsFd, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+/// Those of sendmsg(2), `EPIPE` when the other side is gone; `TimedOut` when it has not taken all by `until`.
+pub fn send(socket: impl AsFd, fds: &[BorrowedFd<'_>], until: Instant) -> io::Result<()> {
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
     for batch in fds.chunks(BATCH) {
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !ancillary.push(SendAncillaryMessage::ScmRights(batch)) {
             return Err(io::Error::other("no room for descriptors in a message"));
         }
-        loop {
-            match sendmsg(&socket, &[IoSlice::new(b"f")], &mut ancillary, SendFlags::NOSIGNAL) {
-                Ok(_) => break,
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
+        retry(&socket, until, || sendmsg(&socket, &[IoSlice::new(b"f")], &mut ancillary, FLAGS))?;
     }
     Ok(())
+}
+
+/// Writes all bytes to a socket, which may be a blocking one.
+///
+/// # Errors
+/// As [`send`].
+pub fn write_all(socket: impl AsFd, bytes: &[u8], until: Instant) -> io::Result<()> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let count = retry(&socket, until, || rustix::net::send(&socket, rest, FLAGS))?;
+        rest = rest.get(count..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// A peer that takes nothing is waited for in poll(2) only, so that a deadline holds.
+const FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+
+/// Repeats a call until the socket takes something, or the time is over.
+fn retry<T>(socket: &impl AsFd, until: Instant, mut call: impl FnMut() -> Result<T, Errno>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => continue,
+            // Too many descriptors of this user are on their way: they become fewer without an event.
+            Err(e @ (Errno::AGAIN | Errno::TOOMANYREFS)) => {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                let most = if e == Errno::AGAIN { left } else { left.min(Duration::from_millis(10)) };
+                let events = if e == Errno::AGAIN { PollFlags::OUT } else { PollFlags::empty() };
+                let timeout = Timespec::try_from(most).map_err(io::Error::other)?;
+                match poll(&mut [PollFd::new(socket, events)], Some(&timeout)) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(e) => return Err(e.into()),
+                }
+            }
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// Reads what a socket has to give, at most as much as `buffer` holds, without waiting. `None`: nothing is there; 0: the
+/// other side has closed. Descriptors that came along are closed.
+///
+/// # Errors
+/// Those of recv(2).
+pub fn read_ready(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        // Without room for control messages the kernel drops what was passed.
+        match rustix::net::recv(&socket, &mut *buffer, RecvFlags::DONTWAIT) {
+            Ok((count, _)) => return Ok(Some(count)),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        }
+    }
 }
 
 /// Receives exactly `count` descriptors that [`send`] sent. They are closed on exec.
@@ -105,6 +158,39 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(20)
+    }
+
+    #[test]
+    fn a_peer_that_takes_nothing_is_given_up() {
+        let (left, right) = UnixStream::pair().expect("socket pair");
+        let until = Instant::now() + Duration::from_millis(20);
+        let kind = |result: io::Result<()>| result.map_err(|e| e.kind()).err();
+        assert_eq!(kind(write_all(&left, &[0; 8 << 20], until)), Some(io::ErrorKind::TimedOut));
+        assert!(Instant::now() >= until);
+        // The buffer is full: no descriptor goes either.
+        let until = Instant::now() + Duration::from_millis(20);
+        assert_eq!(kind(send(&left, &[right.as_fd()], until)), Some(io::ErrorKind::TimedOut));
+    }
+
+    #[test]
+    fn reading_does_not_wait_and_takes_no_descriptors() {
+        let (left, right) = UnixStream::pair().expect("socket pair");
+        let mut buffer = [0; 9];
+        assert_eq!(read_ready(&right, &mut buffer).expect("read"), None);
+        let (pipe, writer) = std::io::pipe().expect("pipe");
+        send(&left, &[writer.as_fd()], soon()).expect("send");
+        drop(writer);
+        assert_eq!(read_ready(&right, &mut buffer).expect("read"), Some(1));
+        // The pipe has no writer any more.
+        let mut rest = Vec::new();
+        (&pipe).read_to_end(&mut rest).expect("the end of the pipe");
+        assert!(rest.is_empty());
+        drop(left);
+        assert_eq!(read_ready(&right, &mut buffer).expect("read"), Some(0));
+    }
+
     #[test]
     fn many_descriptors_between_bytes() {
         crate::limits::raise_descriptors();
@@ -112,7 +198,7 @@ mod tests {
         let (reader, writer) = std::io::pipe().expect("pipe");
         let list = vec![writer.as_fd(); 600];
         left.write_all(b"before").expect("write");
-        send(&left, &list).expect("send");
+        send(&left, &list, soon()).expect("send");
         left.write_all(b"after").expect("write");
         let mut text = [0; 6];
         right.read_exact(&mut text).expect("read");

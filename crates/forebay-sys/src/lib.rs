@@ -1,7 +1,7 @@
 //! What the kernel offers and safe crates lack; the only crate with `unsafe` code.
 //!
 //! The program uses it to find out about the machine ([`cpus`], [`limits`]), to change what the process is
-//! ([`identity`], [`daemon`], [`affinity`]), to pass descriptors ([`fds`]) and to keep lines of logs where they outlive
+//! ([`identity`], [`daemon`], [`affinity`]), to pass descriptors ([`fds`]), to make files with a mode ([`files`]) and to keep lines of logs where they outlive
 //! the process ([`log_area`]).
 
 pub mod affinity;
@@ -10,6 +10,7 @@ pub mod child;
 pub mod cpus;
 pub mod daemon;
 pub mod fds;
+pub mod files;
 pub mod identity;
 pub mod limits;
 pub mod log_area;

@@ -3,6 +3,9 @@
 //! One program in three roles: [`server`] and its [`master`], started by people; [`worker`], started by the
 //! master; and the subcommands (`subcommands.rs`).
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests make files as they like"))]
+
+mod answers;
 mod check;
 mod cli;
 mod doctor;

@@ -1,15 +1,18 @@
 //! The master: one thread that holds privilege, owns sockets and files, supervises the worker, obeys signals.
 
+use crate::answers::{Answer, Answers, Broken};
 use crate::listen::{self, Listeners};
 use crate::log_recovery::WorkerLogs;
 use crate::master_log::{Log, errno, failed};
 use crate::paths::Paths;
 use crate::signals::{Received, Signals, received_line};
 use crate::state::{self, Before, State};
-use crate::wire::{self, Answer};
+use crate::title;
+use crate::wire;
 use crate::worker;
 use forebay_conf::error::Level;
 use forebay_server::config::ListenAddr;
+use forebay_sys::fds;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getppid};
@@ -29,8 +32,10 @@ const HEALTHY: Duration = Duration::from_secs(10);
 /// Pauses before a new worker when the last ones died young: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// A worker that takes no message for this long is stuck.
-const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+/// A worker sends a message at once; one that has begun one has this long to end it.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// What is read of a worker at a time, bytes. The others, and signals, have their turn then.
+const MOUTHFUL: usize = 4096;
 /// Pieces of memory of a size that a thread of the worker keeps at hand, where the C library is glibc: of its seven the
 /// streams of one HTTP/2 connection need more. `env` of the configuration may say otherwise.
 const TUNABLES: &str = "glibc.malloc.tcache_count=127";
@@ -55,6 +60,9 @@ struct Child {
     pid: Pid,
     /// `None` once the process has closed its side: it is about to end.
     control: Option<UnixStream>,
+    /// What it has said that is no whole message yet, and until when it has to be one.
+    answers: Answers,
+    silent_at: Option<Instant>,
     started: Instant,
     /// Told to end.
     leaving: bool,
@@ -181,7 +189,8 @@ impl Master {
 
     fn deadline(&self) -> Option<Instant> {
         let renewal = self.renewal.as_ref().map(|(at, _)| *at);
-        [self.kill_at, self.respawn_at, renewal].into_iter().flatten().min()
+        let silent = self.children.iter().filter_map(|child| child.silent_at).min();
+        [self.kill_at, self.respawn_at, renewal, silent].into_iter().flatten().min()
     }
 
     fn signal(&mut self, received: Received) {
@@ -248,6 +257,11 @@ impl Master {
                 let _ = kill(child.pid, Signal::SIGKILL);
             }
         }
+        let silent: Vec<Pid> = (self.children.iter())
+            .filter(|child| child.silent_at.is_some_and(|at| at <= now))
+            .map(|child| child.pid)
+            .collect();
+        silent.into_iter().for_each(|pid| self.distrust(pid));
         if self.renewal.as_ref().is_some_and(|(at, _)| *at <= now) {
             self.renew();
         }
@@ -294,7 +308,6 @@ impl Master {
 
     fn start_worker(&mut self) -> io::Result<Child> {
         let (control, theirs) = UnixStream::pair()?;
-        control.set_write_timeout(Some(SEND_TIMEOUT))?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0(worker::TITLE).env_clear().stdin(Stdio::from(OwnedFd::from(theirs)));
         command.env("GLIBC_TUNABLES", TUNABLES);
@@ -309,7 +322,7 @@ impl Master {
             command.env("TZ", zone);
         }
         command.env(worker::RESPAWNED, self.respawned.to_string());
-        let process = command.env(worker::ROLE, "1").spawn()?;
+        let process = command.env(worker::ROLE, title::process_name(&self.start.arguments)).spawn()?;
         let pid = Pid::from_raw(i32::try_from(process.id()).map_err(io::Error::other)?);
         self.generations += 1;
         let mut logs = WorkerLogs::new(&self.log);
@@ -324,6 +337,8 @@ impl Master {
         Ok(Child {
             pid,
             control: Some(control),
+            answers: Answers::default(),
+            silent_at: None,
             started: Instant::now(),
             leaving: false,
             threads,
@@ -338,21 +353,51 @@ impl Master {
         self.pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
     }
 
+    /// Reads what a worker has to say. It may be in the hands of an attacker: nothing here waits for it.
     fn listen_to(&mut self, pid: Pid) {
-        let Some(child) = self.children.iter().find(|child| child.pid == pid) else { return };
+        let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) else { return };
         let Some(control) = &child.control else { return };
-        match wire::receive_answer(control) {
-            Ok(Some(Answer::Applied)) => {}
-            Ok(Some(Answer::Failed(text))) => self.log.emerg(&format!("worker process {pid}: {text}")),
-            Ok(Some(Answer::PleaseReopen)) => self.reopen(),
-            Ok(Some(Answer::Leaving)) => self.replace(pid),
+        let mut bytes = [0; MOUTHFUL];
+        match fds::read_ready(control, &mut bytes) {
+            Ok(None) => return,
+            Ok(Some(count)) if count > 0 => child.answers.add(bytes.get(..count).unwrap_or_default()),
             // The process is at its end: SIGCHLD says the rest.
-            Ok(None) | Err(_) => {
-                if let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) {
-                    child.control = None;
-                }
+            Ok(_) | Err(_) => {
+                (child.control, child.silent_at) = (None, None);
+                return;
             }
         }
+        let mut answers = Vec::new();
+        let end = loop {
+            match child.answers.next() {
+                Ok(Some(answer)) if !answers.contains(&answer) => answers.push(answer),
+                // What is said twice at once has to be done once.
+                Ok(Some(_)) => {}
+                Ok(None) => break Ok(()),
+                Err(broken) => break Err(broken),
+            }
+        };
+        let since = child.silent_at.filter(|_| answers.is_empty());
+        child.silent_at = child.answers.waiting().then(|| since.unwrap_or(Instant::now() + MESSAGE_TIMEOUT));
+        for answer in answers {
+            match answer {
+                Answer::Applied => {}
+                Answer::Failed(text) => self.log.emerg(&format!("worker process {pid}: {text}")),
+                Answer::PleaseReopen => self.reopen(),
+                Answer::Leaving => self.replace(pid),
+            }
+        }
+        if end == Err(Broken) {
+            self.distrust(pid);
+        }
+    }
+
+    /// Ends a worker that says what no worker says: what it serves is as little to be trusted. Another one follows.
+    fn distrust(&mut self, pid: Pid) {
+        let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) else { return };
+        (child.control, child.silent_at) = (None, None);
+        self.log.alert(&format!("worker process {pid} sent a broken message and is killed"));
+        let _ = kill(pid, Signal::SIGKILL);
     }
 
     /// A worker that somebody else told to quit may be busy for long with its last requests: the next one
@@ -495,6 +540,10 @@ impl Master {
             let Some(control) = &child.control else { continue };
             if let Err(e) = wire::send_reopen(control, &paths, &fds) {
                 self.log.alert(&format!("worker process {} takes no log files ({})", child.pid, errno(&e)));
+                if e.kind() == io::ErrorKind::TimedOut {
+                    // It would write to files that have been rotated away, and keep the master waiting again.
+                    let _ = kill(child.pid, Signal::SIGKILL);
+                }
             }
         }
     }
@@ -547,11 +596,8 @@ impl Master {
             }
         };
         inheritable(rustix::io::FdFlags::empty());
-        let child = Command::new(program)
-            .args(arguments)
-            .env("NGINX", variable)
-            .env_remove(crate::title::ARGUMENTS)
-            .spawn();
+        let child =
+            Command::new(program).args(arguments).env("NGINX", variable).env_remove(title::ARGUMENTS).spawn();
         inheritable(rustix::io::FdFlags::CLOEXEC);
         Ok(Pid::from_raw(i32::try_from(child?.id()).map_err(io::Error::other)?))
     }

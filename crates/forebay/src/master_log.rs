@@ -3,6 +3,7 @@
 //! One line, one write: `2026/11/21 02:14:40 [notice] 1234#1234: text`.
 
 use forebay_conf::error::Level;
+use forebay_sys::files;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
+use forebay_server::essential;
 use forebay_server::syslog::{Syslog, send_from_master};
 
 /// Where lines go.
@@ -103,6 +105,12 @@ impl Log {
         }
     }
 
+    /// Makes this the log that a process writes to which ends by itself: see [`essential`].
+    pub fn take_last_words(self: &Arc<Self>) {
+        let log = self.clone();
+        essential::report_to(move |text| log.alert(text));
+    }
+
     /// [`Log::write`] at level emerg.
     pub fn emerg(&self, text: &str) {
         self.write(Level::Emerg, text);
@@ -129,8 +137,7 @@ impl Log {
 /// # Errors
 /// Those of open(2).
 pub fn open_log(path: &Path) -> std::io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    std::fs::OpenOptions::new().append(true).create(true).mode(0o644).open(path)
+    files::append(path, files::READABLE)
 }
 
 /// `open() "/x" failed (2: No such file or directory)`, as nginx words it.

@@ -7,6 +7,7 @@ use crate::subcommands::ProxyArgs;
 use crate::{server, title};
 use forebay_conf::files::Files;
 use forebay_server::config::load;
+use forebay_sys::files;
 use std::ffi::OsString;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -182,8 +183,8 @@ http {{
 /// Fills the private directory. The worker may be another user: it may look in, not write.
 fn prepare(directory: &Path, text: &str) -> std::io::Result<()> {
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?;
-    std::fs::create_dir(directory.join("logs"))?;
-    std::fs::write(directory.join("nginx.conf"), text)
+    files::create_directory(&directory.join("logs"), files::PRIVATE_DIRECTORY)?;
+    files::write(&directory.join("nginx.conf"), text.as_bytes(), files::READABLE)
 }
 
 #[cfg(test)]

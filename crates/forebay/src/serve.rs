@@ -7,7 +7,7 @@ use crate::subcommands::ServeArgs;
 use crate::{server, title};
 use forebay_conf::files::Files;
 use forebay_server::config::load;
-use forebay_sys::identity;
+use forebay_sys::{files, identity};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::io;
@@ -193,15 +193,15 @@ fn configuration(what: &Site, directory: &Path) -> String {
 /// Fills the private directory. The worker may be another user: it may look in, not write.
 fn prepare(what: &Site, directory: &Path, text: &str) -> io::Result<()> {
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?;
-    std::fs::create_dir(directory.join("logs"))?;
-    std::fs::write(directory.join("nginx.conf"), text)?;
+    files::create_directory(&directory.join("logs"), files::PRIVATE_DIRECTORY)?;
+    files::write(&directory.join("nginx.conf"), text.as_bytes(), files::READABLE)?;
     if what.demo {
         for (name, bytes) in DEMO {
             let path = what.root.join(name);
             if let Some(parent) = path.parent() {
-                std::fs::create_dir_all(parent)?;
+                files::create_directories(parent, files::directory_mode(files::READABLE))?;
             }
-            std::fs::write(path, bytes)?;
+            files::write(&path, bytes, files::READABLE)?;
         }
     }
     Ok(())

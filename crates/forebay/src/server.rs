@@ -15,6 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getppid};
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Runs with nginx's options; gives the exit code. `arguments` is the true command line and `titled` whether
@@ -142,8 +143,7 @@ fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
 
 /// Starts the server and serves until it is told to end; gives the exit code.
 pub fn start(options: &Options, arguments: Vec<OsString>) -> u8 {
-    // What `top` and the journal show; the program was started by way of /proc/self/exe.
-    let _ = rustix::thread::set_name(c"forebay");
+    title::set_process_name(&title::process_name(&arguments));
     let log = early_log(options);
     match prepare(options, arguments, &log) {
         Ok(run) => match run.serve() {
@@ -216,7 +216,8 @@ impl Run {
 /// nginx: master_process off. The threads run in this process, for debugging; privilege is kept.
 fn alone(run: Run) -> io::Result<()> {
     let Run { mut state, signals, start } = run;
-    let mut log = state.log();
+    let mut log = Arc::new(state.log());
+    log.take_last_words();
     limits::raise_descriptors();
     let mut generation = 1;
     // Nobody reads it when this process has ended. It is there so that this mode runs what the other one does.
@@ -248,11 +249,13 @@ fn alone(run: Run) -> io::Result<()> {
                     worker.reload(new.generation(&known, generation)?);
                     state.listeners.unlink_except(&new.listeners);
                     state = new;
-                    log = state.log();
+                    log = Arc::new(state.log());
+                    log.take_last_words();
                 }
                 Signal::SIGUSR1 => {
                     state.reopen_logs();
-                    log = state.log();
+                    log = Arc::new(state.log());
+                    log.take_last_words();
                     worker.reopen(state.log_copies()?);
                 }
                 _ => {}

@@ -11,11 +11,9 @@ use forebay_conf::files::Files;
 use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
 use forebay_server::config::{Config, Environment, ListenAddr, load};
 use forebay_server::process::Generation;
+use forebay_sys::files;
 use forebay_sys::identity::{self, Identity};
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -272,8 +270,7 @@ impl State {
     /// When it cannot be written; the log says so.
     pub fn write_pid(&self, log: &Log) -> Result<(), Refused> {
         let text = format!("{}\n", std::process::id());
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&self.pid);
-        file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|e| {
+        files::write(&self.pid, text.as_bytes(), files::READABLE).map_err(|e| {
             log.emerg(&failed("open()", &self.pid, &e));
             Refused
         })
@@ -282,7 +279,7 @@ impl State {
 
 /// `nginx -t` leaves an empty pid file where there was none, to see whether it can be made.
 fn touch(path: &Path) -> std::io::Result<()> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o644).open(path).map(|_| ())
+    files::create(path, files::READABLE).map(drop)
 }
 
 /// Looks up who the worker becomes; `None` without privilege.
@@ -301,7 +298,7 @@ pub fn who(config: &Config) -> Result<Option<Identity>, String> {
 }
 
 fn make_directory(path: &Path, owner: Option<&Identity>) -> Result<(), String> {
-    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+    match files::create_directory(path, files::PRIVATE_DIRECTORY) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed("mkdir()", path, &e)),
         _ => {}
     }

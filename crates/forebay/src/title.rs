@@ -1,11 +1,12 @@
-//! The process title that `ps` shows, `nginx: master process nginx -c x`.
+//! The process title that `ps` shows, `nginx: master process nginx -c x`, and the process name.
 //!
 //! A title is argv, and argv is given at exec: the program starts itself once more in place, same process,
 //! same descriptors, with the title as its only argument and the true arguments in the environment.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 /// Carries the true arguments, each in hexadecimal, joined by commas.
@@ -31,6 +32,24 @@ pub fn set_master(args: &[OsString]) {
     let _ = Command::new("/proc/self/exe").arg0(title).env(ARGUMENTS, encode(args)).exec();
 }
 
+/// Returns the name that the process has to have: the base name of the first argument.
+///
+/// It is what the kernel sets when a program is started by its path. Init scripts (`start-stop-daemon --name`), `killall`,
+/// `pidof` and monitors look for it, so a copy or a link that is called `nginx` has to be found as `nginx`.
+pub fn process_name(arguments: &[OsString]) -> OsString {
+    let name = arguments.first().and_then(|program| Path::new(program).file_name());
+    name.unwrap_or(OsStr::new("forebay")).to_owned()
+}
+
+/// Sets the name of the calling process (`/proc/PID/comm`). The kernel keeps the first 15 bytes.
+///
+/// Programs that start themselves by way of `/proc/self/exe` are called `exe` before.
+pub fn set_process_name(name: &OsStr) {
+    let name = CString::new(name.as_bytes()).unwrap_or_default();
+    // It only fails where /proc and prctl(2) are forbidden; serving goes on under another name.
+    let _ = rustix::thread::set_name(&name);
+}
+
 fn encode(args: &[OsString]) -> String {
     let hex = |arg: &OsString| arg.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     args.iter().map(hex).collect::<Vec<_>>().join(",")
@@ -50,6 +69,20 @@ fn decode_one(hex: &[u8]) -> Option<OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_is_the_base_name_of_the_program() {
+        for (program, name) in [
+            ("/usr/sbin/nginx", "nginx"),
+            ("nginx", "nginx"),
+            ("./target/forebay", "forebay"),
+            ("", "forebay"),
+            ("/", "forebay"),
+        ] {
+            assert_eq!(process_name(&[program.into()]), name, "{program}");
+        }
+        assert_eq!(process_name(&[]), "forebay");
+    }
 
     #[test]
     fn arguments_survive() {

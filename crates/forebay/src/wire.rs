@@ -1,4 +1,4 @@
-//! What master and worker say to each other over their socket.
+//! What the master says to its worker over their socket. What the worker says is in [`crate::answers`].
 //!
 //! A message is a head (kind, length of the body, number of descriptors; little-endian), the body, and the
 //! descriptors in batches. Both sides are this program, from the same file: there is no version.
@@ -7,11 +7,12 @@ use forebay_server::config::{Environment, ListenAddr};
 use forebay_server::process::ThreadPlan;
 use forebay_sys::{fds, identity::Identity};
 use std::ffi::OsStr;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// A configuration for the worker to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,25 +54,8 @@ pub enum Order {
     Reopen(Vec<PathBuf>, Vec<OwnedFd>),
 }
 
-/// From the worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// The configuration is in use.
-    Applied,
-    /// It is not, and why.
-    Failed(String),
-    /// Somebody sent USR1 to the worker: it cannot open the files itself.
-    PleaseReopen,
-    /// Somebody sent QUIT to the worker: it accepts no more, and another one should.
-    Leaving,
-}
-
 const CONFIGURE: u8 = 1;
 const REOPEN: u8 = 2;
-const APPLIED: u8 = 3;
-const FAILED: u8 = 4;
-const PLEASE_REOPEN: u8 = 5;
-const LEAVING: u8 = 6;
 
 /// Sends a configuration.
 ///
@@ -145,50 +129,23 @@ pub fn receive_order(socket: &UnixStream) -> io::Result<Option<Order>> {
     order.map(Some).ok_or_else(broken)
 }
 
-/// Sends an answer.
-///
-/// # Errors
-/// Those of the socket.
-pub fn send_answer(socket: &UnixStream, answer: &Answer) -> io::Result<()> {
-    match answer {
-        Answer::Applied => send(socket, APPLIED, b"", &[]),
-        Answer::Failed(text) => send(socket, FAILED, text.as_bytes(), &[]),
-        Answer::PleaseReopen => send(socket, PLEASE_REOPEN, b"", &[]),
-        Answer::Leaving => send(socket, LEAVING, b"", &[]),
-    }
-}
-
-/// Waits for an answer. `None` when the worker is gone.
-///
-/// # Errors
-/// Those of the socket; `InvalidData` for what no worker sends.
-pub fn receive_answer(socket: &UnixStream) -> io::Result<Option<Answer>> {
-    let Some((kind, body, _)) = receive(socket)? else { return Ok(None) };
-    match kind {
-        APPLIED => Ok(Some(Answer::Applied)),
-        FAILED => Ok(Some(Answer::Failed(String::from_utf8_lossy(&body).into_owned()))),
-        PLEASE_REOPEN => Ok(Some(Answer::PleaseReopen)),
-        LEAVING => Ok(Some(Answer::Leaving)),
-        _ => Err(broken()),
-    }
-}
-
 fn broken() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "broken message between master and worker")
 }
 
-fn send(mut socket: &UnixStream, kind: u8, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+fn send(socket: &UnixStream, kind: u8, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let until = Instant::now() + SEND_DEADLINE;
     let mut head = [0u8; HEAD];
     head[0] = kind;
     head[1..9].copy_from_slice(&(body.len() as u64).to_le_bytes());
     head[9..17].copy_from_slice(&(fds.len() as u64).to_le_bytes());
-    // The standard library's write to a socket may raise SIGPIPE only where it is not ignored; Rust programs
-    // ignore it from the start.
-    socket.write_all(&head)?;
-    socket.write_all(body)?;
-    fds::send(socket, fds)
+    fds::write_all(socket, &head, until)?;
+    fds::write_all(socket, body, until)?;
+    fds::send(socket, fds, until)
 }
 
+/// A worker that has not taken a message after this time is stuck, or does not want to.
+const SEND_DEADLINE: Duration = Duration::from_secs(30);
 /// Length of the head in bytes.
 const HEAD: usize = 17;
 /// Longest body and most descriptors that make sense; more is a broken message.
@@ -302,6 +259,7 @@ impl<'a> Rest<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::os::fd::AsFd;
 
     fn example() -> Configure {
@@ -328,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_and_answers_arrive() {
+    fn orders_arrive() {
         let (left, right) = UnixStream::pair().expect("socket pair");
         let pipe = io::pipe().expect("pipe").0;
         let fds = vec![pipe.as_fd(); 4];
@@ -341,10 +299,6 @@ mod tests {
         match receive_order(&right).expect("receive").expect("not closed") {
             Order::Reopen(paths, fds) => assert_eq!((paths, fds.len()), (vec![PathBuf::from("/a")], 1)),
             other => panic!("{other:?}"),
-        }
-        for answer in [Answer::Applied, Answer::Failed("no".into()), Answer::PleaseReopen, Answer::Leaving] {
-            send_answer(&right, &answer).expect("send");
-            assert_eq!(receive_answer(&left).expect("receive"), Some(answer));
         }
         drop(left);
         assert!(receive_order(&right).expect("receive").is_none());

@@ -1,8 +1,10 @@
 //! The worker process: receives the configuration, drops privilege, runs the threads, obeys signals.
 
+use crate::answers::Answer;
 use crate::master_log::{Log, errno};
 use crate::signals::{Received, Signals, received_line};
-use crate::wire::{Answer, Configure, Order, receive_order, send_answer};
+use crate::title;
+use crate::wire::{Configure, Order, receive_order};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
 use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
@@ -11,14 +13,15 @@ use forebay_server::process::{Generation, Worker};
 use forebay_sys::log_area::Mapped;
 use forebay_sys::{daemon, identity, limits};
 use nix::sys::signal::Signal;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Environment variable that tells the program it is a worker; its standard input is the control socket.
+/// Environment variable that tells the program it is a worker, and holds the name of the process; its standard input is
+/// the control socket.
 pub const ROLE: &str = "FOREBAY_WORKER";
 /// Environment variable with the number of workers before it that ended unasked.
 pub const RESPAWNED: &str = "FOREBAY_RESPAWNED";
@@ -41,14 +44,14 @@ pub fn main() -> u8 {
 
 fn run() -> io::Result<()> {
     let signals = Signals::take_over()?;
-    let _ = rustix::thread::set_name(c"forebay");
+    title::set_process_name(&std::env::var_os(ROLE).unwrap_or_default());
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     daemon::silence_stdin()?;
     let Some(Order::Configure(order, fds)) = receive_order(&control)? else { return Ok(()) };
     match Process::start(control, &order, fds) {
         Ok(process) => process.serve(&signals),
         Err((control, text)) => {
-            let _ = send_answer(&control, &Answer::Failed(text));
+            let _ = (&control).write_all(&Answer::Failed(text).encode());
             Err(io::Error::other("could not start"))
         }
     }
@@ -58,13 +61,13 @@ struct Process {
     control: Option<UnixStream>,
     worker: Worker,
     config: Arc<Config>,
-    log: Log,
+    log: Arc<Log>,
 }
 
 /// Received descriptors, by what they are for.
 struct Descriptors {
     generation: Generation,
-    log: Log,
+    log: Arc<Log>,
     log_area: Option<OwnedFd>,
 }
 
@@ -78,7 +81,7 @@ fn build(order: &Configure, fds: Vec<OwnedFd>) -> Result<Descriptors, String> {
     let sockets = sockets.collect();
     let logs: Vec<(PathBuf, OwnedFd)> = order.logs.iter().cloned().zip(fds.by_ref()).collect();
     let log_area = fds.next().filter(|_| order.log_area);
-    let log = own_log(&config, order.environment.error_log.as_deref(), &logs);
+    let log = Arc::new(own_log(&config, order.environment.error_log.as_deref(), &logs));
     let generation = Generation { config: Arc::new(config), sockets, logs, number: order.generation };
     Ok(Descriptors { generation, log, log_area })
 }
@@ -136,6 +139,7 @@ impl Process {
         fds: Vec<OwnedFd>,
     ) -> Result<Process, (UnixStream, String)> {
         let started = build(order, fds).and_then(|built| {
+            built.log.take_last_words();
             become_worker(order, &built.generation.config, &built.log)?;
             let config = built.generation.config.clone();
             let respawned = std::env::var(RESPAWNED).ok().and_then(|n| n.parse().ok());
@@ -171,14 +175,16 @@ impl Process {
                 }
             }
             if ready.contains(&true) {
-                self.order();
+                self.order(false);
             }
         }
     }
 
-    fn order(&mut self) {
+    fn order(&mut self, quitting: bool) {
         let Some(control) = &self.control else { return };
         match receive_order(control) {
+            // Its successor has it.
+            Ok(Some(Order::Configure(..))) if quitting => {}
             Ok(Some(Order::Configure(order, fds))) => self.reload(&order, fds),
             Ok(Some(Order::Reopen(paths, fds))) => self.reopen(paths, fds),
             Ok(None) | Err(_) => {
@@ -194,6 +200,7 @@ impl Process {
             Ok(built) => {
                 self.config = built.generation.config.clone();
                 self.log = built.log;
+                self.log.take_last_words();
                 self.worker.reload(built.generation);
                 self.answer(&Answer::Applied);
             }
@@ -206,7 +213,8 @@ impl Process {
         self.log.notice("reopening logs");
         // The path that stands in when the configuration names none is the first one the master opens.
         let fallback = logs.first().map(|(path, _)| path.clone());
-        self.log = own_log(&self.config, fallback.as_deref(), &logs);
+        self.log = Arc::new(own_log(&self.config, fallback.as_deref(), &logs));
+        self.log.take_last_words();
         self.worker.reopen(logs);
     }
 
@@ -218,14 +226,21 @@ impl Process {
         Ok(())
     }
 
-    fn quit(self, received: Received, signals: &Signals) -> io::Result<()> {
+    fn quit(mut self, received: Received, signals: &Signals) -> io::Result<()> {
         self.log.notice(&received_line(received, ", shutting down"));
         self.log.notice("gracefully shutting down");
         self.answer(&Answer::Leaving);
         self.worker.quit(self.config.main.worker_shutdown_timeout);
         // Waiting for the last request must not make the process deaf: a fast stop still counts.
         while !self.worker.finished() {
-            signals.wait(&[], Some(Instant::now() + FINISHED_CHECK))?;
+            let ready = {
+                let others: Vec<_> = self.control.iter().map(AsFd::as_fd).collect();
+                signals.wait(&others, Some(Instant::now() + FINISHED_CHECK))?
+            };
+            // The last request may take hours, and logs are rotated meanwhile.
+            if ready.contains(&true) {
+                self.order(true);
+            }
             while let Some(received) = signals.next() {
                 match received.signal {
                     Signal::SIGTERM | Signal::SIGINT => self.worker.stop(),
@@ -241,8 +256,8 @@ impl Process {
     }
 
     fn answer(&self, answer: &Answer) {
-        if let Some(control) = &self.control {
-            let _ = send_answer(control, answer);
+        if let Some(mut control) = self.control.as_ref() {
+            let _ = control.write_all(&answer.encode());
         }
     }
 }

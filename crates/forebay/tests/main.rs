@@ -1,5 +1,6 @@
 //! The program as people start it: one test program, a module for each area.
 #![allow(missing_docs)]
+#![allow(clippy::disallowed_methods, reason = "tests make files as they like")]
 
 mod harness;
 
@@ -16,10 +17,12 @@ mod fastcgi;
 mod health;
 mod http2;
 mod idle;
+mod init_script;
 mod load;
 mod logs;
 mod memcached;
 mod metrics;
+mod modes;
 mod ocsp;
 mod pages;
 mod processes;

@@ -1,6 +1,7 @@
 //! Tests of what measures: one at a time and in a program of their own, since `cargo test` runs programs one after the
 //! other. Beside other tests they would measure those.
 #![allow(missing_docs)]
+#![allow(clippy::disallowed_methods, reason = "tests make files as they like")]
 
 #[allow(dead_code)] // It is that of the other tests.
 mod harness;

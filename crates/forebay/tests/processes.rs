@@ -3,6 +3,7 @@
 use crate::harness::{Server, alive, kill, title, wait_for};
 use nix::sys::signal::Signal;
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const CONF: &str = "worker_processes 2;\nerror_log logs/error.log notice;\nevents {}\nhttp { access_log \
@@ -98,6 +99,44 @@ fn a_dead_worker_is_replaced_and_connections_wait() {
     assert!(server.get("/").ends_with("one\n"), "accepted by the next worker");
     assert_ne!(one_worker(&server, pid), worker);
     server.wait_for_log(&format!("[alert] {pid}#{pid}: worker process {worker} exited on signal 9"), 1);
+}
+
+/// The worker's end of the socket between it and its master; `None` where looking into processes is forbidden.
+fn control_socket(master: i32, worker: i32) -> Option<OwnedFd> {
+    use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+    let process = pidfd_open(Pid::from_raw(worker)?, PidfdFlags::empty()).ok()?;
+    let list = std::fs::read_dir(format!("/proc/{worker}/fd")).ok()?;
+    let numbers = list.flatten().filter_map(|entry| entry.file_name().to_string_lossy().parse::<i32>().ok());
+    let mut fds = numbers.filter_map(|fd| pidfd_getfd(&process, fd, PidfdGetfdFlags::empty()).ok());
+    // The master made the pair, and no socket of the worker's own has another process at its end.
+    fds.find(|fd| {
+        let listens = rustix::net::sockopt::socket_acceptconn(fd).unwrap_or(true);
+        let peer = rustix::net::sockopt::socket_peercred(fd);
+        !listens && peer.is_ok_and(|peer| peer.pid.as_raw_nonzero().get() == master)
+    })
+}
+
+#[test]
+fn what_a_worker_sends_does_not_freeze_the_master() {
+    let server = Server::start(CONF);
+    let master = server.pid();
+    let worker = one_worker(&server, master);
+    assert!(server.get("/").ends_with("one\n"), "it has its configuration");
+    let Some(socket) = control_socket(master, worker) else {
+        return println!("skipped: no right to look into the worker process");
+    };
+    let send = |bytes: &[u8]| assert_eq!(rustix::io::write(&socket, bytes), Ok(bytes.len()));
+    // A reason that breaks its line, and the first byte of a message.
+    send(b"\x04\x0f\x00\x00\x00no\n[emerg] \x1b[2J\x03");
+    server.wait_for_log(&format!("worker process {worker}: no\\x0A[emerg] \\x1B[2J"), 1);
+    server.signal(Signal::SIGUSR1);
+    server.wait_for_log("reopening logs", 3);
+    assert_eq!(one_worker(&server, master), worker);
+    // 4 GiB are announced.
+    send(b"\xff\xff\xff\xff");
+    server.wait_for_log(&format!("worker process {worker} sent a broken message and is killed"), 1);
+    wait_for("another worker", || (one_worker(&server, master) != worker).then_some(()));
+    assert!(server.get("/").ends_with("one\n"));
 }
 
 #[test]

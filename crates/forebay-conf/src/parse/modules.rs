@@ -1,4 +1,5 @@
-//! `load_module`: nothing is loaded, so the file's name must be that of a module built in.
+//! `load_module`: nothing is loaded. Packages of nginx load modules that most configurations never use, so that a
+//! module which is not built in is an error only where one of its directives is.
 
 /// Dynamic modules whose directives are in the grammar table or will be.
 const BUILT_IN: [&[u8]; 9] = [
@@ -14,7 +15,7 @@ const BUILT_IN: [&[u8]; 9] = [
 ];
 
 /// Modules people load that will not come, with the reason.
-const REFUSED: [(&[u8], &str); 11] = [
+const ABSENT: [(&[u8], &str); 11] = [
     (b"ngx_http_geoip_module", "the legacy GeoIP databases ended in 2019: use geoip2 with an mmdb database"),
     (
         b"ngx_stream_geoip_module",
@@ -38,7 +39,6 @@ pub(super) fn check(file: &[u8]) -> Result<(), &'static str> {
     if BUILT_IN.contains(&name) {
         return Ok(());
     }
-    let refused = REFUSED.iter().find(|(module, _)| *module == name);
-    Err(refused
-        .map_or("modules of nginx cannot be loaded, and none of this name is built in", |(_, why)| why))
+    let absent = ABSENT.iter().find(|(module, _)| *module == name);
+    Err(absent.map_or("modules of nginx cannot be loaded, and none of this name is built in", |(_, why)| why))
 }

@@ -2,6 +2,7 @@
 //! written by whoever serves an entry; the order of eviction is brought up to date when the manager looks.
 
 use super::{Cache, Hash};
+use forebay_sys::files;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::Path;
@@ -215,7 +216,7 @@ impl Index {
         let target = cache.file(&node.hash);
         let shard = self.shard(&node.hash);
         let files = lock(&shard.files);
-        let done = rename(from, &target);
+        let done = rename(from, &target, files::PRIVATE_DIRECTORY);
         if let Err(e) = done {
             let _ = std::fs::remove_file(from);
             return Err(e);
@@ -252,7 +253,7 @@ impl Index {
         let _files = lock(&self.shard(&node.hash).files);
         // Replaced or removed meanwhile: what is there now has its own times.
         if node.generation() == generation {
-            let file = std::fs::OpenOptions::new().write(true).open(cache.file(&node.hash))?;
+            let file = files::open_to_write(&cache.file(&node.hash))?;
             file.write_all_at(start, 0)?;
             node.renewed();
         }
@@ -320,15 +321,16 @@ impl Index {
     }
 }
 
-/// Moves a file, makes the directories of its new name; copies where the file system is another.
+/// Moves a file, makes the directories of its new name with the mode `directories`; copies where the file system is
+/// another.
 ///
 /// # Errors
 /// When neither can be done.
-pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+pub fn rename(from: &Path, to: &Path, directories: u32) -> io::Result<()> {
     match std::fs::rename(from, to) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             if let Some(dir) = to.parent() {
-                std::fs::create_dir_all(dir)?;
+                files::create_directories(dir, directories)?;
             }
             std::fs::rename(from, to).or_else(|e| copy(from, to, e))
         }

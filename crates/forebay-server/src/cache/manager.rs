@@ -34,7 +34,7 @@ pub fn attend(caches: &[Arc<Cache>]) {
     w.caches = caches.to_vec();
     w.nudged = true;
     if !w.running && !caches.is_empty() {
-        w.running = std::thread::Builder::new().name("cache manager".into()).spawn(run).is_ok();
+        w.running = crate::essential::spawn("cache manager".into(), None, run).is_ok();
     }
     drop(w);
     CHANGED.notify_all();
@@ -48,6 +48,7 @@ pub fn nudge() {
 
 fn run() {
     loop {
+        crate::essential::panic_on_purpose("cache manager");
         let caches = work().caches.clone();
         let mut pause = PAUSE;
         for cache in &caches {

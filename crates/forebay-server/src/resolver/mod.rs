@@ -134,6 +134,26 @@ pub fn random_u64() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
+/// A name that is being asked for. However that ends, also by a panic, those who wait are told.
+struct Question {
+    resolver: Arc<Resolver>,
+    name: Vec<u8>,
+    found: Result<Addresses, Failure>,
+}
+
+impl Question {
+    async fn ask(&mut self) {
+        self.found = self.resolver.look_up(&self.name).await;
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        let found = std::mem::replace(&mut self.found, Err(Failure::Server));
+        self.resolver.store(&self.name, found);
+    }
+}
+
 impl Resolver {
     fn asking(servers: Vec<SocketAddr>) -> Resolver {
         Resolver {
@@ -236,18 +256,15 @@ impl Resolver {
                     }
                     let tokio = tokio::runtime::Handle::try_current().map_err(|_| Failure::Timeout)?;
                     cache.insert(name.as_slice().into(), Entry::Pending(vec![tell]));
-                    let me = self.clone();
-                    tokio.spawn(async move {
-                        let found = me.look_up(&name).await;
-                        me.store(&name, found);
-                    });
+                    let mut question = Question { resolver: self.clone(), name, found: Err(Failure::Server) };
+                    tokio.spawn(async move { question.ask().await });
                 }
             }
         }
         told.await.unwrap_or(Err(Failure::Timeout))
     }
 
-    /// An answer has come: those who wait are told.
+    /// An answer has come, or never will: those who wait are told.
     fn store(&self, name: &[u8], found: Result<Addresses, Failure>) {
         let mut cache = self.cache();
         let waiting = match cache.remove(name) {
@@ -488,6 +505,17 @@ mod tests {
         let mut ips = [ip("1.1.1.1"), ip("2.2.2.2"), ip("::1"), ip("::2"), ip("::3")];
         rotate(&mut ips, 1);
         assert_eq!(ips, [ip("2.2.2.2"), ip("1.1.1.1"), ip("::2"), ip("::3"), ip("::1")]);
+    }
+
+    #[test]
+    fn a_question_that_ends_without_an_answer_frees_its_name() {
+        let resolver = Arc::new(Resolver::asking(Vec::new()));
+        let (tell, mut told) = oneshot::channel();
+        resolver.cache().insert((*b"name").into(), Entry::Pending(vec![tell]));
+        let found = Err(Failure::Server);
+        drop(Question { resolver: resolver.clone(), name: b"name".to_vec(), found });
+        assert_eq!(told.try_recv(), Ok(Err(Failure::Server)));
+        assert!(resolver.cache().is_empty());
     }
 
     #[test]

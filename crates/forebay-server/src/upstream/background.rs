@@ -6,6 +6,7 @@
 
 use super::{Found, PeerAddr, Source};
 use crate::config::Config;
+use crate::essential::task;
 use crate::resolver::Failure;
 use forebay_conf::error::Level;
 use std::net::SocketAddr;
@@ -57,18 +58,21 @@ impl Background {
                 let at = Place { config: config.clone(), group: n, server, log: log.clone() };
                 let task = match source {
                     Source::Fixed => continue,
-                    Source::Resolve(service) => tokio.spawn(at.resolve(service)),
-                    Source::Later => tokio.spawn(at.find()),
+                    Source::Resolve(service) => {
+                        tokio.spawn(task("resolving names again", at.resolve(service)))
+                    }
+                    Source::Later => tokio.spawn(task("looking for a name", at.find())),
                 };
                 all.0.push(task.abort_handle());
             }
             if !group.checks.is_empty() {
-                let task = tokio.spawn(super::health::watch(config.clone(), n, log.clone(), ask.clone()));
-                all.0.push(task.abort_handle());
+                let watch = super::health::watch(config.clone(), n, log.clone(), ask.clone());
+                all.0.push(tokio.spawn(task("checking health", watch)).abort_handle());
             }
         }
         for n in 0..config.http.staplings.len() {
-            all.0.push(tokio.spawn(crate::tls::ocsp::staple::start(config, n, log)).abort_handle());
+            let staple = crate::tls::ocsp::staple::start(config, n, log);
+            all.0.push(tokio.spawn(task("asking responders", staple)).abort_handle());
         }
         all
     }

@@ -10,6 +10,7 @@ use super::background::Log;
 use super::peer::{Health, Peer, clock};
 use crate::config::Config;
 use crate::config::scope::Scope;
+use crate::essential::task;
 use crate::modules::proxy;
 use crate::pattern::{LimitExceeded, Pattern};
 use crate::tls::client::ClientTls;
@@ -264,7 +265,8 @@ pub async fn watch(config: Arc<Config>, number: usize, log: Log, ask: Ask) {
                     let tls = config.http.locations.get(check.location).and_then(|l| l.upstream_tls.clone());
                     let (config, ask) = (config.clone(), ask.clone());
                     let target = Target { peer: p.clone(), check: check.clone(), tls, config, ask };
-                    Guard(tokio::spawn(go_on(target, name, log.clone())).abort_handle())
+                    let checks = task("checking the health of a server", go_on(target, name, log.clone()));
+                    Guard(tokio::spawn(checks).abort_handle())
                 });
             }
         }

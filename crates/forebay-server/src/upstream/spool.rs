@@ -5,6 +5,7 @@
 use crate::cache::entry::Meta;
 use crate::cache::index::Ticket;
 use crate::cache::{Cache, local};
+use forebay_sys::files;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -49,6 +50,14 @@ impl Keep {
         match self {
             Keep::Cache { meta, .. } => meta.body_start() as u64,
             Keep::Store { .. } => 0,
+        }
+    }
+
+    /// Mode of the directories that lead to the file.
+    fn directories(&self) -> u32 {
+        match self {
+            Keep::Cache { .. } => files::PRIVATE_DIRECTORY,
+            Keep::Store { mode, .. } => files::directory_mode(*mode),
         }
     }
 
@@ -103,6 +112,12 @@ pub enum Next {
 }
 
 impl Spool {
+    /// Mode of directories that are missing on the way to the temporary file.
+    fn directories(&self) -> u32 {
+        let beside = self.dir.as_os_str().is_empty();
+        self.keep.as_ref().filter(|_| beside).map_or(files::PRIVATE_DIRECTORY, Keep::directories)
+    }
+
     /// An empty one; files are made in `dir`.
     pub fn new(limits: Limits, keep: Option<Keep>, dir: PathBuf) -> Spool {
         Spool {
@@ -222,12 +237,13 @@ impl Spool {
             (None, None) => numbered(&self.dir),
         };
         let named = self.keep.is_some();
+        let directories = self.directories();
         let name = path.clone();
         let work = move || {
             let done = (|| {
                 let file = match file {
                     Some(f) => f,
-                    None => Arc::new(create(&name, named)?),
+                    None => Arc::new(create(&name, named, directories)?),
                 };
                 file.write_all_at(mem.get(skip..).unwrap_or_default(), offset)?;
                 Ok(file)
@@ -307,12 +323,13 @@ impl Spool {
         let skip = (from - self.mem_start) as usize;
         let mem = std::mem::take(&mut self.mem);
         let (file, start, total, base) = (self.file.clone(), self.start, self.total, self.base);
+        let directories = self.directories();
         let name = path.clone();
         let work = move || {
             let done = (|| {
                 let file = match file {
                     Some(f) => f,
-                    None => Arc::new(create(&name, true)?),
+                    None => Arc::new(create(&name, true, directories)?),
                 };
                 let rest = mem.get(skip..).unwrap_or_default();
                 match &keep {
@@ -372,17 +389,13 @@ fn now(file: &File, out: &mut [u8], offset: u64) -> Option<bool> {
     }
 }
 
-/// Makes a temporary file, and its directory if that is missing.
-fn create(path: &Path, named: bool) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let open = || {
-        let mut options = std::fs::OpenOptions::new();
-        options.read(true).write(true).create_new(true).mode(0o600).open(path)
-    };
+/// Makes a temporary file, and its directory if that is missing. `directories`: mode of those.
+fn create(path: &Path, named: bool, directories: u32) -> io::Result<File> {
+    let open = || files::create_new(path, files::PRIVATE);
     let file = match open() {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             if let Some(dir) = path.parent() {
-                std::fs::create_dir_all(dir)?;
+                files::create_directories(dir, directories)?;
             }
             open()?
         }
@@ -404,7 +417,7 @@ fn place(keep: &Keep, file: &File, from: &Path, len: u64) -> io::Result<()> {
             if let Some(t) = modified.and_then(|t| u64::try_from(t).ok()) {
                 file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(t))?;
             }
-            crate::cache::index::rename(from, path)
+            crate::cache::index::rename(from, path, files::directory_mode(*mode))
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Work on files that may take its time: for the blocking pool. A file appears whole or not at all.
 
 use crate::modules::static_file::errno_text;
+use forebay_sys::files;
 use rustix::io::Errno;
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -97,9 +98,7 @@ pub fn put(
 fn prepare(file: &Path, mode: u32, modified: Option<i64>) -> io::Result<()> {
     fs::set_permissions(file, Permissions::from_mode(mode))?;
     match modified.and_then(|t| u64::try_from(t).ok()) {
-        Some(t) => {
-            fs::File::options().write(true).open(file)?.set_modified(UNIX_EPOCH + Duration::from_secs(t))
-        }
+        Some(t) => files::open_to_write(file)?.set_modified(UNIX_EPOCH + Duration::from_secs(t)),
         None => Ok(()),
     }
 }
@@ -141,7 +140,7 @@ fn make_directories(path: &Path, mode: u32) -> io::Result<()> {
 
 /// Makes a directory with exactly this mode, whatever the umask.
 fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
-    fs::DirBuilder::new().mode(0o700 & mode).create(path)?;
+    files::create_directory(path, 0o700 & mode)?;
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 

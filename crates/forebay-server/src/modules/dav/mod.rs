@@ -81,9 +81,9 @@ impl Setting for Access {
 }
 
 impl Access {
-    /// The mode of directories: who may read may enter.
+    /// The mode of directories.
     fn of_directories(self) -> u32 {
-        self.0 | (self.0 & 0o444) >> 2
+        forebay_sys::files::directory_mode(self.0)
     }
 }
 

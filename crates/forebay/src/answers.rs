@@ -1,0 +1,226 @@
+//! What a worker process says to the master, as bytes.
+//!
+//! The master keeps privileges and the worker may be in the hands of an attacker, so that the master believes nothing of
+//! it: a message is short, a text is printable before it reaches a log, and what does not fit is an error and never a
+//! reason to wait. A message is its kind (1 byte), the length of its text (4 bytes, little-endian) and the text.
+//!
+//! This file depends on the standard library only: the fuzz target `worker_answers` includes it.
+
+/// A message of a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The configuration is in use.
+    Applied,
+    /// The configuration is not in use, and why.
+    Failed(String),
+    /// Somebody sent USR1 to the worker, which cannot open the files itself.
+    PleaseReopen,
+    /// Somebody sent QUIT to the worker: it accepts no more connections, and another worker should.
+    Leaving,
+}
+
+/// Length of what precedes the text, bytes.
+const HEAD: usize = 5;
+/// Longest text that a message may announce, bytes.
+pub const LONGEST: usize = 64 << 10;
+/// Longest text that reaches a log, bytes. Lines of nginx are no longer than 2048.
+const SHOWN: usize = 1900;
+
+const APPLIED: u8 = 3;
+const FAILED: u8 = 4;
+const PLEASE_REOPEN: u8 = 5;
+const LEAVING: u8 = 6;
+
+impl Answer {
+    /// Returns the bytes of the message. A text is cut off at [`LONGEST`].
+    pub fn encode(&self) -> Vec<u8> {
+        let (kind, text) = match self {
+            Answer::Applied => (APPLIED, ""),
+            Answer::Failed(text) => (FAILED, text.as_str()),
+            Answer::PleaseReopen => (PLEASE_REOPEN, ""),
+            Answer::Leaving => (LEAVING, ""),
+        };
+        let text = text.as_bytes().get(..LONGEST).unwrap_or(text.as_bytes());
+        let length = u32::try_from(text.len()).unwrap_or(0);
+        [&[kind], &length.to_le_bytes()[..], text].concat()
+    }
+}
+
+/// Bytes that no worker sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+/// Bytes of a worker that are no whole message yet.
+#[derive(Clone, Debug, Default)]
+pub struct Answers {
+    bytes: Vec<u8>,
+}
+
+impl Answers {
+    /// Adds what was read from the socket.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Whether a message has begun and not ended.
+    pub fn waiting(&self) -> bool {
+        !self.bytes.is_empty()
+    }
+
+    /// Takes the next whole message; `None` when there is none yet.
+    ///
+    /// # Errors
+    /// When the bytes are no message; nothing that follows can be read then.
+    pub fn next(&mut self) -> Result<Option<Answer>, Broken> {
+        let Some((&[kind, a, b, c, d], rest)) = self.bytes.split_first_chunk::<HEAD>() else {
+            return match self.bytes.first() {
+                Some(APPLIED..=LEAVING) | None => Ok(None),
+                Some(_) => Err(Broken),
+            };
+        };
+        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+        let longest = if kind == FAILED { LONGEST } else { 0 };
+        if !(APPLIED..=LEAVING).contains(&kind) || length > longest {
+            return Err(Broken);
+        }
+        let Some(text) = rest.get(..length) else { return Ok(None) };
+        let answer = match kind {
+            APPLIED => Answer::Applied,
+            FAILED => Answer::Failed(printable(text)),
+            PLEASE_REOPEN => Answer::PleaseReopen,
+            _ => Answer::Leaving,
+        };
+        self.bytes.drain(..HEAD + length);
+        Ok(Some(answer))
+    }
+}
+
+/// Returns the text as a log may have it: control characters and what is no UTF-8 as `\x0A`, and not too long.
+fn printable(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            // U+2028 and its like end lines for some readers.
+            if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
+                let mut utf8 = [0; 4];
+                c.encode_utf8(&mut utf8).bytes().for_each(|byte| push_escaped(&mut text, byte));
+            } else {
+                text.push(c);
+            }
+            if text.len() > SHOWN {
+                text.push_str("...");
+                return text;
+            }
+        }
+        chunk.invalid().iter().for_each(|byte| push_escaped(&mut text, *byte));
+    }
+    text
+}
+
+fn push_escaped(text: &mut String, byte: u8) {
+    text.push_str(&format!("\\x{byte:02X}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(bytes: &[u8]) -> (Vec<Answer>, Result<Option<Answer>, Broken>) {
+        let mut answers = Answers::default();
+        answers.add(bytes);
+        let mut got = Vec::new();
+        loop {
+            match answers.next() {
+                Ok(Some(answer)) => got.push(answer),
+                end => return (got, end),
+            }
+        }
+    }
+
+    #[test]
+    fn messages_arrive_whole_and_byte_by_byte() {
+        let sent = [Answer::Applied, Answer::Failed("no".into()), Answer::PleaseReopen, Answer::Leaving];
+        let bytes: Vec<u8> = sent.iter().flat_map(Answer::encode).collect();
+        assert_eq!(all(&bytes), (sent.to_vec(), Ok(None)));
+        let (mut answers, mut got) = (Answers::default(), Vec::new());
+        for byte in &bytes {
+            answers.add(&[*byte]);
+            got.extend(answers.next().expect("no broken bytes"));
+        }
+        assert_eq!(got, sent);
+        assert!(!answers.waiting());
+    }
+
+    #[test]
+    fn texts_are_printable_and_short() {
+        let failed = |text: &str| all(&Answer::Failed(text.into()).encode()).0;
+        assert_eq!(
+            failed("a\n2026/01/01 [emerg] \x1b[31m\u{85}é"),
+            [Answer::Failed("a\\x0A2026/01/01 [emerg] \\x1B[31m\\xC2\\x85é".into())]
+        );
+        let (got, end) = all(&[&[FAILED, 2, 0, 0, 0][..], b"\xff\x80"].concat());
+        assert_eq!((got, end), (vec![Answer::Failed("\\xFF\\x80".into())], Ok(None)));
+        for long in ["x".repeat(1 << 20), "\n".repeat(LONGEST), "é".repeat(LONGEST)] {
+            let [Answer::Failed(text)] = &failed(&long)[..] else { panic!("one message") };
+            assert!(text.len() < 2000 && text.ends_with("..."), "{}", text.len());
+        }
+    }
+
+    #[test]
+    fn what_no_worker_sends_is_broken_at_once() {
+        for bytes in [
+            &[0][..],
+            &[255],
+            &[1, 0, 0, 0, 0],
+            &[APPLIED, 1, 0, 0, 0],
+            &[FAILED, 1, 0, 1, 0],
+            &[FAILED, 255, 255, 255, 255],
+            &[LEAVING, 0, 0, 0, 1],
+        ] {
+            assert_eq!(all(bytes), (vec![], Err(Broken)), "{bytes:?}");
+        }
+    }
+
+    /// What the fuzz target `worker_answers` does, on bytes that come from a simple generator.
+    #[test]
+    fn any_bytes_in_any_pieces_give_the_same() {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let mut whole = 0;
+        for _ in 0..2000 {
+            let mut bytes = Vec::new();
+            for _ in 0..random() % 12 {
+                match random() % 3 {
+                    0 => bytes.extend((0..random() % 9).map(|_| random() as u8)),
+                    1 => bytes.extend(Answer::Applied.encode()),
+                    _ => bytes.extend(Answer::Failed("x".repeat((random() % 50) as usize)).encode()),
+                }
+            }
+            let at = random() as usize % (bytes.len() + 1);
+            let (first, second) = bytes.split_at(at);
+            let mut answers = Answers::default();
+            let mut got = Vec::new();
+            let mut end = Ok(None);
+            for piece in [first, second] {
+                answers.add(piece);
+                end = loop {
+                    match answers.next() {
+                        Ok(Some(answer)) => got.push(answer),
+                        end => break end,
+                    }
+                };
+                if end.is_err() {
+                    break;
+                }
+            }
+            whole += got.len();
+            assert_eq!((got, end), all(&bytes), "{bytes:?} cut at {at}");
+        }
+        assert!(whole > 100, "{whole}");
+    }
+}
