@@ -125,13 +125,16 @@ fn what_a_worker_sends_does_not_freeze_the_master() {
     let Some(socket) = control_socket(master, worker) else {
         return println!("skipped: no right to look into the worker process");
     };
+    // A worker that reopens its logs has said that its configuration is in use: no true message follows the false ones.
+    server.signal(Signal::SIGUSR1);
+    server.wait_for_log("reopening logs", 3);
     let send = |bytes: &[u8]| assert_eq!(rustix::io::write(&socket, bytes), Ok(bytes.len()));
     // A reason that breaks its line, and the first byte of a message.
     send(b"\x04\x0f\x00\x00\x00no\n[emerg] \x1b[2J\x03");
     server.wait_for_log(&format!("worker process {worker}: no\\x0A[emerg] \\x1B[2J"), 1);
     server.signal(Signal::SIGUSR1);
-    server.wait_for_log("reopening logs", 3);
-    assert_eq!(one_worker(&server, master), worker);
+    server.wait_for_log("reopening logs", 6);
+    assert_eq!(one_worker(&server, master), worker, "{}", server.error_log());
     // 4 GiB are announced.
     send(b"\xff\xff\xff\xff");
     server.wait_for_log(&format!("worker process {worker} sent a broken message and is killed"), 1);

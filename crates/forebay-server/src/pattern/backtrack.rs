@@ -18,6 +18,9 @@ const LONGEST: Duration = Duration::from_millis(100);
 /// Texts longer than this many bytes begin with the smallest limit: one step may look at all of the text.
 const LONG_TEXT: usize = 4096;
 
+/// The groups of a match: offsets of the first byte and of the byte behind the last; `None`: not part of the match.
+pub type Groups = Vec<Option<(usize, usize)>>;
+
 /// A pattern that may backtrack.
 #[derive(Debug)]
 pub struct Backtracking {
@@ -57,11 +60,11 @@ impl Backtracking {
         self.run(text, |re| re.is_match(text))
     }
 
-    /// Finds the groups of the first match, each as the offsets of its first byte and of the byte behind its last.
+    /// Finds the groups of the first match.
     ///
     /// # Errors
     /// The match took too many steps or too long.
-    pub fn groups(&self, text: &[u8]) -> Result<Option<Vec<Option<(usize, usize)>>>, LimitExceeded> {
+    pub fn groups(&self, text: &[u8]) -> Result<Option<Groups>, LimitExceeded> {
         self.run(text, |re| {
             let found = re.captures(text)?;
             Ok(found.map(|c| (0..c.len()).map(|i| c.get(i).map(|m| (m.start(), m.end()))).collect()))

@@ -34,7 +34,7 @@ enum Engine {
         dollar: bool,
         needs: Option<needs::Needs>,
     },
-    Backtracking(Backtracking),
+    Backtracking(Box<Backtracking>),
 }
 
 #[derive(Debug)]
@@ -223,7 +223,7 @@ fn build(b: &bridge::Bridged, caseless: bool) -> Result<(Engine, Vec<Option<Stri
     }
     let re = Backtracking::compile(&b.fancy, caseless).map_err(short)?;
     let names = re.names();
-    Ok((Engine::Backtracking(re), names))
+    Ok((Engine::Backtracking(Box::new(re)), names))
 }
 
 #[cfg(test)]

@@ -235,8 +235,15 @@ impl Server {
 
     /// Waits until the error log contains a text `count` times.
     pub fn wait_for_log(&self, text: &str, count: usize) {
-        let enough = || (self.error_log().matches(text).count() >= count).then_some(());
-        wait_for(&format!("{count} times {text:?} in the error log"), enough);
+        let end = Instant::now() + DEADLINE;
+        while self.error_log().matches(text).count() < count {
+            let log = self.error_log();
+            assert!(
+                Instant::now() < end,
+                "waited in vain for {count} times {text:?} in the error log: {log}"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Pids of the worker processes of a master.
