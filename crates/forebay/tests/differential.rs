@@ -125,16 +125,16 @@ fn wrap(server: &str) -> String {
     )
 }
 
-fn get(uri: &str) -> String {
+pub fn get(uri: &str) -> String {
     format!("GET {uri} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 }
 
-fn with(uri: &str, fields: &str) -> String {
+pub fn with(uri: &str, fields: &str) -> String {
     format!("GET {uri} HTTP/1.1\r\nHost: localhost\r\n{fields}Connection: close\r\n\r\n")
 }
 
 /// Asks both, and fails with every difference.
-fn compare(server: &str, requests: &[String]) {
+pub fn compare(server: &str, requests: &[String]) {
     compare_with(server, &[], requests);
 }
 
