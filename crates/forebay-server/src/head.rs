@@ -381,6 +381,30 @@ pub fn subject(req: &Request) -> Option<Rc<OpenFile>> {
     (whole && bare && is_plain(req)).then(|| file.clone())
 }
 
+/// Whether each field of a response is as its cache entry has it, byte for byte, so that nothing in it comes from this
+/// request. [`Response::fields`](crate::response::Response::fields) are compared with the entry's head, which is where that
+/// of an upstream would be.
+fn is_stored(req: &Request) -> bool {
+    let (r, stored) = (&req.resp, &req.modules.upstream.head);
+    let has = |name: &[u8], value: &[u8]| {
+        let mut lines = stored.fields.iter();
+        lines.any(|l| l.value.of(&stored.buf) == value && l.name.of(&stored.buf).eq_ignore_ascii_case(name))
+    };
+    let is = |name: &[u8], value: &[u8]| match Name::of(name) {
+        // Made again each time.
+        Name::Date => false,
+        // By our own compression and ranges, which such heads are told apart by or do without.
+        Name::ContentEncoding | Name::AcceptRanges => true,
+        Name::Etag => has(name, value) || value.strip_prefix(b"W/").is_some_and(|v| has(name, v)),
+        _ => has(name, value),
+    };
+    r.location.is_empty()
+        && r.trailers.is_empty()
+        && r.fields.iter().all(|(name, value)| is(name, value))
+        && (r.content_type.is_empty()
+            || stored.get(Name::ContentType).is_some_and(|t| t.starts_with(&r.content_type)))
+}
+
 /// Keeps the head that has been written for a cached response or a file, if the next request can have it as it is.
 pub fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
     let r = &req.resp;
@@ -401,14 +425,12 @@ pub fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
             &f.heads
         }
         (None, Some(e)) => {
-            let depends = !r.location.is_empty()
-                || r.leaves_date
+            let depends = r.leaves_date
                 || r.limit_rate != 0
                 || r.status != e.meta.status
                 || r.content_length != Some(len.unwrap_or(e.len()))
-                || !r.override_charset.is_empty()
-                || [b"Date".as_slice(), b"Location", b"Refresh"].iter().any(|n| r.fields.get(n).is_some());
-            if depends || !is_plain(req) {
+                || !r.override_charset.is_empty();
+            if depends || !is_plain(req) || !is_stored(req) {
                 return;
             }
             &e.heads
