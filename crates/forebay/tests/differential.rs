@@ -720,6 +720,8 @@ fn configurations_are_judged_alike() {
         "listen 127.0.0.1:%PORT0%; location / { proxy_cookie_flags off; proxy_cookie_flags a secure; }",
         "listen 127.0.0.1:%PORT0%; proxy_ssl_certificate a.crt; proxy_ssl_certificate b.crt;",
         "listen 127.0.0.1:%PORT0%; proxy_bind 1h 2m;",
+        "listen 127.0.0.1:%PORT0%; set $http_cookie a;",
+        "listen 127.0.0.1:%PORT0%; set $http_user_agent a;",
         "listen 127.0.0.1:%PORT0%; proxy_bind off transparent;",
         "listen 127.0.0.1:%PORT0%; set $x \"${a b}\";",
         "listen 127.0.0.1:%PORT0%; set $x \"${a-b\";",

@@ -4,15 +4,16 @@ use crate::differential::{compare, with};
 use crate::harness::origin;
 use std::net::SocketAddr;
 
-/// Starts an upstream that answers with the fields that the request names in `X-Answer`, and with the request's target
-/// as its body.
+/// Starts an upstream that answers with the fields that the request names in `X-Answer`; the body is the request's target
+/// and its other fields that begin with `X-`.
 fn puppet() -> SocketAddr {
     origin::start(|mut asked| {
         let fields: String = (asked.text.lines())
             .filter_map(|l| l.strip_prefix("X-Answer: "))
             .map(|f| format!("{f}\r\n"))
             .collect();
-        let body = asked.target().to_owned();
+        let others = asked.text.lines().filter(|l| l.starts_with("X-") && !l.starts_with("X-Answer"));
+        let body: String = [asked.target()].into_iter().chain(others).map(|l| format!("{l}\n")).collect();
         asked.answer("200 OK", &fields, &body);
         true
     })
@@ -72,6 +73,57 @@ fn cookies_of_upstreams() {
             // All in one answer: each is rewritten for itself.
             let fields: String = cookies.iter().map(|c| format!("X-Answer: Set-Cookie: {c}\r\n")).collect();
             requests.push(with(&format!("/{i}/?v={v}"), &fields));
+        }
+    }
+    server.push('}');
+    compare(&server, &requests);
+}
+
+#[test]
+fn variables_that_set_changes() {
+    let up = puppet();
+    let pass = format!("proxy_pass http://{up}");
+    let locations = [
+        format!("set $args \"\"; {pass};"),
+        format!("set $args x=1; {pass};"),
+        format!("set $args x=1; {pass}/u/;"),
+        format!("set $args \"\"; {pass}/u/;"),
+        format!("set $args $args; {pass};"),
+        format!("set $args a?b#c; {pass};"),
+        format!("set $args \"\"; {pass}$request_uri;"),
+        format!("set $args x; {pass}$uri$is_args$args;"),
+        format!("set $v {up}; set $args zz=1; proxy_pass http://$v;"),
+        format!("if ($arg_q) {{ set $args n=$arg_q; }} {pass};"),
+        format!("if ($arg_q) {{ set $args \"\"; {pass}; }}"),
+        format!("rewrite ^ /x?y=1 break; set $args z; {pass};"),
+        format!("set $args z; rewrite ^ /x break; {pass};"),
+        "set $args z; try_files /none @n;".into(),
+        "set $args \"\"; error_page 404 = @n; return 404;".into(),
+        format!("auth_request /auth; auth_request_set $args au=1; {pass};"),
+        format!("set $proxy_host h; set $proxy_port p; proxy_set_header X-A $proxy_host:$proxy_port; {pass};"),
+        format!(
+            "set $http_foo hh; set $arg_q aa; set $cookie_c cc; set $upstream_http_x_b uu;
+             proxy_set_header X-A \"$http_foo $arg_q $cookie_c\"; add_header X-B $upstream_http_x_b; {pass};"
+        ),
+        "set $args x=$arg_q; return 200 \"$args $query_string $arg_q $arg_x $is_args $request_uri\";".into(),
+        "set $args \"\"; return 302 /x$is_args$args;".into(),
+        "set $args k=v; rewrite ^ /y? redirect;".into(),
+        "set $args k=v; rewrite ^ /y?a=b redirect;".into(),
+        "set $invalid_referer 1; return 200 $invalid_referer;".into(),
+        "set $uid_reset 1; return 200 $uid_reset;".into(),
+        "set $limit_rate 10k; return 200 $limit_rate;".into(),
+        "set $limit_rate x; return 200 $limit_rate;".into(),
+        "limit_rate 5k; return 200 $limit_rate;".into(),
+        "limit_rate 5k; set $limit_rate 0; return 200 $limit_rate;".into(),
+    ];
+    let mut server = format!(
+        "server {{ listen 127.0.0.1:%PORT0%; location = /auth {{ return 204; }} location @n {{ {pass}; }}"
+    );
+    let mut requests = Vec::new();
+    for (i, body) in locations.iter().enumerate() {
+        server.push_str(&format!("location /{i}/ {{ {body} }}\n"));
+        for rest in ["?q=1&w=%202", "", "?", "a%20b?q=1"] {
+            requests.push(with(&format!("/{i}/{rest}"), "Foo: real\r\nCookie: c=real\r\n"));
         }
     }
     server.push('}');

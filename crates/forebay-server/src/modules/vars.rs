@@ -18,6 +18,11 @@ macro_rules! rows {
 pub const VARIABLES: &[Row] = &[
     Row { name: "args", get: RowSource::Get(args), settable: true },
     Row { name: "limit_rate", get: RowSource::Get(limit_rate), settable: true },
+    Row { name: "http_cookie", get: RowSource::Get(|r, o| http(r, b"cookie", o)), settable: false },
+    Row { name: "http_referer", get: RowSource::Get(|r, o| http(r, b"referer", o)), settable: false },
+    Row { name: "http_user_agent", get: RowSource::Get(|r, o| http(r, b"user_agent", o)), settable: false },
+    Row { name: "http_via", get: RowSource::Get(|r, o| http(r, b"via", o)), settable: false },
+    Row { name: "http_x_forwarded_for", get: RowSource::Get(|r, o| http(r, b"x_forwarded_for", o)), settable: false },
     Row { name: "arg_*", get: RowSource::Prefix(arg), settable: false },
     Row { name: "http_*", get: RowSource::Prefix(http), settable: false },
     Row { name: "sent_http_*", get: RowSource::Prefix(sent_http), settable: false },
@@ -350,7 +355,7 @@ pub(crate) fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
 }
 
 impl Request {
-    /// `set` on a variable that stands for a property of the request. `false`: it is an ordinary one.
+    /// Sets a variable that stands for a property of the request. `false`: it is an ordinary one.
     pub fn set_special(&mut self, id: crate::variables::VarId, value: &[u8]) -> bool {
         let http = self.http();
         let Some(v) = http.vars.get(id.0 as usize) else { return false };
@@ -358,6 +363,8 @@ impl Request {
             b"args" => {
                 self.args.clear();
                 self.args.extend_from_slice(value);
+                // What goes to an upstream is made of path and arguments from now on.
+                self.rewritten = true;
             }
             b"limit_rate" => self.resp.limit_rate = forebay_conf::units::size(value).unwrap_or(0),
             _ => return false,
