@@ -306,6 +306,18 @@ fn ranges_and_conditions() {
 }
 
 #[test]
+fn patterns_and_empty_values() {
+    compare(
+        r#"map $arg_a $x { default d; ~^$ re; } map $arg_a $y { default d; ~.* re; } map $arg_a $z { "" e; ~.* re; }
+        map $arg_a $h { hostnames; default d; ~.* re; a.b h; } map $arg_a $n { ~.* re; }
+        map $arg_a $w { volatile; ~*^(?<c>.*)$ re; default d; } map $arg_a$arg_b $two { ~x re; ~^$ emp; default d; }
+        server { listen 127.0.0.1:%PORT0%;
+            location / { set $i no; if ($arg_a ~ ^$) { set $i yes; } return 200 "$x $y $z $h $n $w $two $i"; } }"#,
+        &["/", "/?a=", "/?a=.", "/?a=q", "/?a=a.b.", "/?b=x"].map(get),
+    );
+}
+
+#[test]
 fn rewriting() {
     compare(
         r#"

@@ -117,6 +117,10 @@ impl Map {
                 return found;
             }
         }
+        // As in nginx no pattern is tried on an empty value.
+        if host.is_empty() {
+            return self.default;
+        }
         self.regexes.iter().find(|(p, _)| p.exec(req, host)).map(|(_, i)| *i).or(self.default)
     }
 }
@@ -170,6 +174,19 @@ mod tests {
         for (args, var, want) in cases {
             testing::again(&mut req, args);
             assert_eq!(testing::value(&mut req, var).as_deref(), Some(want), "{args}");
+        }
+    }
+
+    #[test]
+    fn patterns_are_not_tried_on_an_empty_value() {
+        let conf = "map $arg_a $x { default d; ~.* re; } map $arg_a $h { hostnames; default d; ~.* re; } \
+                    map $arg_a $none { ~^$ re; }";
+        let mut req = testing::request(conf, "");
+        for (args, x, h, none) in [("", "d", "d", ""), ("a=", "d", "d", ""), ("a=.", "re", "d", "")] {
+            testing::again(&mut req, args);
+            for (name, want) in [("x", x), ("h", h), ("none", none)] {
+                assert_eq!(testing::value(&mut req, name).as_deref(), Some(want), "{args} {name}");
+            }
         }
     }
 
