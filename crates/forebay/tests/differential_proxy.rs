@@ -100,7 +100,9 @@ fn variables_that_set_changes() {
         "set $args z; try_files /none @n;".into(),
         "set $args \"\"; error_page 404 = @n; return 404;".into(),
         format!("auth_request /auth; auth_request_set $args au=1; {pass};"),
-        format!("set $proxy_host h; set $proxy_port p; proxy_set_header X-A $proxy_host:$proxy_port; {pass};"),
+        format!(
+            "set $proxy_host h; set $proxy_port p; proxy_set_header X-A $proxy_host:$proxy_port; {pass};"
+        ),
         format!(
             "set $http_foo hh; set $arg_q aa; set $cookie_c cc; set $upstream_http_x_b uu;
              proxy_set_header X-A \"$http_foo $arg_q $cookie_c\"; add_header X-B $upstream_http_x_b; {pass};"
