@@ -146,7 +146,22 @@ pub fn open_up(dir: &std::path::Path) {
 
 /// As [`compare`], with more files.
 pub fn compare_with(server: &str, more: &[(String, String)], requests: &[String]) {
-    let Some(nginx) = oracle() else { return };
+    let mut differences = String::new();
+    for (request, a, b) in answers(server, more, requests) {
+        if a != b {
+            differences.push_str(&format!("== {request:?}\n-- nginx\n{a}\n-- forebay\n{b}\n"));
+        }
+    }
+    assert!(differences.is_empty(), "{differences}");
+}
+
+/// Asks both: each request, what nginx answers, and what Forebay does. Nothing where there is no nginx.
+pub fn answers(
+    server: &str,
+    more: &[(String, String)],
+    requests: &[String],
+) -> Vec<(String, String, String)> {
+    let Some(nginx) = oracle() else { return Vec::new() };
     let conf = wrap(server);
     let ports = (0..10).take_while(|i| conf.contains(&format!("%PORT{i}%"))).count();
     let (ours, theirs) = (Site::new(&conf), Site::new(&conf));
@@ -160,16 +175,13 @@ pub fn compare_with(server: &str, more: &[(String, String)], requests: &[String]
     }
     let ours = Server::start_on(ours);
     let theirs = Oracle::start(&nginx, theirs);
-    let mut differences = String::new();
-    for request in requests {
+    let both = |request: &String| {
         let bytes = request.as_bytes();
         let a = normalise(&raw(theirs.site.addr(0), bytes), &theirs.site, ports);
         let b = normalise(&ours.raw(bytes), &ours.site, ports);
-        if a != b {
-            differences.push_str(&format!("== {request:?}\n-- nginx\n{a}\n-- forebay\n{b}\n"));
-        }
-    }
-    assert!(differences.is_empty(), "{differences}");
+        (request.clone(), a, b)
+    };
+    requests.iter().map(both).collect()
 }
 
 #[test]

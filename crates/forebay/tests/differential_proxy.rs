@@ -1,6 +1,6 @@
 //! Requests to upstreams and their answers, compared with nginx as in `differential.rs`.
 
-use crate::differential::{compare, with};
+use crate::differential::{answers, compare, get, is_before, oracle, with};
 use crate::harness::origin;
 use std::net::SocketAddr;
 
@@ -130,4 +130,122 @@ fn variables_that_set_changes() {
     }
     server.push('}');
     compare(&server, &requests);
+}
+
+/// An answer with its fields in the order of the alphabet, which is another in nginx for some.
+fn sorted(answer: &str) -> String {
+    let (head, body) = answer.split_once("\n\n").expect("a head");
+    let mut lines: Vec<&str> = head.lines().collect();
+    lines.sort_unstable();
+    format!("{}\n\n{body}", lines.join("\n"))
+}
+
+/// Compares without regard to the order of fields.
+fn compare_fields(server: &str, requests: &[String]) {
+    for (request, a, b) in answers(server, &[], requests) {
+        assert_eq!(sorted(&a), sorted(&b), "nginx, forebay: {request:?}");
+    }
+}
+
+/// What an application says beside `X-Accel-Redirect` goes with the answer, wherever that comes from in the end.
+#[test]
+fn fields_beside_an_x_accel_redirect() {
+    let up = origin::start(|mut asked| {
+        let uri = asked.target().to_owned();
+        match uri.split_once("to=") {
+            Some((_, to)) => {
+                let fields = format!(
+                    "X-Accel-Redirect: {to}\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nContent-Type: app/x\r\n\
+                     Content-Disposition: attachment\r\nCache-Control: max-age=5\r\nCache-Control: private\r\n\
+                     Expires: Thu, 01 Jan 2030 00:00:00 GMT\r\nX-Other: o\r\nETag: \"up\"\r\nRefresh: 5\r\n\
+                     Location: /loc\r\nAccept-Ranges: bytes\r\nVary: v\r\n"
+                );
+                asked.answer("200 OK", &fields, "hello");
+            }
+            None => {
+                let fields = "X-S3: 1\r\nContent-Disposition: s3\r\nSet-Cookie: s=3\r\nExpires: never\r\n\
+                              Content-Type: s/3\r\nETag: \"s3\"\r\n";
+                asked.answer("200 OK", fields, "s3!");
+            }
+        }
+        true
+    });
+    let server = format!(
+        "server {{ listen 127.0.0.1:%PORT0%;
+         location /app {{ proxy_pass http://{up}; }}
+         location @s3 {{ rewrite ^ /s3? break; proxy_pass http://{up}; }}
+         location @text {{ return 200 x; }}
+         location /f/ {{ internal; alias %DIR%/html/; }}
+         location /try/ {{ internal; root %DIR%/none; try_files $uri @s3; }}
+         location /trytext/ {{ internal; root %DIR%/none; try_files $uri @text; }}
+         location /tryuri/ {{ internal; root %DIR%/none; try_files $uri /200/; }}
+         location /enamed/ {{ internal; root %DIR%/none; error_page 404 = @s3; }}
+         location /epage/ {{ internal; root %DIR%/none; error_page 404 /f/page.html; }}
+         location /eother/ {{ internal; root %DIR%/none; error_page 404 =200 /f/page.html; }}
+         location /built-in/ {{ internal; root %DIR%/none; }}
+         location /passed/ {{ internal; proxy_pass http://{up}/s3; }}
+         location /302/ {{ internal; return 302 /moved; }}
+         location /200/ {{ internal; return 200 text; }}
+         location /204/ {{ internal; return 204; }}
+         location /403/ {{ internal; return 403; }}
+         location /502/ {{ internal; error_page 502 = @s3; proxy_pass http://127.0.0.1:1; }}
+         location /rewritten/ {{ internal; rewrite ^/rewritten/(.*) /f/$1 last; }}
+         location /added/ {{ internal; alias %DIR%/html/; add_header Cache-Control x; expires 1h; }} }}"
+    );
+    let targets = [
+        "/f/page.html",
+        "/try/x",
+        "/trytext/x",
+        "/tryuri/x",
+        "/enamed/x",
+        "/epage/x",
+        "/eother/x",
+        "/built-in/x",
+        "/passed/",
+        "/302/",
+        "/200/",
+        "/204/",
+        "/403/",
+        "/502/",
+        "/rewritten/page.html",
+        "@s3",
+        "@text",
+        "@none",
+        "/none",
+        "/f/../../page.html",
+        "/f/%2e%2e/page.html",
+    ];
+    compare_fields(&server, &targets.map(|t| get(&format!("/app?to={t}"))));
+}
+
+#[test]
+fn fields_that_an_upstream_repeats() {
+    let up = puppet();
+    let server = format!(
+        "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{up}; }}
+         location /own {{ proxy_pass_header Server; proxy_pass_header X-Accel-Expires; proxy_pass http://{up}; }} }}"
+    );
+    // Before, nginx passed on all of them.
+    if oracle().is_none_or(|nginx| is_before(&nginx, 23)) {
+        return;
+    }
+    let fields = [
+        "Expires: a",
+        "ETag: \"a\"",
+        "Last-Modified: Thu, 01 Jan 2015 00:00:00 GMT",
+        "Server: a",
+        "Content-Type: a/a",
+        "Location: /a",
+        "Refresh: 1",
+        "Vary: a",
+        "Content-Encoding: a",
+        "Accept-Ranges: a",
+        "WWW-Authenticate: a",
+        "Cache-Control: a",
+        "Link: a",
+        "X-Other: a",
+    ];
+    let both = |f: &&str| format!("X-Answer: {f}\r\nX-Answer: {}\r\n", f.replacen('a', "b", 9));
+    let all: String = fields.iter().map(both).collect();
+    compare_fields(&server, &["/", "/own"].map(|uri| with(uri, &all)));
 }

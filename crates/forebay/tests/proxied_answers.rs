@@ -298,3 +298,30 @@ fn line_breaks_in_variables_make_no_fields() {
     let answer = ask(&server, "GET", "/lines/", "");
     assert!(answer.contains("X-L: a;   b\r\n"), "{answer}");
 }
+
+/// What goes wrong after an internal redirect is told with the upstream that asked for it.
+#[test]
+fn log_lines_name_the_upstream_behind_a_redirect() {
+    let up = origin::start(|mut asked| {
+        let fields = format!("X-Accel-Redirect: {}\r\n", asked.field("X-To"));
+        asked.answer("200 OK", &fields, "");
+        true
+    });
+    let server = Server::start(&conf(&format!(
+        "location / {{ proxy_pass http://{up}; }} location /none/ {{ internal; }}"
+    )));
+    for to in ["/none/file", "@none", "/a/../../file"] {
+        assert!(!ask(&server, "GET", "/", &format!("X-To: {to}\r\n")).starts_with("HTTP/1.1 200 "));
+    }
+    let log = server.error_log();
+    let lines: Vec<&str> = log.lines().filter(|l| l.contains("[error]")).collect();
+    let says = [
+        "none/file\" failed (2: No such file or directory)",
+        "could not find named location \"@none\"",
+        "unsafe URI \"/a/../../file\" was detected while reading response header from upstream",
+    ];
+    assert_eq!(lines.len(), says.len(), "{log}");
+    for (line, say) in lines.iter().zip(says) {
+        assert!(line.contains(say) && line.contains(&format!("upstream: \"http://{up}/\"")), "{line}");
+    }
+}

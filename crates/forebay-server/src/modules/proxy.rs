@@ -661,10 +661,6 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
         let whole = missing && head.buf.len() == head.len;
         stream::over(req, &mut taken.lease, whole);
     }
-    // Until the response is over the upstream is what there is to tell of.
-    if !req.resp.source.as_ref().is_some_and(|b| b.is_under_way()) {
-        req.modules.upstream.log_name.clear();
-    }
     out
 }
 

@@ -18,15 +18,6 @@ macro_rules! rows {
 pub const VARIABLES: &[Row] = &[
     Row { name: "args", get: RowSource::Get(args), settable: true },
     Row { name: "limit_rate", get: RowSource::Get(limit_rate), settable: true },
-    Row { name: "http_cookie", get: RowSource::Get(|r, o| http(r, b"cookie", o)), settable: false },
-    Row { name: "http_referer", get: RowSource::Get(|r, o| http(r, b"referer", o)), settable: false },
-    Row { name: "http_user_agent", get: RowSource::Get(|r, o| http(r, b"user_agent", o)), settable: false },
-    Row { name: "http_via", get: RowSource::Get(|r, o| http(r, b"via", o)), settable: false },
-    Row {
-        name: "http_x_forwarded_for",
-        get: RowSource::Get(|r, o| http(r, b"x_forwarded_for", o)),
-        settable: false,
-    },
     Row { name: "arg_*", get: RowSource::Prefix(arg), settable: false },
     Row { name: "http_*", get: RowSource::Prefix(http), settable: false },
     Row { name: "sent_http_*", get: RowSource::Prefix(sent_http), settable: false },
