@@ -249,3 +249,41 @@ fn fields_that_an_upstream_repeats() {
     let all: String = fields.iter().map(both).collect();
     compare_fields(&server, &["/", "/own"].map(|uri| with(uri, &all)));
 }
+
+#[test]
+fn fields_that_proxy_set_header_gives_twice() {
+    if oracle().is_none_or(|nginx| is_before(&nginx, 31)) {
+        return;
+    }
+    // The body is the head as it arrived, but for what says whether the connection is kept.
+    let up = origin::start(|mut asked| {
+        let head: Vec<&str> = asked.text.lines().filter(|l| !l.starts_with("Connection: ")).collect();
+        let body = head.join("\n");
+        asked.answer("200 OK", "Connection: close\r\n", &body);
+        false
+    });
+    let rules = [
+        "proxy_set_header Host 1; proxy_set_header host 2;",
+        "proxy_set_header X-B b; proxy_set_header Host 1; proxy_set_header Host \"\"; proxy_set_header X-C c;",
+        "proxy_set_header X-B b; proxy_set_header Host \"\"; proxy_set_header hOsT 2;",
+        "proxy_set_header Host $arg_a; proxy_set_header Host $arg_b;",
+        "proxy_set_header Host \"\";",
+        "proxy_set_header X-A 1; proxy_set_header x-a 2; proxy_set_header X-B b; proxy_set_header X-A 3;",
+        "proxy_set_header Foo \"\"; proxy_set_header Bar x; proxy_set_header foo x;",
+        "proxy_set_header Foo x; proxy_set_header Foo \"\";",
+    ];
+    let mut server = "server { listen 127.0.0.1:%PORT0%;".to_owned();
+    let mut requests = Vec::new();
+    for (i, rule) in rules.iter().enumerate() {
+        for version in ["1.0", "1.1"] {
+            server.push_str(&format!(
+                "location /{i}-{version}/ {{ {rule} proxy_http_version {version}; proxy_pass http://{up}; }}\n"
+            ));
+            for args in ["", "?a=A", "?b=B"] {
+                requests.push(with(&format!("/{i}-{version}/{args}"), "Foo: 1\r\nFoo: 2\r\nX-A: client\r\n"));
+            }
+        }
+    }
+    server.push('}');
+    compare(&server, &requests);
+}

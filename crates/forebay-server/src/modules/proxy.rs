@@ -268,7 +268,14 @@ impl Setting for SetHeaders {
         let mut lines = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         if let Some(value) = d.args.get(1) {
             let name = first(d).to_vec();
-            lines.push(SetHeader { id: Name::of(&name), name, value: cx.template(d, value)?.folded() });
+            let line = SetHeader { id: Name::of(&name), name, value: cx.template(d, value)?.folded() };
+            if line.id == Name::Host {
+                // A request has one. As in nginx the last counts and is sent first; of other names all are sent.
+                lines.retain(|l| l.id != Name::Host);
+                lines.insert(0, SetHeader { name: b"Host".to_vec(), ..line });
+            } else {
+                lines.push(line);
+            }
         }
         Ok(SetHeaders(Arc::new(lines)))
     }
@@ -892,14 +899,21 @@ fn write_head(
         HttpVersion::V11 | HttpVersion::V2 => b" HTTP/1.1\r\n",
     });
     let set = &s.set_header;
-    if !set.has(Name::Host, b"") {
-        field(out, b"Host", &req.modules.upstream.host)?;
-    }
     let mut value = req.take_buf();
+    let mut host = false;
     let mut upgrade = false;
     for SetHeader { name, id, value: template } in set.0.iter() {
         value.clear();
         template.eval(req, &mut value)?;
+        if *id == Name::Host {
+            host = true;
+            // HTTP/1.1 demands one (RFC 9112, section 3.2).
+            if value.is_empty() && s.http_version != HttpVersion::V10 {
+                value.extend_from_slice(&req.modules.upstream.host);
+            }
+        } else if !std::mem::replace(&mut host, true) {
+            field(out, b"Host", &req.modules.upstream.host)?;
+        }
         // The framing of the body is not for the configuration to say: two of them are an attack.
         if value.is_empty() || matches!(id, Name::ContentLength | Name::TransferEncoding) {
             continue;
@@ -908,6 +922,9 @@ fn write_head(
         field(out, name, &value)?;
     }
     req.give_buf(value);
+    if !host {
+        field(out, b"Host", &req.modules.upstream.host)?;
+    }
     if fetch.cacheable() {
         let stale = &req.modules.proxy_cache;
         if let Some(t) = stale.last_modified.filter(|_| !set.has(Name::IfModifiedSince, b"")) {
