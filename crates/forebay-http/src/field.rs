@@ -25,6 +25,26 @@ impl Slice {
     }
 }
 
+/// A field that cannot be written: its name or value has CR, LF or NUL, which would make other fields of it (RFC 9110,
+/// section 5.5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsafe {
+    /// Its name.
+    pub name: Vec<u8>,
+}
+
+/// Refuses CR, LF and NUL in a text that is about to stand in a head, under the name of its field.
+///
+/// # Errors
+/// [`Unsafe`].
+#[inline]
+pub fn check(name: &[u8], text: &[u8]) -> Result<(), Unsafe> {
+    match memchr::memchr3(b'\r', b'\n', 0, text) {
+        None => Ok(()),
+        Some(_) => Err(Unsafe { name: name.to_vec() }),
+    }
+}
+
 macro_rules! names {
     ($($id:ident = $text:literal,)*) => {
         /// Field names that the server itself looks at; everything else is `Other`.

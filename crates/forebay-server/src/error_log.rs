@@ -86,8 +86,24 @@ fn push_prefix(thread: &Thread, level: Level, connection: Option<u64>, out: &mut
 }
 
 fn end_line(out: &mut Vec<u8>) {
+    escape(out);
     out.truncate(MAX_LINE - 1);
     out.push(b'\n');
+}
+
+/// Writes control characters as `\x0A`, as access logs do: what clients and upstreams send must not look like lines of its
+/// own, nor reach a terminal.
+fn escape(out: &mut Vec<u8>) {
+    // Unlike nginx, which writes them as they are.
+    let Some(first) = out.iter().position(u8::is_ascii_control) else { return };
+    let rest = out.split_off(first);
+    for b in rest {
+        if b.is_ascii_control() {
+            out.extend_from_slice(format!("\\x{b:02X}").as_bytes());
+        } else {
+            out.push(b);
+        }
+    }
 }
 
 /// One line; `tail` says whom it concerns.

@@ -144,6 +144,7 @@ pub fn built_in(req: &mut Request, status: u16) {
     let location = std::mem::take(&mut req.resp.location);
     req.forget_response();
     req.resp.location = location;
+    req.resp.fields.remove(b"Accept-Ranges");
     if status != 401 {
         req.resp.fields.remove(b"WWW-Authenticate");
     }

@@ -1,11 +1,13 @@
 //! The response head as it goes onto an HTTP/1 connection (nginx: the header filter). Hot path.
 
 use crate::compress::{self, accept::Ranked, forms::Form};
+use crate::error_page;
 use crate::file_cache::OpenFile;
 use crate::modules::core::{ServerTokens, Settings};
 use crate::request::{Peer, Request};
 use crate::response::Part;
-use forebay_http::field::Name;
+use forebay_conf::error::Level;
+use forebay_http::field::{self, Name, Unsafe};
 use forebay_http::h1::response;
 use forebay_http::h2::client::of_connection;
 use forebay_http::h2::encode;
@@ -25,15 +27,10 @@ pub fn push_server_token(req: &mut Request, core: &Settings, out: &mut Vec<u8>) 
         ServerTokens::Value(t) => match t.value(req).unwrap_or_default().as_slice() {
             b"on" | b"build" => out.extend_from_slice(PRODUCT.as_bytes()),
             b"" | b"off" => out.extend_from_slice(b"forebay"),
+            other if field::check(b"Server", other).is_err() => out.extend_from_slice(b"forebay"),
             other => out.extend_from_slice(other),
         },
     }
-}
-
-fn push(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    out.extend_from_slice(name);
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
 }
 
 /// How the body is framed.
@@ -47,14 +44,30 @@ pub enum BodyFraming {
     Chunked,
 }
 
-/// Appends the head of the response and says how the body goes.
+/// Appends the head of the response and says how the body goes. A response that a variable has brought CR, LF or NUL into
+/// a field of becomes a built-in page for 500.
 pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
+    let start = out.len();
+    try_write(req, out).unwrap_or_else(|refused| {
+        out.truncate(start);
+        let name = String::from_utf8_lossy(&refused.name).into_owned();
+        // Unlike nginx: that sends what follows the line break as further fields.
+        req.log(Level::Error, &format!("\"{name}\" of the response has a line break or NUL in its value"));
+        req.resp.location.clear();
+        req.modules.compress.clear();
+        error_page::built_in(req, 500);
+        // It has nothing of the request's in it.
+        try_write(req, out).unwrap_or(BodyFraming::None)
+    })
+}
+
+fn try_write(req: &mut Request, out: &mut Vec<u8>) -> Result<BodyFraming, Unsafe> {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let status = req.resp.status;
     if req.head.version == Version::Http09 {
         req.keep_alive = false;
-        return if req.resp.head_only { BodyFraming::None } else { BodyFraming::Plain };
+        return Ok(if req.resp.head_only { BodyFraming::None } else { BodyFraming::Plain });
     }
     let head_only = req.method == Method::Head
         || req.head.method == Method::Head
@@ -66,12 +79,15 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     if req.resp.reason.is_empty() {
         response::status_line(out, status);
     } else {
-        push(out, b"HTTP/1.1 ", &req.resp.reason);
+        field::check(b"status line", &req.resp.reason)?;
+        out.extend_from_slice(b"HTTP/1.1 ");
+        out.extend_from_slice(&req.resp.reason);
+        out.extend_from_slice(b"\r\n");
     }
     if !req.resp.leaves_server && req.resp.fields.get(b"Server").is_none() {
         match &core.server_tokens {
             ServerTokens::Off => out.extend_from_slice(b"Server: forebay\r\n"),
-            ServerTokens::On | ServerTokens::Build => push(out, b"Server: ", PRODUCT.as_bytes()),
+            ServerTokens::On | ServerTokens::Build => response::field(out, b"Server", PRODUCT.as_bytes())?,
             ServerTokens::Value(_) => {
                 out.extend_from_slice(b"Server: ");
                 push_server_token(req, core, out);
@@ -80,10 +96,12 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         }
     }
     if !req.resp.leaves_date && req.resp.fields.get(b"Date").is_none() {
-        push(out, b"Date: ", &req.thread.clock.http_date());
+        response::field(out, b"Date", &req.thread.clock.http_date())?;
     }
     let r = &req.resp;
     if !r.content_type.is_empty() && status != 204 {
+        field::check(b"Content-Type", &r.content_type)?;
+        field::check(b"Content-Type", &r.charset)?;
         out.extend_from_slice(b"Content-Type: ");
         out.extend_from_slice(&r.content_type);
         if !r.charset.is_empty() {
@@ -114,12 +132,16 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         _ => {}
     }
     if let Some(t) = r.last_modified.filter(|_| matches!(status, 200 | 206 | 304)) {
-        push(out, b"Last-Modified: ", &forebay_http::date::imf(t));
+        response::field(out, b"Last-Modified", &forebay_http::date::imf(t))?;
     }
     // A path is made absolute here; anything else goes with the other fields, as nginx has it.
     let made_absolute = r.location.first() == Some(&b'/') && core.absolute_redirect;
     if made_absolute {
-        location(req, core, out);
+        let mut text = req.take_buf();
+        location(req, core, &mut text);
+        let done = response::field(out, b"Location", &text);
+        req.give_buf(text);
+        done?;
     }
     if chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
@@ -141,22 +163,20 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
     }
     if !made_absolute && !r.location.is_empty() {
-        push(out, b"Location: ", &r.location);
+        response::field(out, b"Location", &r.location)?;
     }
     if !r.etag.is_empty() {
-        push(out, b"ETag: ", &r.etag);
+        response::field(out, b"ETag", &r.etag)?;
     }
     for (name, value) in r.fields.iter() {
-        out.extend_from_slice(name);
-        out.extend_from_slice(b": ");
-        push(out, b"", value);
+        response::field(out, name, value)?;
     }
     out.extend_from_slice(b"\r\n");
-    framing
+    Ok(framing)
 }
 
-/// As [`write`], as an HTTP/2 field block.
-fn write_h2(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
+/// As [`try_write`], as an HTTP/2 field block.
+fn write_h2(req: &mut Request, out: &mut Vec<u8>) -> Result<BodyFraming, Unsafe> {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let status = req.resp.status;
@@ -179,6 +199,8 @@ fn write_h2(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     }
     let r = &req.resp;
     if !r.content_type.is_empty() && status != 204 {
+        field::check(b"Content-Type", &r.content_type)?;
+        field::check(b"Content-Type", &r.charset)?;
         if r.charset.is_empty() {
             encode::indexed(out, encode::CONTENT_TYPE, &r.content_type);
         } else {
@@ -194,23 +216,26 @@ fn write_h2(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         encode::indexed(out, encode::LAST_MODIFIED, &forebay_http::date::imf(t));
     }
     if r.location.first() == Some(&b'/') && core.absolute_redirect {
-        let mut line = Vec::new();
-        location(req, core, &mut line);
-        let value = line.strip_prefix(b"Location: ").unwrap_or(&line);
-        encode::indexed(out, encode::LOCATION, value.strip_suffix(b"\r\n").unwrap_or(value));
+        let mut text = Vec::new();
+        location(req, core, &mut text);
+        field::check(b"Location", &text)?;
+        encode::indexed(out, encode::LOCATION, &text);
     } else if !r.location.is_empty() {
+        field::check(b"Location", &r.location)?;
         encode::indexed(out, encode::LOCATION, &r.location);
     }
     if r.gzip_vary {
         encode::indexed(out, encode::VARY, b"Accept-Encoding");
     }
     if !r.etag.is_empty() {
+        field::check(b"ETag", &r.etag)?;
         encode::indexed(out, encode::ETAG, &r.etag);
     }
     for (name, value) in r.fields.iter() {
+        field::check(name, value)?;
         encode::field(out, name, value);
     }
-    if r.head_only { BodyFraming::None } else { BodyFraming::Plain }
+    Ok(if r.head_only { BodyFraming::None } else { BodyFraming::Plain })
 }
 
 /// Appends the trailers as an HTTP/2 field block.
@@ -223,9 +248,8 @@ pub fn write_trailers(req: &Request, out: &mut Vec<u8>) {
     }
 }
 
-/// `Location` of a path, made absolute (nginx: absolute_redirect).
+/// Appends the path of a redirect, made absolute (nginx: absolute_redirect).
 fn location(req: &Request, core: &Settings, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"Location: ");
     out.extend_from_slice(req.scheme());
     out.extend_from_slice(b"://");
     let http = req.http();
@@ -244,7 +268,7 @@ fn location(req: &Request, core: &Settings, out: &mut Vec<u8>) {
         out.push(b':');
         response::number(out, u64::from(port));
     }
-    push(out, b"", &req.resp.location);
+    out.extend_from_slice(&req.resp.location);
 }
 
 fn local_address(req: &Request, out: &mut Vec<u8>) {
@@ -381,6 +405,30 @@ pub fn subject(req: &Request) -> Option<Rc<OpenFile>> {
     (whole && bare && is_plain(req)).then(|| file.clone())
 }
 
+/// Whether each field of a response is as its cache entry has it, byte for byte, so that nothing in it comes from this
+/// request. [`Response::fields`](crate::response::Response::fields) are compared with the entry's head, which is where that
+/// of an upstream would be.
+fn is_stored(req: &Request) -> bool {
+    let (r, stored) = (&req.resp, &req.modules.upstream.head);
+    let has = |name: &[u8], value: &[u8]| {
+        let mut lines = stored.fields.iter();
+        lines.any(|l| l.value.of(&stored.buf) == value && l.name.of(&stored.buf).eq_ignore_ascii_case(name))
+    };
+    let is = |name: &[u8], value: &[u8]| match Name::of(name) {
+        // Made again each time.
+        Name::Date => false,
+        // By our own compression and ranges, which such heads are told apart by or do without.
+        Name::ContentEncoding | Name::AcceptRanges => true,
+        Name::Etag => has(name, value) || value.strip_prefix(b"W/").is_some_and(|v| has(name, v)),
+        _ => has(name, value),
+    };
+    r.location.is_empty()
+        && r.trailers.is_empty()
+        && r.fields.iter().all(|(name, value)| is(name, value))
+        && (r.content_type.is_empty()
+            || stored.get(Name::ContentType).is_some_and(|t| t.starts_with(&r.content_type)))
+}
+
 /// Keeps the head that has been written for a cached response or a file, if the next request can have it as it is.
 pub fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
     let r = &req.resp;
@@ -401,14 +449,12 @@ pub fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
             &f.heads
         }
         (None, Some(e)) => {
-            let depends = !r.location.is_empty()
-                || r.leaves_date
+            let depends = r.leaves_date
                 || r.limit_rate != 0
                 || r.status != e.meta.status
                 || r.content_length != Some(len.unwrap_or(e.len()))
-                || !r.override_charset.is_empty()
-                || [b"Date".as_slice(), b"Location", b"Refresh"].iter().any(|n| r.fields.get(n).is_some());
-            if depends || !is_plain(req) {
+                || !r.override_charset.is_empty();
+            if depends || !is_plain(req) || !is_stored(req) {
                 return;
             }
             &e.heads

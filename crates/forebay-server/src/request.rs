@@ -420,7 +420,12 @@ impl Request {
         let proxy = self.resp.fields.get(b"Proxy-Authenticate").map(<[u8]>::to_vec);
         let authenticate: Vec<Vec<u8>> =
             self.resp.fields.all(b"WWW-Authenticate").map(<[u8]>::to_vec).collect();
+        let handed_on = std::mem::take(&mut self.resp.handed_on);
         self.resp.clear();
+        for (name, value) in handed_on.iter() {
+            self.resp.fields.push(name, value);
+        }
+        self.resp.handed_on = handed_on;
         self.resp.limit_rate = rate;
         self.resp.gzip_vary = vary;
         for a in &authenticate {

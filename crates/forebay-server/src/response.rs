@@ -193,6 +193,8 @@ pub struct Response {
     pub location: Vec<u8>,
     /// All other fields.
     pub fields: FieldList,
+    /// Those of [`Response::fields`] that an `X-Accel-Redirect` came with: they go with whatever answers in the end.
+    pub handed_on: FieldList,
     /// Trailers will follow, which takes the chunked coding (nginx: add_trailer).
     pub expect_trailers: bool,
     /// Trailer fields.
@@ -249,6 +251,7 @@ impl Response {
         self.etag.clear();
         self.location.clear();
         self.fields.clear();
+        self.handed_on.clear();
         self.trailers.clear();
         self.expect_trailers = false;
         self.body.clear();

@@ -173,8 +173,10 @@ pub(crate) fn builtin(name: &[u8]) -> (Source, bool) {
             RowSource::Prefix(g) => {
                 let prefix = &row.name[..row.name.len() - 1];
                 if name.starts_with(prefix.as_bytes()) {
-                    // A member of a family can always be set; where it is not, the family answers.
-                    return (Source::Prefix(g, name[prefix.len()..].into()), true);
+                    // A member of a family can be set but for those that nginx has by name; where it is not, the family
+                    // answers.
+                    let settable = !FIXED.contains(&name);
+                    return (Source::Prefix(g, name[prefix.len()..].into()), settable);
                 }
             }
             RowSource::Get(_) => {}
@@ -187,6 +189,10 @@ pub(crate) fn builtin(name: &[u8]) -> (Source, bool) {
     }
     (Source::Unknown, true)
 }
+
+/// Members of the family `$http_NAME` that cannot be set.
+const FIXED: &[&[u8]] =
+    &[b"http_cookie", b"http_referer", b"http_user_agent", b"http_via", b"http_x_forwarded_for"];
 
 const LATER_PREFIXES: &[&str] = &["ssl_", "jwt_"];
 

@@ -673,3 +673,38 @@ fn slices_before_a_failure_are_not_lost() {
         assert_eq!(body_of(&answer), &bytes(100_000)[..2 * 8192], "{uri}");
     }
 }
+
+/// What a client's own variables made of a cached response is for that client alone.
+#[test]
+fn cookies_that_are_rewritten_for_a_client_are_not_sent_to_the_next() {
+    let up = Upstream::new(|head, s| {
+        let field =
+            if head.starts_with("GET /redirect") { "Location: /moved" } else { "Set-Cookie: v=1; Path=/" };
+        let _ = s.write_all(&ok(&format!("{field}\r\nX-Plain: yes\r\n"), b"body"));
+    });
+    let server = Server::start(&conf(&format!(
+        "proxy_cache_path %DIR%/cache keys_zone=one:1m; proxy_cache_key $uri; proxy_cache one;
+         proxy_cache_valid 1h; proxy_ignore_headers Set-Cookie; server {{ listen 127.0.0.1:%PORT0%;
+         location /path {{ proxy_cookie_path / /$arg_who; proxy_pass http://{0}; }}
+         location /domain {{ proxy_cookie_flags v $arg_who; proxy_pass http://{0}; }}
+         location /redirect {{ proxy_redirect ~^/(.*) /$arg_who/$1; proxy_pass http://{0}; }} }}",
+        up.addr
+    )));
+    for (uri, who, want) in [
+        ("/path", ["ann", "bob"], ["Path=/ann\r\n", "Path=/bob\r\n"]),
+        ("/domain", ["secure", "httponly"], ["Path=/; Secure\r\n", "Path=/; HttpOnly\r\n"]),
+        ("/redirect", ["ann", "bob"], ["/ann/moved\r\n", "/bob/moved\r\n"]),
+    ] {
+        assert!(String::from_utf8_lossy(&get(&server, uri, "")).starts_with("HTTP/1.1 200 "));
+        // A head is kept of connections that go on.
+        let ask = |who: &str, last: &str| format!("GET {uri}?who={who} HTTP/1.1\r\nHost: h\r\n{last}\r\n");
+        let all = [ask(who[0], ""), ask(who[0], ""), ask(who[1], ""), ask(who[1], "Connection: close\r\n")];
+        let text = String::from_utf8_lossy(&server.raw(all.concat().as_bytes())).into_owned();
+        let heads: Vec<&str> = text.split("HTTP/1.1 ").skip(1).collect();
+        assert_eq!(heads.len(), 4, "{text}");
+        for (i, head) in heads.iter().enumerate() {
+            assert!(head.contains(want[i / 2]) && head.contains("X-Plain: yes"), "{i}: {head}");
+        }
+    }
+    assert_eq!(up.asked(), 3);
+}

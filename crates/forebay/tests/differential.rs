@@ -125,16 +125,16 @@ fn wrap(server: &str) -> String {
     )
 }
 
-fn get(uri: &str) -> String {
+pub fn get(uri: &str) -> String {
     format!("GET {uri} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 }
 
-fn with(uri: &str, fields: &str) -> String {
+pub fn with(uri: &str, fields: &str) -> String {
     format!("GET {uri} HTTP/1.1\r\nHost: localhost\r\n{fields}Connection: close\r\n\r\n")
 }
 
 /// Asks both, and fails with every difference.
-fn compare(server: &str, requests: &[String]) {
+pub fn compare(server: &str, requests: &[String]) {
     compare_with(server, &[], requests);
 }
 
@@ -146,7 +146,22 @@ pub fn open_up(dir: &std::path::Path) {
 
 /// As [`compare`], with more files.
 pub fn compare_with(server: &str, more: &[(String, String)], requests: &[String]) {
-    let Some(nginx) = oracle() else { return };
+    let mut differences = String::new();
+    for (request, a, b) in answers(server, more, requests) {
+        if a != b {
+            differences.push_str(&format!("== {request:?}\n-- nginx\n{a}\n-- forebay\n{b}\n"));
+        }
+    }
+    assert!(differences.is_empty(), "{differences}");
+}
+
+/// Asks both: each request, what nginx answers, and what Forebay does. Nothing where there is no nginx.
+pub fn answers(
+    server: &str,
+    more: &[(String, String)],
+    requests: &[String],
+) -> Vec<(String, String, String)> {
+    let Some(nginx) = oracle() else { return Vec::new() };
     let conf = wrap(server);
     let ports = (0..10).take_while(|i| conf.contains(&format!("%PORT{i}%"))).count();
     let (ours, theirs) = (Site::new(&conf), Site::new(&conf));
@@ -160,16 +175,13 @@ pub fn compare_with(server: &str, more: &[(String, String)], requests: &[String]
     }
     let ours = Server::start_on(ours);
     let theirs = Oracle::start(&nginx, theirs);
-    let mut differences = String::new();
-    for request in requests {
+    let both = |request: &String| {
         let bytes = request.as_bytes();
         let a = normalise(&raw(theirs.site.addr(0), bytes), &theirs.site, ports);
         let b = normalise(&ours.raw(bytes), &ours.site, ports);
-        if a != b {
-            differences.push_str(&format!("== {request:?}\n-- nginx\n{a}\n-- forebay\n{b}\n"));
-        }
-    }
-    assert!(differences.is_empty(), "{differences}");
+        (request.clone(), a, b)
+    };
+    requests.iter().map(both).collect()
 }
 
 #[test]
@@ -302,6 +314,18 @@ fn ranges_and_conditions() {
             with("/digits.txt", "Range: bytes=0-1\r\nIf-Range: \"other\"\r\n"),
             with("/digits.txt", &format!("Range: bytes=0-1\r\nIf-Range: {stamp}\r\n")),
         ],
+    );
+}
+
+#[test]
+fn patterns_and_empty_values() {
+    compare(
+        r#"map $arg_a $x { default d; ~^$ re; } map $arg_a $y { default d; ~.* re; } map $arg_a $z { "" e; ~.* re; }
+        map $arg_a $h { hostnames; default d; ~.* re; a.b h; } map $arg_a $n { ~.* re; }
+        map $arg_a $w { volatile; ~*^(?<c>.*)$ re; default d; } map $arg_a$arg_b $two { ~x re; ~^$ emp; default d; }
+        server { listen 127.0.0.1:%PORT0%;
+            location / { set $i no; if ($arg_a ~ ^$) { set $i yes; } return 200 "$x $y $z $h $n $w $two $i"; } }"#,
+        &["/", "/?a=", "/?a=.", "/?a=q", "/?a=a.b.", "/?b=x"].map(get),
     );
 }
 
@@ -720,6 +744,8 @@ fn configurations_are_judged_alike() {
         "listen 127.0.0.1:%PORT0%; location / { proxy_cookie_flags off; proxy_cookie_flags a secure; }",
         "listen 127.0.0.1:%PORT0%; proxy_ssl_certificate a.crt; proxy_ssl_certificate b.crt;",
         "listen 127.0.0.1:%PORT0%; proxy_bind 1h 2m;",
+        "listen 127.0.0.1:%PORT0%; set $http_cookie a;",
+        "listen 127.0.0.1:%PORT0%; set $http_user_agent a;",
         "listen 127.0.0.1:%PORT0%; proxy_bind off transparent;",
         "listen 127.0.0.1:%PORT0%; set $x \"${a b}\";",
         "listen 127.0.0.1:%PORT0%; set $x \"${a-b\";",

@@ -650,6 +650,22 @@ fn curl_and_h2load_are_served() {
     assert!(text.contains("20000 succeeded, 0 failed, 0 errored"), "{text}");
 }
 
+#[test]
+fn line_breaks_in_variables_make_no_fields() {
+    let server = serve(
+        "",
+        "location /a/ { return 302 $uri; } location /b/ { return 302 http://x$uri; }
+         location /c/ { add_header X-U $uri; return 200 x; }",
+    );
+    let mut c = Client::new(&server);
+    for (stream, path) in [(1, "/a/%0d%0aEvil"), (3, "/b/%0aEvil"), (5, "/c/%0dEvil")] {
+        c.request(stream, path, &[], true);
+        let answer = c.answer(stream);
+        assert_eq!((answer.field(":status"), answer.field("location")), ("500", ""), "{answer:?}");
+        assert_eq!(answer.field("x-u"), "", "{answer:?}");
+    }
+}
+
 /// An upstream's answer to half a body is passed on at once, and the client told that the rest is not wanted.
 #[test]
 fn an_answer_before_the_end_of_the_body() {

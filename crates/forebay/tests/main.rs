@@ -11,6 +11,7 @@ mod command_line;
 mod compress;
 mod dav;
 mod differential;
+mod differential_proxy;
 mod drills;
 mod exchange;
 mod fastcgi;

@@ -247,3 +247,81 @@ fn upstreams_are_told_for_whom_a_connection_is() {
     assert!(real.contains("\r\n\r\n2001:db8::7 "), "{real}");
     assert!(!ask(&server, "GET", "/off", "").contains("HTTP/1.1 200"), "it insists on the header");
 }
+
+/// A variable cannot bring a second field, or a second request, into a head.
+#[test]
+fn line_breaks_in_variables_make_no_fields() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let up = origin::start(move |mut asked| {
+        count.fetch_add(1, Ordering::SeqCst);
+        asked.answer("200 OK", "", "from the upstream");
+        true
+    });
+    let own = [
+        "return 302 $uri;",
+        "return 301 http://x$uri;",
+        "return 307 $uri; absolute_redirect off;",
+        "add_header X-U $uri always; return 200 x;",
+        "auth_basic $uri; auth_basic_user_file nginx.conf;",
+    ];
+    let passed = [
+        format!("proxy_set_header X-U $uri; proxy_pass http://{up};"),
+        format!("proxy_method $uri; proxy_pass http://{up};"),
+        format!("proxy_pass http://{up}$uri;"),
+    ];
+    let mut rest = format!(
+        "location /trailer/ {{ add_trailer X-T $uri; proxy_pass http://{up}; }}
+         location /lines/ {{ add_header X-L \"a;\n  b\"; proxy_set_header X-L \"a;\n  b\"; proxy_pass http://{up}; }}"
+    );
+    for (i, body) in own.into_iter().chain(passed.iter().map(String::as_str)).enumerate() {
+        rest.push_str(&format!("location /{i}/ {{ {body} }}\n"));
+    }
+    let server = Server::start(&conf(&rest));
+    for i in 0..own.len() + passed.len() {
+        for evil in ["%0d%0aEvil:%20x", "%0aEvil:%20x", "%0dEvil:%20x"] {
+            let answer = ask(&server, "GET", &format!("/{i}/{evil}"), "");
+            assert!(answer.starts_with("HTTP/1.1 500 ") && !answer.contains("Evil"), "{i} {evil}: {answer}");
+        }
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+    assert_eq!(server.error_log().matches("has a line break or NUL in its value").count(), 24);
+    let answer = ask(&server, "GET", "/trailer/%0d%0aEvil:%20x", "");
+    assert!(answer.ends_with("from the upstream\r\n0\r\n\r\n"), "{answer}");
+    // Neither do they make lines of the log.
+    ask(&server, "GET", "/file%0a%1b[1m", "");
+    assert!(
+        server.error_log().contains("html/file\\x0A\\x1B[1m\" failed (2: No such file"),
+        "{}",
+        server.error_log()
+    );
+    let answer = ask(&server, "GET", "/lines/", "");
+    assert!(answer.contains("X-L: a;   b\r\n"), "{answer}");
+}
+
+/// What goes wrong after an internal redirect is told with the upstream that asked for it.
+#[test]
+fn log_lines_name_the_upstream_behind_a_redirect() {
+    let up = origin::start(|mut asked| {
+        let fields = format!("X-Accel-Redirect: {}\r\n", asked.field("X-To"));
+        asked.answer("200 OK", &fields, "");
+        true
+    });
+    let server = Server::start(&conf(&format!(
+        "location / {{ proxy_pass http://{up}; }} location /none/ {{ internal; }}"
+    )));
+    for to in ["/none/file", "@none", "/a/../../file"] {
+        assert!(!ask(&server, "GET", "/", &format!("X-To: {to}\r\n")).starts_with("HTTP/1.1 200 "));
+    }
+    let log = server.error_log();
+    let lines: Vec<&str> = log.lines().filter(|l| l.contains("[error]")).collect();
+    let says = [
+        "none/file\" failed (2: No such file or directory)",
+        "could not find named location \"@none\"",
+        "unsafe URI \"/a/../../file\" was detected while reading response header from upstream",
+    ];
+    assert_eq!(lines.len(), says.len(), "{log}");
+    for (line, say) in lines.iter().zip(says) {
+        assert!(line.contains(say) && line.contains(&format!("upstream: \"http://{up}/\"")), "{line}");
+    }
+}

@@ -1,5 +1,7 @@
 //! Writing response heads (RFC 9112, section 4): status lines, field lines, numbers. Hot path.
 
+use crate::field::{self, Unsafe};
+
 macro_rules! statuses {
     ($($code:literal $reason:literal,)*) => {
         /// Reason phrase that nginx uses for a status; empty for one that it has no text for.
@@ -57,59 +59,32 @@ pub fn status_line(out: &mut Vec<u8>, status: u16) {
     }
 }
 
-/// Appends a status line with a text of the caller's, for instance an upstream's.
-pub fn status_line_with(out: &mut Vec<u8>, status: u16, reason: &[u8]) {
-    out.extend_from_slice(b"HTTP/1.1 ");
-    out.extend_from_slice(&three_digits(status));
-    out.push(b' ');
-    append_clean(out, reason);
-    out.extend_from_slice(b"\r\n");
-}
-
 /// A status below 1000 as three digits, with leading zeros.
 pub fn three_digits(status: u16) -> [u8; 3] {
     let digit = |n: u16| b'0' + (n % 10) as u8;
     [digit(status / 100), digit(status / 10), digit(status)]
 }
 
-/// Appends `NAME: VALUE` and the line end. CR, LF and NUL in either become blanks: the one place where field
-/// lines are made cannot be used to make two of them.
+/// Appends `NAME: VALUE` and the line end. All heads and trailers of HTTP/1 are made of these.
+///
+/// # Errors
+/// [`Unsafe`] when the value has CR, LF or NUL; nothing is appended then. Names come from the configuration or from a
+/// head that was read, which have none.
 #[inline]
-pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Result<(), Unsafe> {
+    field::check(name, value)?;
     out.reserve(name.len() + value.len() + 4);
-    append_clean(out, name);
+    out.extend_from_slice(name);
     out.extend_from_slice(b": ");
-    append_clean(out, value);
+    out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
-}
-
-/// As `field`, with a decimal number.
-#[inline]
-pub fn field_number(out: &mut Vec<u8>, name: &[u8], value: u64) {
-    append_clean(out, name);
-    out.extend_from_slice(b": ");
-    number(out, value);
-    out.extend_from_slice(b"\r\n");
+    Ok(())
 }
 
 /// Appends a decimal number.
 #[inline]
 pub fn number(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
-}
-
-/// Appends `text` with line breaks and NUL made harmless.
-#[inline]
-fn append_clean(out: &mut Vec<u8>, text: &[u8]) {
-    let start = out.len();
-    out.extend_from_slice(text);
-    if memchr::memchr3(b'\r', b'\n', 0, text).is_some() {
-        for b in out.iter_mut().skip(start) {
-            if matches!(*b, b'\r' | b'\n' | 0) {
-                *b = b' ';
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -130,20 +105,15 @@ mod tests {
         assert_eq!(line(203), "HTTP/1.1 203 \r\n");
         assert_eq!(line(999), "HTTP/1.1 999 \r\n");
         assert_eq!(line(5), "HTTP/1.1 005 \r\n");
-        let mut out = Vec::new();
-        status_line_with(&mut out, 200, b"Fine\r\nX: 1");
-        assert_eq!(out, b"HTTP/1.1 200 Fine  X: 1\r\n");
     }
 
     #[test]
     fn field_lines() {
         let mut out = Vec::new();
-        field(&mut out, b"Server", b"forebay");
-        field(&mut out, b"Location", b"/a\r\nSet-Cookie: x\0");
-        field_number(&mut out, b"Content-Length", u64::MAX);
-        assert_eq!(
-            out,
-            b"Server: forebay\r\nLocation: /a  Set-Cookie: x \r\nContent-Length: 18446744073709551615\r\n"
-        );
+        assert_eq!(field(&mut out, b"Server", b"forebay"), Ok(()));
+        for value in [&b"/a\r\nSet-Cookie: x"[..], b"a\nb", b"a\rb", b"a\0b"] {
+            assert_eq!(field(&mut out, b"Location", value), Err(Unsafe { name: b"Location".to_vec() }));
+        }
+        assert_eq!(out, b"Server: forebay\r\n");
     }
 }

@@ -8,6 +8,7 @@ use crate::transfers::{Direction, Over};
 use crate::upstream::stream::{Body, Pulled};
 use crate::wire::{self, Then};
 use forebay_conf::error::Level;
+use forebay_http::h1::response;
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -627,10 +628,8 @@ pub(super) fn end_chunks(req: &mut Request, pending: &mut Vec<u8>) {
     crate::modules::headers::trailers(req);
     pending.extend_from_slice(b"0\r\n");
     for (name, value) in req.resp.trailers.iter() {
-        pending.extend_from_slice(name);
-        pending.extend_from_slice(b": ");
-        pending.extend_from_slice(value);
-        pending.extend_from_slice(b"\r\n");
+        // Nothing else can be said any more: one that is refused is left out.
+        let _ = response::field(pending, name, value);
     }
     pending.extend_from_slice(b"\r\n");
 }

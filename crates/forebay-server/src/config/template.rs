@@ -105,6 +105,19 @@ impl Template {
         Ok(Template { parts })
     }
 
+    /// The same value for a header field, which is one line: line breaks of the configuration itself become blanks
+    /// (RFC 9112, section 5.2).
+    pub fn folded(mut self) -> Template {
+        for part in &mut self.parts {
+            if let Part::Text(text) = part {
+                for b in text.iter_mut().filter(|b| matches!(b, b'\r' | b'\n')) {
+                    *b = b' ';
+                }
+            }
+        }
+        self
+    }
+
     /// Appends another value.
     pub fn append(&mut self, other: Template) {
         for part in other.parts {

@@ -14,7 +14,7 @@ use forebay_conf::error::Level;
 use forebay_http::h1::request::Limits;
 use forebay_http::h2::frame::{self, Code};
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -285,7 +285,7 @@ fn flush(thread: &Rc<Thread>, wire: &mut Wire, session: &Rc<Session>) -> Result<
     }
     let mut done = 0;
     let full = loop {
-        let rest = s.out.get(done..).unwrap_or_default();
+        let rest = s.writable(done);
         if rest.is_empty() && !wire.owes() {
             break false;
         }
@@ -473,6 +473,7 @@ impl Session {
         if s.streams.capacity() > 32 {
             s.streams = Vec::new();
         }
+        s.cuts = VecDeque::new();
         s.waiting = Vec::new();
     }
 

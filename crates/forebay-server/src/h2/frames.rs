@@ -148,7 +148,7 @@ impl Session {
         let stream = s.stream(id);
         s.remove(id, true);
         if stream.is_none() {
-            frame::push_reset(&mut s.out, id, code);
+            s.push_reset(id, code);
         }
         let spent = s.budget.reset();
         drop(s);
@@ -193,7 +193,7 @@ impl Session {
             // Answered before it was complete: what comes is ignored, but not if it breaks the rules.
             let n = (end - start) as u64;
             if std::mem::take(&mut e.untold) && !end_stream {
-                frame::push_reset(&mut s.out, h.stream, Code::NoError);
+                s.push_reset(h.stream, Code::NoError);
                 return Ok(());
             }
             let Some(left) = e.promised else { return Ok(()) };
@@ -326,7 +326,7 @@ impl Session {
         if s.streams.len() >= self.settings.max_streams {
             request::skip(&mut s.decoder, block, cx.scratch)?;
             s.remember(Ended { id: p.stream, by_us: true, promised: None, window: 0, untold: false });
-            frame::push_reset(&mut s.out, p.stream, Code::RefusedStream);
+            s.push_reset(p.stream, Code::RefusedStream);
             return calm(s.budget.reset());
         }
         let mut head = cx.spare.pop().unwrap_or_default();

@@ -94,6 +94,8 @@ struct State {
     out: Vec<u8>,
     /// Offset of the first byte of `out` since the beginning of the connection.
     out_start: u64,
+    /// Offsets, counted as `out_start`, before which what is written ends: over TLS what follows has a record of its own.
+    cuts: VecDeque<u64>,
     decoder: Decoder,
     block: Vec<u8>,
     pending: Option<Pending>,
@@ -167,6 +169,7 @@ impl Session {
                 input: Vec::new(),
                 out,
                 out_start: 0,
+                cuts: VecDeque::new(),
                 decoder: Decoder::default(),
                 block: Vec::new(),
                 pending: None,
@@ -272,6 +275,7 @@ impl Session {
         let mut s = self.state.borrow_mut();
         s.failed = true;
         s.out = Vec::new();
+        s.cuts = VecDeque::new();
         let streams = std::mem::take(&mut s.streams);
         s.waiting.clear();
         drop(s);
@@ -287,6 +291,28 @@ impl State {
             self.leaving = true;
             frame::push_goaway(&mut self.out, self.last, code);
         }
+    }
+
+    /// Appends RST_STREAM, in a record of its own over TLS. curl before 8.2 drops an answer that it reads together with
+    /// the reset behind it, and reads a record at a time.
+    fn push_reset(&mut self, stream: u32, code: Code) {
+        if !self.out.is_empty() {
+            self.cuts.push_back(self.out_start + self.out.len() as u64);
+        }
+        frame::push_reset(&mut self.out, stream, code);
+    }
+
+    /// Bytes from `done` on that may leave in one write.
+    fn writable(&mut self, done: usize) -> &[u8] {
+        let at = self.out_start + done as u64;
+        while self.cuts.front().is_some_and(|cut| *cut <= at) {
+            self.cuts.pop_front();
+        }
+        let end = match self.cuts.front() {
+            Some(cut) => usize::try_from(cut - self.out_start).unwrap_or(usize::MAX).min(self.out.len()),
+            None => self.out.len(),
+        };
+        self.out.get(done..end).unwrap_or_default()
     }
 
     fn stream(&self, id: u32) -> Option<Rc<Stream>> {
@@ -348,6 +374,25 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reset_does_not_leave_together_with_the_answer_before_it() {
+        let session = Session::nobody();
+        let mut s = session.state.borrow_mut();
+        s.out.clear();
+        s.out_start = 1000;
+        s.out.extend_from_slice(b"answer");
+        s.push_reset(1, Code::NoError);
+        s.out.extend_from_slice(b"more");
+        assert_eq!(s.writable(0), b"answer");
+        assert_eq!(s.writable(3), b"wer");
+        let reset = s.writable(6).to_vec();
+        assert!(reset.len() == 13 + 4 && reset.ends_with(b"more"), "{reset:?}");
+        s.push_reset(3, Code::NoError);
+        assert_eq!(s.writable(6), reset);
+        assert_eq!(s.writable(6 + 17).len(), 13);
+        assert_eq!(s.writable(6 + 17 + 13), b"");
+    }
 
     #[test]
     fn priorities_as_structured_fields() {

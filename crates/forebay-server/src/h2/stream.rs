@@ -159,7 +159,7 @@ impl Stream {
         self.received.replace(Vec::new());
         if let Some(code) = reset {
             let mut s = self.session.state.borrow_mut();
-            frame::push_reset(&mut s.out, self.id, code);
+            s.push_reset(self.id, code);
         }
         self.wake_reader();
         self.wake_writer();
@@ -358,7 +358,7 @@ impl Stream {
             && self.recv_window.get() == i64::from(self.session.settings.window);
         if malformed || open && !untold {
             let code = if malformed { Code::ProtocolError } else { Code::NoError };
-            frame::push_reset(&mut s.out, self.id, code);
+            s.push_reset(self.id, code);
         }
         s.remove(self.id, open || malformed);
         if open
@@ -384,7 +384,7 @@ impl Stream {
         }
         self.broken.set(true);
         let mut s = self.session.state.borrow_mut();
-        frame::push_reset(&mut s.out, self.id, code);
+        s.push_reset(self.id, code);
         s.remove(self.id, true);
         if let Err(what) = s.budget.reset() {
             s.excess(what);

@@ -4,6 +4,7 @@ use crate::body;
 use crate::modules::proxy_cache::Predicates;
 use crate::request::Request;
 use forebay_http::field::Name;
+use forebay_http::h1::response;
 use forebay_http::h2::encode;
 use forebay_http::request::Version;
 
@@ -59,11 +60,8 @@ pub async fn pass(req: &mut Request) {
         }
         match stream {
             Some(_) => encode::field(&mut out, name, value),
-            None => {
-                for piece in [name, b": ", value, b"\r\n"] {
-                    out.extend_from_slice(piece);
-                }
-            }
+            // They were lines of a head.
+            None => drop(response::field(&mut out, name, value)),
         }
     }
     match stream {

@@ -6,9 +6,10 @@ use crate::config::value::{Setting, once};
 use crate::keyword;
 use crate::modules::LocationSettings;
 use crate::request::{Request, VarError};
-use forebay_conf::error::Error;
+use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_http::field;
 use forebay_http::request::Method;
 use std::sync::Arc;
 
@@ -77,7 +78,7 @@ impl Setting for Lines {
             Some(w) if w.text == b"always" => true,
             Some(w) => return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))),
         };
-        lines.push(Line { name: name.text.clone(), value: cx.template(d, value)?, always });
+        lines.push(Line { name: name.text.clone(), value: cx.template(d, value)?.folded(), always });
         Ok(Lines(Arc::new(lines)))
     }
 }
@@ -199,6 +200,11 @@ pub fn trailers(req: &mut Request) {
     let good = good_status(req.resp.status);
     for l in http.location(req).settings.headers.add_trailer.0.iter().filter(|l| good || l.always) {
         match l.value.value(req) {
+            Ok(v) if field::check(&l.name, &v).is_err() => {
+                // The response is under way: this one is left out.
+                let name = String::from_utf8_lossy(&l.name).into_owned();
+                req.log(Level::Error, &format!("trailer \"{name}\" has a line break or NUL in its value"));
+            }
             Ok(v) if !v.is_empty() => req.resp.trailers.push(&l.name, &v),
             _ => {}
         }

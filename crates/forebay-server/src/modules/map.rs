@@ -118,6 +118,10 @@ impl Map {
                 return Ok(found);
             }
         }
+        // As in nginx no pattern is tried on an empty value.
+        if host.is_empty() {
+            return Ok(self.default);
+        }
         for (pattern, value) in &self.regexes {
             if pattern.exec(req, host)? {
                 return Ok(Some(*value));
@@ -176,6 +180,19 @@ mod tests {
         for (args, var, want) in cases {
             testing::again(&mut req, args);
             assert_eq!(testing::value(&mut req, var).as_deref(), Some(want), "{args}");
+        }
+    }
+
+    #[test]
+    fn patterns_are_not_tried_on_an_empty_value() {
+        let conf = "map $arg_a $x { default d; ~.* re; } map $arg_a $h { hostnames; default d; ~.* re; } \
+                    map $arg_a $none { ~^$ re; }";
+        let mut req = testing::request(conf, "");
+        for (args, x, h, none) in [("", "d", "d", ""), ("a=", "d", "d", ""), ("a=.", "re", "d", "")] {
+            testing::again(&mut req, args);
+            for (name, want) in [("x", x), ("h", h), ("none", none)] {
+                assert_eq!(testing::value(&mut req, name).as_deref(), Some(want), "{args} {name}");
+            }
         }
     }
 

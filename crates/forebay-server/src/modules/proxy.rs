@@ -27,7 +27,8 @@ use crate::upstream::tunnel::Times;
 use cached::{Fetch, Found};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
-use forebay_http::field::Name;
+use forebay_http::field::{self, Name, Unsafe};
+use forebay_http::h1::response::field;
 use forebay_http::proxy_protocol;
 use forebay_http::request::{Framing, Method};
 use std::os::unix::ffi::OsStrExt;
@@ -267,7 +268,14 @@ impl Setting for SetHeaders {
         let mut lines = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         if let Some(value) = d.args.get(1) {
             let name = first(d).to_vec();
-            lines.push(SetHeader { id: Name::of(&name), name, value: cx.template(d, value)? });
+            let line = SetHeader { id: Name::of(&name), name, value: cx.template(d, value)?.folded() };
+            if line.id == Name::Host {
+                // A request has one. As in nginx the last counts and is sent first; of other names all are sent.
+                lines.retain(|l| l.id != Name::Host);
+                lines.insert(0, SetHeader { name: b"Host".to_vec(), ..line });
+            } else {
+                lines.push(line);
+            }
         }
         Ok(SetHeaders(Arc::new(lines)))
     }
@@ -577,6 +585,42 @@ impl From<VarError> for Stop {
     }
 }
 
+/// Why the head of a request for an upstream cannot be made.
+enum Unwritten {
+    /// A variable has no value.
+    Variable(VarError),
+    /// A value would be more than one line.
+    Unsafe(Unsafe),
+}
+
+impl From<VarError> for Unwritten {
+    fn from(e: VarError) -> Unwritten {
+        Unwritten::Variable(e)
+    }
+}
+
+impl From<Unsafe> for Unwritten {
+    fn from(e: Unsafe) -> Unwritten {
+        Unwritten::Unsafe(e)
+    }
+}
+
+impl Unwritten {
+    /// The answer to it, with a line in the log.
+    fn stop(self, req: &mut Request) -> Stop {
+        match self {
+            Unwritten::Variable(e) => e.into(),
+            Unwritten::Unsafe(refused) => {
+                let name = String::from_utf8_lossy(&refused.name).into_owned();
+                // Unlike nginx: that sends the value as it is, a second request in it included.
+                let text = format!("\"{name}\" for the upstream has a line break or NUL in its value");
+                req.log(Level::Error, &text);
+                Stop::Status(500)
+            }
+        }
+    }
+}
+
 async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Outcome, Stop> {
     let streamed = !s.request_buffering
         && s.set_body.0.is_none()
@@ -623,10 +667,6 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
         let missing = pass.protocol == Protocol::Memcached && head.status == 404;
         let whole = missing && head.buf.len() == head.len;
         stream::over(req, &mut taken.lease, whole);
-    }
-    // Until the response is over the upstream is what there is to tell of.
-    if !req.resp.source.as_ref().is_some_and(|b| b.is_under_way()) {
-        req.modules.upstream.log_name.clear();
     }
     out
 }
@@ -699,7 +739,8 @@ async fn ask(
     let upgrade = match pass.protocol {
         Protocol::Http | Protocol::Grpc => {
             let last = !target.keeps_connections(req) || s.protocol_header != SendProxy::Off;
-            write_head(req, &uri, &body, s, fetch, last, &mut head)? && s.http_version != HttpVersion::V2
+            let written = write_head(req, &uri, &body, s, fetch, last, &mut head);
+            written.map_err(|e| e.stop(req))? && s.http_version != HttpVersion::V2
         }
         Protocol::FastCgi => {
             fastcgi::write_params(req, s, fetch.cacheable(), matches!(body, Outgoing::None), &mut head)?;
@@ -829,13 +870,6 @@ pub fn conditional(name: Name) -> bool {
     )
 }
 
-fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    out.extend_from_slice(name);
-    out.extend_from_slice(b": ");
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
-}
-
 /// Appends the head of the request. Whatever the client wrote, this is the one form it is passed on in. `true`: it
 /// asks for another protocol. `last`: the connection will not be used again.
 fn write_head(
@@ -846,7 +880,7 @@ fn write_head(
     fetch: &Fetch,
     last: bool,
     out: &mut Vec<u8>,
-) -> Result<bool, VarError> {
+) -> Result<bool, Unwritten> {
     match &s.method.0 {
         Some(t) => {
             t.eval(req, out)?;
@@ -857,43 +891,54 @@ fn write_head(
     }
     out.push(b' ');
     out.extend_from_slice(uri);
+    // With variables both may be anything.
+    field::check(b"request line", out)?;
     out.extend_from_slice(match s.http_version {
         HttpVersion::V10 => b" HTTP/1.0\r\n",
         // For HTTP/2 it is made into a field block later.
         HttpVersion::V11 | HttpVersion::V2 => b" HTTP/1.1\r\n",
     });
     let set = &s.set_header;
-    if !set.has(Name::Host, b"") {
-        line(out, b"Host", &req.modules.upstream.host);
-    }
     let mut value = req.take_buf();
+    let mut host = false;
     let mut upgrade = false;
     for SetHeader { name, id, value: template } in set.0.iter() {
         value.clear();
         template.eval(req, &mut value)?;
+        if *id == Name::Host {
+            host = true;
+            // HTTP/1.1 demands one (RFC 9112, section 3.2).
+            if value.is_empty() && s.http_version != HttpVersion::V10 {
+                value.extend_from_slice(&req.modules.upstream.host);
+            }
+        } else if !std::mem::replace(&mut host, true) {
+            field(out, b"Host", &req.modules.upstream.host)?;
+        }
         // The framing of the body is not for the configuration to say: two of them are an attack.
         if value.is_empty() || matches!(id, Name::ContentLength | Name::TransferEncoding) {
             continue;
         }
         upgrade |= *id == Name::Upgrade;
-        value.retain(|b| !matches!(b, b'\r' | b'\n' | 0));
-        line(out, name, &value);
+        field(out, name, &value)?;
     }
     req.give_buf(value);
+    if !host {
+        field(out, b"Host", &req.modules.upstream.host)?;
+    }
     if fetch.cacheable() {
         let stale = &req.modules.proxy_cache;
         if let Some(t) = stale.last_modified.filter(|_| !set.has(Name::IfModifiedSince, b"")) {
-            line(out, b"If-Modified-Since", &forebay_http::date::imf(t));
+            field(out, b"If-Modified-Since", &forebay_http::date::imf(t))?;
         }
         if !stale.etag.is_empty() && !set.has(Name::IfNoneMatch, b"") {
-            line(out, b"If-None-Match", &stale.etag);
+            field(out, b"If-None-Match", &stale.etag)?;
         }
     }
     match body {
         Outgoing::None => {}
         Outgoing::Bytes(b) => length(out, b.len() as u64),
         Outgoing::Stored => length(out, req.body.stored.len()),
-        Outgoing::Streamed(true) => line(out, b"Transfer-Encoding", b"chunked"),
+        Outgoing::Streamed(true) => field(out, b"Transfer-Encoding", b"chunked")?,
         Outgoing::Streamed(false) => {
             if let Framing::Length(n) = req.head.framing {
                 length(out, n);
@@ -906,17 +951,17 @@ fn write_head(
             let name = f.name.of(&h.buf);
             let own = fetch.cacheable() && conditional(f.id);
             if !hop_by_hop(f.id) && !own && !set.has(f.id, name) {
-                line(out, name, f.value.of(&h.buf));
+                field(out, name, f.value.of(&h.buf))?;
             }
         }
     }
     if req.modules.upstream.protocol == Protocol::Grpc && grpc::wants_trailers(req) && !set.has(Name::Te, b"")
     {
-        line(out, b"TE", b"trailers");
+        field(out, b"TE", b"trailers")?;
     }
     // Whoever closes first has the port in TIME_WAIT; here ports of the loopback would run short.
     if last && s.http_version == HttpVersion::V11 && !upgrade && !set.has(Name::Connection, b"") {
-        line(out, b"Connection", b"close");
+        field(out, b"Connection", b"close")?;
     }
     out.extend_from_slice(b"\r\n");
     Ok(upgrade)

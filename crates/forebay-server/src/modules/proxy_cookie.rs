@@ -123,7 +123,7 @@ impl Setting for Flags {
     }
 }
 
-/// What becomes of a flag: its name in lower case, and the attribute that is to be there, if it is to be.
+/// A change of a flag: its name in lower case, and the attribute that is added, or `None` where it is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Change(&'static [u8], Option<&'static [u8]>);
 
@@ -146,8 +146,9 @@ impl Change {
 /// One attribute: name and value.
 type Attribute = (Vec<u8>, Option<Vec<u8>>);
 
-fn attributes(text: &[u8]) -> Vec<Attribute> {
-    let parts = text.split(|b| *b == b';').map(<[u8]>::trim_ascii).filter(|a| !a.is_empty());
+/// Splits what follows the cookie's pair at its semicolons. Empty attributes stay, as in nginx.
+fn attributes(rest: &[u8]) -> Vec<Attribute> {
+    let parts = rest.split(|b| *b == b';').map(<[u8]>::trim_ascii);
     parts
         .map(|a| match memchr::memchr(b'=', a) {
             Some(at) => (a[..at].trim_ascii_end().to_vec(), Some(a[at + 1..].trim_ascii_start().to_vec())),
@@ -166,9 +167,11 @@ pub fn enabled(s: &Settings) -> bool {
 /// # Errors
 /// When a variable cannot be evaluated.
 pub fn rewrite(req: &mut Request, s: &Settings, value: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
-    let end = memchr::memchr(b';', value).unwrap_or(value.len());
-    let (pair, rest) = value.split_at(end);
-    let mut attributes = attributes(rest);
+    let mut halves = value.splitn(2, |b| *b == b';');
+    let pair = halves.next().unwrap_or_default().trim_ascii();
+    // A name without a value is no cookie (RFC 6265, section 5.2): it stays as it is, as in nginx.
+    let Some(end_of_name) = memchr::memchr(b'=', pair) else { return Ok(None) };
+    let mut attributes = halves.next().map(attributes).unwrap_or_default();
     let mut changed = false;
     for (name, value) in &mut attributes {
         let Some(old) = value else { continue };
@@ -179,21 +182,22 @@ pub fn rewrite(req: &mut Request, s: &Settings, value: &[u8]) -> Result<Option<V
         } else {
             None
         };
-        if let Some(mut new) = new {
-            // What a variable brings must not end the attribute, or the field.
-            new.retain(|b| !matches!(b, b';' | b'\r' | b'\n' | 0));
+        if let Some(new) = new {
+            // It may hold further attributes: `proxy_cookie_path / "/; Secure"` is a common way to add a flag.
             *old = new;
             changed = true;
         }
     }
-    let name = pair.split(|b| *b == b'=').next().unwrap_or_default().trim_ascii();
+    let name = pair.get(..end_of_name).unwrap_or_default().trim_ascii();
     if let Some(changes) = flags(req, &s.flags, name)? {
         changed |= !changes.is_empty();
         for Change(name, wanted) in changes {
             let at = attributes.iter().position(|(n, _)| n.eq_ignore_ascii_case(name));
             let wanted = wanted.map(|w| (w.to_vec(), None));
             match (at, wanted) {
-                (Some(at), Some(w)) => attributes[at] = w,
+                // Only `SameSite` says more than that it is there.
+                (Some(at), Some(w)) if name == b"samesite" => attributes[at] = w,
+                (Some(_), Some(_)) => {}
                 (None, Some(w)) => attributes.push(w),
                 (_, None) => attributes.retain(|(n, _)| !n.eq_ignore_ascii_case(name)),
             }
@@ -294,6 +298,25 @@ mod tests {
         let c = "proxy_cookie_path /a/ /; proxy_cookie_flags v secure nohttponly samesite=lax;";
         assert_eq!(changed(c, "v=1;HttpOnly; Path=/a/b"), "v=1; Path=/b; Secure; SameSite=Lax");
         assert_eq!(changed(c, "w=1;HttpOnly; Path=/A/b"), "as it was");
+    }
+
+    #[test]
+    fn a_replacement_may_hold_further_attributes() {
+        let c = r#"proxy_cookie_path / "/; HTTPOnly; Secure"; proxy_cookie_domain a.b "c.d; SameSite=Lax";"#;
+        assert_eq!(
+            changed(c, "v=1; Path=/; Domain=a.b"),
+            "v=1; Path=/; HTTPOnly; Secure; Domain=c.d; SameSite=Lax"
+        );
+        assert_eq!(changed(c, "v; Path=/"), "as it was");
+    }
+
+    #[test]
+    fn flags_that_are_there_keep_their_form() {
+        let c = "proxy_cookie_flags v secure httponly samesite=strict;";
+        assert_eq!(
+            changed(c, "v=1; SECURE; httponly=1; samesite=lax;"),
+            "v=1; SECURE; httponly=1; SameSite=Strict; "
+        );
     }
 
     #[test]

@@ -91,8 +91,13 @@ pub async fn run(req: &mut Request, t: &TryFiles) -> Option<Outcome> {
         Fallback::Uri(target) => {
             let Ok(target) = target.value(req) else { return Some(Outcome::Status(500)) };
             if target.first() == Some(&b'@') {
+                // Of a response that was handed on.
+                let kind = std::mem::take(&mut req.resp.content_type);
                 return Some(match crate::error_page::named(req, &target) {
-                    Ok(()) => Outcome::Named,
+                    Ok(()) => {
+                        req.resp.content_type = kind;
+                        Outcome::Named
+                    }
                     Err(s) => Outcome::Status(s),
                 });
             }

@@ -350,7 +350,7 @@ pub(crate) fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
 }
 
 impl Request {
-    /// `set` on a variable that stands for a property of the request. `false`: it is an ordinary one.
+    /// Sets a variable that stands for a property of the request. `false`: it is an ordinary one.
     pub fn set_special(&mut self, id: crate::variables::VarId, value: &[u8]) -> bool {
         let http = self.http();
         let Some(v) = http.vars.get(id.0 as usize) else { return false };
@@ -358,6 +358,8 @@ impl Request {
             b"args" => {
                 self.args.clear();
                 self.args.extend_from_slice(value);
+                // What goes to an upstream is made of path and arguments from now on.
+                self.rewritten = true;
             }
             b"limit_rate" => self.resp.limit_rate = forebay_conf::units::size(value).unwrap_or(0),
             _ => return false,

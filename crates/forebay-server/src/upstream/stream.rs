@@ -961,7 +961,6 @@ pub fn over(req: &mut Request, lease: &mut Option<Lease>, reusable: bool) {
     }
     let Some(ended) = lease else { return };
     ended.ended(req);
-    req.modules.upstream.log_name.clear();
     if reusable {
         ended.keep();
     }

@@ -12,16 +12,27 @@ type Got = Result<bool, VarError>;
 macro_rules! rows {
     ($($name:literal => $get:expr,)*) => { &[
         $(Row { name: $name, get: RowSource::Get($get), settable: false },)*
+        // As in nginx these two can be set.
+        Row { name: "proxy_host", get: RowSource::Get(proxy_host), settable: true },
+        Row { name: "proxy_port", get: RowSource::Get(proxy_port), settable: true },
         Row { name: "upstream_http_*", get: RowSource::Prefix(field), settable: false },
         Row { name: "upstream_cookie_*", get: RowSource::Prefix(cookie), settable: false },
         Row { name: "upstream_trailer_*", get: RowSource::Prefix(trailer), settable: false },
     ] };
 }
 
+fn proxy_host(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    out.extend_from_slice(&r.modules.upstream.host);
+    Ok(!r.modules.upstream.host.is_empty())
+}
+
+fn proxy_port(r: &mut Request, out: &mut Vec<u8>) -> Got {
+    out.extend_from_slice(&r.modules.upstream.port);
+    Ok(!r.modules.upstream.port.is_empty())
+}
+
 /// The rows.
 pub const VARIABLES: &[Row] = rows! {
-    "proxy_host" => |r, o| { o.extend_from_slice(&r.modules.upstream.host); Ok(!r.modules.upstream.host.is_empty()) },
-    "proxy_port" => |r, o| { o.extend_from_slice(&r.modules.upstream.port); Ok(!r.modules.upstream.port.is_empty()) },
     "proxy_add_x_forwarded_for" => add_forwarded,
     "proxy_internal_body_length" => |_, _| Ok(false),
     "proxy_internal_chunked" => |_, _| Ok(false),

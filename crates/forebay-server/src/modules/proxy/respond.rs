@@ -343,9 +343,8 @@ fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop>
     let lines = std::mem::take(&mut req.modules.upstream.head.fields);
     let buf = std::mem::take(&mut req.modules.upstream.head.buf);
     let mut done = Ok(());
-    let alone = req.resp.fields.is_empty();
     for (i, f) in lines.iter().enumerate() {
-        done = field(req, f, if alone { i + 1 } else { 0 }, &buf, pass, s);
+        done = field(req, f, i, &buf, pass, s);
         if done.is_err() {
             break;
         }
@@ -363,14 +362,14 @@ fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop>
     done
 }
 
-/// Whether the response has a line of this name already. `place`: see [`field`].
-fn repeats(req: &Request, f: &FieldLine, place: usize, name: &[u8]) -> bool {
+/// Whether an upstream has said a field before that it may say once. `place`: index of the line in its head.
+fn repeats(req: &Request, f: &FieldLine, place: usize) -> bool {
     let first = req.modules.upstream.head.first.0.get(f.id as usize).copied().unwrap_or(0);
-    // Where nothing was there before, the index of the head knows which line is the first.
-    (place == 0 || usize::from(first) != place) && req.resp.fields.get(name).is_some()
+    // The index counts from 1.
+    usize::from(first) != place + 1
 }
 
-/// `place`: number of the line, from 1 on, where the response had no fields before; 0 otherwise.
+/// Takes a field of an upstream over into the response, as the client shall see it.
 fn field(
     req: &mut Request,
     f: &FieldLine,
@@ -394,8 +393,16 @@ fn field(
         return Ok(());
     }
     match f.id {
-        // One of these speaks for the response: further ones would contradict it.
-        Name::Expires | Name::LastModified | Name::Etag if repeats(req, f, place, name) => {}
+        // One of these speaks for the response: further ones would contradict it (nginx since 1.23).
+        Name::ContentType
+        | Name::Date
+        | Name::Etag
+        | Name::Expires
+        | Name::LastModified
+        | Name::Location
+        | Name::Refresh
+        | Name::Server
+            if repeats(req, f, place) => {}
         Name::ContentType => content_type(req, value),
         Name::Location | Name::Refresh => {
             let mut out = Vec::new();
@@ -523,13 +530,7 @@ fn refresh(
 fn survives(name: Name) -> bool {
     matches!(
         name,
-        Name::SetCookie
-            | Name::ContentDisposition
-            | Name::CacheControl
-            | Name::Expires
-            | Name::AcceptRanges
-            | Name::Refresh
-            | Name::Location
+        Name::SetCookie | Name::ContentDisposition | Name::CacheControl | Name::Expires | Name::AcceptRanges
     )
 }
 
@@ -540,6 +541,33 @@ fn unsafe_path(path: &[u8]) -> bool {
     plain.contains(&0) || plain.split(|b| *b == b'/').any(|segment| segment == b"..")
 }
 
+/// Makes the path that `X-Accel-Redirect` names that of the request.
+///
+/// # Errors
+/// The status to answer with.
+fn accel_path(req: &mut Request, target: &[u8]) -> Result<(), u16> {
+    let mut split = target.splitn(2, |b| *b == b'?');
+    let path = split.next().unwrap_or_default();
+    let mut uri = Vec::new();
+    if path.first() != Some(&b'/')
+        || unsafe_path(path)
+        || forebay_http::uri::normalise(path, true, &mut uri).is_err()
+    {
+        let path = String::from_utf8_lossy(path).into_owned();
+        let text = format!("unsafe URI \"{path}\" was detected while reading response header from upstream");
+        req.log(Level::Error, &text);
+        return Err(404);
+    }
+    req.uri = uri;
+    req.args = split.next().unwrap_or_default().to_vec();
+    req.internal = true;
+    req.rewritten = true;
+    if req.method != Method::Head {
+        req.method = Method::Get;
+    }
+    Ok(())
+}
+
 /// `X-Accel-Redirect`: another location answers.
 fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
     let target = req.modules.upstream.head.get(Name::XAccelRedirect)?.to_vec();
@@ -547,45 +575,34 @@ fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
         return None;
     }
     req.forget_response();
-    let named = target.first() == Some(&b'@');
-    if named {
-        if let Err(status) = error_page::named(req, &target) {
-            return Some(Outcome::Status(status));
-        }
-    } else {
-        let mut split = target.splitn(2, |b| *b == b'?');
-        let path = split.next().unwrap_or_default();
-        let mut uri = Vec::new();
-        if path.first() != Some(&b'/')
-            || unsafe_path(path)
-            || forebay_http::uri::normalise(path, true, &mut uri).is_err()
-        {
-            return Some(Outcome::Status(404));
-        }
-        req.uri = uri;
-        req.args = split.next().unwrap_or_default().to_vec();
-        req.internal = true;
-        req.rewritten = true;
-        if req.method != Method::Head {
-            req.method = Method::Get;
-        }
-    }
     let lines = std::mem::take(&mut req.modules.upstream.head.fields);
     let buf = std::mem::take(&mut req.modules.upstream.head.buf);
+    let mut kind = None;
     for f in lines.iter() {
         let value = f.value.of(&buf);
         match f.id {
-            Name::ContentType => content_type(req, value),
+            Name::ContentType => kind = kind.or(Some(value)),
             Name::XAccelLimitRate if !s.ignore_headers.has(b"X-Accel-Limit-Rate") => {
                 req.resp.limit_rate = forebay_conf::units::number(value).unwrap_or(0);
             }
-            id if survives(id) => req.resp.fields.push(f.name.of(&buf), value),
+            id if survives(id) => {
+                req.resp.fields.push(f.name.of(&buf), value);
+                req.resp.handed_on.push(f.name.of(&buf), value);
+            }
             _ => {}
         }
+    }
+    let named = target.first() == Some(&b'@');
+    let found = if named { error_page::named(req, &target) } else { accel_path(req, &target) };
+    if let Some(value) = kind.filter(|_| found.is_ok()) {
+        content_type(req, value);
     }
     let head = &mut req.modules.upstream.head;
     head.fields = lines;
     head.buf = buf;
+    if let Err(status) = found {
+        return Some(Outcome::Status(status));
+    }
     if named {
         return Some(Outcome::Named);
     }
