@@ -11,7 +11,6 @@ use std::fmt::Write;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -347,6 +346,7 @@ fn listen_addr(addr: &SockAddr) -> Option<ListenAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     fn wanted(addr: &str) -> Listener {
         let addr: SocketAddr = addr.parse().expect("address");
