@@ -612,11 +612,8 @@ fn printable(word: &Word) -> String {
 /// nginx's text for a file it cannot read.
 fn unreadable(path: &Path, error: &std::io::Error) -> String {
     const EISDIR: i32 = 21;
-    let errno = error.raw_os_error().unwrap_or_default();
-    let call = if errno == EISDIR { "pread" } else { "open" };
-    let text = error.to_string();
-    let reason = text.split(" (os error").next().unwrap_or_default();
-    format!("{call}() \"{}\" failed ({errno}: {reason})", path.display())
+    let call = if error.raw_os_error() == Some(EISDIR) { "pread" } else { "open" };
+    format!("{call}() \"{}\" failed ({})", path.display(), crate::error::errno(error))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::request::Request;
 use crate::thread::Thread;
 use crate::transfers::Direction;
 use crate::upstream::conn::Conn;
-use forebay_conf::error::Level;
+use forebay_conf::error::{Level, errno};
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::{Framing, Version};
 use rustix::io::Errno;
@@ -603,7 +603,7 @@ async fn write_temporary(req: &mut Request, mem: &mut Vec<u8>) -> Result<(), Bod
         }
         Ok((Err(e), _)) => {
             let path = req.body.stored.path.clone().unwrap_or_default();
-            req.log(Level::Crit, &format!("pwrite() \"{}\" failed ({e})", path.display()));
+            req.log(Level::Crit, &format!("pwrite() \"{}\" failed ({})", path.display(), errno(&e)));
             Err(BodyError::Status(500))
         }
         Err(_) => Err(BodyError::Status(500)),
@@ -628,14 +628,12 @@ fn open_temporary(req: &mut Request) -> Result<(), BodyError> {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 if let Err(e) = files::create_directories(&dir, files::PRIVATE_DIRECTORY) {
-                    req.log(Level::Crit, &format!("mkdir() \"{}\" failed ({e})", dir.display()));
+                    req.log(Level::Crit, &format!("mkdir() \"{}\" failed ({})", dir.display(), errno(&e)));
                     return Err(BodyError::Status(500));
                 }
             }
             Err(e) => {
-                let errno = Errno::from_io_error(&e).unwrap_or(Errno::IO);
-                let text = crate::modules::static_file::errno_text(errno);
-                req.log(Level::Crit, &format!("open() \"{}\" failed {text}", path.display()));
+                req.log(Level::Crit, &format!("open() \"{}\" failed ({})", path.display(), errno(&e)));
                 return Err(BodyError::Status(500));
             }
         }

@@ -223,10 +223,8 @@ fn deliver(server: &Server, bytes: &[u8]) -> Result<(), (&'static str, std::io::
 fn send_at(target: &Syslog, severity: u8, (unix, offset): (i64, i32), line: &[u8]) -> Result<(), String> {
     let time = forebay_http::date::syslog(unix, offset);
     deliver(&target.server, &target.datagram(severity, &time, line)).map_err(|(call, e)| {
-        let why = e.to_string();
-        let why = why.split(" (os error").next().unwrap_or_default();
-        let number = e.raw_os_error().unwrap_or(0);
-        format!("{call} failed ({number}: {why}) while logging to syslog, server: {}", target.server_text)
+        let why = forebay_conf::error::errno(&e);
+        format!("{call} failed ({why}) while logging to syslog, server: {}", target.server_text)
     })
 }
 

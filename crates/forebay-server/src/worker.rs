@@ -12,7 +12,7 @@ use crate::reactor::{Handler, NOTICE_MOUNTS, Reactor, Remote, Token};
 use crate::request::{Conn, Peer};
 use crate::shares::{self, Candidate, GRACE, Network};
 use crate::thread::{Clock, Thread, ThreadConfig};
-use forebay_conf::error::Level;
+use forebay_conf::error::{Level, errno};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use std::cell::{Cell, RefCell};
@@ -196,7 +196,9 @@ pub fn main(setup: Setup) {
         // What other lines say may tell why it ends.
         let _ = catch_unwind(AssertUnwindSafe(|| thread.error_lines.borrow_mut().flush(&thread)));
         match ended {
-            Ok(Err(e)) => crate::essential::end(&format!("event loop failed ({e}), the process ends")),
+            Ok(Err(e)) => {
+                crate::essential::end(&format!("event loop failed ({}), the process ends", errno(&e)))
+            }
             Err(panic) => resume_unwind(panic),
             Ok(Ok(())) => {}
         }
@@ -257,7 +259,7 @@ impl WorkerThread {
                             error_log::log(
                                 &self.thread,
                                 Level::Alert,
-                                &format!("cannot listen on {} ({e})", listener.text),
+                                &format!("cannot listen on {} ({})", listener.text, errno(&e)),
                             );
                             None
                         }

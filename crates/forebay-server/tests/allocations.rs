@@ -1,6 +1,6 @@
 //! A warm keep-alive GET from the file cache allocates nothing, nor does one that goes to an upstream.
 #![allow(missing_docs)]
-#![allow(clippy::disallowed_methods)] // The process has a umask here.
+#![allow(clippy::disallowed_methods, reason = "tests make files as they like")]
 
 use forebay_conf::files::Files;
 use forebay_server::config::{self, Environment};

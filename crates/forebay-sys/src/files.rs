@@ -4,10 +4,16 @@
 //! that the server makes it makes here, or with another call that takes a mode; `clippy.toml` of the crates `forebay` and
 //! `forebay-server` refuses those that take none.
 
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::Uid;
+use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Component, Path};
 
 /// Mode of files for the server alone: temporary files, caches.
 pub const PRIVATE: u32 = 0o600;
@@ -45,29 +51,127 @@ pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(path)
 }
 
-/// Makes a file, or opens the one that is there, for reading and writing at its beginning.
+/// Makes a file, or opens the one that is there, for reading and writing at its beginning: see [`open_trusted`].
 ///
 /// # Errors
-/// Those of open(2).
+/// As [`open_trusted`].
 pub fn create(path: &Path, mode: u32) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(mode).open(path)
+    open_trusted(path, OFlags::RDWR | OFlags::CREATE, mode)
 }
 
-/// Makes a file, or empties the one that is there, and writes `bytes`.
+/// Makes a file, or empties the one that is there, and writes `bytes`: see [`open_trusted`].
 ///
 /// # Errors
-/// Those of open(2) and write(2).
+/// As [`open_trusted`], and those of write(2).
 pub fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
+    let mut file = open_trusted(path, OFlags::WRONLY | OFlags::TRUNC | OFlags::CREATE, mode)?;
     io::Write::write_all(&mut file, bytes)
 }
 
-/// Makes a file, or opens the one that is there, for writing at its end.
+/// Makes a file, or opens the one that is there, for writing at its end: see [`open_trusted`].
 ///
 /// # Errors
-/// Those of open(2).
+/// As [`open_trusted`].
 pub fn append(path: &Path, mode: u32) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(mode).open(path)
+    open_trusted(path, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE, mode)
+}
+
+/// Opens a file as a process with privileges may: links of other users than root are not followed, wherever in the path
+/// they stand, so that whoever owns a directory in it cannot choose another file. Without privileges, and for what root has
+/// linked (`access.log` to `/dev/stdout`), it is open(2). `flags` as there; a file that is made gets `mode`.
+///
+/// # Errors
+/// Those of open(2); `ELOOP` for a link of another user.
+pub fn open_trusted(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
+    let flags = flags | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(mode);
+    if !rustix::process::geteuid().is_root() {
+        return Ok(rustix::fs::open(path, flags, mode)?.into());
+    }
+    Ok(match walk(path)? {
+        // The kernel opens what the descriptor stands for, whatever the name means by now.
+        Walked::There(fd) => {
+            let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            rustix::fs::open(name, flags.difference(OFlags::CREATE | OFlags::NOFOLLOW), mode)?
+        }
+        Walked::Missing(parent, name) => rustix::fs::openat(parent, name, flags | OFlags::NOFOLLOW, mode)?,
+    }
+    .into())
+}
+
+/// Gives a directory to a user, as far as links of other users than root do not lead to it. One that is the user's is left
+/// alone.
+///
+/// # Errors
+/// Those of open(2) and chown(2); `ELOOP` for a link of another user.
+pub fn give_directory(path: &Path, uid: u32) -> io::Result<()> {
+    let Walked::There(fd) = walk(path)? else { return Err(Errno::NOENT.into()) };
+    let found = rustix::fs::fstat(&fd)?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
+        return Err(Errno::NOTDIR.into());
+    }
+    if found.st_uid != uid {
+        rustix::fs::chownat(&fd, "", Some(Uid::from_raw(uid)), None, AtFlags::EMPTY_PATH)?;
+    }
+    Ok(())
+}
+
+/// What is at the end of a path.
+enum Walked {
+    /// Something, as an `O_PATH` descriptor.
+    There(OwnedFd),
+    /// Nothing yet: the directory that it would be in, and its name.
+    Missing(OwnedFd, OsString),
+}
+
+/// Most links on the way, as in Linux.
+const MAX_LINKS: usize = 40;
+
+/// Goes along a path, a name at a time.
+fn walk(path: &Path) -> io::Result<Walked> {
+    const HANDLE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+    let start = |path: &Path| {
+        let from = if path.is_absolute() { "/" } else { "." };
+        rustix::fs::open(from, HANDLE | OFlags::DIRECTORY, Mode::empty())
+    };
+    let names = |path: &Path| -> Vec<OsString> {
+        let part = |part: Component<'_>| match part {
+            Component::Normal(_) | Component::ParentDir => Some(part.as_os_str().to_owned()),
+            _ => None,
+        };
+        path.components().rev().filter_map(part).collect()
+    };
+    let mut at = start(path)?;
+    // The next name is the last one.
+    let mut rest = names(path);
+    let mut links = 0;
+    while let Some(name) = rest.pop() {
+        let next = match rustix::fs::openat(&at, &name, HANDLE | OFlags::NOFOLLOW, Mode::empty()) {
+            Err(Errno::NOENT) if rest.is_empty() => return Ok(Walked::Missing(at, name)),
+            next => next?,
+        };
+        let found = rustix::fs::fstat(&next)?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::Symlink {
+            at = next;
+            continue;
+        }
+        links += 1;
+        if rustix::fs::fstatfs(&next)?.f_type == rustix::fs::PROC_SUPER_MAGIC {
+            // `/proc/self/fd/1` is no text that could be followed, and nobody else's doing.
+            at = rustix::fs::openat(&at, &name, HANDLE, Mode::empty())?;
+            continue;
+        }
+        if links > MAX_LINKS || found.st_uid != 0 {
+            return Err(Errno::LOOP.into());
+        }
+        let text = rustix::fs::readlinkat(&next, "", Vec::new())?;
+        let target = Path::new(OsStr::from_bytes(text.as_bytes()));
+        if target.is_absolute() {
+            at = start(target)?;
+        }
+        rest.extend(names(target));
+    }
+    Ok(Walked::There(at))
 }
 
 /// Opens a file that is there for writing.
@@ -104,6 +208,47 @@ mod tests {
         }
         std::os::unix::fs::symlink("nowhere", path("link")).expect("link");
         assert!(create_new(&path("link"), PRIVATE).is_err());
+    }
+
+    /// Links of root lead on, those of others do not. Only root can tell.
+    #[test]
+    fn links_of_other_users_are_not_followed() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = |name: &str| dir.path().join(name);
+        let open = |name: &str| {
+            let opened = open_trusted(&path(name), OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE, PRIVATE);
+            opened.and_then(|mut file| io::Write::write_all(&mut file, b"x")).map_err(|e| e.raw_os_error())
+        };
+        let link = |to: &str, name: &str, owner: Option<u32>| {
+            std::os::unix::fs::symlink(to, path(name)).expect("link");
+            std::os::unix::fs::lchown(path(name), owner, None).is_ok()
+        };
+        create_directory(&path("d"), PRIVATE_DIRECTORY).expect("made");
+        assert_eq!(open("d/new"), Ok(()));
+        assert_eq!(open("d/new"), Ok(()));
+        assert_eq!(std::fs::read(path("d/new")).expect("there"), b"xx");
+        let own = link("d", "own", None)
+            && link("d/../d/new", "own-file", None)
+            && link("/dev/stderr", "out", None);
+        assert!(own);
+        assert_eq!((open("own/new"), open("own-file")), (Ok(()), Ok(())));
+        // A pipe or whatever it is has no name.
+        open_trusted(&path("out"), OFlags::WRONLY, PRIVATE).expect("standard error");
+        assert_eq!(open("d/none/new"), Err(Some(Errno::NOENT.raw_os_error())));
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: other users' links need root");
+        }
+        assert!(link("d", "other", Some(7)) && link("d/target", "other-file", Some(7)));
+        let refused = Err(Some(Errno::LOOP.raw_os_error()));
+        assert_eq!((open("other/new"), open("other-file")), (refused, refused));
+        assert!(!path("d/target").exists());
+        assert!(give_directory(&path("other"), 7).is_err());
+        give_directory(&path("own"), 7).expect("given");
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&path("d").metadata().expect("there")), 7);
+        assert!(give_directory(&path("d/new"), 7).is_err(), "no directory");
+        // A circle ends.
+        assert!(link("b", "a", None) && link("a", "b", None));
+        assert_eq!(open("a"), refused);
     }
 
     #[test]

@@ -139,10 +139,15 @@ pub fn version_line() -> String {
     format!("nginx version: nginx/{NGINX_VERSION} (forebay {})\n", env!("CARGO_PKG_VERSION"))
 }
 
+/// The line of `-V` about TLS. Tools look for a version behind `built with OpenSSL`, and certbot warns when there is none:
+/// 3.0 is the version whose commands, names of ciphers and words of errors are followed.
+const TLS: &str =
+    "built with OpenSSL 3.0 compatible TLS: rustls 0.23 and AWS-LC, OpenSSL itself is not linked";
+
 /// What `-V` adds.
 pub fn build_lines() -> String {
     format!(
-        "built by {}\nTLS by rustls 0.23, read as with OpenSSL 3.0\nTLS SNI support enabled\nconfigure arguments: {}\n",
+        "built by {}\n{TLS}\nTLS SNI support enabled\nconfigure arguments: {}\n",
         env!("FOREBAY_RUSTC"),
         crate::paths::configure_arguments()
     )

@@ -11,7 +11,6 @@ use std::fmt::Write;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -216,19 +215,27 @@ fn open_unix(path: &Path, wanted: &Listener) -> Result<OwnedFd, Failure> {
     let addr = SockAddr::unix(path).map_err(bind)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(bind)?;
     socket.set_nonblocking(true).map_err(bind)?;
-    match socket.bind(&addr) {
-        Err(e) if in_use(&e) && is_stale(&addr) => {
-            // Unlike nginx: the file that a killed server left behind is replaced.
-            let _ = std::fs::remove_file(path);
-            socket.bind(&addr).map_err(bind)?;
-        }
-        other => other.map_err(bind)?,
-    }
-    let mode = std::fs::Permissions::from_mode(0o666);
-    std::fs::set_permissions(path, mode).map_err(|e| (format!("chmod() \"{}\"", path.display()), e))?;
+    // The file gets the mode of the socket: afterwards its name may stand for something else.
+    let mode = rustix::fs::Mode::from_raw_mode(0o666);
+    rustix::fs::fchmod(&socket, mode).map_err(|e| bind(e.into()))?;
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    let bound = bind_unix(&socket, &addr, path);
+    rustix::process::umask(umask);
+    bound.map_err(bind)?;
     let socket = Arc::new(OwnedFd::from(socket));
     start_listening(&socket, wanted)?;
     Arc::try_unwrap(socket).map_err(|_| bind(io::Error::other("socket is shared")))
+}
+
+fn bind_unix(socket: &Socket, addr: &SockAddr, path: &Path) -> io::Result<()> {
+    match socket.bind(addr) {
+        Err(e) if in_use(&e) && is_stale(addr) => {
+            // Unlike nginx: the file that a killed server left behind is replaced.
+            let _ = std::fs::remove_file(path);
+            socket.bind(addr)
+        }
+        other => other,
+    }
 }
 
 /// Whether nobody listens on a unix address whose file exists.
@@ -339,6 +346,7 @@ fn listen_addr(addr: &SockAddr) -> Option<ListenAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     fn wanted(addr: &str) -> Listener {
         let addr: SocketAddr = addr.parse().expect("address");

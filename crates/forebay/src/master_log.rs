@@ -2,7 +2,8 @@
 //!
 //! One line, one write: `2026/11/21 02:14:40 [notice] 1234#1234: text`.
 
-use forebay_conf::error::Level;
+pub use forebay_conf::error::errno;
+use forebay_conf::error::{Level, is_foreign};
 use forebay_sys::files;
 use std::fs::File;
 use std::io::Write;
@@ -80,6 +81,7 @@ impl Log {
 
     /// Writes a line. `failures` takes what syslog did not; without it syslog is left out.
     fn put(&self, level: Level, text: &str, mut failures: Option<&mut Vec<String>>) {
+        debug_assert!(!is_foreign(text.as_bytes()), "{text}");
         let mut line = None;
         for (sink, least) in &self.sinks {
             if level > *least {
@@ -143,18 +145,6 @@ pub fn open_log(path: &Path) -> std::io::Result<File> {
 /// `open() "/x" failed (2: No such file or directory)`, as nginx words it.
 pub fn failed(call: &str, path: &Path, error: &std::io::Error) -> String {
     format!("{call} \"{}\" failed ({})", path.display(), errno(error))
-}
-
-/// `2: No such file or directory`.
-pub fn errno(error: &std::io::Error) -> String {
-    match error.raw_os_error() {
-        // The standard library asks strerror(3), whose words nginx prints, and adds " (os error N)".
-        Some(code) => {
-            let text = error.to_string();
-            format!("{code}: {}", text.split(" (os error").next().unwrap_or_default())
-        }
-        None => error.to_string(),
-    }
 }
 
 fn format_line(now: &jiff::Zoned, level: Level, text: &str) -> String {

@@ -149,7 +149,7 @@ pub fn start(options: &Options, arguments: Vec<OsString>) -> u8 {
         Ok(run) => match run.serve() {
             Ok(()) => 0,
             Err(e) => {
-                log.alert(&e.to_string());
+                log.alert(&errno(&e));
                 1
             }
         },

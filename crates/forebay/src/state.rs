@@ -303,13 +303,8 @@ fn make_directory(path: &Path, owner: Option<&Identity>) -> Result<(), String> {
         _ => {}
     }
     let Some(owner) = owner else { return Ok(()) };
-    use std::os::unix::fs::MetadataExt;
-    let now = std::fs::metadata(path).map_err(|e| failed("stat()", path, &e))?;
-    if now.uid() != owner.uid {
-        std::os::unix::fs::chown(path, Some(owner.uid), None)
-            .map_err(|e| format!("chown(\"{}\", {}) failed ({})", path.display(), owner.uid, errno(&e)))?;
-    }
-    Ok(())
+    files::give_directory(path, owner.uid)
+        .map_err(|e| format!("chown(\"{}\", {}) failed ({})", path.display(), owner.uid, errno(&e)))
 }
 
 fn error_targets(config: &Config, environment: &Environment) -> Vec<ErrorLog> {

@@ -36,7 +36,7 @@ pub fn main() -> u8 {
     match run() {
         Ok(()) => 0,
         Err(e) => {
-            eprintln!("nginx: [emerg] worker process: {e}");
+            eprintln!("nginx: [emerg] worker process: {}", errno(&e));
             1
         }
     }
@@ -73,7 +73,7 @@ struct Descriptors {
 
 /// Builds the configuration from the record and sorts the descriptors.
 fn build(order: &Configure, fds: Vec<OwnedFd>) -> Result<Descriptors, String> {
-    let mut files = Files::from_bytes(&order.record).map_err(|e| e.to_string())?;
+    let mut files = Files::from_bytes(&order.record).map_err(|e| errno(&e))?;
     let (config, _) = load(&order.environment, &mut files).map_err(|e| files.render(&e))?;
     let mut fds = fds.into_iter();
     let sockets =
@@ -123,7 +123,7 @@ fn become_worker(order: &Configure, config: &Config, log: &Log) -> Result<(), St
         complain(&format!("setrlimit(RLIMIT_CORE, {bytes})"), limits::set_core(bytes));
     }
     if let Some(identity) = &order.identity {
-        identity::become_user(identity).map_err(|e| e.to_string())?;
+        identity::become_user(identity).map_err(|e| errno(&e))?;
     }
     if let Some(directory) = &main.working_directory {
         let changed = std::env::set_current_dir(directory);
@@ -150,7 +150,7 @@ impl Process {
                     .map_err(|e| built.log.warn(&format!("no use of shared log buffers ({})", errno(&e))))
                     .ok()
             });
-            let worker = Worker::start(built.generation, &order.plan(), area).map_err(|e| e.to_string())?;
+            let worker = Worker::start(built.generation, &order.plan(), area).map_err(|e| errno(&e))?;
             Ok((worker, config, built.log))
         });
         match started {

@@ -22,6 +22,12 @@ fn version_and_build() {
     let (code, _, err) = bare(&["-V"]);
     assert_eq!(code, Some(0));
     assert!(err.contains("\nbuilt by rustc 1"), "{err}");
+    // As certbot reads it: a version and a space. The rest of the line says what is really there.
+    let (version, rest) = (err.split("\nbuilt with OpenSSL ").nth(1))
+        .and_then(|rest| rest.lines().next()?.split_once(' '))
+        .expect("a line about TLS");
+    assert!(version.split('.').all(|part| part.parse::<u32>().is_ok()), "{err}");
+    assert!(rest.contains("rustls") && rest.contains("OpenSSL itself is not linked"), "{err}");
     let arguments = err.lines().find_map(|line| line.strip_prefix("configure arguments: ")).expect("a line");
     assert!(arguments.contains("--conf-path=/etc/nginx/nginx.conf"));
     assert!(arguments.contains("--with-http_ssl_module") && arguments.contains("--with-http_v2_module"));

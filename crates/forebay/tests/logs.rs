@@ -383,3 +383,18 @@ fn the_usual_beginning_is_what_its_variables_are() {
     assert!(slow.contains("\"\\x22quoted\\x5C\\x22 \\xC3\\xA4 \\x7F\""), "{slow}");
     assert!(slow.contains("- alice \\x22 ["), "{slow}");
 }
+
+/// The error log asserts in builds for tests that no line has an error in the words of the standard library.
+#[test]
+fn errors_of_the_system_are_logged_as_in_nginx() {
+    let site = Site::new(
+        "error_log logs/error.log; events {} http { access_log off; client_body_temp_path body; server { listen \
+         127.0.0.1:%PORT0%; client_body_buffer_size 1k; location / { client_body_in_file_only clean; proxy_pass \
+         http://127.0.0.1:1; } } }",
+    );
+    let server = Server::start_limited(site, 64);
+    let head = "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n";
+    let answer = server.raw(&[head.as_bytes(), &[b'x'; 200_000]].concat());
+    assert!(answer.starts_with(b"HTTP/1.1 500"), "{}", String::from_utf8_lossy(&answer));
+    server.wait_for_log("failed (27: File too large), client: ", 1);
+}

@@ -49,6 +49,23 @@ pub struct Meta {
 
 const KEY: &[u8] = b"\nKEY: ";
 
+/// Reads the key in the file of an entry. `None`: it is missing or not what it should be. Blocks.
+pub fn key_of(path: &std::path::Path) -> Option<Vec<u8>> {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::open(path).ok()?;
+    let size = file.metadata().ok()?.len();
+    let mut start = vec![0; FIXED];
+    loop {
+        let want = start.len();
+        file.read_exact_at(&mut start, 0).ok()?;
+        match Meta::decode(&start, size).ok()? {
+            Ok((meta, _)) => return Some(meta.key),
+            Err(need) if need > want => start = vec![0; need],
+            Err(_) => return None,
+        }
+    }
+}
+
 impl Meta {
     /// Offset of the body.
     pub fn body_start(&self) -> usize {

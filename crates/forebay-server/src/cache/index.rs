@@ -33,6 +33,12 @@ pub fn millis(now: Instant) -> u64 {
 pub struct Node {
     /// Its hash.
     pub hash: Hash,
+    /// Its key, once somebody had to read it from the file: see [`Index::purge`].
+    key: OnceLock<Box<[u8]>>,
+    /// Its place in the order of the index: the time it was put there at, which only who has the order's lock changes,
+    /// and a number.
+    stamp: AtomicU64,
+    id: u64,
     /// Grows when the file is replaced, renewed or removed.
     generation: AtomicU64,
     /// Last use, see [`millis`].
@@ -96,6 +102,10 @@ struct Shard {
 /// All entries of a cache.
 #[derive(Debug)]
 pub struct Index {
+    /// Number that no other index of this process has or had.
+    id: u64,
+    /// Held while all entries are looked at for a purge.
+    purging: tokio::sync::Mutex<()>,
     shards: Vec<Shard>,
     /// Nodes by their last use as it was known when they were put here.
     order: Mutex<BTreeMap<(u64, u64), Arc<Node>>>,
@@ -110,7 +120,10 @@ pub struct Index {
 impl Index {
     /// An empty index for so many entries.
     pub fn new(max_nodes: usize) -> Index {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         Index {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            purging: tokio::sync::Mutex::new(()),
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             order: Mutex::default(),
             ids: AtomicU64::new(0),
@@ -119,6 +132,11 @@ impl Index {
             max_nodes: max_nodes.max(1),
             loaded: AtomicBool::new(false),
         }
+    }
+
+    /// Number that no other index of this process has or had, also after a reload.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     fn shard(&self, hash: &Hash) -> &Shard {
@@ -174,17 +192,20 @@ impl Index {
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         let node = Arc::new(Node {
             hash: *hash,
+            key: OnceLock::new(),
+            stamp: AtomicU64::new(now),
+            id,
             generation: AtomicU64::new(0),
             used: AtomicU64::new(now),
-
             gone: AtomicBool::new(false),
             state: Mutex::default(),
             filled: Notify::new(),
         });
         nodes.insert(*hash, node.clone());
         self.count.fetch_add(1, Ordering::Relaxed);
-        drop(nodes);
+        // Before the node can be removed, which takes it out of the order.
         lock(&self.order).insert((now, id), node.clone());
+        drop(nodes);
         if self.crowded() {
             super::manager::nudge();
         }
@@ -272,6 +293,9 @@ impl Index {
             nodes.remove(&node.hash);
             node.gone.store(true, Ordering::Release);
             self.count.fetch_sub(1, Ordering::Relaxed);
+            let mut order = lock(&self.order);
+            order.remove(&(node.stamp.load(Ordering::Relaxed), node.id));
+            drop(order);
             node.with(|s| {
                 let existed = std::mem::take(&mut s.exists);
                 self.size.fetch_sub(std::mem::take(&mut s.size), Ordering::Relaxed);
@@ -282,7 +306,6 @@ impl Index {
         if existed {
             let _ = std::fs::remove_file(cache.file(&node.hash));
         }
-        // Its place in the order is given up when the manager comes to it.
     }
 
     /// A file turned out to be missing or broken. Blocks if it has to be removed.
@@ -304,10 +327,8 @@ impl Index {
         let mut order = lock(&self.order);
         loop {
             let ((stamp, id), node) = order.pop_first()?;
-            if node.gone.load(Ordering::Acquire) {
-                continue;
-            }
             let used = node.used.load(Ordering::Relaxed);
+            node.stamp.store(used.max(stamp), Ordering::Relaxed);
             order.insert((used.max(stamp), id), node.clone());
             if used <= stamp {
                 return Some((stamp, node));
@@ -315,8 +336,27 @@ impl Index {
         }
     }
 
+    /// Removes all entries whose keys begin with `prefix`. Blocks. The first time each file is opened for its key, which is
+    /// kept from then on; only caches that are purged in this way take memory for keys.
+    pub fn purge(&self, cache: &Cache, prefix: &[u8]) {
+        for node in self.all() {
+            let key = node.key.get().map(|key| key.to_vec()).or_else(|| {
+                let key = super::entry::key_of(&cache.file(&node.hash))?;
+                Some(node.key.get_or_init(|| key.into()).to_vec())
+            });
+            if key.is_some_and(|key| key.starts_with(prefix)) {
+                self.remove(cache, &node);
+            }
+        }
+    }
+
+    /// Waits until nobody else looks at all entries: many purges at a time would take all threads of the blocking pool.
+    pub async fn purge_one_at_a_time(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.purging.lock().await
+    }
+
     /// All nodes there are now.
-    pub fn all(&self) -> Vec<Arc<Node>> {
+    fn all(&self) -> Vec<Arc<Node>> {
         self.shards.iter().flat_map(|s| lock(&s.nodes).values().cloned().collect::<Vec<_>>()).collect()
     }
 }
@@ -408,6 +448,59 @@ mod tests {
         first.touch(5);
         assert_eq!(index.oldest().map(|(t, n)| (t, n.hash)), Some((2, b)));
         assert_eq!(index.count(), 2);
+    }
+
+    fn cache(dir: &Path) -> Cache {
+        let mut cache = Cache::for_tests(dir);
+        cache.index = Arc::new(Index::new(1000));
+        cache
+    }
+
+    #[test]
+    fn nothing_of_an_entry_stays_behind_its_removal() {
+        let dir = tempfile::tempdir().expect("directory");
+        let cache = cache(dir.path());
+        for n in 0..100u64 {
+            let node = cache.index.obtain(&[1; 16], n).expect("room");
+            node.touch(n + 50);
+            if n % 2 == 0 {
+                // The manager puts it elsewhere.
+                assert!(cache.index.oldest().is_some());
+            }
+            cache.index.remove(&cache, &node);
+            assert_eq!((cache.index.count(), lock(&cache.index.order).len()), (0, 0), "{n}");
+        }
+        assert!(cache.index.oldest().is_none());
+    }
+
+    #[test]
+    fn a_purge_of_many_opens_each_file_once() {
+        let dir = tempfile::tempdir().expect("directory");
+        let cache = cache(dir.path());
+        let entry = |key: &[u8]| {
+            let hash = crate::cache::entry::hash([key]);
+            let meta = crate::cache::entry::Meta { key: key.to_vec(), ..Default::default() };
+            let bytes = meta.encode(0);
+            let path = cache.file(&hash);
+            std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+            std::fs::write(&path, &bytes).expect("written");
+            let node = cache.index.obtain(&hash, 1).expect("room");
+            cache.index.note(&node, bytes.len() as u64);
+            path
+        };
+        let (a1, a2, b) = (entry(b"a/1"), entry(b"a/2"), entry(b"b"));
+        cache.index.purge(&cache, b"a/1");
+        assert_eq!((a1.exists(), a2.exists(), b.exists()), (false, true, true));
+        // What is known needs no file.
+        std::fs::write(&a2, b"").expect("emptied");
+        cache.index.purge(&cache, b"a/");
+        assert_eq!((a2.exists(), b.exists(), cache.index.count()), (false, true, 1));
+    }
+
+    #[test]
+    fn no_index_has_the_number_of_another() {
+        let numbers: std::collections::HashSet<u64> = (0..10).map(|_| Index::new(1).id()).collect();
+        assert_eq!(numbers.len(), 10);
     }
 
     #[test]

@@ -277,16 +277,12 @@ pub fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_those_of_nginx() {
-        let hash = unhex(b"b7f54b2df7773722d382f4809d65029c").expect("a hash");
-        assert_eq!(hex(&hash), "b7f54b2df7773722d382f4809d65029c");
-        let cache = Cache {
+impl Cache {
+    /// An empty cache with `levels=1:2` for ten entries.
+    fn for_tests(path: &Path) -> Cache {
+        Cache {
             name: b"one".to_vec(),
-            path: "/data/nginx/cache".into(),
+            path: path.to_owned(),
             levels: vec![1, 2],
             use_temp_path: true,
             inactive: Duration::from_secs(1),
@@ -294,9 +290,21 @@ mod tests {
             min_free: 0,
             loader: Steps { files: 1, sleep: Duration::ZERO, threshold: Duration::ZERO },
             manager: Steps { files: 1, sleep: Duration::ZERO, threshold: Duration::ZERO },
-            index: Arc::new(Index::new(1)),
+            index: Arc::new(Index::new(10)),
             counts: crate::metrics::zone(crate::metrics::Kind::Cache, b""),
-        };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_nginx() {
+        let hash = unhex(b"b7f54b2df7773722d382f4809d65029c").expect("a hash");
+        assert_eq!(hex(&hash), "b7f54b2df7773722d382f4809d65029c");
+        let cache = Cache::for_tests(Path::new("/data/nginx/cache"));
         // The example of nginx's documentation.
         let want = "/data/nginx/cache/c/29/b7f54b2df7773722d382f4809d65029c";
         assert_eq!(cache.file(&hash), Path::new(want));

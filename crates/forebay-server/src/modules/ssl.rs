@@ -385,8 +385,7 @@ impl Setting for TicketKeys {
 /// OpenSSL's words for a file that cannot be opened.
 pub fn bio_failed(path: &std::path::Path, e: &std::io::Error) -> String {
     let code = e.raw_os_error().unwrap_or(5);
-    let text = std::io::Error::from_raw_os_error(code).to_string();
-    let text = text.split(" (os error").next().unwrap_or_default().to_owned();
+    let text = forebay_conf::error::strerror(code);
     let path = path.display();
     let tail = if code == 2 { " error:10000080:BIO routines::no such file" } else { "" };
     format!(

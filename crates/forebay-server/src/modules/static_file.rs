@@ -152,10 +152,7 @@ pub async fn open(req: &mut Request, path: &[u8]) -> Found {
 
 /// Text of an error number as in nginx's log: `(2: No such file or directory)`.
 pub fn errno_text(e: Errno) -> String {
-    let io = std::io::Error::from(e);
-    let text = io.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    format!("({}: {text})", e.raw_os_error())
+    format!("({})", forebay_conf::error::errno(&e.into()))
 }
 
 /// `index`: looks for the names in turn. `None`: there is none.

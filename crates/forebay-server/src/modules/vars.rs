@@ -230,7 +230,10 @@ fn realpath_root(r: &mut Request, out: &mut Vec<u8>) -> Got {
             out.extend_from_slice(&p.into_os_string().into_vec());
             Ok(true)
         }
-        Err(e) => Err(VarError(format!("realpath() \"{}\" failed ({e})", String::from_utf8_lossy(&root)))),
+        Err(e) => {
+            let (root, why) = (String::from_utf8_lossy(&root), forebay_conf::error::errno(&e));
+            Err(VarError(format!("realpath() \"{root}\" failed ({why})")))
+        }
     }
 }
 

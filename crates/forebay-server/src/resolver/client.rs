@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 /// Time after which a question is asked again, of the next server.
 const RESEND: Duration = Duration::from_secs(5);
@@ -19,8 +19,13 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Most times one question is asked.
 const ATTEMPTS: usize = 12;
 
-/// Most questions at a time: each takes a descriptor, and names may come from clients.
-static AT_ONCE: Semaphore = Semaphore::const_new(512);
+/// Most questions at a time that were asked a moment ago, and most that wait for longer: each takes a descriptor, and names
+/// may come from clients. Names that are never answered take the places of the second kind only, so that others get
+/// their turn.
+static QUICK: Semaphore = Semaphore::const_new(256);
+static SLOW: Semaphore = Semaphore::const_new(256);
+/// Time after which a question is a slow one. Servers that have the answer are faster.
+const MOMENT: Duration = Duration::from_millis(500);
 
 /// What one attempt came to.
 enum Got {
@@ -48,11 +53,17 @@ impl Resolver {
             if attempt > 0 && key.is_some_and(|k| !self.is_wanted(k)) {
                 break;
             }
-            let Ok(permit) = AT_ONCE.acquire().await else { break };
             let id = super::random_u64() as u16;
             let question = message::query(id, name, kind).ok_or(Failure::NotFound)?;
+            let Ok(permit) = QUICK.acquire().await else { break };
             let until = Instant::now() + RESEND;
-            match udp(*server, &question, id, name, kind, until).await? {
+            let asked = udp(*server, &question, id, name, kind, until);
+            let Some((got, permit)) = admitted(asked, permit, &SLOW, MOMENT).await else {
+                // As if the server were silent: it may know the name by the time it is asked again.
+                sleep_until(until).await;
+                continue;
+            };
+            match got? {
                 Got::Response(r) if r.truncated && r.code == 0 => {
                     match tcp(*server, &question, id, name, kind, until).await {
                         Some(r) => return r.ok_or(Failure::Format),
@@ -78,6 +89,24 @@ impl Resolver {
             }
         }
         Err(Failure::Timeout)
+    }
+}
+
+/// Waits for an answer: for `moment` with the permit that it has, then with one of `slow`. `None`: there is none.
+async fn admitted<'p, T>(
+    answer: impl Future<Output = T>,
+    permit: SemaphorePermit<'p>,
+    slow: &'p Semaphore,
+    moment: Duration,
+) -> Option<(T, SemaphorePermit<'p>)> {
+    let mut answer = std::pin::pin!(answer);
+    match timeout(moment, &mut answer).await {
+        Ok(answer) => Some((answer, permit)),
+        Err(_) => {
+            drop(permit);
+            let permit = slow.try_acquire().ok()?;
+            Some((answer.await, permit))
+        }
     }
 }
 
@@ -137,4 +166,34 @@ async fn tcp(
         return Some(None);
     }
     Some(message::parse(&m).filter(|r| !r.truncated))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::both;
+    use super::*;
+
+    #[test]
+    fn names_that_are_never_answered_leave_places_to_others() {
+        let (quick, slow) = (Semaphore::new(2), Semaphore::new(1));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
+        runtime.block_on(async {
+            let moment = Duration::from_millis(10);
+            let ask = || async {
+                let permit = quick.acquire().await.expect("open");
+                admitted(std::future::pending::<()>(), permit, &slow, moment).await.is_some()
+            };
+            // Four questions that nobody answers: one of them waits on, the others are given up.
+            let mut never = std::pin::pin!(both(both(ask(), ask()), both(ask(), ask())));
+            for _ in 0..1000 {
+                assert!(timeout(moment, &mut never).await.is_err(), "one waits for ever");
+                if (quick.available_permits(), slow.available_permits()) == (2, 0) {
+                    break;
+                }
+            }
+            assert_eq!((quick.available_permits(), slow.available_permits()), (2, 0));
+            let permit = quick.acquire().await.expect("open");
+            assert!(admitted(async { 1 }, permit, &slow, moment).await.is_some_and(|(n, _)| n == 1));
+        });
+    }
 }

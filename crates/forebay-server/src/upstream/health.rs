@@ -15,7 +15,7 @@ use crate::modules::proxy;
 use crate::pattern::{LimitExceeded, Pattern};
 use crate::tls::client::ClientTls;
 use crate::variables::VarId;
-use forebay_conf::error::{Error, Level};
+use forebay_conf::error::{Error, Level, errno};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
 use forebay_http::field::Name;
@@ -354,19 +354,19 @@ async fn one(target: &Target, line: &mut Option<Line>) -> Result<(), String> {
             let open = timeout(check.connect_timeout, Line::open(&peer.addr, check.port)).await;
             let mut line = open
                 .map_err(|_| "connecting to upstream (timed out)".to_owned())?
-                .map_err(|e| format!("connecting to upstream ({e})"))?;
+                .map_err(|e| format!("connecting to upstream ({})", errno(&e)))?;
             if let Some(version) = check.announce {
                 // A check is for no client.
                 let mut header = Vec::new();
                 proxy_protocol::write(version, None, &mut header);
                 let sent = line.write_all(&header).await;
-                sent.map_err(|e| format!("sending PROXY protocol header to upstream ({e})"))?;
+                sent.map_err(|e| format!("sending PROXY protocol header to upstream ({})", errno(&e)))?;
             }
             if let Some(tls) = tls.as_ref().filter(|_| check.encrypted) {
                 let agreed = timeout(check.connect_timeout, line.secure(tls, &check.upstream)).await;
                 agreed
                     .map_err(|_| "SSL handshaking to upstream (timed out)".to_owned())?
-                    .map_err(|e| format!("SSL handshaking to upstream ({e})"))?;
+                    .map_err(|e| format!("SSL handshaking to upstream ({})", errno(&e)))?;
             }
             line
         }
@@ -385,7 +385,7 @@ async fn ask(line: &mut Line, target: &Target, keep: bool) -> Result<bool, Strin
     let started = Instant::now();
     let mut request = [b"GET ", check.uri.as_slice(), b" HTTP/1.1\r\nHost: ", &check.host].concat();
     request.extend_from_slice(if keep { b"\r\n\r\n" } else { b"\r\nConnection: close\r\n\r\n" });
-    line.write_all(&request).await.map_err(|e| format!("sending request to upstream ({e})"))?;
+    line.write_all(&request).await.map_err(|e| format!("sending request to upstream ({})", errno(&e)))?;
     let mut head = ResponseHead::default();
     loop {
         if !head.buf.is_empty() {
@@ -425,7 +425,7 @@ async fn ask(line: &mut Line, target: &Target, keep: bool) -> Result<bool, Strin
 }
 
 async fn more(line: &mut Line, buf: &mut Vec<u8>) -> Result<bool, String> {
-    let n = line.read(buf).await.map_err(|e| format!("reading response from upstream ({e})"))?;
+    let n = line.read(buf).await.map_err(|e| format!("reading response from upstream ({})", errno(&e)))?;
     Ok(n > 0)
 }
 

@@ -564,11 +564,8 @@ impl Body {
             _ => Ok(()),
         };
         if let Err((path, e)) = done {
-            let why = match e.raw_os_error() {
-                Some(n) => errno_text(Errno::from_raw_os_error(n)),
-                None => format!("({e})"),
-            };
-            let text = format!("pwrite() \"{}\" failed {why} while reading upstream", path.display());
+            let why = forebay_conf::error::errno(&e);
+            let text = format!("pwrite() \"{}\" failed ({why}) while reading upstream", path.display());
             req.log(Level::Crit, &text);
         }
     }

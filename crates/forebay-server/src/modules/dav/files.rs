@@ -1,6 +1,5 @@
 //! Work on files that may take its time: for the blocking pool. A file appears whole or not at all.
 
-use crate::modules::static_file::errno_text;
 use forebay_sys::files;
 use rustix::io::Errno;
 use std::fs::{self, Permissions};
@@ -33,10 +32,7 @@ impl Tree {
 }
 
 fn explain(e: &io::Error) -> String {
-    match e.raw_os_error() {
-        Some(n) => errno_text(Errno::from_raw_os_error(n)),
-        None => format!("({e})"),
-    }
+    format!("({})", forebay_conf::error::errno(e))
 }
 
 /// The failure of a call on a path. `missing`: status where a part of the path is not there.

@@ -210,7 +210,7 @@ fn fresh(req: &mut Request, cache: &Arc<Cache>, key: &[u8]) -> Option<Rc<Entry>>
 /// Appends the name that the entries of one thread have: keys of several caches are together there.
 fn local_name(cache: &Arc<Cache>, key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(key);
-    out.extend_from_slice(&(Arc::as_ptr(&cache.index) as usize).to_ne_bytes());
+    out.extend_from_slice(&cache.index.id().to_ne_bytes());
 }
 
 fn fetch(
@@ -391,39 +391,24 @@ async fn open(
 /// Removes what stands under a key, or under all keys that begin like it where it ends in `*`.
 async fn purged(cache: &Arc<Cache>, key: &[u8]) -> Found {
     let (cache, key) = (cache.clone(), key.to_vec());
+    let index = cache.index.clone();
+    let _turn = match key.last() {
+        Some(b'*') => Some(index.purge_one_at_a_time().await),
+        _ => None,
+    };
     let _ = tokio::task::spawn_blocking(move || match key.strip_suffix(b"*") {
         None => {
-            if let Some(node) = cache.index.obtain(&entry::hash([key.as_slice()]), 0) {
-                cache.index.remove(&cache, &node);
+            let hash = entry::hash([key.as_slice()]);
+            match cache.index.find(&hash) {
+                Some(node) => cache.index.remove(&cache, &node),
+                None if cache.index.loaded() => {}
+                None => drop(std::fs::remove_file(cache.file(&hash))),
             }
         }
-        Some(prefix) => {
-            for node in cache.index.all() {
-                if key_of(&cache, &node).is_some_and(|k| k.starts_with(prefix)) {
-                    cache.index.remove(&cache, &node);
-                }
-            }
-        }
+        Some(prefix) => cache.index.purge(&cache, prefix),
     })
     .await;
     Found::Purged
-}
-
-/// Key in the file of an entry.
-fn key_of(cache: &Cache, node: &Node) -> Option<Vec<u8>> {
-    use std::os::unix::fs::FileExt;
-    let file = std::fs::File::open(cache.file(&node.hash)).ok()?;
-    let size = file.metadata().ok()?.len();
-    let mut start = vec![0; entry::FIXED];
-    loop {
-        let want = start.len();
-        file.read_exact_at(&mut start, 0).ok()?;
-        match Meta::decode(&start, size).ok()? {
-            Ok((meta, _)) => return Some(meta.key),
-            Err(need) if need > want => start = vec![0; need],
-            Err(_) => return None,
-        }
-    }
 }
 
 /// What a response says about its own storing.
