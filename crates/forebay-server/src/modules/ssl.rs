@@ -441,6 +441,12 @@ impl Setting for Crl {
             let what = "PEM_read_bio_X509_CRL() failed (SSL: error:0480006C:PEM routines::no start line)";
             return Err(cx.error(d, failed(what.to_owned())));
         }
+        // A list that is left out would be a revocation that is not seen.
+        if !lists.iter().all(|l| crate::tls::crl::is_list(l)) {
+            let what = "PEM_read_bio_X509_CRL() failed (SSL: error:0688010A:asn1 encoding routines::nested asn1 error:\
+                        Type=X509_CRL error:0488000D:PEM routines::ASN1 lib)";
+            return Err(cx.error(d, failed(what.to_owned())));
+        }
         Ok(Crl(Arc::new(lists)))
     }
 }
