@@ -41,6 +41,8 @@ pub struct ServerTls {
     pub verify_client: VerifyClient,
     /// Who is trusted to speak for clients.
     pub trust: Option<Arc<Trust>>,
+    /// See [`ServerTls::basis`].
+    basis: Option<sessions::Context>,
     /// `ssl_reject_handshake`.
     pub reject: bool,
     /// `ssl_buffer_size`, at most what a record holds.
@@ -368,14 +370,15 @@ impl Loader {
                 *k = Arc::new(with);
             }
         }
-        let context = context(s, &presented, &dynamic);
+        let trust = trust(s)?;
+        let basis = trust.as_ref().map(|t| basis(s, t));
+        let context = context(s, &presented, &dynamic, basis);
         let presented = Arc::new(Presented::new(presented));
         if s.stapling && s.stapling_file.0.is_empty() {
             for (at, name) in fixed.into_iter().enumerate() {
                 self.staple(s, (name, at), &presented, resolver, cx);
             }
         }
-        let trust = trust(s, cx)?;
         let ocsp = check(s, resolver)?;
         let config = config(s, presented.clone(), trust.as_deref(), context).map_err(|m| {
             let place = certificates.first().map(|c| c.place.clone());
@@ -399,6 +402,7 @@ impl Loader {
             passwords: s.password_file.0.clone(),
             verify_client: s.verify_client,
             trust,
+            basis,
             reject: s.reject_handshake,
             record: (s.buffer_size.0 as usize).clamp(256, super::record::MAX_CONTENT),
             presented,
@@ -430,7 +434,7 @@ fn check(s: &Settings, resolver: Option<&Arc<Resolver>>) -> Result<Option<Arc<Ch
     })))
 }
 
-fn trust(s: &Settings, _cx: &mut Scope<'_>) -> Result<Option<Arc<Trust>>, Error> {
+fn trust(s: &Settings) -> Result<Option<Arc<Trust>>, Error> {
     if s.verify_client == VerifyClient::Off {
         return Ok(None);
     }
@@ -446,13 +450,25 @@ fn trust(s: &Settings, _cx: &mut Scope<'_>) -> Result<Option<Arc<Trust>>, Error>
     Ok(Some(Arc::new(Trust::new(anchors, s.client_certificate.0.to_vec(), s.crl.0.to_vec(), depth))))
 }
 
+/// What verdicts rest on: authorities, revocation lists, depth, and who is asked about states.
+fn basis(s: &Settings, trust: &Trust) -> sessions::Context {
+    let asked = [s.ocsp as u8];
+    let url = s.ocsp_responder.as_ref().map(|u| u.0.as_slice()).unwrap_or_default();
+    sessions::context([trust.fingerprint().as_slice(), &asked, url].into_iter())
+}
+
 /// What sessions of this server are good for: the same certificates and the same demands.
-fn context(s: &Settings, presented: &[Arc<CertifiedKey>], dynamic: &[(Name, Name)]) -> sessions::Context {
+fn context(
+    s: &Settings,
+    presented: &[Arc<CertifiedKey>],
+    dynamic: &[(Name, Name)],
+    basis: Option<sessions::Context>,
+) -> sessions::Context {
     let leaf = presented.iter().filter_map(|k| k.cert.first()).map(AsRef::as_ref);
     let names = dynamic.iter().map(|(c, _)| c.text.as_slice());
     let demands = [s.verify_client as u8, u8::from(s.early_data)];
-    let anchors = s.client_certificate.0.iter().map(AsRef::as_ref);
-    sessions::context(leaf.chain(names).chain(std::iter::once(demands.as_slice())).chain(anchors))
+    let basis = basis.unwrap_or_default();
+    sessions::context(leaf.chain(names).chain([demands.as_slice(), &basis]))
 }
 
 /// The provider with suites and groups chosen.
@@ -547,10 +563,11 @@ impl ServerTls {
         if http2 { h2 } else { h1 }
     }
 
-    /// Whether certificates of clients are judged here as there.
-    pub fn judges_as(&self, other: &ServerTls) -> bool {
-        let trust = |s: &ServerTls| s.trust.as_ref().map(|t| t.fingerprint());
-        trust(self) == trust(other) && self.ocsp.as_ref().map(|c| c.all) == other.ocsp.as_ref().map(|c| c.all)
+    /// What verdicts on certificates of clients rest on here: two servers with the same come to the same. `None`: clients
+    /// are not asked.
+    #[inline]
+    pub fn basis(&self) -> Option<sessions::Context> {
+        self.basis
     }
 
     /// The configuration for a connection whose certificate depends on it; `names` are evaluated already.
