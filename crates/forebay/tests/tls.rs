@@ -343,6 +343,32 @@ fn mistakes_are_told_in_nginx_words() {
     }
 }
 
+/// Every name that OpenSSL 3.0 knows is taken; what is not served is told.
+#[test]
+fn curves_are_known_by_openssls_names() {
+    let server = Server::start_on(site(
+        "server { listen 127.0.0.1:%PORT0% ssl; ssl_ecdh_curve secp521r1; return 200 \"on $ssl_curve\\n\"; }
+         server { listen 127.0.0.1:%PORT1% ssl; ssl_ecdh_curve sect571r1; return 200 \"on $ssl_curve\\n\"; }
+         server { listen 127.0.0.1:%PORT2% ssl; ssl_ecdh_curve X448:K-283:secp384r1; return 200 \"on $ssl_curve\\n\"; }",
+    ));
+    for (port, version, curve) in [
+        (0, "-tls1_3", "secp521r1"),
+        (0, "-tls1_2", "secp521r1"),
+        (1, "-tls1_3", "X25519"),
+        (2, "-tls1_3", "secp384r1"),
+    ] {
+        let got = s_client(&server, port, version, GET);
+        assert!(got.contains(&format!("on {curve}\n")), "{port} {version}: {got}");
+    }
+    let told = server.site.run(&["-t"]);
+    let told = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(
+        told.contains("[warn] none of the curves \"sect571r1\" is served, the default ones are used"),
+        "{told}"
+    );
+    assert!(told.contains("[warn] curves that are not served: X448:K-283"), "{told}");
+}
+
 #[test]
 fn locked_keys_are_opened_by_their_passwords() {
     let site = site(
@@ -590,6 +616,35 @@ fn a_certificate_is_judged_by_the_server_that_it_is_for() {
         &GET.replace("Host: h", "Host: b.test"),
     );
     assert!(named.contains("\nb:SUCCESS\n"), "{named}");
+}
+
+/// Authorities with the same name, or the same authority twice, are told to clients once.
+#[test]
+fn names_of_authorities_are_told_once() {
+    let site = site(
+        "server { listen 127.0.0.1:%PORT0% ssl; ssl_verify_client on; ssl_client_certificate all.crt; return 200 fine; }",
+    );
+    let (ec, rsa) = (site.read("ec.crt"), site.read("rsa.crt"));
+    site.write("all.crt", &[ec.as_str(), &rsa, &ec].concat());
+    let server = Server::start_on(site);
+    let got = s_client(&server, 0, "", GET);
+    let names = got.split("Acceptable client certificate CA names\n").nth(1).expect("names");
+    let names: Vec<&str> = names.lines().take_while(|l| l.starts_with("CN")).collect();
+    assert_eq!(names, ["CN = ec", "CN = rsa"], "{got}");
+}
+
+/// As with nginx: what is kept in the process and what clients keep are two things.
+#[test]
+fn tickets_do_not_depend_on_the_cache() {
+    let server = Server::start_on(site(
+        "server { listen 127.0.0.1:%PORT0% ssl; ssl_session_cache off; return 200 \"is $ssl_session_reused;\"; }",
+    ));
+    for version in ["tls1_2", "tls1_3"] {
+        let first = s_client(&server, 0, &format!("-{version} -sess_out {version}"), GET);
+        assert!(first.contains("is .;") && first.contains("lifetime hint: 300 (seconds)"), "{first}");
+        let again = s_client(&server, 0, &format!("-{version} -sess_in {version}"), GET);
+        assert!(again.contains("is r;"), "{again}");
+    }
 }
 
 /// What a certificate says of its owner reaches headers and logs: nothing in it may end a line or pass for something else.

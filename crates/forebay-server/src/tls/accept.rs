@@ -422,7 +422,7 @@ pub fn judge(req: &mut Request) -> Option<u16> {
     let session = req.conn.tls.as_ref()?;
     let conf = req.conf.clone();
     let servers = &conf.config.http.servers;
-    let tls = |i: usize| servers.get(i).and_then(|s| s.tls.as_ref());
+    let tls = |i: usize| servers.get(i).and_then(|s| s.tls.as_deref());
     // Unlike nginx, whose connections keep the configuration that they began with.
     if session.compared.replace(conf.config.http.serial) != conf.config.http.serial {
         session.compare(handshake_server(req).and_then(tls));

@@ -244,10 +244,12 @@ impl Half {
         let header: [u8; HEADER] =
             record.get(..HEADER).and_then(|h| h.try_into().ok()).ok_or(Broken::Malformed)?;
         let kind = header[0];
+        if self.form == Form::V13 && kind != DATA {
+            return Err(Broken::Malformed);
+        }
         let at = self.before();
         let body = record.len().checked_sub(at + TAG).ok_or(Broken::BadMac)?;
         let (nonce, aad, aad_len) = match self.form {
-            Form::V13 if kind != DATA => return Err(Broken::Malformed),
             // RFC 8446, section 5.2.
             Form::V13 if record.len() > HEADER + MAX_CONTENT + 256 => return Err(Broken::Overflow),
             Form::V13 => {

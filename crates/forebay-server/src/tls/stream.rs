@@ -413,10 +413,10 @@ impl Stream {
             out.extend_from_slice(&ready);
             return Ok(ready.len());
         }
-        let State::Traffic(traffic) = &mut self.state else { return Err(Errno::PROTO) };
         let mut scratch = t.tls.borrow_mut();
         let input = &mut scratch.input;
         loop {
+            let State::Traffic(traffic) = &mut self.state else { return Err(Errno::PROTO) };
             if self.ended {
                 return Ok(0);
             }
@@ -440,11 +440,11 @@ impl Stream {
             if used < input.len() {
                 self.partial.extend_from_slice(input.get(used..).unwrap_or_default());
             }
+            if !self.owed.is_empty() {
+                // An answer to a change of keys does not wait until something else is sent.
+                let _ = self.flush(t, token, SendFlags::NOSIGNAL);
+            }
             if out.len() > begin {
-                if !self.owed.is_empty() {
-                    // An answer to a change of keys does not wait until something else is sent.
-                    let _ = self.flush(t, token, SendFlags::NOSIGNAL);
-                }
                 return Ok(out.len() - begin);
             }
             match got {
@@ -673,6 +673,25 @@ fn next_batch(now: usize, taken: usize, full: bool) -> usize {
     }
 }
 
+/// Whether a record is an alert: by its type, or by the length that in TLS 1.3 nothing else has.
+fn is_alert(record: &[u8]) -> bool {
+    const SEALED: usize = HEADER + 2 + 1 + 16;
+    record.first() == Some(&ALERT) || record.len() == SEALED
+}
+
+/// Whether a record holds a ClientHello and nothing else.
+fn is_client_hello(content: &[u8]) -> bool {
+    match content {
+        [1, a, b, c, rest @ ..] => {
+            rest.len() == usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c)
+        }
+        _ => false,
+    }
+}
+
+/// Alert `no_renegotiation`.
+const NO_RENEGOTIATION: u8 = 100;
+
 /// `new_session_ticket`.
 const NEW_SESSION_TICKET: u8 = 4;
 /// `key_update`.
@@ -702,7 +721,9 @@ fn take_turn<Data>(
             owed.resize(at + need, 0);
             let n = encode.encode(owed.get_mut(at..).unwrap_or_default()).unwrap_or(0);
             owed.truncate(at + n);
-            Turn::Again
+            // Behind the alert nothing is to be said, and what has failed would only fail again.
+            let told = failure.is_some() && owed.get(at..).is_some_and(is_alert);
+            if told { Turn::Blocked } else { Turn::Again }
         }
         Ok(ConnectionState::TransmitTlsData(transmit)) => {
             transmit.done();
@@ -759,12 +780,16 @@ impl Traffic {
                 DATA => {}
                 ALERT => match content {
                     // Warnings that end nothing: `user_canceled`, `no_renegotiation`.
-                    [1, 90 | 100] => {}
+                    [1, 90 | NO_RENEGOTIATION] => {}
                     [_, 0] => *ended = true,
                     [1 | 2, _] => return Err(Broken::Alerted),
                     [_, _] => return Err(Broken::Illegal),
+                    // RFC 8446, section 5.4.
+                    [] if self.v13 => return Err(Broken::Malformed),
                     _ => return Err(Broken::Undecodable),
                 },
+                // A client that wants to negotiate again is told that nobody will, as by nginx (RFC 5746, section 4.5).
+                HANDSHAKE if !self.v13 && is_client_hello(content) => self.alert(1, NO_RENEGOTIATION, owed),
                 HANDSHAKE if self.v13 && !content.is_empty() => {
                     self.post_handshake(content, owed)?;
                     if !self.message.is_empty() {
@@ -933,11 +958,7 @@ mod tests {
     }
 
     /// Takes all turns that need no more bytes, and hands over what has come of them.
-    fn turns<D>(
-        mut step: impl FnMut(&mut [u8]) -> (usize, Turn),
-        input: &mut Vec<u8>,
-        _: std::marker::PhantomData<D>,
-    ) -> bool {
+    fn turns(mut step: impl FnMut(&mut [u8]) -> (usize, Turn), input: &mut Vec<u8>) -> bool {
         loop {
             let (discard, turn) = step(input);
             input.drain(..discard);
@@ -978,22 +999,20 @@ mod tests {
         let mut done = (false, false);
         for _ in 0..9 {
             let mut owed = Vec::new();
-            done.0 |= turns::<()>(
+            done.0 |= turns(
                 |input| {
                     let UnbufferedStatus { discard, state } = client.process_tls_records(input);
                     (discard, take_turn(state, &mut owed, &mut ready, &mut ended, &mut failure))
                 },
                 &mut to_client,
-                std::marker::PhantomData,
             );
             to_server.append(&mut owed);
-            done.1 |= turns::<()>(
+            done.1 |= turns(
                 |input| {
                     let UnbufferedStatus { discard, state } = server.process_tls_records(input);
                     (discard, take_turn(state, &mut owed, &mut ready, &mut ended, &mut failure))
                 },
                 &mut to_server,
-                std::marker::PhantomData,
             );
             to_client.append(&mut owed);
             assert_eq!(failure, None);
@@ -1091,7 +1110,7 @@ mod tests {
             (&[1, 41], Err(Broken::Alerted)),
             (&[3, 40], Err(Broken::Illegal)),
             (&[2], Err(Broken::Undecodable)),
-            (&[], Err(Broken::Undecodable)),
+            (&[], Err(Broken::Malformed)),
         ] {
             let Some((mut server, mut client, _)) = pair(true) else { return };
             let mut record = vec![0; client.tx.sealed_len(alert.len())];
@@ -1101,6 +1120,72 @@ mod tests {
             assert_eq!(opened.map(|_| ended), wanted, "{alert:?}");
         }
         assert_eq!(Broken::Alerted.alert(), None, "who has given up is told nothing");
+    }
+
+    /// A handshake that fails is told so by one alert, whatever the client goes on with.
+    #[test]
+    fn a_handshake_that_fails_ends_with_one_alert() {
+        let Some((cert, key)) = certificate() else { return };
+        let config = rustls::ServerConfig::builder_with_provider(Arc::new(
+            rustls::crypto::aws_lc_rs::default_provider(),
+        ));
+        let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let config = Arc::new(config.with_single_cert(vec![cert], key).unwrap());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let client = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(super::super::client::any_server())
+            .with_no_client_auth();
+        let name = ServerName::try_from("h").unwrap();
+        let mut client = UnbufferedClientConnection::new(Arc::new(client), name).unwrap();
+        let (mut hello, mut ready, mut ended, mut failure) = (Vec::new(), Vec::new(), false, None);
+        turns(
+            |input| {
+                let UnbufferedStatus { discard, state } = client.process_tls_records(input);
+                (discard, take_turn(state, &mut hello, &mut ready, &mut ended, &mut failure))
+            },
+            &mut Vec::new(),
+        );
+        // Nobody has sealed it, and no record of this type follows.
+        let forged = [&[DATA, 3, 3, 0, 40][..], &[7; 40]].concat();
+        for behind in
+            [forged.repeat(1), forged.repeat(3), vec![9; 50], [forged.as_slice(), &[9; 50]].concat()]
+        {
+            let mut server = UnbufferedServerConnection::new(config.clone()).unwrap();
+            let mut input = [hello.as_slice(), &behind].concat();
+            let (mut owed, mut failure) = (Vec::new(), None);
+            turns(
+                |input| {
+                    let UnbufferedStatus { discard, state } = server.process_tls_records(input);
+                    (discard, take_turn(state, &mut owed, &mut ready, &mut ended, &mut failure))
+                },
+                &mut input,
+            );
+            assert!(failure.is_some());
+            let mut alerts = 0;
+            let mut rest = owed.as_slice();
+            while let Ok(Some(n)) = record::whole(rest) {
+                alerts += usize::from(is_alert(&rest[..n]));
+                rest = &rest[n..];
+            }
+            assert_eq!(alerts, 1, "{failure:?}");
+        }
+    }
+
+    /// A client of TLS 1.2 that wants to negotiate again is told that it is not done, and may go on.
+    #[test]
+    fn nothing_is_negotiated_again() {
+        let Some((mut server, mut client, _)) = pair(false) else { return };
+        let mut input = records(&mut client.tx, &[1, 0, 0, 3, 7, 7, 7], 99);
+        input.extend(data(&mut client.tx, b"more"));
+        let (opened, out, mut owed) = open(&mut server, &mut input);
+        assert_eq!((opened, out.as_slice()), (Ok(input.len()), b"more".as_slice()));
+        let (kind, at) = client.rx.open(&mut owed).unwrap();
+        assert_eq!((kind, &owed[at]), (ALERT, [1, NO_RENEGOTIATION].as_slice()));
+        let mut input = records(&mut client.tx, &[20, 0, 0, 0], 99);
+        assert_eq!(open(&mut server, &mut input).0, Err(Broken::Malformed));
     }
 
     /// TLS 1.2 cannot change keys: what is being sent goes on, and no further request is taken. TLS 1.3 changes them.

@@ -189,6 +189,14 @@ impl Trust {
     ) -> Trust {
         let subject =
             |c: &CertificateDer<'_>| parse(c).map(|c| DistinguishedName::from(c.subject().as_raw().to_vec()));
+        // A name that several certificates have is told once.
+        let mut told: Vec<DistinguishedName> = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        for name in hints.iter().filter_map(subject) {
+            if seen.insert(name.as_ref().to_vec()) {
+                told.push(name);
+            }
+        }
         let has_crls = !crls.is_empty();
         let crls = Lists::new(&crls);
         let bound = depth.to_be_bytes();
@@ -200,15 +208,7 @@ impl Trust {
                 by_subject.entry(c.subject().as_raw().to_vec()).or_default().push(i);
             }
         }
-        Trust {
-            by_subject,
-            hints: hints.iter().filter_map(subject).collect(),
-            anchors,
-            crls,
-            has_crls,
-            depth,
-            fingerprint,
-        }
+        Trust { by_subject, hints: told, anchors, crls, has_crls, depth, fingerprint }
     }
 
     /// What asks clients for their certificates. Every certificate passes here: it is judged after the
