@@ -1,8 +1,13 @@
 //! Any bytes where a ClientHello is expected, whole and cut: the outcome must not depend on what is still to come.
 #![no_main]
 
-use forebay_server::tls::hello::parse;
+use forebay_server::tls::hello::{Hello, Reading};
+use forebay_server::tls::record::Broken;
 use libfuzzer_sys::fuzz_target;
+
+fn parse(data: &[u8]) -> Result<Option<Hello>, Broken> {
+    Reading::default().more(data)
+}
 
 fuzz_target!(|data: &[u8]| {
     let whole = parse(data);
@@ -17,5 +22,10 @@ fuzz_target!(|data: &[u8]| {
     let half = data.get(..data.len() / 2).unwrap_or_default();
     if let Ok(Some(_)) = parse(half) {
         assert!(matches!(whole, Ok(Some(_))));
+    }
+    // What was read of the first half is kept, and comes to the same.
+    let mut reading = Reading::default();
+    if let Ok(None) = reading.more(half) {
+        assert_eq!(reading.more(data), whole);
     }
 });

@@ -1053,6 +1053,9 @@ impl Request {
 
     /// Whether the connection has served as many requests, or as long, as it may.
     fn connection_is_old(&self) -> bool {
+        if self.conn.wire.is_worn() || self.conn.tls.as_ref().is_some_and(|s| s.outdated.get()) {
+            return true;
+        }
         let http = self.http();
         let core = &http.location(self).settings.core;
         core.keepalive_timeout.timeout.is_zero()

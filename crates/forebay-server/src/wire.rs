@@ -119,6 +119,17 @@ impl Wire {
         self.tls.is_none()
     }
 
+    /// Whether an end that has come may be somebody else's: the other side speaks TLS and has not said that it sends no more.
+    pub fn is_cut(&self) -> bool {
+        self.tls.as_ref().is_some_and(|s| !s.ended())
+    }
+
+    /// Whether its keys have sealed as much as they should and cannot change.
+    #[inline]
+    pub fn is_worn(&self) -> bool {
+        self.tls.as_ref().is_some_and(|s| s.worn())
+    }
+
     /// Whether files can go from the kernel to the client without passing through user space.
     #[inline]
     pub fn has_sendfile(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Chains of certificates are judged as `openssl verify` judges them, which runs beside.
 
 use forebay_server::tls::pem;
-use forebay_server::tls::verify::{Purpose, Trust, now};
+use forebay_server::tls::verify::{Purpose, Trust, is_for_host, now};
 use std::path::Path;
 use std::process::Command;
 
@@ -24,6 +24,12 @@ const EXTENSIONS: &str = "[req]\ndistinguished_name=dn\n[dn]\n\
     [mail]\nsubjectAltName=email:a@ok.test\n\
     [spam]\nsubjectAltName=email:a@bad.test\n\
     [server]\nextendedKeyUsage=serverAuth\n\
+    [any]\nextendedKeyUsage=anyExtendedKeyUsage\n\
+    [gated]\nextendedKeyUsage=nsSGC\n\
+    [dotted]\nsubjectAltName=DNS:up.test.\n\
+    [mailed]\nsubjectAltName=email:a@up.test\n\
+    [garbled]\nsubjectAltName=DER:30030201FF\n\
+    [latin]\nsubjectAltName=DER:3006820475702ec3\n\
     [sealed]\nkeyUsage=keyEncipherment\n\
     [strange]\n1.2.3.4=critical,DER:0500\n";
 
@@ -31,6 +37,10 @@ const LISTS: &str = "[ca]\ndefault_ca=d\n[d]\ndatabase=index\ndefault_md=sha256\
     [idp]\nissuingDistributionPoint=critical,@i\n[i]\nonlyCA=TRUE\n\
     [users]\nissuingDistributionPoint=critical,@u\n[u]\nonlyuser=TRUE\n\
     [place]\nissuingDistributionPoint=critical,@p\n[p]\nfullname=URI:http://elsewhere.test/\n\
+    [indirect]\nissuingDistributionPoint=critical,@n\n[n]\nindirectCRL=TRUE\n\
+    [reasons]\nissuingDistributionPoint=critical,@r\n[r]\nonlysomereasons=keyCompromise\n\
+    [delta]\n2.5.29.27=critical,DER:020101\n\
+    [keyed]\nauthorityKeyIdentifier=keyid\n\
     [odd]\n1.2.3.4=critical,DER:0500\n";
 
 struct Dir(tempfile::TempDir);
@@ -68,15 +78,22 @@ impl Dir {
     }
 
     /// Judges by both; `lists`: a file.
-    fn judge(&self, leaf: &str, between: Option<&str>, lists: Option<&str>) -> (Option<u32>, String) {
+    fn judge(
+        &self,
+        purpose: Purpose,
+        leaf: &str,
+        between: Option<&str>,
+        lists: Option<&str>,
+    ) -> (Option<u32>, String) {
         let crt = |name: &str| pem::certificates(&self.read(&format!("{name}.crt")));
         let chain: Vec<_> = std::iter::once(leaf).chain(between).flat_map(crt).collect();
         let crls: Vec<Vec<u8>> = lists.map_or_else(Vec::new, |l| {
             pem::blocks(&self.read(l)).into_iter().map(|b| b.der.to_vec()).collect()
         });
-        let ours = Trust::new(crt("root"), Vec::new(), crls, 5).verify(&chain, Purpose::Client, now());
+        let ours = Trust::new(crt("root"), Vec::new(), crls, 5).verify(&chain, purpose, now());
         let (own, middle) = (format!("{leaf}.crt"), between.map(|b| format!("{b}.crt")));
-        let mut args = vec!["verify", "-purpose", "sslclient", "-no-CApath", "-CAfile", "root.crt"];
+        let named = if purpose == Purpose::Server { "sslserver" } else { "sslclient" };
+        let mut args = vec!["verify", "-purpose", named, "-no-CApath", "-CAfile", "root.crt"];
         if let Some(m) = &middle {
             args.extend(["-untrusted", m]);
         }
@@ -88,7 +105,18 @@ impl Dir {
     }
 
     fn agree(&self, leaf: &str, between: Option<&str>, lists: Option<&str>, wanted: Option<u32>) {
-        let (ours, theirs) = self.judge(leaf, between, lists);
+        self.agree_for(Purpose::Client, leaf, between, lists, wanted);
+    }
+
+    fn agree_for(
+        &self,
+        purpose: Purpose,
+        leaf: &str,
+        between: Option<&str>,
+        lists: Option<&str>,
+        wanted: Option<u32>,
+    ) {
+        let (ours, theirs) = self.judge(purpose, leaf, between, lists);
         let case = format!("{leaf} {between:?} {lists:?}: {ours:?}, {theirs}");
         assert_eq!(ours, wanted, "{case}");
         match ours {
@@ -191,6 +219,125 @@ fn lists_count_only_for_what_they_are_for() {
         "all.crl",
     );
     mute.agree("leaf", None, Some("all.crl"), Some(35));
+}
+
+/// Of several lists of one issuer the newest counts, wherever it stands in the file; one that is not in force gives way.
+#[test]
+fn the_newest_list_of_an_issuer_counts() {
+    let dir = dir();
+    dir.certificate("leaf", "plain", "/CN=leaf", Some("root"));
+    let list = |name: &str, kind: Option<&str>, from: &str, until: &str| {
+        let mut args = vec![
+            "ca",
+            "-config",
+            "l.cnf",
+            "-gencrl",
+            "-cert",
+            "root.crt",
+            "-keyfile",
+            "root.key",
+            "-out",
+            name,
+            "-crl_lastupdate",
+            from,
+            "-crl_nextupdate",
+            until,
+        ];
+        if let Some(k) = kind {
+            args.extend(["-crlexts", k]);
+        }
+        dir.make(&args, name);
+    };
+    let far = "20491231000000Z";
+    list("old", None, "20240101000000Z", far);
+    list("old-keyed", Some("keyed"), "20240101000000Z", far);
+    list("over", None, "20250301000000Z", "20250302000000Z");
+    list("to-come", None, "20480101000000Z", far);
+    list("delta", Some("delta"), "20250401000000Z", far);
+    list("indirect", Some("indirect"), "20250401000000Z", far);
+    list("reasons", Some("reasons"), "20250401000000Z", far);
+    dir.openssl(&[
+        "ca", "-config", "l.cnf", "-revoke", "leaf.crt", "-cert", "root.crt", "-keyfile", "root.key",
+    ]);
+    list("revoked", None, "20250201000000Z", far);
+    list("revoked-old", None, "20230101000000Z", far);
+    list("revoked-keyed", Some("keyed"), "20250201000000Z", far);
+    for (names, wanted) in [
+        (&["old"][..], None),
+        (&["old", "revoked"], Some(23)),
+        (&["old-keyed", "revoked-keyed"], Some(23)),
+        (&["old", "revoked", "revoked-old"], Some(23)),
+        // An authority may take a revocation back.
+        (&["old", "revoked-old"], None),
+        (&["revoked", "over"], Some(23)),
+        (&["old", "over"], None),
+        (&["over"], Some(12)),
+        (&["revoked", "to-come"], Some(23)),
+        (&["to-come"], Some(11)),
+        // Those that are not used count as little as if they were not there.
+        (&["revoked", "delta"], Some(23)),
+        (&["revoked", "indirect"], Some(23)),
+        (&["revoked", "reasons"], Some(23)),
+        (&["delta"], Some(3)),
+        (&["indirect"], Some(3)),
+        (&["reasons"], Some(3)),
+    ] {
+        for turned in [false, true] {
+            let mut parts: Vec<Vec<u8>> = names.iter().map(|n| dir.read(n)).collect();
+            if turned {
+                parts.reverse();
+            }
+            std::fs::write(dir.0.path().join("all"), parts.concat()).expect("write");
+            println!("{names:?} {turned}");
+            dir.agree("leaf", None, Some("all"), wanted);
+        }
+    }
+}
+
+#[test]
+fn any_purpose_is_none_of_them() {
+    let dir = dir();
+    for (kind, client, server) in [
+        ("any", Some(26), Some(26)),
+        ("server", Some(26), None),
+        ("gated", Some(26), None),
+        ("plain", None, None),
+    ] {
+        dir.certificate(kind, kind, "/CN=leaf", Some("root"));
+        dir.agree_for(Purpose::Client, kind, None, None, client);
+        dir.agree_for(Purpose::Server, kind, None, None, server);
+    }
+}
+
+/// Names of servers are compared as they are written, and names that cannot be read are no reason to look at the subject.
+#[test]
+fn a_server_is_known_by_the_name_in_its_certificate() {
+    let dir = dir();
+    for (kind, host, wanted) in [
+        ("plain", "up.test", true),
+        ("plain", "up.test.", false),
+        ("ok", "a.ok.test", true),
+        ("ok", "up.test", false),
+        ("dotted", "up.test.", true),
+        ("dotted", "up.test", false),
+        ("mailed", "up.test", true),
+        ("garbled", "up.test", false),
+        ("latin", "up.test", false),
+    ] {
+        let name = format!("host-{kind}");
+        if !dir.0.path().join(format!("{name}.crt")).exists() {
+            dir.certificate(&name, kind, "/CN=up.test", Some("root"));
+        }
+        let leaf = dir.read(&format!("{name}.crt"));
+        let leaf = pem::certificates(&leaf).into_iter().next().expect("a certificate");
+        assert_eq!(is_for_host(&leaf, host), wanted, "{kind} {host}");
+        let told =
+            dir.openssl(&["verify", "-verify_hostname", host, "-CAfile", "root.crt", &format!("{name}.crt")]);
+        assert_eq!(told.contains(": OK"), wanted, "{kind} {host}: {told}");
+    }
+    let crt = |name: &str| pem::certificates(&dir.read(&format!("{name}.crt")));
+    let trust = Trust::new(crt("root"), Vec::new(), Vec::new(), 5);
+    assert!(trust.verify(&crt("host-garbled"), Purpose::Server, now()).is_err(), "nobody knows what it says");
 }
 
 #[test]

@@ -804,3 +804,47 @@ fn sizes_of_fields_at_the_edge() {
     }
     server.wait_for_log("client sent too large header field", 3);
 }
+
+/// What a client's certificate was judged by may change while its connection stays open.
+#[test]
+fn a_reload_that_revokes_reaches_open_connections() {
+    let site = crate::tls::site(
+        "http2 on; server { listen 127.0.0.1:%PORT0% ssl; ssl_client_certificate ec.crt; ssl_verify_client on; \
+         ssl_crl none.crl; return 200 $ssl_client_verify; }",
+    );
+    crate::tls::revocation_list(&site, "none.crl", false);
+    crate::tls::revocation_list(&site, "revoked.crl", true);
+    let server = Server::start_on(site);
+    // openssl reads and writes the other end of a connection on which frames are made here.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
+    let near = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+    let far = std::os::fd::OwnedFd::from(listener.accept().expect("accept").0);
+    let mut openssl = std::process::Command::new("openssl")
+        .args(["s_client", "-quiet", "-alpn", "h2", "-cert", "ec.crt", "-key", "ec.key", "-connect"])
+        .arg(server.addr(0).to_string())
+        .current_dir(server.site.dir())
+        .stdin(far.try_clone().expect("clone"))
+        .stdout(far)
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("openssl");
+    let mut client = Client::on(near);
+    let mut stream = 1;
+    let mut get = || {
+        stream += 2;
+        client.request(stream, "/", &[], true);
+        let answer = client.answer(stream);
+        (answer.field(":status").to_owned(), String::from_utf8_lossy(&answer.body).into_owned())
+    };
+    assert_eq!(get(), ("200".to_owned(), "SUCCESS".to_owned()));
+    let text = server.site.read("nginx.conf").replace("none.crl", "revoked.crl");
+    server.site.write("nginx.conf", &text);
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    wait_for("the new list", || {
+        let (status, body) = get();
+        assert!(status == "200" || status == "400", "{status}");
+        body.contains("The SSL certificate error").then_some(())
+    });
+    openssl.kill().expect("kill");
+    openssl.wait().expect("end");
+}

@@ -4,14 +4,14 @@ use crate::harness::{Server, Site, wait_for};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-fn openssl(site: &Site, args: &str) {
+pub fn openssl(site: &Site, args: &str) {
     let done =
         Command::new("openssl").args(args.split(' ')).current_dir(site.dir()).output().expect("openssl");
     assert!(done.status.success(), "openssl {args}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 /// A site with certificates of both kinds, all signed by themselves.
-fn site(servers: &str) -> Site {
+pub fn site(servers: &str) -> Site {
     let site = Site::new(&format!(
         "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
          http {{ access_log off; root %DIR%/html; client_body_temp_path %DIR%/body;\n\
@@ -321,10 +321,13 @@ fn mistakes_are_told_in_nginx_words() {
         ("ssl_session_cache foo;", "invalid session cache \"foo\""),
         ("ssl_session_ticket_key rsa.key;", "must be 48 or 80 bytes"),
         ("ssl_certificate rsa.crt; ssl_certificate_key locked.key;", "bad password read"),
+        // A list that cannot be read would leave revocations out.
+        ("ssl_certificate rsa.crt; ssl_certificate_key rsa.key; ssl_crl bad.crl;", "Type=X509_CRL"),
     ];
     for (lines, message) in mistakes {
         let site =
             Site::new(&format!("events {{}}\nhttp {{ server {{ listen 127.0.0.1:%PORT0% ssl; {lines} }} }}"));
+        site.write("bad.crl", "-----BEGIN X509 CRL-----\nMAMCAQE=\n-----END X509 CRL-----\n");
         for name in ["rsa", "other"] {
             openssl(
                 &site,
@@ -338,6 +341,32 @@ fn mistakes_are_told_in_nginx_words() {
         assert!(text.contains("[emerg]"), "{lines}: {text}");
         assert!(text.contains(message), "{lines}: {text}");
     }
+}
+
+/// Every name that OpenSSL 3.0 knows is taken; what is not served is told.
+#[test]
+fn curves_are_known_by_openssls_names() {
+    let server = Server::start_on(site(
+        "server { listen 127.0.0.1:%PORT0% ssl; ssl_ecdh_curve secp521r1; return 200 \"on $ssl_curve\\n\"; }
+         server { listen 127.0.0.1:%PORT1% ssl; ssl_ecdh_curve sect571r1; return 200 \"on $ssl_curve\\n\"; }
+         server { listen 127.0.0.1:%PORT2% ssl; ssl_ecdh_curve X448:K-283:secp384r1; return 200 \"on $ssl_curve\\n\"; }",
+    ));
+    for (port, version, curve) in [
+        (0, "-tls1_3", "secp521r1"),
+        (0, "-tls1_2", "secp521r1"),
+        (1, "-tls1_3", "X25519"),
+        (2, "-tls1_3", "secp384r1"),
+    ] {
+        let got = s_client(&server, port, version, GET);
+        assert!(got.contains(&format!("on {curve}\n")), "{port} {version}: {got}");
+    }
+    let told = server.site.run(&["-t"]);
+    let told = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(
+        told.contains("[warn] none of the curves \"sect571r1\" is served, the default ones are used"),
+        "{told}"
+    );
+    assert!(told.contains("[warn] curves that are not served: X448:K-283"), "{told}");
 }
 
 #[test]
@@ -587,6 +616,224 @@ fn a_certificate_is_judged_by_the_server_that_it_is_for() {
         &GET.replace("Host: h", "Host: b.test"),
     );
     assert!(named.contains("\nb:SUCCESS\n"), "{named}");
+}
+
+/// Authorities with the same name, or the same authority twice, are told to clients once.
+#[test]
+fn names_of_authorities_are_told_once() {
+    let site = site(
+        "server { listen 127.0.0.1:%PORT0% ssl; ssl_verify_client on; ssl_client_certificate all.crt; return 200 fine; }",
+    );
+    let (ec, rsa) = (site.read("ec.crt"), site.read("rsa.crt"));
+    site.write("all.crt", &[ec.as_str(), &rsa, &ec].concat());
+    let server = Server::start_on(site);
+    let got = s_client(&server, 0, "", GET);
+    let names = got.split("Acceptable client certificate CA names\n").nth(1).expect("names");
+    let names: Vec<&str> = names.lines().take_while(|l| l.starts_with("CN")).collect();
+    assert_eq!(names, ["CN = ec", "CN = rsa"], "{got}");
+}
+
+/// As with nginx: what is kept in the process and what clients keep are two things.
+#[test]
+fn tickets_do_not_depend_on_the_cache() {
+    let server = Server::start_on(site(
+        "server { listen 127.0.0.1:%PORT0% ssl; ssl_session_cache off; return 200 \"is $ssl_session_reused;\"; }",
+    ));
+    for version in ["tls1_2", "tls1_3"] {
+        let first = s_client(&server, 0, &format!("-{version} -sess_out {version}"), GET);
+        assert!(first.contains("is .;") && first.contains("lifetime hint: 300 (seconds)"), "{first}");
+        let again = s_client(&server, 0, &format!("-{version} -sess_in {version}"), GET);
+        assert!(again.contains("is r;"), "{again}");
+    }
+}
+
+/// What a certificate says of its owner reaches headers and logs: nothing in it may end a line or pass for something else.
+#[test]
+fn names_of_certificates_are_escaped() {
+    let site = site(
+        "server { listen 127.0.0.1:%PORT0% ssl; ssl_verify_client optional_no_ca; \
+         return 200 \"\\n<$ssl_client_s_dn_legacy>\\n<$ssl_client_s_dn>\\n\"; }",
+    );
+    site.write(
+        "names.cnf",
+        "[req]\ndistinguished_name=dn\nprompt=no\nutf8=yes\nstring_mask=default\n[dn]\nC=DE\nO=a/CN=b+c\\, \\\\ d\n\
+         1.OU=x\\r\\nSet-Cookie: y\n2.OU=\u{e9}\u{20ac}\nbusinessCategory=Private\n1.2.3.4.5=odd\nCN=<end>\n",
+    );
+    openssl(
+        &site,
+        "req -x509 -config names.cnf -newkey rsa:2048 -nodes -keyout names.key -out names.crt -days 9",
+    );
+    openssl(
+        &site,
+        "req -x509 -subj /CN=a+OU=b/O=x -newkey rsa:2048 -nodes -keyout several.key -out several.crt",
+    );
+    let server = Server::start_on(site);
+    for (name, legacy) in [
+        (
+            "names",
+            "/C=DE/O=a\\/CN=b\\+c, \\ d/OU=x\\x0D\\x0ASet-Cookie: y/OU=\\x00\\xE9 \\xAC/businessCategory=Private/\
+             2.3.4.5=odd/CN=<end>",
+        ),
+        ("several", "/CN=a+OU=b/O=x"),
+    ] {
+        let got = s_client(&server, 0, &format!("-cert {name}.crt -key {name}.key"), GET);
+        let mut lines = got.lines().filter_map(|l| l.strip_prefix('<')?.strip_suffix('>'));
+        assert_eq!(lines.next(), Some(legacy), "{got}");
+        let told = Command::new("openssl")
+            .args(["x509", "-noout", "-subject", "-nameopt", "RFC2253", "-in", &format!("{name}.crt")])
+            .current_dir(server.site.dir())
+            .output()
+            .expect("openssl");
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        assert_eq!(lines.next(), told.trim_end().strip_prefix("subject="), "{name}");
+    }
+}
+
+/// A connection on which requests are sent one by one, by `openssl s_client`.
+struct Kept {
+    child: std::process::Child,
+    input: std::process::ChildStdin,
+    output: std::process::ChildStdout,
+}
+
+impl Kept {
+    fn open(server: &Server, port: usize, args: &str) -> Kept {
+        let mut child = Command::new("openssl")
+            .args(["s_client", "-quiet", "-connect", &server.addr(port).to_string()])
+            .args(args.split_whitespace())
+            .current_dir(server.site.dir())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("openssl");
+        let (input, output) = (child.stdin.take().expect("stdin"), child.stdout.take().expect("stdout"));
+        Kept { child, input, output }
+    }
+
+    /// What a request is answered with, up to the end of a body that has this mark, or of the connection.
+    fn get(&mut self, host: &str) -> String {
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        // It may be closed already.
+        let _ = self.input.write_all(request.as_bytes());
+        let (mut seen, mut buf) = (String::new(), [0; 4096]);
+        while !seen.contains("</html>") && !seen.contains(";end") {
+            let n = std::io::Read::read(&mut self.output, &mut buf).expect("output");
+            if n == 0 {
+                break;
+            }
+            seen.push_str(&String::from_utf8_lossy(&buf[..n]));
+        }
+        seen
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A revocation list of `ec` that names its own certificate or nothing.
+pub fn revocation_list(site: &Site, name: &str, revoked: bool) {
+    site.write("ca.cnf", "[ca]\ndefault_ca=d\n[d]\ndatabase=index\ndefault_md=sha256\ndefault_crl_days=9\n");
+    site.write("index", "");
+    if revoked {
+        openssl(site, "ca -config ca.cnf -revoke ec.crt -cert ec.crt -keyfile ec.key");
+    }
+    openssl(site, &format!("ca -config ca.cnf -gencrl -cert ec.crt -keyfile ec.key -out {name}"));
+}
+
+/// What a certificate was judged by counts as long as it is in effect: on connections that stay open it is judged again after
+/// a reload, over HTTP/1 and HTTP/2.
+#[test]
+fn a_verdict_does_not_outlive_its_reason() {
+    let body = "return 200 \"$ssl_client_verify;end\";";
+    let conf = |extra: &str, ca: &str, mode: &str| {
+        format!(
+            "keepalive_timeout 60s; server {{ listen 127.0.0.1:%PORT0% ssl; http2 on; ssl_client_certificate {ca}.crt; \
+             ssl_verify_client {mode}; {extra} {body} }}\n\
+             server {{ listen 127.0.0.1:%PORT1% ssl; return 200 \"$ssl_client_verify;end\"; }}"
+        )
+    };
+    let site = site(&conf("", "ec", "on"));
+    revocation_list(&site, "none.crl", false);
+    revocation_list(&site, "revoked.crl", true);
+    let server = Server::start_on(site);
+    let written = server.site.read("nginx.conf");
+    let mut loads = 0;
+    let mut reload = |from: &str, to: &str| {
+        let text = server.site.read("nginx.conf");
+        assert!(text.contains(from), "{from}");
+        server.site.write("nginx.conf", &text.replacen(from, to, 1));
+        server.signal(nix::sys::signal::Signal::SIGHUP);
+        loads += 1;
+        // Every thread has it when a request of its own shows it.
+        server.wait_for_log("signal 1 (SIGHUP) received", loads);
+    };
+    let until = |conn: &mut Kept, what: &str| {
+        wait_for(what, || {
+            let got = conn.get("h");
+            got.contains(what).then_some(got)
+        })
+    };
+    let args = "-cert ec.crt -key ec.key";
+    let mut conn = Kept::open(&server, 0, args);
+    assert!(conn.get("h").contains("\r\n\r\nSUCCESS;end"));
+    // The same settings, written again: nothing changes.
+    reload("keepalive_timeout 60s", "keepalive_timeout 61s");
+    until(&mut conn, "SUCCESS;end");
+    reload("ssl_verify_client on;", "ssl_verify_client on; ssl_crl none.crl;");
+    until(&mut conn, "SUCCESS;end");
+    reload("none.crl", "revoked.crl");
+    let refused = until(&mut conn, "The SSL certificate error");
+    assert!(refused.starts_with("HTTP/1.1 400"), "{refused}");
+    server.wait_for_log("client SSL certificate verify error: (23:certificate revoked)", 1);
+    reload("revoked.crl", "none.crl");
+    let mut conn = Kept::open(&server, 0, args);
+    until(&mut conn, "SUCCESS;end");
+    // Another authority.
+    reload("ssl_client_certificate ec.crt", "ssl_client_certificate client.crt");
+    until(&mut conn, "The SSL certificate error");
+    // A client that was not asked has to come again to be asked.
+    server.site.write("nginx.conf", &written.replace("ssl_verify_client on;", "ssl_verify_client off;"));
+    reload("keepalive_timeout 60s", "keepalive_timeout 62s");
+    let mut conn = wait_for("no verification", || {
+        let mut conn = Kept::open(&server, 0, args);
+        conn.get("h").contains("NONE;end").then_some(conn)
+    });
+    reload("ssl_verify_client off;", "ssl_verify_client on;");
+    let told = until(&mut conn, "421 Misdirected Request");
+    assert!(told.contains("Connection: close"), "{told}");
+    assert!(Kept::open(&server, 0, args).get("h").contains("SUCCESS;end"));
+    // One that was, and has no certificate, is told so.
+    assert!(Kept::open(&server, 0, "").get("h").contains("No required SSL certificate was sent"));
+}
+
+/// A session that was judged by other settings is not resumed.
+#[test]
+fn a_session_does_not_outlive_what_it_was_judged_by() {
+    let site = site(
+        "server { listen 127.0.0.1:%PORT0% ssl; ssl_client_certificate ec.crt; ssl_verify_client on; ssl_crl none.crl; \
+         ssl_session_cache shared:S:1m; return 200 \"$ssl_client_verify $ssl_session_reused;end\"; }",
+    );
+    revocation_list(&site, "none.crl", false);
+    revocation_list(&site, "revoked.crl", true);
+    let server = Server::start_on(site);
+    let get = |args: &str| s_client(&server, 0, &format!("-cert ec.crt -key ec.key {args}"), GET);
+    for version in ["tls1_2", "tls1_3"] {
+        assert!(get(&format!("-{version} -sess_out {version}")).contains("SUCCESS .;end"), "{version}");
+        assert!(get(&format!("-{version} -sess_in {version}")).contains("SUCCESS r;end"), "{version}");
+    }
+    let text = server.site.read("nginx.conf").replace("none.crl", "revoked.crl");
+    server.site.write("nginx.conf", &text);
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    wait_for("the new list", || get("").contains("The SSL certificate error").then_some(()));
+    for version in ["tls1_2", "tls1_3"] {
+        let later = get(&format!("-{version} -sess_in {version}"));
+        assert!(later.contains("The SSL certificate error") && !later.contains("Reused, "), "{later}");
+    }
 }
 
 #[test]

@@ -8,13 +8,16 @@ use super::{ListenAddr, Listener, value};
 use crate::location::LocationTree;
 use crate::modules::{self, LocationSettings, LocationWritten, rewrite};
 use crate::pattern::Pattern;
+use crate::tls::client::ClientTls;
 use crate::upstream::protocol::Protocol;
 use crate::variables::Var;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Block, Directive};
 use forebay_http::h1::request::Limits;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// Number of a location: index into [`Http::locations`].
 pub type LocationId = usize;
@@ -33,7 +36,7 @@ pub struct Http {
     /// Log formats.
     pub log_formats: Vec<crate::access_log::Format>,
     /// For names that come up where there is no `resolver`; made when it is first needed.
-    pub system_resolver: std::sync::OnceLock<std::sync::Arc<crate::resolver::Resolver>>,
+    pub system_resolver: std::sync::OnceLock<Arc<crate::resolver::Resolver>>,
     /// A number that no other configuration of this process has.
     pub serial: u64,
     /// Some variable shows a field of the response head.
@@ -51,7 +54,7 @@ pub struct Http {
     /// Directory of the configuration file: certificates that are loaded later are found from there.
     pub conf_dir: std::path::PathBuf,
     /// Caches of responses.
-    pub caches: Vec<std::sync::Arc<crate::cache::Cache>>,
+    pub caches: Vec<Arc<crate::cache::Cache>>,
     /// Servers differ in what heads they take, so that it depends on the name that a client asks for.
     pub heads_differ: bool,
     /// Whether any location has `auto_redirect`.
@@ -96,7 +99,7 @@ pub struct Server {
     /// All its names.
     pub names: Vec<super::names::ServerName>,
     /// TLS, if it has any.
-    pub tls: Option<crate::tls::server::ServerTls>,
+    pub tls: Option<Arc<crate::tls::server::ServerTls>>,
     /// Names with regular expressions, whose captures are set when the server is chosen.
     pub has_captures: bool,
 }
@@ -171,9 +174,9 @@ pub struct Location {
     /// Locations inside this one.
     pub tree: LocationTree,
     /// `status_zone`.
-    pub status_zone: Option<std::sync::Arc<crate::metrics::Zone>>,
+    pub status_zone: Option<Arc<crate::metrics::Zone>>,
     /// How upstreams are spoken to where that is encrypted.
-    pub upstream_tls: Option<std::sync::Arc<crate::tls::client::ClientTls>>,
+    pub upstream_tls: Option<Arc<ClientTls>>,
     /// Hooks that are enabled here.
     pub plan: modules::Plan,
     /// A prefix location that ends in a slash and is taken by a proxying handler: the name without the
@@ -203,7 +206,7 @@ pub struct LocationBuild {
     /// `limit_except`.
     pub limit_except: Option<(Vec<Vec<u8>>, LocationId)>,
     /// `status_zone`.
-    pub status_zone: Option<std::sync::Arc<crate::metrics::Zone>>,
+    pub status_zone: Option<Arc<crate::metrics::Zone>>,
     /// `health_check`.
     pub health_check: Option<crate::upstream::health::Check>,
     /// Locations inside this one.
@@ -476,14 +479,16 @@ impl<'s, 'f> Builder<'s, 'f> {
             })
             .collect();
         let mut inherited: Vec<LocationWritten> = Vec::new();
-        let mut locations = Vec::new();
+        let mut locations: Vec<Location> = Vec::with_capacity(self.locations.len());
         for (mut l, tree) in self.locations.into_iter().zip(trees) {
             if let Some(p) = l.parent {
-                l.written.headers.merge_lines(&inherited[p].headers);
+                if l.written.headers.merges_lines(&inherited[p].headers) {
+                    Arc::make_mut(&mut l.written.headers).merge_lines(&inherited[p].headers);
+                }
                 l.written.inherit(&inherited[p]);
                 // The default log is opened only where nothing else is said.
                 if l.written.log.access_log.is_none() {
-                    l.written.log.access_log = Some(modules::log::default_log(self.cx));
+                    Arc::make_mut(&mut l.written.log).access_log = Some(modules::log::default_log(self.cx));
                 }
             }
             if l.parent.is_some()
@@ -492,7 +497,8 @@ impl<'s, 'f> Builder<'s, 'f> {
                 let error = self.cx.error_at_end(text);
                 self.cx.keep_late(error);
             }
-            let settings = l.written.resolve();
+            let around = l.parent.and_then(|p| Some((inherited.get(p)?, &locations.get(p)?.settings)));
+            let settings = l.written.resolve(around);
             if let Err(text) = settings.referer.check() {
                 self.cx.keep_late(super::plain(text));
             }
@@ -503,7 +509,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             }
             inherited.push(l.written);
             if let Some(check) = l.health_check.take() {
-                let place = (locations.len(), &settings.proxy);
+                let place = (locations.len(), settings.proxy.as_ref());
                 if let Err(error) = modules::proxy::check(check, l.content.as_ref(), place, self.cx) {
                     self.cx.keep_late(error);
                 }
@@ -547,8 +553,22 @@ impl<'s, 'f> Builder<'s, 'f> {
                 }
             }
         }
+        // Locations for which a family says the same share what is made of it.
+        let mut applied: HashMap<*const (), LocationSettings> = HashMap::new();
         for (l, written) in locations.iter_mut().zip(&inherited) {
             let Some(modules::Content::Proxy(pass)) = &l.content else { continue };
+            let family: *const () = match pass.protocol {
+                Protocol::Http => continue,
+                Protocol::FastCgi => Arc::as_ptr(&written.fastcgi_family).cast(),
+                Protocol::Uwsgi => Arc::as_ptr(&written.uwsgi_family).cast(),
+                Protocol::Scgi => Arc::as_ptr(&written.scgi_family).cast(),
+                Protocol::Grpc => Arc::as_ptr(&written.grpc_family).cast(),
+                Protocol::Memcached => Arc::as_ptr(&written.memcached_family).cast(),
+            };
+            if let Some(same) = applied.get(&family) {
+                modules::family::share(&mut l.settings, same);
+                continue;
+            }
             let warning = match pass.protocol {
                 Protocol::Http => None,
                 Protocol::FastCgi => written.fastcgi_family.apply(&mut l.settings),
@@ -556,15 +576,16 @@ impl<'s, 'f> Builder<'s, 'f> {
                 Protocol::Scgi => written.scgi_family.apply(&mut l.settings),
                 Protocol::Grpc => {
                     let warning = written.grpc_family.apply(&mut l.settings);
-                    modules::grpc::settle(&mut l.settings.proxy);
+                    modules::grpc::settle(Arc::make_mut(&mut l.settings.proxy));
                     warning
                 }
                 Protocol::Memcached => {
                     let warning = written.memcached_family.apply(&mut l.settings);
-                    modules::memcached::settle(&mut l.settings.proxy);
+                    modules::memcached::settle(Arc::make_mut(&mut l.settings.proxy));
                     warning
                 }
             };
+            applied.insert(family, l.settings.clone());
             let warning = warning.map(|text| Error { level: Level::Warn, ..self.cx.error_at_end(text) });
             self.cx.warnings.extend(warning);
         }
@@ -583,15 +604,24 @@ impl<'s, 'f> Builder<'s, 'f> {
                 }
             }
         }
+        // The same settings make the same connections.
+        let mut upstream_tls: HashMap<(*const modules::proxy_ssl::Settings, bool), _> = HashMap::new();
         for l in &mut locations {
             if let Some(modules::Content::Proxy(pass)) = &l.content
                 && pass.may_encrypt()
             {
+                let s = &l.settings.proxy_ssl;
                 let h2 = l.settings.proxy.http_version == modules::proxy::HttpVersion::V2;
-                match crate::tls::client::ClientTls::new(&l.settings.proxy_ssl, h2, &mut loader, self.cx) {
-                    Ok(made) => l.upstream_tls = Some(std::sync::Arc::new(made)),
-                    Err(error) => self.cx.keep_late(error),
-                }
+                l.upstream_tls = match upstream_tls.entry((Arc::as_ptr(s), h2)) {
+                    Entry::Occupied(same) => Some(Arc::clone(same.get())),
+                    Entry::Vacant(place) => match ClientTls::new(s, h2, &mut loader, self.cx) {
+                        Ok(made) => Some(place.insert(Arc::new(made)).clone()),
+                        Err(error) => {
+                            self.cx.keep_late(error);
+                            None
+                        }
+                    },
+                };
             }
         }
         // Who has no certificate takes that of the default server, which must have one.

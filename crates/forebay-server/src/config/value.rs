@@ -181,6 +181,11 @@ macro_rules! settings {
             /// Names of the directives bound here.
             pub const DIRECTIVES: &'static [&'static str] = &[$($directive,)*];
 
+            /// Whether a directive of this name is one of this module's.
+            pub fn binds(name: &[u8]) -> bool {
+                Self::DIRECTIVES.iter().any(|d| d.as_bytes() == name)
+            }
+
             /// Takes a directive; `Ok(false)` if it is not one of this module's.
             pub fn set(
                 &mut self,

@@ -259,6 +259,9 @@ fn process(
     scratch.shrink_to(64 * 1024);
     thread.h2.scratch.replace(scratch);
     let count = started.len();
+    if req.conn.wire.is_worn() {
+        session.leave();
+    }
     let mut number = session.state.borrow().requests - count as u32;
     for stream in started.drain(..) {
         number += 1;

@@ -35,6 +35,11 @@ impl Written {
     /// Names of the directives bound here.
     pub const DIRECTIVES: &'static [&'static str] = &["allow", "deny"];
 
+    /// Whether a directive of this name is one of this module's.
+    pub fn binds(name: &[u8]) -> bool {
+        Self::DIRECTIVES.iter().any(|d| d.as_bytes() == name)
+    }
+
     /// Takes a directive; `Ok(false)` if it is not one of this module's.
     ///
     /// # Errors

@@ -197,7 +197,7 @@ pub fn root(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<
         (Kind::Regex(_), true) => Some(None),
         (_, true) => Some(Some(l.name.len())),
     };
-    l.written.core.root = Some(root_value(d, cx, alias)?);
+    Arc::make_mut(&mut l.written.core).root = Some(root_value(d, cx, alias)?);
     Ok(())
 }
 

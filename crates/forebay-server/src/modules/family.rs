@@ -61,6 +61,16 @@ impl<P: Prefix> Written<P> {
     /// Those of the tables of `proxy_*`, under other names.
     pub const DIRECTIVES: &'static [&'static str] = &[];
 
+    /// Whether a directive of this name is one of this family.
+    pub fn binds(name: &[u8]) -> bool {
+        let Some(rest) = name.strip_prefix(P::PREFIX.as_bytes()) else { return false };
+        let name = [b"proxy_", rest].concat();
+        proxy::Written::binds(&name)
+            || proxy_cache::Written::binds(&name)
+            || proxy_bind::Written::binds(&name)
+            || proxy_ssl::Written::binds(&name)
+    }
+
     /// Takes a directive; `Ok(false)` if it is not one of this family. What `proxy_*` has and this family has not is no
     /// directive at all for the parser.
     ///
@@ -104,18 +114,25 @@ impl<P: Prefix> Written<P> {
     /// Makes these the settings by which a location passes requests on. Gives a warning where responses are cached without
     /// a key that tells them apart.
     pub fn apply(&self, s: &mut LocationSettings) -> Option<String> {
-        s.proxy = self.proxy.resolve();
-        s.proxy_cache = self.cache.resolve();
-        s.proxy_bind = self.bind.resolve();
-        s.proxy_ssl = self.ssl.resolve();
-        // What only `proxy_*` has.
-        s.proxy.redirect = Redirects(Arc::default());
-        s.proxy_cookie = proxy_cookie::Written::default().resolve();
-        s.proxy_cache.convert_head = false;
+        // What only `proxy_*` has is not in effect.
+        s.proxy = Arc::new(proxy::Settings { redirect: Redirects(Arc::default()), ..self.proxy.resolve() });
+        s.proxy_cache = Arc::new(proxy_cache::Settings { convert_head: false, ..self.cache.resolve() });
+        s.proxy_bind = Arc::new(self.bind.resolve());
+        s.proxy_ssl = Arc::new(self.ssl.resolve());
+        s.proxy_cookie = Arc::new(proxy_cookie::Written::default().resolve());
         let cached = !matches!(self.cache.zone, None | Some(CacheZone::Off));
         (cached && self.cache.key.is_none())
             .then(|| format!("no \"{0}cache_key\" for \"{0}cache\"", P::PREFIX))
     }
+}
+
+/// Takes what [`Written::apply`] has made for another location.
+pub fn share(s: &mut LocationSettings, same: &LocationSettings) {
+    s.proxy = same.proxy.clone();
+    s.proxy_cache = same.proxy_cache.clone();
+    s.proxy_bind = same.proxy_bind.clone();
+    s.proxy_ssl = same.proxy_ssl.clone();
+    s.proxy_cookie = same.proxy_cookie.clone();
 }
 
 /// Makes a family.

@@ -32,6 +32,18 @@ keyword! {
 }
 
 impl Written {
+    /// Whether [`Written::merge_lines`] changes anything.
+    pub fn merges_lines(&self, parent: &Written) -> bool {
+        let mode = |own: Option<Inherit>, above: Option<Inherit>| own.or(above).unwrap_or(Inherit::On);
+        let changes = |mode: Inherit, own: &Option<Lines>| match mode {
+            Inherit::On => false,
+            Inherit::Off => true,
+            Inherit::Merge => own.is_some(),
+        };
+        changes(mode(self.add_header_inherit, parent.add_header_inherit), &self.add_header)
+            || changes(mode(self.add_trailer_inherit, parent.add_trailer_inherit), &self.add_trailer)
+    }
+
     /// Joins or drops the lines of the level above as `add_header_inherit` and `add_trailer_inherit` say.
     /// To be called before what is left unset is taken over.
     pub fn merge_lines(&mut self, parent: &Written) {

@@ -9,6 +9,7 @@ use crate::request::Request;
 use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use std::sync::{Arc, LazyLock};
 
 pub mod access;
 pub mod addition;
@@ -72,18 +73,29 @@ pub mod zstd;
 use crate::upstream::protocol::Protocol;
 use family::{fastcgi_family, grpc_family, memcached_family, scgi_family, uwsgi_family};
 
-/// Makes the settings of all modules into one set a location.
+/// Makes the settings of all modules into one set a location. A level shares what it does not say itself with the level around
+/// it: many servers and locations that say little take little memory.
 macro_rules! modules {
     ($($module:ident,)*) => {
         /// What one level says, all modules.
-        #[derive(Clone, Debug, Default)]
+        #[derive(Clone, Debug)]
         #[allow(missing_docs)]
-        pub struct LocationWritten { $(pub $module: $module::Written,)* }
+        pub struct LocationWritten { $(pub $module: Arc<$module::Written>,)* }
 
         /// What is in effect at a location, all modules.
         #[derive(Clone, Debug)]
         #[allow(missing_docs)]
-        pub struct LocationSettings { $(pub $module: $module::Settings,)* }
+        pub struct LocationSettings { $(pub $module: Arc<$module::Settings>,)* }
+
+        /// A level that says nothing.
+        static NOTHING: LazyLock<LocationWritten> =
+            LazyLock::new(|| LocationWritten { $($module: Arc::default(),)* });
+
+        impl Default for LocationWritten {
+            fn default() -> LocationWritten {
+                NOTHING.clone()
+            }
+        }
 
         impl LocationWritten {
             /// Takes a directive; `Ok(false)` if no module binds it.
@@ -91,16 +103,25 @@ macro_rules! modules {
             /// # Errors
             /// In nginx's words.
             pub fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
-                $(if self.$module.set(d, cx)? { return Ok(true); })*
+                $(if $module::Written::binds(&d.name.text) {
+                    return Arc::make_mut(&mut self.$module).set(d, cx);
+                })*
                 Ok(false)
             }
             /// Takes over what this level left unset.
             pub fn inherit(&mut self, parent: &LocationWritten) {
-                $(self.$module.inherit(&parent.$module);)*
+                $(if Arc::ptr_eq(&self.$module, &NOTHING.$module) {
+                    self.$module = parent.$module.clone();
+                } else if !Arc::ptr_eq(&self.$module, &parent.$module) {
+                    Arc::make_mut(&mut self.$module).inherit(&parent.$module);
+                })*
             }
-            /// Applies the defaults.
-            pub fn resolve(&self) -> LocationSettings {
-                LocationSettings { $($module: self.$module.resolve(),)* }
+            /// Applies the defaults. `parent`: what the level around it says and what is in effect there.
+            pub fn resolve(&self, parent: Option<(&LocationWritten, &LocationSettings)>) -> LocationSettings {
+                LocationSettings { $($module: match parent {
+                    Some((w, s)) if Arc::ptr_eq(&self.$module, &w.$module) => s.$module.clone(),
+                    _ => Arc::new(self.$module.resolve()),
+                },)* }
             }
         }
 
@@ -301,7 +322,7 @@ pub enum Content {
     /// `empty_gif`.
     EmptyGif,
     /// `tunnel_pass`.
-    Tunnel(std::sync::Arc<proxy::Pass>),
+    Tunnel(Arc<proxy::Pass>),
     /// `prometheus`.
     Prometheus,
     /// `api`.
@@ -309,7 +330,7 @@ pub enum Content {
     /// `dashboard`.
     Dashboard,
     /// `proxy_pass` and its like.
-    Proxy(std::sync::Arc<proxy::Pass>),
+    Proxy(Arc<proxy::Pass>),
 }
 
 impl Content {

@@ -35,6 +35,11 @@ impl Written {
     /// Names of the directives bound here.
     pub const DIRECTIVES: &'static [&'static str] = table::Written::DIRECTIVES;
 
+    /// Whether a directive of this name is one of this module's.
+    pub fn binds(name: &[u8]) -> bool {
+        table::Written::binds(name)
+    }
+
     /// Takes a directive; `Ok(false)` if it is not one of this module's.
     ///
     /// # Errors

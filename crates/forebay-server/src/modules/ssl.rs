@@ -295,7 +295,7 @@ impl Setting for Curves {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let text = String::from_utf8_lossy(first(d)).into_owned();
-        let list = ciphers::groups(&text).map_err(|name| {
+        let mut list = ciphers::groups(&text).map_err(|name| {
             cx.error(
                 d,
                 format!(
@@ -305,9 +305,10 @@ impl Setting for Curves {
             )
         })?;
         if list.served.is_empty() {
-            return Err(cx.error(d, format!("none of the curves \"{text}\" is served")));
-        }
-        if !list.unserved.is_empty() {
+            // Unlike nginx: a server that starts with others is better than one that does not.
+            list.served = ciphers::default_groups();
+            cx.warn(d, format!("none of the curves \"{text}\" is served, the default ones are used"));
+        } else if !list.unserved.is_empty() {
             cx.warn(d, format!("curves that are not served: {}", list.unserved.join(":")));
         }
         Ok(Curves(Arc::new(list.served)))
@@ -438,6 +439,12 @@ impl Setting for Crl {
         };
         if lists.is_empty() {
             let what = "PEM_read_bio_X509_CRL() failed (SSL: error:0480006C:PEM routines::no start line)";
+            return Err(cx.error(d, failed(what.to_owned())));
+        }
+        // A list that is left out would be a revocation that is not seen.
+        if !lists.iter().all(|l| crate::tls::crl::is_list(l)) {
+            let what = "PEM_read_bio_X509_CRL() failed (SSL: error:0688010A:asn1 encoding routines::nested asn1 error:\
+                        Type=X509_CRL error:0488000D:PEM routines::ASN1 lib)";
             return Err(cx.error(d, failed(what.to_owned())));
         }
         Ok(Crl(Arc::new(lists)))

@@ -58,7 +58,7 @@ pub async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
     let http = req.http();
     let l = http.location(req);
     let t = &l.settings.tunnel;
-    let mut s = l.settings.proxy.clone();
+    let mut s = super::proxy::Settings::clone(&l.settings.proxy);
     s.connect_timeout = t.connect_timeout;
     s.next_upstream = t.next_upstream;
     s.next_upstream_tries = t.next_upstream_tries;

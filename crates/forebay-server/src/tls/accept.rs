@@ -5,7 +5,8 @@
 use super::hello::Hello;
 use super::ocsp::client::{self, Check};
 use super::ocsp::responder::TIMEOUT;
-use super::sessions::take_stored;
+use super::server::ServerTls;
+use super::sessions::{Context, take_stored};
 use super::sigalg;
 use super::stream::{Greeting, Step};
 use super::verify::{self, Failure, Purpose};
@@ -20,6 +21,7 @@ use forebay_conf::error::Level;
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -92,7 +94,13 @@ pub struct Session {
     /// The client's certificates.
     pub peer: Vec<CertificateDer<'static>>,
     /// What is thought of them.
-    pub verdict: Verdict,
+    pub verdict: Cell<Verdict>,
+    /// What the verdict rests on ([`ServerTls::basis`]); `None`: the client was asked for nothing.
+    basis: Cell<Option<Context>>,
+    /// The configuration in which that was last compared (`Http::serial`); 0: none yet.
+    compared: Cell<u64>,
+    /// Only a new handshake can tell what the configuration in effect wants to know of the client.
+    pub outdated: Cell<bool>,
     /// Identifier of the session, if somebody wants to know.
     pub id: Option<Box<[u8]>>,
     /// What the client offered, if somebody wants to know.
@@ -116,8 +124,6 @@ impl Session {
 const UNRECOGNIZED_NAME: u8 = 112;
 /// Alert `internal_error`.
 const INTERNAL_ERROR: u8 = 80;
-/// Alert `unexpected_message`.
-const DECODE_ERROR: u8 = 50;
 
 /// Goes on with a handshake as far as it can without waiting.
 pub fn step(t: &Rc<Thread>, req: &mut Request) -> Accept {
@@ -134,8 +140,8 @@ pub fn step(t: &Rc<Thread>, req: &mut Request) -> Accept {
                     req.started = t.clock.now();
                     return Accept::Done;
                 }
-                Ok(Some(Greeting::Broken)) => {
-                    stream.refuse(t, token, DECODE_ERROR);
+                Ok(Some(Greeting::Broken(alert))) => {
+                    stream.refuse(t, token, alert);
                     return fail(req, "SSL_do_handshake() failed (SSL: no ClientHello)");
                 }
                 Ok(Some(Greeting::Hello(hello))) => match choose(t, req, *hello) {
@@ -232,7 +238,7 @@ pub async fn resume(t: &Rc<Thread>, req: &mut Request, later: Later) -> bool {
                 }
             };
             if let Some(session) = req.conn.tls.as_mut().and_then(Rc::get_mut) {
-                session.verdict = verdict;
+                session.verdict.set(verdict);
             }
             true
         }
@@ -361,26 +367,61 @@ fn handshake_server(req: &Request) -> Option<usize> {
 /// Judges the client's certificate, but for what its issuer says.
 fn verify_client(req: &mut Request) -> Accept {
     let conf = req.conf.clone();
-    let server = handshake_server(req).and_then(|s| conf.config.http.servers.get(s));
+    let http = &conf.config.http;
+    let server = handshake_server(req).and_then(|s| http.servers.get(s));
+    let Some(session) = req.conn.tls.as_ref() else { return Accept::Done };
+    session.compared.set(http.serial);
     let Some(tls) = server.and_then(|s| s.tls.as_ref()) else { return Accept::Done };
-    let Some(trust) = tls.trust.as_ref() else { return Accept::Done };
-    let Some(session) = req.conn.tls.as_mut().and_then(Rc::get_mut) else { return Accept::Done };
-    if session.peer.is_empty() {
-        return Accept::Done;
+    session.basis.set(tls.basis());
+    match session.judge_by(tls) {
+        None => Accept::Done,
+        Some((check, path)) => Accept::Later(Box::new(Later::State(check, path))),
     }
-    session.verdict = match &tls.ocsp {
-        None => trust.verify(&session.peer, Purpose::Client, verify::now()),
-        Some(check) => match trust.path(&session.peer, Purpose::Client, verify::now()) {
-            Ok(path) => {
-                // Until its issuer has said something it is good for nothing.
-                session.verdict = Verdict::Refused(client::REQUEST_FAILED);
-                return Accept::Later(Box::new(Later::State(check.clone(), path)));
+}
+
+impl Session {
+    /// Judges the client's certificate as this server does. What it gives is to be asked of issuers; until they have said
+    /// something the certificate is good for nothing.
+    fn judge_by(&self, tls: &ServerTls) -> Option<(Arc<Check>, Vec<CertificateDer<'static>>)> {
+        let Some(trust) = tls.trust.as_ref().filter(|_| !self.peer.is_empty()) else {
+            self.verdict.set(Verdict::None);
+            return None;
+        };
+        let (judged, ask) = match &tls.ocsp {
+            None => (trust.verify(&self.peer, Purpose::Client, verify::now()), None),
+            Some(check) => match trust.path(&self.peer, Purpose::Client, verify::now()) {
+                Ok(path) => (Ok(()), Some((check.clone(), path))),
+                Err(f) => (Err(f), None),
+            },
+        };
+        self.verdict.set(match judged {
+            Err(f) => Verdict::Failed(f),
+            Ok(()) if ask.is_some() => Verdict::Refused(client::REQUEST_FAILED),
+            Ok(()) => Verdict::Success,
+        });
+        ask
+    }
+
+    /// Compares what the verdict rests on with the configuration in effect, which a reload may have changed since the
+    /// handshake. The certificate is judged again by `server`, which would make the handshake now. Where that takes more than
+    /// the certificate, the session is [`Session::outdated`].
+    fn compare(&self, server: Option<&ServerTls>) {
+        let basis = server.and_then(ServerTls::basis);
+        if self.basis.get() == basis {
+            return;
+        }
+        match server {
+            // Nobody asked the client for a certificate, which it might have.
+            Some(_) if self.basis.get().is_none() => self.outdated.set(true),
+            Some(tls) => {
+                self.basis.set(basis);
+                if self.judge_by(tls).is_some() {
+                    self.outdated.set(true);
+                }
             }
-            Err(f) => Err(f),
-        },
+            None => self.verdict.set(Verdict::None),
+        }
     }
-    .map_or_else(Verdict::Failed, |()| Verdict::Success);
-    Accept::Done
 }
 
 /// What a request on this connection is answered with before anything looks at it (nginx: errors 421, 495, 496
@@ -392,9 +433,21 @@ pub fn judge(req: &mut Request) -> Option<u16> {
     }
     let session = req.conn.tls.as_ref()?;
     let conf = req.conf.clone();
-    let tls = conf.config.http.servers.get(req.server).and_then(|s| s.tls.as_ref())?;
-    if tls.verify_client == VerifyClient::Off {
+    let servers = &conf.config.http.servers;
+    let tls = |i: usize| servers.get(i).and_then(|s| s.tls.as_deref());
+    // Unlike nginx, whose connections keep the configuration that they began with.
+    if session.compared.replace(conf.config.http.serial) != conf.config.http.serial {
+        session.compare(handshake_server(req).and_then(tls));
+    }
+    let own = tls(req.server)?;
+    if own.verify_client == VerifyClient::Off {
         return None;
+    }
+    let outdated = session.outdated.get();
+    if outdated && !(own.verify_client == VerifyClient::Optional && session.verdict.get() == Verdict::None) {
+        req.log(Level::Info, "client certificate is to be judged by other settings since a reload");
+        req.keep_alive = false;
+        return Some(421);
     }
     // A server that asks for certificates is reached by its own name only.
     if session.name.as_deref().is_some_and(|n| n != req.head.host.as_slice())
@@ -406,23 +459,21 @@ pub fn judge(req: &mut Request) -> Option<u16> {
         );
         return Some(421);
     }
+    let verdict = session.verdict.get();
     // A client may come without a name, and then ask for a server that trusts others than the one that has judged
     // its certificate. Unlike nginx, which believes that judgement.
-    if session.verdict != Verdict::None
-        && let Some(judge) = handshake_server(req).filter(|s| *s != req.server)
-        && !conf.config.http.servers.get(judge).and_then(|s| s.tls.as_ref()).is_some_and(|j| j.judges_as(tls))
-    {
+    if verdict != Verdict::None && session.basis.get() != own.basis() {
         req.log(Level::Info, "client certificate was judged by a server that trusts others");
         return Some(421);
     }
-    match session.verdict {
+    match verdict {
         Verdict::Success => None,
-        Verdict::None if tls.verify_client != VerifyClient::On => None,
+        Verdict::None if own.verify_client != VerifyClient::On => None,
         Verdict::None => {
             req.log(Level::Info, "client sent no required SSL certificate");
             Some(496)
         }
-        Verdict::Failed(f) if tls.verify_client == VerifyClient::OptionalNoCa && f.is_trust() => None,
+        Verdict::Failed(f) if own.verify_client == VerifyClient::OptionalNoCa && f.is_trust() => None,
         Verdict::Failed(f) => {
             let text = format!("client SSL certificate verify error: ({}:{})", f.0, f.text());
             req.log(Level::Info, &text);

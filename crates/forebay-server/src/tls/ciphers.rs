@@ -1,6 +1,7 @@
 //! OpenSSL's cipher strings (nginx: ssl_ciphers; openssl-ciphers(1)) and group lists (ssl_ecdh_curve), read
 //! for what rustls serves. Words for what is not served match nothing, as a build of OpenSSL without it would.
 
+use super::p521::SECP521R1;
 use rustls::SupportedCipherSuite;
 use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::aws_lc_rs::{cipher_suite as suites, kx_group as groups};
@@ -366,7 +367,62 @@ pub struct Groups {
     pub unserved: Vec<String>,
 }
 
-/// The groups that are served where none are named.
+/// Groups that OpenSSL 3.0 and later know by these names, lower case, and that are not served.
+const UNSERVED: &[&str] = &[
+    "sect163k1",
+    "k-163",
+    "sect163r1",
+    "sect163r2",
+    "b-163",
+    "sect193r1",
+    "sect193r2",
+    "sect233k1",
+    "k-233",
+    "sect233r1",
+    "b-233",
+    "sect239k1",
+    "sect283k1",
+    "k-283",
+    "sect283r1",
+    "b-283",
+    "sect409k1",
+    "k-409",
+    "sect409r1",
+    "b-409",
+    "sect571k1",
+    "k-571",
+    "sect571r1",
+    "b-571",
+    "secp160k1",
+    "secp160r1",
+    "secp160r2",
+    "secp192k1",
+    "secp192r1",
+    "prime192v1",
+    "p-192",
+    "secp224k1",
+    "secp224r1",
+    "p-224",
+    "secp256k1",
+    "brainpoolp256r1",
+    "brainpoolp384r1",
+    "brainpoolp512r1",
+    "brainpoolp256r1tls13",
+    "brainpoolp384r1tls13",
+    "brainpoolp512r1tls13",
+    "x448",
+    "ffdhe2048",
+    "ffdhe3072",
+    "ffdhe4096",
+    "ffdhe6144",
+    "ffdhe8192",
+    "secp384r1mlkem1024",
+    "mlkem512",
+    "curvesm2",
+    "curvesm2mlkem768",
+];
+
+/// The groups that are served where none are named: those that Mozilla recommends.
 pub fn default_groups() -> Vec<&'static dyn SupportedKxGroup> {
     vec![groups::X25519MLKEM768, groups::X25519, groups::SECP256R1, groups::SECP384R1]
 }
@@ -392,9 +448,8 @@ pub fn groups(text: &str) -> Result<Groups, String> {
             "secp256r1mlkem768" => groups::SECP256R1MLKEM768,
             "mlkem768" => groups::MLKEM768,
             "mlkem1024" => groups::MLKEM1024,
-            "secp521r1" | "p-521" | "x448" | "secp224r1" | "secp192k1" | "secp256k1" | "brainpoolp256r1"
-            | "brainpoolp384r1" | "brainpoolp512r1" | "ffdhe2048" | "ffdhe3072" | "ffdhe4096"
-            | "ffdhe6144" | "ffdhe8192" | "secp384r1mlkem1024" | "mlkem512" => {
+            "secp521r1" | "p-521" => SECP521R1,
+            other if UNSERVED.contains(&other) => {
                 list.unserved.push(name.to_owned());
                 continue;
             }
@@ -444,8 +499,9 @@ mod tests {
 
     #[test]
     fn groups_by_openssls_names() {
-        let list = groups("X25519MLKEM768:prime256v1:secp521r1").unwrap();
-        assert_eq!((list.served.len(), list.unserved.as_slice()), (2, ["secp521r1".to_owned()].as_slice()));
+        let list = groups("X25519MLKEM768:prime256v1:secp521r1:sect571r1").unwrap();
+        assert_eq!((list.served.len(), list.unserved.as_slice()), (3, ["sect571r1".to_owned()].as_slice()));
+        assert!(UNSERVED.iter().all(|name| groups(name).unwrap().served.is_empty()));
         assert_eq!(groups("auto").unwrap().served.len(), 4);
         assert_eq!(groups("nonsense").unwrap_err(), "nonsense");
     }

@@ -3,6 +3,7 @@
 
 use super::ciphers;
 use super::server::{Loader, certified_files, provider, versions};
+use super::sessions::{Context, context};
 use super::verify::{self, Trust};
 use crate::config::Scope;
 use crate::config::template::Template;
@@ -15,8 +16,8 @@ use rustls::client::{ClientSessionMemoryCache, ResolvesClientCert, Resumption, U
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use std::hash::BuildHasher;
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, LazyLock};
 use zeroize::Zeroizing;
 
 /// Sessions kept for a location.
@@ -34,6 +35,9 @@ pub struct ClientTls {
     name: Option<Template>,
     /// `proxy_ssl_verify`.
     verify: Option<Arc<Trust>>,
+    /// What connections are made by and their servers judged by, hashed: the same for the same settings in another location
+    /// and after a reload, another where anything that counts has changed.
+    fingerprint: Context,
 }
 
 /// What a connection to an upstream is made of; connections are shared only where it is the same.
@@ -48,10 +52,10 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// A number that tells connections apart.
+    /// A number that tells connections apart; clients, who may have a say in the name, cannot foresee it.
     pub fn key(&self) -> u64 {
-        let parts = (Arc::as_ptr(&self.tls) as usize, &self.name, &self.files);
-        foldhash::fast::FixedState::default().hash_one(parts) | 1
+        static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        STATE.hash_one((&self.tls.fingerprint, &self.name, &self.files)) | 1
     }
 
     /// Begins a connection. Certificates whose names have variables are read on the blocking pool.
@@ -124,6 +128,20 @@ impl ClientTls {
         suites.extend(list.suites());
         let groups = c.groups.as_ref().map_or_else(ciphers::default_groups, |g| g.0.to_vec());
         let (v12, v13) = (c.v12.unwrap_or(s.protocols.v12), c.v13.unwrap_or(s.protocols.v13));
+        let numbers = suites.iter().map(|s| u16::from(s.suite())).chain([0]);
+        let numbers = numbers.chain(groups.iter().map(|g| u16::from(g.name())));
+        let numbers: Vec<u8> = numbers.flat_map(u16::to_be_bytes).collect();
+        let shown = fixed.as_ref().map(|k: &Arc<CertifiedKey>| k.cert.as_slice()).unwrap_or_default();
+        let named = dynamic.as_ref().map(|(cert, key): &(Name, Name)| [cert.text.as_slice(), &key.text]);
+        let trusted = verifier.as_ref().map(|t| t.fingerprint());
+        let bits = [v12, v13, s.server_name, h2, s.session_reuse, s.verify].map(u8::from);
+        let fingerprint = context(
+            [bits.as_slice(), &numbers]
+                .into_iter()
+                .chain(trusted.as_ref().map(Context::as_slice))
+                .chain(named.into_iter().flatten())
+                .chain(shown.iter().map(AsRef::as_ref)),
+        );
         let mut config = ClientConfig::builder_with_provider(provider(suites, groups))
             .with_protocol_versions(&versions(v12, v13))
             .map_err(|e| {
@@ -149,6 +167,7 @@ impl ClientTls {
             cached: super::server::Loaded::of(s.certificate_cache.0.unwrap_or((SESSIONS, 10, 60))),
             name: s.name.0.clone(),
             verify: verifier,
+            fingerprint,
         })
     }
 
@@ -216,6 +235,12 @@ impl ResolvesClientCert for Presents {
     }
 }
 
+/// Lets any server pass, as [`Later`] does.
+#[cfg(test)]
+pub(super) fn any_server() -> Arc<dyn ServerCertVerifier> {
+    Arc::new(Later)
+}
+
 /// Lets certificates pass, which are judged after the handshake; their signatures are checked here.
 #[derive(Debug)]
 struct Later;
@@ -237,7 +262,7 @@ impl ServerCertVerifier for Later {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify::handshake_signature(message, cert, dss)
+        verify::handshake_signature(verify::Version::V12, message, cert, dss)
     }
     fn verify_tls13_signature(
         &self,
@@ -245,7 +270,7 @@ impl ServerCertVerifier for Later {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify::handshake_signature(message, cert, dss)
+        verify::handshake_signature(verify::Version::V13, message, cert, dss)
     }
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         verify::schemes()

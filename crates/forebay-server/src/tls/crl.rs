@@ -1,6 +1,7 @@
 //! Revocation lists (nginx: ssl_crl; RFC 5280, sections 5 and 6.3): read once a configuration, looked into for every
-//! certificate of a chain. A list that is only for some certificates counts for those, and what is not understood
-//! fails.
+//! certificate of a chain. Of several lists of one issuer one counts, as in OpenSSL: a list that is for the certificate
+//! before one that is not, a list in force before one that is not, and among equals the newest. What is not understood
+//! fails. Delta lists, indirect lists and lists of some reasons are not used, as in nginx.
 
 use super::verify::{Failure, signed_by};
 use std::collections::HashSet;
@@ -14,6 +15,10 @@ struct List {
     issuer: Vec<u8>,
     from: i64,
     until: Option<i64>,
+    /// CRL number, big endian, without leading zeros (RFC 5280, section 5.2.3); empty if there is none.
+    number: Vec<u8>,
+    /// Identifier of the key that has signed it, where it says so.
+    key_id: Option<Vec<u8>>,
     /// Serial numbers.
     revoked: HashSet<Box<[u8]>>,
     /// Nothing critical in it is unknown.
@@ -46,16 +51,34 @@ fn places(point: Option<&DistributionPointName<'_>>) -> Option<Vec<Vec<u8>>> {
     }
 }
 
+/// Whether these bytes are a revocation list, DER.
+pub fn is_list(der: &[u8]) -> bool {
+    CertificateRevocationList::from_der(der).is_ok()
+}
+
+/// `deltaCRLIndicator` (RFC 5280, section 5.2.4).
+const DELTA: &str = "2.5.29.27";
+
 impl List {
+    /// Reads a list. `None`: it is none, or of a kind that is not used.
     fn read(der: &[u8]) -> Option<List> {
         let (_, crl) = CertificateRevocationList::from_der(der).ok()?;
+        let known = |e: &X509Extension<'_>| {
+            !e.critical
+                || matches!(
+                    e.parsed_extension(),
+                    ParsedExtension::ReasonCode(_) | ParsedExtension::InvalidityDate(_)
+                )
+        };
         let mut list = List {
             der: der.to_vec(),
             issuer: crl.issuer().as_raw().to_vec(),
             from: crl.last_update().timestamp(),
             until: crl.next_update().map(|t| t.timestamp()),
+            number: crl.crl_number().map(|n| n.to_bytes_be()).unwrap_or_default(),
+            key_id: None,
             revoked: crl.iter_revoked_certificates().map(|r| r.raw_serial().into()).collect(),
-            understood: true,
+            understood: crl.iter_revoked_certificates().all(|r| r.iter_extensions().all(known)),
             only: None,
             places: None,
             signed: Mutex::default(),
@@ -63,19 +86,52 @@ impl List {
         for e in crl.extensions() {
             match e.parsed_extension() {
                 ParsedExtension::IssuingDistributionPoint(p) => {
-                    let partial = p.indirect_crl
-                        || p.only_some_reasons.is_some()
-                        || p.only_contains_attribute_certs
-                        || (p.only_contains_ca_certs && p.only_contains_user_certs);
-                    list.understood &= !partial;
+                    if p.indirect_crl || p.only_some_reasons.is_some() {
+                        return None;
+                    }
+                    list.understood &= !p.only_contains_attribute_certs
+                        && !(p.only_contains_ca_certs && p.only_contains_user_certs);
                     list.only = (p.only_contains_ca_certs || p.only_contains_user_certs)
                         .then_some(p.only_contains_ca_certs);
                     list.places = places(p.distribution_point.as_ref());
                 }
+                ParsedExtension::AuthorityKeyIdentifier(a) => {
+                    list.key_id = a.key_identifier.as_ref().map(|k| k.0.to_vec());
+                }
+                _ if e.oid.to_id_string() == DELTA => return None,
                 _ => list.understood &= !e.critical,
             }
         }
         Some(list)
+    }
+
+    /// Whether the list can be one of this issuer's key.
+    fn is_of(&self, issuer: &X509Certificate<'_>) -> bool {
+        let own = issuer.extensions().iter().find_map(|e| match e.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(k) => Some(k.0),
+            _ => None,
+        });
+        match (self.key_id.as_deref(), own) {
+            (Some(a), Some(b)) => a == b,
+            _ => true,
+        }
+    }
+
+    /// Whether the list is in force.
+    ///
+    /// # Errors
+    /// It is not yet, or no more.
+    fn timely(&self, now: i64) -> Result<(), Failure> {
+        if self.from > now {
+            return Err(Failure(11));
+        }
+        if self.until.is_some_and(|t| t < now) { Err(Failure(12)) } else { Ok(()) }
+    }
+
+    /// How well the list fits a certificate: the greatest one counts.
+    fn rank(&self, cert: &X509Certificate<'_>, now: i64) -> impl Ord {
+        let number = (self.number.len(), &self.number);
+        (self.understood, self.covers(cert), self.timely(now).is_ok(), self.from, number)
     }
 
     fn covers(&self, cert: &X509Certificate<'_>) -> bool {
@@ -129,26 +185,28 @@ impl Lists {
         issuer: &X509Certificate<'_>,
         now: i64,
     ) -> Result<(), Failure> {
-        let mut failure = Failure(3);
-        for list in self.0.iter().filter(|l| l.issuer == cert.issuer().as_raw()) {
-            failure = if !list.covers(cert) {
-                Failure(44)
-            } else if issuer.key_usage().ok().flatten().is_some_and(|u| !u.value.crl_sign()) {
-                Failure(35)
-            } else if !list.understood {
-                Failure(36)
-            } else if !list.is_signed_by(issuer) {
-                Failure(8)
-            } else if list.from > now {
-                Failure(11)
-            } else if list.until.is_some_and(|t| t < now) {
-                Failure(12)
-            } else if list.revoked.contains(cert.raw_serial()) {
-                return Err(Failure(23));
-            } else {
-                return Ok(());
-            };
+        let own = self.0.iter().filter(|l| l.issuer == cert.issuer().as_raw() && l.is_of(issuer));
+        let list = own.max_by(|a, b| a.rank(cert, now).cmp(&b.rank(cert, now))).ok_or(Failure(3))?;
+        // The last failure counts, in OpenSSL's order.
+        let mut last = Ok(());
+        if issuer.key_usage().ok().flatten().is_some_and(|u| !u.value.crl_sign()) {
+            last = Err(Failure(35));
         }
-        Err(failure)
+        if !list.covers(cert) {
+            last = Err(Failure(44));
+        }
+        if let Err(f) = list.timely(now) {
+            last = Err(f);
+        }
+        if !list.is_signed_by(issuer) {
+            last = Err(Failure(8));
+        }
+        if !list.understood {
+            last = Err(Failure(36));
+        }
+        if list.revoked.contains(cert.raw_serial()) {
+            last = Err(Failure(23));
+        }
+        last
     }
 }

@@ -3,7 +3,7 @@
 
 use super::record::{self, Broken, HANDSHAKE, HEADER};
 
-/// Longest ClientHello that is waited for, bytes. OpenSSL takes 131 KB; real ones are below 3 KB.
+/// Longest ClientHello that is waited for, bytes, with the headers of its records. OpenSSL takes 131 KB; real ones are below 3 KB.
 pub const MAX_HELLO: usize = 64 * 1024;
 
 /// A ClientHello.
@@ -59,34 +59,45 @@ fn shorts(bytes: &[u8]) -> Vec<u16> {
     bytes.chunks_exact(2).map(|b| u16::from_be_bytes([b[0], b[1]])).collect()
 }
 
-/// Reads the records that a connection begins with. `None`: the ClientHello has not come whole.
-///
-/// # Errors
-/// When it will never be one.
-pub fn parse(input: &[u8]) -> Result<Option<Hello>, Broken> {
-    let mut message = Vec::new();
-    let mut rest = input;
-    loop {
-        let n = match record::whole(rest)? {
-            Some(n) => n,
-            None if input.len() > MAX_HELLO => return Err(Broken::Overflow),
-            None => return Ok(None),
-        };
-        if rest.first() != Some(&HANDSHAKE) || n == HEADER {
-            return Err(Broken::Malformed);
-        }
-        message.extend_from_slice(rest.get(HEADER..n).unwrap_or_default());
-        rest = rest.get(n..).unwrap_or_default();
-        if message.first() != Some(&1) {
-            return Err(Broken::Malformed);
-        }
-        if let Some(len) = message.get(1..4) {
-            let len = usize::from(len[0]) << 16 | usize::from(len[1]) << 8 | usize::from(len[2]);
-            if len > MAX_HELLO {
-                return Err(Broken::Overflow);
+/// A ClientHello that is on its way. Each byte is looked at once, however many pieces it comes in.
+#[derive(Debug, Default)]
+pub struct Reading {
+    /// Whole records that were taken of the input, bytes.
+    at: usize,
+    /// What was in them.
+    message: Vec<u8>,
+}
+
+impl Reading {
+    /// Reads on in the records that a connection begins with: `input` is all of them, as far as they have come. `None`: the
+    /// ClientHello has not come whole.
+    ///
+    /// # Errors
+    /// When it will never be one.
+    pub fn more(&mut self, input: &[u8]) -> Result<Option<Hello>, Broken> {
+        loop {
+            let rest = input.get(self.at..).unwrap_or_default();
+            let n = match record::whole(rest)? {
+                Some(n) => n,
+                None if input.len() > MAX_HELLO => return Err(Broken::Overflow),
+                None => return Ok(None),
+            };
+            if rest.first() != Some(&HANDSHAKE) || n == HEADER {
+                return Err(Broken::Malformed);
             }
-            if let Some(body) = message.get(4..4 + len) {
-                return body_of(body).map(Some).ok_or(Broken::Malformed);
+            self.message.extend_from_slice(rest.get(HEADER..n).unwrap_or_default());
+            self.at += n;
+            if self.message.first() != Some(&1) {
+                return Err(Broken::Malformed);
+            }
+            if let Some(len) = self.message.get(1..4) {
+                let len = usize::from(len[0]) << 16 | usize::from(len[1]) << 8 | usize::from(len[2]);
+                if len > MAX_HELLO {
+                    return Err(Broken::Overflow);
+                }
+                if let Some(body) = self.message.get(4..4 + len) {
+                    return body_of(body).map(Some).ok_or(Broken::Undecodable);
+                }
             }
         }
     }
@@ -173,6 +184,26 @@ mod tests {
         13, 0, 4, 0, 2, 4, 3, 0, 42, 0, 0,
     ];
 
+    fn parse(input: &[u8]) -> Result<Option<Hello>, Broken> {
+        Reading::default().more(input)
+    }
+
+    /// As many bytes as the input has are taken, in one-byte segments as well as at once.
+    #[test]
+    fn what_was_read_is_not_read_again() {
+        let bytes = records(&hello(EXTENSIONS), 3);
+        let mut reading = Reading::default();
+        for end in 1..bytes.len() {
+            assert_eq!(reading.more(&bytes[..end]), Ok(None), "{end}");
+            // What was taken is never looked at again.
+            let mut rest = bytes[..end].to_vec();
+            rest[..reading.at].fill(0);
+            assert_eq!(reading.more(&rest), Ok(None), "{end}");
+        }
+        assert_eq!(reading.at / 8, reading.message.len() / 3, "whole records");
+        assert!(reading.more(&bytes).unwrap().is_some());
+    }
+
     #[test]
     fn name_and_offers_are_found_however_they_are_cut() {
         let message = hello(EXTENSIONS);
@@ -198,6 +229,6 @@ mod tests {
         let mut short = hello(EXTENSIONS);
         // The list of extensions is longer than the message.
         short[47] = 200;
-        assert_eq!(parse(&records(&short, 1000)), Err(Broken::Malformed));
+        assert_eq!(parse(&records(&short, 1000)), Err(Broken::Undecodable));
     }
 }

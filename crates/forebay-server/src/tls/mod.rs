@@ -1,7 +1,7 @@
 //! TLS (nginx: ngx_http_ssl_module): everything that knows rustls. `stream.rs` is a connection, `record.rs` its
 //! records, `hello.rs` what a server chooses its configuration by, `server.rs` that configuration, `pem.rs` and
 //! `ciphers.rs` what it is made of, `sessions.rs` resumption, `verify.rs` the judgement of certificates
-//! (with `constraints.rs` and `crl.rs`),
+//! (with `constraints.rs` and `crl.rs`), `p521.rs` a group that rustls lacks,
 //! `ocsp/` what is asked of their issuers, `der.rs` the encoding of all these.
 
 pub mod accept;
@@ -12,6 +12,7 @@ pub mod crl;
 pub mod der;
 pub mod hello;
 pub mod ocsp;
+mod p521;
 pub mod pem;
 pub mod record;
 pub mod server;

@@ -25,7 +25,7 @@ const TAG: usize = 16;
 /// Most that is put before and behind the content of a record, bytes.
 pub const OVERHEAD: usize = HEADER + 8 + 1 + TAG;
 
-/// Records after which the keys must change: AES-GCM wears out, ChaCha20-Poly1305 does not (RFC 8446, section 5.5).
+/// Records after which keys are to change: AES-GCM wears out, ChaCha20-Poly1305 does not (RFC 8446, section 5.5).
 const WORN: u64 = 1 << 24;
 
 /// Why a record cannot be read or written.
@@ -35,8 +35,28 @@ pub enum Broken {
     Overflow,
     /// It was not written by the other side, or not in this order.
     BadMac,
-    /// What is in it makes no sense.
+    /// It is of a type that does not belong here, or of none.
     Malformed,
+    /// A message in it has a wrong length.
+    Undecodable,
+    /// A value in a message is none of those that there are.
+    Illegal,
+    /// The other side has given up, and waits for no answer.
+    Alerted,
+}
+
+impl Broken {
+    /// The alert that the other side is told by, if any (RFC 8446, section 6.2).
+    pub fn alert(self) -> Option<u8> {
+        match self {
+            Broken::Malformed => Some(10),
+            Broken::BadMac => Some(20),
+            Broken::Overflow => Some(22),
+            Broken::Illegal => Some(47),
+            Broken::Undecodable => Some(50),
+            Broken::Alerted => None,
+        }
+    }
 }
 
 /// How nonces and associated data are made.
@@ -108,6 +128,12 @@ impl Half {
     /// The keys should be changed before much more is sent.
     pub fn worn(&self) -> bool {
         self.seq >= self.worn
+    }
+
+    /// As if it had sealed or opened as many records as it should.
+    #[cfg(test)]
+    pub(super) fn wear(&mut self) {
+        self.seq = WORN;
     }
 
     fn nonce(&self) -> [u8; 12] {
@@ -218,10 +244,12 @@ impl Half {
         let header: [u8; HEADER] =
             record.get(..HEADER).and_then(|h| h.try_into().ok()).ok_or(Broken::Malformed)?;
         let kind = header[0];
+        if self.form == Form::V13 && kind != DATA {
+            return Err(Broken::Malformed);
+        }
         let at = self.before();
         let body = record.len().checked_sub(at + TAG).ok_or(Broken::BadMac)?;
         let (nonce, aad, aad_len) = match self.form {
-            Form::V13 if kind != DATA => return Err(Broken::Malformed),
             // RFC 8446, section 5.2.
             Form::V13 if record.len() > HEADER + MAX_CONTENT + 256 => return Err(Broken::Overflow),
             Form::V13 => {

@@ -13,12 +13,13 @@ use crate::config::Scope;
 use crate::modules::ssl::{Name, Ocsp, Preference, SessionCache, Settings, VerifyClient, bio_failed};
 use crate::resolver::Resolver;
 use forebay_conf::error::{Error, Level};
+use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, SupportedCipherSuite};
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
@@ -26,11 +27,11 @@ use zeroize::Zeroizing;
 #[derive(Debug)]
 pub struct ServerTls {
     /// What rustls needs; without certificates where their names have variables.
-    pub config: Arc<ServerConfig>,
-    /// The same where HTTP/2 is spoken.
-    pub config_h2: Arc<ServerConfig>,
-    /// Both for clients that compute AES slowly, where nobody has said whose order counts.
-    slow_aes: Option<[Arc<ServerConfig>; 2]>,
+    config: Arc<ServerConfig>,
+    /// The same where HTTP/2 is spoken, and both for clients that compute AES slowly; each made when it is first needed.
+    others: [OnceLock<Arc<ServerConfig>>; 3],
+    /// Nobody has said whose order of suites counts.
+    by_cost: bool,
     /// Names of certificate and key that have to be evaluated for each connection.
     pub dynamic: Vec<(Name, Name)>,
     /// Certificates that were loaded before such a connection, by name.
@@ -41,6 +42,8 @@ pub struct ServerTls {
     pub verify_client: VerifyClient,
     /// Who is trusted to speak for clients.
     pub trust: Option<Arc<Trust>>,
+    /// See [`ServerTls::basis`].
+    basis: Option<sessions::Context>,
     /// `ssl_reject_handshake`.
     pub reject: bool,
     /// `ssl_buffer_size`, at most what a record holds.
@@ -134,9 +137,11 @@ impl Loaded {
 
     fn put(&self, name: Vec<u8>, key: Arc<CertifiedKey>) {
         let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
-        if map.len() >= self.max {
+        // Two handshakes may have read the same files: that makes no entry more.
+        if map.len() >= self.max && !map.contains_key(&name) {
+            map.retain(|_, e| e.used.elapsed() <= self.inactive && e.checked.elapsed() <= self.valid);
             let oldest = map.iter().min_by_key(|(_, e)| e.used).map(|(n, _)| n.clone());
-            oldest.map(|n| map.remove(&n));
+            oldest.filter(|_| map.len() >= self.max).map(|n| map.remove(&n));
         }
         let now = std::time::Instant::now();
         map.insert(name, Entry { key, checked: now, used: now });
@@ -215,6 +220,12 @@ pub struct Loader {
     pub paths: Vec<std::path::PathBuf>,
     /// What is to be asked about the certificates.
     pub staplings: Vec<Stapling>,
+    /// What was made already, by all that it was made of.
+    made: HashMap<String, Arc<ServerTls>>,
+    /// Providers, by the suites and groups that are chosen.
+    providers: HashMap<Vec<u16>, Arc<CryptoProvider>>,
+    /// Authorities with their revocation lists, by where those stand.
+    trusts: HashMap<(usize, usize, usize, u64), Arc<Trust>>,
 }
 
 impl Loader {
@@ -334,7 +345,7 @@ impl Loader {
         s: &Settings,
         resolver: Option<&Arc<Resolver>>,
         cx: &mut Scope<'_>,
-    ) -> Result<Option<ServerTls>, Error> {
+    ) -> Result<Option<Arc<ServerTls>>, Error> {
         let mut certificates = s.certificate.0.clone();
         let mut keys = s.certificate_key.0.clone();
         if certificates.is_empty() && !s.reject_handshake {
@@ -361,6 +372,10 @@ impl Loader {
             }
         }
         let (fixed, mut presented): (Vec<_>, Vec<_>) = loaded.into_iter().unzip();
+        let identity = identity(s, &presented, &dynamic, resolver);
+        if let Some(same) = self.made.get(&identity) {
+            return Ok(Some(same.clone()));
+        }
         if s.stapling && !s.stapling_file.0.is_empty() {
             for k in &mut presented {
                 let mut with = CertifiedKey::clone(k);
@@ -368,43 +383,138 @@ impl Loader {
                 *k = Arc::new(with);
             }
         }
-        let context = context(s, &presented, &dynamic);
+        let trust = self.trust(s)?;
+        let basis = trust.as_ref().map(|t| basis(s, t));
+        let context = context(s, &presented, &dynamic, basis);
         let presented = Arc::new(Presented::new(presented));
         if s.stapling && s.stapling_file.0.is_empty() {
             for (at, name) in fixed.into_iter().enumerate() {
                 self.staple(s, (name, at), &presented, resolver, cx);
             }
         }
-        let trust = trust(s, cx)?;
         let ocsp = check(s, resolver)?;
-        let config = config(s, presented.clone(), trust.as_deref(), context).map_err(|m| {
+        let provider = self.provider(s);
+        let config = config(s, provider, presented.clone(), trust.as_deref(), context).map_err(|m| {
             let place = certificates.first().map(|c| c.place.clone());
             place.map_or_else(|| crate::config::plain(&m), |p| Error { message: m.clone(), ..p })
         })?;
         let loaded = s.certificate_cache.0.map(Loaded::of).map(Arc::new);
-        let mut with_h2 = ServerConfig::clone(&config);
-        with_h2.alpn_protocols.insert(0, b"h2".to_vec());
-        let by_client = |c: &ServerConfig| {
-            let mut c = c.clone();
-            c.ignore_client_order = false;
-            Arc::new(c)
-        };
-        let slow_aes = by_cost(s).then(|| [by_client(&config), by_client(&with_h2)]);
-        Ok(Some(ServerTls {
-            config_h2: Arc::new(with_h2),
-            slow_aes,
+        let tls = Arc::new(ServerTls {
             config,
+            others: Default::default(),
+            by_cost: by_cost(s),
             dynamic,
             loaded,
             passwords: s.password_file.0.clone(),
             verify_client: s.verify_client,
             trust,
+            basis,
             reject: s.reject_handshake,
             record: (s.buffer_size.0 as usize).clamp(256, super::record::MAX_CONTENT),
             presented,
             ocsp,
-        }))
+        });
+        self.made.insert(identity, tls.clone());
+        Ok(Some(tls))
     }
+
+    /// The provider with what a server has chosen.
+    fn provider(&mut self, s: &Settings) -> Arc<CryptoProvider> {
+        let c = &s.conf_command;
+        let list = c.ciphers.clone().unwrap_or_else(|| s.ciphers.0.clone());
+        let mut suites = c.suites13.clone().unwrap_or_else(ciphers::all13);
+        suites.extend(list.suites());
+        if by_cost(s) {
+            ciphers::by_cost(&mut suites);
+        }
+        let groups = c.groups.clone().unwrap_or_else(|| s.ecdh_curve.clone()).0.to_vec();
+        let numbers = suites.iter().map(|s| u16::from(s.suite())).chain([0]);
+        let numbers = numbers.chain(groups.iter().map(|g| u16::from(g.name()))).collect();
+        self.providers.entry(numbers).or_insert_with(|| provider(suites, groups)).clone()
+    }
+
+    /// Who is trusted to speak for clients of a server.
+    fn trust(&mut self, s: &Settings) -> Result<Option<Arc<Trust>>, Error> {
+        if s.verify_client == VerifyClient::Off {
+            return Ok(None);
+        }
+        let (named, trusted) = (&s.client_certificate.0, &s.trusted_certificate.0);
+        if named.is_empty() && trusted.is_empty() && s.verify_client != VerifyClient::OptionalNoCa {
+            let text = "no ssl_client_certificate or ssl_trusted_certificate for ssl_verify_client";
+            return Err(crate::config::plain(text));
+        }
+        let at = (Arc::as_ptr(named) as usize, Arc::as_ptr(trusted) as usize, Arc::as_ptr(&s.crl.0) as usize);
+        let made = self.trusts.entry((at.0, at.1, at.2, s.verify_depth.0)).or_insert_with(|| {
+            let anchors = [named.as_slice(), trusted].concat();
+            let depth = s.verify_depth.0 as usize;
+            Arc::new(Trust::new(anchors, named.to_vec(), s.crl.0.to_vec(), depth))
+        });
+        Ok(Some(made.clone()))
+    }
+}
+
+/// All that the TLS of a server is made of. Values that settings share are told apart by where they stand, so this holds
+/// within one configuration.
+fn identity(
+    s: &Settings,
+    presented: &[Arc<CertifiedKey>],
+    dynamic: &[(Name, Name)],
+    resolver: Option<&Arc<Resolver>>,
+) -> String {
+    // A setting that is added has to be looked at here.
+    let Settings {
+        // They are in `presented` and `dynamic`, as are those of `ssl_conf_command`.
+        certificate: _,
+        certificate_key: _,
+        certificate_cache,
+        password_file,
+        protocols,
+        ciphers,
+        prefer_server_ciphers,
+        ecdh_curve,
+        session_cache,
+        session_tickets,
+        session_ticket_key,
+        session_timeout,
+        early_data,
+        verify_client,
+        verify_depth,
+        client_certificate,
+        trusted_certificate,
+        crl,
+        certificate_compression,
+        reject_handshake,
+        buffer_size,
+        conf_command,
+        stapling,
+        stapling_file,
+        stapling_responder,
+        stapling_verify,
+        ocsp,
+        ocsp_responder,
+        ocsp_cache,
+    } = s;
+    fn at<T: ?Sized>(arc: &Arc<T>) -> usize {
+        Arc::as_ptr(arc).cast::<()>() as usize
+    }
+    let names: Vec<_> = dynamic.iter().flat_map(|(cert, key)| [&cert.text, &key.text]).collect();
+    let sessions = match session_cache {
+        SessionCache::None => 0,
+        SessionCache::Off => 1,
+        SessionCache::Kept(zone) => at(zone),
+    };
+    let keys: Vec<usize> = session_ticket_key.0.iter().map(at).collect();
+    let certificates: Vec<usize> = presented.iter().map(at).collect();
+    let files = [at(&client_certificate.0), at(&trusted_certificate.0), at(&crl.0), at(&stapling_file.0)];
+    let lists = [at(&password_file.0), at(&ciphers.0), at(&ecdh_curve.0), resolver.map_or(0, at)];
+    let ocsp = (ocsp, ocsp_responder, ocsp_cache.0.as_ref().map(at));
+    let stapling = (stapling, stapling_responder, stapling_verify);
+    let numbers = (certificate_cache, session_timeout, verify_depth, buffer_size, protocols);
+    let words = (prefer_server_ciphers, verify_client, session_tickets, early_data);
+    let more = (certificate_compression, reject_handshake, conf_command);
+    format!(
+        "{names:?} {sessions} {keys:?} {certificates:?} {files:?} {lists:?} {ocsp:?} {stapling:?} {numbers:?} {words:?} {more:?}"
+    )
 }
 
 /// Longest chain behind a certificate that is asked about.
@@ -430,38 +540,34 @@ fn check(s: &Settings, resolver: Option<&Arc<Resolver>>) -> Result<Option<Arc<Ch
     })))
 }
 
-fn trust(s: &Settings, _cx: &mut Scope<'_>) -> Result<Option<Arc<Trust>>, Error> {
-    if s.verify_client == VerifyClient::Off {
-        return Ok(None);
-    }
-    if s.client_certificate.0.is_empty()
-        && s.trusted_certificate.0.is_empty()
-        && s.verify_client != VerifyClient::OptionalNoCa
-    {
-        let text = "no ssl_client_certificate or ssl_trusted_certificate for ssl_verify_client";
-        return Err(crate::config::plain(text));
-    }
-    let anchors = [s.client_certificate.0.as_slice(), s.trusted_certificate.0.as_slice()].concat();
-    let depth = s.verify_depth.0 as usize;
-    Ok(Some(Arc::new(Trust::new(anchors, s.client_certificate.0.to_vec(), s.crl.0.to_vec(), depth))))
+/// What verdicts rest on: authorities, revocation lists, depth, and who is asked about states.
+fn basis(s: &Settings, trust: &Trust) -> sessions::Context {
+    let asked = [s.ocsp as u8];
+    let url = s.ocsp_responder.as_ref().map(|u| u.0.as_slice()).unwrap_or_default();
+    sessions::context([trust.fingerprint().as_slice(), &asked, url].into_iter())
 }
 
 /// What sessions of this server are good for: the same certificates and the same demands.
-fn context(s: &Settings, presented: &[Arc<CertifiedKey>], dynamic: &[(Name, Name)]) -> sessions::Context {
+fn context(
+    s: &Settings,
+    presented: &[Arc<CertifiedKey>],
+    dynamic: &[(Name, Name)],
+    basis: Option<sessions::Context>,
+) -> sessions::Context {
     let leaf = presented.iter().filter_map(|k| k.cert.first()).map(AsRef::as_ref);
     let names = dynamic.iter().map(|(c, _)| c.text.as_slice());
     let demands = [s.verify_client as u8, u8::from(s.early_data)];
-    let anchors = s.client_certificate.0.iter().map(AsRef::as_ref);
-    sessions::context(leaf.chain(names).chain(std::iter::once(demands.as_slice())).chain(anchors))
+    let basis = basis.unwrap_or_default();
+    sessions::context(leaf.chain(names).chain([demands.as_slice(), &basis]))
 }
 
 /// The provider with suites and groups chosen.
 pub fn provider(
     suites: Vec<SupportedCipherSuite>,
     groups: Vec<&'static dyn rustls::crypto::SupportedKxGroup>,
-) -> Arc<rustls::crypto::CryptoProvider> {
+) -> Arc<CryptoProvider> {
     let base = rustls::crypto::aws_lc_rs::default_provider();
-    Arc::new(rustls::crypto::CryptoProvider { cipher_suites: suites, kx_groups: groups, ..base })
+    Arc::new(CryptoProvider { cipher_suites: suites, kx_groups: groups, ..base })
 }
 
 /// Versions from what two booleans say.
@@ -487,20 +593,14 @@ fn by_cost(s: &Settings) -> bool {
 
 fn config(
     s: &Settings,
+    provider: Arc<CryptoProvider>,
     presented: Arc<Presented>,
     trust: Option<&Trust>,
     context: sessions::Context,
 ) -> Result<Arc<ServerConfig>, String> {
     let c = &s.conf_command;
     let (v12, v13) = (c.v12.unwrap_or(s.protocols.v12), c.v13.unwrap_or(s.protocols.v13));
-    let list = c.ciphers.clone().unwrap_or_else(|| s.ciphers.0.clone());
-    let mut suites = c.suites13.clone().unwrap_or_else(ciphers::all13);
-    suites.extend(list.suites());
-    if by_cost(s) {
-        ciphers::by_cost(&mut suites);
-    }
-    let groups = c.groups.clone().unwrap_or_else(|| s.ecdh_curve.clone()).0.to_vec();
-    let builder = ServerConfig::builder_with_provider(provider(suites, groups))
+    let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&versions(v12, v13))
         .map_err(|e| format!("protocols and ciphers do not fit together: {e}"))?;
     let builder = match trust {
@@ -523,7 +623,7 @@ fn config(
         }
         _ => Arc::new(NoServerSessionStorage {}),
     };
-    if tickets && !matches!(s.session_cache, SessionCache::Off) {
+    if tickets {
         let keys = s.session_ticket_key.0.iter().filter_map(|k| TicketKey::new(k)).collect();
         config.ticketer = Arc::new(Tickets { keys, context, timeout });
     } else if !matches!(s.session_cache, SessionCache::Kept(_)) && !s.early_data {
@@ -540,17 +640,29 @@ fn config(
 impl ServerTls {
     /// The configuration for a client that offers these suites.
     pub fn config_for(&self, offered: &[u16], http2: bool) -> &Arc<ServerConfig> {
-        let (h1, h2) = match &self.slow_aes {
-            Some([h1, h2]) if ciphers::begins_with_chacha(offered) => (h1, h2),
-            _ => (&self.config, &self.config_h2),
+        let by_client = self.by_cost && ciphers::begins_with_chacha(offered);
+        let [h2, slow, slow_h2] = &self.others;
+        let place = match (by_client, http2) {
+            (false, false) => return &self.config,
+            (false, true) => h2,
+            (true, false) => slow,
+            (true, true) => slow_h2,
         };
-        if http2 { h2 } else { h1 }
+        place.get_or_init(|| {
+            let mut config = ServerConfig::clone(&self.config);
+            if http2 {
+                config.alpn_protocols.insert(0, b"h2".to_vec());
+            }
+            config.ignore_client_order &= !by_client;
+            Arc::new(config)
+        })
     }
 
-    /// Whether certificates of clients are judged here as there.
-    pub fn judges_as(&self, other: &ServerTls) -> bool {
-        let trust = |s: &ServerTls| s.trust.as_ref().map(|t| t.fingerprint());
-        trust(self) == trust(other) && self.ocsp.as_ref().map(|c| c.all) == other.ocsp.as_ref().map(|c| c.all)
+    /// What verdicts on certificates of clients rest on here: two servers with the same come to the same. `None`: clients
+    /// are not asked.
+    #[inline]
+    pub fn basis(&self) -> Option<sessions::Context> {
+        self.basis
     }
 
     /// The configuration for a connection whose certificate depends on it; `names` are evaluated already.
@@ -656,4 +768,43 @@ pub fn certified_files(
         c.put(id, made.clone());
     }
     Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
+    use rustls::pki_types::PrivatePkcs8KeyDer;
+
+    fn key() -> Arc<CertifiedKey> {
+        let random = aws_lc_rs::rand::SystemRandom::new();
+        let made = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random).unwrap();
+        let der = PrivatePkcs8KeyDer::from(made.as_ref().to_vec()).into();
+        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&der).unwrap();
+        Arc::new(CertifiedKey::new(Vec::new(), key))
+    }
+
+    /// Of too many certificates the one leaves that was not used for longest (nginx: ssl_certificate_cache).
+    #[test]
+    fn the_least_recently_used_certificate_leaves_a_full_cache() {
+        let key = key();
+        let cache = Loaded::of((2, 60, 60));
+        let has = |name: &str| cache.get(name.as_bytes()).is_some();
+        let put = |name: &str| cache.put(name.as_bytes().to_vec(), key.clone());
+        put("a");
+        put("b");
+        assert!(has("a"));
+        put("c");
+        assert!(has("a") && !has("b") && has("c"));
+        // What is there already takes no other's place.
+        put("c");
+        assert!(has("a") && has("c"));
+        // What nobody used in time goes before what is used.
+        let cache = Loaded::of((2, 0, 60));
+        cache.put(b"a".to_vec(), key.clone());
+        cache.put(b"b".to_vec(), key.clone());
+        std::thread::yield_now();
+        cache.put(b"c".to_vec(), key.clone());
+        assert_eq!(cache.map.lock().unwrap().len(), 1);
+    }
 }

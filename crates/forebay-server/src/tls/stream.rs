@@ -28,6 +28,14 @@ const MAX_FLIGHT: usize = 256 * 1024;
 /// Records in a row that carry nothing (OpenSSL has the same limit).
 const MAX_EMPTY: u32 = 32;
 
+/// Longest message behind the handshake, bytes: NewSessionTicket has a ticket and extensions of 64 KiB each.
+const MAX_MESSAGE: usize = 132 * 1024;
+
+/// Alert `protocol_version`.
+const PROTOCOL_VERSION: u8 = 70;
+/// Alert `decode_error`.
+const DECODE_ERROR: u8 = 50;
+
 /// Changes of keys that are asked for while no answer can leave.
 const MAX_UNSENT: u32 = 32;
 
@@ -57,7 +65,7 @@ enum Kernel {
 
 enum State {
     /// A server that waits for a ClientHello.
-    Hello(Vec<u8>),
+    Hello(Vec<u8>, super::hello::Reading),
     Server(Box<UnbufferedServerConnection>, Vec<u8>),
     Client(Box<UnbufferedClientConnection>, Vec<u8>),
     Traffic(Box<Traffic>),
@@ -72,6 +80,8 @@ struct Traffic {
     empty: u32,
     /// Answers to changes of keys that have not left.
     unsent: u32,
+    /// The beginning of a message behind the handshake whose rest comes with the next record.
+    message: Vec<u8>,
 }
 
 /// What a handshake agreed on.
@@ -117,8 +127,8 @@ pub enum Greeting {
     Hello(Box<super::hello::Hello>),
     /// Plain bytes, perhaps HTTP.
     Plain(Vec<u8>),
-    /// Neither.
-    Broken,
+    /// Neither; the alert that tells so.
+    Broken(u8),
 }
 
 /// An encrypted connection.
@@ -172,7 +182,7 @@ impl Stream {
 
     /// The server's side; `received`: what has been read of the connection already.
     pub fn server(received: Vec<u8>) -> Stream {
-        Stream::new(State::Hello(received))
+        Stream::new(State::Hello(received, super::hello::Reading::default()))
     }
 
     /// The client's side.
@@ -191,16 +201,18 @@ impl Stream {
     /// # Errors
     /// Those of the socket; `Ok(None)`: it was closed.
     pub fn greeting(&mut self, t: &Thread, token: Token) -> Result<Option<Greeting>, Errno> {
-        let State::Hello(input) = &mut self.state else { return Ok(Some(Greeting::Broken)) };
+        let State::Hello(input, reading) = &mut self.state else {
+            return Ok(Some(Greeting::Broken(DECODE_ERROR)));
+        };
         loop {
             match input.first() {
-                Some(&HANDSHAKE) => match super::hello::parse(input) {
+                Some(&HANDSHAKE) => match reading.more(input) {
                     Ok(Some(hello)) => return Ok(Some(Greeting::Hello(Box::new(hello)))),
                     Ok(None) => {}
-                    Err(_) => return Ok(Some(Greeting::Broken)),
+                    Err(e) => return Ok(Some(Greeting::Broken(e.alert().unwrap_or(DECODE_ERROR)))),
                 },
                 // SSL 2.0, which nobody speaks.
-                Some(b) if b & 0x80 != 0 => return Ok(Some(Greeting::Broken)),
+                Some(b) if b & 0x80 != 0 => return Ok(Some(Greeting::Broken(PROTOCOL_VERSION))),
                 Some(_) => return Ok(Some(Greeting::Plain(std::mem::take(input)))),
                 None => {}
             }
@@ -218,12 +230,12 @@ impl Stream {
 
     /// Whether the ClientHello has been taken.
     pub fn greeted(&self) -> bool {
-        !matches!(self.state, State::Hello(_))
+        !matches!(self.state, State::Hello(..))
     }
 
     /// Goes on with the configuration that was chosen.
     pub fn choose(&mut self, conn: UnbufferedServerConnection) {
-        if let State::Hello(input) = &mut self.state {
+        if let State::Hello(input, _) = &mut self.state {
             let input = std::mem::take(input);
             self.state = State::Server(Box::new(conn), input);
         }
@@ -273,7 +285,7 @@ impl Stream {
                         Turn::Finished => break true,
                     }
                 },
-                State::Hello(_) => return Step::Read,
+                State::Hello(..) => return Step::Read,
                 State::Traffic(_) | State::Broken => return Step::Failed(Errno::PROTO),
             };
             match self.flush(t, token, SendFlags::NOSIGNAL) {
@@ -345,8 +357,29 @@ impl Stream {
         if self.partial.is_empty() {
             self.partial = Vec::new();
         }
-        self.state = State::Traffic(Box::new(Traffic { tx, rx, kernel, v13, empty: 0, unsent: 0 }));
+        self.state = State::Traffic(Box::new(Traffic {
+            tx,
+            rx,
+            kernel,
+            v13,
+            empty: 0,
+            unsent: 0,
+            message: Vec::new(),
+        }));
         Some(agreed)
+    }
+
+    /// Whether the keys have sealed as much as they should and cannot change: no further request is to be taken.
+    #[inline]
+    pub fn worn(&self) -> bool {
+        matches!(&self.state, State::Traffic(t) if !t.v13 && t.tx.worn())
+    }
+
+    /// Whether the other side has said that it sends no more (`close_notify`). A connection that ends without may have been
+    /// cut by somebody else (RFC 8446, section 6.1).
+    #[inline]
+    pub fn ended(&self) -> bool {
+        self.ended
     }
 
     /// Whether there is content that needs no reading.
@@ -380,10 +413,10 @@ impl Stream {
             out.extend_from_slice(&ready);
             return Ok(ready.len());
         }
-        let State::Traffic(traffic) = &mut self.state else { return Err(Errno::PROTO) };
         let mut scratch = t.tls.borrow_mut();
         let input = &mut scratch.input;
         loop {
+            let State::Traffic(traffic) = &mut self.state else { return Err(Errno::PROTO) };
             if self.ended {
                 return Ok(0);
             }
@@ -395,8 +428,9 @@ impl Stream {
             let used = match used {
                 Ok(used) => used,
                 Err(e) => {
-                    let alert = if e == Broken::BadMac { 20 } else { 10 };
-                    traffic.alert(2, alert, &mut self.owed);
+                    if let Some(alert) = e.alert() {
+                        traffic.alert(2, alert, &mut self.owed);
+                    }
                     drop(scratch);
                     self.closing = true;
                     let _ = self.flush(t, token, SendFlags::NOSIGNAL);
@@ -406,11 +440,11 @@ impl Stream {
             if used < input.len() {
                 self.partial.extend_from_slice(input.get(used..).unwrap_or_default());
             }
+            if !self.owed.is_empty() {
+                // An answer to a change of keys does not wait until something else is sent.
+                let _ = self.flush(t, token, SendFlags::NOSIGNAL);
+            }
             if out.len() > begin {
-                if !self.owed.is_empty() {
-                    // An answer to a change of keys does not wait until something else is sent.
-                    let _ = self.flush(t, token, SendFlags::NOSIGNAL);
-                }
                 return Ok(out.len() - begin);
             }
             match got {
@@ -639,6 +673,30 @@ fn next_batch(now: usize, taken: usize, full: bool) -> usize {
     }
 }
 
+/// Whether a record is an alert: by its type, or by the length that in TLS 1.3 nothing else has.
+fn is_alert(record: &[u8]) -> bool {
+    const SEALED: usize = HEADER + 2 + 1 + 16;
+    record.first() == Some(&ALERT) || record.len() == SEALED
+}
+
+/// Whether a record holds a ClientHello and nothing else.
+fn is_client_hello(content: &[u8]) -> bool {
+    match content {
+        [1, a, b, c, rest @ ..] => {
+            rest.len() == usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c)
+        }
+        _ => false,
+    }
+}
+
+/// Alert `no_renegotiation`.
+const NO_RENEGOTIATION: u8 = 100;
+
+/// `new_session_ticket`.
+const NEW_SESSION_TICKET: u8 = 4;
+/// `key_update`.
+const KEY_UPDATE: u8 = 24;
+
 enum Turn {
     Again,
     Blocked,
@@ -663,7 +721,9 @@ fn take_turn<Data>(
             owed.resize(at + need, 0);
             let n = encode.encode(owed.get_mut(at..).unwrap_or_default()).unwrap_or(0);
             owed.truncate(at + n);
-            Turn::Again
+            // Behind the alert nothing is to be said, and what has failed would only fail again.
+            let told = failure.is_some() && owed.get(at..).is_some_and(is_alert);
+            if told { Turn::Blocked } else { Turn::Again }
         }
         Ok(ConnectionState::TransmitTlsData(transmit)) => {
             transmit.done();
@@ -707,6 +767,10 @@ impl Traffic {
             let (kind, content) = self.rx.open(record)?;
             let content = record.get(content).ok_or(Broken::Malformed)?;
             at += n;
+            if kind != HANDSHAKE && !self.message.is_empty() {
+                // Nothing stands between the pieces of a message (RFC 8446, section 5.1).
+                return Err(Broken::Malformed);
+            }
             match kind {
                 DATA if !content.is_empty() => {
                     out.extend_from_slice(content);
@@ -716,12 +780,23 @@ impl Traffic {
                 DATA => {}
                 ALERT => match content {
                     // Warnings that end nothing: `user_canceled`, `no_renegotiation`.
-                    [1, 90 | 100] => {}
-                    [1, 0] => *ended = true,
-                    [_, _] => return Err(Broken::Malformed),
-                    _ => return Err(Broken::Malformed),
+                    [1, 90 | NO_RENEGOTIATION] => {}
+                    [_, 0] => *ended = true,
+                    [1 | 2, _] => return Err(Broken::Alerted),
+                    [_, _] => return Err(Broken::Illegal),
+                    // RFC 8446, section 5.4.
+                    [] if self.v13 => return Err(Broken::Malformed),
+                    _ => return Err(Broken::Undecodable),
                 },
-                HANDSHAKE if self.v13 => self.post_handshake(content, owed)?,
+                // A client that wants to negotiate again is told that nobody will, as by nginx (RFC 5746, section 4.5).
+                HANDSHAKE if !self.v13 && is_client_hello(content) => self.alert(1, NO_RENEGOTIATION, owed),
+                HANDSHAKE if self.v13 && !content.is_empty() => {
+                    self.post_handshake(content, owed)?;
+                    if !self.message.is_empty() {
+                        // A piece carries something, and its message is bounded.
+                        continue;
+                    }
+                }
                 _ => return Err(Broken::Malformed),
             }
             self.empty += 1;
@@ -732,22 +807,35 @@ impl Traffic {
         Ok(at)
     }
 
-    /// Messages behind the handshake: new keys and, for clients, tickets (RFC 8446, section 4.6).
+    /// Messages behind the handshake: new keys and, for clients, tickets (RFC 8446, section 4.6). A message may come in
+    /// several records, and a record may have several messages.
     fn post_handshake(&mut self, content: &[u8], owed: &mut Vec<u8>) -> Result<(), Broken> {
+        let mut gathered = std::mem::take(&mut self.message);
         let mut rest = content;
-        while let [kind, a, b, c, body @ ..] = rest {
-            let len = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
-            let (message, more) = body.split_at_checked(len).ok_or(Broken::Malformed)?;
+        if !gathered.is_empty() {
+            gathered.extend_from_slice(content);
+            rest = &gathered;
+        }
+        while let Some((&kind, after)) = rest.split_first() {
+            let wanted = match (kind, &self.kernel) {
+                (NEW_SESSION_TICKET, Kernel::Client(_)) => MAX_MESSAGE,
+                (KEY_UPDATE, Kernel::Client(_) | Kernel::Server(_)) => 1,
+                _ => return Err(Broken::Malformed),
+            };
+            let Some((length, body)) = after.split_at_checked(3) else { break };
+            let length = length.iter().fold(0, |n, b| n << 8 | usize::from(*b));
+            if length > wanted || (kind == KEY_UPDATE && length != wanted) {
+                return Err(Broken::Undecodable);
+            }
+            let Some((message, more)) = body.split_at_checked(length) else { break };
             rest = more;
-            match (kind, message, &mut self.kernel) {
-                (4, ticket, Kernel::Client(k)) => {
-                    k.handle_new_session_ticket(ticket).map_err(|_| Broken::Malformed)?
+            match (message, &mut self.kernel) {
+                (ticket, Kernel::Client(k)) if kind == NEW_SESSION_TICKET => {
+                    k.handle_new_session_ticket(ticket).map_err(|_| Broken::Undecodable)?;
                 }
-                (24, [wanted @ (0 | 1)], kernel) => {
-                    // New keys begin with a new record.
-                    if !rest.is_empty() {
-                        return Err(Broken::Malformed);
-                    }
+                // New keys begin with a new record.
+                ([0 | 1], _) if !rest.is_empty() => return Err(Broken::Malformed),
+                ([wanted @ (0 | 1)], kernel) => {
                     let secrets = match kernel {
                         Kernel::Server(k) => k.update_rx_secret(),
                         Kernel::Client(k) => k.update_rx_secret(),
@@ -763,10 +851,11 @@ impl Traffic {
                         self.update(owed)?;
                     }
                 }
-                _ => return Err(Broken::Malformed),
+                _ => return Err(Broken::Illegal),
             }
         }
-        if rest.is_empty() { Ok(()) } else { Err(Broken::Malformed) }
+        self.message = rest.to_vec();
+        Ok(())
     }
 
     /// Changes the keys for sending.
@@ -783,10 +872,10 @@ impl Traffic {
         Ok(())
     }
 
-    /// Changes worn keys; a connection of TLS 1.2, which cannot, ends.
+    /// Changes worn keys. TLS 1.2 cannot: what is being sent goes on, and the connection ends behind it ([`Stream::worn`]).
     #[inline]
     fn renew(&mut self, owed: &mut Vec<u8>) -> Result<(), Errno> {
-        if self.tx.worn() { self.update(owed).map_err(broken) } else { Ok(()) }
+        if self.v13 && self.tx.worn() { self.update(owed).map_err(broken) } else { Ok(()) }
     }
 
     fn alert(&mut self, level: u8, what: u8, owed: &mut Vec<u8>) {
@@ -843,3 +932,277 @@ fn transmit(t: &Thread, token: Token, bytes: &[u8], flags: SendFlags) -> Result<
 }
 
 const _: () = assert!(OUTPUT >= BATCH + 5 * OVERHEAD + HEADER);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::pki_types::{PrivateKeyDer, ServerName};
+    use std::sync::Arc;
+
+    /// A certificate of its own with its key, made by `openssl`. `None`: that is missing.
+    fn certificate() -> Option<(CertificateDer<'static>, PrivateKeyDer<'static>)> {
+        let dir = tempfile::tempdir().unwrap();
+        let done = std::process::Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
+            .args(["-keyout", "key", "-out", "crt", "-days", "9", "-subj", "/CN=h"])
+            .current_dir(dir.path())
+            .output();
+        if done.is_err() {
+            assert!(std::env::var_os("CI").is_none(), "openssl is missing");
+            println!("skipped: openssl is missing");
+            return None;
+        }
+        let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
+        let key = super::super::pem::private_key(&read("key"), &[]).ok().unwrap();
+        Some((super::super::pem::certificates(&read("crt")).remove(0), key))
+    }
+
+    /// Takes all turns that need no more bytes, and hands over what has come of them.
+    fn turns(mut step: impl FnMut(&mut [u8]) -> (usize, Turn), input: &mut Vec<u8>) -> bool {
+        loop {
+            let (discard, turn) = step(input);
+            input.drain(..discard);
+            match turn {
+                Turn::Again => {}
+                Turn::Blocked => return false,
+                Turn::Finished => return true,
+            }
+        }
+    }
+
+    /// A server and a client whose handshake is over; what the server has sent behind it waits with the client.
+    fn pair(v13: bool) -> Option<(Box<Traffic>, Box<Traffic>, Vec<u8>)> {
+        let (cert, key) = certificate()?;
+        let version = if v13 { &rustls::version::TLS13 } else { &rustls::version::TLS12 };
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = rustls::ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.clone()], key)
+            .unwrap();
+        config.enable_secret_extraction = true;
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(cert).unwrap();
+        let mut client = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(super::super::client::any_server())
+            .with_no_client_auth();
+        client.enable_secret_extraction = true;
+        let name = ServerName::try_from("h").unwrap();
+        let mut server = UnbufferedServerConnection::new(Arc::new(config)).unwrap();
+        let mut client = UnbufferedClientConnection::new(Arc::new(client), name).unwrap();
+        let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
+        let (mut ready, mut ended, mut failure) = (Vec::new(), false, None);
+        let mut done = (false, false);
+        for _ in 0..9 {
+            let mut owed = Vec::new();
+            done.0 |= turns(
+                |input| {
+                    let UnbufferedStatus { discard, state } = client.process_tls_records(input);
+                    (discard, take_turn(state, &mut owed, &mut ready, &mut ended, &mut failure))
+                },
+                &mut to_client,
+            );
+            to_server.append(&mut owed);
+            done.1 |= turns(
+                |input| {
+                    let UnbufferedStatus { discard, state } = server.process_tls_records(input);
+                    (discard, take_turn(state, &mut owed, &mut ready, &mut ended, &mut failure))
+                },
+                &mut to_server,
+            );
+            to_client.append(&mut owed);
+            assert_eq!(failure, None);
+            if done == (true, true) {
+                break;
+            }
+        }
+        let mut streams = (Stream::server(Vec::new()), Stream::client(client));
+        streams.0.state = State::Server(Box::new(server), Vec::new());
+        streams.0.settle().unwrap();
+        streams.1.settle().unwrap();
+        match (streams.0.state, streams.1.state) {
+            (State::Traffic(a), State::Traffic(b)) => Some((a, b, to_client)),
+            _ => None,
+        }
+    }
+
+    /// Seals a message in records of so many bytes of content.
+    fn records(tx: &mut Half, message: &[u8], size: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        for piece in message.chunks(size) {
+            let at = out.len();
+            out.resize(at + tx.sealed_len(piece.len()), 0);
+            tx.seal(HANDSHAKE, piece, &mut out[at..]).unwrap();
+        }
+        out
+    }
+
+    fn open(t: &mut Traffic, input: &mut [u8]) -> (Result<usize, Broken>, Vec<u8>, Vec<u8>) {
+        let (mut out, mut owed, mut ended) = (Vec::new(), Vec::new(), false);
+        (t.open_all(input, &mut out, &mut ended, &mut owed), out, owed)
+    }
+
+    fn data(tx: &mut Half, text: &[u8]) -> Vec<u8> {
+        let mut record = vec![0; tx.sealed_len(text.len())];
+        tx.seal(DATA, text, &mut record).unwrap();
+        record
+    }
+
+    #[test]
+    fn messages_behind_the_handshake_may_come_in_pieces() {
+        let Some((mut server, mut client, tickets)) = pair(true) else { return };
+        // Tickets that came with the handshake, as they are and in pieces.
+        let mut whole = tickets.clone();
+        assert_eq!(open(&mut client, &mut whole).0, Ok(tickets.len()));
+        let ticket = [4, 0, 0, 18, 0, 0, 1, 0, 0, 0, 0, 0, 2, 7, 7, 0, 3, 1, 2, 3, 0, 0];
+        for size in [1, 4, 7, 100] {
+            let mut input = records(&mut server.tx, &ticket, size);
+            let n = input.len();
+            assert_eq!(open(&mut client, &mut input).0, Ok(n), "{size}");
+            assert!(client.message.is_empty());
+        }
+        for size in [1, 2, 3, 4, 5] {
+            let mut input = records(&mut client.tx, &[24, 0, 0, 1, 1], size);
+            client.update(&mut Vec::new()).unwrap();
+            let n = input.len();
+            let (opened, _, mut owed) = open(&mut server, &mut input);
+            assert_eq!(opened, Ok(n), "{size}");
+            // The answer is in the old keys, what follows in new ones; so is what the client says.
+            assert_eq!(open(&mut client, &mut owed).0, Ok(owed.len()));
+            assert_eq!(open(&mut server, &mut data(&mut client.tx, b"up")).1, b"up");
+            assert_eq!(open(&mut client, &mut data(&mut server.tx, b"down")).1, b"down");
+        }
+    }
+
+    #[test]
+    fn messages_behind_the_handshake_are_held_to_their_form() {
+        for (message, size, wanted) in [
+            (&[24, 0, 0, 1, 2][..], 9, Broken::Illegal),
+            (&[24, 0, 0, 2, 0, 0], 9, Broken::Undecodable),
+            (&[24, 0, 0, 0], 9, Broken::Undecodable),
+            // A length of 16 MB is not waited for.
+            (&[24, 255, 255, 255], 1, Broken::Undecodable),
+            (&[24, 0, 0, 1, 0, 24, 0, 0, 1, 0], 99, Broken::Malformed),
+            // A ticket from a client, and a message that nobody knows.
+            (&[4], 9, Broken::Malformed),
+            (&[1], 9, Broken::Malformed),
+        ] {
+            let Some((mut server, mut client, _)) = pair(true) else { return };
+            let mut input = records(&mut client.tx, message, size);
+            assert_eq!(open(&mut server, &mut input).0, Err(wanted), "{message:?}");
+        }
+        let Some((mut server, mut client, _)) = pair(true) else { return };
+        let mut input = records(&mut client.tx, &[24, 0], 9);
+        input.extend(data(&mut client.tx, b"between"));
+        assert_eq!(open(&mut server, &mut input).0, Err(Broken::Malformed), "nothing stands between pieces");
+    }
+
+    #[test]
+    fn alerts_end_a_connection_as_they_say() {
+        for (alert, wanted) in [
+            (&[1, 90][..], Ok(false)),
+            (&[1, 0], Ok(true)),
+            (&[2, 40], Err(Broken::Alerted)),
+            (&[1, 41], Err(Broken::Alerted)),
+            (&[3, 40], Err(Broken::Illegal)),
+            (&[2], Err(Broken::Undecodable)),
+            (&[], Err(Broken::Malformed)),
+        ] {
+            let Some((mut server, mut client, _)) = pair(true) else { return };
+            let mut record = vec![0; client.tx.sealed_len(alert.len())];
+            client.tx.seal(ALERT, alert, &mut record).unwrap();
+            let (mut out, mut owed, mut ended) = (Vec::new(), Vec::new(), false);
+            let opened = server.open_all(&mut record, &mut out, &mut ended, &mut owed);
+            assert_eq!(opened.map(|_| ended), wanted, "{alert:?}");
+        }
+        assert_eq!(Broken::Alerted.alert(), None, "who has given up is told nothing");
+    }
+
+    /// A handshake that fails is told so by one alert, whatever the client goes on with.
+    #[test]
+    fn a_handshake_that_fails_ends_with_one_alert() {
+        let Some((cert, key)) = certificate() else { return };
+        let config = rustls::ServerConfig::builder_with_provider(Arc::new(
+            rustls::crypto::aws_lc_rs::default_provider(),
+        ));
+        let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let config = Arc::new(config.with_single_cert(vec![cert], key).unwrap());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let client = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(super::super::client::any_server())
+            .with_no_client_auth();
+        let name = ServerName::try_from("h").unwrap();
+        let mut client = UnbufferedClientConnection::new(Arc::new(client), name).unwrap();
+        let (mut hello, mut ready, mut ended, mut failure) = (Vec::new(), Vec::new(), false, None);
+        turns(
+            |input| {
+                let UnbufferedStatus { discard, state } = client.process_tls_records(input);
+                (discard, take_turn(state, &mut hello, &mut ready, &mut ended, &mut failure))
+            },
+            &mut Vec::new(),
+        );
+        // Nobody has sealed it, and no record of this type follows.
+        let forged = [&[DATA, 3, 3, 0, 40][..], &[7; 40]].concat();
+        for behind in
+            [forged.repeat(1), forged.repeat(3), vec![9; 50], [forged.as_slice(), &[9; 50]].concat()]
+        {
+            let mut server = UnbufferedServerConnection::new(config.clone()).unwrap();
+            let mut input = [hello.as_slice(), &behind].concat();
+            let (mut owed, mut failure) = (Vec::new(), None);
+            turns(
+                |input| {
+                    let UnbufferedStatus { discard, state } = server.process_tls_records(input);
+                    (discard, take_turn(state, &mut owed, &mut ready, &mut ended, &mut failure))
+                },
+                &mut input,
+            );
+            assert!(failure.is_some());
+            let mut alerts = 0;
+            let mut rest = owed.as_slice();
+            while let Ok(Some(n)) = record::whole(rest) {
+                alerts += usize::from(is_alert(&rest[..n]));
+                rest = &rest[n..];
+            }
+            assert_eq!(alerts, 1, "{failure:?}");
+        }
+    }
+
+    /// A client of TLS 1.2 that wants to negotiate again is told that it is not done, and may go on.
+    #[test]
+    fn nothing_is_negotiated_again() {
+        let Some((mut server, mut client, _)) = pair(false) else { return };
+        let mut input = records(&mut client.tx, &[1, 0, 0, 3, 7, 7, 7], 99);
+        input.extend(data(&mut client.tx, b"more"));
+        let (opened, out, mut owed) = open(&mut server, &mut input);
+        assert_eq!((opened, out.as_slice()), (Ok(input.len()), b"more".as_slice()));
+        let (kind, at) = client.rx.open(&mut owed).unwrap();
+        assert_eq!((kind, &owed[at]), (ALERT, [1, NO_RENEGOTIATION].as_slice()));
+        let mut input = records(&mut client.tx, &[20, 0, 0, 0], 99);
+        assert_eq!(open(&mut server, &mut input).0, Err(Broken::Malformed));
+    }
+
+    /// TLS 1.2 cannot change keys: what is being sent goes on, and no further request is taken. TLS 1.3 changes them.
+    #[test]
+    fn worn_keys_cut_nothing_off() {
+        for v13 in [false, true] {
+            let Some((mut server, mut client, _)) = pair(v13) else { return };
+            server.tx.wear();
+            client.rx.wear();
+            let mut owed = Vec::new();
+            server.renew(&mut owed).unwrap();
+            assert_eq!(owed.is_empty(), !v13);
+            let mut stream = Stream::new(State::Traffic(server));
+            assert_eq!(stream.worn(), !v13);
+            let State::Traffic(server) = &mut stream.state else { return };
+            owed.extend(data(&mut server.tx, b"more"));
+            assert_eq!(open(&mut client, &mut owed).1, b"more", "{v13}");
+        }
+    }
+}

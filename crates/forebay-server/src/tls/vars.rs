@@ -7,7 +7,7 @@ use crate::variables::{Row, RowSource};
 use aws_lc_rs::digest;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use x509_parser::asn1_rs::Oid;
+use x509_parser::asn1_rs::{Any, Oid, Tag, ToDer};
 use x509_parser::prelude::*;
 
 type Got = Result<bool, VarError>;
@@ -34,7 +34,7 @@ pub const VARIABLES: &[Row] = rows! {
     "ssl_early_data" => |r, o| { let first = r.conn.requests == 1; of(r, o, |s, o| s.early && first && text(o, "1")) },
     "ssl_ech_status" => |r, o| of(r, o, |_, o| text(o, "NOT_CONFIGURED")),
     "ssl_ech_outer_server_name" => |_, _| Ok(false),
-    "ssl_client_verify" => |r, o| of(r, o, |s, o| match s.verdict {
+    "ssl_client_verify" => |r, o| of(r, o, |s, o| match s.verdict.get() {
         Verdict::None => text(o, "NONE"),
         Verdict::Success => text(o, "SUCCESS"),
         Verdict::Failed(f) => text(o, "FAILED:") && text(o, f.text()),
@@ -160,10 +160,9 @@ fn time(unix: i64, out: &mut Vec<u8>) -> bool {
     text(out, &t.strftime("%b %e %H:%M:%S %Y GMT").to_string())
 }
 
-/// Short name of an attribute type.
-fn short(oid: &Oid<'_>) -> String {
-    let dotted = oid.to_id_string();
-    let known = match dotted.as_str() {
+/// OpenSSL's short name of an attribute type.
+fn short(oid: &Oid<'_>) -> Option<&'static str> {
+    Some(match oid.to_id_string().as_str() {
         "2.5.4.3" => "CN",
         "2.5.4.4" => "SN",
         "2.5.4.5" => "serialNumber",
@@ -175,36 +174,87 @@ fn short(oid: &Oid<'_>) -> String {
         "2.5.4.11" => "OU",
         "2.5.4.12" => "title",
         "2.5.4.13" => "description",
+        "2.5.4.15" => "businessCategory",
+        "2.5.4.16" => "postalAddress",
         "2.5.4.17" => "postalCode",
+        "2.5.4.20" => "telephoneNumber",
+        "2.5.4.41" => "name",
         "2.5.4.42" => "GN",
         "2.5.4.43" => "initials",
+        "2.5.4.44" => "generationQualifier",
+        "2.5.4.45" => "x500UniqueIdentifier",
         "2.5.4.46" => "dnQualifier",
-        "0.9.2342.19200300.100.1.25" => "DC",
+        "2.5.4.65" => "pseudonym",
+        "2.5.4.72" => "role",
+        "2.5.4.97" => "organizationIdentifier",
+        "2.5.4.98" => "c3",
+        "2.5.4.99" => "n3",
         "0.9.2342.19200300.100.1.1" => "UID",
+        "0.9.2342.19200300.100.1.3" => "mail",
+        "0.9.2342.19200300.100.1.25" => "DC",
+        "0.9.2342.19200300.100.1.44" => "uid",
         "1.2.840.113549.1.9.1" => "emailAddress",
-        _ => return dotted,
+        "1.2.840.113549.1.9.2" => "unstructuredName",
+        "1.2.840.113549.1.9.8" => "unstructuredAddress",
+        "1.3.6.1.4.1.311.60.2.1.1" => "jurisdictionL",
+        "1.3.6.1.4.1.311.60.2.1.2" => "jurisdictionST",
+        "1.3.6.1.4.1.311.60.2.1.3" => "jurisdictionC",
+        _ => return None,
+    })
+}
+
+/// Appends the name of an attribute type, or its number.
+fn attribute(a: &AttributeTypeAndValue<'_>, out: &mut Vec<u8>) {
+    match short(a.attr_type()) {
+        Some(name) => text(out, name),
+        None => text(out, &a.attr_type().to_id_string()),
     };
-    known.to_owned()
+    out.push(b'=');
 }
 
-fn value<'a>(a: &'a AttributeTypeAndValue<'_>) -> &'a [u8] {
-    a.attr_value().data
+/// A value in UTF-8. `None`: it is of no type that has characters.
+fn characters(value: &Any<'_>) -> Option<Vec<u8>> {
+    let wide = |size: usize| {
+        let units = value.data.chunks(size);
+        let units = units.map(|u| u.iter().fold(0u32, |n, b| n << 8 | u32::from(*b)));
+        let text: String = units.map(|n| char::from_u32(n).unwrap_or(char::REPLACEMENT_CHARACTER)).collect();
+        text.into_bytes()
+    };
+    Some(match value.tag() {
+        Tag::Utf8String => value.data.to_vec(),
+        Tag::BmpString => wide(2),
+        Tag::UniversalString => wide(4),
+        // Latin-1, as OpenSSL reads them.
+        Tag::T61String
+        | Tag::PrintableString
+        | Tag::Ia5String
+        | Tag::NumericString
+        | Tag::VisibleString
+        | Tag::GeneralString => wide(1),
+        _ => return None,
+    })
 }
 
-/// RFC 2253: the last part first.
+/// RFC 2253: the last part first. Values of attributes without a name are shown as they are encoded.
 fn dn(name: &X509Name<'_>, out: &mut Vec<u8>) -> bool {
     let parts: Vec<_> = name.iter_rdn().collect();
     for (i, rdn) in parts.iter().rev().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        for (j, a) in rdn.iter().enumerate() {
-            if j > 0 {
-                out.push(b'+');
+        let attributes: Vec<_> = rdn.iter().collect();
+        for (j, a) in attributes.iter().rev().enumerate() {
+            match (i, j) {
+                (0, 0) => {}
+                (_, 0) => out.push(b','),
+                _ => out.push(b'+'),
             }
-            text(out, &short(a.attr_type()));
-            out.push(b'=');
-            let v = value(a);
+            attribute(a, out);
+            let v = match characters(a.attr_value()).filter(|_| short(a.attr_type()).is_some()) {
+                Some(v) => v,
+                None => {
+                    out.push(b'#');
+                    hex(&a.attr_value().to_der_vec().unwrap_or_default(), true, out);
+                    continue;
+                }
+            };
             for (k, b) in v.iter().enumerate() {
                 let edge = (k == 0 && matches!(b, b' ' | b'#')) || (k + 1 == v.len() && *b == b' ');
                 if edge || matches!(b, b',' | b'+' | b'"' | b'\\' | b'<' | b'>' | b';') {
@@ -221,13 +271,23 @@ fn dn(name: &X509Name<'_>, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// `/C=US/CN=x`, as before nginx 1.11.6.
+/// `/C=US/CN=x`, as before nginx 1.11.6 and as X509_NAME_oneline() of OpenSSL 3.0 writes it: bytes that are no printable
+/// ASCII as `\xHH`, and what separates parts with a backslash, so that no two names look alike.
 fn legacy_dn(name: &X509Name<'_>, out: &mut Vec<u8>) -> bool {
-    for a in name.iter_rdn().flat_map(|rdn| rdn.iter()) {
-        out.push(b'/');
-        text(out, &short(a.attr_type()));
-        out.push(b'=');
-        out.extend_from_slice(value(a));
+    for rdn in name.iter_rdn() {
+        for (i, a) in rdn.iter().enumerate() {
+            out.push(if i == 0 { b'/' } else { b'+' });
+            attribute(a, out);
+            for b in a.attr_value().data {
+                match b {
+                    b'/' | b'+' => out.extend_from_slice(&[b'\\', *b]),
+                    b' '..=b'~' => out.push(*b),
+                    _ => {
+                        text(out, &format!("\\x{b:02X}"));
+                    }
+                }
+            }
+        }
     }
     true
 }

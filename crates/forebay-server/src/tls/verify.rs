@@ -189,6 +189,14 @@ impl Trust {
     ) -> Trust {
         let subject =
             |c: &CertificateDer<'_>| parse(c).map(|c| DistinguishedName::from(c.subject().as_raw().to_vec()));
+        // A name that several certificates have is told once.
+        let mut told: Vec<DistinguishedName> = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        for name in hints.iter().filter_map(subject) {
+            if seen.insert(name.as_ref().to_vec()) {
+                told.push(name);
+            }
+        }
         let has_crls = !crls.is_empty();
         let crls = Lists::new(&crls);
         let bound = depth.to_be_bytes();
@@ -200,15 +208,7 @@ impl Trust {
                 by_subject.entry(c.subject().as_raw().to_vec()).or_default().push(i);
             }
         }
-        Trust {
-            by_subject,
-            hints: hints.iter().filter_map(subject).collect(),
-            anchors,
-            crls,
-            has_crls,
-            depth,
-            fingerprint,
-        }
+        Trust { by_subject, hints: told, anchors, crls, has_crls, depth, fingerprint }
     }
 
     /// What asks clients for their certificates. Every certificate passes here: it is judged after the
@@ -344,7 +344,7 @@ impl Trust {
             if cert.extensions().iter().any(|e| e.critical && !is_understood(e)) {
                 last = Err(Failure(34));
             }
-            if !fits(cert, purpose, i == 0) {
+            if !is_sound(cert) || !fits(cert, purpose, i == 0) {
                 last = Err(Failure(26));
             }
             if i == 0 {
@@ -421,13 +421,25 @@ fn fits(cert: &X509Certificate<'_>, purpose: Purpose, own: bool) -> bool {
     let signs = |more: fn(&KeyUsage) -> bool| {
         !own || usage.is_none_or(|u| u.digital_signature() || u.key_agreement() || more(u))
     };
+    // `anyExtendedKeyUsage` stands for none of the purposes, as in OpenSSL.
     match purpose {
         Purpose::Issuer => true,
-        Purpose::Client => extended.is_none_or(|u| u.any || u.client_auth) && signs(|_| false),
+        Purpose::Client => extended.is_none_or(|u| u.client_auth) && signs(|_| false),
         Purpose::Server => {
-            extended.is_none_or(|u| u.any || u.server_auth) && signs(KeyUsage::key_encipherment)
+            extended.is_none_or(|u| u.server_auth || u.other.iter().any(is_gated_crypto))
+                && signs(KeyUsage::key_encipherment)
         }
     }
+}
+
+/// Old names of the purpose to speak for a server (Server Gated Crypto, Netscape's and Microsoft's), which OpenSSL takes.
+fn is_gated_crypto(usage: &asn1_rs::Oid<'_>) -> bool {
+    matches!(usage.to_id_string().as_str(), "2.16.840.1.113730.4.1" | "1.3.6.1.4.1.311.10.3.3")
+}
+
+/// Whether all extensions that are known can be read. What is in one that cannot is anybody's guess.
+fn is_sound(cert: &X509Certificate<'_>) -> bool {
+    !cert.extensions().iter().any(|e| matches!(e.parsed_extension(), ParsedExtension::ParseError { .. }))
 }
 
 fn current_der<'a>(cert: &X509Certificate<'a>) -> &'a [u8] {
@@ -472,13 +484,15 @@ fn is_understood(e: &X509Extension<'_>) -> bool {
     )
 }
 
-/// Whether a certificate is for a host (RFC 6125): its alternative names, or its common name where it has none.
+/// Whether a certificate is for a host (RFC 6125): its alternative names, or its common name where it has none. Names are
+/// compared as they are written, a final dot included (nginx: proxy_ssl_name).
 pub fn is_for_host(der: &[u8], host: &str) -> bool {
     let Some(cert) = parse(der) else { return false };
-    let host = host.trim_end_matches('.');
     let ip: Option<std::net::IpAddr> = host.parse().ok();
     let mut has_names = false;
-    if let Ok(Some(names)) = cert.subject_alternative_name() {
+    // Names that cannot be read are no reason to believe the common name.
+    let Ok(names) = cert.subject_alternative_name() else { return false };
+    if let Some(names) = names {
         for name in &names.value.general_names {
             match name {
                 GeneralName::DNSName(n) => {
@@ -497,6 +511,7 @@ pub fn is_for_host(der: &[u8], host: &str) -> bool {
                         return true;
                     }
                 }
+                GeneralName::Invalid(tag, _) => has_names |= tag.0 == DNS_NAME,
                 _ => {}
             }
         }
@@ -505,9 +520,11 @@ pub fn is_for_host(der: &[u8], host: &str) -> bool {
         && cert.subject().iter_common_name().filter_map(|n| n.as_str().ok()).any(|n| matches_name(n, host))
 }
 
+/// Tag of a `dNSName` (RFC 5280, section 4.2.1.6).
+const DNS_NAME: u32 = 2;
+
 /// One label may be a star, the first one.
 fn matches_name(pattern: &str, host: &str) -> bool {
-    let pattern = pattern.trim_end_matches('.');
     if pattern.eq_ignore_ascii_case(host) {
         return true;
     }
@@ -518,28 +535,60 @@ fn matches_name(pattern: &str, host: &str) -> bool {
     }
 }
 
+/// The version whose handshake is signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// TLS 1.2.
+    V12,
+    /// TLS 1.3.
+    V13,
+}
+
+/// Whether TLS 1.3 signs handshakes by an algorithm: not by RSASSA-PKCS1-v1_5, nor by anything with SHA-1, which its
+/// list has for certificates only (RFC 8446, section 4.2.3).
+fn signs_v13(scheme: SignatureScheme) -> bool {
+    use SignatureScheme as S;
+    matches!(
+        scheme,
+        S::RSA_PSS_SHA256
+            | S::RSA_PSS_SHA384
+            | S::RSA_PSS_SHA512
+            | S::ECDSA_NISTP256_SHA256
+            | S::ECDSA_NISTP384_SHA384
+            | S::ECDSA_NISTP521_SHA512
+            | S::ED25519
+    )
+}
+
 /// Checks a signature of the handshake, for certificates of any version.
 ///
 /// # Errors
-/// When it is not sound.
+/// When it is not sound, or by an algorithm that the version does not know.
 pub fn handshake_signature(
+    version: Version,
     message: &[u8],
     cert: &CertificateDer<'_>,
     dss: &DigitallySignedStruct,
 ) -> Result<HandshakeSignatureValid, Error> {
     let bad = || Error::InvalidCertificate(rustls::CertificateError::BadSignature);
+    let v13 = version == Version::V13;
+    if v13 && !signs_v13(dss.scheme) {
+        return Err(rustls::PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into());
+    }
     let cert = parse(cert).ok_or(Error::InvalidCertificate(rustls::CertificateError::BadEncoding))?;
     let info = cert.public_key();
     let (key, _) = element(info.raw, 0x30).ok_or_else(bad)?;
     let (key_algorithm, _) = element(key, 0x30).ok_or_else(bad)?;
     let mapping = algorithms().mapping;
-    let fitting = mapping.iter().filter(|(scheme, _)| *scheme == dss.scheme).flat_map(|(_, all)| all.iter());
-    for a in fitting.filter(|a| a.public_key_alg_id().as_ref() == key_algorithm) {
-        if a.verify_signature(&info.subject_public_key.data, message, dss.signature()).is_ok() {
-            return Ok(HandshakeSignatureValid::assertion());
-        }
-    }
-    Err(bad())
+    // TLS 1.3 binds the curve to the hash: the first algorithm of a scheme is that one.
+    let most = if v13 { 1 } else { usize::MAX };
+    let fitting = mapping.iter().filter(|(scheme, _)| *scheme == dss.scheme);
+    let mut fitting = fitting.flat_map(|(_, all)| all.iter().take(most));
+    let sound = fitting.any(|a| {
+        a.public_key_alg_id().as_ref() == key_algorithm
+            && a.verify_signature(&info.subject_public_key.data, message, dss.signature()).is_ok()
+    });
+    if sound { Ok(HandshakeSignatureValid::assertion()) } else { Err(bad()) }
 }
 
 /// Signature schemes that are understood.
@@ -574,7 +623,7 @@ impl ClientCertVerifier for Asker {
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         super::sigalg::checked(dss.scheme);
-        handshake_signature(message, cert, dss)
+        handshake_signature(Version::V12, message, cert, dss)
     }
     fn verify_tls13_signature(
         &self,
@@ -583,7 +632,7 @@ impl ClientCertVerifier for Asker {
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         super::sigalg::checked(dss.scheme);
-        handshake_signature(message, cert, dss)
+        handshake_signature(Version::V13, message, cert, dss)
     }
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         schemes()

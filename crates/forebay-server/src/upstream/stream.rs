@@ -665,6 +665,13 @@ impl Body {
             Coding::FastCgi => self.left == 0 || self.to_head,
         };
         if whole {
+            let cut = self.lease.as_ref().and_then(|l| l.conn.as_ref()).is_some_and(|c| c.wire().is_cut());
+            // Unlike nginx: the client gets what has come, but nobody else (RFC 9112, section 8).
+            if let Some(s) = self.spool.as_mut().filter(|s| cut && s.keeps()) {
+                s.discard();
+                let text = "upstream closed connection without close_notify, response is not kept while reading upstream";
+                req.log(Level::Warn, text);
+            }
             self.reusable = false;
             self.finish(req);
             self.ended = Some(Pulled::End);
