@@ -10,6 +10,7 @@ pub mod child;
 pub mod cpus;
 pub mod daemon;
 pub mod fds;
+pub mod heap;
 pub mod identity;
 pub mod limits;
 pub mod log_area;

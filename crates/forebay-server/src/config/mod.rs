@@ -162,14 +162,25 @@ pub fn load_all(env: &Environment, files: &mut Files) -> (Option<Config>, Vec<Er
         // There was nothing to read: no need to say what is missing in it.
         return (None, errors);
     }
-    match build(env, files, &parsed.tree, &mut errors) {
-        Ok(c) => (c.filter(|_| fatal.is_none()), errors),
+    let built = build(env, files, &parsed.tree, &mut errors);
+    drop(parsed.tree);
+    match built {
+        Ok(c) => {
+            if c.as_ref().is_some_and(|c| c.http.locations.len() > MANY) {
+                // What was there while it was built takes several times what stays, and a former configuration has gone.
+                forebay_sys::heap::trim();
+            }
+            (c.filter(|_| fatal.is_none()), errors)
+        }
         Err(e) => {
             errors.push(e);
             (None, errors)
         }
     }
 }
+
+/// Levels with settings of a configuration for which giving memory back is worth the time.
+const MANY: usize = 1000;
 
 pub(crate) fn plain(message: &str) -> Error {
     Error {
