@@ -776,6 +776,8 @@ pub async fn close(thread: &Rc<Thread>, req: &mut Request, unread: bool) {
         Lingering::On => unread,
         Lingering::Always => true,
     };
+    // Without it a response whose end only the connection tells looks as if it had been cut off (RFC 8446, section 6.1).
+    req.conn.wire.close(thread);
     if !linger {
         return;
     }

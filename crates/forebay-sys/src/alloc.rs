@@ -5,16 +5,25 @@ use std::cell::Cell;
 
 thread_local! {
     // Constant and without a destructor: reading it never allocates, not even at the end of a thread.
-    static COUNTS: Cell<Counts> = const { Cell::new(Counts { allocations: 0, bytes: 0 }) };
+    static COUNTS: Cell<Counts> = const { Cell::new(Counts { allocations: 0, bytes: 0, freed: 0 }) };
 }
 
-/// What the current thread has allocated since it began. Freed memory is not taken off.
+/// What the current thread has allocated since it began. Freed memory is not taken off but counted by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Calls of `alloc`, `alloc_zeroed` and `realloc`.
     pub allocations: u64,
     /// Bytes asked for.
     pub bytes: u64,
+    /// Bytes given back, by whichever thread they were asked for.
+    pub freed: u64,
+}
+
+impl Counts {
+    /// Bytes that were asked for and not given back.
+    pub fn live(&self) -> i64 {
+        self.bytes.wrapping_sub(self.freed) as i64
+    }
 }
 
 /// The system allocator with counters per thread. Use it in a test program:
@@ -34,7 +43,13 @@ fn count(bytes: usize) {
     COUNTS.set(Counts {
         allocations: before.allocations.wrapping_add(1),
         bytes: before.bytes.wrapping_add(bytes as u64),
+        ..before
     });
+}
+
+fn count_freed(bytes: usize) {
+    let before = COUNTS.get();
+    COUNTS.set(Counts { freed: before.freed.wrapping_add(bytes as u64), ..before });
 }
 
 // SAFETY: every call is handed on to `System` unchanged; counting neither allocates nor unwinds.
@@ -46,6 +61,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        count_freed(layout.size());
         // SAFETY: as above; `ptr` came from `System`, since this allocator hands on everything.
         unsafe { System.dealloc(ptr, layout) }
     }
@@ -58,6 +74,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count(new_size);
+        count_freed(layout.size());
         // SAFETY: as above.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
@@ -77,6 +94,11 @@ mod tests {
         let after = CountingAllocator::counts();
         assert_eq!((after.allocations - before.allocations, after.bytes - before.bytes), (1, 1000));
         drop(block);
-        assert_eq!(CountingAllocator::counts(), after);
+        let freed = CountingAllocator::counts();
+        assert_eq!(
+            (freed.allocations, freed.bytes, freed.freed - after.freed),
+            (after.allocations, after.bytes, 1000)
+        );
+        assert_eq!(freed.live(), before.live());
     }
 }

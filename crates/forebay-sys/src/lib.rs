@@ -11,6 +11,7 @@ pub mod cpus;
 pub mod daemon;
 pub mod fds;
 pub mod files;
+pub mod heap;
 pub mod identity;
 pub mod limits;
 pub mod log_area;

@@ -618,6 +618,72 @@ fn a_certificate_is_judged_by_the_server_that_it_is_for() {
     assert!(named.contains("\nb:SUCCESS\n"), "{named}");
 }
 
+/// Passes records of TLS on and leaves out the last one, which says that nothing follows.
+fn cutter(upstream: std::net::SocketAddr) -> std::net::SocketAddr {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.expect("a connection");
+            let mut server = TcpStream::connect(upstream).expect("connect");
+            let (mut from, mut to) = (client.try_clone().expect("clone"), server.try_clone().expect("clone"));
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            std::thread::spawn(move || {
+                let mut held: Vec<u8> = Vec::new();
+                loop {
+                    let mut head = [0; 5];
+                    if server.read_exact(&mut head).is_err() {
+                        let _ = client.shutdown(std::net::Shutdown::Both);
+                        return;
+                    }
+                    let mut body = vec![0; usize::from(u16::from_be_bytes([head[3], head[4]]))];
+                    server.read_exact(&mut body).expect("a record");
+                    client.write_all(&held).expect("write");
+                    held = [head.as_slice(), &body].concat();
+                }
+            });
+        }
+    });
+    addr
+}
+
+/// Where only the end of the connection tells how long a response is, and somebody may have cut it off, the client gets it
+/// and nobody else.
+#[test]
+fn a_response_that_may_be_cut_off_is_not_kept() {
+    let origin = crate::harness::origin::start(|mut asked| {
+        asked.write(b"HTTP/1.0 200 OK\r\nCache-Control: max-age=60\r\n\r\nhalf a page");
+        false
+    });
+    let behind = Server::start_on(site(&format!(
+        "server {{ listen 127.0.0.1:%PORT0% ssl; location / {{ proxy_pass http://{origin}; }} }}"
+    )));
+    let (whole, cut) = (behind.addr(0), cutter(behind.addr(0)));
+    let front = Server::start_on(site(&format!(
+        "proxy_cache_path %DIR%/cache keys_zone=c:1m; proxy_cache c; proxy_cache_key $uri; proxy_http_version 1.0; \
+         proxy_set_header Connection close; add_header X-Cache $upstream_cache_status; \
+         server {{ listen 127.0.0.1:%PORT0%; location /whole {{ proxy_pass https://{whole}; }} \
+         location /cut {{ proxy_pass https://{cut}; }} \
+         location /stored {{ proxy_cache off; proxy_pass https://{cut}; proxy_store %DIR%/stored; }} }}"
+    )));
+    let cached = |uri: &str| {
+        let got = front.get(uri);
+        assert!(got.contains("half a page"), "{uri}: {got}");
+        got.contains("X-Cache: HIT")
+    };
+    // A response is kept a moment after it was sent.
+    wait_for("what came whole", || cached("/whole").then_some(()));
+    for _ in 0..3 {
+        assert!(!cached("/cut"));
+    }
+    assert!(front.get("/stored").contains("half a page"));
+    front.wait_for_log("upstream closed connection without close_notify, response is not kept", 4);
+    assert!(!front.error_log().contains("GET /whole"), "it ended as it should");
+    assert!(!front.site.dir().join("stored").exists());
+}
+
 /// Authorities with the same name, or the same authority twice, are told to clients once.
 #[test]
 fn names_of_authorities_are_told_once() {

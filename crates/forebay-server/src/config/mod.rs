@@ -164,8 +164,7 @@ pub fn load_all(env: &Environment, files: &mut Files) -> (Option<Config>, Vec<Er
         return (None, errors);
     }
     let single = errors.len();
-    let built = build(env, files, &parsed.tree, &mut errors);
-    let config = match built {
+    let config = match build(env, files, &parsed.tree, &mut errors) {
         Ok(c) => Some(c),
         Err(e) => {
             errors.push(e);
@@ -177,6 +176,11 @@ pub fn load_all(env: &Environment, files: &mut Files) -> (Option<Config>, Vec<Er
         .filter_map(|(_, e)| directive_of(e, &parsed.tree.root, files))
         .collect();
     errors.retain(|e| e.ordinal != u32::MAX || !follows(&e.message, &refused));
+    drop(parsed.tree);
+    if config.as_ref().is_some_and(|c| c.http.locations.len() > MANY) {
+        // What was there while it was built takes several times what stays, and a former configuration has gone.
+        forebay_sys::heap::trim();
+    }
     (config, errors)
 }
 
@@ -235,6 +239,9 @@ fn directive_of(error: &Error, tree: &Block, files: &Files) -> Option<Vec<u8>> {
     let word = line.trim_ascii_start().split(|b| b.is_ascii_whitespace() || *b == b';').next()?;
     Some(word.to_vec())
 }
+
+/// Levels with settings of a configuration for which giving memory back is worth the time.
+const MANY: usize = 1000;
 
 pub(crate) fn plain(message: &str) -> Error {
     Error {
