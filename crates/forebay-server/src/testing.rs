@@ -50,6 +50,7 @@ pub fn request(http: &str, args: &str) -> Request {
         listeners: vec![Some(0)],
         groups: Default::default(),
         logs: RefCell::default(),
+        counted: Default::default(),
     });
     let counters = Arc::new(Counters::default());
     let thread = Rc::new(Thread {

@@ -25,6 +25,8 @@ pub struct ThreadConfig {
     /// Its log files, by their numbers there. USR1 opens them anew; after the next configuration has come they are those
     /// of requests that have not ended.
     pub logs: RefCell<Vec<Arc<OwnedFd>>>,
+    /// Where requests to servers without `status_zone` are counted, by the servers' numbers.
+    pub counted: crate::metrics::ByName,
 }
 
 /// A worker thread.

@@ -161,6 +161,7 @@ pub fn main(setup: Setup) {
             listeners: Vec::new(),
             groups: RefCell::default(),
             logs: RefCell::default(),
+            counted: Default::default(),
         })),
         transfers: Default::default(),
         files: RefCell::new(FileCache::watching(watches)),
@@ -285,6 +286,7 @@ impl WorkerThread {
             listeners: map.clone(),
             groups: RefCell::default(),
             logs: RefCell::new(share.logs),
+            counted: Default::default(),
         });
         let old = self.thread.conf.replace(new);
         self.close_spares(&old);

@@ -27,8 +27,8 @@ enum Sink {
 #[derive(Debug, Default)]
 pub struct Log {
     sinks: Vec<(Sink, Level)>,
-    /// Whether warnings and worse are also printed as `nginx: [warn] text`: until the server runs.
-    pub console: bool,
+    /// The least severe lines that are also printed, as `nginx: [warn] text`: until the server runs.
+    console: Option<Level>,
 }
 
 impl Log {
@@ -36,20 +36,27 @@ impl Log {
     /// the console. The second part is the complaint when the file cannot be opened, which nginx survives.
     pub fn early(path: &Path) -> (Log, Option<String>) {
         if path == Path::new("stderr") {
-            return (Log { sinks: Vec::new(), console: true }, None);
+            return (Log { sinks: Vec::new(), console: Some(Level::Warn) }, None);
         }
         match open_log(path) {
-            Ok(file) => (Log { sinks: vec![(Sink::File(file), Level::Notice)], console: true }, None),
+            Ok(file) => {
+                (Log { sinks: vec![(Sink::File(file), Level::Notice)], console: Some(Level::Warn) }, None)
+            }
             Err(e) => {
                 let text = format!("could not open error log file: {}", failed("open()", path, &e));
-                (Log { sinks: Vec::new(), console: true }, Some(text))
+                (Log { sinks: Vec::new(), console: Some(Level::Warn) }, Some(text))
             }
         }
     }
 
     /// A log that goes to the console only.
     pub fn default_console() -> Log {
-        Log { sinks: Vec::new(), console: true }
+        Log { sinks: Vec::new(), console: Some(Level::Warn) }
+    }
+
+    /// The same without warnings on the console (`-q`).
+    pub fn quiet(self) -> Log {
+        Log { console: self.console.map(|_| Level::Error), ..self }
     }
 
     /// The log that a configuration asks for. `files` are the opened ones by path.
@@ -63,13 +70,13 @@ impl Log {
             ErrorLogTarget::Syslog(target) => Some(Sink::Syslog(target.clone())),
         };
         let sinks = targets.iter().filter_map(|log| Some((sink(log)?, log.level))).collect();
-        Log { sinks, console: false }
+        Log { sinks, console: None }
     }
 
     /// Writes a line to every target whose level allows it. Failures to write are ignored: there is nowhere
     /// to tell.
     pub fn write(&self, level: Level, text: &str) {
-        if self.console && level <= Level::Warn {
+        if self.console.is_some_and(|least| level <= least) {
             eprintln!("nginx: [{}] {text}", level.as_str());
         }
         let mut failures = Vec::new();
@@ -94,7 +101,7 @@ impl Log {
             });
             let _ = match sink {
                 Sink::File(file) => (&*file).write_all(line.as_bytes()),
-                Sink::Stderr if self.console => Ok(()),
+                Sink::Stderr if self.console.is_some() => Ok(()),
                 Sink::Stderr => std::io::stderr().write_all(line.as_bytes()),
                 Sink::Syslog(target) => {
                     let at = (now.timestamp().as_second(), now.offset().seconds());

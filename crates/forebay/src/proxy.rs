@@ -2,7 +2,7 @@
 
 use crate::cli::Options;
 use crate::master_log::errno;
-use crate::serve::{choose_address, quoted};
+use crate::serve::{choose_address, lasting_pid, quoted, urls};
 use crate::subcommands::ProxyArgs;
 use crate::{server, title};
 use forebay_conf::files::Files;
@@ -10,7 +10,7 @@ use forebay_server::config::load;
 use forebay_sys::files;
 use std::ffi::OsString;
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -36,13 +36,13 @@ fn run(args: &ProxyArgs, arguments: Vec<OsString>) -> Result<u8, String> {
     };
     let listen = choose_address(listen)?;
     let upstream = Upstream::parse(upstream)?;
-    let private = tempfile::Builder::new().prefix("forebay-").tempdir().map_err(|e| errno(&e))?;
-    let directory = private.path();
-    let text = configuration(listen, &upstream, directory);
     if args.print_config {
-        print!("{text}");
+        print!("{}", configuration(listen, &upstream, &lasting_pid(listen)));
         return Ok(0);
     }
+    let private = tempfile::Builder::new().prefix("forebay-").tempdir().map_err(|e| errno(&e))?;
+    let directory = private.path();
+    let text = configuration(listen, &upstream, &directory.join("nginx.pid"));
     prepare(directory, &text).map_err(|e| format!("{}: {}", directory.display(), errno(&e)))?;
     let options = Options {
         prefix: Some(directory.to_string_lossy().into_owned()),
@@ -53,18 +53,13 @@ fn run(args: &ProxyArgs, arguments: Vec<OsString>) -> Result<u8, String> {
     let (environment, _) = options.places();
     let mut files = Files::disk();
     load(&environment, &mut files).map_err(|e| files.render(&e))?;
-    let host = match listen.ip() {
-        ip if ip.is_loopback() || ip.is_unspecified() => "localhost".to_owned(),
-        IpAddr::V6(ip) => format!("[{ip}]"),
-        ip => ip.to_string(),
-    };
+    let urls = urls(listen);
+    let (first, others) = urls.split_first().ok_or("no address")?;
+    let mut text = format!("Passing {first} to {}\n", upstream.shown());
+    others.iter().for_each(|url| text.push_str(&format!("    and {url}\n")));
+    text.push_str("End it with Ctrl-C; --print-config shows the nginx.conf behind it.\n");
     // A reader that has gone away is no reason to end.
-    let _ = writeln!(
-        std::io::stdout(),
-        "Passing http://{host}:{}/ to {}\nEnd it with Ctrl-C; --print-config shows the nginx.conf behind it.",
-        listen.port(),
-        upstream.shown()
-    );
+    let _ = std::io::stdout().write_all(text.as_bytes());
     // The directory is removed when `private` goes out of scope, after the server has ended.
     Ok(server::start(&options, arguments))
 }
@@ -123,7 +118,7 @@ impl Upstream {
     }
 }
 
-fn configuration(listen: SocketAddr, upstream: &Upstream, directory: &Path) -> String {
+fn configuration(listen: SocketAddr, upstream: &Upstream, pid: &Path) -> String {
     let scheme = if upstream.encrypted { "https" } else { "http" };
     // A server elsewhere answers to its own name, one of ours to that of the client.
     let foreign = upstream.encrypted && !upstream.host.is_empty();
@@ -174,7 +169,7 @@ http {{
     }}
 }}
 ",
-        pid = quoted(&directory.join("nginx.pid")),
+        pid = quoted(pid),
         server = upstream.server,
         path = upstream.path,
     )

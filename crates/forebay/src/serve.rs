@@ -66,6 +66,8 @@ const TYPES: &str = "    types {
 struct Site {
     root: PathBuf,
     demo: bool,
+    dot_files: bool,
+    access_log: bool,
     listen: SocketAddr,
     user: Option<String>,
 }
@@ -88,15 +90,18 @@ fn run(args: &ServeArgs, arguments: Vec<OsString>) -> Result<u8, String> {
     let listen = choose_address(args.listen.as_deref())?;
     let private = tempfile::Builder::new().prefix("forebay-").tempdir().map_err(|e| errno(&e))?;
     let directory = private.path();
+    let (dot_files, access_log) = (args.dot_files, args.access_log);
     let what = match &args.dir {
-        Some(dir) => folder(dir, listen)?,
-        None => Site { root: directory.join("site"), demo: true, listen, user: None },
+        Some(dir) => Site { dot_files, access_log, ..folder(dir, listen)? },
+        None => {
+            let root = directory.join("site");
+            Site { root, demo: true, dot_files, access_log, listen, user: None }
+        }
     };
-    let text = configuration(&what, directory);
     if args.print_config {
-        print!("{text}");
-        return Ok(0);
+        return print(&what, private).map_err(|e| errno(&e));
     }
+    let text = configuration(&what, &directory.join("nginx.pid"));
     prepare(&what, directory, &text).map_err(|e| format!("{}: {}", directory.display(), errno(&e)))?;
     let options = Options {
         prefix: Some(directory.to_string_lossy().into_owned()),
@@ -107,6 +112,63 @@ fn run(args: &ServeArgs, arguments: Vec<OsString>) -> Result<u8, String> {
     announce(&what, &options, args.listen.is_some())?;
     // The directory is removed when `private` goes out of scope, after the server has ended.
     Ok(server::start(&options, arguments))
+}
+
+/// Prints the configuration. It has to start later, too: the demo site stays in the directory.
+fn print(what: &Site, private: tempfile::TempDir) -> io::Result<u8> {
+    let mut text = configuration(what, &lasting_pid(what.listen));
+    if what.demo {
+        let directory = private.keep();
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755))?;
+        write_demo(&what.root)?;
+        let note = format!("# The demo site is in {} and stays there.\n", directory.display());
+        text.insert_str(text.find('\n').map_or(0, |at| at + 1), &note);
+    }
+    // A reader that has gone away is no reason to complain.
+    let _ = io::Write::write_all(&mut io::stdout(), text.as_bytes());
+    Ok(0)
+}
+
+/// The pid file of a configuration that is printed: in a place where everybody may make one.
+pub fn lasting_pid(listen: SocketAddr) -> PathBuf {
+    std::env::temp_dir().join(format!("forebay-{}.pid", listen.port()))
+}
+
+/// The URLs under which an address can be opened: those of all interfaces for one that stands for all.
+pub fn urls(listen: SocketAddr) -> Vec<String> {
+    let url = |host: &str| format!("http://{host}:{}/", listen.port());
+    let of = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => url(&ip.to_string()),
+        IpAddr::V6(ip) => url(&format!("[{ip}]")),
+    };
+    match listen.ip() {
+        ip if ip.is_loopback() => vec![url("localhost")],
+        ip if ip.is_unspecified() => {
+            let mut all = vec![url("localhost")];
+            all.extend(own_addresses(ip.is_ipv6()).into_iter().map(of));
+            all
+        }
+        ip => vec![of(ip)],
+    }
+}
+
+/// Addresses of this machine that others can reach it by. IPv6 sockets of nginx's configuration take no IPv4.
+fn own_addresses(v6: bool) -> Vec<IpAddr> {
+    let mut all = Vec::new();
+    for interface in nix::ifaddrs::getifaddrs().into_iter().flatten() {
+        let Some(address) = interface.address else { continue };
+        let ip = match (v6, address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+            (false, Some(v4), _) => IpAddr::V4(v4.ip()),
+            (true, _, Some(v6)) => IpAddr::V6(v6.ip()),
+            _ => continue,
+        };
+        // Addresses of one link need its name, which browsers do not take.
+        let local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        if !ip.is_loopback() && !local && !all.contains(&ip) {
+            all.push(ip);
+        }
+    }
+    all
 }
 
 /// The wanted address, or port 8080 of this machine only, or the next one that is free.
@@ -155,7 +217,7 @@ fn folder(dir: &Path, listen: SocketAddr) -> Result<Site, String> {
         eprintln!("forebay: only root can read {}: the worker keeps root's rights", root.display());
         Some("root root".to_owned())
     };
-    Ok(Site { root, demo: false, listen, user })
+    Ok(Site { root, demo: false, dot_files: false, access_log: false, listen, user })
 }
 
 /// A word of the configuration, quoted.
@@ -165,25 +227,34 @@ pub fn quoted(path: &Path) -> String {
     format!("\"{text}\"")
 }
 
-fn configuration(what: &Site, directory: &Path) -> String {
+fn configuration(what: &Site, pid: &Path) -> String {
     let mut text = String::from("# Written by `forebay serve`; a start for a configuration of your own.\n");
+    let log = if what.access_log { "/dev/stdout" } else { "off" };
     let user = what.user.as_ref().map(|user| format!("user {user};\n")).unwrap_or_default();
     let _ = write!(
         text,
         "daemon off;\n{user}worker_processes auto;\npid {};\nerror_log stderr warn;\n\nevents {{\n}}\n\nhttp \
-         {{\n{TYPES}    sendfile on;\n    access_log off;\n",
-        quoted(&directory.join("nginx.pid"))
+         {{\n{TYPES}    sendfile on;\n    access_log {log};\n",
+        quoted(pid)
     );
     let rest = if what.demo {
         "        index index.html;\n        error_page 404 /404.html;\n\n        location /assets/ {\n            \
          expires 1h;\n        }\n"
     } else {
-        "        index index.html index.htm;\n        autoindex on;\n"
+        "        index index.html index.htm;\n        autoindex on;\n        autoindex_exact_size off;\n        \
+         autoindex_localtime on;\n"
+    };
+    // Repositories (.git), settings and keys (.env) lie beside pages.
+    let hidden = if what.demo || what.dot_files {
+        ""
+    } else {
+        "\n        location ~ /\\. {\n            return 404;\n        }\n\n        location ^~ /.well-known/ {\n            location ~ \
+         /\\.well-known/(.*/)?\\. {\n                return 404;\n            }\n        }\n"
     };
     let _ = write!(
         text,
         "\n    server {{\n        listen {};\n        server_name localhost;\n        root {};\n        charset \
-         utf-8;\n{rest}    }}\n}}\n",
+         utf-8;\n{rest}{hidden}    }}\n}}\n",
         what.listen,
         quoted(&what.root)
     );
@@ -195,14 +266,16 @@ fn prepare(what: &Site, directory: &Path, text: &str) -> io::Result<()> {
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?;
     files::create_directory(&directory.join("logs"), files::PRIVATE_DIRECTORY)?;
     files::write(&directory.join("nginx.conf"), text.as_bytes(), files::READABLE)?;
-    if what.demo {
-        for (name, bytes) in DEMO {
-            let path = what.root.join(name);
-            if let Some(parent) = path.parent() {
-                files::create_directories(parent, files::directory_mode(files::READABLE))?;
-            }
-            files::write(&path, bytes, files::READABLE)?;
+    if what.demo { write_demo(&what.root) } else { Ok(()) }
+}
+
+fn write_demo(root: &Path) -> io::Result<()> {
+    for (name, bytes) in DEMO {
+        let path = root.join(name);
+        if let Some(parent) = path.parent() {
+            files::create_directories(parent, files::directory_mode(files::READABLE))?;
         }
+        files::write(&path, bytes, files::READABLE)?;
     }
     Ok(())
 }
@@ -214,12 +287,9 @@ fn announce(what: &Site, options: &Options, asked: bool) -> Result<(), String> {
     let (config, _) = load(&environment, &mut files).map_err(|e| files.render(&e))?;
     let plan = Plan::new(&config);
     let served = if what.demo { "the demo site".to_owned() } else { what.root.display().to_string() };
-    let host = match what.listen.ip() {
-        ip if ip.is_loopback() || ip.is_unspecified() => "localhost".to_owned(),
-        IpAddr::V6(ip) => format!("[{ip}]"),
-        ip => ip.to_string(),
-    };
-    println!("Serving {served} on http://{host}:{}/", what.listen.port());
+    let urls = urls(what.listen);
+    println!("Serving {served} on {}", urls.first().map_or("", String::as_str));
+    urls.iter().skip(1).for_each(|url| println!("  and {url}"));
     if !asked && what.listen.port() != PORT {
         println!("  (port {PORT} is taken)");
     }

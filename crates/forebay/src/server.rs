@@ -74,7 +74,10 @@ fn early_log(options: &Options) -> Log {
 
 /// `-t` and `-T`.
 fn test(options: &Options) -> u8 {
-    let log = early_log(options);
+    let (mut log, mut opening) = (early_log(options), Log::default_console());
+    if options.quiet {
+        (log, opening) = (log.quiet(), opening.quiet());
+    }
     let (environment, paths) = options.places();
     let name = environment.conf_path.display();
     let mut files = Files::disk();
@@ -84,7 +87,6 @@ fn test(options: &Options) -> u8 {
             eprintln!("nginx: the configuration file {name} syntax is ok");
         }
         // Read once more; what it has to say has been said to the log.
-        let opening = Log::default_console();
         result = state::open(&environment, &paths, Before { test: true, ..Before::default() }, &opening).map(
             |state| {
                 // Unix sockets bound for the test are removed again.

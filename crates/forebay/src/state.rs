@@ -13,6 +13,7 @@ use forebay_server::config::{Config, Environment, ListenAddr, load};
 use forebay_server::process::Generation;
 use forebay_sys::files;
 use forebay_sys::identity::{self, Identity};
+use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,8 +72,14 @@ fn read_telling(
         Refused
     };
     let (config, warnings) = load(environment, files).map_err(|error| refuse(&error, files))?;
+    // A file that many servers include is read as often, and has the same to say each time.
+    let mut told = HashSet::new();
     for warning in warnings.iter().filter(|_| warn) {
-        log.write(warning.level, &files.render(warning));
+        let text = files.render(warning);
+        if !told.contains(&text) {
+            log.write(warning.level, &text);
+            told.insert(text);
+        }
     }
     let identity = who(&config).map_err(|text| {
         let tree = origin::tree(environment, files);

@@ -151,6 +151,12 @@ pub struct ServeArgs {
     /// Address or port
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
+    /// Serve files and folders whose names begin with a dot too (without it only those below /.well-known/)
+    #[arg(long)]
+    pub dot_files: bool,
+    /// Print a line for each request
+    #[arg(long)]
+    pub access_log: bool,
     /// Print the nginx.conf that would be run, and end
     #[arg(long)]
     pub print_config: bool,

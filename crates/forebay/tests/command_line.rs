@@ -60,6 +60,29 @@ fn test_and_dump() {
 }
 
 #[test]
+fn a_warning_is_printed_once_and_not_at_all_when_quiet() {
+    let server = |n| format!("server {{ listen 127.0.0.1:%PORT0%; server_name n{n}; include part.conf; }} ");
+    let names: String = (0..20).map(server).collect();
+    let site = Site::new(&format!("events {{}} http {{ access_log off; {names} }}"));
+    site.write("part.conf", "msie_refresh on;\n");
+    let (code, _, err) = texts(&site.run(&["-t"]));
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(
+        err.matches("[warn] \"msie_refresh\" directive is not supported yet, ignored").count(),
+        1,
+        "{err}"
+    );
+    assert_eq!(texts(&site.run(&["-tq"])), (Some(0), String::new(), String::new()));
+    site.write("part.conf", "msie_refresh on; bogus;\n");
+    let (code, _, err) = texts(&site.run(&["-tq"]));
+    assert_eq!(
+        (code, err.contains("[warn]"), err.contains("[emerg] unknown directive")),
+        (Some(1), false, true),
+        "{err}"
+    );
+}
+
+#[test]
 fn signals_without_a_server() {
     let site = Site::new(CONF);
     let pid = site.dir().join("logs/nginx.pid").display().to_string();

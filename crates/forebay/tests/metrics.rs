@@ -301,3 +301,53 @@ fn times_of_servers_zones_and_resolvers() {
     );
     assert_eq!(json(&server, "/api/9/resolvers")["names"], names);
 }
+
+/// A site that has asked for nothing but the pages themselves.
+#[test]
+fn servers_are_counted_by_their_names_without_status_zone() {
+    let server = Server::start(
+        "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; events {} http { access_log off; server { listen \
+         127.0.0.1:%PORT0%; location / { return 404; } location /metrics { prometheus; } location /api { api; } location \
+         /dashboard { dashboard; } } server { listen 127.0.0.1:%PORT0%; server_name a.test b.test; location / { return 200 text; \
+         } } server { listen 127.0.0.1:%PORT0%; server_name quiet.test; } server { listen 127.0.0.1:%PORT0%; server_name own.test; \
+         status_zone own; return 204; } }",
+    );
+    let zones = || json(&server, "/api/9/http/server_zones");
+    assert_eq!(zones()["a.test"]["requests"], 0, "also before the first request");
+    let ask = |host: &str| {
+        server.raw(format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes())
+    };
+    for host in ["a.test", "b.test", "a.test", "own.test", "elsewhere.test"] {
+        ask(host);
+    }
+    // A request is counted when its answer has left.
+    let all = wait_for("all of them", || {
+        let all = zones();
+        (all["a.test"]["requests"] == 3 && all["_"]["responses"]["4xx"] == 1).then_some(all)
+    });
+    let a = &all["a.test"];
+    assert_eq!(
+        (&a["responses"]["2xx"], &a["responses"]["total"]),
+        (&Value::from(3), &Value::from(3)),
+        "{all}"
+    );
+    assert!(a["sent"].as_u64() > Some(300) && a["received"].as_u64() > Some(100), "{all}");
+    assert!(a["request_time"].as_f64().is_some_and(|ms| ms >= 0.0), "{all}");
+    assert_eq!(
+        (&all["quiet.test"]["requests"], &all["own"]["responses"]["codes"]["204"]),
+        (&0.into(), &1.into()),
+        "{all}"
+    );
+    assert!(all.get("own.test").is_none(), "{all}");
+    let text = server.get("/metrics");
+    assert_eq!(series(&text, "forebay_server_requests_total{zone=\"a.test\"}"), 3.0);
+    assert_eq!(series(&text, "forebay_server_responses_total{zone=\"a.test\",class=\"2xx\"}"), 3.0);
+    assert_eq!(series(&text, "forebay_server_request_duration_seconds_count{zone=\"a.test\"}"), 3.0);
+    // Over a reload, too.
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    wait_for("the next configuration", || (json(&server, "/api/9/nginx")["generation"] == 2).then_some(()));
+    ask("b.test");
+    wait_for("one more", || (zones()["a.test"]["requests"] == 4).then_some(()));
+    let page = server.get("/dashboard");
+    assert!(page.contains("Off: no location has a zone. status_zone NAME; in a location"), "{page}");
+}

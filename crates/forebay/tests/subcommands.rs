@@ -155,8 +155,12 @@ fn explain_shows_what_holds_in_each_location() {
 
 #[test]
 fn serve_shows_its_configuration() {
-    let output =
-        Command::new(PROGRAM).args(["serve", "--listen", "8099", "--print-config"]).output().expect("runs");
+    let site = Site::new("");
+    let output = Command::new(PROGRAM)
+        .args(["serve", "--listen", "8099", "--print-config"])
+        .env("TMPDIR", site.dir())
+        .output()
+        .expect("runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success());
     assert!(text.contains("listen 127.0.0.1:8099;"), "{text}");
@@ -196,6 +200,106 @@ fn serve_runs_the_demo_and_cleans_up() {
     child.stderr.take().expect("piped").read_to_string(&mut errors).expect("read");
     assert_eq!((code, errors.as_str()), (Some(0), ""));
     assert!(!directory.exists(), "removed at the end");
+}
+
+/// Runs `serve` with these arguments while `work` does, and gives what it printed.
+fn while_it_serves(args: &[&str], port: u16, work: impl FnOnce(std::net::SocketAddr)) -> String {
+    let mut child = Command::new(PROGRAM)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("starts");
+    let addr = ([127, 0, 0, 1], port).into();
+    wait_for("a server that accepts", || std::net::TcpStream::connect(addr).ok());
+    work(addr);
+    kill(child.id() as i32, Signal::SIGINT);
+    let mut printed = String::new();
+    child.stdout.take().expect("piped").read_to_string(&mut printed).expect("read");
+    wait_for("the end", || child.try_wait().expect("child"));
+    printed
+}
+
+#[test]
+fn serve_hands_out_no_dot_files_unless_asked() {
+    let site = Site::new("");
+    for name in [".env", ".git/config", "sub/.env", ".well-known/acme", ".well-known/.key", "sub/a.txt"] {
+        site.write(&format!("html/{name}"), "content");
+    }
+    let dir = site.dir().join("html").display().to_string();
+    let get = |addr, path: &str| {
+        let answer = raw(addr, format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes());
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let is = |addr, path: &str, status: &str| {
+        let answer = get(addr, path);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {answer}");
+    };
+    let port = free_port();
+    let printed =
+        while_it_serves(&["serve", &dir, "--listen", &port.to_string(), "--access-log"], port, |addr| {
+            for path in
+                ["/.env", "/.git/config", "/.git/", "/sub/.env", "/.well-known/.key", "/%2eenv", "//.env"]
+            {
+                is(addr, path, "404");
+            }
+            is(addr, "/.well-known/acme", "200");
+            is(addr, "/sub/a.txt", "200");
+            let listing = get(addr, "/");
+            assert!(listing.contains("<a href=\"sub/\">sub/</a>") && !listing.contains(".env"), "{listing}");
+        });
+    assert!(printed.contains("\"GET /sub/a.txt HTTP/1.0\" 200"), "{printed}");
+    let port = free_port();
+    let printed =
+        while_it_serves(&["serve", &dir, "--listen", &port.to_string(), "--dot-files"], port, |addr| {
+            is(addr, "/.env", "200");
+            is(addr, "/.git/config", "200");
+        });
+    assert!(!printed.contains("\"GET"), "{printed}");
+}
+
+#[test]
+fn serve_on_all_addresses_says_which_can_be_opened() {
+    let port = free_port();
+    let listen = format!("0.0.0.0:{port}");
+    let mut others = Vec::new();
+    let printed = while_it_serves(&["serve", "--listen", &listen], port, |_| {
+        others = nix::ifaddrs::getifaddrs()
+            .expect("interfaces")
+            .filter_map(|i| Some(i.address?.as_sockaddr_in()?.ip()))
+            .filter(|ip| !ip.is_loopback())
+            .collect();
+    });
+    assert!(printed.contains(&format!(" http://localhost:{port}/\n")), "{printed}");
+    for ip in others {
+        assert!(printed.contains(&format!("  and http://{ip}:{port}/\n")), "{printed}");
+    }
+}
+
+#[test]
+fn a_printed_configuration_starts() {
+    let site = Site::new("");
+    site.write("html/index.html", "of the folder");
+    let dir = site.dir().join("html").display().to_string();
+    for (args, text) in [
+        (vec!["serve", "--print-config", "--listen"], "<html"),
+        (vec!["serve", dir.as_str(), "--print-config", "--listen"], "of the folder"),
+    ] {
+        let port = free_port();
+        let output = Command::new(PROGRAM)
+            .args(&args)
+            .arg(port.to_string())
+            .env("TMPDIR", site.dir())
+            .output()
+            .expect("runs");
+        let conf = site.write("printed.conf", &String::from_utf8_lossy(&output.stdout)).display().to_string();
+        while_it_serves(&["-c", &conf, "-e", "stderr"], port, |addr| {
+            let answer = raw(addr, b"GET / HTTP/1.0\r\n\r\n");
+            let answer = String::from_utf8_lossy(&answer);
+            assert!(answer.contains(text), "{answer}");
+        });
+    }
 }
 
 #[test]

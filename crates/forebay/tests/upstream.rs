@@ -112,6 +112,28 @@ fn names_are_resolved_at_run_time() {
     assert!(server.get("/?h=a..b").contains("502 Bad Gateway"));
 }
 
+/// nginx asks again after a reload, and answers 502 while no name server can.
+#[test]
+fn what_names_mean_is_known_over_a_reload() {
+    let up = up();
+    let known = Arc::new(Mutex::new(vec!["known.test".into()]));
+    let (dns, asked) = dns(known.clone());
+    let port = up.addr.port();
+    let text = conf(&format!(
+        "resolver {dns}; server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://$arg_h:{port}/; }} location \
+         /v {{ return 200 one.; }} }}"
+    ));
+    let server = Server::start(&text);
+    assert!(by(&server.get("/?h=known.test"), &up));
+    let before = asked.load(SeqCst);
+    known.lock().expect("names").clear();
+    server.site.write("nginx.conf", &text.replace("one.", "two."));
+    server.signal(Signal::SIGHUP);
+    wait_for("the new configuration", || server.get("/v").ends_with("two.").then_some(()));
+    assert!(by(&server.get("/?h=known.test"), &up));
+    assert_eq!(asked.load(SeqCst), before);
+}
+
 #[test]
 fn a_group_follows_its_names() {
     let up = up();

@@ -176,8 +176,11 @@ fn resolvers() -> Map<String, Value> {
 fn http(req: &Request, path: &[&str]) -> Result<Value, Failed> {
     let (what, rest) = path.split_first().ok_or(NOT_FOUND)?;
     let all = match *what {
-        "server_zones" => totals(Kind::Server),
-        "location_zones" => totals(Kind::Location),
+        "server_zones" => totals(Kind::Server, super::servers(req)),
+        "location_zones" => totals(
+            Kind::Location,
+            zones(Kind::Location).iter().map(|z| (z.name.clone(), z.totals())).collect(),
+        ),
         "caches" => caches(req),
         "limit_reqs" => limits(true),
         "limit_conns" => limits(false),
@@ -268,20 +271,23 @@ fn responses(classes: [u64; 5], codes: Option<&[(u16, u64)]>) -> Value {
     all.into()
 }
 
-fn totals(kind: Kind) -> Map<String, Value> {
-    let each = zones(kind).into_iter().map(|z| {
-        let t: Totals = z.totals();
+fn totals(kind: Kind, all: Vec<(Vec<u8>, Totals)>) -> Map<String, Value> {
+    let each = all.into_iter().map(|(name, t)| {
+        // Where single statuses are not counted, nothing is said of them.
+        let codes = t.classes_only.is_none().then_some(t.codes.as_slice());
         let mut value = json!({
             "requests": t.requests,
-            "responses": responses(t.classes(), Some(&t.codes)),
+            "responses": responses(t.classes(), codes),
             "discarded": t.discarded,
             "received": t.received,
             "sent": t.sent,
+            // Beyond NGINX Plus: the mean, in milliseconds.
+            "request_time": t.times.mean().as_secs_f64() * 1000.0,
         });
-        if let (Kind::Server, Value::Object(m)) = (kind, &mut value) {
+        if let (Kind::Server, None, Value::Object(m)) = (kind, t.classes_only, &mut value) {
             m.insert("processing".into(), t.processing.into());
         }
-        (text(&z.name), value)
+        (text(&name), value)
     });
     each.collect()
 }

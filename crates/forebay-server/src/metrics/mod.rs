@@ -1,12 +1,14 @@
 //! What is counted for observers: zones of servers, locations and caches, outcomes of limits, the life of the process.
 //! Each thread writes cells of its own; they are summed when somebody reads them. What [`crate::counters`] has is
-//! counted always, zones only where the configuration asks for them (NGINX Plus: status_zone).
+//! counted always, and so are servers, by their names; zones only where the configuration asks for them (NGINX Plus:
+//! status_zone).
 
 pub mod api;
 pub mod prometheus;
 
 use crate::request::Request;
 use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::ThreadId;
@@ -33,6 +35,8 @@ pub enum Kind {
     Location,
     /// Responses of a cache.
     Cache,
+    /// Requests to virtual servers of one name that have no zone. Statuses are counted by class only.
+    Name,
 }
 
 /// Places of the cells of a server or location.
@@ -46,6 +50,8 @@ mod cell {
     pub const BUCKETS: usize = 6;
     pub const CODES: usize = BUCKETS + super::BUCKETS.len() + 1;
     pub const COUNT: usize = CODES + 500;
+    /// Of a name: one for each class of statuses.
+    pub const COUNT_OF_NAME: usize = CODES + 5;
 }
 
 /// Ways in which a cache takes part, in the order of [`crate::modules::proxy_cache::Status`].
@@ -124,7 +130,11 @@ impl Zone {
         if let Some((_, c)) = shards.iter().find(|(id, _)| *id == me) {
             return c.clone();
         }
-        let count = if self.kind == Kind::Cache { 2 * CACHE_STATUSES.len() } else { cell::COUNT };
+        let count = match self.kind {
+            Kind::Cache => 2 * CACHE_STATUSES.len(),
+            Kind::Name => cell::COUNT_OF_NAME,
+            Kind::Server | Kind::Location => cell::COUNT,
+        };
         let cells: Cells = (0..count).map(|_| AtomicU64::new(0)).collect();
         shards.push((me, cells.clone()));
         cells
@@ -147,10 +157,14 @@ impl Zone {
             discarded: sum(cell::DISCARDED),
             received: sum(cell::RECEIVED),
             sent: sum(cell::SENT),
-            codes: (0..500u16)
-                .map(|n| (n + 100, sum(cell::CODES + usize::from(n))))
-                .filter(|(_, n)| *n > 0)
-                .collect(),
+            codes: match self.kind {
+                Kind::Name => Vec::new(),
+                _ => (0..500u16)
+                    .map(|n| (n + 100, sum(cell::CODES + usize::from(n))))
+                    .filter(|(_, n)| *n > 0)
+                    .collect(),
+            },
+            classes_only: (self.kind == Kind::Name).then(|| std::array::from_fn(|n| sum(cell::CODES + n))),
             times: Histogram {
                 counts: std::array::from_fn(|n| sum(cell::BUCKETS + n)),
                 sum: Duration::from_micros(sum(cell::MICROS)),
@@ -174,6 +188,14 @@ pub struct Histogram {
     pub sum: Duration,
 }
 
+impl Histogram {
+    /// The mean; zero of nothing.
+    pub fn mean(&self) -> Duration {
+        let count = u32::try_from(self.counts.iter().sum::<u64>()).unwrap_or(u32::MAX);
+        self.sum.checked_div(count).unwrap_or_default()
+    }
+}
+
 /// What a server or location has counted.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
@@ -189,14 +211,21 @@ pub struct Totals {
     pub sent: u64,
     /// Answers by status.
     pub codes: Vec<(u16, u64)>,
+    /// Answers by class, where single statuses are not counted.
+    pub classes_only: Option<[u64; 5]>,
     /// Times from the first byte of the request to the last of the answer.
     pub times: Histogram,
 }
 
 impl Totals {
+    /// Of a name that nobody has asked for.
+    fn of_nobody() -> Totals {
+        Totals { classes_only: Some([0; 5]), ..Totals::default() }
+    }
+
     /// Answers by class: 1xx to 5xx.
     pub fn classes(&self) -> [u64; 5] {
-        let mut all = [0; 5];
+        let mut all = self.classes_only.unwrap_or_default();
         for (code, n) in &self.codes {
             if let Some(c) = all.get_mut(usize::from(code / 100).wrapping_sub(1)) {
                 *c += n;
@@ -237,8 +266,9 @@ pub fn count(req: &mut Request) {
             add(c, 2 * status as usize + 1, req.sent.saturating_sub(req.sent_head));
         });
     }
-    if let Some(p) = req.modules.processing.take() {
-        count_in(req, p.0);
+    match req.modules.processing.take() {
+        Some(p) => count_in(req, p.0),
+        None => count_by_name(req),
     }
     if let Some(zone) = http.locations.get(req.location).and_then(|l| l.status_zone.as_ref())
         && zone.kind == Kind::Location
@@ -249,20 +279,130 @@ pub fn count(req: &mut Request) {
 
 fn count_in(req: &Request, zone: usize) {
     let time = req.started.elapsed();
-    with_cells(zone, |c| {
-        add(c, cell::REQUESTS, 1);
-        add(c, cell::RECEIVED, req.received);
-        add(c, cell::SENT, req.sent);
-        if req.sent == 0 {
-            add(c, cell::DISCARDED, 1);
-            return;
+    with_cells(zone, |c| count_cells(req, c, time));
+}
+
+fn count_cells(req: &Request, c: &[AtomicU64], time: Duration) {
+    let status = usize::from(req.logged_status());
+    // A name has a cell for each class, a zone one for each status.
+    let (first, code) = if c.len() == cell::COUNT_OF_NAME { (1, status / 100) } else { (100, status) };
+    add(c, cell::REQUESTS, 1);
+    add(c, cell::RECEIVED, req.received);
+    add(c, cell::SENT, req.sent);
+    if req.sent == 0 {
+        add(c, cell::DISCARDED, 1);
+        return;
+    }
+    if let Some(at) = code.checked_sub(first) {
+        add(c, cell::CODES + at, 1);
+    }
+    add(c, cell::BUCKETS + bucket(time), 1);
+    add(c, cell::MICROS, u64::try_from(time.as_micros()).unwrap_or(0));
+}
+
+/// Numbers of zones by the numbers of servers, plus one; [`NOWHERE`] for servers that have a zone. What is not there, or 0,
+/// nobody has asked for yet. Of one thread and one configuration.
+#[derive(Debug, Default)]
+pub struct ByName(RefCell<Vec<u32>>);
+
+const NOWHERE: u32 = u32::MAX;
+/// Most names that are counted apart; what others have is counted together.
+const MOST_NAMES: usize = 1000;
+/// What stands for the names beyond those.
+const OTHERS: &[u8] = b"(others)";
+/// What a server without a name is called.
+const NAMELESS: &[u8] = b"_";
+
+/// The zones of names, for the life of the process.
+static NAMES: Mutex<Vec<Arc<Zone>>> = Mutex::new(Vec::new());
+
+/// The zone of a server's name, made if there is none and not too many are there.
+fn zone_of_name(name: &[u8]) -> Arc<Zone> {
+    // Who has given a zone this name wants both together.
+    let explicit = zones(Kind::Server).into_iter().find(|z| z.name == name);
+    let mut all = locked(&NAMES);
+    let known = |name: &[u8], all: &[Arc<Zone>]| all.iter().find(|z| z.name == name).cloned();
+    if let Some(zone) = explicit.or_else(|| known(name, &all)) {
+        return zone;
+    }
+    let name = if all.len() < MOST_NAMES { name } else { OTHERS };
+    known(name, &all).unwrap_or_else(|| {
+        let made = zone(Kind::Name, name);
+        all.push(made.clone());
+        made
+    })
+}
+
+/// Name under which a server is counted that has no zone.
+fn name_of(server: &crate::config::http::Server) -> &[u8] {
+    if server.name.is_empty() { NAMELESS } else { &server.name }
+}
+
+#[inline]
+fn count_by_name(req: &Request) {
+    let known = req.conf.counted.0.borrow().get(req.server).copied().unwrap_or(0);
+    let id = if known == 0 { begin_to_count(req) } else { known };
+    if id != NOWHERE {
+        count_name(req, id as usize - 1);
+    }
+}
+
+/// The first request of a thread to a server.
+#[cold]
+fn begin_to_count(req: &Request) -> u32 {
+    let http = req.http();
+    let Some(server) = http.servers.get(req.server) else { return NOWHERE };
+    let has_zone = http.locations.get(server.root).is_some_and(|l| l.status_zone.is_some());
+    let id = match has_zone {
+        true => NOWHERE,
+        false => u32::try_from(zone_of_name(name_of(server)).id + 1).unwrap_or(NOWHERE),
+    };
+    let mut all = req.conf.counted.0.borrow_mut();
+    if all.len() < http.servers.len() {
+        all.resize(http.servers.len(), 0);
+    }
+    if let Some(place) = all.get_mut(req.server) {
+        *place = id;
+    }
+    id
+}
+
+fn count_name(req: &Request, zone: usize) {
+    // The clock of the turn: reading another one for each request would be most of what this costs.
+    let time = req.thread.clock.now().saturating_duration_since(req.started);
+    with_cells(zone, |c| count_cells(req, c, time));
+}
+
+/// What servers have counted: those with a zone by its name, the others of this configuration by their own, also
+/// before their first request.
+pub fn servers(req: &Request) -> Vec<(Vec<u8>, Totals)> {
+    let mut all: Vec<_> = zones(Kind::Server).iter().map(|z| (z.name.clone(), z.totals())).collect();
+    let names: Vec<Arc<Zone>> = locked(&NAMES).clone();
+    let http = req.http();
+    let explicit: HashSet<Vec<u8>> = all.iter().map(|(name, _)| name.clone()).collect();
+    let by_name: HashMap<&[u8], &Arc<Zone>> = names.iter().map(|z| (z.name.as_slice(), z)).collect();
+    let mut seen: HashSet<&[u8]> = HashSet::new();
+    // With as many names as are counted apart nobody knows which of the others have been asked for.
+    let mut unasked = MOST_NAMES.saturating_sub(names.len());
+    for server in &http.servers {
+        let has_zone = http.locations.get(server.root).is_some_and(|l| l.status_zone.is_some());
+        let name = name_of(server);
+        if has_zone || explicit.contains(name) || !seen.insert(name) {
+            continue;
         }
-        if let Some(code) = usize::from(req.logged_status()).checked_sub(100).filter(|n| *n < 500) {
-            add(c, cell::CODES + code, 1);
+        match by_name.get(name) {
+            Some(zone) => all.push((name.to_vec(), zone.totals())),
+            None if unasked > 0 => {
+                unasked -= 1;
+                all.push((name.to_vec(), Totals::of_nobody()));
+            }
+            None => {}
         }
-        add(c, cell::BUCKETS + bucket(time), 1);
-        add(c, cell::MICROS, u64::try_from(time.as_micros()).unwrap_or(0));
-    });
+    }
+    if let Some(others) = by_name.get(OTHERS) {
+        all.push((OTHERS.to_vec(), others.totals()));
+    }
+    all
 }
 
 /// Outcomes of a zone of `limit_req` or `limit_conn`. Their zones are shared by the threads as it is.
@@ -355,6 +495,22 @@ mod tests {
         assert_eq!(bucket(Duration::from_micros(1001)), 1);
         assert_eq!(bucket(Duration::from_secs(10)), 12);
         assert_eq!(bucket(Duration::MAX), 13);
+    }
+
+    #[test]
+    fn names_without_a_zone_share_a_limited_number_of_them() {
+        let first = zone_of_name(b"first.test");
+        assert_eq!((first.kind, first.name.as_slice()), (Kind::Name, &b"first.test"[..]));
+        assert!(Arc::ptr_eq(&first, &zone_of_name(b"first.test")));
+        let explicit = zone(Kind::Server, b"explicit.test");
+        assert!(Arc::ptr_eq(&explicit, &zone_of_name(b"explicit.test")));
+        let ids: HashSet<usize> =
+            (0..3 * MOST_NAMES).map(|n| zone_of_name(format!("n{n}.test").as_bytes()).id).collect();
+        assert!(ids.len() <= MOST_NAMES, "{}", ids.len());
+        assert_eq!(zone_of_name(b"one.more.test").name, OTHERS);
+        // Classes, not single statuses: a name takes little memory.
+        assert_eq!(first.cells().len(), cell::COUNT_OF_NAME);
+        assert_eq!(first.totals().classes_only, Some([0; 5]));
     }
 
     #[test]

@@ -16,8 +16,8 @@ pub fn handle(req: &mut Request) -> Verdict {
     let mut page = Page::default();
     page.connections(req);
     page.process(req);
-    page.zones(Kind::Server, "server");
-    page.zones(Kind::Location, "location");
+    page.zones("server", super::servers(req));
+    page.zones("location", zones(Kind::Location).iter().map(|z| (z.name.clone(), z.totals())).collect());
     page.upstreams(req);
     page.caches(req);
     page.limits(true, "limit_req");
@@ -108,16 +108,18 @@ impl Page {
         self.one("forebay_threads", "gauge", "Threads that serve connections", threads);
     }
 
-    fn zones(&mut self, kind: Kind, what: &str) {
+    fn zones(&mut self, what: &str, all: Vec<(Vec<u8>, Totals)>) {
         let all: Vec<(String, Totals)> =
-            zones(kind).iter().map(|z| (format!("zone=\"{}\"", label(&z.name)), z.totals())).collect();
+            all.into_iter().map(|(name, t)| (format!("zone=\"{}\"", label(&name)), t)).collect();
         if all.is_empty() {
             return;
         }
         let each = |f: fn(&Totals) -> u64| all.iter().map(move |(l, t)| (l.clone(), f(t)));
         let name = |rest: &str| format!("forebay_{what}_{rest}");
-        if kind == Kind::Server {
-            self.many(&name("processing"), "gauge", "Requests under way", each(|t| t.processing));
+        let zones = || all.iter().filter(|(_, t)| t.classes_only.is_none());
+        if what == "server" && zones().next().is_some() {
+            let under_way = zones().map(|(l, t)| (l.clone(), t.processing));
+            self.many(&name("processing"), "gauge", "Requests under way", under_way);
         }
         let counter = "counter";
         self.many(&name("requests_total"), counter, "Requests", each(|t| t.requests));

@@ -18,7 +18,7 @@ pub use stats::Stats;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -35,7 +35,7 @@ pub struct Resolver {
     /// Where there is no `resolver`.
     system: Option<system::System>,
     next: AtomicUsize,
-    cache: Mutex<HashMap<Box<[u8]>, Entry, foldhash::fast::RandomState>>,
+    cache: Arc<Names>,
     /// Counters, those of its zone if it has one.
     pub stats: Arc<Stats>,
 }
@@ -116,6 +116,28 @@ enum Entry {
     },
 }
 
+/// What names were found to mean.
+#[derive(Debug, Default)]
+struct Names(Mutex<HashMap<Box<[u8]>, Entry, foldhash::fast::RandomState>>);
+
+/// What tells the answers of two resolvers apart: servers, `valid=`, `ipv4=` and `ipv6=`, `status_zone=`.
+type Alike = (Vec<SocketAddr>, Option<Duration>, (bool, bool), Option<Vec<u8>>);
+
+/// Names of this process by who was asked: what is known survives a reload, also when no name server can be reached then.
+static NAMES: Mutex<Vec<(Alike, Weak<Names>)>> = Mutex::new(Vec::new());
+
+fn shared_names(alike: Alike) -> Arc<Names> {
+    let mut all = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|(_, names)| names.strong_count() > 0);
+    let same = all.iter().find(|(other, _)| *other == alike);
+    if let Some(names) = same.and_then(|(_, names)| names.upgrade()) {
+        return names;
+    }
+    let names = Arc::new(Names::default());
+    all.push((alike, Arc::downgrade(&names)));
+    names
+}
+
 /// Most names in a cache.
 const MAX_NAMES: usize = 10_000;
 /// Most requests that wait for one name.
@@ -164,7 +186,7 @@ impl Resolver {
             zone: None,
             system: None,
             next: AtomicUsize::new(0),
-            cache: Mutex::default(),
+            cache: Arc::default(),
             stats: Arc::default(),
         }
     }
@@ -213,11 +235,12 @@ impl Resolver {
         if r.servers.is_empty() {
             return Err(cx.error(d, "no name servers defined"));
         }
+        r.cache = shared_names((r.servers.clone(), r.valid, (r.ipv4, r.ipv6), r.zone.clone()));
         Ok(r)
     }
 
     fn cache(&self) -> std::sync::MutexGuard<'_, HashMap<Box<[u8]>, Entry, foldhash::fast::RandomState>> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cache.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Addresses of a name, from the cache if they are there and `fresh` does not forbid it. Only inside a tokio

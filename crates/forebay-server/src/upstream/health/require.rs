@@ -65,6 +65,7 @@ impl Question {
                 listeners: Vec::new(),
                 groups: Default::default(),
                 logs: Default::default(),
+                counted: Default::default(),
             });
             req.location = check.location;
             let u = &mut req.modules.upstream;
