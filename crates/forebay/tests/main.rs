@@ -17,6 +17,7 @@ mod fastcgi;
 mod health;
 mod http2;
 mod idle;
+mod implied_groups;
 mod load;
 mod logs;
 mod memcached;
