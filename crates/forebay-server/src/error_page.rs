@@ -164,6 +164,10 @@ pub fn built_in(req: &mut Request, status: u16) {
     }
     let http = req.http();
     let core = &http.location(req).settings.core;
+    if core.msie_refresh && matches!(status, 301 | 302) && !req.resp.location.is_empty() && is_msie(req) {
+        refresh(req);
+        return;
+    }
     let mut tail = req.take_buf();
     crate::head::push_server_token(req, core, &mut tail);
     let mut page = std::mem::take(&mut req.resp.text);
@@ -193,7 +197,10 @@ pub fn built_in(req: &mut Request, status: u16) {
     page.extend_from_slice(&tail);
     req.give_buf(tail);
     page.extend_from_slice(b"</center>\r\n</body>\r\n</html>\r\n");
-    if core.msie_padding && status >= 400 && is_msie(req) {
+    if core.msie_padding
+        && status >= 400
+        && (is_msie(req) || memchr::memmem::find(agent(req), b"Chrome/").is_some())
+    {
         for _ in 0..6 {
             page.extend_from_slice(b"<!-- a padding to disable MSIE and Chrome friendly error page -->\r\n");
         }
@@ -203,10 +210,35 @@ pub fn built_in(req: &mut Request, status: u16) {
     req.resp.body_from_text();
 }
 
+/// Makes a page that leads to the target of a redirect (nginx: msie_refresh).
+fn refresh(req: &mut Request) {
+    let location = std::mem::take(&mut req.resp.location);
+    let mut page = std::mem::take(&mut req.resp.text);
+    page.extend_from_slice(b"<html><head><meta http-equiv=\"Refresh\" content=\"0; URL=");
+    for b in location {
+        match b {
+            b'"' | b'\'' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'~' | 0..=b' ' | 0x7f.. => {
+                page.extend_from_slice(format!("%{b:02X}").as_bytes());
+            }
+            _ => page.push(b),
+        }
+    }
+    page.extend_from_slice(b"\"></head><body></body></html>\r\n");
+    req.resp.status = 200;
+    req.resp.content_type.extend_from_slice(b"text/html");
+    req.resp.text = page;
+    req.resp.body_from_text();
+}
+
+fn agent(req: &Request) -> &[u8] {
+    req.head.get(forebay_http::field::Name::UserAgent).unwrap_or_default()
+}
+
+/// Whether the client says that it is Internet Explorer, with a version of three characters at least.
 fn is_msie(req: &Request) -> bool {
-    let agent = req.head.get(forebay_http::field::Name::UserAgent).unwrap_or_default();
-    memchr::memmem::find(agent, b"MSIE ").is_some() && memchr::memmem::find(agent, b"Opera").is_none()
-        || memchr::memmem::find(agent, b"Chrome/").is_some()
+    let agent = agent(req);
+    memchr::memmem::find(agent, b"MSIE ").is_some_and(|at| agent.len() > at + 7)
+        && memchr::memmem::find(agent, b"Opera").is_none()
 }
 
 /// Heading of the built-in page; empty for statuses without one.

@@ -5,7 +5,7 @@ use crate::error_page;
 use crate::file_cache::OpenFile;
 use crate::modules::core::{ServerTokens, Settings};
 use crate::request::{Peer, Request};
-use crate::response::Part;
+use crate::response::{Part, Response};
 use forebay_conf::error::Level;
 use forebay_http::field::{self, Name, Unsafe};
 use forebay_http::h1::response;
@@ -99,7 +99,7 @@ fn try_write(req: &mut Request, out: &mut Vec<u8>) -> Result<BodyFraming, Unsafe
         response::field(out, b"Date", &req.thread.clock.http_date())?;
     }
     let r = &req.resp;
-    if !r.content_type.is_empty() && status != 204 {
+    if has_content_type(r) {
         field::check(b"Content-Type", &r.content_type)?;
         field::check(b"Content-Type", &r.charset)?;
         out.extend_from_slice(b"Content-Type: ");
@@ -198,7 +198,7 @@ fn write_h2(req: &mut Request, out: &mut Vec<u8>) -> Result<BodyFraming, Unsafe>
         encode::indexed_plain(out, encode::DATE, &req.thread.clock.http_date());
     }
     let r = &req.resp;
-    if !r.content_type.is_empty() && status != 204 {
+    if has_content_type(r) {
         field::check(b"Content-Type", &r.content_type)?;
         field::check(b"Content-Type", &r.charset)?;
         if r.charset.is_empty() {
@@ -236,6 +236,11 @@ fn write_h2(req: &mut Request, out: &mut Vec<u8>) -> Result<BodyFraming, Unsafe>
         encode::field(out, name, value);
     }
     Ok(if r.head_only { BodyFraming::None } else { BodyFraming::Plain })
+}
+
+/// Whether the type of the content is told. One without content has a type only where an upstream says it.
+fn has_content_type(r: &Response) -> bool {
+    !r.content_type.is_empty() && (r.status != 204 || r.proxied)
 }
 
 /// Appends the trailers as an HTTP/2 field block.

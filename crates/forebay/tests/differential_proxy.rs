@@ -287,3 +287,81 @@ fn fields_that_proxy_set_header_gives_twice() {
     server.push('}');
     compare(&server, &requests);
 }
+
+#[test]
+fn types_and_ages_of_answers_without_content() {
+    let up = origin::start(|mut asked| {
+        let answer: &[u8] = match asked.target() {
+            "/204" => b"HTTP/1.1 204 No Content\r\nContent-Type: a/b\r\nX-A: a\r\n\r\n",
+            "/304" => b"HTTP/1.1 304 Not Modified\r\nContent-Type: a/b\r\n\r\n",
+            _ => {
+                b"HTTP/1.1 200 OK\r\nContent-Type: c/d\r\nAccept-Ranges: bytes\r\nETag: \"e\"\r\nContent-Length: 5\r\n\
+                  Expires: Thu, 01 Jan 2030 00:00:00 GMT\r\nCache-Control: up\r\n\r\nhello"
+            }
+        };
+        asked.write(answer);
+        true
+    });
+    let server = format!(
+        "server {{ listen 127.0.0.1:%PORT0%;
+         location / {{ proxy_pass http://{up}; }}
+         location /force {{ proxy_force_ranges on; proxy_pass http://{up}; }}
+         location /r204 {{ default_type x/y; return 204 text; }}
+         location /max/ {{ alias %DIR%/html/; expires max; add_header X-A a; add_header Cache-Control own; }}
+         location /plain/ {{ alias %DIR%/html/; }} }}"
+    );
+    let range = "Range: bytes=100-\r\n";
+    let mut requests = ["/204", "/304", "/r204", "/max/digits.txt"].map(get).to_vec();
+    requests.extend(["/force", "/max/digits.txt", "/plain/digits.txt"].map(|uri| with(uri, range)));
+    compare_fields(&server, &requests);
+}
+
+#[test]
+fn the_empty_image() {
+    compare("server { listen 127.0.0.1:%PORT0%; location / { empty_gif; } }", &[get("/"), get("/x.png")]);
+}
+
+#[test]
+fn redirects_for_internet_explorer() {
+    let up = origin::start(|mut asked| {
+        asked.answer("302 Found", "Location: /up\r\n", "");
+        true
+    });
+    let server = format!(
+        r#"server {{ listen 127.0.0.1:%PORT0%; msie_refresh on;
+        location /301 {{ add_header X-A a; return 301 /b; }}
+        location /302 {{ return 302 "http://x/!#%()*+,-./:;@[\\]^_`{{|}}~\"q'<>&?a=b cé"; }}
+        location /303 {{ return 303 /c; }}
+        location /307 {{ return 307 /c; }}
+        location /relative {{ absolute_redirect off; return 302 rel; }}
+        location /off {{ msie_refresh off; return 301 /x; }}
+        location /rewritten {{ rewrite ^ /z permanent; }}
+        location /page {{ error_page 403 http://x/y; return 403; }}
+        location /own {{ error_page 301 /page.html; return 301 /q; }}
+        location /up {{ proxy_pass http://{up}; }}
+        location /404 {{ return 404; }} }}"#
+    );
+    let agent = |name: &str| format!("User-Agent: {name}\r\n");
+    let ie = agent("Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1)");
+    let uris = [
+        "/301",
+        "/302",
+        "/303",
+        "/307",
+        "/relative",
+        "/off",
+        "/rewritten",
+        "/page",
+        "/own",
+        "/up",
+        "/404",
+        "/dir",
+    ];
+    let mut requests: Vec<String> = uris.iter().map(|uri| with(uri, &ie)).collect();
+    for name in ["xMSIE 7.", "xMSIE 7.0", "MSIE 9.0 Opera", "MSIE 9.0 Chrome/", "Chrome/ x", "msie 7.0"] {
+        requests.extend(["/301", "/404"].map(|uri| with(uri, &agent(name))));
+    }
+    requests.push(get("/301"));
+    requests.push(with("/301", &ie).replace("GET", "HEAD"));
+    compare_fields(&server, &requests);
+}

@@ -18,6 +18,7 @@ mod fastcgi;
 mod health;
 mod http2;
 mod idle;
+mod implied_groups;
 mod init_script;
 mod load;
 mod logs;

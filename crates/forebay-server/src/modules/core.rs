@@ -93,6 +93,8 @@ crate::settings! {
     "server_name_in_redirect" => server_name_in_redirect: bool = false;
     /// `port_in_redirect`.
     "port_in_redirect" => port_in_redirect: bool = true;
+    /// `msie_refresh`.
+    "msie_refresh" => msie_refresh: bool = false;
     /// `msie_padding`.
     "msie_padding" => msie_padding: bool = true;
     /// `log_not_found`.

@@ -9,11 +9,11 @@ use forebay_http::request::Method;
 const PIXEL: &[u8; 43] = &[
     b'G', b'I', b'F', b'8', b'9', b'a', // signature
     1, 0, 1, 0, // screen of 1 by 1
-    0x80, 0, 0, // global table of two colours; background is the first; no aspect ratio
-    0xff, 0xff, 0xff, 0, 0, 0, // white, black
-    0x21, 0xf9, 4, 1, 0, 0, 0, 0, // graphic control: colour 0 is transparent
+    0x80, 1, 0, // global table of two colours; background is the second; no aspect ratio
+    0, 0, 0, 0xff, 0xff, 0xff, // black, white
+    0x21, 0xf9, 4, 1, 0, 0, 1, 0, // graphic control: colour 1 is transparent
     0x2c, 0, 0, 0, 0, 1, 0, 1, 0, 0, // image of 1 by 1 at the origin
-    2, 2, 0x44, 1, 0,    // two bits a code: clear, colour 0, end
+    2, 2, 0x4c, 1, 0,    // two bits a code: clear, colour 1, end
     0x3b, // trailer
 ];
 

@@ -223,6 +223,13 @@ pub fn trailers(req: &mut Request) {
     }
 }
 
+impl Settings {
+    /// Whether a field is added to a response of any status.
+    pub fn always_adds(&self, name: &[u8]) -> bool {
+        self.add_header.0.iter().any(|l| l.always && l.name.eq_ignore_ascii_case(name))
+    }
+}
+
 fn add(req: &mut Request, name: &[u8], value: &[u8]) {
     if value.is_empty() {
         match name {

@@ -19,6 +19,7 @@ use crate::modules::proxy_cache::Status as CacheStatus;
 use crate::modules::{fastcgi, grpc, memcached, scgi, uwsgi};
 use crate::phases::Outcome;
 use crate::request::{Request, VarError};
+use crate::upstream::Reuse;
 use crate::upstream::exchange::{self, Outgoing};
 use crate::upstream::protocol::Protocol;
 use crate::upstream::spool::{Keep, Limits};
@@ -736,10 +737,10 @@ async fn ask(
     let Taken { lease, fetch } = taken;
     let body = outgoing(req, s, streamed)?;
     let mut head = req.take_buf();
+    req.modules.upstream.reuse = target.reuse(req, s);
     let upgrade = match pass.protocol {
         Protocol::Http | Protocol::Grpc => {
-            let last = !target.keeps_connections(req) || s.protocol_header != SendProxy::Off;
-            let written = write_head(req, &uri, &body, s, fetch, last, &mut head);
+            let written = write_head(req, &uri, &body, s, fetch, &mut head);
             written.map_err(|e| e.stop(req))? && s.http_version != HttpVersion::V2
         }
         Protocol::FastCgi => {
@@ -795,7 +796,7 @@ async fn ask(
         && fetch.stale.is_some()
         && let Some(lease) = lease.take()
     {
-        let reusable = keeps_alive(req, s);
+        let reusable = keeps_alive(req);
         let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;
         let mut body = Body::new(lease, Framing::None, reusable && clean, s.read_timeout.0).speaking(
             pass.protocol,
@@ -812,9 +813,8 @@ async fn ask(
 }
 
 /// Whether the connection of the response whose head has been read may be used again.
-fn keeps_alive(req: &Request, s: &Settings) -> bool {
-    // What began with the address of one client is for nobody else.
-    s.protocol_header == SendProxy::Off
+fn keeps_alive(req: &Request) -> bool {
+    req.modules.upstream.reuse != Reuse::No
         && match req.modules.upstream.protocol {
             Protocol::Http | Protocol::Grpc => req.modules.upstream.head.keep_alive,
             Protocol::FastCgi => req.http().location(req).settings.fastcgi.keep_conn,
@@ -871,14 +871,13 @@ pub fn conditional(name: Name) -> bool {
 }
 
 /// Appends the head of the request. Whatever the client wrote, this is the one form it is passed on in. `true`: it
-/// asks for another protocol. `last`: the connection will not be used again.
+/// asks for another protocol. A connection that it asks to close is not kept where `proxy_pass` implies the group.
 fn write_head(
     req: &mut Request,
     uri: &[u8],
     body: &Outgoing,
     s: &Settings,
     fetch: &Fetch,
-    last: bool,
     out: &mut Vec<u8>,
 ) -> Result<bool, Unwritten> {
     match &s.method.0 {
@@ -919,6 +918,12 @@ fn write_head(
             continue;
         }
         upgrade |= *id == Name::Upgrade;
+        if *id == Name::Connection
+            && req.modules.upstream.reuse == Reuse::Implied
+            && value.split(|b| *b == b',').any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"))
+        {
+            req.modules.upstream.reuse = Reuse::No;
+        }
         field(out, name, &value)?;
     }
     req.give_buf(value);
@@ -960,6 +965,7 @@ fn write_head(
         field(out, b"TE", b"trailers")?;
     }
     // Whoever closes first has the port in TIME_WAIT; here ports of the loopback would run short.
+    let last = req.modules.upstream.reuse == Reuse::No;
     if last && s.http_version == HttpVersion::V11 && !upgrade && !set.has(Name::Connection, b"") {
         field(out, b"Connection", b"close")?;
     }

@@ -440,11 +440,34 @@ pub fn ranges(req: &mut Request) -> Result<(), VarError> {
         Ranges::Unsatisfiable => {
             let mut content_range = Vec::new();
             range::content_range_unsatisfied(&mut content_range, len);
+            hand_on(req);
             req.refusal = Some(Refusal { status: 416, content_range });
         }
         Ranges::Partial => partial(req, &list, len),
     }
     Ok(())
+}
+
+/// Has the fields of a response that is refused for its range go with the refusal, as in nginx: `Expires` and `Cache-Control`
+/// above all. Those about the content stay behind, and those that are added to any response are added again.
+fn hand_on(req: &mut Request) {
+    let http = req.http();
+    let added = &http.location(req).settings.headers;
+    let r = &mut req.resp;
+    r.handed_on.clear();
+    for (name, value) in r.fields.iter().filter(|(name, _)| !added.always_adds(name)) {
+        if !matches!(
+            Name::of(name),
+            Name::AcceptRanges
+                | Name::ContentEncoding
+                | Name::ContentRange
+                | Name::Etag
+                | Name::LastModified
+                | Name::WwwAuthenticate
+        ) {
+            r.handed_on.push(name, value);
+        }
+    }
 }
 
 fn validators(req: &Request) -> Validators<'_> {

@@ -56,7 +56,7 @@ impl Groups {
                 }
         });
         known.unwrap_or_else(|| {
-            let group = Group::new(name, false, Keepalive::new(0));
+            let group = Group::new(name, false, Keepalive::implied());
             self.entries.push(Entry { group, place: place.clone(), default_port, servers: Vec::new(), at });
             self.entries.len() - 1
         })
@@ -158,7 +158,7 @@ const ONCE: &[&[u8]] =
 pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let name = crate::config::value::first(d).to_ascii_lowercase();
     let text = String::from_utf8_lossy(&name).into_owned();
-    let mut group = Group::new(name.clone(), true, Keepalive::new(32));
+    let mut group = Group::new(name.clone(), true, Keepalive::new());
     let mut servers = Vec::new();
     let mut unresolved = cx.upstreams.start_unresolved;
     for inner in d.block.iter().flatten().filter(|i| i.name.text == b"upstream_start_unresolved") {

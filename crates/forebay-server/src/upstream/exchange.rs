@@ -6,13 +6,13 @@ pub mod fastcgi;
 mod h2;
 mod memcached;
 
-use super::PeerAddr;
 use super::conn::{Conn, Failure, For, Waited, Watch};
 use super::lease::{Gone, address, choose, name_of, number, picker, wait_for_one};
 use super::protocol::{Framing, Protocol};
 use super::upload::{Stopped, Turn, Upload};
+use super::{PeerAddr, Reuse};
 use crate::body::BodyError;
-use crate::modules::proxy::{HttpVersion, NextUpstream, Settings};
+use crate::modules::proxy::{HttpVersion, NextUpstream, SendProxy, Settings};
 use crate::modules::static_file::errno_text;
 use crate::request::{Peer, Request};
 use crate::response::FieldList;
@@ -39,10 +39,19 @@ pub enum Target {
 }
 
 impl Target {
-    /// Whether a connection there may serve more than one request.
-    pub fn keeps_connections(&self, req: &Request) -> bool {
-        let Target::Group(g) = self else { return false };
-        req.http().upstreams.get(*g).is_some_and(|g| g.keepalive.connections > 0)
+    /// What becomes of connections there. Those of a group that `proxy_pass` implies are kept for HTTP/1.1 and HTTP/2.
+    pub fn reuse(&self, req: &Request, s: &Settings) -> Reuse {
+        let Target::Group(g) = self else { return Reuse::No };
+        match req.http().upstreams.get(*g) {
+            // What begins with the address of one client is for nobody else.
+            _ if s.protocol_header != SendProxy::Off => Reuse::No,
+            Some(g) if g.explicit && g.keepalive.connections > 0 => Reuse::Group,
+            Some(g) if !g.explicit => match req.modules.upstream.protocol {
+                Protocol::Http if s.http_version != HttpVersion::V10 => Reuse::Implied,
+                _ => Reuse::No,
+            },
+            _ => Reuse::No,
+        }
     }
 }
 
@@ -109,6 +118,8 @@ pub struct Upstreamed {
     pub fastcgi: fastcgi::Link,
     /// Scratch space of `fastcgi_split_path_info`.
     pub split: crate::request::Captures,
+    /// What becomes of the connection.
+    pub reuse: Reuse,
     /// The upstream is spoken to by TLS.
     pub encrypted: bool,
     /// `$proxy_port`.
@@ -203,6 +214,9 @@ pub async fn run(
     let mut redirected = !req.modules.upstream.attempts.is_empty();
     // Servers whose kept connections turned out to be closed.
     let mut dropped = 0;
+    let implied = req.modules.upstream.reuse == Reuse::Implied;
+    let may_repeat = s.next_upstream.has(NextUpstream::Error) && may_retry(req, s, body, false);
+    let mut fresh = req.modules.upstream.reuse == Reuse::No || implied && !may_repeat;
     loop {
         let now = req.thread.reactor.now();
         let mut chosen = choose(&conf, target, picker.as_mut(), &tried, now);
@@ -242,7 +256,7 @@ pub async fn run(
             redirected: std::mem::take(&mut redirected),
         });
         name_in_log(req, Some(addr));
-        let asked = attempt(req, lease, addr, head, body, s).await;
+        let asked = attempt(req, lease, addr, head, body, s, fresh).await;
         let in_time = s.next_upstream_timeout.0.is_zero()
             || req.thread.reactor.since(begun) < s.next_upstream_timeout.0;
         let fault = match asked {
@@ -287,6 +301,12 @@ pub async fn run(
         // An idle connection may have been closed while the request was on its way: that says nothing
         // about the server and is no try, but another one comes first.
         if reused && (received == 0 || fault.unsent) && fault.kind == NextUpstream::Error {
+            if implied {
+                // Nobody is to learn of it: nginx has no connections to be closed here.
+                redirected = req.modules.upstream.attempts.pop().is_some_and(|a| a.redirected);
+                fresh = true;
+                continue;
+            }
             if !again {
                 return Err(fault.status);
             }
@@ -359,6 +379,7 @@ fn name_in_log(req: &mut Request, addr: Option<&PeerAddr>) {
     }
 }
 
+/// Asks a chosen server; `fresh`: by a new connection in any case.
 async fn attempt(
     req: &mut Request,
     lease: &mut Lease,
@@ -366,6 +387,7 @@ async fn attempt(
     head: &[u8],
     body: &Outgoing,
     s: &Settings,
+    fresh: bool,
 ) -> Result<(), Fault> {
     // What will be stored is fetched to its end.
     let watched = !s.ignore_client_abort && !req.modules.proxy_cache.detached;
@@ -401,7 +423,7 @@ async fn attempt(
         made_for ^= h2::MADE_FOR;
     }
     let greeting = s.protocol_header.version();
-    let idle = if tunnel || greeting.is_some() { None } else { lease.take_idle(req, made_for) };
+    let idle = if tunnel || fresh { None } else { lease.take_idle(req, made_for) };
     let conn = match idle {
         Some(c) => c,
         None => {

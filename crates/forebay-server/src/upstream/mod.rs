@@ -41,6 +41,19 @@ pub enum PeerAddr {
     Unix(PathBuf),
 }
 
+/// Where the connection for a request comes from, and what becomes of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reuse {
+    /// It is a new one, and is closed.
+    #[default]
+    No,
+    /// An idle one of an `upstream` block, and idle again behind the response.
+    Group,
+    /// The same where `proxy_pass` has an address or a name. Nobody asked for it there, so a request fails by it in no case: what
+    /// cannot be sent twice has a new connection, and all else is sent again by a new one.
+    Implied,
+}
+
 /// `keepalive` and what belongs to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Keepalive {
@@ -57,15 +70,22 @@ pub struct Keepalive {
 }
 
 impl Keepalive {
-    /// What holds where nothing is said. Groups that only `proxy_pass` implies keep no connections.
-    pub fn new(connections: usize) -> Keepalive {
+    /// Holds in an `upstream` block where nothing is said.
+    pub fn new() -> Keepalive {
         Keepalive {
-            connections,
+            connections: 32,
             local: true,
             requests: 1000,
             time: Duration::from_secs(3600),
             timeout: Duration::from_secs(60),
         }
+    }
+
+    /// Holds in the group of an address or name that stands in `proxy_pass` itself.
+    pub fn implied() -> Keepalive {
+        // Shorter than the five seconds after which Node.js, Apache and uvicorn close an idle connection, so that they
+        // seldom do while a request is on its way.
+        Keepalive { timeout: Duration::from_secs(4), ..Keepalive::new() }
     }
 }
 

@@ -19,7 +19,7 @@ fn group(weights: &[i64], change: impl FnOnce(&mut [Server])) -> Group {
         })
         .collect();
     change(&mut servers);
-    let g = Group::new(b"u".to_vec(), true, Keepalive::new(32));
+    let g = Group::new(b"u".to_vec(), true, Keepalive::new());
     g.set_servers(servers);
     g
 }

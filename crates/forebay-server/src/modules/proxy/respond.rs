@@ -213,7 +213,7 @@ fn at_once(req: &mut Request, lease: &mut Option<Lease>, to_head: bool, s: &Sett
         return false;
     }
     req.resp.text.extend_from_slice(came);
-    let reusable = super::keeps_alive(req, s) && !may_follow(req, s);
+    let reusable = super::keeps_alive(req) && !may_follow(req, s);
     if let Some(a) = req.modules.upstream.current() {
         a.length += announced;
     }
@@ -244,7 +244,7 @@ fn body(
         (_, framing) => framing,
     };
     let Some(lease) = lease.take() else { return Err(Stop::Status(502)) };
-    let reusable = super::keeps_alive(req, s) && lease.conn.is_some() && !may_follow(req, s);
+    let reusable = super::keeps_alive(req) && lease.conn.is_some() && !may_follow(req, s);
     let buffering = buffering(req, s);
     let head = &req.modules.upstream.head;
     let read = head.buf.len() as u64;
