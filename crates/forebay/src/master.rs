@@ -33,7 +33,7 @@ const HEALTHY: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// A worker sends a message at once; one that has begun one has this long to end it.
-const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 /// What is read of a worker at a time, bytes. The others, and signals, have their turn then.
 const MOUTHFUL: usize = 4096;
 /// Pieces of memory of a size that a thread of the worker keeps at hand, where the C library is glibc: of its seven the

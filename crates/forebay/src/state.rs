@@ -76,9 +76,10 @@ fn read_telling(
     let mut told = HashSet::new();
     for warning in warnings.iter().filter(|_| warn) {
         let text = files.render(warning);
-        if !told.contains(&text) {
+        // Other words of that line may have the same said of them.
+        let place = warning.span.or(warning.at).map(|span| (span.file, span.start));
+        if told.insert((text.clone(), place)) {
             log.write(warning.level, &text);
-            told.insert(text);
         }
     }
     let identity = who(&config).map_err(|text| {
