@@ -20,7 +20,17 @@ const SERVER: i64 = 10 * 1024;
 fn certificate(dir: &Path, name: &str) -> bool {
     let (key, crt) = (format!("{name}.key"), format!("{name}.crt"));
     let done = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "9"])
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            "9",
+        ])
         .args(["-keyout", &key, "-out", &crt, "-subj", "/CN=h"])
         .current_dir(dir)
         .output();

@@ -95,7 +95,10 @@ mod tests {
         assert_eq!((after.allocations - before.allocations, after.bytes - before.bytes), (1, 1000));
         drop(block);
         let freed = CountingAllocator::counts();
-        assert_eq!((freed.allocations, freed.bytes, freed.freed - after.freed), (after.allocations, after.bytes, 1000));
+        assert_eq!(
+            (freed.allocations, freed.bytes, freed.freed - after.freed),
+            (after.allocations, after.bytes, 1000)
+        );
         assert_eq!(freed.live(), before.live());
     }
 }
