@@ -8,7 +8,7 @@ use crate::tls::{ciphers, sessions};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use zeroize::Zeroizing;
 
 keyword! {
@@ -29,11 +29,11 @@ crate::settings! {
     /// `ssl_protocols`.
     "ssl_protocols" => protocols: Protocols = Protocols { v12: true, v13: true };
     /// `ssl_ciphers`.
-    "ssl_ciphers" => ciphers: Ciphers = Ciphers(Arc::new(ciphers::parse("HIGH:!aNULL:!MD5")));
+    "ssl_ciphers" => ciphers: Ciphers = Ciphers::default();
     /// `ssl_prefer_server_ciphers`.
     "ssl_prefer_server_ciphers" => prefer_server_ciphers: Preference = Preference::Unsaid;
     /// `ssl_ecdh_curve`.
-    "ssl_ecdh_curve" => ecdh_curve: Curves = Curves(Arc::new(ciphers::default_groups()));
+    "ssl_ecdh_curve" => ecdh_curve: Curves = Curves::default();
     /// `ssl_session_cache`.
     "ssl_session_cache" => session_cache: SessionCache = SessionCache::None;
     /// `ssl_session_tickets`.
@@ -260,6 +260,15 @@ impl Setting for Protocols {
 #[derive(Clone, Debug)]
 pub struct Ciphers(pub Arc<ciphers::List>);
 
+impl Default for Ciphers {
+    /// Those of all servers that name none, the same for all.
+    fn default() -> Ciphers {
+        static ALL: LazyLock<Ciphers> =
+            LazyLock::new(|| Ciphers(Arc::new(ciphers::parse("HIGH:!aNULL:!MD5"))));
+        ALL.clone()
+    }
+}
+
 impl Setting for Ciphers {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
@@ -288,6 +297,14 @@ pub struct Curves(pub Arc<Vec<&'static dyn rustls::crypto::SupportedKxGroup>>);
 impl std::fmt::Debug for Curves {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.0.iter().map(|g| g.name())).finish()
+    }
+}
+
+impl Default for Curves {
+    /// Those of all servers that name none, the same for all.
+    fn default() -> Curves {
+        static AUTO: LazyLock<Curves> = LazyLock::new(|| Curves(Arc::new(ciphers::default_groups())));
+        AUTO.clone()
     }
 }
 

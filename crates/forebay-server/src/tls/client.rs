@@ -276,3 +276,75 @@ impl ServerCertVerifier for Later {
         verify::schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{self, Environment};
+    use forebay_conf::files::Files;
+
+    /// What the connections of each location are made by.
+    fn fingerprints(locations: &[&str], files: &[(&str, String)]) -> Vec<super::Context> {
+        let text: String = (locations.iter().enumerate())
+            .map(|(i, l)| format!("location /{i} {{ proxy_pass https://127.0.0.1; {l} }}\n"))
+            .collect();
+        let text = format!("events {{}} http {{ access_log off; server {{ {text} }} }}");
+        let env = Environment {
+            prefix: "/test/".into(),
+            conf_path: "/test/nginx.conf".into(),
+            globals: String::new(),
+            error_log: None,
+            access_log: "access.log".into(),
+        };
+        let files = files.iter().map(|(name, text)| (*name, text.clone()));
+        let mut files = Files::recorded(files.chain([("/test/nginx.conf", text)]));
+        let (config, _) = config::load(&env, &mut files).unwrap_or_else(|e| panic!("{}", e.message));
+        config.http.locations.iter().filter_map(|l| Some(l.upstream_tls.as_ref()?.fingerprint)).collect()
+    }
+
+    /// Idle connections are shared by what they were made and judged by, over reloads as well.
+    #[test]
+    fn connections_are_told_apart_by_what_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let openssl = |args: &str| {
+            let done =
+                std::process::Command::new("openssl").args(args.split(' ')).current_dir(dir.path()).output();
+            done.is_ok_and(|d| d.status.success())
+        };
+        std::fs::write(dir.path().join("c"), "[ca]\ndefault_ca=d\n[d]\ndatabase=i\ndefault_md=sha256\n")
+            .unwrap();
+        std::fs::write(dir.path().join("i"), "").unwrap();
+        let list = |from: &str, name: &str| {
+            let dates = format!("-crl_lastupdate {from}000000Z -crl_nextupdate 20490101000000Z");
+            openssl(&format!("ca -config c -gencrl -cert ca.crt -keyfile ca.key -out {name} {dates}"))
+        };
+        let made = openssl("req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -subj /CN=ca")
+            && list("20240101", "old.crl")
+            && list("20250101", "new.crl");
+        if !made {
+            assert!(std::env::var_os("CI").is_none(), "openssl is missing");
+            println!("skipped: openssl is missing");
+            return;
+        }
+        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        let with = |crl: &str| [("/test/ca.crt", read("ca.crt")), ("/test/ca.crl", read(crl))];
+        let verify = "proxy_ssl_verify on; proxy_ssl_trusted_certificate ca.crt;";
+        let all = [
+            "",
+            "proxy_ssl_server_name on;",
+            "proxy_ssl_protocols TLSv1.3;",
+            "proxy_ssl_ciphers ECDHE-RSA-AES128-GCM-SHA256;",
+            verify,
+            &format!("{verify} proxy_ssl_verify_depth 2;"),
+            &format!("{verify} proxy_ssl_crl ca.crl;"),
+        ];
+        let first = fingerprints(&all, &with("old.crl"));
+        assert_eq!(first.len(), all.len());
+        for (i, one) in first.iter().enumerate() {
+            assert!(first.iter().skip(i + 1).all(|other| other != one), "{}", all[i]);
+        }
+        assert_eq!(fingerprints(&all, &with("old.crl")), first, "nothing has changed");
+        let newer = fingerprints(&all, &with("new.crl"));
+        assert_eq!(newer[..6], first[..6]);
+        assert_ne!(newer[6], first[6], "the list is another one");
+    }
+}

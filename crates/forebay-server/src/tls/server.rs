@@ -224,7 +224,7 @@ pub struct Loader {
     made: HashMap<String, Arc<ServerTls>>,
     /// Providers, by the suites and groups that are chosen.
     providers: HashMap<Vec<u16>, Arc<CryptoProvider>>,
-    /// Authorities with their revocation lists, by where those stand.
+    /// Authorities with their revocation lists, by where those stand and by the depth.
     trusts: HashMap<(usize, usize, usize, u64), Arc<Trust>>,
 }
 
@@ -443,14 +443,19 @@ impl Loader {
             let text = "no ssl_client_certificate or ssl_trusted_certificate for ssl_verify_client";
             return Err(crate::config::plain(text));
         }
-        let at = (Arc::as_ptr(named) as usize, Arc::as_ptr(trusted) as usize, Arc::as_ptr(&s.crl.0) as usize);
-        let made = self.trusts.entry((at.0, at.1, at.2, s.verify_depth.0)).or_insert_with(|| {
+        let key = (list(named), list(trusted), list(&s.crl.0), s.verify_depth.0);
+        let made = self.trusts.entry(key).or_insert_with(|| {
             let anchors = [named.as_slice(), trusted].concat();
             let depth = s.verify_depth.0 as usize;
             Arc::new(Trust::new(anchors, named.to_vec(), s.crl.0.to_vec(), depth))
         });
         Ok(Some(made.clone()))
     }
+}
+
+/// Where a list stands; empty ones are the same wherever they stand.
+fn list<T>(list: &Arc<Vec<T>>) -> usize {
+    if list.is_empty() { 0 } else { Arc::as_ptr(list) as usize }
 }
 
 /// All that the TLS of a server is made of. Values that settings share are told apart by where they stand, so this holds
@@ -505,8 +510,9 @@ fn identity(
     };
     let keys: Vec<usize> = session_ticket_key.0.iter().map(at).collect();
     let certificates: Vec<usize> = presented.iter().map(at).collect();
-    let files = [at(&client_certificate.0), at(&trusted_certificate.0), at(&crl.0), at(&stapling_file.0)];
-    let lists = [at(&password_file.0), at(&ciphers.0), at(&ecdh_curve.0), resolver.map_or(0, at)];
+    let files =
+        [list(&client_certificate.0), list(&trusted_certificate.0), list(&crl.0), list(&stapling_file.0)];
+    let lists = [list(&password_file.0), at(&ciphers.0), at(&ecdh_curve.0), resolver.map_or(0, at)];
     let ocsp = (ocsp, ocsp_responder, ocsp_cache.0.as_ref().map(at));
     let stapling = (stapling, stapling_responder, stapling_verify);
     let numbers = (certificate_cache, session_timeout, verify_depth, buffer_size, protocols);
