@@ -367,6 +367,20 @@ fn redirects_for_internet_explorer() {
 }
 
 #[test]
+fn an_x_accel_expires_without_a_time() {
+    let up = puppet();
+    let server = format!(
+        "proxy_cache_path %DIR%/cache keys_zone=c:1m; server {{ listen 127.0.0.1:%PORT0%;
+         location / {{ proxy_cache c; proxy_cache_valid 1h; proxy_cache_key $uri; proxy_pass http://{up};
+         add_header X-Cache $upstream_cache_status; }} }}"
+    );
+    let values = ["@0", "0", "@1", "@x", "x", "@", "-1", "5x", "00"];
+    let ask = |(i, v): (usize, &&str)| with(&format!("/{i}"), &format!("X-Answer: X-Accel-Expires: {v}\r\n"));
+    let requests: Vec<String> = values.iter().enumerate().map(ask).flat_map(|r| [r.clone(), r]).collect();
+    compare_fields(&server, &requests);
+}
+
+#[test]
 fn variants_of_cached_answers() {
     let up = puppet();
     let server = format!(

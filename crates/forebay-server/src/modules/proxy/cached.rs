@@ -476,7 +476,8 @@ fn said(req: &Request, s: &Settings) -> Said {
                     all => (false, all),
                 };
                 match (forebay_conf::units::number(digits), absolute) {
-                    (Some(0), _) => said.never = true,
+                    (Some(0), false) => said.never = true,
+                    // A time of 0 is none: `proxy_cache_valid` says it.
                     (Some(n), true) => said.valid = i64::try_from(n).unwrap_or(i64::MAX),
                     (Some(n), false) => said.valid = now_plus(now, n),
                     (None, _) => continue,
