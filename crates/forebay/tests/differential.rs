@@ -318,6 +318,30 @@ fn ranges_and_conditions() {
 }
 
 #[test]
+fn cookies_of_clients() {
+    let cookies = [
+        "a = 2",
+        "a= 2",
+        "a =2",
+        "a=1; b=2;c=3",
+        "a=",
+        "a",
+        "A=x",
+        "aa=1; a=2",
+        "x;a=1",
+        "a=1 ;b=2 ; c = 3",
+        "b=1; a==",
+        "a=1; a=2",
+        ";;a=1",
+        "b=1\r\nCookie: a = 2",
+    ];
+    compare(
+        "server { listen 127.0.0.1:%PORT0%; location / { return 200 \"[$cookie_a][$cookie_B][$cookie_c]\"; } }",
+        &cookies.map(|c| with("/", &format!("Cookie: {c}\r\n"))),
+    );
+}
+
+#[test]
 fn patterns_and_empty_values() {
     compare(
         r#"map $arg_a $x { default d; ~^$ re; } map $arg_a $y { default d; ~.* re; } map $arg_a $z { "" e; ~.* re; }

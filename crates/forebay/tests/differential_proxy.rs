@@ -365,3 +365,40 @@ fn redirects_for_internet_explorer() {
     requests.push(with("/301", &ie).replace("GET", "HEAD"));
     compare_fields(&server, &requests);
 }
+
+#[test]
+fn an_x_accel_expires_without_a_time() {
+    let up = puppet();
+    let server = format!(
+        "proxy_cache_path %DIR%/cache keys_zone=c:1m; server {{ listen 127.0.0.1:%PORT0%;
+         location / {{ proxy_cache c; proxy_cache_valid 1h; proxy_cache_key $uri; proxy_pass http://{up};
+         add_header X-Cache $upstream_cache_status; }} }}"
+    );
+    let values = ["@0", "0", "@1", "@x", "x", "@", "-1", "5x", "00"];
+    let ask = |(i, v): (usize, &&str)| with(&format!("/{i}"), &format!("X-Answer: X-Accel-Expires: {v}\r\n"));
+    let requests: Vec<String> = values.iter().enumerate().map(ask).flat_map(|r| [r.clone(), r]).collect();
+    compare_fields(&server, &requests);
+}
+
+#[test]
+fn variants_of_cached_answers() {
+    let up = puppet();
+    let server = format!(
+        "proxy_cache_path %DIR%/cache keys_zone=c:1m; server {{ listen 127.0.0.1:%PORT0%;
+         location / {{ proxy_cache c; proxy_cache_valid 1h; proxy_cache_key $uri; proxy_pass http://{up};
+         add_header X-Cache $upstream_cache_status; }} }}"
+    );
+    let ae = |value: &str| format!("Accept-Encoding: {value}\r\n");
+    let mut fields = vec![String::new(), ae(""), ae(" "), ae(","), ae("gzip"), ae("gzip,"), ae("GZIP")];
+    fields.extend([ae("gzip, br"), ae("gzip,br"), ae(" gzip ,, br "), ae("gzip") + &ae("br")]);
+    let other = ["a, b", "a,b", "a,,b", "A,b", "a", ""].map(|v| format!("X-Kind: {v}\r\n"));
+    fields.extend(other);
+    fields.push("X-Kind: a\r\nX-Kind: b\r\n".into());
+    let vary = "X-Answer: Vary: Accept-Encoding, X-Kind\r\n";
+    let ask = |f: &String| with("/a", &format!("{vary}{f}"));
+    let requests: Vec<String> = fields.iter().map(ask).collect();
+    for (request, a, b) in answers(&server, &[], &requests) {
+        let state = |answer: &str| answer.lines().find(|l| l.starts_with("X-Cache: ")).map(str::to_owned);
+        assert!(state(&a).is_some() && state(&a) == state(&b), "{request:?}: {a} {b}");
+    }
+}

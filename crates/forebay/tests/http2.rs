@@ -650,6 +650,22 @@ fn curl_and_h2load_are_served() {
     assert!(text.contains("20000 succeeded, 0 failed, 0 errored"), "{text}");
 }
 
+/// A client that does not know of our window yet may send again what has come too early, as it may to nginx.
+#[test]
+fn content_before_a_smaller_window_is_known_can_be_sent_again() {
+    let server = serve("http2_body_preread_size 0;", "location / { return 200 x; }");
+    let mut c = Client::new(&server);
+    c.request(1, "/", &[(":method", "POST")], false);
+    c.frame(kind::DATA, flag::END_STREAM, 1, &[b'x'; 1000]);
+    assert_eq!(c.answer(1).reset, Some(Code::RefusedStream as u32));
+    // What has no content is answered, and so is all once the window is known.
+    c.request(3, "/", &[], true);
+    assert_eq!(c.answer(3).field(":status"), "200");
+    c.frame(kind::SETTINGS, flag::ACK, 0, &[]);
+    c.request(5, "/", &[(":method", "POST")], false);
+    assert_eq!(c.answer(5).field(":status"), "200");
+}
+
 #[test]
 fn line_breaks_in_variables_make_no_fields() {
     let server = serve(

@@ -119,21 +119,18 @@ fn a_pattern_for_cookie_domains_sees_the_leading_dot() {
     );
 }
 
-/// RFC 5861: an older answer may stand in for an error of the server, not for what it says of the resource.
+/// As in nginx an older answer stands in for a server that fails, not for a status that `proxy_cache_use_stale` does not name.
 #[test]
-fn stale_if_error_is_for_errors_of_the_server() {
+fn stale_if_error_is_for_servers_that_fail() {
     let times = Arc::new(AtomicUsize::new(0));
     let first = times.clone();
     let up = origin::start(move |mut asked| {
         let status = match asked.target() {
-            _ if first.fetch_add(1, Ordering::SeqCst) < 7 => "200 OK",
+            _ if first.fetch_add(1, Ordering::SeqCst) < 4 => "200 OK",
             "/403" => "403 Forbidden",
-            "/404" => "404 Not Found",
-            "/429" => "429 Too Many Requests",
             "/500" => "500 Internal Server Error",
-            "/502" => "502 Bad Gateway",
             "/503" => "503 Service Unavailable",
-            _ => "504 Gateway Timeout",
+            _ => return false,
         };
         let fields = if status == "200 OK" { "Cache-Control: max-age=1, stale-if-error=100\r\n" } else { "" };
         asked.answer(status, fields, status);
@@ -146,7 +143,7 @@ fn stale_if_error_is_for_errors_of_the_server() {
            location / {{ proxy_pass http://{up}; }} }} }}"
     ));
     let server = Server::start_on(site);
-    let all = ["/403", "/404", "/429", "/500", "/502", "/503", "/504"];
+    let all = ["/403", "/500", "/503", "/none"];
     for uri in all {
         assert!(ask(&server, "GET", uri, "").contains("X-Cache: MISS\r\n"));
     }
@@ -156,7 +153,7 @@ fn stale_if_error_is_for_errors_of_the_server() {
             (!answer.contains("X-Cache: HIT\r\n")).then_some(answer)
         });
         let stale = answer.starts_with("HTTP/1.1 200 ") && answer.contains("X-Cache: STALE\r\n");
-        assert_eq!(stale, uri.starts_with("/5"), "{uri}: {answer}");
+        assert_eq!(stale, uri == "/none", "{uri}: {answer}");
     }
 }
 

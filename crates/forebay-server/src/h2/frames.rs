@@ -323,7 +323,10 @@ impl Session {
             s.last = previous;
             return protocol("client sent HEADERS frame for stream with incorrect dependency");
         }
-        if s.streams.len() >= self.settings.max_streams {
+        // Until it knows of our window, a client sends as much as the initial one lets it.
+        let ahead =
+            !s.acknowledged && !p.end_stream && i64::from(self.settings.window) < frame::INITIAL_WINDOW;
+        if ahead || s.streams.len() >= self.settings.max_streams {
             request::skip(&mut s.decoder, block, cx.scratch)?;
             s.remember(Ended { id: p.stream, by_us: true, promised: None, window: 0, untold: false });
             s.push_reset(p.stream, Code::RefusedStream);
@@ -435,6 +438,7 @@ impl Session {
             return protocol("client sent SETTINGS frame with incorrect identifier");
         }
         if h.has(flag::ACK) {
+            s.acknowledged = true;
             if h.len != 0 {
                 return fatal(
                     Code::FrameSizeError,

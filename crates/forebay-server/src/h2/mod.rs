@@ -111,6 +111,8 @@ struct State {
     send_window: i64,
     recv_window: i64,
     peer_window: i64,
+    /// The client knows our settings.
+    acknowledged: bool,
     /// GOAWAY has been sent: no new streams.
     leaving: bool,
     /// The client has sent GOAWAY or its end.
@@ -181,6 +183,7 @@ impl Session {
                 send_window: frame::INITIAL_WINDOW,
                 recv_window: frame::MAX_WINDOW,
                 peer_window: frame::INITIAL_WINDOW,
+                acknowledged: false,
                 leaving: false,
                 client_leaves: false,
                 failed: false,

@@ -10,6 +10,8 @@ use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_http::field::{FieldLine, Name};
 use forebay_http::h1::response;
+use forebay_http::request::RequestHead;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// How the names of parameters begin that stand for fields of the client.
@@ -112,27 +114,85 @@ impl Params {
         mut put: impl FnMut(&[u8], &[u8]),
     ) {
         let h = &req.head;
+        let same = Same::of(h);
         for (i, f) in h.fields.iter().enumerate() {
             let field = f.name.of(&h.buf);
-            if f.id == Name::Host || stored && proxy::conditional(f.id) || self.gives(field) {
-                continue;
-            }
-            let same = |g: &FieldLine| same_param(g.name.of(&h.buf), field);
-            if h.fields.iter().take(i).any(same) {
+            if f.id == Name::Host
+                || stored && proxy::conditional(f.id)
+                || self.gives(field)
+                || !same.is_first(i)
+            {
                 continue;
             }
             value.clear();
             value.extend_from_slice(f.value.of(&h.buf));
             let separator: &[u8] = if f.id == Name::Cookie { b"; " } else { b", " };
-            for g in h.fields.iter().skip(i + 1).filter(|g| same(g)) {
+            let mut at = i;
+            while let Some((next, g)) = same.next(at) {
                 value.extend_from_slice(separator);
                 value.extend_from_slice(g.value.of(&h.buf));
+                at = next;
             }
             name.clear();
             name.extend_from_slice(FIELD);
             name.extend(field.iter().map(|b| param_byte(*b)));
             put(name, value);
         }
+    }
+}
+
+/// So many fields are compared each with each.
+const FEW: usize = 48;
+
+/// Which fields of a request have one parameter.
+struct Same<'a> {
+    head: &'a RequestHead,
+    /// Where there are more than [`FEW`]: for each line whether it is the first of its parameter, and which is the next.
+    chains: Vec<(bool, Option<usize>)>,
+}
+
+impl<'a> Same<'a> {
+    fn of(head: &'a RequestHead) -> Same<'a> {
+        let mut chains = Vec::new();
+        if head.fields.len() > FEW {
+            chains.resize(head.fields.len(), (true, None));
+            let mut last: HashMap<Vec<u8>, usize> = HashMap::new();
+            for (i, f) in head.fields.iter().enumerate() {
+                let param = f.name.of(&head.buf).iter().map(|b| param_byte(*b)).collect();
+                if let Some(before) = last.insert(param, i) {
+                    if let Some(chain) = chains.get_mut(before) {
+                        chain.1 = Some(i);
+                    }
+                    if let Some(chain) = chains.get_mut(i) {
+                        chain.0 = false;
+                    }
+                }
+            }
+        }
+        Same { head, chains }
+    }
+
+    fn has_name_of(&self, f: &FieldLine, g: &FieldLine) -> bool {
+        same_param(f.name.of(&self.head.buf), g.name.of(&self.head.buf))
+    }
+
+    /// Whether no line before this one has its parameter.
+    fn is_first(&self, i: usize) -> bool {
+        match (self.chains.get(i), self.head.fields.get(i)) {
+            (Some(chain), _) => chain.0,
+            (None, Some(f)) => !self.head.fields.iter().take(i).any(|g| self.has_name_of(f, g)),
+            (None, None) => true,
+        }
+    }
+
+    /// The next line with the parameter of this one.
+    fn next(&self, i: usize) -> Option<(usize, &'a FieldLine)> {
+        let f = self.head.fields.get(i)?;
+        let at = match self.chains.get(i) {
+            Some(chain) => chain.1?,
+            None => i + 1 + self.head.fields.iter().skip(i + 1).position(|g| self.has_name_of(f, g))?,
+        };
+        Some((at, self.head.fields.get(at)?))
     }
 }
 
@@ -160,5 +220,52 @@ fn host(req: &Request, out: &mut Vec<u8>) {
     if let Some(port) = req.head.port {
         out.push(b':');
         response::number(out, u64::from(port));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(lines: &[(String, String)]) -> Request {
+        let mut req = crate::testing::request("", "");
+        let text: String = lines.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
+        crate::testing::head(&mut req, &text);
+        req
+    }
+
+    /// Values by parameter, in the order of their first lines.
+    fn joined(h: &RequestHead) -> Vec<(String, String)> {
+        let same = Same::of(h);
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        let firsts = h.fields.iter().enumerate().filter(|(i, _)| same.is_first(*i));
+        firsts
+            .map(|(i, f)| {
+                let mut value = text(f.value.of(&h.buf));
+                let mut at = i;
+                while let Some((next, g)) = same.next(at) {
+                    value = format!("{value}, {}", text(g.value.of(&h.buf)));
+                    at = next;
+                }
+                (text(f.name.of(&h.buf)).to_ascii_uppercase().replace('-', "_"), value)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn many_fields_are_joined_as_few_are() {
+        let names = ["X-A", "x-a", "X-B", "X-a", "X-C", "x-b"];
+        let few: Vec<_> = (0..24).map(|i| (names[i % 6].to_owned(), i.to_string())).collect();
+        let few = head(&few);
+        let of_few = joined(&few.head);
+        assert!(Same::of(&few.head).chains.is_empty());
+        let more = (24..60).map(|i| (format!("Y-{i}"), i.to_string()));
+        let many: Vec<_> = (0..24).map(|i| (names[i % 6].to_owned(), i.to_string())).chain(more).collect();
+        let many = head(&many);
+        assert!(!Same::of(&many.head).chains.is_empty());
+        // Behind the last of them stands `Host`.
+        let of_many = joined(&many.head);
+        assert_eq!(of_many[..of_few.len() - 1], of_few[..of_few.len() - 1]);
+        assert_eq!(of_many.len(), of_few.len() + 36);
     }
 }

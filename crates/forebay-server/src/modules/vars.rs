@@ -340,11 +340,12 @@ pub(crate) fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
     let h = &r.head;
     for f in h.fields.iter().filter(|f| f.id == Name::Cookie) {
         for pair in f.value.of(&h.buf).split(|b| *b == b';') {
-            let pair = pair.trim_ascii();
-            if let Some(at) = memchr::memchr(b'=', pair)
-                && pair[..at].eq_ignore_ascii_case(name)
+            // As in nginx blanks around the name are none of it, and those in front of the value; those behind it are.
+            let mut halves = pair.splitn(2, |b| *b == b'=');
+            if let (Some(key), Some(value)) = (halves.next(), halves.next())
+                && key.trim_ascii().eq_ignore_ascii_case(name)
             {
-                out.extend_from_slice(&pair[at + 1..]);
+                out.extend_from_slice(value.trim_ascii_start());
                 return Ok(true);
             }
         }

@@ -264,17 +264,15 @@ fn variant(req: &Request, vary: &[u8]) -> Hash {
         let name = name.trim_ascii();
         text.extend_from_slice(&name.to_ascii_lowercase());
         text.push(b':');
-        for (i, value) in req.head.all(name).enumerate() {
+        // Of a field that is known to be a list, blanks and empty elements do not make another variant; nor do empty lines
+        // of any field.
+        let list = name.eq_ignore_ascii_case(b"Accept-Encoding");
+        let values = req.head.all(name).flat_map(|v| v.split(move |b| list && *b == b','));
+        for (i, value) in values.map(<[u8]>::trim_ascii).filter(|v| !v.is_empty()).enumerate() {
             if i > 0 {
                 text.push(b',');
             }
-            // Blanks around the elements of a list do not make another variant.
-            for (j, element) in value.split(|b| *b == b',').enumerate() {
-                if j > 0 {
-                    text.push(b',');
-                }
-                text.extend_from_slice(element.trim_ascii());
-            }
+            text.extend_from_slice(value);
         }
         text.extend_from_slice(b"\r\n");
     }
@@ -463,7 +461,8 @@ fn said(req: &Request, s: &Settings) -> Said {
                     all => (false, all),
                 };
                 match (forebay_conf::units::number(digits), absolute) {
-                    (Some(0), _) => said.never = true,
+                    (Some(0), false) => said.never = true,
+                    // A time of 0 is none: `proxy_cache_valid` says it.
                     (Some(n), true) => said.valid = i64::try_from(n).unwrap_or(i64::MAX),
                     (Some(n), false) => said.valid = now_plus(now, n),
                     (None, _) => continue,
@@ -652,10 +651,10 @@ pub fn serves_instead(
 ) -> bool {
     let Some(e) = &fetch.stale else { return false };
     let Some(kind) = kind else { return false };
-    // RFC 5861, section 4: what is forbidden or gone is not an error that an older answer may stand in for.
+    // RFC 5861, section 4, allows it for 500, 502, 503 and 504, too; nginx does not.
     use super::NextUpstream as On;
-    let said = matches!(kind, On::Http403 | On::Http404 | On::Http429);
-    cs.use_stale.has(kind) || !said && e.meta.valid.saturating_add(e.meta.error) >= req.thread.clock.unix()
+    let failed = matches!(kind, On::Error | On::Timeout | On::InvalidHeader);
+    cs.use_stale.has(kind) || failed && e.meta.valid.saturating_add(e.meta.error) >= req.thread.clock.unix()
 }
 
 #[cfg(test)]
