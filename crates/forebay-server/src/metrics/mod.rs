@@ -300,7 +300,7 @@ fn count_cells(req: &Request, c: &[AtomicU64], time: Duration) {
     add(c, cell::MICROS, u64::try_from(time.as_micros()).unwrap_or(0));
 }
 
-/// Numbers of zones by the numbers of servers, plus one; [`NOWHERE`] for servers that have a zone. What is not there, or 0,
+/// Numbers of zones by the numbers of servers, plus one; the largest number for servers that have a zone. What is not there, or 0,
 /// nobody has asked for yet. Of one thread and one configuration.
 #[derive(Debug, Default)]
 pub struct ByName(RefCell<Vec<u32>>);
