@@ -246,6 +246,7 @@ impl Stream {
         self.state = State::Broken;
         self.owed.extend_from_slice(&[ALERT, 3, 3, 0, 2, 2, alert]);
         let _ = self.flush(t, token, SendFlags::NOSIGNAL);
+        drain(t, token);
     }
 
     /// Goes on with the handshake as far as it can without waiting.
@@ -296,6 +297,7 @@ impl Stream {
                 Err(_) => {}
             }
             if let Some(text) = failure {
+                drain(t, token);
                 self.state = State::Broken;
                 return Step::Refused(text);
             }
@@ -434,6 +436,7 @@ impl Stream {
                     drop(scratch);
                     self.closing = true;
                     let _ = self.flush(t, token, SendFlags::NOSIGNAL);
+                    drain(t, token);
                     return Err(Errno::PROTO);
                 }
             };
@@ -912,6 +915,17 @@ fn receive(t: &Thread, token: Token, buf: &mut Vec<u8>, room: usize) -> Result<u
                 }
                 return Err(e);
             }
+        }
+    }
+}
+
+/// Reads what has come and nobody wants any more: a socket that is closed with bytes unread resets the connection, and the
+/// alert that has just been sent may be lost with it.
+fn drain(t: &Thread, token: Token) {
+    let mut unread = Vec::new();
+    while unread.len() < MAX_FLIGHT && t.reactor.is_readable(token) {
+        if !matches!(receive(t, token, &mut unread, INPUT), Ok(1..)) {
+            return;
         }
     }
 }
