@@ -343,6 +343,62 @@ fn mistakes_are_told_in_nginx_words() {
     }
 }
 
+/// A client that is refused while it still sends gets the alert, and no reset in its place.
+#[test]
+fn an_alert_arrives_before_the_end() {
+    let server = Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; return 200 fine; }"));
+    for begin in [&[22, 3, 1, 0, 5, 9, 9, 9, 9, 9][..], &[22, 3, 1, 255, 255]] {
+        let mut stream = std::net::TcpStream::connect(server.addr(0)).expect("connect");
+        stream.write_all(&[begin, &[7; 40_000]].concat()).expect("write");
+        let mut got = Vec::new();
+        std::io::Read::read_to_end(&mut stream, &mut got).expect("an end");
+        assert_eq!((got.len(), got[0]), (7, 21), "{got:?}");
+    }
+}
+
+/// Configurations that were replaced are freed: memory does not grow with reloads.
+#[test]
+fn reloads_of_many_servers_leave_nothing_behind() {
+    const SERVERS: usize = 350;
+    let conf = |version: usize| {
+        let servers: String = (0..SERVERS)
+            .map(|i| {
+                format!(
+                    "server {{ listen 127.0.0.1:%PORT0% ssl; server_name s{i}.test; ssl_certificate ec.crt; \
+                     ssl_certificate_key ec.key; location / {{ return 200 v{version}; }} location /{i} {{ expires {i}s; }} }}\n"
+                )
+            })
+            .collect();
+        format!("server {{ listen 127.0.0.1:%PORT1%; return 200 v{version}; }}\n{servers}")
+    };
+    let site = site(&conf(0));
+    let text = site.read("nginx.conf");
+    let server = Server::start_on(site);
+    let resident = |pid: i32| -> i64 {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("VmRSS");
+        line.trim_end_matches("kB").trim().parse().expect("a number")
+    };
+    let worker = wait_for("a worker", || server.workers(server.pid()).first().copied());
+    let mut before = [0, 0];
+    for version in 1..=9 {
+        server.site.write("nginx.conf", &text.replace("v0;", &format!("v{version};")));
+        server.signal(nix::sys::signal::Signal::SIGHUP);
+        let request = b"GET / HTTP/1.0\r\n\r\n";
+        let serves =
+            || crate::harness::raw(server.addr(1), request).ends_with(format!("v{version}").as_bytes());
+        wait_for("the new configuration", || serves().then_some(()));
+        if version == 3 {
+            before = [server.pid(), worker].map(resident);
+        }
+    }
+    let now = [server.pid(), worker].map(resident);
+    for (before, now) in before.into_iter().zip(now) {
+        // Each configuration takes about 4 MB.
+        assert!(now - before < 8_000, "{before} KiB, then {now} KiB");
+    }
+}
+
 /// Every name that OpenSSL 3.0 knows is taken; what is not served is told.
 #[test]
 fn curves_are_known_by_openssls_names() {

@@ -89,8 +89,8 @@ impl List {
                     if p.indirect_crl || p.only_some_reasons.is_some() {
                         return None;
                     }
-                    list.understood &= !(p.only_contains_attribute_certs
-                        || p.only_contains_ca_certs && p.only_contains_user_certs);
+                    let all = p.only_contains_ca_certs && p.only_contains_user_certs;
+                    list.understood &= !(p.only_contains_attribute_certs || all);
                     list.only = (p.only_contains_ca_certs || p.only_contains_user_certs)
                         .then_some(p.only_contains_ca_certs);
                     list.places = places(p.distribution_point.as_ref());

@@ -1,8 +1,8 @@
-//! TLS (nginx: ngx_http_ssl_module): everything that knows rustls. `stream.rs` is a connection, `record.rs` its
-//! records, `hello.rs` what a server chooses its configuration by, `server.rs` that configuration, `pem.rs` and
-//! `ciphers.rs` what it is made of, `sessions.rs` resumption, `verify.rs` the judgement of certificates
-//! (with `constraints.rs` and `crl.rs`), `p521.rs` a group that rustls lacks,
-//! `ocsp/` what is asked of their issuers, `der.rs` the encoding of all these.
+//! TLS (nginx: ngx_http_ssl_module): everything that knows rustls. `stream.rs` is a connection, `traffic.rs` what
+//! is behind its handshake, `record.rs` its records, `hello.rs` what a server chooses its configuration by, `server.rs`
+//! that configuration, `pem.rs`, `ciphers.rs` and `p521.rs` what it is made of, `sessions.rs` resumption, `verify.rs` the
+//! judgement of certificates (with `constraints.rs` and `crl.rs`), `ocsp/` what is asked of their issuers, `der.rs`
+//! the encoding of all these.
 
 pub mod accept;
 pub mod ciphers;
@@ -19,5 +19,6 @@ pub mod server;
 pub mod sessions;
 pub mod sigalg;
 pub mod stream;
+mod traffic;
 pub mod vars;
 pub mod verify;

@@ -1,16 +1,16 @@
 //! A connection that is encrypted, from its first record to its last. The handshake is rustls'; then its keys
 //! go to [`super::record`]. Nothing here waits. Hot path.
 
-use super::record::{self, ALERT, Broken, DATA, HANDSHAKE, HEADER, Half, MAX_CONTENT, OVERHEAD};
+use super::record::{ALERT, Broken, DATA, HANDSHAKE, HEADER, Half, MAX_CONTENT, OVERHEAD};
+use super::traffic::{Kernel, Traffic};
 use crate::reactor::Token;
 use crate::thread::Thread;
 use crate::wire::{Sent, Then};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{RecvFlags, SendFlags};
-use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
-use rustls::kernel::KernelConnection;
+use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::CertificateDer;
-use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 use rustls::{ExtractedSecrets, HandshakeKind};
 
@@ -25,19 +25,10 @@ const OUTPUT: usize = BATCH + BATCH / 16;
 const INPUT: usize = 32 * 1024;
 /// Longest handshake flight that is kept while more is to come, bytes.
 const MAX_FLIGHT: usize = 256 * 1024;
-/// Records in a row that carry nothing (OpenSSL has the same limit).
-const MAX_EMPTY: u32 = 32;
-
-/// Longest message behind the handshake, bytes: NewSessionTicket has a ticket and extensions of 64 KiB each.
-const MAX_MESSAGE: usize = 132 * 1024;
-
 /// Alert `protocol_version`.
 const PROTOCOL_VERSION: u8 = 70;
 /// Alert `decode_error`.
 const DECODE_ERROR: u8 = 50;
-
-/// Changes of keys that are asked for while no answer can leave.
-const MAX_UNSENT: u32 = 32;
 
 /// Buffers of a thread, for whichever connection has its turn.
 #[derive(Debug, Default)]
@@ -55,14 +46,6 @@ impl Scratch {
     }
 }
 
-/// What rustls keeps of a connection after its handshake, for changing keys.
-enum Kernel {
-    Server(KernelConnection<ServerConnectionData>),
-    Client(KernelConnection<ClientConnectionData>),
-    /// TLS 1.2 changes nothing.
-    Done,
-}
-
 enum State {
     /// A server that waits for a ClientHello.
     Hello(Vec<u8>, super::hello::Reading),
@@ -70,18 +53,6 @@ enum State {
     Client(Box<UnbufferedClientConnection>, Vec<u8>),
     Traffic(Box<Traffic>),
     Broken,
-}
-
-struct Traffic {
-    tx: Half,
-    rx: Half,
-    kernel: Kernel,
-    v13: bool,
-    empty: u32,
-    /// Answers to changes of keys that have not left.
-    unsent: u32,
-    /// The beginning of a message behind the handshake whose rest comes with the next record.
-    message: Vec<u8>,
 }
 
 /// What a handshake agreed on.
@@ -160,7 +131,7 @@ impl std::fmt::Debug for Stream {
     }
 }
 
-fn broken(_: Broken) -> Errno {
+pub(super) fn broken(_: Broken) -> Errno {
     Errno::PROTO
 }
 
@@ -246,6 +217,7 @@ impl Stream {
         self.state = State::Broken;
         self.owed.extend_from_slice(&[ALERT, 3, 3, 0, 2, 2, alert]);
         let _ = self.flush(t, token, SendFlags::NOSIGNAL);
+        drain(t, token);
     }
 
     /// Goes on with the handshake as far as it can without waiting.
@@ -296,6 +268,7 @@ impl Stream {
                 Err(_) => {}
             }
             if let Some(text) = failure {
+                drain(t, token);
                 self.state = State::Broken;
                 return Step::Refused(text);
             }
@@ -434,6 +407,7 @@ impl Stream {
                     drop(scratch);
                     self.closing = true;
                     let _ = self.flush(t, token, SendFlags::NOSIGNAL);
+                    drain(t, token);
                     return Err(Errno::PROTO);
                 }
             };
@@ -679,24 +653,6 @@ fn is_alert(record: &[u8]) -> bool {
     record.first() == Some(&ALERT) || record.len() == SEALED
 }
 
-/// Whether a record holds a ClientHello and nothing else.
-fn is_client_hello(content: &[u8]) -> bool {
-    match content {
-        [1, a, b, c, rest @ ..] => {
-            rest.len() == usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c)
-        }
-        _ => false,
-    }
-}
-
-/// Alert `no_renegotiation`.
-const NO_RENEGOTIATION: u8 = 100;
-
-/// `new_session_ticket`.
-const NEW_SESSION_TICKET: u8 = 4;
-/// `key_update`.
-const KEY_UPDATE: u8 = 24;
-
 enum Turn {
     Again,
     Blocked,
@@ -750,143 +706,6 @@ fn take_turn<Data>(
     }
 }
 
-impl Traffic {
-    /// Opens all whole records; gives the bytes used.
-    fn open_all(
-        &mut self,
-        input: &mut [u8],
-        out: &mut Vec<u8>,
-        ended: &mut bool,
-        owed: &mut Vec<u8>,
-    ) -> Result<usize, Broken> {
-        let mut at = 0;
-        while !*ended {
-            let rest = input.get_mut(at..).unwrap_or_default();
-            let Some(n) = record::whole(rest)? else { break };
-            let record = rest.get_mut(..n).ok_or(Broken::Malformed)?;
-            let (kind, content) = self.rx.open(record)?;
-            let content = record.get(content).ok_or(Broken::Malformed)?;
-            at += n;
-            if kind != HANDSHAKE && !self.message.is_empty() {
-                // Nothing stands between the pieces of a message (RFC 8446, section 5.1).
-                return Err(Broken::Malformed);
-            }
-            match kind {
-                DATA if !content.is_empty() => {
-                    out.extend_from_slice(content);
-                    self.empty = 0;
-                    continue;
-                }
-                DATA => {}
-                ALERT => match content {
-                    // Warnings that end nothing: `user_canceled`, `no_renegotiation`.
-                    [1, 90 | NO_RENEGOTIATION] => {}
-                    [_, 0] => *ended = true,
-                    [1 | 2, _] => return Err(Broken::Alerted),
-                    [_, _] => return Err(Broken::Illegal),
-                    // RFC 8446, section 5.4.
-                    [] if self.v13 => return Err(Broken::Malformed),
-                    _ => return Err(Broken::Undecodable),
-                },
-                // A client that wants to negotiate again is told that nobody will, as by nginx (RFC 5746, section 4.5).
-                HANDSHAKE if !self.v13 && is_client_hello(content) => self.alert(1, NO_RENEGOTIATION, owed),
-                HANDSHAKE if self.v13 && !content.is_empty() => {
-                    self.post_handshake(content, owed)?;
-                    if !self.message.is_empty() {
-                        // A piece carries something, and its message is bounded.
-                        continue;
-                    }
-                }
-                _ => return Err(Broken::Malformed),
-            }
-            self.empty += 1;
-            if self.empty > MAX_EMPTY {
-                return Err(Broken::Malformed);
-            }
-        }
-        Ok(at)
-    }
-
-    /// Messages behind the handshake: new keys and, for clients, tickets (RFC 8446, section 4.6). A message may come in
-    /// several records, and a record may have several messages.
-    fn post_handshake(&mut self, content: &[u8], owed: &mut Vec<u8>) -> Result<(), Broken> {
-        let mut gathered = std::mem::take(&mut self.message);
-        let mut rest = content;
-        if !gathered.is_empty() {
-            gathered.extend_from_slice(content);
-            rest = &gathered;
-        }
-        while let Some((&kind, after)) = rest.split_first() {
-            let wanted = match (kind, &self.kernel) {
-                (NEW_SESSION_TICKET, Kernel::Client(_)) => MAX_MESSAGE,
-                (KEY_UPDATE, Kernel::Client(_) | Kernel::Server(_)) => 1,
-                _ => return Err(Broken::Malformed),
-            };
-            let Some((length, body)) = after.split_at_checked(3) else { break };
-            let length = length.iter().fold(0, |n, b| n << 8 | usize::from(*b));
-            if length > wanted || (kind == KEY_UPDATE && length != wanted) {
-                return Err(Broken::Undecodable);
-            }
-            let Some((message, more)) = body.split_at_checked(length) else { break };
-            rest = more;
-            match (message, &mut self.kernel) {
-                (ticket, Kernel::Client(k)) if kind == NEW_SESSION_TICKET => {
-                    k.handle_new_session_ticket(ticket).map_err(|_| Broken::Undecodable)?;
-                }
-                // New keys begin with a new record.
-                ([0 | 1], _) if !rest.is_empty() => return Err(Broken::Malformed),
-                ([wanted @ (0 | 1)], kernel) => {
-                    let secrets = match kernel {
-                        Kernel::Server(k) => k.update_rx_secret(),
-                        Kernel::Client(k) => k.update_rx_secret(),
-                        Kernel::Done => return Err(Broken::Malformed),
-                    };
-                    self.rx = secrets.ok().and_then(|s| Half::new(s, true)).ok_or(Broken::Malformed)?;
-                    if *wanted == 1 {
-                        // Whoever never reads must not make answers pile up.
-                        self.unsent = if owed.is_empty() { 1 } else { self.unsent + 1 };
-                        if self.unsent > MAX_UNSENT {
-                            return Err(Broken::Overflow);
-                        }
-                        self.update(owed)?;
-                    }
-                }
-                _ => return Err(Broken::Illegal),
-            }
-        }
-        self.message = rest.to_vec();
-        Ok(())
-    }
-
-    /// Changes the keys for sending.
-    fn update(&mut self, owed: &mut Vec<u8>) -> Result<(), Broken> {
-        let at = owed.len();
-        owed.resize(at + self.tx.sealed_len(5), 0);
-        self.tx.seal(HANDSHAKE, &[24, 0, 0, 1, 0], owed.get_mut(at..).unwrap_or_default())?;
-        let secrets = match &mut self.kernel {
-            Kernel::Server(k) => k.update_tx_secret(),
-            Kernel::Client(k) => k.update_tx_secret(),
-            Kernel::Done => return Err(Broken::Overflow),
-        };
-        self.tx = secrets.ok().and_then(|s| Half::new(s, true)).ok_or(Broken::Malformed)?;
-        Ok(())
-    }
-
-    /// Changes worn keys. TLS 1.2 cannot: what is being sent goes on, and the connection ends behind it ([`Stream::worn`]).
-    #[inline]
-    fn renew(&mut self, owed: &mut Vec<u8>) -> Result<(), Errno> {
-        if self.v13 && self.tx.worn() { self.update(owed).map_err(broken) } else { Ok(()) }
-    }
-
-    fn alert(&mut self, level: u8, what: u8, owed: &mut Vec<u8>) {
-        let at = owed.len();
-        owed.resize(at + self.tx.sealed_len(2), 0);
-        if self.tx.seal(ALERT, &[level, what], owed.get_mut(at..).unwrap_or_default()).is_err() {
-            owed.truncate(at);
-        }
-    }
-}
-
 fn receive(t: &Thread, token: Token, buf: &mut Vec<u8>, room: usize) -> Result<usize, Errno> {
     buf.reserve(room);
     if let Some(n) = t.reactor.take_early(token, buf) {
@@ -916,6 +735,17 @@ fn receive(t: &Thread, token: Token, buf: &mut Vec<u8>, room: usize) -> Result<u
     }
 }
 
+/// Reads what has come and nobody wants any more: a socket that is closed with bytes unread resets the connection, and the
+/// alert that has just been sent may be lost with it.
+fn drain(t: &Thread, token: Token) {
+    let mut unread = Vec::new();
+    while unread.len() < MAX_FLIGHT && t.reactor.is_readable(token) {
+        if !matches!(receive(t, token, &mut unread, INPUT), Ok(1..)) {
+            return;
+        }
+    }
+}
+
 /// One send; 0 when there is no room.
 fn transmit(t: &Thread, token: Token, bytes: &[u8], flags: SendFlags) -> Result<usize, Errno> {
     if !t.reactor.is_clear(token) {
@@ -935,6 +765,8 @@ const _: () = assert!(OUTPUT >= BATCH + 5 * OVERHEAD + HEADER);
 
 #[cfg(test)]
 mod tests {
+    use super::super::record;
+    use super::super::traffic::NO_RENEGOTIATION;
     use super::*;
     use rustls::pki_types::{PrivateKeyDer, ServerName};
     use std::sync::Arc;

@@ -652,4 +652,96 @@ mod tests {
         assert!(!matches_name("*.com", "example.com"));
         assert!(!matches_name("*.example.com", ".example.com"));
     }
+
+    /// A client that shows a certificate and signs by the algorithm that it wants.
+    #[derive(Debug)]
+    struct Wilful(SignatureScheme, Arc<rustls::sign::CertifiedKey>);
+
+    impl rustls::sign::SigningKey for Wilful {
+        fn choose_scheme(&self, _: &[SignatureScheme]) -> Option<Box<dyn rustls::sign::Signer>> {
+            self.1.key.choose_scheme(&[self.0])
+        }
+        fn algorithm(&self) -> rustls::SignatureAlgorithm {
+            self.1.key.algorithm()
+        }
+    }
+
+    impl rustls::client::ResolvesClientCert for Wilful {
+        fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<rustls::sign::CertifiedKey>> {
+            let key = Arc::new(Wilful(self.0, self.1.clone()));
+            Some(Arc::new(rustls::sign::CertifiedKey::new(self.1.cert.clone(), key)))
+        }
+        fn has_certs(&self) -> bool {
+            true
+        }
+    }
+
+    /// TLS 1.3 has no handshake signed by RSASSA-PKCS1-v1_5 (RFC 8446, section 4.2.3), TLS 1.2 has.
+    #[test]
+    fn handshakes_are_signed_by_what_the_version_knows() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = std::process::Command::new("openssl")
+            .args([
+                "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key", "-out", "crt", "-subj",
+                "/CN=h",
+            ])
+            .current_dir(dir.path())
+            .output();
+        if made.is_err() {
+            assert!(std::env::var_os("CI").is_none(), "openssl is missing");
+            println!("skipped: openssl is missing");
+            return;
+        }
+        let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
+        let certified =
+            super::super::server::certified(("crt", &read("crt")), ("key", &read("key")), &[]).unwrap();
+        let certified = Arc::new(certified);
+        let trust = Trust::new(certified.cert.clone(), Vec::new(), Vec::new(), 1);
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        for (version, scheme, sound) in [
+            (&rustls::version::TLS13, SignatureScheme::RSA_PKCS1_SHA256, false),
+            (&rustls::version::TLS13, SignatureScheme::RSA_PSS_SHA256, true),
+            (&rustls::version::TLS12, SignatureScheme::RSA_PKCS1_SHA256, true),
+        ] {
+            let server = rustls::ServerConfig::builder_with_provider(provider.clone())
+                .with_protocol_versions(&[version])
+                .unwrap()
+                .with_client_cert_verifier(trust.asker())
+                .with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(
+                    rustls::sign::CertifiedKey::clone(&certified),
+                )));
+            let client = rustls::ClientConfig::builder_with_provider(provider.clone())
+                .with_protocol_versions(&[version])
+                .unwrap()
+                .dangerous()
+                .with_custom_certificate_verifier(super::super::client::any_server())
+                .with_client_cert_resolver(Arc::new(Wilful(scheme, certified.clone())));
+            let name = rustls::pki_types::ServerName::try_from("h").unwrap();
+            let mut server = rustls::ServerConnection::new(Arc::new(server)).unwrap();
+            let mut client = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
+            let mut outcome = Ok(());
+            for _ in 0..4 {
+                let mut bytes = Vec::new();
+                while client.wants_write() {
+                    client.write_tls(&mut bytes).unwrap();
+                }
+                let mut rest = bytes.as_slice();
+                while !rest.is_empty() && outcome.is_ok() {
+                    server.read_tls(&mut rest).unwrap();
+                    outcome = server.process_new_packets().map(|_| ());
+                }
+                let mut bytes = Vec::new();
+                while server.wants_write() {
+                    server.write_tls(&mut bytes).unwrap();
+                }
+                let mut rest = bytes.as_slice();
+                while !rest.is_empty() {
+                    client.read_tls(&mut rest).unwrap();
+                    let _ = client.process_new_packets();
+                }
+            }
+            assert_eq!(outcome.is_ok(), sound, "{version:?} {scheme:?}: {outcome:?}");
+            assert_eq!(server.is_handshaking(), !sound);
+        }
+    }
 }

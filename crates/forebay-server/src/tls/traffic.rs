@@ -1,0 +1,194 @@
+//! Records of a connection whose handshake is over: content, alerts, and the messages that change keys (RFC 8446, sections
+//! 4.6, 5 and 6). Hot path.
+
+use super::record::{self, ALERT, Broken, DATA, HANDSHAKE, Half};
+use super::stream::broken;
+use rustix::io::Errno;
+use rustls::client::ClientConnectionData;
+use rustls::kernel::KernelConnection;
+use rustls::server::ServerConnectionData;
+
+/// Records in a row that carry nothing (OpenSSL has the same limit).
+const MAX_EMPTY: u32 = 32;
+
+/// Longest message behind the handshake, bytes: NewSessionTicket has a ticket and extensions of 64 KiB each.
+const MAX_MESSAGE: usize = 132 * 1024;
+
+/// Changes of keys that are asked for while no answer can leave.
+const MAX_UNSENT: u32 = 32;
+
+/// What rustls keeps of a connection after its handshake, for changing keys.
+pub(super) enum Kernel {
+    Server(KernelConnection<ServerConnectionData>),
+    Client(KernelConnection<ClientConnectionData>),
+    /// TLS 1.2 changes nothing.
+    Done,
+}
+
+/// Both directions.
+pub(super) struct Traffic {
+    pub(super) tx: Half,
+    pub(super) rx: Half,
+    pub(super) kernel: Kernel,
+    pub(super) v13: bool,
+    pub(super) empty: u32,
+    /// Answers to changes of keys that have not left.
+    pub(super) unsent: u32,
+    /// The beginning of a message behind the handshake whose rest comes with the next record.
+    pub(super) message: Vec<u8>,
+}
+
+/// Whether a record holds a ClientHello and nothing else.
+fn is_client_hello(content: &[u8]) -> bool {
+    match content {
+        [1, a, b, c, rest @ ..] => {
+            rest.len() == usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c)
+        }
+        _ => false,
+    }
+}
+
+/// Alert `no_renegotiation`.
+pub(super) const NO_RENEGOTIATION: u8 = 100;
+
+/// `new_session_ticket`.
+const NEW_SESSION_TICKET: u8 = 4;
+/// `key_update`.
+const KEY_UPDATE: u8 = 24;
+
+impl Traffic {
+    /// Opens all whole records; gives the bytes used.
+    pub(super) fn open_all(
+        &mut self,
+        input: &mut [u8],
+        out: &mut Vec<u8>,
+        ended: &mut bool,
+        owed: &mut Vec<u8>,
+    ) -> Result<usize, Broken> {
+        let mut at = 0;
+        while !*ended {
+            let rest = input.get_mut(at..).unwrap_or_default();
+            let Some(n) = record::whole(rest)? else { break };
+            let record = rest.get_mut(..n).ok_or(Broken::Malformed)?;
+            let (kind, content) = self.rx.open(record)?;
+            let content = record.get(content).ok_or(Broken::Malformed)?;
+            at += n;
+            if kind != HANDSHAKE && !self.message.is_empty() {
+                // Nothing stands between the pieces of a message (RFC 8446, section 5.1).
+                return Err(Broken::Malformed);
+            }
+            match kind {
+                DATA if !content.is_empty() => {
+                    out.extend_from_slice(content);
+                    self.empty = 0;
+                    continue;
+                }
+                DATA => {}
+                ALERT => match content {
+                    // Warnings that end nothing: `user_canceled`, `no_renegotiation`.
+                    [1, 90 | NO_RENEGOTIATION] => {}
+                    [_, 0] => *ended = true,
+                    [1 | 2, _] => return Err(Broken::Alerted),
+                    [_, _] => return Err(Broken::Illegal),
+                    // RFC 8446, section 5.4.
+                    [] if self.v13 => return Err(Broken::Malformed),
+                    _ => return Err(Broken::Undecodable),
+                },
+                // A client that wants to negotiate again is told that nobody will, as by nginx (RFC 5746, section 4.5).
+                HANDSHAKE if !self.v13 && is_client_hello(content) => self.alert(1, NO_RENEGOTIATION, owed),
+                HANDSHAKE if self.v13 && !content.is_empty() => {
+                    self.post_handshake(content, owed)?;
+                    if !self.message.is_empty() {
+                        // A piece carries something, and its message is bounded.
+                        continue;
+                    }
+                }
+                _ => return Err(Broken::Malformed),
+            }
+            self.empty += 1;
+            if self.empty > MAX_EMPTY {
+                return Err(Broken::Malformed);
+            }
+        }
+        Ok(at)
+    }
+
+    /// Messages behind the handshake: new keys and, for clients, tickets (RFC 8446, section 4.6). A message may come in
+    /// several records, and a record may have several messages.
+    fn post_handshake(&mut self, content: &[u8], owed: &mut Vec<u8>) -> Result<(), Broken> {
+        let mut gathered = std::mem::take(&mut self.message);
+        let mut rest = content;
+        if !gathered.is_empty() {
+            gathered.extend_from_slice(content);
+            rest = &gathered;
+        }
+        while let Some((&kind, after)) = rest.split_first() {
+            let wanted = match (kind, &self.kernel) {
+                (NEW_SESSION_TICKET, Kernel::Client(_)) => MAX_MESSAGE,
+                (KEY_UPDATE, Kernel::Client(_) | Kernel::Server(_)) => 1,
+                _ => return Err(Broken::Malformed),
+            };
+            let Some((length, body)) = after.split_at_checked(3) else { break };
+            let length = length.iter().fold(0, |n, b| n << 8 | usize::from(*b));
+            if length > wanted || (kind == KEY_UPDATE && length != wanted) {
+                return Err(Broken::Undecodable);
+            }
+            let Some((message, more)) = body.split_at_checked(length) else { break };
+            rest = more;
+            match (message, &mut self.kernel) {
+                (ticket, Kernel::Client(k)) if kind == NEW_SESSION_TICKET => {
+                    k.handle_new_session_ticket(ticket).map_err(|_| Broken::Undecodable)?;
+                }
+                // New keys begin with a new record.
+                ([0 | 1], _) if !rest.is_empty() => return Err(Broken::Malformed),
+                ([wanted @ (0 | 1)], kernel) => {
+                    let secrets = match kernel {
+                        Kernel::Server(k) => k.update_rx_secret(),
+                        Kernel::Client(k) => k.update_rx_secret(),
+                        Kernel::Done => return Err(Broken::Malformed),
+                    };
+                    self.rx = secrets.ok().and_then(|s| Half::new(s, true)).ok_or(Broken::Malformed)?;
+                    if *wanted == 1 {
+                        // Whoever never reads must not make answers pile up.
+                        self.unsent = if owed.is_empty() { 1 } else { self.unsent + 1 };
+                        if self.unsent > MAX_UNSENT {
+                            return Err(Broken::Overflow);
+                        }
+                        self.update(owed)?;
+                    }
+                }
+                _ => return Err(Broken::Illegal),
+            }
+        }
+        self.message = rest.to_vec();
+        Ok(())
+    }
+
+    /// Changes the keys for sending.
+    pub(super) fn update(&mut self, owed: &mut Vec<u8>) -> Result<(), Broken> {
+        let at = owed.len();
+        owed.resize(at + self.tx.sealed_len(5), 0);
+        self.tx.seal(HANDSHAKE, &[24, 0, 0, 1, 0], owed.get_mut(at..).unwrap_or_default())?;
+        let secrets = match &mut self.kernel {
+            Kernel::Server(k) => k.update_tx_secret(),
+            Kernel::Client(k) => k.update_tx_secret(),
+            Kernel::Done => return Err(Broken::Overflow),
+        };
+        self.tx = secrets.ok().and_then(|s| Half::new(s, true)).ok_or(Broken::Malformed)?;
+        Ok(())
+    }
+
+    /// Changes worn keys. TLS 1.2 cannot: what is being sent goes on, and the connection ends behind it ([`Stream::worn`]).
+    #[inline]
+    pub(super) fn renew(&mut self, owed: &mut Vec<u8>) -> Result<(), Errno> {
+        if self.v13 && self.tx.worn() { self.update(owed).map_err(broken) } else { Ok(()) }
+    }
+
+    pub(super) fn alert(&mut self, level: u8, what: u8, owed: &mut Vec<u8>) {
+        let at = owed.len();
+        owed.resize(at + self.tx.sealed_len(2), 0);
+        if self.tx.seal(ALERT, &[level, what], owed.get_mut(at..).unwrap_or_default()).is_err() {
+            owed.truncate(at);
+        }
+    }
+}
