@@ -480,6 +480,8 @@ async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Box<Conn
     req.received = u64::from(stream.head_len());
     thread.counters.requests.add(1);
     req.choose_server();
+    // What a location says holds for connections of HTTP/1 only: here it would end other requests, too.
+    let old = req.connection_is_old();
     if !req.head.ignored.is_empty() {
         log_ignored(req);
     }
@@ -492,7 +494,7 @@ async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Box<Conn
     } else {
         phases::run(req).await;
     }
-    if req.refused == 0 && req.connection_is_old() {
+    if req.refused == 0 && old {
         stream.session().leave();
     }
     let http = req.http();
