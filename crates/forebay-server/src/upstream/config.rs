@@ -146,7 +146,7 @@ const ONCE: &[&[u8]] =
 pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let name = crate::config::value::first(d).to_ascii_lowercase();
     let text = String::from_utf8_lossy(&name).into_owned();
-    let mut group = Group::new(name.clone(), true, Keepalive::new());
+    let mut group = Group::new(name.clone(), true, Keepalive::default());
     let mut servers = Vec::new();
     let mut unresolved = cx.upstreams.start_unresolved;
     for inner in d.block.iter().flatten().filter(|i| i.name.text == b"upstream_start_unresolved") {

@@ -69,9 +69,9 @@ pub struct Keepalive {
     pub timeout: Duration,
 }
 
-impl Keepalive {
+impl Default for Keepalive {
     /// Holds in an `upstream` block where nothing is said.
-    pub fn new() -> Keepalive {
+    fn default() -> Keepalive {
         Keepalive {
             connections: 32,
             local: true,
@@ -80,12 +80,14 @@ impl Keepalive {
             timeout: Duration::from_secs(60),
         }
     }
+}
 
+impl Keepalive {
     /// Holds in the group of an address or name that stands in `proxy_pass` itself.
     pub fn implied() -> Keepalive {
         // Shorter than the five seconds after which Node.js, Apache and uvicorn close an idle connection, so that they
         // seldom do while a request is on its way.
-        Keepalive { timeout: Duration::from_secs(4), ..Keepalive::new() }
+        Keepalive { timeout: Duration::from_secs(4), ..Keepalive::default() }
     }
 }
 

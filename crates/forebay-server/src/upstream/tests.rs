@@ -19,7 +19,7 @@ fn group(weights: &[i64], change: impl FnOnce(&mut [Server])) -> Group {
         })
         .collect();
     change(&mut servers);
-    let g = Group::new(b"u".to_vec(), true, Keepalive::new());
+    let g = Group::new(b"u".to_vec(), true, Keepalive::default());
     g.set_servers(servers);
     g
 }
