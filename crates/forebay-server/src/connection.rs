@@ -482,6 +482,8 @@ async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Box<Conn
     req.received = u64::from(stream.head_len());
     thread.counters.requests.add(1);
     let unknown_server = req.choose_server().err().map(|_| 500);
+    // What a location says holds for connections of HTTP/1 only: here it would end other requests, too.
+    let old = req.connection_is_old();
     if !req.head.ignored.is_empty() {
         log_ignored(req);
     }
@@ -494,7 +496,7 @@ async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Box<Conn
     } else {
         phases::run(req).await;
     }
-    if req.refused == 0 && req.connection_is_old() {
+    if req.refused == 0 && old {
         stream.session().leave();
     }
     let http = req.http();

@@ -141,8 +141,7 @@ pub fn version_line() -> String {
 
 /// The line of `-V` about TLS. Tools look for a version behind `built with OpenSSL`, and certbot warns when there is none:
 /// 3.0 is the version whose commands, names of ciphers and words of errors are followed.
-const TLS: &str =
-    "built with OpenSSL 3.0 compatible TLS: rustls 0.23 and AWS-LC, OpenSSL itself is not linked";
+const TLS: &str = "built with OpenSSL 3.0 compatible TLS: rustls 0.23, OpenSSL itself is not linked";
 
 /// What `-V` adds.
 pub fn build_lines() -> String {

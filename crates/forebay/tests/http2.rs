@@ -666,6 +666,30 @@ fn content_before_a_smaller_window_is_known_can_be_sent_again() {
     assert_eq!(c.answer(5).field(":status"), "200");
 }
 
+/// As in nginx a location does not end the connection of other streams.
+#[test]
+fn keepalive_of_a_location_leaves_the_connection_open() {
+    let server = serve(
+        "",
+        "location / { return 200 x; } location /time { keepalive_timeout 0; return 200 x; }
+         location /requests { keepalive_requests 1; return 200 x; }",
+    );
+    let mut c = Client::new(&server);
+    for (stream, path) in [(1, "/time"), (3, "/requests"), (5, "/")] {
+        c.request(stream, path, &[], true);
+        let answer = c.answer(stream);
+        assert!(answer.field(":status") == "200" && answer.ended, "{path}: {answer:?}");
+    }
+    // That of the server does.
+    let server = serve("", "keepalive_requests 2; location / { keepalive_requests 9; return 200 x; }");
+    let mut c = Client::new(&server);
+    for stream in [1, 3] {
+        c.request(stream, "/", &[], true);
+        assert_eq!(c.answer(stream).field(":status"), "200");
+    }
+    while c.next().is_some() {}
+}
+
 #[test]
 fn line_breaks_in_variables_make_no_fields() {
     let server = serve(

@@ -264,14 +264,20 @@ impl Pace {
         if self.rate == 0 {
             return Ok(want);
         }
-        let elapsed = self.started.map_or(Duration::ZERO, |t| t.elapsed());
+        self.allowance_after(self.started.map_or(Duration::ZERO, |t| t.elapsed()), want)
+    }
+
+    /// The same for a time since the beginning.
+    fn allowance_after(&self, elapsed: Duration, want: u64) -> Result<u64, Duration> {
         let allowed =
-            (elapsed.as_millis() as u64 / 1000 + 1).saturating_mul(self.rate).saturating_add(self.after);
+            elapsed.as_secs().saturating_add(1).saturating_mul(self.rate).saturating_add(self.after);
         if self.sent < allowed {
             return Ok(want.min(allowed - self.sent));
         }
-        let over = self.sent - allowed + 1;
-        Err(Duration::from_millis((over.saturating_mul(1000) / self.rate).max(1) + 1))
+        // More may go from this second on, and not before: waking earlier would be in vain.
+        let second = self.sent.saturating_sub(self.after).checked_div(self.rate).unwrap_or(0);
+        let wait = Duration::from_secs(second).saturating_sub(elapsed);
+        Err(wait + Duration::from_millis(1))
     }
 }
 
@@ -852,4 +858,23 @@ async fn warm(file: &Rc<OpenFile>, offset: u64, n: u64) {
         }
     });
     let _ = read.await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_paced_response_waits_until_more_may_go() {
+        let ms = Duration::from_millis;
+        let mut pace = Pace::new(Some((100, 50)));
+        assert_eq!(pace.allowance_after(ms(0), 1000), Ok(150));
+        pace.sent = 150;
+        assert_eq!(pace.allowance_after(ms(0), 1000), Err(ms(1001)));
+        assert_eq!(pace.allowance_after(ms(999), 1000), Err(ms(2)));
+        assert_eq!(pace.allowance_after(ms(1000), 1000), Ok(100));
+        pace.sent = 420;
+        assert_eq!(pace.allowance_after(ms(1500), 1000), Err(ms(1501)));
+        assert_eq!(pace.allowance_after(ms(3000), 10), Ok(10));
+    }
 }

@@ -69,8 +69,8 @@ pub struct Keepalive {
     pub timeout: Duration,
 }
 
-/// What holds in an `upstream` block where nothing is said.
 impl Default for Keepalive {
+    /// Holds in an `upstream` block where nothing is said.
     fn default() -> Keepalive {
         Keepalive {
             connections: 32,
