@@ -141,15 +141,15 @@ mod tests {
 
     #[test]
     fn carets_and_hints() {
-        let (errors, files) = parsed(b"events {}\nhttp {\n    msie_refresh on;\n    sever { }\n}\n");
+        let (errors, files) = parsed(b"events {}\nhttp {\n    directio 1g;\n    sever { }\n}\n");
         let text = render_text(&errors, &files, false);
         assert_eq!(
             text,
-            r#"warning: "msie_refresh" directive is not supported yet, ignored
+            r#"warning: "directio" directive is not supported yet, ignored
  --> /etc/n.conf:3:5
   |
-3 |     msie_refresh on;
-  |     ^^^^^^^^^^^^
+3 |     directio 1g;
+  |     ^^^^^^^^
 
 error: unknown directive "sever"
  --> /etc/n.conf:4:5

@@ -279,14 +279,14 @@ fn a_graceful_end_says_close() {
 #[test]
 fn fields_are_logged_unless_they_were_set() {
     let server = Server::start_on(Site::new(
-        "worker_processes 1; error_log logs/error.log info; events {} http { log_format t '$uri $http_referer \
+        "worker_processes 1; error_log logs/error.log info; events {} http { log_format t '$uri $http_x_own \
          \"$http_user_agent\"'; access_log logs/access.log t; server { listen 127.0.0.1:%PORT0%; \
-         location /set { set $http_referer mine; return 204; } location / { return 204; } } }",
+         location /set { set $http_x_own mine; return 204; } location / { return 204; } } }",
     ));
     for path in ["/plain", "/set"] {
         let mut stream = connect(&server);
         let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: h\r\nReferer: theirs\r\nUser-Agent: a\"b\r\nConnection: close\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nHost: h\r\nX-Own: theirs\r\nUser-Agent: a\"b\r\nConnection: close\r\n\r\n"
         );
         stream.write_all(request.as_bytes()).expect("open");
         assert_eq!(answer(&mut stream), "HTTP/1.1 204 No Content");
