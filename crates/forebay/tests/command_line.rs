@@ -64,11 +64,11 @@ fn a_warning_is_printed_once_and_not_at_all_when_quiet() {
     let server = |n| format!("server {{ listen 127.0.0.1:%PORT0%; server_name n{n}; include part.conf; }} ");
     let names: String = (0..20).map(server).collect();
     let site = Site::new(&format!("events {{}} http {{ access_log off; {names} }}"));
-    site.write("part.conf", "msie_refresh on;\n");
+    site.write("part.conf", "directio 1m;\n");
     let (code, _, err) = texts(&site.run(&["-t"]));
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(
-        err.matches("[warn] \"msie_refresh\" directive is not supported yet, ignored").count(),
+        err.matches("[warn] \"directio\" directive is not supported yet, ignored").count(),
         1,
         "{err}"
     );

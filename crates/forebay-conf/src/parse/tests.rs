@@ -80,13 +80,13 @@ fn includes() {
 #[test]
 fn support() {
     let conf = "events { use epoll; }
-http { msie_refresh on; msie_refresh off; gzip_vary off; server { tunnel_bind $x; } upstream x { server a; foo; } perl_modules x; proxy_buffering on; }
+http { directio 1g; directio off; gzip_vary off; server { tunnel_bind $x; } upstream x { server a; foo; } perl_modules x; proxy_buffering on; }
 stream { server { listen 1; bar; } }";
     assert_eq!(
         all(conf),
         [
-            "warn: \"msie_refresh\" directive is not supported yet, ignored in /etc/nginx.conf:2",
-            "emerg: \"msie_refresh\" directive is duplicate in /etc/nginx.conf:2",
+            "warn: \"directio\" directive is not supported yet, ignored in /etc/nginx.conf:2",
+            "emerg: \"directio\" directive is duplicate in /etc/nginx.conf:2",
             "emerg: \"tunnel_bind\" directive is not supported yet in /etc/nginx.conf:2",
             "emerg: unknown directive \"foo\" in /etc/nginx.conf:2",
             "emerg: \"perl_modules\" directive is not supported: no Perl interpreter is embedded in /etc/nginx.conf:2",

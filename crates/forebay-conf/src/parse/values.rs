@@ -115,10 +115,7 @@ mod tests {
             ("connection_pool_size x", "\"connection_pool_size\" directive invalid value"),
             ("connection_pool_size 256", ""),
             ("use kqueue", "invalid event type \"kqueue\""),
-            (
-                "msie_refresh x",
-                "invalid value \"x\" in \"msie_refresh\" directive, it must be \"on\" or \"off\"",
-            ),
+            ("aio_write x", "invalid value \"x\" in \"aio_write\" directive, it must be \"on\" or \"off\""),
             ("output_buffers 8 8k", ""),
             ("http2_recv_buffer_size 16", "\"http2_recv_buffer_size\" directive value is too small"),
             ("http2_streams_index_size 33", "\"http2_streams_index_size\" directive must be a power of two"),
@@ -140,7 +137,7 @@ mod tests {
         ] {
             assert_eq!(wrong(text, false), message, "{text}");
         }
-        assert_eq!(wrong("msie_refresh x", true), "\"msie_refresh\" directive is duplicate");
+        assert_eq!(wrong("aio_write x", true), "\"aio_write\" directive is duplicate");
         assert_eq!(wrong("addition_types x", true), "");
         assert_eq!(wrong("sendfile x", true), "\"sendfile\" directive is duplicate");
         assert_eq!(wrong("etag x", true), "", "left to who implements it");
