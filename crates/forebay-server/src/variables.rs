@@ -19,7 +19,7 @@ pub struct Row {
     pub name: &'static str,
     /// How to get it.
     pub get: RowSource,
-    /// Whether `set`, `map` and the like may define it anew.
+    /// Whether `set`, `map` and the like may give it another value.
     pub settable: bool,
 }
 
@@ -185,7 +185,7 @@ pub(crate) fn builtin(name: &[u8]) -> (Source, bool) {
     if LATER.contains(&&*String::from_utf8_lossy(name))
         || LATER_PREFIXES.iter().any(|p| name.starts_with(p.as_bytes()))
     {
-        return (Source::Absent, false);
+        return (Source::Absent, is_settable_later(name));
     }
     (Source::Unknown, true)
 }
@@ -193,6 +193,20 @@ pub(crate) fn builtin(name: &[u8]) -> (Source, bool) {
 /// Members of the family `$http_NAME` that cannot be set.
 const FIXED: &[&[u8]] =
     &[b"http_cookie", b"http_referer", b"http_user_agent", b"http_via", b"http_x_forwarded_for"];
+
+/// Whether nginx lets `set` give a value to a variable of a feature that is not there.
+fn is_settable_later(name: &[u8]) -> bool {
+    name.starts_with(b"ssl_")
+        || name.starts_with(b"geoip_")
+        || [
+            b"ancient_browser".as_slice(),
+            b"modern_browser",
+            b"msie",
+            b"upstream_first_byte_time",
+            b"upstream_session_time",
+        ]
+        .contains(&name)
+}
 
 const LATER_PREFIXES: &[&str] = &["ssl_", "jwt_"];
 

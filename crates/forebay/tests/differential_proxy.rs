@@ -111,6 +111,8 @@ fn variables_that_set_changes() {
         "set $args \"\"; return 302 /x$is_args$args;".into(),
         "set $args k=v; rewrite ^ /y? redirect;".into(),
         "set $args k=v; rewrite ^ /y?a=b redirect;".into(),
+        "set $ssl_client_verify SUCCESS; set $ssl_protocol x; return 200 \"$ssl_client_verify $ssl_protocol\";".into(),
+        "set $msie 1; return 200 $msie;".into(),
         "set $invalid_referer 1; return 200 $invalid_referer;".into(),
         "set $uid_reset 1; return 200 $uid_reset;".into(),
         "set $limit_rate 10k; return 200 $limit_rate;".into(),

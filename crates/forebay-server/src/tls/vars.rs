@@ -13,7 +13,8 @@ use x509_parser::prelude::*;
 type Got = Result<bool, VarError>;
 
 macro_rules! rows {
-    ($($name:literal => $get:expr,)*) => { &[$(Row { name: $name, get: RowSource::Get($get), settable: false },)*] };
+    // As in nginx all of them can be set.
+    ($($name:literal => $get:expr,)*) => { &[$(Row { name: $name, get: RowSource::Get($get), settable: true },)*] };
 }
 
 /// The rows.
