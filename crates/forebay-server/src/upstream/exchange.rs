@@ -39,7 +39,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// What becomes of connections there. Those of a group that `proxy_pass` implies are kept for HTTP/1.1 and HTTP/2.
+    /// What becomes of connections there. Those of a group that `proxy_pass` implies are kept for HTTP/1.1 only.
     pub fn reuse(&self, req: &Request, s: &Settings) -> Reuse {
         let Target::Group(g) = self else { return Reuse::No };
         match req.http().upstreams.get(*g) {
@@ -47,7 +47,7 @@ impl Target {
             _ if s.protocol_header != SendProxy::Off => Reuse::No,
             Some(g) if g.explicit && g.keepalive.connections > 0 => Reuse::Group,
             Some(g) if !g.explicit => match req.modules.upstream.protocol {
-                Protocol::Http if s.http_version != HttpVersion::V10 => Reuse::Implied,
+                Protocol::Http if s.http_version == HttpVersion::V11 => Reuse::Implied,
                 _ => Reuse::No,
             },
             _ => Reuse::No,
