@@ -7,7 +7,7 @@ struct Module {
     name: &'static str,
     /// Names of its directives. A `*` at the beginning or end stands for anything.
     directives: &'static [&'static str],
-    /// What to use here.
+    /// The replacement in Forebay.
     instead: &'static str,
 }
 
@@ -198,7 +198,7 @@ const MODULES: &[Module] = &[
     },
 ];
 
-/// Directives of nginx that are gone, and what took their place.
+/// Directives that nginx removed, and their replacements.
 const REMOVED: &[(&str, &str)] = &[
     ("ssl", "it was removed in nginx 1.25.1: use \"listen ... ssl\""),
     ("limit_zone", "it was removed in nginx 1.7.6: use \"limit_conn_zone\""),
@@ -209,7 +209,7 @@ const REMOVED: &[(&str, &str)] = &[
     ("spdy_chunk_size", "SPDY is gone: use \"http2 on\""),
 ];
 
-/// Finds the third-party module of a directive, and what to use instead.
+/// Finds the third-party module of a directive and its replacement.
 pub fn third_party(name: &[u8]) -> Option<(&'static str, &'static str)> {
     let name = std::str::from_utf8(name).ok()?;
     let is = |pattern: &&str| match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
@@ -220,7 +220,7 @@ pub fn third_party(name: &[u8]) -> Option<(&'static str, &'static str)> {
     MODULES.iter().find(|m| m.directives.iter().any(is)).map(|m| (m.name, m.instead))
 }
 
-/// Tells what took the place of a directive that nginx no longer has.
+/// Returns the replacement of a directive that nginx removed.
 pub fn removed(name: &[u8]) -> Option<&'static str> {
     REMOVED.iter().find(|(n, _)| n.as_bytes() == name).map(|(_, instead)| *instead)
 }

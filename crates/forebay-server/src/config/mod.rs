@@ -178,7 +178,7 @@ pub fn load_all(env: &Environment, files: &mut Files) -> (Option<Config>, Vec<Er
     errors.retain(|e| e.ordinal != u32::MAX || !follows(&e.message, &refused));
     drop(parsed.tree);
     if config.as_ref().is_some_and(|c| c.http.locations.len() > MANY) {
-        // What was there while it was built takes several times what stays, and a former configuration has gone.
+        // Building takes several times the memory of the result, and a reload has freed the former configuration.
         forebay_sys::heap::trim();
     }
     (config, errors)
