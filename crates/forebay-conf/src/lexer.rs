@@ -118,7 +118,7 @@ impl<'a> Lexer<'a> {
         false
     }
 
-    /// Skips the rest of a Lua string. It ends at the end of the line at the latest, unless a backslash stands there.
+    /// Skips the rest of a Lua string. Without a backslash before it the end of the line ends the string too.
     fn skip_lua_string(&mut self, quote: u8) {
         while let Some(&byte) = self.src.get(self.pos) {
             if byte == b'\n' {

@@ -482,7 +482,7 @@ async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Box<Conn
     req.received = u64::from(stream.head_len());
     thread.counters.requests.add(1);
     let unknown_server = req.choose_server().err().map(|_| 500);
-    // What a location says holds for connections of HTTP/1 only: here it would end other requests, too.
+    // Settings of a location end HTTP/1 connections only: here they would end other requests too.
     let old = req.connection_is_old();
     if !req.head.ignored.is_empty() {
         log_ignored(req);

@@ -92,7 +92,7 @@ impl<F: Future<Output = ()>> Future for Task<F> {
 
 /// Runs `body`; after a panic `fail` has the last word.
 fn guarded<T>(what: &str, body: impl FnOnce() -> T, fail: impl FnOnce(&str) -> T) -> T {
-    // What a panic has left half done is not looked at again: the process ends.
+    // Data that a panic left inconsistent is not used again, since the process ends.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         fail(&format!("{what} has ended by a panic ({}), the process ends", last_panic()))
     })
@@ -101,7 +101,7 @@ fn guarded<T>(what: &str, body: impl FnOnce() -> T, fail: impl FnOnce(&str) -> T
 /// Reports `text` at level alert and ends the process.
 pub fn end(text: &str) -> ! {
     let report = REPORT.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    // Nothing may keep it from ending.
+    // A panic while reporting must not keep the process from ending.
     let _ = catch_unwind(AssertUnwindSafe(|| match report {
         Some(report) => report(text),
         None => eprintln!("nginx: [alert] {text}"),

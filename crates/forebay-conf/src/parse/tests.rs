@@ -109,7 +109,7 @@ fn load_module() {
     );
 }
 
-/// What the packages of Debian and Ubuntu put into `modules-enabled`.
+/// Modules that the packages of Debian and Ubuntu load in `modules-enabled`.
 #[test]
 fn modules_that_are_not_there_do_no_harm_until_they_are_used() {
     let modules = ["geoip", "image_filter", "xslt_filter", "headers_more_filter", "fancyindex", "echo"];

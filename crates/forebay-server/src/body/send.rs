@@ -634,7 +634,7 @@ pub(super) fn end_chunks(req: &mut Request, pending: &mut Vec<u8>) {
     crate::modules::headers::trailers(req);
     pending.extend_from_slice(b"0\r\n");
     for (name, value) in req.resp.trailers.iter() {
-        // Nothing else can be said any more: one that is refused is left out.
+        // The status has been sent already, so a trailer that is refused is left out.
         let _ = response::field(pending, name, value);
     }
     pending.extend_from_slice(b"\r\n");

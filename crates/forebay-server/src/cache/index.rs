@@ -491,7 +491,7 @@ mod tests {
         let (a1, a2, b) = (entry(b"a/1"), entry(b"a/2"), entry(b"b"));
         cache.index.purge(&cache, b"a/1");
         assert_eq!((a1.exists(), a2.exists(), b.exists()), (false, true, true));
-        // What is known needs no file.
+        // A key that is known needs no look at the file.
         std::fs::write(&a2, b"").expect("emptied");
         cache.index.purge(&cache, b"a/");
         assert_eq!((a2.exists(), b.exists(), cache.index.count()), (false, true, 1));

@@ -308,9 +308,9 @@ pub struct ByName(RefCell<Vec<u32>>);
 const NOWHERE: u32 = u32::MAX;
 /// Most names that are counted apart; what others have is counted together.
 const MOST_NAMES: usize = 1000;
-/// What stands for the names beyond those.
+/// Name under which servers beyond that number are counted.
 const OTHERS: &[u8] = b"(others)";
-/// What a server without a name is called.
+/// Name under which servers without a name are counted.
 const NAMELESS: &[u8] = b"_";
 
 /// The zones of names, for the life of the process.
