@@ -1,7 +1,7 @@
 //! Any text as a cipher string, a list of groups, PEM text with a password.
 #![no_main]
 
-use forebay_server::tls::{ciphers, pem};
+use forebay_net::tls::{ciphers, pem};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -16,8 +16,8 @@ fuzz_target!(|data: &[u8]| {
     let _ = ciphers::groups(&text);
     let _ = ciphers::suites13(&text);
     for cert in pem::certificates(data) {
-        let _ = forebay_server::tls::verify::public_key(&cert);
-        let _ = forebay_server::tls::verify::is_for_host(&cert, "example.com");
+        let _ = forebay_net::tls::verify::public_key(&cert);
+        let _ = forebay_net::tls::verify::is_for_host(&cert, "example.com");
     }
     let _ = pem::private_key(data, &[]);
 });

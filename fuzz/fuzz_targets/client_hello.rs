@@ -1,8 +1,8 @@
 //! Any bytes where a ClientHello is expected, whole and cut: the outcome must not depend on what is still to come.
 #![no_main]
 
-use forebay_server::tls::hello::{Hello, Reading};
-use forebay_server::tls::record::Broken;
+use forebay_net::tls::hello::{Hello, Reading};
+use forebay_net::tls::record::Broken;
 use libfuzzer_sys::fuzz_target;
 
 fn parse(data: &[u8]) -> Result<Option<Hello>, Broken> {

@@ -1,7 +1,7 @@
 //! Any datagram of a name server: it is read or refused, and what is read has bounds.
 #![no_main]
 
-use forebay_server::resolver::message::{Data, Kind, answers, parse, query};
+use forebay_net::resolver::message::{Data, Kind, answers, parse, query};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -1,7 +1,7 @@
 //! Any answer of an OCSP responder: it is refused, since nobody signed it, and never more than that.
 #![no_main]
 
-use forebay_server::tls::ocsp::message::{Signers, Subject, check, is_response};
+use forebay_net::tls::ocsp_message::{Signers, Subject, check, is_response};
 use libfuzzer_sys::fuzz_target;
 
 /// A certificate that signed itself.

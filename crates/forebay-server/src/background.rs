@@ -3,11 +3,12 @@
 
 use crate::cache::index::Ticket;
 use crate::modules::{Content, proxy};
-use crate::reactor::{Job, Token};
-use crate::request::{Captures, Conn, Peer, Request, Slot};
+use crate::request::{Captures, Conn, Request, Slot};
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_http::request::{Method, RequestHead};
+use forebay_net::addr::Peer;
+use forebay_net::reactor::{Job, Token};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -118,11 +119,11 @@ fn start(thread: &Rc<Thread>, task: Task) -> bool {
     use rustix::event::{EventfdFlags, eventfd};
     // A descriptor that nothing ever happens on takes the place of the client's.
     let Ok(fd) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else { return false };
-    let token = thread.reactor.insert(fd);
+    let token = thread.io.poller.insert(fd);
     thread.background.waiting.borrow_mut().push((token, task));
-    thread.reactor.drained(token);
+    thread.io.poller.drained(token);
     // A runner gets it in this turn of the loop.
-    thread.reactor.queue(Job { token, conn: Box::new(Conn::none(thread.reactor.now())) });
+    thread.reactor.queue(Job { token, conn: Box::new(Conn::none(thread.io.poller.now())) });
     true
 }
 
@@ -131,7 +132,7 @@ struct Guard<'t>(&'t Rc<Thread>, Token);
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.0.reactor.remove(self.1);
+        self.0.io.poller.remove(self.1);
     }
 }
 

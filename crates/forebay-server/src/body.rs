@@ -219,7 +219,7 @@ impl RequestBody {
 pub fn has_come(req: &Request) -> bool {
     let http = req.http();
     let core = &http.location(req).settings.core;
-    let (len, whole) = match req.conn.wire.as_stream() {
+    let (len, whole) = match req.conn.wire.as_mux() {
         // Also where nothing was announced: the stream may go on.
         Some(s) => s.whole().map_or((0, false), |len| (len, true)),
         None if req.body.done => (0, true),
@@ -272,7 +272,7 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
     while !req.body.done && ok {
         scratch.clear();
         scratch.reserve(16384);
-        ok = match req.conn.wire.read(thread, &mut scratch) {
+        ok = match req.conn.wire.read(&thread.io, &mut scratch) {
             Ok(n) if n > 0 => match req.body.take(&scratch) {
                 Ok(used) => {
                     req.received += used as u64;
@@ -290,7 +290,7 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
             },
             Err(Errno::AGAIN) => {
                 let until = (Instant::now() + core.lingering_timeout.0).min(end);
-                thread.reactor.deadline(until, req.conn.wire.wait_readable(thread)).await.is_some()
+                thread.io.poller.deadline(until, req.conn.wire.wait_readable(&thread.io)).await.is_some()
             }
             _ => false,
         };
@@ -421,7 +421,7 @@ pub fn follows(req: &mut Request, out: &mut Vec<u8>, more: bool) -> Result<Optio
     let thread = req.thread.clone();
     let mut scratch = req.take_buf();
     scratch.reserve(16384);
-    let follows = match req.conn.wire.read(&thread, &mut scratch) {
+    let follows = match req.conn.wire.read(&thread.io, &mut scratch) {
         Ok(0) => {
             req.body.done = true;
             Ok(Some(false))
@@ -496,7 +496,7 @@ async fn receive(
     loop {
         scratch.clear();
         scratch.reserve(16384);
-        match req.conn.wire.read(&thread, scratch) {
+        match req.conn.wire.read(&thread.io, scratch) {
             Ok(n) if n > 0 => return Ok(Some(true)),
             Ok(_) if req.body.framing == Framing::Stream || req.body.done => return Ok(Some(false)),
             Err(Errno::PROTO) => return Err(too_much(req)),
@@ -504,7 +504,7 @@ async fn receive(
                 let now = Instant::now();
                 let client = req.client(Direction::Body, now);
                 let came = input(&thread, req, upstream);
-                match thread.transfers.wait(&thread.reactor, client, now + timeout, came).await {
+                match thread.transfers.wait(&thread.io.poller, client, now + timeout, came).await {
                     Ok(true) => {}
                     Ok(false) => return Ok(None),
                     Err(over) => {
@@ -532,11 +532,11 @@ async fn input(thread: &Thread, req: &Request, upstream: Option<&Conn>) -> bool 
     // The read before found nothing.
     let mut clear = true;
     std::future::poll_fn(|cx| {
-        if req.conn.wire.poll_readable(thread, std::mem::take(&mut clear), cx).is_ready() {
+        if req.conn.wire.poll_readable(&thread.io, std::mem::take(&mut clear), cx).is_ready() {
             return Poll::Ready(true);
         }
         match upstream {
-            Some(u) => u.wire().poll_readable(thread, false, cx).map(|()| false),
+            Some(u) => u.wire().poll_readable(&thread.io, false, cx).map(|()| false),
             None => Poll::Pending,
         }
     })

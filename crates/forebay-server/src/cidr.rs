@@ -1,7 +1,7 @@
 //! Networks, and the client address behind trusted proxies (nginx: allow, geo, set_real_ip_from).
 
-use crate::request::Peer;
 use forebay_http::request::RequestHead;
+use forebay_net::addr::Peer;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// A network, or all unix sockets.

@@ -13,7 +13,6 @@ use crate::modules::post_action;
 use crate::modules::static_file::errno_text;
 use crate::pattern::LimitExceeded;
 use crate::phases::{self, MAX_URI_CHANGES};
-use crate::reactor::{Job, Token};
 use crate::request::{Conn, Partial, Request};
 use crate::shares::Network;
 use crate::thread::Thread;
@@ -23,6 +22,8 @@ use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
 use forebay_http::h2::frame::{Code, PREFACE};
 use forebay_http::proxy_protocol::{self, Broken, Parsed};
 use forebay_http::request::{Framing, Method, Version};
+use forebay_net::reactor::{Job, Token};
+use forebay_net::wire::Wire;
 use rustix::io::Errno;
 use std::rc::Rc;
 use std::time::Instant;
@@ -123,7 +124,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
         return;
     }
     let Job { token, mut conn } = job;
-    if let Some(stream) = conn.wire.as_stream().cloned() {
+    if let Some(stream) = conn.stream.take() {
         return serve_stream(thread, req, conn, stream).await;
     }
     let mut guard = Guard { thread, token, open: true, state: None };
@@ -140,7 +141,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
     req.token = token;
     req.early = idle;
     if req.conn.session.is_some() {
-        let until = thread.reactor.deadline_of(token);
+        let until = thread.io.poller.deadline_of(token);
         return serve_session(thread, req, &mut guard, until).await;
     }
     if req.conn.expired {
@@ -187,11 +188,11 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
                 }
                 continue;
             }
-            Head::Wait if req.conn.wire.owes() => {
+            Head::Wait if req.conn.wire.has_unsent() => {
                 req.early = false;
                 // A handshake whose bytes have no room, or an answer to a change of keys that is to leave.
                 if !req.conn.wire.is_handshaking() {
-                    match req.conn.wire.send(thread, b"", crate::wire::Then::Nothing) {
+                    match req.conn.wire.send(&thread.io, b"", forebay_net::wire::Then::Nothing) {
                         Ok(sent) if !sent.full => continue,
                         Ok(_) | Err(Errno::AGAIN) => {}
                         Err(_) => break,
@@ -199,20 +200,20 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
                 }
                 let from = if req.conn.wire.is_handshaking() { req.conn.accepted } else { Instant::now() };
                 let until = from + HANDSHAKE;
-                let room = req.conn.wire.wait_writable(thread);
-                if thread.reactor.deadline(until, room).await.is_none() {
+                let room = req.conn.wire.wait_writable(&thread.io);
+                if thread.io.poller.deadline(until, room).await.is_none() {
                     break;
                 }
                 continue;
             }
             // The last answer has found no room: nothing else is done before it is sent.
-            Head::Wait if thread.reactor.owes(token) => {
+            Head::Wait if thread.io.poller.has_unsent(token) => {
                 req.early = false;
                 guard.state(Some(|c| &c.writing));
                 req.use_default_server();
                 placed = true;
                 // It is idle for as long as the location of that answer says, but not before.
-                let left = thread.reactor.deadline_of(token).saturating_duration_since(thread.clock.now());
+                let left = thread.io.poller.deadline_of(token).saturating_duration_since(thread.clock.now());
                 req.keepalive_timeout.get_or_insert(left);
                 body::settle(thread, req).await;
                 if req.timed_out {
@@ -243,11 +244,11 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, job: Job<Box<Conn>>) {
         req.early = false;
         in_turn += 1;
         if in_turn.is_multiple_of(TURN) {
-            thread.reactor.yield_now().await;
+            thread.io.poller.yield_now().await;
         }
     }
     // An answer before the last may be on its way yet.
-    if !req.conn.wire.settle(thread) {
+    if !req.conn.wire.flush(&thread.io) {
         if !placed {
             req.use_default_server();
         }
@@ -270,7 +271,7 @@ fn gone(req: &mut Request, end: End) {
         return;
     }
     let mut client = Vec::new();
-    crate::request::push_peer(req.conn.peer, &mut client);
+    forebay_net::addr::push_peer(req.conn.peer, &mut client);
     let client = String::from_utf8_lossy(&client).into_owned();
     let (what, tail) = if req.conn.requests == 0 {
         let doing = match (req.conn.greeted, req.conn.wire.is_handshaking()) {
@@ -370,12 +371,12 @@ fn reconsider(
 /// Reads more of a head; `Some`: there is no more.
 #[inline]
 fn receive_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Option<Head> {
-    if !req.conn.wire.is_readable(thread) {
+    if !req.conn.wire.is_readable(&thread.io) {
         return Some(Head::Wait);
     }
     let room = READ.max(limits.client_header_buffer_size);
     req.head.buf.reserve(room);
-    match req.conn.wire.read(thread, &mut req.head.buf) {
+    match req.conn.wire.read(&thread.io, &mut req.head.buf) {
         Ok(0) | Err(Errno::BADF) => Some(Head::Gone(End::Closed)),
         Ok(n) => {
             if req.head.buf.len() == n {
@@ -413,7 +414,8 @@ fn preface(thread: &Rc<Thread>, req: &mut Request) -> Preface {
         return Preface::Partial;
     }
     let network = Network::of_client(&req.conn);
-    let session = Session::new(settings, network, crate::h2::drive::is_suspect(network, thread.clock.now()));
+    let strict = crate::h2::drive::is_suspect(network, thread.clock.now());
+    let session = Session::new(settings, network, thread.transfers.clone(), strict);
     session.feed(&req.head.buf[n..]);
     req.head.clear();
     req.conn.session = Some(session);
@@ -468,9 +470,9 @@ impl Drop for StreamGuard {
 }
 
 /// Serves one request of an HTTP/2 connection.
-async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Box<Conn>, stream: Rc<Stream>) {
-    let guard = StreamGuard(stream);
-    let stream = &guard.0;
+async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Box<Conn>, own: Rc<Stream>) {
+    let guard = StreamGuard(own.clone());
+    let stream = &own;
     // The slot is the session's.
     req.token = Token::NONE;
     req.begin_connection(&mut conn);
@@ -511,7 +513,7 @@ async fn serve_stream(thread: &Rc<Thread>, req: &mut Request, mut conn: Box<Conn
     // The next stream may have the memory.
     drop(guard);
     let conn = req.end_connection();
-    thread.h2.give_conn(conn);
+    thread.h2.give_conn(conn, own);
 }
 
 /// Puts the connection aside until more comes. What of a head has come is kept with it. `waited`: for a head since before it
@@ -525,9 +527,9 @@ fn park(thread: &Rc<Thread>, req: &mut Request, token: Token, waited: bool) -> b
             return true;
         }
         // What came meanwhile was no request: it is as idle as before.
-        req.keepalive_timeout.map_or_else(|| thread.reactor.deadline_of(token), |t| now + t)
+        req.keepalive_timeout.map_or_else(|| thread.io.poller.deadline_of(token), |t| now + t)
     } else if fresh && waited {
-        thread.reactor.deadline_of(token)
+        thread.io.poller.deadline_of(token)
     } else {
         req.head_deadline(now)
     };
@@ -679,8 +681,7 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
     };
     req.closes_at_once = !req.keep_alive && req.resp.source.is_none();
     req.sent_head = out.len() as u64;
-    if let Some(stream) = req.conn.wire.as_stream() {
-        stream.send_head(&out);
+    if req.conn.wire.send_head(&out) {
         req.sent += out.len() as u64;
         out.clear();
     }
@@ -701,13 +702,13 @@ async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
     if sent
         && framing != BodyFraming::None
         && (req.resp.expect_trailers || !req.resp.trailers.is_empty())
-        && let Some(stream) = req.conn.wire.as_stream().cloned()
+        && req.conn.wire.is_multiplexed()
     {
         out.clear();
         crate::modules::headers::trailers(req);
         head::write_trailers(req, &mut out);
         if !out.is_empty() {
-            stream.send_head(&out);
+            req.conn.wire.send_head(&out);
         }
     }
     req.give_buf(out);
@@ -779,17 +780,17 @@ pub async fn close(thread: &Rc<Thread>, req: &mut Request, unread: bool) {
         Lingering::Always => true,
     };
     // Without it a response whose end only the connection tells looks as if it had been cut off (RFC 8446, section 6.1).
-    req.conn.wire.close(thread);
+    req.conn.wire.close(&thread.io);
     if !linger {
         return;
     }
     log_buffers::flush_gathered(thread);
-    req.conn.wire.shutdown(thread);
+    req.conn.wire.shutdown(&thread.io);
     let end = Instant::now() + core.lingering_time.0;
     let mut scratch = req.take_buf();
     loop {
         scratch.reserve(READ);
-        match req.conn.wire.discard(thread, &mut scratch) {
+        match req.conn.wire.discard(&thread.io, &mut scratch) {
             Ok(n) if n > 0 => {
                 if Instant::now() >= end {
                     break;
@@ -800,7 +801,7 @@ pub async fn close(thread: &Rc<Thread>, req: &mut Request, unread: bool) {
                 if thread.quitting.get() && thread.stopping.get() {
                     break;
                 }
-                if thread.reactor.deadline(until, req.conn.wire.wait_readable(thread)).await.is_none() {
+                if thread.io.poller.deadline(until, req.conn.wire.wait_readable(&thread.io)).await.is_none() {
                     break;
                 }
             }
@@ -815,7 +816,7 @@ impl Request {
     fn begin_tls(&mut self) {
         if self.address().is_some_and(|a| a.options.ssl) {
             let received = std::mem::take(&mut self.head.buf);
-            self.conn.wire.encrypt(crate::tls::stream::Stream::server(received));
+            self.conn.wire.encrypt(forebay_net::tls::stream::Stream::server(received));
         }
     }
 
@@ -855,7 +856,7 @@ impl Request {
             Broken::Version(v) => format!("unknown PROXY protocol version: {v}"),
         };
         let mut client = Vec::new();
-        crate::request::push_peer(self.conn.peer, &mut client);
+        forebay_net::addr::push_peer(self.conn.peer, &mut client);
         let tail =
             format!(", client: {}, server: {}", String::from_utf8_lossy(&client), self.listener_text());
         let what = format!("{what} while reading PROXY protocol");
@@ -921,7 +922,10 @@ impl Request {
     fn take_connection(&mut self, conn: Box<Conn>) {
         let mut old = std::mem::replace(&mut self.conn, conn);
         if self.no_conn.is_none() {
-            if !old.wire.is_plain() || old.session.is_some() || old.tls.is_some() {
+            if !matches!(old.wire, Wire::Closed | Wire::Plain(_))
+                || old.session.is_some()
+                || old.tls.is_some()
+            {
                 *old = Conn::none(old.accepted);
             }
             self.no_conn = Some(old);
@@ -974,7 +978,7 @@ impl Request {
         self.peer = self.conn.peer;
         self.body.begin(self.head.framing, self.head.len);
         self.remote.clear();
-        crate::request::push_peer(self.peer, &mut self.remote);
+        forebay_net::addr::push_peer(self.peer, &mut self.remote);
     }
 
     /// The default server of the connection's address.
@@ -990,7 +994,7 @@ impl Request {
         self.location = http.servers.get(self.server).map_or(0, |s| s.root);
         self.peer = self.conn.peer;
         self.remote.clear();
-        crate::request::push_peer(self.peer, &mut self.remote);
+        forebay_net::addr::push_peer(self.peer, &mut self.remote);
         self.timed_out = false;
         self.transfer = None;
         self.sent = 0;
@@ -1040,8 +1044,10 @@ impl Request {
         let http = self.http();
         if self.timed_out && http.location(self).settings.core.reset_timedout_connection {
             let zero = Some(std::time::Duration::ZERO);
-            let _ =
-                self.conn.wire.with_fd(&self.thread, |fd| rustix::net::sockopt::set_socket_linger(fd, zero));
+            let _ = self
+                .conn
+                .wire
+                .with_fd(&self.thread.io, |fd| rustix::net::sockopt::set_socket_linger(fd, zero));
         }
     }
 

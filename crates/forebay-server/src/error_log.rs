@@ -161,7 +161,7 @@ fn emit(thread: &Thread, logs: &[ErrorLog], level: Level, line: &[u8]) {
                     pending.add(n, line);
                     // What is severe may be the last line. The rest leaves at the end of the turn where there is much to
                     // do; else at once, so that it stands there before the client has its answer, as in nginx.
-                    if level <= Level::Alert || pending.is_large() || !thread.reactor.is_busy() {
+                    if level <= Level::Alert || pending.is_large() || !thread.io.poller.is_busy() {
                         pending.flush(thread);
                     }
                 }

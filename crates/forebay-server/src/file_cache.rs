@@ -10,8 +10,8 @@
 use crate::compress::forms::Forms;
 use crate::file_watch::{Heard, Watches, WayId};
 use crate::head::SentHeads;
-use crate::tls::record;
 use bytes::Bytes;
+use forebay_net::tls::record;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, IoSliceMut, ReadWriteFlags};
 use std::cell::{Cell, OnceCell};

@@ -8,7 +8,7 @@
 //! event (writing through a mapping, native AIO) is seen when the file is looked at the next time.
 
 use crate::file_cache::Identity;
-use crate::reactor::{self, NOTICE_FILES, NOTICE_MOUNTS};
+use forebay_net::reactor::{self, NOTICE_FILES, NOTICE_MOUNTS};
 use rustix::event::epoll;
 use rustix::fs::inotify::{self, ReadFlags, WatchFlags};
 use rustix::fs::{FileType, Mode, OFlags};

@@ -9,7 +9,6 @@ use crate::modules::{
     rewrite, static_file, stub_status, try_files, tunnel,
 };
 use crate::request::Request;
-use crate::upstream::conn::Watch;
 use forebay_conf::error::Level;
 use forebay_http::request::{Framing, Method};
 use std::task::Poll;
@@ -301,7 +300,7 @@ async fn delayed(req: &mut Request, status: u16) -> Outcome {
     if matches!(status, 401 | 407) && !delay.is_zero() {
         req.log(Level::Info, "delaying unauthorized request");
         let thread = req.thread.clone();
-        thread.reactor.sleep(delay).await;
+        thread.io.poller.sleep(delay).await;
     }
     Outcome::Status(status)
 }
@@ -309,13 +308,13 @@ async fn delayed(req: &mut Request, status: u16) -> Outcome {
 /// Waits. `false`: the client has left meanwhile.
 async fn pause(req: &Request, wait: std::time::Duration) -> bool {
     let thread = &req.thread;
-    let mut watch = Watch::new(&req.conn.wire);
-    let end = thread.reactor.now() + wait;
+    let mut watch = req.conn.wire.watch();
+    let end = thread.io.poller.now() + wait;
     std::future::poll_fn(|cx| {
-        if watch.poll_gone(thread, cx).is_ready() {
+        if watch.poll_gone(&thread.io.poller, cx).is_ready() {
             return Poll::Ready(false);
         }
-        thread.reactor.poll_deadline(end).map(|()| true)
+        thread.io.poller.poll_deadline(end).map(|()| true)
     })
     .await
 }

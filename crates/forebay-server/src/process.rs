@@ -2,10 +2,10 @@
 
 use crate::config::{Config, ListenAddr};
 use crate::counters::Counters;
-use crate::reactor::Remote;
 use crate::upstream::background::{Background, Log};
 use crate::upstream::health::Ask;
 use crate::worker::{self, Command, Mailbox};
+use forebay_net::reactor::Remote;
 use forebay_sys::log_area::Mapped;
 use std::collections::HashMap;
 use std::io;

@@ -3,10 +3,10 @@
 use crate::config::{self, Environment};
 use crate::counters::Counters;
 use crate::request::{Request, Slot};
-use crate::thread::{Clock, Thread, ThreadConfig};
+use crate::thread::{Parts, Thread, ThreadConfig};
 use crate::variables::VarId;
 use forebay_conf::files::Files;
-use std::cell::{Cell, RefCell};
+use forebay_net::io::Io;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -45,36 +45,18 @@ pub fn warnings(http: &str) -> Vec<String> {
 /// A request with the given query at the first server, or at the http level if there is none.
 pub fn request(http: &str, args: &str) -> Request {
     let (config, _) = load(http).unwrap_or_else(|e| panic!("{}", e.message));
-    let conf = Rc::new(ThreadConfig {
-        config: Arc::new(config),
-        listeners: vec![Some(0)],
-        groups: Default::default(),
-        logs: RefCell::default(),
-        counted: Default::default(),
-    });
-    let counters = Arc::new(Counters::default());
-    let thread = Rc::new(Thread {
-        number: 0,
-        reactor: crate::reactor::Reactor::new().expect("epoll"),
-        clock: Clock::default(),
-        conf: RefCell::new(conf),
-        transfers: Default::default(),
-        files: RefCell::default(),
-        cached: Default::default(),
-        background: Default::default(),
-        log_buffers: RefCell::default(),
-        error_lines: RefCell::default(),
-        tls: RefCell::default(),
-        large: Default::default(),
-        pipe: Default::default(),
-        counters: counters.clone(),
-        all_counters: Arc::new(vec![counters]),
-        pid: 1,
-        quitting: Cell::new(false),
-        stopping: Cell::new(false),
-        max_connections: 1,
-        h2: crate::h2::drive::Shared::default(),
-    });
+    let conf = ThreadConfig { listeners: vec![Some(0)], ..ThreadConfig::new(Arc::new(config)) };
+    let thread = Thread::new(
+        Rc::new(Io::new().expect("epoll")),
+        Parts {
+            number: 0,
+            conf,
+            files: Default::default(),
+            log_buffers: Default::default(),
+            all_counters: Arc::new(vec![Arc::new(Counters::default())]),
+            max_connections: 1,
+        },
+    );
     let mut req = Request::new(thread);
     again(&mut req, args);
     req

@@ -4,8 +4,9 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::file_cache::FileCache;
 use crate::log_buffers::LogBuffers;
-use crate::reactor::Reactor;
 use crate::request::Conn;
+use forebay_net::io::Io;
+use forebay_net::reactor::Reactor;
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -29,18 +30,33 @@ pub struct ThreadConfig {
     pub counted: crate::metrics::ByName,
 }
 
+impl ThreadConfig {
+    /// A configuration without listeners, logs and state of upstreams.
+    pub fn new(config: Arc<Config>) -> ThreadConfig {
+        ThreadConfig {
+            config,
+            listeners: Vec::new(),
+            groups: RefCell::default(),
+            logs: RefCell::default(),
+            counted: Default::default(),
+        }
+    }
+}
+
 /// A worker thread.
 pub struct Thread {
     /// Its number among the threads of the process.
     pub number: usize,
-    /// Events.
+    /// Sockets, deadlines and buffers for their bytes.
+    pub io: Rc<Io>,
+    /// Runners and idle connections.
     pub reactor: Reactor<Box<Conn>>,
     /// Time.
     pub clock: Clock,
     /// Configuration in effect for new requests.
     pub conf: RefCell<Rc<ThreadConfig>>,
     /// Requests that wait for their clients.
-    pub transfers: crate::transfers::Transfers,
+    pub transfers: Rc<crate::transfers::Transfers>,
     /// Open files.
     pub files: RefCell<FileCache>,
     /// Responses of upstreams that this thread has served from a cache.
@@ -51,12 +67,6 @@ pub struct Thread {
     pub log_buffers: RefCell<LogBuffers>,
     /// Lines of error logs of this turn.
     pub error_lines: RefCell<crate::error_log::Pending>,
-    /// Buffers for encrypted connections.
-    pub tls: RefCell<crate::tls::stream::Scratch>,
-    /// Buffers for what passes from upstreams to clients.
-    pub large: LargeBuffers,
-    /// For what passes from upstreams to clients inside the kernel.
-    pub pipe: RefCell<crate::pipe::Pipe>,
     /// Counters of this thread.
     pub counters: Arc<Counters>,
     /// Counters of all threads, for whoever reads them.
@@ -73,7 +83,48 @@ pub struct Thread {
     pub h2: crate::h2::drive::Shared,
 }
 
+/// Parts of a thread that the process decides on.
+pub struct Parts {
+    /// Number of the thread.
+    pub number: usize,
+    /// First configuration.
+    pub conf: ThreadConfig,
+    /// Open files.
+    pub files: FileCache,
+    /// Buffers of the access logs.
+    pub log_buffers: LogBuffers,
+    /// Counters of all threads, by number.
+    pub all_counters: Arc<Vec<Arc<Counters>>>,
+    /// Most connections at a time.
+    pub max_connections: usize,
+}
+
 impl Thread {
+    /// Creates a thread that serves nothing yet.
+    pub fn new(io: Rc<Io>, parts: Parts) -> Rc<Thread> {
+        let counters = parts.all_counters.get(parts.number).cloned().unwrap_or_default();
+        Rc::new(Thread {
+            number: parts.number,
+            reactor: Reactor::new(io.clone()),
+            io,
+            clock: Clock::default(),
+            conf: RefCell::new(Rc::new(parts.conf)),
+            transfers: Rc::default(),
+            files: RefCell::new(parts.files),
+            cached: Default::default(),
+            background: Default::default(),
+            log_buffers: RefCell::new(parts.log_buffers),
+            error_lines: RefCell::default(),
+            counters,
+            all_counters: parts.all_counters,
+            pid: std::process::id(),
+            quitting: Cell::new(false),
+            stopping: Cell::new(false),
+            max_connections: parts.max_connections,
+            h2: crate::h2::drive::Shared::default(),
+        })
+    }
+
     /// Configuration for a new request.
     #[inline]
     pub fn config(&self) -> Rc<ThreadConfig> {
@@ -83,31 +134,6 @@ impl Thread {
     /// Calls `f` with a log file of the current configuration; `None`: there is none of this number.
     pub fn with_log<R>(&self, number: usize, f: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
         self.conf.borrow().logs.borrow().get(number).map(|fd| f(fd))
-    }
-}
-
-/// Large buffers that are used by one request after another.
-#[derive(Debug, Default)]
-pub struct LargeBuffers(RefCell<Vec<Vec<u8>>>);
-
-impl LargeBuffers {
-    /// Buffers that are kept.
-    const KEPT: usize = 8;
-    /// Capacity of those that are kept, bytes.
-    const CAPACITY: std::ops::RangeInclusive<usize> = 64 * 1024..=256 * 1024;
-
-    /// A buffer, empty, of a size that [`LargeBuffers::give`] keeps.
-    pub fn take(&self) -> Vec<u8> {
-        self.0.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(*Self::CAPACITY.start()))
-    }
-
-    /// Gives it back.
-    pub fn give(&self, mut b: Vec<u8>) {
-        let mut kept = self.0.borrow_mut();
-        if kept.len() < Self::KEPT && Self::CAPACITY.contains(&b.capacity()) {
-            b.clear();
-            kept.push(b);
-        }
     }
 }
 

@@ -3,10 +3,10 @@
 //! reading a byte now and then; first of all those of the network that has most of them. An HTTP/2 connection counts as
 //! one, while all of its streams wait.
 
-use crate::h2::Stream;
-use crate::reactor::Reactor;
 use crate::request::{Conn, Request};
 use crate::shares::{self, Candidate, Network};
+use forebay_net::mux::Mux;
+use forebay_net::reactor::Poller;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
@@ -135,14 +135,14 @@ pub enum Client {
     /// One that has a connection for the request.
     Alone(Rc<Transfer>),
     /// One that has others on the same connection (HTTP/2).
-    Among(Rc<Stream>),
+    Among(Rc<dyn Mux>),
 }
 
 impl Client {
     fn is_given_up(&self) -> bool {
         match self {
             Client::Alone(t) => t.given_up.get(),
-            Client::Among(s) => s.session().is_given_up(),
+            Client::Among(s) => s.is_given_up(),
         }
     }
 }
@@ -198,14 +198,14 @@ impl Transfers {
     ///
     /// # Errors
     /// [`Over`].
-    pub async fn wait<C: 'static, T>(
+    pub async fn wait<T>(
         &self,
-        reactor: &Reactor<C>,
+        poller: &Poller,
         client: Client,
         deadline: Instant,
         f: impl Future<Output = T>,
     ) -> Result<T, Over> {
-        let _waits = Waits::new(self, &client, reactor);
+        let _waits = Waits::new(self, &client, poller);
         let mut f = std::pin::pin!(f);
         let ready = std::future::poll_fn(|cx| match f.as_mut().poll(cx) {
             // Where the connection has been closed for it, that comes as the client's end.
@@ -214,7 +214,7 @@ impl Transfers {
             Poll::Pending if client.is_given_up() => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         });
-        reactor.deadline(deadline, ready).await.ok_or(Over::Timeout)?.ok_or(Over::GivenUp)
+        poller.deadline(deadline, ready).await.ok_or(Over::Timeout)?.ok_or(Over::GivenUp)
     }
 }
 
@@ -242,7 +242,7 @@ fn transfer(
 impl Request {
     /// Who is waited for now.
     pub fn client(&mut self, direction: Direction, now: Instant) -> Client {
-        if let Some(s) = self.conn.wire.as_stream() {
+        if let Some(s) = self.conn.wire.as_mux() {
             return Client::Among(s.clone());
         }
         let bytes = if direction == Direction::Body { self.received } else { self.sent };
@@ -252,32 +252,32 @@ impl Request {
     /// Whether the log has a line of its own for a client that is waited for no longer: a connection with several requests
     /// has one for all.
     pub fn tells(&self, over: Over) -> bool {
-        over == Over::Timeout || self.conn.wire.as_stream().is_none()
+        over == Over::Timeout || !self.conn.wire.is_multiplexed()
     }
 }
 
 /// Keeps a client among those that are waited for.
-struct Waits<'a, C: 'static> {
+struct Waits<'a> {
     all: &'a Transfers,
     client: &'a Client,
-    reactor: &'a Reactor<C>,
+    poller: &'a Poller,
 }
 
-impl<'a, C: 'static> Waits<'a, C> {
-    fn new(all: &'a Transfers, client: &'a Client, reactor: &'a Reactor<C>) -> Self {
+impl<'a> Waits<'a> {
+    fn new(all: &'a Transfers, client: &'a Client, poller: &'a Poller) -> Self {
         match client {
             Client::Alone(t) => all.add(t),
-            Client::Among(s) => s.waits_for_client(true, all, reactor.now()),
+            Client::Among(s) => s.wait_for_client(true, poller.now()),
         }
-        Waits { all, client, reactor }
+        Waits { all, client, poller }
     }
 }
 
-impl<C: 'static> Drop for Waits<'_, C> {
+impl Drop for Waits<'_> {
     fn drop(&mut self) {
         match self.client {
             Client::Alone(t) => self.all.remove(t),
-            Client::Among(s) => s.waits_for_client(false, self.all, self.reactor.now()),
+            Client::Among(s) => s.wait_for_client(false, self.poller.now()),
         }
     }
 }
@@ -326,7 +326,7 @@ mod tests {
         let start = Instant::now();
         let make = |address: &str, bytes: u64| {
             let mut conn = Conn::none(start);
-            conn.peer = crate::request::Peer::Inet(address.parse().expect("an address"));
+            conn.peer = forebay_net::addr::Peer::Inet(address.parse().expect("an address"));
             let mut of = None;
             let t = transfer(&mut of, &conn, Direction::Body, 0, start);
             transfer(&mut of, &conn, Direction::Body, bytes, start + GRACE);

@@ -8,11 +8,13 @@ use crate::file_cache::{FileCache, SHED};
 use crate::file_watch::Watches;
 use crate::log_buffers::{self, LogBuffers};
 use crate::process::Share;
-use crate::reactor::{Handler, NOTICE_MOUNTS, Reactor, Remote, Token};
-use crate::request::{Conn, Peer};
+use crate::request::Conn;
 use crate::shares::{self, Candidate, GRACE, Network};
-use crate::thread::{Clock, Thread, ThreadConfig};
+use crate::thread::{Parts, Thread, ThreadConfig};
 use forebay_conf::error::{Level, errno};
+use forebay_net::addr::Peer;
+use forebay_net::io::Io;
+use forebay_net::reactor::{Handler, NOTICE_MOUNTS, Remote, Token};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use std::cell::{Cell, RefCell};
@@ -143,43 +145,26 @@ pub fn main(setup: Setup) {
         let _ = forebay_sys::affinity::pin_current_thread(&setup.cpus);
     }
     let _context = setup.tokio.enter();
-    let reactor = match Reactor::new() {
-        Ok(r) => r,
+    let io = match Io::new() {
+        Ok(io) => Rc::new(io),
         Err(e) => {
             let _ = setup.started.send(Err(e));
             return;
         }
     };
-    let remote = reactor.remote();
-    let watches = Watches::new(reactor.epoll().clone(), setup.counters.len());
-    let thread = Rc::new(Thread {
-        number: setup.number,
-        reactor,
-        clock: Clock::default(),
-        conf: RefCell::new(Rc::new(ThreadConfig {
-            config: setup.share.config.clone(),
-            listeners: Vec::new(),
-            groups: RefCell::default(),
-            logs: RefCell::default(),
-            counted: Default::default(),
-        })),
-        transfers: Default::default(),
-        files: RefCell::new(FileCache::watching(watches)),
-        cached: Default::default(),
-        background: Default::default(),
-        log_buffers: RefCell::new(LogBuffers::new(setup.log_area)),
-        error_lines: RefCell::default(),
-        tls: RefCell::default(),
-        large: Default::default(),
-        pipe: Default::default(),
-        counters: setup.counters[setup.number].clone(),
-        all_counters: setup.counters.clone(),
-        pid: std::process::id(),
-        quitting: Cell::new(false),
-        stopping: Cell::new(false),
-        max_connections: setup.connections,
-        h2: crate::h2::drive::Shared::default(),
-    });
+    let remote = io.poller.remote();
+    let watches = Watches::new(io.poller.epoll().clone(), setup.counters.len());
+    let thread = Thread::new(
+        io,
+        Parts {
+            number: setup.number,
+            conf: ThreadConfig::new(setup.share.config.clone()),
+            files: FileCache::watching(watches),
+            log_buffers: LogBuffers::new(setup.log_area),
+            all_counters: setup.counters.clone(),
+            max_connections: setup.connections,
+        },
+    );
     let worker = Rc::new(WorkerThread {
         thread: thread.clone(),
         mailbox: setup.mailbox,
@@ -213,7 +198,7 @@ pub fn main(setup: Setup) {
 impl Thread {
     /// Closes a connection.
     pub fn close(&self, token: Token) {
-        if self.reactor.remove(token).is_some() {
+        if self.io.poller.remove(token).is_some() {
             self.counters.active.sub(1);
         }
     }
@@ -229,7 +214,7 @@ impl WorkerThread {
             if let Some(s) = slot
                 && !wanted.iter().any(|l| l.addr == s.addr)
             {
-                self.thread.reactor.remove(s.token);
+                self.thread.io.poller.remove(s.token);
                 *slot = None;
             }
         }
@@ -244,11 +229,11 @@ impl WorkerThread {
                     if let Some(k) = known
                         && let Some(old) = slots[k].take()
                     {
-                        self.thread.reactor.remove(old.token);
+                        self.thread.io.poller.remove(old.token);
                     }
                     let number = known.unwrap_or(slots.len());
                     let added =
-                        fd.try_clone().and_then(|c| self.thread.reactor.listen(c, number as u32, *shared));
+                        fd.try_clone().and_then(|c| self.thread.io.poller.listen(c, number as u32, *shared));
                     let slot = match added {
                         Ok(token) => Some(ListenSlot {
                             token,
@@ -300,7 +285,7 @@ impl WorkerThread {
         for group in &conf.config.http.upstreams {
             let (entries, taken) = group.idle.clear(self.thread.number);
             for token in entries.into_iter().map(|i| i.token).chain(taken) {
-                self.thread.reactor.remove(token);
+                self.thread.io.poller.remove(token);
             }
         }
     }
@@ -347,7 +332,7 @@ impl WorkerThread {
     fn stop_accepting(&self) {
         for slot in self.listeners.borrow_mut().iter_mut() {
             if let Some(s) = slot.take() {
-                self.thread.reactor.remove(s.token);
+                self.thread.io.poller.remove(s.token);
             }
         }
     }
@@ -373,7 +358,7 @@ impl WorkerThread {
     fn make_room(&self) -> bool {
         let max = self.thread.max_connections;
         let now = self.thread.clock.now();
-        let mut waiting = Vec::with_capacity(self.thread.reactor.idle());
+        let mut waiting = Vec::with_capacity(self.thread.io.poller.idle());
         let mut number = 0;
         self.thread.reactor.each_idle(|c, deadline, sending| {
             let network = Network::of_client(c);
@@ -410,22 +395,22 @@ impl WorkerThread {
 
     /// Accepts nothing for now: what waits stays in the kernel's queue.
     fn pause(&self, until: Option<Instant>) {
-        self.pause.set(Some(Pause { below: self.connections(), idle: self.thread.reactor.idle(), until }));
+        self.pause.set(Some(Pause { below: self.connections(), idle: self.thread.io.poller.idle(), until }));
         for s in self.listeners.borrow().iter().flatten() {
-            self.thread.reactor.pause_listener(s.token);
+            self.thread.io.poller.pause_listener(s.token);
         }
     }
 
     /// Accepts again if there may be room.
     fn resume(&self, now: Instant) {
         let Some(pause) = self.pause.get() else { return };
-        let room = self.connections() < pause.below || self.thread.reactor.idle() > pause.idle;
+        let room = self.connections() < pause.below || self.thread.io.poller.idle() > pause.idle;
         if !room && pause.until.is_none_or(|t| now < t) {
             return;
         }
         self.pause.set(None);
         for s in self.listeners.borrow().iter().flatten() {
-            if self.thread.reactor.resume_listener(s.token, s.shared).is_err() {
+            if self.thread.io.poller.resume_listener(s.token, s.shared).is_err() {
                 // Tried again with the others.
                 self.pause.set(Some(Pause { below: 0, idle: usize::MAX, until: Some(now + RETRY) }));
             }
@@ -471,9 +456,9 @@ impl WorkerThread {
         self.thread.counters.handled.add(1);
         self.thread.counters.active.add(1);
         let local = if wildcard { rustix::net::getsockname(&sock).ok() } else { None };
-        let token = self.thread.reactor.insert(sock);
+        let token = self.thread.io.poller.insert(sock);
         let conn = Box::new(Conn {
-            wire: crate::wire::Wire::plain(token),
+            wire: forebay_net::wire::Wire::Plain(token),
             tls: None,
             unencrypted: false,
             number: SERIAL.fetch_add(1, Ordering::Relaxed) + 1,
@@ -487,6 +472,7 @@ impl WorkerThread {
             expired: false,
             partial: None,
             session: None,
+            stream: None,
         });
         self.thread.reactor.start(self, token, conn);
     }
@@ -523,7 +509,7 @@ impl Handler for WorkerThread {
             }
             if !self.may_accept() {
                 // They may have to go when they have been slow for long enough.
-                let waiting = self.thread.reactor.idle() > 0 || !self.thread.transfers.is_empty();
+                let waiting = self.thread.io.poller.idle() > 0 || !self.thread.transfers.is_empty();
                 self.pause(waiting.then(|| self.thread.clock.now() + GRACE));
                 return;
             }
@@ -551,7 +537,7 @@ impl Handler for WorkerThread {
         // An HTTP/2 client is told.
         let between_requests = conn.requests > 0 && conn.partial.is_none() && conn.session.is_none();
         if between_requests {
-            conn.wire.close(&self.thread);
+            conn.wire.close(&self.thread.io);
             self.thread.close(token);
             return;
         }
@@ -560,7 +546,7 @@ impl Handler for WorkerThread {
         thread.reactor.start(&self, token, conn);
     }
 
-    fn spare_ended(&self, token: Token, group: u32) {
+    fn set_aside_ended(&self, token: Token, group: u32) {
         if let Some(g) = self.thread.conf.borrow().config.http.upstreams.get(group as usize) {
             // Unless another thread has it: then only its slot is given back here.
             drop(g.idle.withdraw(self.thread.number, token));
@@ -572,11 +558,11 @@ impl Handler for WorkerThread {
     }
 
     fn noticed(&self, number: u32) {
-        self.thread.files.borrow_mut().heed(number == NOTICE_MOUNTS, self.thread.reactor.now());
+        self.thread.files.borrow_mut().heed(number == NOTICE_MOUNTS, self.thread.io.poller.now());
     }
 
     fn turn(&self) {
-        let now = self.thread.reactor.now();
+        let now = self.thread.io.poller.now();
         for c in self.mailbox.take() {
             self.command(c);
         }
@@ -590,7 +576,7 @@ impl Handler for WorkerThread {
         self.thread.error_lines.borrow_mut().flush(&self.thread);
         let gathered = self.thread.log_buffers.borrow().gathered_at();
         let Some(since) = gathered else { return false };
-        if busy && self.thread.reactor.now().saturating_duration_since(since) < log_buffers::GATHER {
+        if busy && self.thread.io.poller.now().saturating_duration_since(since) < log_buffers::GATHER {
             return true;
         }
         log_buffers::flush_gathered(&self.thread);
@@ -628,7 +614,7 @@ mod tests {
     fn conn(requests: u32, accepted: Instant, partial: Option<Instant>) -> Conn {
         let partial = partial.map(|started| Box::new(crate::request::Partial { buf: [].into(), started }));
         Conn {
-            wire: crate::wire::Wire::none(),
+            wire: forebay_net::wire::Wire::Closed,
             tls: None,
             unencrypted: false,
             number: 1,
@@ -642,6 +628,7 @@ mod tests {
             accepted,
             partial,
             session: None,
+            stream: None,
         }
     }
 

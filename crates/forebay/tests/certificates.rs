@@ -1,7 +1,7 @@
 //! Chains of certificates are judged as `openssl verify` judges them, which runs beside.
 
-use forebay_server::tls::pem;
-use forebay_server::tls::verify::{Purpose, Trust, is_for_host, now};
+use forebay_net::tls::pem;
+use forebay_net::tls::verify::{Purpose, Trust, is_for_host, now};
 use std::path::Path;
 use std::process::Command;
 

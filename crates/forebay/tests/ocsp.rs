@@ -2,7 +2,7 @@
 
 use crate::harness::origin::{self, Asked};
 use crate::harness::{PROGRAM, Server, Site, free_port, wait_for};
-use forebay_server::tls::ocsp::message::{self, Signers, State, Subject};
+use forebay_net::tls::ocsp_message::{self as message, Signers, State, Subject};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -395,7 +395,7 @@ async fn content(
                 out.flush(req, feed.source.as_deref_mut()).await?;
             }
             // Pages compute: others of the thread have their turn, too.
-            Got::Piece => thread.reactor.yield_now().await,
+            Got::Piece => thread.io.poller.yield_now().await,
         }
     }
     match page {

@@ -6,9 +6,10 @@ use crate::response::Part;
 use crate::thread::Thread;
 use crate::transfers::{Direction, Over};
 use crate::upstream::stream::{Body, Pulled};
-use crate::wire::{self, Then};
 use forebay_conf::error::Level;
 use forebay_http::h1::response;
+use forebay_http::h2::encode;
+use forebay_net::wire::Then;
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -16,9 +17,10 @@ use std::time::{Duration, Instant};
 /// Answers `Expect: 100-continue`.
 pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request) -> bool {
     req.body.continued = true;
-    if let Some(s) = req.conn.wire.as_stream() {
-        s.send_status(100);
-        return true;
+    if req.conn.wire.is_multiplexed() {
+        let mut block = Vec::with_capacity(8);
+        encode::status(&mut block, 100);
+        return req.conn.wire.send_interim(&block);
     }
     write_all(thread, req, b"HTTP/1.1 100 Continue\r\n\r\n").await
 }
@@ -29,15 +31,15 @@ async fn room(thread: &Rc<Thread>, req: &mut Request) -> bool {
     let timeout = http.location(req).settings.core.send_timeout.0;
     let now = Instant::now();
     let client = req.client(Direction::Response, now);
-    let room = req.conn.wire.wait_writable(thread);
-    let waited = thread.transfers.wait(&thread.reactor, client, now + timeout, room).await;
+    let room = req.conn.wire.wait_writable(&thread.io);
+    let waited = thread.transfers.wait(&thread.io.poller, client, now + timeout, room).await;
     waited.map_err(|over| too_slow(req, over)).is_ok()
 }
 
 /// Sends what waits for the end of the turn or has found no room, before the connection ends or waits for its next request.
 /// A client that has had its time gets no other.
 pub async fn settle(thread: &Rc<Thread>, req: &mut Request) {
-    while !req.timed_out && !req.conn.wire.settle(thread) {
+    while !req.timed_out && !req.conn.wire.flush(&thread.io) {
         if !room(thread, req).await {
             return;
         }
@@ -85,7 +87,7 @@ async fn write_with(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8], then: 
     let mut rest = bytes;
     let mut full = false;
     while !rest.is_empty() || full {
-        match req.conn.wire.send(thread, rest, then) {
+        match req.conn.wire.send(&thread.io, rest, then) {
             Ok(sent) => {
                 req.sent += sent.bytes as u64;
                 rest = rest.get(sent.bytes..).unwrap_or_default();
@@ -121,7 +123,7 @@ pub async fn send(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>, ch
     }
     if untouched && all_in_memory(&req.resp.body, sendfile) {
         // Copying a small body costs less than describing two pieces to the kernel.
-        if req.resp.body_len() <= COPY && req.conn.wire.as_stream().is_none() {
+        if req.resp.body_len() <= COPY && !req.conn.wire.is_multiplexed() {
             for p in &req.resp.body {
                 head.extend_from_slice(memory(&req.resp.text, p));
             }
@@ -207,10 +209,10 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, head: &[u8]) -> boo
             return true;
         }
         let wire = &mut req.conn.wire;
-        let inner = if done == 0 && !wire.is_plain() { inner(&req.resp.body) } else { None };
+        let inner = if done == 0 && wire.is_tls() { inner(&req.resp.body) } else { None };
         let sent = match inner {
-            Some(inner) => wire.send_typed(thread, &[IoSlice::new(head), IoSlice::new(inner)], then),
-            None => wire.send_pieces(thread, &slices[..n], then),
+            Some(inner) => wire.send_typed(&thread.io, &[IoSlice::new(head), IoSlice::new(inner)], then),
+            None => wire.send_pieces(&thread.io, &slices[..n], then),
         };
         match sent {
             Ok(sent) => {
@@ -350,7 +352,7 @@ async fn send_parts(
                 }
                 if filtered && follows == Follows::More {
                     // Filters compute: others of the thread have their turn, too.
-                    thread.reactor.yield_now().await;
+                    thread.io.poller.yield_now().await;
                 }
                 if pending.len() >= 64 * 1024 && !flush_parts(thread, req, &mut pending).await {
                     return false;
@@ -387,7 +389,7 @@ async fn send_source(
     // A small fixed buffer may hold just one segment, for whose acknowledgement the client's kernel takes 40 ms.
     let passes = direct && req.conn.wire.has_sendfile() && !req.has_fixed_send_buffer();
     let mut turn = req.sent;
-    let mut pending = thread.large.take();
+    let mut pending = thread.io.large.take();
     pending.extend_from_slice(head);
     let mut piece = req.take_buf();
     let into = if direct { &mut pending } else { &mut piece };
@@ -469,7 +471,7 @@ async fn send_source(
         state = Pulled::Blocked;
         if req.sent - turn >= PIECE {
             // Others of the thread have their turn, too, however fast the upstream is.
-            thread.reactor.yield_now().await;
+            thread.io.poller.yield_now().await;
             turn = req.sent;
         }
     }
@@ -484,26 +486,26 @@ async fn send_source(
     source.drain(req).await;
     source.abandon(req);
     req.give_buf(piece);
-    thread.large.give(pending);
+    thread.io.large.give(pending);
     ok
 }
 
 /// Passes on what has come inside the kernel, behind what is pending; what the client does not take is pending afterwards.
 /// `None`: it has to be read.
 fn pass(thread: &Thread, req: &mut Request, pending: &mut Vec<u8>, source: &mut Body) -> Option<Pulled> {
-    let mut pipe = thread.pipe.borrow_mut();
+    let mut pipe = thread.io.pipe.borrow_mut();
     let pulled = source.pass(req, &mut pipe)?;
     if !matches!(pulled, Pulled::Data | Pulled::End) {
         return Some(pulled);
     }
     if !pending.is_empty()
-        && let Ok(sent) = req.conn.wire.send(thread, pending, Then::More)
+        && let Ok(sent) = req.conn.wire.send(&thread.io, pending, Then::More)
     {
         req.sent += sent.bytes as u64;
         pending.drain(..sent.bytes);
     }
     if pending.is_empty() {
-        req.sent += req.conn.wire.send_pipe(thread, &mut pipe) as u64;
+        req.sent += req.conn.wire.send_pipe(&thread.io, &mut pipe) as u64;
     }
     match pipe.take(pending) {
         Ok(()) => Some(pulled),
@@ -561,7 +563,7 @@ async fn send_piece(
         pace.sent += now.len() as u64;
         if filtered && then == Follows::More && !now.is_empty() {
             // Filters compute: others of the thread have their turn, too.
-            thread.reactor.yield_now().await;
+            thread.io.poller.yield_now().await;
         }
         if pending.len() >= GATHERED && !flush(thread, req, pending, source).await {
             return false;
@@ -593,7 +595,7 @@ async fn flush_then(
     let mut ok = true;
     let mut full = false;
     while (!rest.is_empty() || full) && ok {
-        match req.conn.wire.send(thread, rest, then) {
+        match req.conn.wire.send(&thread.io, rest, then) {
             Ok(sent) => {
                 req.sent += sent.bytes as u64;
                 rest = rest.get(sent.bytes..).unwrap_or_default();
@@ -611,7 +613,7 @@ async fn flush_then(
             let until = now + http.location(req).settings.core.send_timeout.0;
             let client = req.client(Direction::Response, now);
             let meanwhile = source.meanwhile(req, true, until);
-            let waited = thread.transfers.wait(&thread.reactor, client, until, meanwhile).await;
+            let waited = thread.transfers.wait(&thread.io.poller, client, until, meanwhile).await;
             if let Some(over) = waited.map_or_else(Some, |in_time| (!in_time).then_some(Over::Timeout)) {
                 too_slow(req, over);
                 ok = false;
@@ -643,20 +645,8 @@ pub(super) fn end_chunks(req: &mut Request, pending: &mut Vec<u8>) {
 /// Waits; `true` if the client resets the connection meanwhile. One that has only said that it will send no
 /// more may still be reading.
 pub(super) async fn client_gone_within(thread: &Rc<Thread>, req: &Request, wait: Duration) -> bool {
-    let gone = async {
-        if let Some(s) = req.conn.wire.as_stream() {
-            return std::future::poll_fn(|cx| s.poll_broken(cx)).await;
-        }
-        loop {
-            match wire::peek(&thread.reactor, req.conn.wire.token()) {
-                Err(Errno::AGAIN) => req.conn.wire.wait_readable(thread).await,
-                // The next request or the end is here already; it will be read later.
-                Ok(_) => std::future::pending().await,
-                Err(_) => return,
-            }
-        }
-    };
-    thread.reactor.deadline(Instant::now() + wait, gone).await.is_some()
+    let gone = req.conn.wire.wait_gone(&thread.io);
+    thread.io.poller.deadline(Instant::now() + wait, gone).await.is_some()
 }
 
 /// Most of a body that is put through filters at once, bytes.
@@ -738,7 +728,7 @@ async fn send_head_more(thread: &Rc<Thread>, req: &mut Request, pending: &mut Ve
     if pending.is_empty() {
         return true;
     }
-    if let Ok(sent) = req.conn.wire.send(thread, pending, Then::More) {
+    if let Ok(sent) = req.conn.wire.send(&thread.io, pending, Then::More) {
         req.sent += sent.bytes as u64;
         pending.drain(..sent.bytes);
     }
@@ -795,7 +785,7 @@ async fn send_file(thread: &Rc<Thread>, req: &mut Request, file: &Rc<OpenFile>, 
         if offset >= checked {
             if offset > start {
                 // A client that reads as fast as the file is sent must not hold up the thread.
-                thread.reactor.yield_now().await;
+                thread.io.poller.yield_now().await;
             }
             let stretch = (end - offset).min(PIECE);
             if !resident(file, offset, stretch) {
@@ -804,7 +794,7 @@ async fn send_file(thread: &Rc<Thread>, req: &mut Request, file: &Rc<OpenFile>, 
             checked = offset + stretch;
         }
         let count = (checked - offset) as usize;
-        match req.conn.wire.send_file(thread, &file.fd, &mut offset, count) {
+        match req.conn.wire.send_file(&thread.io, &file.fd, &mut offset, count) {
             // The file became shorter: what was promised cannot be kept.
             Ok(sent) if sent.bytes == 0 && !sent.full => {
                 req.log(Level::Alert, &format!("sendfile() reported that file was truncated at {offset}"));
@@ -830,8 +820,8 @@ async fn send_file(thread: &Rc<Thread>, req: &mut Request, file: &Rc<OpenFile>, 
 
 /// Sends what the connection owes the socket; nothing where it is plain.
 async fn flush_wire(thread: &Rc<Thread>, req: &mut Request) -> bool {
-    while req.conn.wire.owes() {
-        match req.conn.wire.send(thread, b"", Then::Nothing) {
+    while req.conn.wire.has_unsent() {
+        match req.conn.wire.send(&thread.io, b"", Then::Nothing) {
             Ok(sent) if !sent.full => break,
             Ok(_) | Err(Errno::AGAIN) => {
                 if !room(thread, req).await {

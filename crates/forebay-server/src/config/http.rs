@@ -36,7 +36,7 @@ pub struct Http {
     /// Log formats.
     pub log_formats: Vec<crate::access_log::Format>,
     /// For names that come up where there is no `resolver`; made when it is first needed.
-    pub system_resolver: std::sync::OnceLock<Arc<crate::resolver::Resolver>>,
+    pub system_resolver: std::sync::OnceLock<Arc<forebay_net::resolver::Resolver>>,
     /// A number that no other configuration of this process has.
     pub serial: u64,
     /// Some variable shows a field of the response head.

@@ -4,15 +4,15 @@ use super::frames::{Context, Fatal};
 use super::stream::Spare;
 use super::{Session, Stream};
 use crate::connection::Parked;
-use crate::reactor::{Job, Token};
 use crate::request::{Conn, Request};
 use crate::shares::Network;
 use crate::thread::Thread;
 use crate::transfers::Over;
-use crate::wire::{Then, Wire};
 use forebay_conf::error::Level;
 use forebay_http::h1::request::Limits;
 use forebay_http::h2::frame::{self, Code};
+use forebay_net::reactor::{Job, Token};
+use forebay_net::wire::{Then, Wire};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -54,15 +54,15 @@ const SPARE: usize = 64;
 /// Serves the connection until nothing is left to do for now. `until`: when it is closed unless a request comes.
 pub async fn run(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>, until: Instant) -> Parked {
     /// Also where a panic ends it.
-    struct Active<'a>(&'a Thread, &'a Session);
+    struct Active<'a>(&'a Session);
     impl Drop for Active<'_> {
         fn drop(&mut self) {
-            self.1.rests(&self.0.transfers);
+            self.0.rests();
         }
     }
     let limits = req.limits();
     session.active.set(true);
-    let _active = Active(thread, session);
+    let _active = Active(session);
     let done = serve(thread, req, session, &limits, until).await;
     if done == Parked::Closed {
         session.abandon();
@@ -106,7 +106,7 @@ async fn serve(
             let s = session.state.borrow();
             !s.failed && s.out.len() < STOP_READING
         };
-        if reading && !more && req.conn.wire.is_readable(thread) {
+        if reading && !more && req.conn.wire.is_readable(&thread.io) {
             match read(thread, req, session) {
                 Ok(n) if n > 0 => more = true,
                 Err(Errno::AGAIN) => {}
@@ -124,15 +124,15 @@ async fn serve(
             }
             if more {
                 // Requests that are ready first.
-                thread.reactor.yield_now().await;
+                thread.io.poller.yield_now().await;
                 continue;
             }
             in_turn += started;
             if in_turn >= TURN {
                 in_turn = 0;
-                thread.reactor.yield_now().await;
+                thread.io.poller.yield_now().await;
             } else if started >= MANY {
-                thread.reactor.behind_queue().await;
+                thread.reactor.after_queue().await;
                 // What they have said so far is seen to below.
                 session.dirty.set(false);
             }
@@ -162,7 +162,7 @@ async fn serve(
             crate::connection::close(thread, req, true).await;
             return Parked::Closed;
         }
-        if session.dirty.get() || (reading && req.conn.wire.is_readable(thread)) {
+        if session.dirty.get() || (reading && req.conn.wire.is_readable(&thread.io)) {
             continue;
         }
         asked |= !no_streams || req.conn.requests != session.requests();
@@ -185,7 +185,7 @@ async fn serve(
             None if no_streams => Some(until),
             None => None,
         };
-        session.look(&thread.transfers, thread.clock.now());
+        session.look(thread.clock.now());
         if !wait(thread, req, session, deadline, reading).await {
             if blocked_since.is_some() {
                 log(req, Level::Info, "client timed out (110: Connection timed out)");
@@ -214,7 +214,7 @@ fn fail(req: &mut Request, session: &Rc<Session>, fatal: Fatal) {
 fn log(req: &mut Request, level: Level, text: &str) {
     if crate::error_log::enabled(req, level) {
         let mut client = Vec::new();
-        crate::request::push_peer(req.conn.peer, &mut client);
+        forebay_net::addr::push_peer(req.conn.peer, &mut client);
         let client = String::from_utf8_lossy(&client);
         let tail =
             format!(" while processing HTTP/2 connection, client: {client}, server: {}", req.listener_text());
@@ -225,7 +225,7 @@ fn log(req: &mut Request, level: Level, text: &str) {
 fn read(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>) -> Result<usize, Errno> {
     let mut input = std::mem::take(&mut session.state.borrow_mut().input);
     input.reserve(READ);
-    let got = req.conn.wire.read(thread, &mut input);
+    let got = req.conn.wire.read(&thread.io, &mut input);
     if input.is_empty() && got.is_err() {
         input = Vec::new();
     }
@@ -265,7 +265,7 @@ fn process(
     let mut number = session.state.borrow().requests - count as u32;
     for stream in started.drain(..) {
         number += 1;
-        let conn = thread.h2.conn(&req.conn, Wire::stream(stream), number);
+        let conn = thread.h2.conn(&req.conn, stream, number);
         thread.reactor.queue(Job { token: Token::NONE, conn });
     }
     thread.h2.streams.replace(started);
@@ -283,16 +283,16 @@ enum Flushed {
 /// Writes what is there.
 fn flush(thread: &Rc<Thread>, wire: &mut Wire, session: &Rc<Session>) -> Result<Flushed, Errno> {
     let mut s = session.state.borrow_mut();
-    if s.out.is_empty() && !wire.owes() {
+    if s.out.is_empty() && !wire.has_unsent() {
         return Ok(Flushed::All);
     }
     let mut done = 0;
     let full = loop {
         let rest = s.writable(done);
-        if rest.is_empty() && !wire.owes() {
+        if rest.is_empty() && !wire.has_unsent() {
             break false;
         }
-        match wire.send(thread, rest, Then::Nothing) {
+        match wire.send(&thread.io, rest, Then::Nothing) {
             Ok(sent) => {
                 done += sent.bytes;
                 if sent.full {
@@ -325,7 +325,7 @@ async fn wait(
     reading: bool,
 ) -> bool {
     let wire = &req.conn.wire;
-    let blocked = !session.state.borrow().out.is_empty() || wire.owes();
+    let blocked = !session.state.borrow().out.is_empty() || wire.has_unsent();
     let mut first = true;
     let ready = std::future::poll_fn(|cx| {
         // An edge that came since is in the slot's flags.
@@ -339,10 +339,10 @@ async fn wait(
         if session.dirty.get() || session.is_given_up() {
             return Poll::Ready(());
         }
-        if blocked && wire.poll_writable(thread, clear, cx).is_ready() {
+        if blocked && wire.poll_writable(&thread.io, clear, cx).is_ready() {
             return Poll::Ready(());
         }
-        if reading && wire.poll_readable(thread, false, cx).is_ready() {
+        if reading && wire.poll_readable(&thread.io, false, cx).is_ready() {
             return Poll::Ready(());
         }
         if thread.quitting.get() && !session.state.borrow().leaving {
@@ -351,7 +351,7 @@ async fn wait(
         Poll::Pending
     });
     match deadline {
-        Some(at) => thread.reactor.deadline(at, ready).await.is_some(),
+        Some(at) => thread.io.poller.deadline(at, ready).await.is_some(),
         None => {
             ready.await;
             true
@@ -383,12 +383,13 @@ impl Shared {
     }
 
     /// The connection as a stream of it sees it.
-    fn conn(&self, base: &Conn, wire: Wire, requests: u32) -> Box<Conn> {
+    fn conn(&self, base: &Conn, stream: Rc<Stream>, requests: u32) -> Box<Conn> {
         let mut conn = match self.conns.borrow_mut().pop() {
             Some(c) => c,
             None => Box::new(Conn::none(base.accepted)),
         };
-        conn.wire = wire;
+        conn.wire = Wire::Mux(stream.clone());
+        conn.stream = Some(stream);
         conn.number = base.number;
         conn.peer = base.peer;
         conn.local = base.local;
@@ -402,13 +403,11 @@ impl Shared {
     }
 
     /// Takes the memory back that a stream and its connection were in.
-    pub fn give_conn(&self, mut conn: Box<Conn>) {
-        if let Some(stream) = conn.wire.take_stream() {
-            self.ended.borrow_mut().give(stream);
-        }
+    pub fn give_conn(&self, mut conn: Box<Conn>, stream: Rc<Stream>) {
+        conn.wire = Wire::Closed;
+        self.ended.borrow_mut().give(stream);
         let mut conns = self.conns.borrow_mut();
         if conns.len() < SPARE {
-            conn.wire = Wire::none();
             conn.proxied = None;
             conn.tls = None;
             conns.push(conn);

@@ -2,7 +2,7 @@
 //!
 //! The connection's runner ([`drive::run`]) reads frames, hands each complete request to a runner of its own, and writes
 //! what the streams have put into the session's buffer: the frames of all streams that are ready leave in one write.
-//! A stream is a wire like any other ([`crate::wire::Wire`]), so phases, modules and bodies know nothing of frames.
+//! A stream is a wire like any other ([`forebay_net::wire::Wire`]), so phases, modules and bodies know nothing of frames.
 //! A connection without streams is parked like an idle HTTP/1 connection.
 
 mod budget;
@@ -51,6 +51,8 @@ pub struct Session {
     settings: Settings,
     /// Where the client is.
     network: Network,
+    /// Transfers of the thread.
+    transfers: Rc<Transfers>,
     /// Streams whose client is waited for.
     waits: Cell<usize>,
     /// How fast the client has been since all of its streams waited for it.
@@ -157,7 +159,7 @@ impl Priority {
 
 impl Session {
     /// A session whose preface has been read; SETTINGS is ready to be written. `settings` are those of the server.
-    pub fn new(settings: Settings, network: Network, strict: bool) -> Rc<Session> {
+    pub fn new(settings: Settings, network: Network, transfers: Rc<Transfers>, strict: bool) -> Rc<Session> {
         let mut out = Vec::with_capacity(64);
         let pairs = [
             (frame::setting::MAX_CONCURRENT_STREAMS, settings.max_streams as u32),
@@ -196,6 +198,7 @@ impl Session {
             dirty: Cell::new(false),
             settings,
             network,
+            transfers,
             waits: Cell::new(0),
             pace: RefCell::new(None),
             active: Cell::new(false),
@@ -205,7 +208,7 @@ impl Session {
 
     /// A session that is no connection's.
     fn nobody() -> Rc<Session> {
-        Session::new(Settings { max_streams: 0, window: 0 }, Network::default(), false)
+        Session::new(Settings { max_streams: 0, window: 0 }, Network::default(), Rc::default(), false)
     }
 
     /// Adds bytes that came with the preface.
@@ -224,14 +227,14 @@ impl Session {
     }
 
     /// A stream begins to wait for the client, or has ended that.
-    fn stream_waits(&self, begins: bool, all: &Transfers, now: Instant) {
+    fn stream_waits(&self, begins: bool, now: Instant) {
         let n = self.waits.get();
         self.waits.set(if begins { n + 1 } else { n.saturating_sub(1) });
-        self.look(all, now);
+        self.look(now);
     }
 
     /// Looks whether the client is all that the connection waits for, and how fast it is.
-    fn look(&self, all: &Transfers, now: Instant) {
+    fn look(&self, now: Instant) {
         let (only_client, moved) = {
             let s = self.state.borrow();
             (self.waits.get() >= s.streams.len(), s.moved)
@@ -241,7 +244,7 @@ impl Session {
             Some(p) => p.look(only_client, moved, now),
             None if only_client && self.active.get() => {
                 let p = Transfer::of_connection(self.network, moved, now);
-                all.add(&p);
+                self.transfers.add(&p);
                 *pace = Some(p);
             }
             None => {}
@@ -249,10 +252,10 @@ impl Session {
     }
 
     /// The connection is idle or gone.
-    fn rests(&self, all: &Transfers) {
+    fn rests(&self) {
         self.active.set(false);
         if let Some(p) = self.pace.take() {
-            all.remove(&p);
+            self.transfers.remove(&p);
         }
     }
 

@@ -1,12 +1,11 @@
 //! One request and its response on an HTTP/2 connection. Hot path.
 
 use super::{Priority, Session};
-use crate::transfers::Transfers;
-use crate::wire::Sent;
-use forebay_http::h2::encode;
 use forebay_http::h2::frame::{self, Code, flag, kind};
 use forebay_http::h2::request::Refusal;
 use forebay_http::request::RequestHead;
+use forebay_net::mux::Mux;
+use forebay_net::wire::Sent;
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -134,23 +133,9 @@ impl Stream {
         self.head_len.get()
     }
 
-    /// The client is waited for, or no longer.
-    pub fn waits_for_client(&self, begins: bool, all: &Transfers, now: Instant) {
-        let n = if begins { self.waits.get() + 1 } else { self.waits.get().saturating_sub(1) };
-        let before = self.waits.replace(n);
-        if (before == 0) != (n == 0) {
-            self.session.stream_waits(begins, all, now);
-        }
-    }
-
     /// Sets the length of DATA frames (nginx: http2_chunk_size).
     pub fn set_chunk(&self, n: usize) {
         self.chunk.set(n.clamp(1, frame::MAX_FRAME));
-    }
-
-    /// Whether the client or the connection is gone.
-    pub fn is_broken(&self) -> bool {
-        self.broken.get()
     }
 
     /// The stream ends here: readers and writers learn of it. With a code it is reset, too.
@@ -177,37 +162,6 @@ impl Stream {
         }
     }
 
-    /// Moves received content to the spare capacity of `buf`; 0 is the end.
-    ///
-    /// # Errors
-    /// `AGAIN` when there is none yet, `CONNRESET` when the client is gone, `PROTO` when the content is shorter or
-    /// longer than promised.
-    pub fn read(&self, buf: &mut Vec<u8>) -> Result<usize, Errno> {
-        if self.broken.get() {
-            return Err(Errno::CONNRESET);
-        }
-        let mut received = self.received.borrow_mut();
-        let n = received.len().min(buf.capacity() - buf.len());
-        if n == 0 {
-            if self.wrong_length.get() {
-                return Err(Errno::PROTO);
-            }
-            return if self.ended.get() { Ok(0) } else { Err(Errno::AGAIN) };
-        }
-        buf.extend_from_slice(&received[..n]);
-        received.drain(..n);
-        drop(received);
-        // Content that somebody reads may come faster than what nobody has asked for yet.
-        let wider = if self.widened.replace(true) { 0 } else { self.session.settings.window };
-        self.open_window(n as u32 + wider);
-        Ok(n)
-    }
-
-    /// Bytes of content that wait to be read, where nothing follows them.
-    pub fn whole(&self) -> Option<usize> {
-        (self.ended.get() && !self.wrong_length.get()).then(|| self.received.borrow().len())
-    }
-
     /// Content was read: the client may send as much again.
     fn open_window(&self, n: u32) {
         let read = self.read.get() + n;
@@ -226,113 +180,6 @@ impl Stream {
         if n > 0 {
             self.open_window(n);
         }
-    }
-
-    /// Ready when a read may give something.
-    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.broken.get() || self.ended.get() || !self.received.borrow().is_empty() {
-            return Poll::Ready(());
-        }
-        *self.reader.borrow_mut() = Some(cx.waker().clone());
-        Poll::Pending
-    }
-
-    /// Ready when the client is gone.
-    pub fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.broken.get() {
-            return Poll::Ready(());
-        }
-        *self.reader.borrow_mut() = Some(cx.waker().clone());
-        Poll::Pending
-    }
-
-    /// Ready when a write may take something.
-    pub fn poll_writable(self: &Rc<Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.broken.get() || self.granted.replace(false) {
-            return Poll::Ready(());
-        }
-        *self.writer.borrow_mut() = Some(cx.waker().clone());
-        let mut s = self.session.state.borrow_mut();
-        if !s.waiting.iter().any(|w| w.id == self.id) {
-            s.waiting.push(self.clone());
-            drop(s);
-            // There may be room already.
-            self.session.notify();
-        }
-        Poll::Pending
-    }
-
-    /// Puts content into DATA frames, as much as there is room for.
-    ///
-    /// # Errors
-    /// `CONNRESET` when the client is gone.
-    pub fn send(&self, bytes: &[u8]) -> Result<Sent, Errno> {
-        if self.broken.get() {
-            return Err(Errno::CONNRESET);
-        }
-        let mut s = self.session.state.borrow_mut();
-        let s = &mut *s;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let n = rest.len().min(s.room(self)).min(self.chunk.get());
-            if n == 0 {
-                break;
-            }
-            self.frame.set(Some(s.out_start + s.out.len() as u64));
-            let (now, later) = rest.split_at(n);
-            frame::push_header(&mut s.out, n, kind::DATA, 0, self.id);
-            s.out.extend_from_slice(now);
-            rest = later;
-            s.send_window -= n as i64;
-            self.send_window.set(self.send_window.get() - n as i64);
-            s.moved += n as u64;
-            s.budget.data_sent();
-        }
-        self.session.notify();
-        Ok(Sent { bytes: bytes.len() - rest.len(), full: !rest.is_empty() })
-    }
-
-    /// Bytes that [`Stream::send`] would take now.
-    pub fn room(&self) -> usize {
-        self.session.state.borrow().room(self)
-    }
-
-    /// Sends a field block as HEADERS and CONTINUATION frames.
-    pub fn send_head(&self, block: &[u8]) {
-        if self.broken.get() {
-            return;
-        }
-        let mut s = self.session.state.borrow_mut();
-        self.frame.set(Some(s.out_start + s.out.len() as u64));
-        let mut what = kind::HEADERS;
-        let mut rest = block;
-        loop {
-            let (now, later) = rest.split_at(rest.len().min(frame::MAX_FRAME));
-            rest = later;
-            let flags = if rest.is_empty() { flag::END_HEADERS } else { 0 };
-            frame::push_header(&mut s.out, now.len(), what, flags, self.id);
-            s.out.extend_from_slice(now);
-            what = kind::CONTINUATION;
-            if rest.is_empty() {
-                break;
-            }
-        }
-        drop(s);
-        self.session.notify();
-    }
-
-    /// Sends an informational response (RFC 9110, section 15.2).
-    pub fn send_status(&self, status: u16) {
-        let mut block = Vec::with_capacity(8);
-        encode::status(&mut block, status);
-        self.send_interim(&block);
-    }
-
-    /// The same with its field block.
-    pub fn send_interim(&self, block: &[u8]) {
-        self.send_head(block);
-        // The end of the stream must not be put on this one.
-        self.frame.set(None);
     }
 
     /// The response is complete, so is the stream. What of the request has not come is not wanted. A malformed
@@ -391,6 +238,139 @@ impl Stream {
         }
         drop(s);
         self.session.notify();
+    }
+}
+
+impl Mux for Stream {
+    fn read(&self, buf: &mut Vec<u8>) -> Result<usize, Errno> {
+        if self.broken.get() {
+            return Err(Errno::CONNRESET);
+        }
+        let mut received = self.received.borrow_mut();
+        let n = received.len().min(buf.capacity() - buf.len());
+        if n == 0 {
+            if self.wrong_length.get() {
+                return Err(Errno::PROTO);
+            }
+            return if self.ended.get() { Ok(0) } else { Err(Errno::AGAIN) };
+        }
+        buf.extend_from_slice(&received[..n]);
+        received.drain(..n);
+        drop(received);
+        // Content that somebody reads may come faster than what nobody has asked for yet.
+        let wider = if self.widened.replace(true) { 0 } else { self.session.settings.window };
+        self.open_window(n as u32 + wider);
+        Ok(n)
+    }
+
+    fn send(&self, bytes: &[u8]) -> Result<Sent, Errno> {
+        if self.broken.get() {
+            return Err(Errno::CONNRESET);
+        }
+        let mut s = self.session.state.borrow_mut();
+        let s = &mut *s;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let n = rest.len().min(s.room(self)).min(self.chunk.get());
+            if n == 0 {
+                break;
+            }
+            self.frame.set(Some(s.out_start + s.out.len() as u64));
+            let (now, later) = rest.split_at(n);
+            frame::push_header(&mut s.out, n, kind::DATA, 0, self.id);
+            s.out.extend_from_slice(now);
+            rest = later;
+            s.send_window -= n as i64;
+            self.send_window.set(self.send_window.get() - n as i64);
+            s.moved += n as u64;
+            s.budget.data_sent();
+        }
+        self.session.notify();
+        Ok(Sent { bytes: bytes.len() - rest.len(), full: !rest.is_empty() })
+    }
+
+    fn room(&self) -> usize {
+        self.session.state.borrow().room(self)
+    }
+
+    fn send_head(&self, block: &[u8]) {
+        if self.broken.get() {
+            return;
+        }
+        let mut s = self.session.state.borrow_mut();
+        self.frame.set(Some(s.out_start + s.out.len() as u64));
+        let mut what = kind::HEADERS;
+        let mut rest = block;
+        loop {
+            let (now, later) = rest.split_at(rest.len().min(frame::MAX_FRAME));
+            rest = later;
+            let flags = if rest.is_empty() { flag::END_HEADERS } else { 0 };
+            frame::push_header(&mut s.out, now.len(), what, flags, self.id);
+            s.out.extend_from_slice(now);
+            what = kind::CONTINUATION;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        drop(s);
+        self.session.notify();
+    }
+
+    fn send_interim(&self, block: &[u8]) {
+        self.send_head(block);
+        // END_STREAM must not be set on this frame: the final response follows.
+        self.frame.set(None);
+    }
+
+    fn whole(&self) -> Option<usize> {
+        (self.ended.get() && !self.wrong_length.get()).then(|| self.received.borrow().len())
+    }
+
+    fn is_broken(&self) -> bool {
+        self.broken.get()
+    }
+
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.broken.get() || self.ended.get() || !self.received.borrow().is_empty() {
+            return Poll::Ready(());
+        }
+        *self.reader.borrow_mut() = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn poll_writable(self: Rc<Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.broken.get() || self.granted.replace(false) {
+            return Poll::Ready(());
+        }
+        *self.writer.borrow_mut() = Some(cx.waker().clone());
+        let mut s = self.session.state.borrow_mut();
+        if !s.waiting.iter().any(|w| w.id == self.id) {
+            s.waiting.push(self.clone());
+            drop(s);
+            // There may be room already.
+            self.session.notify();
+        }
+        Poll::Pending
+    }
+
+    fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.broken.get() {
+            return Poll::Ready(());
+        }
+        *self.reader.borrow_mut() = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn wait_for_client(&self, begins: bool, now: Instant) {
+        let n = if begins { self.waits.get() + 1 } else { self.waits.get().saturating_sub(1) };
+        let before = self.waits.replace(n);
+        if (before == 0) != (n == 0) {
+            self.session.stream_waits(begins, now);
+        }
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.session.is_given_up()
     }
 }
 

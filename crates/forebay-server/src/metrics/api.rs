@@ -2,14 +2,14 @@
 //! (ours: `dashboard`). Nothing can be changed by it.
 
 use super::{CACHE_STATUSES, Kind, Limit, Totals, total, zones};
-use crate::modules::zones::Usage;
 use crate::modules::{Verdict, limit_conn, limit_req, stub_status};
 use crate::request::Request;
-use crate::resolver::Stats;
-use crate::tls::sessions;
 use crate::upstream::PeerStatus;
 use crate::upstream::peer::{State, ms};
 use forebay_http::request::Method;
+use forebay_net::resolver::Stats;
+use forebay_net::tls::sessions;
+use forebay_net::tls::sessions::Usage;
 use serde_json::{Map, Value, json};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -318,7 +318,7 @@ fn limits(requests: bool) -> Map<String, Value> {
 }
 
 fn upstreams(req: &Request) -> Map<String, Value> {
-    let now = req.thread.reactor.now();
+    let now = req.thread.io.poller.now();
     let groups = req.conf.config.http.upstreams.iter().filter(|g| g.explicit);
     let each = groups.map(|g| {
         let peers: Vec<Value> = g.status(now).iter().enumerate().map(|(n, p)| peer(n, p)).collect();

@@ -139,7 +139,7 @@ impl Page {
     }
 
     fn upstreams(&mut self, req: &Request) {
-        let now = req.thread.reactor.now();
+        let now = req.thread.io.poller.now();
         let mut all = Vec::new();
         for g in req.conf.config.http.upstreams.iter().filter(|g| g.explicit) {
             for p in g.status(now) {

@@ -5,9 +5,10 @@ use crate::config::scope::Scope;
 use crate::config::value::first;
 use crate::modules::core::Satisfy;
 use crate::modules::{LocationSettings, Verdict};
-use crate::request::{Peer, Request};
+use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
+use forebay_net::addr::Peer;
 use std::sync::Arc;
 
 /// One rule: whom it concerns (`None` = all), and whether they may.

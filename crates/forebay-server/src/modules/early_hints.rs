@@ -46,11 +46,11 @@ pub async fn pass(req: &mut Request) {
     if !wanted {
         return;
     }
-    let stream = req.conn.wire.as_stream().cloned();
+    let as_block = req.conn.wire.is_multiplexed();
     let mut out = req.take_buf();
-    match stream {
-        Some(_) => encode::status(&mut out, 103),
-        None => out.extend_from_slice(b"HTTP/1.1 103 Early Hints\r\n"),
+    match as_block {
+        true => encode::status(&mut out, 103),
+        false => out.extend_from_slice(b"HTTP/1.1 103 Early Hints\r\n"),
     }
     let h = &req.modules.upstream.head;
     for f in h.fields.iter().filter(|f| !withheld(f.id)) {
@@ -58,21 +58,18 @@ pub async fn pass(req: &mut Request) {
         if l.settings.proxy.hide_header.has(name) {
             continue;
         }
-        match stream {
-            Some(_) => encode::field(&mut out, name, value),
+        match as_block {
+            true => encode::field(&mut out, name, value),
             // They were lines of a head.
-            None => drop(response::field(&mut out, name, value)),
+            false => drop(response::field(&mut out, name, value)),
         }
     }
-    match stream {
-        Some(s) => s.send_interim(&out),
-        None => {
-            out.extend_from_slice(b"\r\n");
-            let (thread, sent) = (req.thread.clone(), req.sent);
-            // A client that is gone is noticed when it is to have the answer.
-            let _ = body::write_all(&thread, req, &out).await;
-            req.sent = sent;
-        }
+    if !req.conn.wire.send_interim(&out) {
+        out.extend_from_slice(b"\r\n");
+        let (thread, sent) = (req.thread.clone(), req.sent);
+        // A client that is gone is noticed when it is to have the answer.
+        let _ = body::write_all(&thread, req, &out).await;
+        req.sent = sent;
     }
     req.give_buf(out);
 }

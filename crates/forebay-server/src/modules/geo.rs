@@ -3,10 +3,11 @@
 use crate::cidr::{self, Cidr};
 use crate::config::scope::Scope;
 use crate::modules::map::variable_name;
-use crate::request::{Peer, Request, VarError};
+use crate::request::{Request, VarError};
 use crate::variables::{Compute, VarId};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
+use forebay_net::addr::Peer;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -375,8 +376,8 @@ impl Compute for Geo {
 
 #[cfg(test)]
 mod tests {
-    use crate::request::Peer;
     use crate::testing;
+    use forebay_net::addr::Peer;
 
     fn values(conf: &str, cases: &[(&str, &str)]) {
         let mut req = testing::request(conf, "");

@@ -104,7 +104,7 @@ impl Table {
 static TABLES: Tables<Table> = Tables::new();
 
 /// How full the zones are.
-pub fn usage() -> Vec<zones::Usage> {
+pub fn usage() -> Vec<forebay_net::tls::sessions::Usage> {
     TABLES.usage(|t| t.used)
 }
 

@@ -209,7 +209,7 @@ impl Buckets {
 static TABLES: Tables<Buckets> = Tables::new();
 
 /// How full the zones are.
-pub fn usage() -> Vec<zones::Usage> {
+pub fn usage() -> Vec<forebay_net::tls::sessions::Usage> {
     TABLES.usage(|t| t.used)
 }
 
@@ -291,7 +291,7 @@ pub fn check(req: &mut Request) -> Verdict {
     }
     let http = req.http();
     let s = &http.location(req).settings.limit_req;
-    let now = req.thread.reactor.now();
+    let now = req.thread.io.poller.now();
     let mut key = req.take_buf();
     let mut delay = Delayed::default();
     // A request counts in no zone unless all let it pass: the last one counts at once, the others after it.

@@ -488,7 +488,7 @@ pub struct ModuleState {
     /// `$request_id`, made when first asked for.
     pub request_id: Option<[u8; 32]>,
     /// Who connected, when realip put another address in its place.
-    pub replaced_peer: Option<crate::request::Peer>,
+    pub replaced_peer: Option<forebay_net::addr::Peer>,
     /// `$secure_link`.
     pub secure_link: secure_link::State,
     /// Identifiers of the client.

@@ -1,10 +1,11 @@
 //! Variables of the PROXY protocol header (nginx: ngx_http_core_module, embedded variables).
 
 use super::vars::port;
-use crate::request::{Peer, Request, VarError};
+use crate::request::{Request, VarError};
 use crate::variables::{Row, RowSource};
 use forebay_conf::error::Level;
 use forebay_http::proxy_protocol::{Broken, Header, TLV_SSL, tlv};
+use forebay_net::addr::Peer;
 use std::net::SocketAddr;
 
 type Got = Result<bool, VarError>;
@@ -24,7 +25,7 @@ const fn row(name: &'static str, get: crate::variables::Getter) -> Row {
 
 fn address(r: &mut Request, out: &mut Vec<u8>, which: fn(&Header) -> SocketAddr) -> Got {
     let Some(a) = r.conn.proxied.as_ref().map(|h| which(h)) else { return Ok(false) };
-    crate::request::push_peer(Peer::Inet(a), out);
+    forebay_net::addr::push_peer(Peer::Inet(a), out);
     Ok(true)
 }
 

@@ -4,7 +4,7 @@
 use crate::config::value::Number;
 use crate::modules::proxy::Value;
 use crate::modules::ssl::{Cache, Ciphers, Commands, Crl, Names, Passwords, PemFile, Protocols};
-use crate::tls::ciphers;
+use forebay_net::tls::ciphers;
 use std::sync::Arc;
 
 crate::settings! {

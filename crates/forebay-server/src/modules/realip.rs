@@ -5,10 +5,11 @@ use crate::config::scope::Scope;
 use crate::config::value::{Setting, first, once};
 use crate::modules::vars::port;
 use crate::modules::{LocationSettings, Verdict};
-use crate::request::{Peer, Request, push_peer};
+use crate::request::Request;
 use crate::variables::{Row, RowSource};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_net::addr::{Peer, push_peer};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
 

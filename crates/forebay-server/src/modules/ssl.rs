@@ -4,10 +4,10 @@ use crate::config::scope::Scope;
 use crate::config::template::Template;
 use crate::config::value::{Number, Sec, Setting, Size, first, once};
 use crate::keyword;
-use crate::tls::{ciphers, sessions};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_net::tls::{ciphers, sessions};
 use std::sync::{Arc, LazyLock};
 use zeroize::Zeroizing;
 
@@ -219,7 +219,7 @@ fn read(d: &Directive, cx: &mut Scope<'_>) -> Result<Arc<[u8]>, Error> {
 impl Setting for Passwords {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        Ok(Passwords(Arc::new(crate::tls::pem::passwords(&read(d, cx)?))))
+        Ok(Passwords(Arc::new(forebay_net::tls::pem::passwords(&read(d, cx)?))))
     }
 }
 
@@ -424,7 +424,7 @@ impl Setting for PemFile {
         let path = cx.conf_path(first(d));
         let failed = |what: String| format!("cannot load certificate \"{}\": {what}", path.display());
         let certificates = match cx.files.read(&path) {
-            Ok((_, text)) => crate::tls::pem::certificates(text),
+            Ok((_, text)) => forebay_net::tls::pem::certificates(text),
             Err(e) => return Err(cx.error(d, failed(bio_failed(&path, &e)))),
         };
         if certificates.is_empty() {
@@ -449,7 +449,7 @@ impl Setting for Crl {
         let failed = |what: String| format!("cannot load CRL \"{}\": {what}", path.display());
         let lists: Vec<Vec<u8>> = match cx.files.read(&path) {
             Ok((_, text)) => {
-                let lists = crate::tls::pem::blocks(text).into_iter().filter(|b| b.label == "X509 CRL");
+                let lists = forebay_net::tls::pem::blocks(text).into_iter().filter(|b| b.label == "X509 CRL");
                 lists.map(|b| b.der.to_vec()).collect()
             }
             Err(e) => return Err(cx.error(d, failed(bio_failed(&path, &e)))),
@@ -459,7 +459,7 @@ impl Setting for Crl {
             return Err(cx.error(d, failed(what.to_owned())));
         }
         // A list that is left out would be a revocation that is not seen.
-        if !lists.iter().all(|l| crate::tls::crl::is_list(l)) {
+        if !lists.iter().all(|l| forebay_net::tls::crl::is_list(l)) {
             let what = "PEM_read_bio_X509_CRL() failed (SSL: error:0688010A:asn1 encoding routines::nested asn1 error:\
                         Type=X509_CRL error:0488000D:PEM routines::ASN1 lib)";
             return Err(cx.error(d, failed(what.to_owned())));
@@ -477,7 +477,7 @@ impl Setting for DerFile {
         once(&previous, d, cx)?;
         let path = cx.conf_path(first(d));
         match cx.files.read(&path) {
-            Ok((_, bytes)) if !crate::tls::ocsp::message::is_response(bytes) => Err(cx.error(
+            Ok((_, bytes)) if !forebay_net::tls::ocsp_message::is_response(bytes) => Err(cx.error(
                 d,
                 format!(
                     "d2i_OCSP_RESPONSE_bio(\"{}\") failed (SSL: error:0688010A:asn1 encoding routines::nested asn1 \

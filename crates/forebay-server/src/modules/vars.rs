@@ -1,11 +1,12 @@
 //! Variables of the request, the connection and the response (nginx: ngx_http_core_module, embedded
 //! variables). Hot path: the access log is made of them.
 
-use crate::request::{Peer, Request, VarError};
+use crate::request::{Request, VarError};
 use crate::variables::{Row, RowSource};
 use forebay_http::field::Name;
 use forebay_http::h1::response;
 use forebay_http::request::{Framing, Method, Version};
+use forebay_net::addr::Peer;
 use std::time::Duration;
 
 type Got = Result<bool, VarError>;

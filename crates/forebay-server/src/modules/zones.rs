@@ -6,6 +6,7 @@ use crate::metrics::Limit;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
+use forebay_net::tls::sessions::Usage;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// Bytes that one key takes beside its text: so many keys fit into a zone as in nginx, about.
@@ -63,17 +64,6 @@ pub fn name_and_size(d: &Directive, w: &Word, cx: &Scope<'_>) -> Result<Option<(
         return Err(cx.error_at(d, w, format!("zone \"{}\" is too small", w.as_str())));
     }
     Ok(Some((name.to_vec(), usize::try_from(size).unwrap_or(usize::MAX))))
-}
-
-/// How full a zone is.
-#[derive(Debug)]
-pub struct Usage {
-    /// Name.
-    pub name: Vec<u8>,
-    /// Bytes in use, about.
-    pub used: usize,
-    /// All bytes.
-    pub size: usize,
 }
 
 /// Tables of this process by the name, key and size of their zones.

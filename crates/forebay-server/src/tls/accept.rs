@@ -2,14 +2,9 @@
 //! meets the client, and the client's certificate is judged. Runs in the connection's own steps, so that a slow
 //! handshake holds no runner.
 
-use super::hello::Hello;
 use super::ocsp::client::{self, Check};
 use super::ocsp::responder::TIMEOUT;
 use super::server::ServerTls;
-use super::sessions::{Context, take_stored};
-use super::sigalg;
-use super::stream::{Greeting, Step};
-use super::verify::{self, Failure, Purpose};
 use crate::config::names::NameTable;
 use crate::error_log;
 use crate::modules::ssl::VerifyClient;
@@ -18,6 +13,11 @@ use crate::pattern::LimitExceeded;
 use crate::request::{Request, Slot};
 use crate::thread::Thread;
 use forebay_conf::error::Level;
+use forebay_net::tls::hello::Hello;
+use forebay_net::tls::sessions::{Context, take_stored};
+use forebay_net::tls::sigalg;
+use forebay_net::tls::stream::{Greeting, Step};
+use forebay_net::tls::verify::{self, Failure, Purpose};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
@@ -131,7 +131,7 @@ pub fn step(t: &Rc<Thread>, req: &mut Request) -> Accept {
     loop {
         let Some(stream) = req.conn.wire.tls() else { return Accept::Done };
         if !stream.greeted() {
-            match stream.greeting(t, token) {
+            match stream.greeting(&t.io, token) {
                 Ok(Some(Greeting::Partial)) => return Accept::Wait,
                 Ok(Some(Greeting::Plain(bytes))) => {
                     req.conn.wire.decrypt();
@@ -141,7 +141,7 @@ pub fn step(t: &Rc<Thread>, req: &mut Request) -> Accept {
                     return Accept::Done;
                 }
                 Ok(Some(Greeting::Broken(alert))) => {
-                    stream.refuse(t, token, alert);
+                    stream.refuse(&t.io, token, alert);
                     return fail(req, "SSL_do_handshake() failed (SSL: no ClientHello)");
                 }
                 Ok(Some(Greeting::Hello(hello))) => match choose(t, req, *hello) {
@@ -154,7 +154,7 @@ pub fn step(t: &Rc<Thread>, req: &mut Request) -> Accept {
         }
         sigalg::take();
         take_stored();
-        let stepped = stream.handshake(t, token);
+        let stepped = stream.handshake(&t.io, token);
         let early = stream.early;
         note_sigalgs(req);
         return match stepped {
@@ -193,7 +193,7 @@ fn log(req: &Request, level: Level, what: &str) {
         return;
     }
     let mut client = Vec::new();
-    crate::request::push_peer(req.conn.peer, &mut client);
+    forebay_net::addr::push_peer(req.conn.peer, &mut client);
     let tail = format!(", client: {}, server: {}", String::from_utf8_lossy(&client), req.listener_text());
     error_log::log_connection(req, level, &format!("{what} while SSL handshaking"), &tail);
 }
@@ -227,7 +227,7 @@ pub async fn resume(t: &Rc<Thread>, req: &mut Request, later: Later) -> bool {
         Later::State(check, path) => {
             // One limit for all of a chain; what is known in time is kept for the next handshake.
             let until = std::time::Instant::now() + TIMEOUT;
-            let ran = t.reactor.deadline(until, check.run(&path)).await;
+            let ran = t.io.poller.deadline(until, check.run(&path)).await;
             let verdict = match ran.unwrap_or_else(|| Err(client::timed_out())) {
                 Ok(()) => Verdict::Success,
                 Err(refusal) => {
@@ -325,7 +325,7 @@ fn begin(
     let conf = req.conf.clone();
     let token = req.conn.wire.token();
     let tls = conf.config.http.servers.get(server).and_then(|s| s.tls.as_ref());
-    let record = tls.map_or(super::record::MAX_CONTENT, |t| t.record);
+    let record = tls.map_or(forebay_net::tls::record::MAX_CONTENT, |t| t.record);
     let made = config.and_then(|c| {
         UnbufferedServerConnection::new(c).map_err(|e| (INTERNAL_ERROR, format!("SSL_new() failed ({e})")))
     });
@@ -336,7 +336,7 @@ fn begin(
             return true;
         }
         (Err((alert, text)), Some(stream)) => {
-            stream.refuse(t, token, alert);
+            stream.refuse(&t.io, token, alert);
             text
         }
         _ => String::new(),

@@ -1,21 +1,21 @@
 //! TLS to upstreams (nginx: proxy_ssl_*). One [`ClientTls`] a location; the certificate that a server shows is
 //! judged behind the handshake by `verify.rs`.
 
-use super::ciphers;
 use super::server::{Loader, certified_files, provider, versions};
-use super::sessions::{Context, context};
-use super::verify::{self, Trust};
 use crate::config::Scope;
 use crate::config::template::Template;
 use crate::modules::proxy_ssl::Settings;
 use crate::modules::ssl::Name;
 use crate::request::Request;
 use forebay_conf::error::Error;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use forebay_net::tls::certified::VerifyLater;
+use forebay_net::tls::ciphers;
+use forebay_net::tls::sessions::{Context, context};
+use forebay_net::tls::verify::{self, Trust};
 use rustls::client::{ClientSessionMemoryCache, ResolvesClientCert, Resumption, UnbufferedClientConnection};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls::{ClientConfig, SignatureScheme};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
 use zeroize::Zeroizing;
@@ -148,7 +148,7 @@ impl ClientTls {
                 crate::config::plain(&format!("proxy_ssl_protocols and proxy_ssl_ciphers do not fit: {e}"))
             })?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Later))
+            .with_custom_certificate_verifier(Arc::new(VerifyLater))
             .with_client_cert_resolver(Arc::new(Presents(fixed)));
         config.enable_secret_extraction = true;
         if h2 {
@@ -232,48 +232,6 @@ impl ResolvesClientCert for Presents {
     }
     fn has_certs(&self) -> bool {
         self.0.is_some()
-    }
-}
-
-/// Lets any server pass, as [`Later`] does.
-#[cfg(test)]
-pub(super) fn any_server() -> Arc<dyn ServerCertVerifier> {
-    Arc::new(Later)
-}
-
-/// Lets certificates pass, which are judged after the handshake; their signatures are checked here.
-#[derive(Debug)]
-struct Later;
-
-impl ServerCertVerifier for Later {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify::handshake_signature(verify::Version::V12, message, cert, dss)
-    }
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify::handshake_signature(verify::Version::V13, message, cert, dss)
-    }
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        verify::schemes()
     }
 }
 

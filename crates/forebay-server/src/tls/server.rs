@@ -1,18 +1,18 @@
 //! What a virtual server presents: its certificates, the versions, suites and groups it speaks, what it asks
 //! of clients. Made once a configuration from `modules/ssl.rs`.
 
-use super::ciphers;
 use super::ocsp::client::Check;
-use super::ocsp::message::Subject;
 use super::ocsp::responder::{Names, Responder};
 use super::ocsp::staple::Stapling;
-use super::pem::{self, KeyError};
-use super::sessions::{self, Stored, TicketKey, Tickets};
-use super::verify::{self, Trust};
 use crate::config::Scope;
 use crate::modules::ssl::{Name, Ocsp, Preference, SessionCache, Settings, VerifyClient, bio_failed};
-use crate::resolver::Resolver;
 use forebay_conf::error::{Error, Level};
+use forebay_net::resolver::Resolver;
+use forebay_net::tls::certified::certified;
+use forebay_net::tls::ciphers;
+use forebay_net::tls::ocsp_message::Subject;
+use forebay_net::tls::sessions::{self, Stored, TicketKey, Tickets};
+use forebay_net::tls::verify::{self, Trust};
 use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -167,49 +167,6 @@ fn without_store(key: &[u8]) -> &[u8] {
 /// How messages call a certificate.
 fn shown(name: &[u8], path: &Path) -> String {
     if name.starts_with(b"data:") { "data:".to_owned() } else { path.display().to_string() }
-}
-
-/// Puts certificate and key together.
-///
-/// # Errors
-/// In OpenSSL's words.
-pub fn certified(
-    (cert_name, cert): (&str, &[u8]),
-    (key_name, key): (&str, &[u8]),
-    passwords: &[Zeroizing<Vec<u8>>],
-) -> Result<CertifiedKey, String> {
-    let chain = pem::certificates(cert);
-    let Some(leaf) = chain.first() else {
-        return Err(format!(
-            "cannot load certificate \"{cert_name}\": PEM_read_bio_X509_AUX() failed (SSL: error:0480006C:PEM \
-             routines::no start line:Expecting: TRUSTED CERTIFICATE)"
-        ));
-    };
-    let public = verify::public_key(leaf).ok_or_else(|| {
-        format!("cannot load certificate \"{cert_name}\": PEM_read_bio_X509_AUX() failed (SSL: error:04800064:PEM routines::bad base64 decode)")
-    })?;
-    let der = pem::private_key(key, passwords).map_err(|e| {
-        let what = match e {
-            KeyError::None | KeyError::Unsupported => {
-                "error:1E08010C:DECODER routines::unsupported:No supported data to decode. Input type: PEM"
-            }
-            KeyError::NeedsPassword => "error:04800068:PEM routines::bad password read",
-            KeyError::WrongPassword => {
-                "error:1C800064:Provider routines::bad decrypt error:11800074:PKCS12 routines::pkcs12 \
-                 cipherfinal error:maybe wrong password"
-            }
-        };
-        format!("cannot load certificate key \"{key_name}\": PEM_read_bio_PrivateKey() failed (SSL: {what})")
-    })?;
-    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&der)
-        .map_err(|e| format!("cannot load certificate key \"{key_name}\": {e}"))?;
-    if key.public_key().is_some_and(|k| k.as_ref() != public) {
-        return Err(format!(
-            "SSL_CTX_use_PrivateKey(\"{key_name}\") failed (SSL: error:05800074:x509 certificate routines::key \
-             values mismatch)"
-        ));
-    }
-    Ok(CertifiedKey::new(chain, super::sigalg::noting(key)))
 }
 
 /// Loads certificates for the servers of one configuration, each once.
@@ -410,7 +367,7 @@ impl Loader {
             trust,
             basis,
             reject: s.reject_handshake,
-            record: (s.buffer_size.0 as usize).clamp(256, super::record::MAX_CONTENT),
+            record: (s.buffer_size.0 as usize).clamp(256, forebay_net::tls::record::MAX_CONTENT),
             presented,
             ocsp,
         });

@@ -1,12 +1,12 @@
 //! `$ssl_*` (nginx: ngx_http_ssl_module, embedded variables).
 
 use super::accept::{Session, Verdict};
-use super::ciphers;
 use crate::request::{Request, VarError};
 use crate::variables::{Row, RowSource};
 use aws_lc_rs::digest;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use forebay_net::tls::ciphers;
 use x509_parser::asn1_rs::{Any, Oid, Tag, ToDer};
 use x509_parser::prelude::*;
 
@@ -86,7 +86,7 @@ pub const VARIABLES: &[Row] = rows! {
     "ssl_client_v_start" => |r, o| with_cert(r, o, |c, o| time(c.validity().not_before.timestamp(), o)),
     "ssl_client_v_end" => |r, o| with_cert(r, o, |c, o| time(c.validity().not_after.timestamp(), o)),
     "ssl_client_v_remain" => |r, o| with_cert(r, o, |c, o| {
-        let left = (c.validity().not_after.timestamp() - super::verify::now()).max(0) / 86400;
+        let left = (c.validity().not_after.timestamp() - forebay_net::tls::verify::now()).max(0) / 86400;
         text(o, &left.to_string())
     }),
 };

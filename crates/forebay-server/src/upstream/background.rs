@@ -4,11 +4,12 @@
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
-use super::{Found, PeerAddr, Source};
+use super::{Found, Source};
 use crate::config::Config;
 use crate::essential::task;
-use crate::resolver::Failure;
 use forebay_conf::error::Level;
+use forebay_net::addr::PeerAddr;
+use forebay_net::resolver::Failure;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

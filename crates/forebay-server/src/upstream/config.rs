@@ -3,15 +3,16 @@
 
 use super::balance::{Load, Method, Timed};
 use super::health::{Check, Match};
-use super::place::Place;
 use super::queue::Queue;
 use super::sticky::Sticky;
-use super::{Found, Group, Keepalive, Peer, PeerAddr, Server, Source};
+use super::{Found, Group, Keepalive, Peer, Server, Source};
 use crate::config::scope::Scope;
-use crate::resolver::Resolver;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
+use forebay_net::addr::PeerAddr;
+use forebay_net::addr::Place;
+use forebay_net::resolver::Resolver;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -289,7 +290,7 @@ fn directive(
             if group.resolver.is_some() {
                 return Err(cx.error(d, "\"resolver\" directive is duplicate"));
             }
-            group.resolver = Some(Arc::new(Resolver::parse(d, cx)?));
+            group.resolver = Some(Arc::new(crate::resolver::parse(d, cx)?));
         }
         b"resolver_timeout" => {
             group.resolver_timeout =

@@ -1,19 +1,20 @@
 //! A connection to an upstream: opened or taken from the idle ones, waited on together with the client.
 //! Hot path.
 
+use super::Group;
 use super::idle::Idle;
-use super::{Group, PeerAddr};
-use crate::pipe::Pipe;
-use crate::reactor::Token;
 use crate::thread::{Thread, ThreadConfig};
-use crate::wire::{self, Sent, Then, Wire};
 use forebay_http::h2::link::Link;
+use forebay_net::addr::PeerAddr;
+use forebay_net::pipe::Pipe;
+use forebay_net::reactor::Token;
+use forebay_net::wire::{self, Sent, Then, Watch, Wire};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::cell::{Cell, RefCell, RefMut};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Instant;
 
 /// An open connection; closed when dropped.
@@ -45,8 +46,8 @@ impl std::fmt::Debug for Conn {
 impl Drop for Conn {
     fn drop(&mut self) {
         if !self.kept {
-            self.wire.get_mut().close(&self.thread);
-            self.thread.reactor.remove(self.token);
+            self.wire.get_mut().close(&self.thread.io);
+            self.thread.io.poller.remove(self.token);
         }
     }
 }
@@ -88,67 +89,18 @@ pub enum For {
     Both,
 }
 
-/// Looks at the client's connection while an upstream is waited for.
-#[derive(Clone, Debug)]
-pub enum Watch {
-    /// Nobody (nginx: proxy_ignore_client_abort).
-    Nobody,
-    /// The socket of an HTTP/1 connection.
-    Socket(Token),
-    /// A stream of an HTTP/2 connection.
-    Stream(Rc<crate::h2::Stream>),
-}
-
-impl Watch {
-    /// Watches the client of a wire.
-    pub fn new(client: &Wire) -> Watch {
-        match client.as_stream() {
-            Some(s) => Watch::Stream(s.clone()),
-            // A request of the server's own.
-            None if client.token() == Token::NONE => Watch::Nobody,
-            None => Watch::Socket(client.token()),
-        }
-    }
-
-    /// Ready when the client has closed its connection.
-    pub fn poll_gone(&mut self, thread: &Thread, cx: &mut Context<'_>) -> Poll<()> {
-        let client = match self {
-            Watch::Nobody => return Poll::Pending,
-            Watch::Stream(s) => return s.poll_broken(cx),
-            Watch::Socket(token) => *token,
-        };
-        let mut clear = false;
-        loop {
-            let again = std::mem::take(&mut clear);
-            if thread.reactor.poll_readable(client, again, cx).is_pending() {
-                return Poll::Pending;
-            }
-            match wire::peek(&thread.reactor, client) {
-                Err(Errno::AGAIN) if again => return Poll::Pending,
-                Err(Errno::AGAIN) => clear = true,
-                // The next request is here: the client is alive. Its bytes keep the slot readable.
-                Ok(n) if n > 0 => {
-                    *self = Watch::Nobody;
-                    return Poll::Pending;
-                }
-                _ => return Poll::Ready(()),
-            }
-        }
-    }
-}
-
 impl Conn {
     /// A connection that was idle. `None`: it is closed.
     pub fn reuse(thread: &Rc<Thread>, idle: Idle) -> Option<Conn> {
         let token = idle.token;
-        Conn::resumed(thread, idle, |fd| thread.reactor.reuse(token, fd).then_some(token))
+        Conn::resumed(thread, idle, |fd| thread.io.poller.reuse(token, fd).then_some(token))
     }
 
     /// A connection that was idle in another thread, and has just been looked at.
     pub fn adopt(thread: &Rc<Thread>, idle: Idle) -> Option<Conn> {
         Conn::resumed(thread, idle, |fd| {
-            let token = thread.reactor.insert(fd);
-            thread.reactor.drained(token);
+            let token = thread.io.poller.insert(fd);
+            thread.io.poller.drained(token);
             Some(token)
         })
     }
@@ -213,20 +165,20 @@ impl Conn {
                 Err(e) => Err(e),
             },
         };
-        let token = thread.reactor.insert(fd);
+        let token = thread.io.poller.insert(fd);
         // Nothing comes before a request but by exception, and an event then tells.
-        thread.reactor.drained(token);
+        thread.io.poller.drained(token);
         let conn = Conn {
             thread: thread.clone(),
             token,
-            wire: RefCell::new(Wire::plain(token)),
+            wire: RefCell::new(Wire::Plain(token)),
             made_for: 0,
             kept: false,
             written: Cell::new(false),
             prompt: Cell::new(false),
             link: RefCell::new(None),
             requests: 0,
-            opened: thread.reactor.now(),
+            opened: thread.io.poller.now(),
             reused: false,
         };
         match begun {
@@ -239,7 +191,7 @@ impl Conn {
             Waited::Timeout => return Err(Failure::Timeout),
             Waited::ClientGone => return Err(Failure::ClientGone),
         }
-        match thread.reactor.with_fd(conn.token, |fd| rustix::net::sockopt::socket_error(fd)) {
+        match thread.io.poller.with_fd(conn.token, |fd| rustix::net::sockopt::socket_error(fd)) {
             Some(Ok(Ok(()))) => Ok(conn),
             Some(Ok(Err(e)) | Err(e)) => Err(Failure::Connect(e)),
             None => Err(Failure::Connect(Errno::BADF)),
@@ -248,18 +200,18 @@ impl Conn {
 
     /// Waits after a call that would have blocked. Reads say themselves when nothing is left.
     pub async fn wait(&self, what: For, deadline: Instant, watch: &mut Watch) -> Waited {
-        let r = &self.thread.reactor;
+        let r = &self.thread.io.poller;
         let mut clear = true;
         std::future::poll_fn(|cx| {
             let clear = std::mem::take(&mut clear);
             let wire = self.wire.borrow();
-            let read = what != For::Write && wire.poll_readable(&self.thread, false, cx).is_ready();
-            let write = what != For::Read && wire.poll_writable(&self.thread, clear, cx).is_ready();
+            let read = what != For::Write && wire.poll_readable(&self.thread.io, false, cx).is_ready();
+            let write = what != For::Read && wire.poll_writable(&self.thread.io, clear, cx).is_ready();
             drop(wire);
             if read || write {
                 return Poll::Ready(Waited::Ready);
             }
-            if watch.poll_gone(&self.thread, cx).is_ready() {
+            if watch.poll_gone(&self.thread.io.poller, cx).is_ready() {
                 return Poll::Ready(Waited::ClientGone);
             }
             r.poll_deadline(deadline).map(|()| Waited::Timeout)
@@ -269,7 +221,7 @@ impl Conn {
 
     /// Whether a read may give something, as far as is known.
     pub fn readable(&self) -> bool {
-        self.wire.borrow().is_readable(&self.thread)
+        self.wire.borrow().is_readable(&self.thread.io)
     }
 
     /// Reads into the spare capacity of `buf`, made at least `room` bytes; 0 is the end.
@@ -278,7 +230,7 @@ impl Conn {
     /// `AGAIN` when there is nothing; other errors end the connection.
     pub fn read(&self, buf: &mut Vec<u8>, room: usize) -> Result<usize, Errno> {
         buf.reserve(room);
-        self.wire.borrow_mut().read(&self.thread, buf)
+        self.wire.borrow_mut().read(&self.thread.io, buf)
     }
 
     /// Fills a pipe with what has come, at most `want` bytes; 0 is the end.
@@ -288,7 +240,7 @@ impl Conn {
     pub fn fill(&self, pipe: &mut Pipe, want: usize) -> Result<usize, Errno> {
         let got = self.with_fd(|fd| pipe.fill(fd, want));
         if got == Err(Errno::AGAIN) {
-            self.thread.reactor.drained(self.token);
+            self.thread.io.poller.drained(self.token);
         }
         got
     }
@@ -298,16 +250,16 @@ impl Conn {
     /// # Errors
     /// As [`Conn::read`].
     pub fn peek(&self) -> Result<usize, Errno> {
-        let peeked = wire::peek(&self.thread.reactor, self.token);
+        let peeked = wire::peek(&self.thread.io.poller, self.token);
         if peeked == Err(Errno::AGAIN) {
-            self.thread.reactor.drained(self.token);
+            self.thread.io.poller.drained(self.token);
         }
         peeked
     }
 
     /// Whether something has come that was not read, as far as the kernel knows.
     pub fn has_input(&self) -> bool {
-        self.readable() || matches!(wire::peek(&self.thread.reactor, self.token), Ok(n) if n > 0)
+        self.readable() || matches!(wire::peek(&self.thread.io.poller, self.token), Ok(n) if n > 0)
     }
 
     /// From now on no write waits for the acknowledgement of what was written before it (TCP_NODELAY). One write a request
@@ -327,7 +279,7 @@ impl Conn {
         if self.written.replace(true) {
             self.hurry();
         }
-        self.wire.borrow_mut().send(&self.thread, bytes, Then::Nothing)
+        self.wire.borrow_mut().send(&self.thread.io, bytes, Then::Nothing)
     }
 
     /// Writes the frames of HTTP/2 that wait; gives how many bytes have left, and whether all have.
@@ -335,7 +287,7 @@ impl Conn {
         let mut link = self.link();
         let Some(out) = link.as_mut().map(|l| l.out()) else { return (0, Ok(())) };
         let mut all = 0;
-        while !out.is_empty() || self.wire().owes() {
+        while !out.is_empty() || self.wire().has_unsent() {
             match self.send(out) {
                 Ok(sent) => {
                     out.drain(..sent.bytes);
@@ -353,7 +305,7 @@ impl Conn {
     /// As [`Conn::send`].
     pub fn send_file(&self, file: &std::fs::File, offset: &mut u64, count: usize) -> Result<Sent, Errno> {
         self.hurry();
-        self.wire.borrow_mut().send_file(&self.thread, file, offset, count)
+        self.wire.borrow_mut().send_file(&self.thread.io, file, offset, count)
     }
 
     /// What its bytes go through.
@@ -376,14 +328,14 @@ impl Conn {
     /// # Errors
     /// Those of `f`.
     pub fn with_fd<R>(&self, f: impl FnOnce(&OwnedFd) -> Result<R, Errno>) -> Result<R, Errno> {
-        self.thread.reactor.with_fd(self.token, f).unwrap_or(Err(Errno::BADF))
+        self.thread.io.poller.with_fd(self.token, f).unwrap_or(Err(Errno::BADF))
     }
 
     /// Puts it among the idle ones of its group, which is number `n` of a configuration.
     pub fn keep(mut self, conf: &Rc<ThreadConfig>, group: &Group, n: usize, peer: u64, location: usize) {
         let thread = self.thread.clone();
         let keepalive = &group.keepalive;
-        let now = thread.reactor.now();
+        let now = thread.io.poller.now();
         // Adding takes less than subtracting.
         let old = self.opened.checked_add(keepalive.time).is_some_and(|end| end < now);
         if keepalive.connections == 0 || self.requests + 1 >= keepalive.requests || old {
@@ -394,9 +346,9 @@ impl Conn {
             return;
         }
         let deadline = now + keepalive.timeout;
-        let Some(fd) = thread.reactor.set_aside(self.token, deadline, n as u32) else { return };
+        let Some(fd) = thread.io.poller.set_aside(self.token, deadline, n as u32) else { return };
         self.kept = true;
-        let mut wire = self.wire.replace(Wire::none());
+        let mut wire = self.wire.replace(Wire::Closed);
         wire.shrink();
         let idle = Idle {
             fd,
@@ -413,9 +365,9 @@ impl Conn {
         };
         let threads = thread.all_counters.len();
         let left =
-            group.idle.put((thread.number, threads), idle, keepalive.connections, thread.reactor.epoll());
+            group.idle.put((thread.number, threads), idle, keepalive.connections, thread.io.poller.epoll());
         for t in left.oldest.map(|i| i.token).into_iter().chain(left.taken) {
-            thread.reactor.remove(t);
+            thread.io.poller.remove(t);
         }
     }
 }

@@ -6,24 +6,27 @@ pub mod fastcgi;
 mod h2;
 mod memcached;
 
-use super::conn::{Conn, Failure, For, Waited, Watch};
+use super::Reuse;
+use super::conn::{Conn, Failure, For, Waited};
 use super::lease::{Gone, address, choose, name_of, number, picker, wait_for_one};
 use super::protocol::{Framing, Protocol};
 use super::upload::{Stopped, Turn, Upload};
-use super::{PeerAddr, Reuse};
 use crate::body::BodyError;
 use crate::modules::proxy::{HttpVersion, NextUpstream, SendProxy, Settings};
 use crate::modules::static_file::errno_text;
-use crate::request::{Peer, Request};
+use crate::request::Request;
 use crate::response::FieldList;
 use crate::thread::ThreadConfig;
 use crate::tls::client::Wanted;
-use crate::tls::stream::{Step, Stream};
 use forebay_conf::error::Level;
 use forebay_http::cgi;
 use forebay_http::h1::client::{self, ResponseHead};
 use forebay_http::h1::request::Status;
 use forebay_http::proxy_protocol;
+use forebay_net::addr::Peer;
+use forebay_net::addr::PeerAddr;
+use forebay_net::tls::stream::{Step, Stream};
+use forebay_net::wire::Watch;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
@@ -207,7 +210,7 @@ pub async fn run(
     place: &mut Option<Lease>,
 ) -> Result<(), u16> {
     let conf = req.conf.clone();
-    let begun = req.thread.reactor.now();
+    let begun = req.thread.io.poller.now();
     let mut picker = picker(req, &conf, target)?;
     let mut tried: Vec<usize> = Vec::new();
     req.modules.upstream.fault = Some(NextUpstream::Error);
@@ -218,7 +221,7 @@ pub async fn run(
     let may_repeat = s.next_upstream.has(NextUpstream::Error) && may_retry(req, s, body, false);
     let mut fresh = req.modules.upstream.reuse == Reuse::No || implied && !may_repeat;
     loop {
-        let now = req.thread.reactor.now();
+        let now = req.thread.io.poller.now();
         let mut chosen = choose(&conf, target, picker.as_mut(), &tried, now);
         if chosen.is_none()
             && dropped == 1
@@ -258,7 +261,7 @@ pub async fn run(
         name_in_log(req, Some(addr));
         let asked = attempt(req, lease, addr, head, body, s, fresh).await;
         let in_time = s.next_upstream_timeout.0.is_zero()
-            || req.thread.reactor.since(begun) < s.next_upstream_timeout.0;
+            || req.thread.io.poller.since(begun) < s.next_upstream_timeout.0;
         let fault = match asked {
             Ok(()) => {
                 let status = req.modules.upstream.head.status;
@@ -284,7 +287,7 @@ pub async fn run(
         let received = {
             let Some(a) = req.modules.upstream.current() else { return Err(502) };
             a.status = fault.status;
-            a.response = Some(req.thread.reactor.since(a.started));
+            a.response = Some(req.thread.io.poller.since(a.started));
             a.received
         };
         if !(reused && received == 0) {
@@ -352,7 +355,7 @@ fn no_live(req: &mut Request, conf: &ThreadConfig, target: &Target, redirected: 
         req.modules.upstream.attempts.push(Attempt {
             name,
             status: 502,
-            started: req.thread.reactor.now(),
+            started: req.thread.io.poller.now(),
             connect: None,
             header: None,
             response: Some(Duration::ZERO),
@@ -391,7 +394,7 @@ async fn attempt(
 ) -> Result<(), Fault> {
     // What will be stored is fetched to its end.
     let watched = !s.ignore_client_abort && !req.modules.proxy_cache.detached;
-    let mut watch = if watched { Watch::new(&req.conn.wire) } else { Watch::Nobody };
+    let mut watch = if watched { req.conn.wire.watch() } else { Watch::Nothing };
     let protocol = req.modules.upstream.protocol;
     match protocol {
         Protocol::Http | Protocol::Grpc | Protocol::Memcached => {
@@ -439,7 +442,7 @@ async fn attempt(
         }
     };
     if let Some(a) = req.modules.upstream.current() {
-        a.connect = Some(req.thread.reactor.since(a.started));
+        a.connect = Some(req.thread.io.poller.since(a.started));
     }
     let conn = lease.conn.insert(conn);
     if tunnel {
@@ -527,7 +530,7 @@ async fn handshake(
     let agreed = loop {
         let thread = req.thread.clone();
         let step = match conn.wire().tls() {
-            Some(stream) => stream.handshake(&thread, conn.token()),
+            Some(stream) => stream.handshake(&thread.io, conn.token()),
             None => Step::Closed,
         };
         let wait = match step {
@@ -688,7 +691,7 @@ async fn write(
 
 /// Writes what there is room for and takes it off `rest`. `None`: there is none for the rest.
 fn write_at_once(req: &mut Request, conn: &Conn, rest: &mut &[u8]) -> Result<Option<Wrote>, Fault> {
-    while !rest.is_empty() || conn.wire().owes() {
+    while !rest.is_empty() || conn.wire().has_unsent() {
         match conn.send(rest) {
             Ok(sent) => {
                 *rest = rest.get(sent.bytes..).unwrap_or_default();
@@ -712,7 +715,7 @@ async fn room(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -
     let deadline = Instant::now() + s.send_timeout.0;
     match conn.wait(For::Both, deadline, watch).await {
         Waited::Ready => {
-            if !conn.wire().is_plain() {
+            if conn.wire().is_tls() {
                 // What came may be a session ticket, which is no answer.
                 if !conn.readable() {
                     return Ok(true);
@@ -916,7 +919,7 @@ fn bad_head(req: &mut Request, message: &[u8]) -> Fault {
 fn took_head(req: &mut Request) {
     let status = req.modules.upstream.head.status;
     if let Some(a) = req.modules.upstream.current() {
-        a.header = Some(req.thread.reactor.since(a.started));
+        a.header = Some(req.thread.io.poller.since(a.started));
         a.status = status;
     }
 }
@@ -947,7 +950,7 @@ async fn read_head(
 ) -> Result<(), Fault> {
     let limit = s.buffer_size.0 as usize;
     let mut interim = 0;
-    let mut deadline = req.thread.reactor.now() + s.read_timeout.0;
+    let mut deadline = req.thread.io.poller.now() + s.read_timeout.0;
     loop {
         if !req.modules.upstream.head.buf.is_empty() {
             match parse_head(req, limit)? {
@@ -972,7 +975,7 @@ async fn read_head(
             }
             Err(Errno::AGAIN) if lease.upload.is_some() => {
                 upload(req, lease, watch).await?;
-                deadline = req.thread.reactor.now() + s.read_timeout.0;
+                deadline = req.thread.io.poller.now() + s.read_timeout.0;
             }
             Err(Errno::AGAIN) => match conn.wait(For::Read, deadline, watch).await {
                 Waited::Ready => {}

@@ -134,7 +134,7 @@ mod tests {
     fn points_are_bounded() {
         let peers: Vec<Peer> = (1..=100)
             .map(|port| {
-                let mut p = Peer::new(crate::upstream::PeerAddr::Inet(([127, 0, 0, 1], port).into()));
+                let mut p = Peer::new(forebay_net::addr::PeerAddr::Inet(([127, 0, 0, 1], port).into()));
                 p.weight = 65535;
                 p
             })

@@ -7,9 +7,9 @@
 //! had put it there holds no descriptor meanwhile; where another thread has taken the entry, the slot is given back
 //! when its thread next looks into the list, or when an event or the deadline finds nothing there. Nobody is woken.
 
-use crate::reactor::Token;
-use crate::tls::stream::Stream;
 use forebay_http::h2::link::Link;
+use forebay_net::reactor::Token;
+use forebay_net::tls::stream::Stream;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;

@@ -1,15 +1,16 @@
 //! A request's place at a peer: chosen, waited for, counted and given back. Hot path.
 
 use super::balance::Picker;
-use super::conn::{Conn, Watch};
+use super::conn::Conn;
 use super::exchange::Target;
 use super::idle::Idle;
 use super::queue::{LOOK, Ticket};
 use super::upload::Upload;
-use super::{Group, GroupState, LocalSet, PeerAddr};
+use super::{Group, GroupState, LocalSet};
 use crate::request::Request;
 use crate::thread::ThreadConfig;
 use forebay_conf::error::Level;
+use forebay_net::addr::PeerAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -122,7 +123,7 @@ impl Lease {
         if let Some(shard) = seat.local.shards.get(seat.peer) {
             shard.count(a.status, a.sent, a.received, a.header, a.response);
         }
-        group.measure(&seat.local.set, seat.peer, a.header, a.response, req.thread.reactor.now());
+        group.measure(&seat.local.set, seat.peer, a.header, a.response, req.thread.io.poller.now());
     }
 }
 
@@ -188,7 +189,7 @@ pub fn name_of(target: &Target, picker: Option<&Picker>, peer: usize, out: &mut 
         }
         (Target::Direct(addrs), _) => {
             if let Some(a) = addrs.get(peer) {
-                out.extend_from_slice(&super::place::address_text(a));
+                out.extend_from_slice(&forebay_net::addr::address_text(a));
             }
         }
         _ => {}
@@ -219,7 +220,7 @@ pub async fn wait_for_one(
     let Some((ticket, timeout)) = Ticket::take(&conf.config, *g) else { return Ok(None) };
     let thread = req.thread.clone();
     let end = Instant::now() + timeout;
-    let mut watch = Watch::new(&req.conn.wire);
+    let mut watch = req.conn.wire.watch();
     loop {
         let now = Instant::now();
         if now >= end {
@@ -228,10 +229,10 @@ pub async fn wait_for_one(
         let look = end.min(now + LOOK);
         let mut turn = std::pin::pin!(ticket.turn());
         let gone = std::future::poll_fn(|cx| {
-            if turn.as_mut().poll(cx).is_ready() || thread.reactor.poll_deadline(look).is_ready() {
+            if turn.as_mut().poll(cx).is_ready() || thread.io.poller.poll_deadline(look).is_ready() {
                 return std::task::Poll::Ready(false);
             }
-            watch.poll_gone(&thread, cx).map(|()| true)
+            watch.poll_gone(&thread.io.poller, cx).map(|()| true)
         })
         .await;
         if gone {
@@ -241,7 +242,7 @@ pub async fn wait_for_one(
         let Some(local) = with_state(conf, *g, |group, state| state.local(group)) else { return Ok(None) };
         let Some(mut p) = picker.take() else { return Ok(None) };
         p.local = local;
-        let chosen = choose(conf, target, Some(&mut p), &[], thread.reactor.now());
+        let chosen = choose(conf, target, Some(&mut p), &[], thread.io.poller.now());
         *picker = Some(p);
         if chosen.is_some() {
             return Ok(chosen);
@@ -264,10 +265,10 @@ fn take_idle(
     let thread = &req.thread;
     let (idle, taken) = group.idle.take(thread.number, fits);
     for t in taken {
-        thread.reactor.remove(t);
+        thread.io.poller.remove(t);
     }
     if let Some(c) = idle.and_then(|idle| Conn::reuse(thread, idle)) {
         return Some(c);
     }
-    group.idle.steal(thread.number, thread.reactor.now(), fits).and_then(|idle| Conn::adopt(thread, idle))
+    group.idle.steal(thread.number, thread.io.poller.now(), fits).and_then(|idle| Conn::adopt(thread, idle))
 }

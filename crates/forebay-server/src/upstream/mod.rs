@@ -11,7 +11,6 @@ pub mod health;
 pub mod idle;
 pub mod lease;
 pub mod peer;
-pub mod place;
 pub mod protocol;
 pub mod queue;
 pub mod spool;
@@ -21,25 +20,14 @@ pub mod tunnel;
 pub mod upload;
 pub mod vars;
 
-use crate::resolver::Resolver;
 pub use balance::Method;
+use forebay_net::addr::{PeerAddr, Place};
+use forebay_net::resolver::Resolver;
 pub use peer::{Peer, PeerStatus};
-use place::Place;
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Address of a server in a group.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum PeerAddr {
-    /// TCP.
-    Inet(SocketAddr),
-    /// `unix:PATH`.
-    Unix(PathBuf),
-}
 
 /// Where the connection for a request comes from, and what becomes of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -297,7 +285,7 @@ impl Group {
         for s in servers.iter() {
             for f in &s.found {
                 let mut p = s.template.clone();
-                p.name = place::address_text(&f.addr);
+                p.name = forebay_net::addr::address_text(&f.addr);
                 p.addr = f.addr.clone();
                 p.weight = f.weight.unwrap_or(p.weight);
                 p.backup |= f.backup;
@@ -373,7 +361,7 @@ fn random() -> u32 {
     STATE.with(|s| {
         let mut x = s.get();
         while x == 0 {
-            x = crate::resolver::random_u64();
+            x = forebay_net::resolver::random_u64();
         }
         // xorshift64*
         x ^= x >> 12;

@@ -1,8 +1,8 @@
 //! A server's address in a group: what the configuration says of it, and what is known of it at run time.
 //! Hot path.
 
-use super::PeerAddr;
-use super::place::address_text;
+use forebay_net::addr::PeerAddr;
+use forebay_net::addr::address_text;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::ThreadId;

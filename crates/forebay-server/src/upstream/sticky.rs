@@ -113,7 +113,7 @@ impl Sticky {
             }
             Sticky::Route(all) => first_of(all, req)?,
             Sticky::Learn(l) => match first_of(&l.lookup, req)? {
-                Some(key) => l.sessions().find(&key, clock(req.thread.reactor.now())),
+                Some(key) => l.sessions().find(&key, clock(req.thread.io.poller.now())),
                 None => None,
             },
         })
@@ -311,7 +311,7 @@ impl Learn {
     }
 
     fn learn(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
-        let now = clock(req.thread.reactor.now());
+        let now = clock(req.thread.io.poller.now());
         let until = now.saturating_add(super::peer::ms(self.timeout));
         // Where the response names a session, that one is meant, and the one of the request is not prolonged.
         let key = std::mem::take(&mut req.modules.upstream.session);

@@ -2,7 +2,7 @@
 //! the bytes as they come; for one that does not they are read ahead into a [`Spool`], so that the upstream is
 //! free early (nginx: proxy_buffering). Hot path.
 
-use super::conn::{For, Waited, Watch};
+use super::conn::{For, Waited};
 use super::exchange::{Lease, fastcgi};
 use super::protocol::Protocol;
 use super::spool::{Keep, Limits, Next, Spool};
@@ -10,12 +10,13 @@ use super::tunnel::{self, Times};
 use super::upload::{Stopped, Turn};
 use crate::cache::local::{Content, Entry};
 use crate::modules::static_file::errno_text;
-use crate::pipe::Pipe;
 use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::memcached;
 use forebay_http::request::Framing;
+use forebay_net::pipe::Pipe;
+use forebay_net::wire::Watch;
 use rustix::io::Errno;
 use std::path::PathBuf;
 use std::task::Poll;
@@ -477,7 +478,7 @@ impl Body {
                     req.resp.trailers.push(name, value);
                 }
             }
-            self.reusable = link.is_reusable() && !conn.wire().owes();
+            self.reusable = link.is_reusable() && !conn.wire().has_unsent();
         }
         self.finish(req);
     }
@@ -738,22 +739,22 @@ impl Body {
     pub async fn wait(&mut self, req: &mut Request) -> bool {
         if let Some(wait) = self.delay() {
             let thread = req.thread.clone();
-            thread.reactor.sleep(wait).await;
+            thread.io.poller.sleep(wait).await;
             return true;
         }
         let watched = !self.ignore_abort && !self.keeps() && !req.modules.proxy_cache.background;
-        let mut watch = if watched { Watch::new(&req.conn.wire) } else { Watch::Nobody };
+        let mut watch = if watched { req.conn.wire.watch() } else { Watch::Nothing };
         if self.uploads()
             && let Some(sound) = self.wait_beside(req, &mut watch).await
         {
             return sound;
         }
-        let deadline = req.thread.reactor.now() + self.read_timeout;
+        let deadline = req.thread.io.poller.now() + self.read_timeout;
         let waited = match self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
             Some(c) => {
                 let owes = c.link().as_mut().is_some_and(|link| !link.out().is_empty());
                 let what = if owes { For::Both } else { For::Read };
-                match c.wait(what, deadline.min(req.thread.reactor.now() + NUDGE), &mut watch).await {
+                match c.wait(what, deadline.min(req.thread.io.poller.now() + NUDGE), &mut watch).await {
                     Waited::Timeout => {
                         // One without TCP has nothing to acknowledge.
                         let _ = c.with_fd(|fd| rustix::net::sockopt::set_tcp_quickack(fd, true));
@@ -797,7 +798,7 @@ impl Body {
         while let Some(Lease { conn: Some(conn), upload: Some(upload), .. }) = &mut self.lease {
             let deadline = Instant::now() + self.read_timeout;
             let status = req.resp.status;
-            let Some(turn) = thread.reactor.deadline(deadline, upload.pass(req, conn, watch)).await else {
+            let Some(turn) = thread.io.poller.deadline(deadline, upload.pass(req, conn, watch)).await else {
                 return Some(self.timed_out(req, "reading upstream"));
             };
             req.resp.status = status;
@@ -879,11 +880,13 @@ impl Body {
             let wake = [delay, full.then_some(patience)].into_iter().flatten().fold(until, Instant::min);
             let upload = self.lease.as_ref().and_then(|l| l.conn.as_ref().zip(l.upload.as_ref()));
             let ready = std::future::poll_fn(|cx| {
-                if client && req.conn.wire.poll_writable(&thread, std::mem::take(&mut clear), cx).is_ready() {
+                if client
+                    && req.conn.wire.poll_writable(&thread.io, std::mem::take(&mut clear), cx).is_ready()
+                {
                     return Poll::Ready(Some(Side::Client));
                 }
                 if let Some(u) = upstream.filter(|_| !delayed)
-                    && u.wire().poll_readable(&thread, false, cx).is_ready()
+                    && u.wire().poll_readable(&thread.io, false, cx).is_ready()
                 {
                     return Poll::Ready(Some(Side::Upstream));
                 }
@@ -892,7 +895,7 @@ impl Body {
                 {
                     return Poll::Ready(Some(Side::Request));
                 }
-                thread.reactor.poll_deadline(wake).map(|()| None)
+                thread.io.poller.poll_deadline(wake).map(|()| None)
             })
             .await;
             match ready {
@@ -961,7 +964,7 @@ impl Body {
 /// A response is over: its time is taken, the connection is kept (`reusable`) or closed.
 pub fn over(req: &mut Request, lease: &mut Option<Lease>, reusable: bool) {
     if let Some(a) = req.modules.upstream.current() {
-        a.response = Some(req.thread.reactor.since(a.started));
+        a.response = Some(req.thread.io.poller.since(a.started));
     }
     let Some(ended) = lease else { return };
     ended.ended(req);

@@ -1,5 +1,6 @@
 use super::balance::Picker;
 use super::*;
+use std::net::SocketAddr;
 
 fn group(weights: &[i64], change: impl FnOnce(&mut [Server])) -> Group {
     let mut servers: Vec<Server> = weights

@@ -4,8 +4,9 @@
 use super::conn::Conn;
 use crate::request::Request;
 use crate::thread::Thread;
-use crate::wire::{Then, Wire};
 use forebay_conf::error::Level;
+use forebay_net::io::Io;
+use forebay_net::wire::{Then, Wire};
 use rustix::io::Errno;
 use std::rc::Rc;
 use std::task::Poll;
@@ -46,18 +47,18 @@ impl Way {
         Way { buf, at: 0, ended: false, blocked: false, passed: 0 }
     }
 
-    fn step(&mut self, t: &Thread, from: &mut Wire, to: &mut Wire) -> Step {
+    fn step(&mut self, io: &Io, from: &mut Wire, to: &mut Wire) -> Step {
         if !self.is_writing(to) {
             self.buf.clear();
             self.at = 0;
             if self.ended {
                 return Step::Over;
             }
-            if !from.is_readable(t) {
+            if !from.is_readable(io) {
                 return Step::Idle;
             }
             self.buf.reserve(READ);
-            return match from.read(t, &mut self.buf) {
+            return match from.read(io, &mut self.buf) {
                 Ok(0) => {
                     self.ended = true;
                     Step::Progress
@@ -68,7 +69,7 @@ impl Way {
             };
         }
         let rest = self.buf.get(self.at..).unwrap_or_default();
-        match to.send(t, rest, Then::Nothing) {
+        match to.send(io, rest, Then::Nothing) {
             Ok(sent) if sent.bytes > 0 || !sent.full => {
                 self.at += sent.bytes;
                 self.passed += sent.bytes as u64;
@@ -88,15 +89,15 @@ impl Way {
 
     /// Whether the receiver is waited for, and not the sender.
     fn is_writing(&self, to: &Wire) -> bool {
-        self.at < self.buf.len() || to.owes()
+        self.at < self.buf.len() || to.has_unsent()
     }
 
-    fn ready(&mut self, t: &Thread, from: &Wire, to: &Wire, cx: &mut std::task::Context<'_>) -> bool {
+    fn ready(&mut self, io: &Io, from: &Wire, to: &Wire, cx: &mut std::task::Context<'_>) -> bool {
         if !self.is_writing(to) {
-            return from.poll_readable(t, false, cx).is_ready();
+            return from.poll_readable(io, false, cx).is_ready();
         }
         let clear = std::mem::take(&mut self.blocked);
-        to.poll_writable(t, clear, cx).is_ready()
+        to.poll_writable(io, clear, cx).is_ready()
     }
 }
 
@@ -121,7 +122,7 @@ pub async fn relay(thread: &Rc<Thread>, req: &mut Request, conn: &Conn, early: V
     loop {
         let (a, b) = {
             let (client, upstream) = (&mut req.conn.wire, &mut *conn.wire());
-            (up.step(thread, client, upstream), down.step(thread, upstream, client))
+            (up.step(&thread.io, client, upstream), down.step(&thread.io, upstream, client))
         };
         if a == Step::Over || b == Step::Over {
             break;
@@ -133,10 +134,11 @@ pub async fn relay(thread: &Rc<Thread>, req: &mut Request, conn: &Conn, early: V
         let deadline = Instant::now() + timeout;
         let ready = std::future::poll_fn(|cx| {
             let (client, upstream) = (&req.conn.wire, &*conn.wire());
-            let (a, b) = (up.ready(thread, client, upstream, cx), down.ready(thread, upstream, client, cx));
+            let (a, b) =
+                (up.ready(&thread.io, client, upstream, cx), down.ready(&thread.io, upstream, client, cx));
             if a || b { Poll::Ready(()) } else { Poll::Pending }
         });
-        if thread.reactor.deadline(deadline, ready).await.is_none() {
+        if thread.io.poller.deadline(deadline, ready).await.is_none() {
             let text =
                 format!("{whose} timed out (110: Connection timed out) while proxying upgraded connection");
             req.log(Level::Info, &text);

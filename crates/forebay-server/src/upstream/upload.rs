@@ -2,10 +2,11 @@
 //! earlier than the body ends. Over HTTP/1 and FastCGI that is a body which is passed on as it comes (nginx:
 //! proxy_request_buffering off), over HTTP/2 any. Comes from `exchange.rs`, and from `stream.rs` once there is a head.
 
-use super::conn::{Conn, For, Waited, Watch};
+use super::conn::{Conn, For, Waited};
 use super::protocol::Framing;
 use crate::body::{self, BodyError};
 use crate::request::Request;
+use forebay_net::wire::Watch;
 use rustix::io::Errno;
 use std::os::unix::fs::FileExt;
 use std::task::Poll;
@@ -134,7 +135,7 @@ impl Upload {
     pub async fn pass(&mut self, req: &mut Request, conn: &Conn, watch: &mut Watch) -> Result<Turn, Stopped> {
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS) {
-            req.thread.clone().reactor.yield_now().await;
+            req.thread.clone().io.poller.yield_now().await;
         }
         if std::mem::take(&mut self.together)
             && let Some(read) = at_once(self.read(req, conn)).await
@@ -155,7 +156,7 @@ impl Upload {
     /// # Errors
     /// [`Stopped`].
     pub async fn pass_at_once(&mut self, req: &mut Request, conn: &Conn) -> Option<Result<Turn, Stopped>> {
-        at_once(self.pass(req, conn, &mut Watch::Nobody)).await
+        at_once(self.pass(req, conn, &mut Watch::Nothing)).await
     }
 
     /// Ready when there may be something to do.
@@ -163,18 +164,18 @@ impl Upload {
         let wire = conn.wire();
         let waits = self.at < self.out.len();
         if let Some(link) = conn.link().as_mut() {
-            if !link.out().is_empty() || wire.owes() {
-                return wire.poll_writable(&req.thread, false, cx);
+            if !link.out().is_empty() || wire.has_unsent() {
+                return wire.poll_writable(&req.thread.io, false, cx);
             }
             if waits {
                 // Without room the server has to give some first, which is read with the response.
                 return if link.sendable() > 0 { Poll::Ready(()) } else { Poll::Pending };
             }
-        } else if waits || wire.owes() {
-            return wire.poll_writable(&req.thread, false, cx);
+        } else if waits || wire.has_unsent() {
+            return wire.poll_writable(&req.thread.io, false, cx);
         }
         match self.source {
-            Source::Client => req.conn.wire.poll_readable(&req.thread, false, cx),
+            Source::Client => req.conn.wire.poll_readable(&req.thread.io, false, cx),
             Source::Kept(_) => Poll::Ready(()),
         }
     }
@@ -217,7 +218,7 @@ impl Upload {
 
     /// Writes what is framed, without waiting.
     fn send(&mut self, req: &mut Request, conn: &Conn) -> Result<Written, Errno> {
-        while self.at < self.out.len() || conn.wire().owes() {
+        while self.at < self.out.len() || conn.wire().has_unsent() {
             let sent = conn.send(self.out.get(self.at..).unwrap_or_default())?.bytes;
             self.at += sent;
             if let Some(a) = req.modules.upstream.current() {

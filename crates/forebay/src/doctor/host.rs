@@ -1,7 +1,7 @@
 //! What the rules know of the machine.
 
 use super::scene::Scene;
-use forebay_server::tls::{pem, verify};
+use forebay_net::tls::{pem, verify};
 use forebay_sys::cpus::{self, CpuBudget};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -192,7 +192,7 @@ async fn look_up(
         }
         let aged = node.with(|s| s.locked_until).unwrap_or(end);
         let thread = req.thread.clone();
-        thread.reactor.deadline(aged.min(end), filled).await;
+        thread.io.poller.deadline(aged.min(end), filled).await;
     }
 }
 

@@ -4,14 +4,14 @@ use crate::config::scope::Scope;
 use crate::config::template::Template;
 use crate::modules::memcached;
 use crate::request::Request;
-use crate::resolver::Resolver;
-use crate::upstream::PeerAddr;
 use crate::upstream::exchange::Target;
-use crate::upstream::place::Place;
 use crate::upstream::protocol::Protocol;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_http::uri::{Escape, escape};
+use forebay_net::addr::PeerAddr;
+use forebay_net::addr::Place;
+use forebay_net::resolver::Resolver;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -316,9 +316,9 @@ async fn look_up(
 ) -> Result<Vec<PeerAddr>, u16> {
     let timeout = req.http().location(req).settings.resolver.timeout.0;
     let thread = req.thread.clone();
-    let until = thread.reactor.now() + timeout;
-    let found = thread.reactor.deadline(until, resolver.addresses(name, false)).await;
-    match found.unwrap_or(Err(crate::resolver::Failure::Timeout)) {
+    let until = thread.io.poller.now() + timeout;
+    let found = thread.io.poller.deadline(until, resolver.addresses(name, false)).await;
+    match found.unwrap_or(Err(forebay_net::resolver::Failure::Timeout)) {
         Ok(a) => Ok(a.ips.into_iter().map(|ip| PeerAddr::Inet(SocketAddr::new(ip, port))).collect()),
         Err(e) => {
             let text = String::from_utf8_lossy(name).into_owned();

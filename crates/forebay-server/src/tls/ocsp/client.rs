@@ -1,10 +1,10 @@
 //! The state of clients' certificates (nginx: ssl_ocsp), asked once a certificate has been found good, before its
 //! first request is answered. Questions go out from the tokio thread; those who ask the same wait for one answer.
 
-use super::message::{self, Signers, State, Subject};
 use super::responder::{Names, Responder};
-use crate::tls::sessions::{Sessions, context};
-use crate::tls::verify;
+use forebay_net::tls::ocsp_message::{Signers, State, Subject};
+use forebay_net::tls::sessions::{Sessions, context};
+use forebay_net::tls::{ocsp_message, verify};
 use rustls::pki_types::CertificateDer;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -113,11 +113,11 @@ impl Check {
                 let Ok(_permit) = AT_ONCE.try_acquire() else {
                     return Err("too many OCSP requests are under way".to_owned());
                 };
-                let question = message::request(&subject).ok_or("the certificate cannot be read")?;
-                let check = |body: &[u8]| message::check(body, &subject, Signers(&[]), verify::now());
+                let question = ocsp_message::request(&subject).ok_or("the certificate cannot be read")?;
+                let check = |body: &[u8]| ocsp_message::check(body, &subject, Signers(&[]), verify::now());
                 match responder.ask(&question, &names, check).await {
                     Ok(answered) => {
-                        let answer: message::Answer = answered.answer;
+                        let answer: ocsp_message::Answer = answered.answer;
                         if let (Some(cache), Some(until)) = (&cache, answer.until) {
                             remember(cache, id, answer.state, until - verify::now());
                         }

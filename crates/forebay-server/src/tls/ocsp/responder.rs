@@ -3,16 +3,16 @@
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
-use super::message::MAX_RESPONSE;
 use crate::modules::static_file::errno_text;
-use crate::resolver::Resolver;
-use crate::upstream::PeerAddr;
-use crate::upstream::place::{Place, address_text};
 use base64::Engine;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::h1::client::{self, ResponseHead};
 use forebay_http::h1::request::Status;
 use forebay_http::request::Framing;
+use forebay_net::addr::PeerAddr;
+use forebay_net::addr::{Place, address_text};
+use forebay_net::resolver::Resolver;
+use forebay_net::tls::ocsp_message::MAX_RESPONSE;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

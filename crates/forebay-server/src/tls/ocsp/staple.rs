@@ -5,13 +5,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
-use super::message::{self, Answer, Signers, State, Subject};
 use super::responder::{Answered, Failure, Names, Responder};
 use crate::config::Config;
 use crate::tls::server::Presented;
-use crate::tls::verify::{self, Purpose, Trust};
 use crate::upstream::background::Log;
 use forebay_conf::error::Level;
+use forebay_net::tls::ocsp_message::{self, Answer, Signers, State, Subject};
+use forebay_net::tls::verify::{self, Purpose, Trust};
 use rustls::pki_types::CertificateDer;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -95,7 +95,7 @@ impl Stapling {
         let trust = self.trust.as_ref().map(|t| t.fingerprint());
         let parts: [&[u8]; 3] = [&self.subject.cert, &self.subject.issuer, &responder];
         let trust = trust.as_ref().map_or(&[][..], |t| t.as_slice());
-        crate::tls::sessions::context(parts.into_iter().chain([trust]).chain(signers))
+        forebay_net::tls::sessions::context(parts.into_iter().chain([trust]).chain(signers))
     }
 
     /// Shows what an earlier configuration has been told, if that holds.
@@ -113,7 +113,7 @@ impl Stapling {
 
     fn check(&self, body: &[u8]) -> Result<Answer, String> {
         let now = verify::now();
-        let answer = message::check(body, &self.subject, Signers(&self.signers), now)?;
+        let answer = ocsp_message::check(body, &self.subject, Signers(&self.signers), now)?;
         if let Some(trust) = &self.trust {
             let chain = [std::slice::from_ref(&self.subject.issuer), &self.chain].concat();
             trust.verify(&chain, Purpose::Issuer, now).map_err(|f| {
@@ -129,7 +129,7 @@ impl Stapling {
 
     async fn ask(&self) -> Result<Answered<Answer>, Failure> {
         let _permit = AT_ONCE.acquire().await;
-        let question = message::request(&self.subject).unwrap_or_default();
+        let question = ocsp_message::request(&self.subject).unwrap_or_default();
         self.responder.ask(&question, &self.names, |body| self.check(body)).await
     }
 }

@@ -5,13 +5,14 @@ use super::{Fault, Lease, Outgoing, READ, Upstreamed, client_gone};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::modules::static_file::errno_text;
 use crate::request::Request;
-use crate::upstream::conn::{Conn, For, Waited, Watch};
+use crate::upstream::conn::{Conn, For, Waited};
 use crate::upstream::protocol::{Framing, Protocol};
 use crate::upstream::upload::Upload;
 use forebay_conf::error::Level;
 use forebay_http::h1::client;
 use forebay_http::h1::request::Status;
 use forebay_http::h2::link::{Link, Problem};
+use forebay_net::wire::Watch;
 use rustix::io::Errno;
 use std::time::Instant;
 
@@ -153,7 +154,7 @@ pub async fn read_head(
     s: &Settings,
     watch: &mut Watch,
 ) -> Result<(), Fault> {
-    let mut deadline = req.thread.reactor.now() + s.read_timeout.0;
+    let mut deadline = req.thread.io.poller.now() + s.read_timeout.0;
     loop {
         let Some(conn) = &lease.conn else { return Err(Fault::new(NextUpstream::Error, 502)) };
         while let Some(text) = with(conn, Link::next_head) {
@@ -165,7 +166,7 @@ pub async fn read_head(
                 Ok(Status::Complete) => {
                     let status = head.status;
                     if let Some(a) = req.modules.upstream.current() {
-                        a.header = Some(req.thread.reactor.since(a.started));
+                        a.header = Some(req.thread.io.poller.since(a.started));
                         a.status = status;
                     }
                     return Ok(());
@@ -195,7 +196,7 @@ pub async fn read_head(
             }
             Came::Nothing if lease.upload.is_some() => {
                 super::upload(req, lease, watch).await?;
-                deadline = req.thread.reactor.now() + s.read_timeout.0;
+                deadline = req.thread.io.poller.now() + s.read_timeout.0;
             }
             Came::Nothing => match conn.wait(For::Read, deadline, watch).await {
                 Waited::Ready => {}

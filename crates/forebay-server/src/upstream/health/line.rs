@@ -1,7 +1,7 @@
 //! A connection for health checks, plain or encrypted as the location's `proxy_ssl_*` say.
 
 use crate::tls::client::ClientTls;
-use crate::upstream::PeerAddr;
+use forebay_net::addr::PeerAddr;
 use rustls::ClientConnection;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::sync::Arc;

@@ -47,7 +47,7 @@ impl Question {
     /// Answers, on a worker thread.
     pub fn answer(self: Box<Self>, thread: &Rc<Thread>) {
         let Question { config, check, peer, head, length, started, answer } = *self;
-        let now = thread.reactor.now();
+        let now = thread.io.poller.now();
         let took = Some(now.saturating_duration_since(started));
         let judged = catch_unwind(AssertUnwindSafe(|| {
             let mut req = Request::new(thread.clone());

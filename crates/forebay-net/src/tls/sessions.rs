@@ -2,7 +2,6 @@
 //! (ssl_session_tickets, ssl_session_ticket_key). Both live as long as the process, so that a reload forgets
 //! nobody. A session is good only for servers of the same context: same certificates, same demands on clients.
 
-use crate::modules::zones::Usage;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::{digest, hkdf, rand};
 use rustls::server::{ProducesTickets, StoresServerSessions};
@@ -56,7 +55,7 @@ impl Sessions {
     }
 
     /// Keeps something for a time. `false`: it is too large.
-    pub(super) fn put(&self, key: Vec<u8>, value: Vec<u8>, life: Duration) -> bool {
+    pub fn put(&self, key: Vec<u8>, value: Vec<u8>, life: Duration) -> bool {
         let mut shard = self.shard(&key);
         let size = key.len() * 2 + value.len() + OVERHEAD;
         if size > self.max {
@@ -82,7 +81,7 @@ impl Sessions {
     }
 
     /// What is kept under a key; `take`: from now on no more.
-    pub(super) fn get(&self, key: &[u8], take: bool) -> Option<Vec<u8>> {
+    pub fn get(&self, key: &[u8], take: bool) -> Option<Vec<u8>> {
         let mut shard = self.shard(key);
         let (until, value) = shard.map.get(key)?;
         let found = (Instant::now() < *until).then(|| value.to_vec());
@@ -98,7 +97,18 @@ impl Sessions {
 type Zones = Mutex<HashMap<(Vec<u8>, usize), Arc<Sessions>>>;
 static ZONES: OnceLock<Zones> = OnceLock::new();
 
-/// How full the stores are.
+/// Fill level of a zone.
+#[derive(Debug)]
+pub struct Usage {
+    /// Name.
+    pub name: Vec<u8>,
+    /// Bytes in use, about.
+    pub used: usize,
+    /// All bytes.
+    pub size: usize,
+}
+
+/// Returns the fill levels of the stores.
 pub fn usage() -> Vec<Usage> {
     let zones = lock(ZONES.get_or_init(Mutex::default));
     let used = |z: &Sessions| z.shards.iter().map(|s| lock(s).bytes).sum();

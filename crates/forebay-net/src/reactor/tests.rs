@@ -1,6 +1,9 @@
+use super::runners::SPARE_RUNNERS;
 use super::*;
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::task::{Context, Waker};
 
 /// What a test's runner does with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +15,7 @@ enum Work {
 }
 
 struct Test {
+    io: Rc<Io>,
     reactor: Reactor<Work>,
     panics: Cell<u32>,
     expired: Cell<u32>,
@@ -21,9 +25,10 @@ struct Test {
 
 impl Test {
     fn new() -> Rc<Test> {
-        let reactor = Reactor::new().expect("epoll");
+        let io = Rc::new(Io::new().expect("epoll"));
         Rc::new(Test {
-            reactor,
+            reactor: Reactor::new(io.clone()),
+            io,
             panics: Cell::new(0),
             expired: Cell::new(0),
             served: Cell::new(0),
@@ -36,12 +41,12 @@ impl Test {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         ours.set_nonblocking(true).expect("nonblocking");
         theirs.set_read_timeout(Some(Duration::from_secs(5))).expect("timeout");
-        (self.reactor.insert(ours.into()), theirs)
+        (self.io.poller.insert(ours.into()), theirs)
     }
 
     /// Lets time pass and fires what is due.
     fn pass(self: &Rc<Self>, d: Duration) {
-        self.reactor.begin_turn(self.reactor.now.get() + d);
+        self.io.poller.begin_turn(self.io.poller.now() + d);
         self.reactor.fire_timers(self);
     }
 
@@ -56,7 +61,7 @@ struct Closes<'t>(&'t Test, Token);
 
 impl Drop for Closes<'_> {
     fn drop(&mut self) {
-        self.0.reactor.remove(self.1);
+        self.0.io.poller.remove(self.1);
     }
 }
 
@@ -68,8 +73,8 @@ impl Handler for Test {
                 let job = self.reactor.next_job().await;
                 let _close = Closes(&self, job.token);
                 assert!(job.conn != Work::Panic, "asked for");
-                let end = self.reactor.now() + Duration::from_secs(10);
-                self.reactor.deadline(end, self.reactor.readable(job.token)).await;
+                let end = self.io.poller.now() + Duration::from_secs(10);
+                self.io.poller.deadline(end, self.io.poller.readable(job.token)).await;
                 self.served.set(self.served.get() + 1);
             }
         })
@@ -77,9 +82,9 @@ impl Handler for Test {
     fn accept(self: Rc<Self>, _listener: u32) {}
     fn expired(self: Rc<Self>, token: Token, _conn: Work) {
         self.expired.set(self.expired.get() + 1);
-        self.reactor.remove(token);
+        self.io.poller.remove(token);
     }
-    fn spare_ended(&self, token: Token, holder: u32) {
+    fn set_aside_ended(&self, token: Token, holder: u32) {
         self.ended.borrow_mut().push((token, holder));
     }
     fn tick(&self, _now: Instant) {}
@@ -102,11 +107,11 @@ fn a_runner_that_has_finished_is_not_polled_behind_the_queue() {
     t.reactor.start(&t, token, Work::Wait);
     peer.write_all(b"x").expect("a byte");
     t.readable(token);
-    assert_eq!((t.served.get(), t.reactor.idle_runners.borrow().as_slice()), (1, &[0][..]));
+    assert_eq!((t.served.get(), t.reactor.runners.idle().as_slice()), (1, &[0][..]));
     // It had asked for its turn, but something else has woken it before.
-    t.reactor.behind.borrow_mut().push(0);
-    t.reactor.start_queued(&t);
-    assert_eq!(t.reactor.idle_runners.borrow().as_slice(), [0], "listed once: one connection at a time");
+    t.reactor.runners.resume_after_queue(0);
+    t.reactor.runners.start_queued(&t.io.poller, &t);
+    assert_eq!(t.reactor.runners.idle().as_slice(), [0], "listed once: one connection at a time");
 }
 
 #[test]
@@ -118,7 +123,7 @@ fn a_timer_left_behind_does_not_list_an_idle_runner_twice() {
     assert_eq!(test.served.get(), 1);
     // The wait is over, its timer is not.
     test.pass(Duration::from_secs(11));
-    assert_eq!(*test.reactor.idle_runners.borrow(), [0]);
+    assert_eq!(test.reactor.runners.idle(), [0]);
     // Two connections at a time have a runner each.
     let (a, _a) = test.connect();
     let (b, _b) = test.connect();
@@ -128,7 +133,7 @@ fn a_timer_left_behind_does_not_list_an_idle_runner_twice() {
     assert_eq!(test.served.get(), 2);
     test.readable(a);
     assert_eq!(test.served.get(), 3);
-    assert_eq!(test.reactor.in_use(), 0);
+    assert_eq!(test.io.poller.in_use(), 0);
 }
 
 #[test]
@@ -140,7 +145,7 @@ fn a_panic_costs_one_connection() {
     test.reactor.start(&test, bad, Work::Panic);
     assert_eq!(test.panics.get(), 1);
     assert_eq!(bad_peer.read(&mut [0]).expect("closed"), 0);
-    assert_eq!(test.reactor.in_use(), 1);
+    assert_eq!(test.io.poller.in_use(), 1);
     good_peer.write_all(b"x").expect("open");
     test.readable(good);
     assert_eq!(test.served.get(), 1);
@@ -149,7 +154,7 @@ fn a_panic_costs_one_connection() {
     let (b, _b) = test.connect();
     test.reactor.start(&test, a, Work::Wait);
     test.reactor.start(&test, b, Work::Wait);
-    assert_eq!(test.reactor.runners.borrow().len(), 2);
+    assert_eq!(test.reactor.runners.places(), 2);
     test.readable(a);
     test.readable(b);
     assert_eq!(test.served.get(), 3);
@@ -166,9 +171,9 @@ fn surplus_runners_are_let_go_and_made_again() {
         for (token, _) in &burst {
             test.readable(*token);
         }
-        assert_eq!(test.reactor.in_use(), 0);
-        assert_eq!(test.reactor.idle_runners.borrow().len(), SPARE_RUNNERS);
-        assert_eq!(test.reactor.runners.borrow().len(), SPARE_RUNNERS + 10);
+        assert_eq!(test.io.poller.in_use(), 0);
+        assert_eq!(test.reactor.runners.idle().len(), SPARE_RUNNERS);
+        assert_eq!(test.reactor.runners.places(), SPARE_RUNNERS + 10);
     }
     assert_eq!(test.served.get(), 2 * (SPARE_RUNNERS as u32 + 10));
 }
@@ -177,8 +182,8 @@ fn surplus_runners_are_let_go_and_made_again() {
 fn idle_connections_expire() {
     let test = Test::new();
     let (token, mut peer) = test.connect();
-    test.reactor.drained(token);
-    let end = test.reactor.now() + Duration::from_secs(5);
+    test.io.poller.drained(token);
+    let end = test.io.poller.now() + Duration::from_secs(5);
     assert!(test.reactor.park(token, Work::Wait, end).is_ok());
     test.pass(Duration::from_secs(4));
     assert_eq!(test.expired.get(), 0);
@@ -192,40 +197,31 @@ fn timers_of_closed_connections_do_not_pile_up() {
     let test = Test::new();
     for _ in 0..20_000 {
         let (ours, _theirs) = UnixStream::pair().expect("a pair");
-        let token = test.reactor.insert(ours.into());
-        test.reactor.drained(token);
-        let end = test.reactor.now() + Duration::from_secs(60);
+        let token = test.io.poller.insert(ours.into());
+        test.io.poller.drained(token);
+        let end = test.io.poller.now() + Duration::from_secs(60);
         assert!(test.reactor.park(token, Work::Wait, end).is_ok());
-        drop(test.reactor.remove(token));
+        drop(test.io.poller.remove(token));
     }
-    let timers = test.reactor.timers.borrow().heap.len();
+    let timers = test.io.poller.timers.borrow().len();
     assert!(timers < 5000, "{timers} timers for no connection");
-}
-
-#[test]
-fn an_idle_connection_is_small() {
-    let slot = size_of::<Slot<Box<crate::request::Conn>>>();
-    let conn = size_of::<crate::request::Conn>();
-    let timer = size_of::<Reverse<(Instant, Target)>>();
-    // The aim is 600 bytes, with what the allocator and half-filled tables take.
-    assert!(slot + conn + timer <= 360, "{slot} bytes a slot, {conn} a connection, {timer} a timer");
 }
 
 #[test]
 fn what_is_set_aside_comes_back_or_ends() {
     let test = Test::new();
-    let minute = test.reactor.now() + Duration::from_secs(60);
+    let minute = test.io.poller.now() + Duration::from_secs(60);
     let set_aside = |token| {
-        test.reactor.drained(token);
-        test.reactor.set_aside(token, minute, 7).expect("silent")
+        test.io.poller.drained(token);
+        test.io.poller.set_aside(token, minute, 7).expect("silent")
     };
     let (token, mut peer) = test.connect();
     // Something may have come.
-    assert!(test.reactor.set_aside(token, minute, 7).is_none());
+    assert!(test.io.poller.set_aside(token, minute, 7).is_none());
     let fd = set_aside(token);
-    assert!(test.reactor.with_fd(token, |_| ()).is_none());
-    assert!(test.reactor.reuse(token, fd));
-    assert!(test.reactor.with_fd(token, |_| ()).is_some());
+    assert!(test.io.poller.with_fd(token, |_| ()).is_none());
+    assert!(test.io.poller.reuse(token, fd));
+    assert!(test.io.poller.with_fd(token, |_| ()).is_some());
     // Its holder hears of an event and closes it, whether it still has it or not.
     let fd = set_aside(token);
     test.reactor.on_event(&test, token, epoll::EventFlags::OUT);
@@ -234,21 +230,21 @@ fn what_is_set_aside_comes_back_or_ends() {
     test.readable(token);
     test.readable(token);
     assert_eq!(test.ended.take(), [(token, 7)]);
-    assert!(!test.reactor.reuse(token, fd));
+    assert!(!test.io.poller.reuse(token, fd));
     assert!(!peer.read(&mut [0]).is_ok_and(|n| n > 0));
     // So it does of the deadline.
     let (token, _peer) = test.connect();
     let _fd = set_aside(token);
     test.pass(Duration::from_secs(59));
-    assert_eq!(test.reactor.in_use(), 1);
+    assert_eq!(test.io.poller.in_use(), 1);
     test.pass(Duration::from_secs(1));
     assert_eq!(test.ended.take(), [(token, 7)]);
-    assert_eq!(test.reactor.in_use(), 0);
+    assert_eq!(test.io.poller.in_use(), 0);
     // A slot whose connection went elsewhere is free for the next.
     let (token, _peer) = test.connect();
     let _elsewhere = set_aside(token);
-    test.reactor.remove(token);
-    assert_eq!(test.reactor.in_use(), 0);
+    test.io.poller.remove(token);
+    assert_eq!(test.io.poller.in_use(), 0);
     test.pass(Duration::from_secs(100));
     assert!(test.ended.borrow().is_empty());
 }
@@ -260,20 +256,20 @@ fn room_to_write_is_watched_for_once_somebody_waits() {
     let mut cx = Context::from_waker(Waker::noop());
     let events = |test: &Test| {
         let mut events = Vec::with_capacity(8);
-        test.reactor.wait(&mut events, Some(Duration::ZERO)).expect("waited");
+        test.io.poller.wait(&mut events, Some(Duration::ZERO)).expect("waited");
         events.iter().map(|e| e.flags).collect::<Vec<_>>()
     };
-    assert!(test.reactor.poll_readable(token, true, &mut cx).is_pending());
+    assert!(test.io.poller.poll_readable(token, true, &mut cx).is_pending());
     assert!(events(&test).is_empty(), "room to write is no event for a reader");
     let block = vec![b'x'; 1 << 20];
-    let sent = test.reactor.with_fd(token, |fd| {
+    let sent = test.io.poller.with_fd(token, |fd| {
         let mut sent = 0;
         while let Ok(n) = rustix::io::write(fd, &block) {
             sent += n;
         }
         sent
     });
-    assert!(test.reactor.poll_writable(token, true, &mut cx).is_pending());
+    assert!(test.io.poller.poll_writable(token, true, &mut cx).is_pending());
     assert!(events(&test).is_empty());
     let mut all = vec![0; sent.expect("a slot")];
     peer.read_exact(&mut all).expect("bytes");
@@ -284,7 +280,7 @@ fn room_to_write_is_watched_for_once_somebody_waits() {
 impl Test {
     /// A turn in which much is to be done.
     fn busy(&self) {
-        self.reactor.busy.set(true);
+        self.io.poller.busy.set(true);
     }
 
     fn everything(&self, theirs: &UnixStream) -> Vec<u8> {
@@ -300,24 +296,24 @@ impl Test {
 fn answers_leave_together_and_in_order() {
     let test = Test::new();
     let (token, theirs) = test.connect();
-    assert!(!test.reactor.answer_later(token, b"quiet"), "there is time to send it at once");
+    assert!(!test.io.poller.queue_answer(token, b"quiet"), "there is time to send it at once");
     test.busy();
-    assert!(!test.reactor.answer_later(token, &[0; batch::ANSWER + 1]));
-    assert!(!test.reactor.answer_later(Token::NONE, b"nobody"));
-    assert!(test.reactor.answer_later(token, b"one ") && test.reactor.answer_later(token, b"two "));
+    assert!(!test.io.poller.queue_answer(token, &[0; ANSWER + 1]));
+    assert!(!test.io.poller.queue_answer(Token::NONE, b"nobody"));
+    assert!(test.io.poller.queue_answer(token, b"one ") && test.io.poller.queue_answer(token, b"two "));
     assert_eq!(test.everything(&theirs), b"");
     // Whoever writes more writes behind them.
-    assert!(test.reactor.is_clear(token));
+    assert!(test.io.poller.clear_to_send(token));
     assert_eq!(test.everything(&theirs), b"one two ");
-    assert!(test.reactor.answer_later(token, b"three"));
-    test.reactor.send_answers();
+    assert!(test.io.poller.queue_answer(token, b"three"));
+    test.io.poller.flush_answers();
     assert_eq!(test.everything(&theirs), b"three");
     // Many do not wait for the end of the turn.
     for n in 0..40 {
-        assert!(test.reactor.answer_later(token, &[n; 1000]));
+        assert!(test.io.poller.queue_answer(token, &[n; 1000]));
     }
     assert_eq!(test.everything(&theirs).len(), 32_000);
-    test.reactor.send_answers();
+    test.io.poller.flush_answers();
     assert_eq!(test.everything(&theirs).len(), 8000);
 }
 
@@ -328,18 +324,18 @@ fn what_finds_no_room_is_owed() {
     let mut sent = 0usize;
     test.busy();
     let answer = |n: usize| [n as u8; 4000];
-    while test.reactor.answer_later(token, &answer(sent)) {
+    while test.io.poller.queue_answer(token, &answer(sent)) {
         sent += 1;
-        test.reactor.send_answers();
+        test.io.poller.flush_answers();
         assert!(sent < 10_000);
     }
-    assert!(!test.reactor.is_clear(token) && !test.reactor.answer_later(token, b"more"));
+    assert!(!test.io.poller.clear_to_send(token) && !test.io.poller.queue_answer(token, b"more"));
     let mut got = test.everything(&theirs);
     assert!(got.len() < sent * 4000);
     // There is room again: the slot pays by itself, whatever it is used for.
     test.reactor.on_event(&test, token, epoll::EventFlags::OUT);
     got.extend(test.everything(&theirs));
-    assert!(test.reactor.is_clear(token));
+    assert!(test.io.poller.clear_to_send(token));
     assert!(got == (0..sent).flat_map(answer).collect::<Vec<u8>>(), "{} of {}", got.len(), sent * 4000);
 }
 
@@ -353,12 +349,12 @@ fn who_is_idle_tells_of_answers_that_have_not_left() {
         all
     };
     test.busy();
-    assert!(test.reactor.answer_later(token, b"answer"));
-    test.reactor.drained(token);
-    let later = test.reactor.now() + Duration::from_secs(60);
+    assert!(test.io.poller.queue_answer(token, b"answer"));
+    test.io.poller.drained(token);
+    let later = test.io.poller.now() + Duration::from_secs(60);
     assert!(test.reactor.park(token, Work::Wait, later).is_ok());
     assert_eq!(sending(), [true], "it may find no room");
-    test.reactor.send_answers();
+    test.io.poller.flush_answers();
     assert_eq!(sending(), [false]);
 }
 
@@ -368,27 +364,27 @@ fn a_slot_that_is_taken_away_sends_first() {
     let (token, theirs) = test.connect();
     let (other, others) = test.connect();
     test.busy();
-    assert!(test.reactor.answer_later(token, b"last") && test.reactor.answer_later(other, b"words"));
-    drop(test.reactor.remove(token));
+    assert!(test.io.poller.queue_answer(token, b"last") && test.io.poller.queue_answer(other, b"words"));
+    drop(test.io.poller.remove(token));
     assert_eq!(test.everything(&theirs), b"last");
     // A token of the past is nobody's.
-    assert!(test.reactor.is_clear(token) && !test.reactor.answer_later(token, b"x"));
+    assert!(test.io.poller.clear_to_send(token) && !test.io.poller.queue_answer(token, b"x"));
     drop(others);
-    test.reactor.send_answers();
-    assert!(test.reactor.answer_later(other, b"to nobody"));
-    test.reactor.send_answers();
-    assert!(test.reactor.is_clear(other), "a broken connection owes nothing");
+    test.io.poller.flush_answers();
+    assert!(test.io.poller.queue_answer(other, b"to nobody"));
+    test.io.poller.flush_answers();
+    assert!(test.io.poller.clear_to_send(other), "a broken connection owes nothing");
 }
 
 #[test]
 fn what_has_arrived_is_read_before_it_is_asked_for() {
     let test = Test::new();
-    let later = test.reactor.now() + Duration::from_secs(60);
+    let later = test.io.poller.now() + Duration::from_secs(60);
     let mut ends = Vec::new();
     let mut events = Vec::new();
     for n in 0..30 {
         let (token, mut theirs) = test.connect();
-        test.reactor.drained(token);
+        test.io.poller.drained(token);
         assert!(test.reactor.park(token, Work::Wait, later).is_ok());
         theirs.write_all(&vec![n; if n == 3 { 5000 } else { 3000 }]).expect("write");
         let flags =
@@ -396,11 +392,11 @@ fn what_has_arrived_is_read_before_it_is_asked_for() {
         events.push(epoll::Event { flags, data: epoll::EventData::new_u64(token.pack()) });
         ends.push((token, theirs));
     }
-    test.reactor.read_early(&events);
+    test.io.poller.read_early(&events);
     let mut room = 64 * 1024;
     for (n, (token, _)) in ends.iter().enumerate() {
         let mut buf = Vec::with_capacity(4096);
-        let got = test.reactor.take_early(*token, &mut buf);
+        let got = test.io.poller.take_early(*token, &mut buf);
         let wanted = match n {
             5 => None,
             // As much as there is memory for.
@@ -411,60 +407,60 @@ fn what_has_arrived_is_read_before_it_is_asked_for() {
         room -= wanted.unwrap_or(0);
         assert_eq!(got, wanted, "{n}");
         assert!(buf.len() == wanted.unwrap_or(0) && buf.iter().all(|b| usize::from(*b) == n));
-        assert_eq!(test.reactor.take_early(*token, &mut buf), None, "once");
+        assert_eq!(test.io.poller.take_early(*token, &mut buf), None, "once");
     }
     // What nobody has taken stays, and goes with its slot.
     let (token, theirs) = &mut ends[7];
     theirs.write_all(b"rest").expect("write");
-    test.reactor.read_early(&events[7..8]);
-    test.reactor.read_early(&events[8..9]);
-    test.reactor.remove(*token);
+    test.io.poller.read_early(&events[7..8]);
+    test.io.poller.read_early(&events[8..9]);
+    test.io.poller.remove(*token);
     let (token, theirs) = &mut ends[8];
     theirs.write_all(b"next").expect("write");
-    test.reactor.read_early(&events[8..9]);
+    test.io.poller.read_early(&events[8..9]);
     let mut buf = Vec::new();
-    assert_eq!((test.reactor.take_early(*token, &mut buf), buf.as_slice()), (Some(4), &b"next"[..]));
+    assert_eq!((test.io.poller.take_early(*token, &mut buf), buf.as_slice()), (Some(4), &b"next"[..]));
 }
 
 #[test]
 fn what_an_event_does_not_tell_of_is_not_read_early() {
     let test = Test::new();
     let (token, mut theirs) = test.connect();
-    test.reactor.drained(token);
-    assert!(test.reactor.park(token, Work::Wait, test.reactor.now() + Duration::from_secs(60)).is_ok());
+    test.io.poller.drained(token);
+    assert!(test.reactor.park(token, Work::Wait, test.io.poller.now() + Duration::from_secs(60)).is_ok());
     // It arrives behind the event: if it were taken now, no other event would come for it.
     theirs.write_all(b"request").expect("write");
     let flags = epoll::EventFlags::OUT;
     let event = epoll::Event { flags, data: epoll::EventData::new_u64(token.pack()) };
-    test.reactor.read_early(&[event]);
+    test.io.poller.read_early(&[event]);
     test.reactor.on_event(&test, token, flags);
     let mut events = Vec::with_capacity(1);
-    test.reactor.wait(&mut events, Some(Duration::ZERO)).expect("epoll");
+    test.io.poller.wait(&mut events, Some(Duration::ZERO)).expect("epoll");
     assert!(events.len() == 1 && { events[0].flags }.contains(epoll::EventFlags::IN), "it still comes");
 }
 
 #[test]
 fn how_long_ago_is_told_for_each_turn() {
     let t = Test::new();
-    let begun = t.reactor.now();
-    assert_eq!(t.reactor.since(begun), Duration::ZERO);
+    let begun = t.io.poller.now();
+    assert_eq!(t.io.poller.since(begun), Duration::ZERO);
     t.pass(Duration::from_millis(5));
-    assert_eq!(t.reactor.since(begun), Duration::from_millis(5));
-    assert_eq!(t.reactor.since(begun), Duration::from_millis(5));
-    assert_eq!(t.reactor.since(t.reactor.now() + Duration::from_secs(1)), Duration::ZERO);
+    assert_eq!(t.io.poller.since(begun), Duration::from_millis(5));
+    assert_eq!(t.io.poller.since(begun), Duration::from_millis(5));
+    assert_eq!(t.io.poller.since(t.io.poller.now() + Duration::from_secs(1)), Duration::ZERO);
     t.pass(Duration::from_millis(5));
-    assert_eq!(t.reactor.since(begun), Duration::from_millis(10));
+    assert_eq!(t.io.poller.since(begun), Duration::from_millis(10));
 }
 
 #[test]
 fn only_far_timers_are_not_looked_at_while_something_happens() {
     let t = Test::new();
-    assert_eq!(t.reactor.patience(None, false), None);
+    assert_eq!(t.io.poller.patience(None, false), None);
     let (near, far) = (Duration::from_millis(1500), Duration::from_secs(60));
-    let at = |d: Duration| Some(t.reactor.now() + d);
-    assert!(t.reactor.patience(at(near), false).is_some_and(|d| d <= near));
+    let at = |d: Duration| Some(t.io.poller.now() + d);
+    assert!(t.io.poller.patience(at(near), false).is_some_and(|d| d <= near));
     // Well before the timer, so that it is looked at in time.
-    assert_eq!(t.reactor.patience(at(far), false), Some(Duration::from_secs(1)));
-    let exact = t.reactor.patience(at(far), true).expect("a timer");
+    assert_eq!(t.io.poller.patience(at(far), false), Some(Duration::from_secs(1)));
+    let exact = t.io.poller.patience(at(far), true).expect("a timer");
     assert!(exact <= far && exact > far - Duration::from_secs(30), "{exact:?}");
 }

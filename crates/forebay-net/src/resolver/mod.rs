@@ -6,13 +6,6 @@ pub mod message;
 mod stats;
 mod system;
 
-use crate::config::scope::Scope;
-use crate::config::value::{Setting, once};
-use crate::upstream::PeerAddr;
-use crate::upstream::place::Place;
-use forebay_conf::error::Error;
-use forebay_conf::tree::Directive;
-use forebay_conf::units;
 use message::{Data, Kind, Response};
 pub use stats::Stats;
 use std::collections::HashMap;
@@ -23,7 +16,22 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// `resolver`.
+/// Parameters of a resolver (nginx: resolver).
+#[derive(Debug, Default)]
+pub struct Parameters {
+    /// Name servers.
+    pub servers: Vec<SocketAddr>,
+    /// How long answers are kept, instead of their TTL (`valid=`).
+    pub valid: Option<Duration>,
+    /// Whether IPv4 addresses are looked up.
+    pub ipv4: bool,
+    /// Whether IPv6 addresses are looked up.
+    pub ipv6: bool,
+    /// Name under which it is counted (`status_zone=`).
+    pub zone: Option<Vec<u8>>,
+}
+
+/// Resolver of host names.
 #[derive(Debug)]
 pub struct Resolver {
     servers: Vec<SocketAddr>,
@@ -191,52 +199,12 @@ impl Resolver {
         }
     }
 
-    /// Reads the directive.
-    ///
-    /// # Errors
-    /// In nginx's words.
-    pub fn parse(d: &Directive, cx: &Scope<'_>) -> Result<Resolver, Error> {
-        let mut r = Resolver::asking(Vec::new());
-        for w in &d.args {
-            let t = w.text.as_slice();
-            let invalid = || cx.error_at(d, w, format!("invalid parameter: {}", w.as_str()));
-            let flag = |v: &[u8]| match v {
-                b"on" => Ok(true),
-                b"off" => Ok(false),
-                _ => Err(invalid()),
-            };
-            if let Some(v) = t.strip_prefix(b"valid=") {
-                r.valid = Some(units::duration_secs(v).ok_or_else(invalid)?);
-            } else if let Some(v) = t.strip_prefix(b"ipv4=") {
-                r.ipv4 = flag(v)?;
-            } else if let Some(v) = t.strip_prefix(b"ipv6=") {
-                r.ipv6 = flag(v)?;
-            } else if let Some(v) = t.strip_prefix(b"status_zone=") {
-                r.stats = Stats::zone(v);
-                r.zone = Some(v.to_vec());
-            } else {
-                let text = w.as_str();
-                let place =
-                    Place::parse(t).map_err(|m| cx.error_at(d, w, format!("{m} in resolver \"{text}\"")))?;
-                let found = place.addresses(53).into_iter().filter_map(|a| match a {
-                    PeerAddr::Inet(a) => Some(a),
-                    PeerAddr::Unix(_) => None,
-                });
-                let before = r.servers.len();
-                r.servers.extend(found);
-                if r.servers.len() == before {
-                    return Err(cx.error_at(d, w, format!("host not found in resolver \"{text}\"")));
-                }
-            }
-        }
-        if !r.ipv4 && !r.ipv6 {
-            return Err(cx.error(d, "\"ipv4\" and \"ipv6\" cannot both be \"off\""));
-        }
-        if r.servers.is_empty() {
-            return Err(cx.error(d, "no name servers defined"));
-        }
-        r.cache = shared_names((r.servers.clone(), r.valid, (r.ipv4, r.ipv6), r.zone.clone()));
-        Ok(r)
+    /// Creates a resolver. Resolvers with the same parameters share their cache.
+    pub fn new(p: Parameters) -> Resolver {
+        let cache = shared_names((p.servers.clone(), p.valid, (p.ipv4, p.ipv6), p.zone.clone()));
+        let stats = p.zone.as_deref().map(Stats::zone).unwrap_or_default();
+        let Parameters { servers, valid, ipv4, ipv6, zone } = p;
+        Resolver { valid, ipv4, ipv6, zone, cache, stats, ..Resolver::asking(servers) }
     }
 
     fn cache(&self) -> std::sync::MutexGuard<'_, HashMap<Box<[u8]>, Entry, foldhash::fast::RandomState>> {
@@ -505,17 +473,6 @@ fn follow(r: &Response, name: &[u8]) -> Chain {
         c.ttl = c.ttl.min(ttl);
     }
     c
-}
-
-/// A resolver as a setting.
-#[derive(Clone, Debug, Default)]
-pub struct Chosen(pub Option<Arc<Resolver>>);
-
-impl Setting for Chosen {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        once(&previous, d, cx)?;
-        Ok(Chosen(Some(Arc::new(Resolver::parse(d, cx)?))))
-    }
 }
 
 #[cfg(test)]

@@ -694,7 +694,7 @@ mod tests {
         }
         let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
         let certified =
-            super::super::server::certified(("crt", &read("crt")), ("key", &read("key")), &[]).unwrap();
+            super::super::certified::certified(("crt", &read("crt")), ("key", &read("key")), &[]).unwrap();
         let certified = Arc::new(certified);
         let trust = Trust::new(certified.cert.clone(), Vec::new(), Vec::new(), 1);
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -714,7 +714,7 @@ mod tests {
                 .with_protocol_versions(&[version])
                 .unwrap()
                 .dangerous()
-                .with_custom_certificate_verifier(super::super::client::any_server())
+                .with_custom_certificate_verifier(Arc::new(super::super::certified::VerifyLater))
                 .with_client_cert_resolver(Arc::new(Wilful(scheme, certified.clone())));
             let name = rustls::pki_types::ServerName::try_from("h").unwrap();
             let mut server = rustls::ServerConnection::new(Arc::new(server)).unwrap();

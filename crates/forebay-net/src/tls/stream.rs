@@ -3,11 +3,11 @@
 
 use super::record::{ALERT, Broken, DATA, HANDSHAKE, HEADER, Half, MAX_CONTENT, OVERHEAD};
 use super::traffic::{Kernel, Traffic};
+use crate::io::Io;
 use crate::reactor::Token;
-use crate::thread::Thread;
-use crate::wire::{Sent, Then};
+use crate::wire::{self, Sent, Then, transmit};
 use rustix::io::{Errno, IoSlice};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
@@ -171,7 +171,7 @@ impl Stream {
     ///
     /// # Errors
     /// Those of the socket; `Ok(None)`: it was closed.
-    pub fn greeting(&mut self, t: &Thread, token: Token) -> Result<Option<Greeting>, Errno> {
+    pub fn greeting(&mut self, io: &Io, token: Token) -> Result<Option<Greeting>, Errno> {
         let State::Hello(input, reading) = &mut self.state else {
             return Ok(Some(Greeting::Broken(DECODE_ERROR)));
         };
@@ -187,10 +187,10 @@ impl Stream {
                 Some(_) => return Ok(Some(Greeting::Plain(std::mem::take(input)))),
                 None => {}
             }
-            if !t.reactor.is_readable(token) {
+            if !io.poller.is_readable(token) {
                 return Ok(Some(Greeting::Partial));
             }
-            match receive(t, token, input, 4096) {
+            match receive(io, token, input, 4096) {
                 Ok(0) => return Ok(None),
                 Ok(_) => {}
                 Err(Errno::AGAIN) => return Ok(Some(Greeting::Partial)),
@@ -213,15 +213,15 @@ impl Stream {
     }
 
     /// Refuses a handshake that has only begun (RFC 6066, section 3; RFC 8446, section 6.2).
-    pub fn refuse(&mut self, t: &Thread, token: Token, alert: u8) {
+    pub fn refuse(&mut self, io: &Io, token: Token, alert: u8) {
         self.state = State::Broken;
         self.owed.extend_from_slice(&[ALERT, 3, 3, 0, 2, 2, alert]);
-        let _ = self.flush(t, token, SendFlags::NOSIGNAL);
-        drain(t, token);
+        let _ = self.flush(io, token, SendFlags::NOSIGNAL);
+        drain(io, token);
     }
 
     /// Goes on with the handshake as far as it can without waiting.
-    pub fn handshake(&mut self, t: &Thread, token: Token) -> Step {
+    pub fn handshake(&mut self, io: &Io, token: Token) -> Step {
         loop {
             let mut failure = None;
             let finished = match &mut self.state {
@@ -260,7 +260,7 @@ impl Stream {
                 State::Hello(..) => return Step::Read,
                 State::Traffic(_) | State::Broken => return Step::Failed(Errno::PROTO),
             };
-            match self.flush(t, token, SendFlags::NOSIGNAL) {
+            match self.flush(io, token, SendFlags::NOSIGNAL) {
                 Ok(true) => {}
                 Ok(false) if failure.is_none() && !finished => return Step::Write,
                 Ok(false) => {}
@@ -268,12 +268,12 @@ impl Stream {
                 Err(_) => {}
             }
             if let Some(text) = failure {
-                drain(t, token);
+                drain(io, token);
                 self.state = State::Broken;
                 return Step::Refused(text);
             }
             if finished {
-                return match self.settle() {
+                return match self.take_keys() {
                     Some(agreed) => Step::Done(Box::new(agreed)),
                     None => Step::Failed(Errno::PROTO),
                 };
@@ -287,10 +287,10 @@ impl Stream {
             if input.len() > MAX_FLIGHT {
                 return Step::Refused("handshake is too long".to_owned());
             }
-            if !t.reactor.is_readable(token) {
+            if !io.poller.is_readable(token) {
                 return Step::Read;
             }
-            match receive(t, token, input, 4096) {
+            match receive(io, token, input, 4096) {
                 Ok(0) => return Step::Closed,
                 Ok(_) => {}
                 Err(Errno::AGAIN) => return Step::Read,
@@ -300,7 +300,7 @@ impl Stream {
     }
 
     /// Takes the keys over from rustls.
-    fn settle(&mut self) -> Option<Agreed> {
+    fn take_keys(&mut self) -> Option<Agreed> {
         let agree = |c: &rustls::CommonState| Agreed {
             v13: c.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3),
             suite: c.negotiated_cipher_suite().map_or(0, |s| u16::from(s.suite())),
@@ -363,7 +363,7 @@ impl Stream {
 
     /// Whether records have not left.
     #[inline]
-    pub fn owes(&self) -> bool {
+    pub fn has_unsent(&self) -> bool {
         !self.owed.is_empty()
     }
 
@@ -380,13 +380,13 @@ impl Stream {
     ///
     /// # Errors
     /// As there; `PROTO` for what is no record of this connection.
-    pub fn read(&mut self, t: &Thread, token: Token, out: &mut Vec<u8>) -> Result<usize, Errno> {
+    pub fn read(&mut self, io: &Io, token: Token, out: &mut Vec<u8>) -> Result<usize, Errno> {
         if !self.ready.is_empty() {
             let ready = std::mem::take(&mut self.ready);
             out.extend_from_slice(&ready);
             return Ok(ready.len());
         }
-        let mut scratch = t.tls.borrow_mut();
+        let mut scratch = io.tls.borrow_mut();
         let input = &mut scratch.input;
         loop {
             let State::Traffic(traffic) = &mut self.state else { return Err(Errno::PROTO) };
@@ -395,7 +395,7 @@ impl Stream {
             }
             input.clear();
             input.append(&mut self.partial);
-            let got = receive(t, token, input, INPUT);
+            let got = receive(io, token, input, INPUT);
             let begin = out.len();
             let used = traffic.open_all(input, out, &mut self.ended, &mut self.owed);
             let used = match used {
@@ -406,8 +406,8 @@ impl Stream {
                     }
                     drop(scratch);
                     self.closing = true;
-                    let _ = self.flush(t, token, SendFlags::NOSIGNAL);
-                    drain(t, token);
+                    let _ = self.flush(io, token, SendFlags::NOSIGNAL);
+                    drain(io, token);
                     return Err(Errno::PROTO);
                 }
             };
@@ -416,14 +416,14 @@ impl Stream {
             }
             if !self.owed.is_empty() {
                 // An answer to a change of keys does not wait until something else is sent.
-                let _ = self.flush(t, token, SendFlags::NOSIGNAL);
+                let _ = self.flush(io, token, SendFlags::NOSIGNAL);
             }
             if out.len() > begin {
                 return Ok(out.len() - begin);
             }
             match got {
                 Ok(0) => return Ok(0),
-                Ok(_) if !t.reactor.is_readable(token) && !self.ended => return Err(Errno::AGAIN),
+                Ok(_) if !io.poller.is_readable(token) && !self.ended => return Err(Errno::AGAIN),
                 Ok(_) => {}
                 Err(e) => return Err(e),
             }
@@ -437,13 +437,13 @@ impl Stream {
     /// As there.
     pub fn send(
         &mut self,
-        t: &Thread,
+        io: &Io,
         token: Token,
         pieces: &[IoSlice<'_>],
         typed: bool,
         then: Then,
     ) -> Result<Sent, Errno> {
-        if self.owes() && !self.flush(t, token, SendFlags::NOSIGNAL)? {
+        if self.has_unsent() && !self.flush(io, token, SendFlags::NOSIGNAL)? {
             let empty = pieces.iter().all(|p| p.is_empty());
             return if empty { Ok(Sent { bytes: 0, full: true }) } else { Err(Errno::AGAIN) };
         }
@@ -455,14 +455,14 @@ impl Stream {
         let total = pieces.iter().map(|p| p.len()).sum::<usize>() - usize::from(typed);
         // A short answer is sealed where it waits for the end of the turn.
         let mut place = if then == Then::Wait && total > 0 && total <= self.record.min(self.batch) {
-            t.reactor.answer_place(token, self.owed.len() + total + OVERHEAD)
+            io.poller.reserve_answer(token, self.owed.len() + total + OVERHEAD)
         } else {
             None
         };
         let mut scratch = None;
         let out = match &mut place {
             Some(place) => place.room(),
-            None => scratch.insert(t.tls.borrow_mut()).output(),
+            None => scratch.insert(io.tls.borrow_mut()).output(),
         };
         let mut end = 0;
         if !self.owed.is_empty() {
@@ -529,11 +529,11 @@ impl Stream {
         }
         let Some(out) = scratch.as_mut().map(|s| s.output()) else {
             if let Some(place) = place {
-                t.reactor.answer_made(token, place, end);
+                io.poller.commit_answer(token, place, end);
             }
             return Ok(Sent { bytes: taken, full: false });
         };
-        let sent = transmit(t, token, out.get(..end).unwrap_or_default(), flags)?;
+        let sent = transmit(&io.poller, token, out.get(..end).unwrap_or_default(), flags)?;
         self.batch = next_batch(self.batch, taken, sent < end);
         if sent < end {
             self.owed.extend_from_slice(out.get(sent..end).unwrap_or_default());
@@ -547,17 +547,17 @@ impl Stream {
     /// As there.
     pub fn send_file(
         &mut self,
-        t: &Thread,
+        io: &Io,
         token: Token,
         file: &impl std::os::fd::AsFd,
         offset: &mut u64,
         count: usize,
     ) -> Result<Sent, Errno> {
-        if self.owes() && !self.flush(t, token, SendFlags::NOSIGNAL)? {
+        if self.has_unsent() && !self.flush(io, token, SendFlags::NOSIGNAL)? {
             return Err(Errno::AGAIN);
         }
         let State::Traffic(traffic) = &mut self.state else { return Err(Errno::PIPE) };
-        let mut scratch = t.tls.borrow_mut();
+        let mut scratch = io.tls.borrow_mut();
         let out = scratch.output();
         traffic.renew(&mut self.owed)?;
         let first = self.owed.len();
@@ -599,7 +599,7 @@ impl Stream {
             left -= n;
         }
         *offset += got as u64;
-        let sent = transmit(t, token, out.get(..end).unwrap_or_default(), SendFlags::NOSIGNAL)?;
+        let sent = transmit(&io.poller, token, out.get(..end).unwrap_or_default(), SendFlags::NOSIGNAL)?;
         self.batch = next_batch(self.batch, got, sent < end);
         if sent < end {
             self.owed.extend_from_slice(out.get(sent..end).unwrap_or_default());
@@ -608,23 +608,23 @@ impl Stream {
     }
 
     /// Says `close_notify`, if there is room for it.
-    pub fn close(&mut self, t: &Thread, token: Token) {
+    pub fn close(&mut self, io: &Io, token: Token) {
         if std::mem::replace(&mut self.closing, true) {
             return;
         }
         if let State::Traffic(traffic) = &mut self.state {
             traffic.alert(1, 0, &mut self.owed);
-            let _ = self.flush(t, token, SendFlags::NOSIGNAL);
+            let _ = self.flush(io, token, SendFlags::NOSIGNAL);
         }
     }
 
     /// Sends what is owed. `false`: not all.
-    fn flush(&mut self, t: &Thread, token: Token, flags: SendFlags) -> Result<bool, Errno> {
+    fn flush(&mut self, io: &Io, token: Token, flags: SendFlags) -> Result<bool, Errno> {
         if self.owed.is_empty() {
             return Ok(true);
         }
         let rest = self.owed.get(self.owed_at..).unwrap_or_default();
-        let sent = transmit(t, token, rest, flags)?;
+        let sent = transmit(&io.poller, token, rest, flags)?;
         self.owed_at += sent;
         if self.owed_at < self.owed.len() {
             return Ok(false);
@@ -706,57 +706,18 @@ fn take_turn<Data>(
     }
 }
 
-fn receive(t: &Thread, token: Token, buf: &mut Vec<u8>, room: usize) -> Result<usize, Errno> {
+fn receive(io: &Io, token: Token, buf: &mut Vec<u8>, room: usize) -> Result<usize, Errno> {
     buf.reserve(room);
-    if let Some(n) = t.reactor.take_early(token, buf) {
-        return Ok(n);
-    }
-    let spare = buf.capacity() - buf.len();
-    loop {
-        let got = t.reactor.with_fd(token, |fd| {
-            rustix::net::recv(fd, rustix::buffer::spare_capacity(buf), RecvFlags::empty()).map(|(n, _)| n)
-        });
-        match got {
-            None => return Err(Errno::BADF),
-            Some(Err(Errno::INTR)) => {}
-            Some(Ok(n)) => {
-                if n > 0 && n < spare {
-                    t.reactor.drained(token);
-                }
-                return Ok(n);
-            }
-            Some(Err(e)) => {
-                if e == Errno::AGAIN {
-                    t.reactor.drained(token);
-                }
-                return Err(e);
-            }
-        }
-    }
+    wire::receive(&io.poller, token, buf)
 }
 
 /// Reads what has come and nobody wants any more: a socket that is closed with bytes unread resets the connection, and the
 /// alert that has just been sent may be lost with it.
-fn drain(t: &Thread, token: Token) {
+fn drain(io: &Io, token: Token) {
     let mut unread = Vec::new();
-    while unread.len() < MAX_FLIGHT && t.reactor.is_readable(token) {
-        if !matches!(receive(t, token, &mut unread, INPUT), Ok(1..)) {
+    while unread.len() < MAX_FLIGHT && io.poller.is_readable(token) {
+        if !matches!(receive(io, token, &mut unread, INPUT), Ok(1..)) {
             return;
-        }
-    }
-}
-
-/// One send; 0 when there is no room.
-fn transmit(t: &Thread, token: Token, bytes: &[u8], flags: SendFlags) -> Result<usize, Errno> {
-    if !t.reactor.is_clear(token) {
-        return Ok(0);
-    }
-    loop {
-        match t.reactor.with_fd(token, |fd| rustix::net::send(fd, bytes, flags)) {
-            None => return Err(Errno::BADF),
-            Some(Err(Errno::INTR)) => {}
-            Some(Err(Errno::AGAIN)) => return Ok(0),
-            Some(r) => return r,
         }
     }
 }
@@ -820,7 +781,7 @@ mod tests {
             .with_protocol_versions(&[version])
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(super::super::client::any_server())
+            .with_custom_certificate_verifier(Arc::new(super::super::certified::VerifyLater))
             .with_no_client_auth();
         client.enable_secret_extraction = true;
         let name = ServerName::try_from("h").unwrap();
@@ -854,8 +815,8 @@ mod tests {
         }
         let mut streams = (Stream::server(Vec::new()), Stream::client(client));
         streams.0.state = State::Server(Box::new(server), Vec::new());
-        streams.0.settle().unwrap();
-        streams.1.settle().unwrap();
+        streams.0.take_keys().unwrap();
+        streams.1.take_keys().unwrap();
         match (streams.0.state, streams.1.state) {
             (State::Traffic(a), State::Traffic(b)) => Some((a, b, to_client)),
             _ => None,
@@ -968,7 +929,7 @@ mod tests {
             .with_safe_default_protocol_versions()
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(super::super::client::any_server())
+            .with_custom_certificate_verifier(Arc::new(super::super::certified::VerifyLater))
             .with_no_client_auth();
         let name = ServerName::try_from("h").unwrap();
         let mut client = UnbufferedClientConnection::new(Arc::new(client), name).unwrap();

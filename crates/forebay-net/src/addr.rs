@@ -1,10 +1,36 @@
-//! Addresses of servers as they are written: in `server`, `proxy_pass` and `resolver`.
+//! Addresses of clients and servers.
 
-use super::PeerAddr;
-use forebay_conf::units;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+
+/// Address of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// TCP.
+    Inet(SocketAddr),
+    /// A unix socket; has no address.
+    Unix,
+}
+
+impl Peer {
+    /// The IP address, if any.
+    pub fn ip(self) -> Option<IpAddr> {
+        match self {
+            Peer::Inet(a) => Some(a.ip()),
+            Peer::Unix => None,
+        }
+    }
+}
+
+/// Address of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PeerAddr {
+    /// TCP.
+    Inet(SocketAddr),
+    /// `unix:PATH`.
+    Unix(PathBuf),
+}
 
 /// Host and port of a server, as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,12 +72,7 @@ impl Place {
         }
         let port = match port {
             None => None,
-            Some(p) => Some(
-                units::number(p)
-                    .and_then(|n| u16::try_from(n).ok())
-                    .filter(|n| *n > 0)
-                    .ok_or("invalid port")?,
-            ),
+            Some(p) => Some(port_number(p).filter(|n| *n > 0).ok_or("invalid port")?),
         };
         Ok(Place::Host(host.to_ascii_lowercase(), port))
     }
@@ -107,6 +128,12 @@ impl Place {
     }
 }
 
+/// Parses a port of decimal digits.
+fn port_number(text: &[u8]) -> Option<u16> {
+    let digits = text.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()
+}
+
 /// An address as in `$upstream_addr`.
 pub fn address_text(a: &PeerAddr) -> Vec<u8> {
     match a {
@@ -114,6 +141,43 @@ pub fn address_text(a: &PeerAddr) -> Vec<u8> {
         PeerAddr::Unix(p) => [b"unix:", p.as_os_str().as_bytes()].concat(),
     }
 }
+
+/// Appends an address as text.
+pub fn push_peer(peer: Peer, out: &mut Vec<u8>) {
+    match peer.ip() {
+        Some(IpAddr::V4(a)) => {
+            let mut text = [0u8; 16];
+            let mut len = 0;
+            for o in a.octets() {
+                let (digits, n) = OCTETS[usize::from(o)];
+                text[len..len + 4].copy_from_slice(&digits);
+                len += usize::from(n);
+            }
+            // Each piece ends in a dot; the last one is not wanted.
+            out.extend_from_slice(&text[..len - 1]);
+        }
+        Some(IpAddr::V6(a)) => out.extend_from_slice(a.to_string().as_bytes()),
+        None => out.extend_from_slice(b"unix:"),
+    }
+}
+
+/// Decimal text of a byte with a dot behind it, and its length.
+static OCTETS: [([u8; 4], u8); 256] = {
+    let mut t = [([b'.'; 4], 0u8); 256];
+    let mut i = 0;
+    while i < 256 {
+        let (h, d, u) = ((i / 100) as u8 + b'0', (i / 10 % 10) as u8 + b'0', (i % 10) as u8 + b'0');
+        t[i] = if i >= 100 {
+            ([h, d, u, b'.'], 4)
+        } else if i >= 10 {
+            ([d, u, b'.', b'.'], 3)
+        } else {
+            ([u, b'.', b'.', b'.'], 2)
+        };
+        i += 1;
+    }
+    t
+};
 
 #[cfg(test)]
 mod tests {

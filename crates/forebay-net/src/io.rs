@@ -1,0 +1,58 @@
+//! Resources of a thread that its connections' bytes pass through. Hot path.
+
+use crate::pipe::Pipe;
+use crate::reactor::Poller;
+use crate::tls::stream::Scratch;
+use std::cell::RefCell;
+
+/// Poller and buffers of a thread. Wires, TLS and relays need no more than this to move bytes.
+pub struct Io {
+    /// Descriptors, readiness and deadlines.
+    pub poller: Poller,
+    /// Buffers for encrypted connections.
+    pub tls: RefCell<Scratch>,
+    /// Buffers for content that passes from one connection to another.
+    pub large: LargeBuffers,
+    /// Pipe for content that passes from one connection to another inside the kernel.
+    pub pipe: RefCell<Pipe>,
+}
+
+impl Io {
+    /// Creates the resources of a thread.
+    ///
+    /// # Errors
+    /// Those of [`Poller::new`].
+    pub fn new() -> std::io::Result<Io> {
+        Ok(Io {
+            poller: Poller::new()?,
+            tls: RefCell::default(),
+            large: LargeBuffers::default(),
+            pipe: RefCell::default(),
+        })
+    }
+}
+
+/// Large buffers that one request uses after another.
+#[derive(Debug, Default)]
+pub struct LargeBuffers(RefCell<Vec<Vec<u8>>>);
+
+impl LargeBuffers {
+    /// Number of buffers that are kept.
+    const KEPT: usize = 8;
+    /// Capacity of those that are kept, bytes.
+    const CAPACITY: std::ops::RangeInclusive<usize> = 64 * 1024..=256 * 1024;
+
+    /// Returns an empty buffer, of a size that [`LargeBuffers::give`] keeps.
+    pub fn take(&self) -> Vec<u8> {
+        self.0.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(*Self::CAPACITY.start()))
+    }
+
+    /// Takes a buffer back.
+    pub fn give(&self, mut b: Vec<u8>) {
+        let mut kept = self.0.borrow_mut();
+        if kept.len() < Self::KEPT && Self::CAPACITY.contains(&b.capacity()) {
+            b.clear();
+            kept.push(b);
+        }
+    }
+}

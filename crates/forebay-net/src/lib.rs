@@ -1,0 +1,10 @@
+//! Bytes in and out: the event loop, sockets, TLS, name resolution. This crate knows neither the configuration nor HTTP.
+
+pub mod addr;
+pub mod io;
+pub mod mux;
+pub mod pipe;
+pub mod reactor;
+pub mod resolver;
+pub mod tls;
+pub mod wire;

@@ -1,0 +1,311 @@
+//! System calls of a busy turn, grouped by kind: the loop reads what has arrived on idle connections before it
+//! serves the first of them, and short answers leave together after the last. Serving a connection takes some 30 KiB of this
+//! program's code and as much of the kernel's, about the size of the innermost cache: alternating between them for
+//! each request loads both again each time. Hot path.
+
+use super::poller::{Poller, Role, Slot, Token, Watched, slot_of};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use std::cell::{Cell, RefCell, RefMut};
+use std::os::fd::OwnedFd;
+
+/// Most bytes read early from a connection: heads are rarely longer.
+const READ: usize = 4096;
+
+/// Most bytes read early in a turn.
+const READS: usize = 64 * 1024;
+
+/// Longest answer that is copied to the queue, bytes.
+pub const ANSWER: usize = 4096;
+
+/// Longest answer that is written in the queue itself, bytes: a full TLS record.
+pub const MADE: usize = 16 * 1024 + 512;
+
+/// Most answers in the queue.
+const ANSWERS: usize = 32;
+/// Bytes in the queue after which it is sent.
+const WAITING: usize = 64 * 1024;
+
+/// Data between the kernel and the connections of this turn.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// Bytes read early; slots know their parts.
+    early: RefCell<Box<[u8]>>,
+    /// Number of slots whose early bytes have not been taken.
+    untaken: Cell<u32>,
+    answers: RefCell<Answers>,
+    /// Slots whose answer found no room since the last [`Poller::take_unsent`].
+    unsent: RefCell<Vec<Token>>,
+}
+
+/// Queue of answers.
+#[derive(Debug, Default)]
+struct Answers {
+    /// Their bytes; the first `used` are taken.
+    bytes: Box<[u8]>,
+    used: usize,
+    /// Slot and end of each answer.
+    list: Vec<(Token, usize)>,
+}
+
+impl Answers {
+    /// Room for another answer, at most [`MADE`] bytes.
+    fn room(&mut self, len: usize) -> Option<&mut [u8]> {
+        if self.bytes.is_empty() {
+            self.bytes = vec![0; WAITING + MADE].into();
+        }
+        self.bytes.get_mut(self.used..self.used + len)
+    }
+}
+
+/// Reserved room for an answer in the queue.
+#[derive(Debug)]
+pub struct Reserved<'r> {
+    answers: RefMut<'r, Answers>,
+    len: usize,
+}
+
+impl Reserved<'_> {
+    /// The room, as long as was asked for.
+    pub fn room(&mut self) -> &mut [u8] {
+        let len = self.len;
+        self.answers.room(len).unwrap_or_default()
+    }
+}
+
+/// Part of a slot in the batch.
+#[derive(Debug, Default)]
+pub(super) struct Share {
+    /// Position and length of the bytes read early.
+    early: (u32, u32),
+    /// Whether an answer is in the queue.
+    queued: bool,
+    /// Bytes of an answer that found no room. Boxed twice: almost no slot has any, and each slot pays for its size.
+    #[allow(clippy::box_collection)]
+    unsent: Option<Box<Vec<u8>>>,
+}
+
+impl Share {
+    /// Whether an answer has not left, or not all of it.
+    pub(super) fn is_sending(&self) -> bool {
+        self.queued || self.unsent.is_some()
+    }
+}
+
+/// Sends once; 0 when there is no room.
+fn send(fd: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
+    loop {
+        match rustix::net::send(fd, bytes, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(0),
+            r => return r,
+        }
+    }
+}
+
+/// Sends the unsent bytes of a slot. Returns whether none are left. On an error they are dropped; the next
+/// read reports the error.
+pub(super) fn send_unsent(s: &mut Slot) -> bool {
+    let Some(unsent) = &mut s.share.unsent else { return true };
+    let sent = s.fd.as_ref().map_or(Err(Errno::BADF), |fd| send(fd, unsent));
+    match sent {
+        Ok(n) if n < unsent.len() => {
+            unsent.drain(..n);
+            s.writable = false;
+            false
+        }
+        _ => {
+            s.share.unsent = None;
+            true
+        }
+    }
+}
+
+impl Poller {
+    /// Reads what has arrived on idle connections.
+    pub(super) fn read_early(&self, events: &[epoll::Event]) {
+        use epoll::EventFlags as F;
+        if self.batch.untaken.get() > 0 {
+            return;
+        }
+        let mut slots = self.slots.borrow_mut();
+        let mut early = self.batch.early.borrow_mut();
+        if early.is_empty() {
+            *early = vec![0; READS].into();
+        }
+        let mut at = 0;
+        for e in events {
+            let Some(s) = slot_of(&mut slots, Token::unpack(e.data.u64())) else { continue };
+            // Ends and errors are left to the reader: bytes may have come after the event, and once they are read here
+            // no further event reports the end behind them.
+            let flags = e.flags;
+            let readable = flags.contains(F::IN) && !flags.intersects(F::RDHUP | F::HUP | F::ERR);
+            if !readable || s.role != Role::Idle {
+                continue;
+            }
+            let (Some(fd), Some(room)) = (&s.fd, early.get_mut(at..at + READ)) else { continue };
+            if let Ok((_, n @ 1..)) = rustix::net::recv(fd, room, RecvFlags::empty()) {
+                s.share.early = (at as u32, n as u32);
+                self.batch.untaken.set(self.batch.untaken.get() + 1);
+                at += n;
+            }
+        }
+    }
+
+    /// Appends the bytes that were read early from a connection and returns their number; `None`: there are none.
+    /// `buf` should have room.
+    #[inline]
+    pub fn take_early(&self, token: Token, buf: &mut Vec<u8>) -> Option<usize> {
+        if self.batch.untaken.get() == 0 {
+            return None;
+        }
+        let mut s = self.slot_mut(token)?;
+        let (at, n) = (s.share.early.0 as usize, s.share.early.1 as usize);
+        if n == 0 {
+            return None;
+        }
+        buf.extend_from_slice(self.batch.early.borrow().get(at..at + n)?);
+        self.forget_early(&mut s);
+        if n < READ {
+            // All there was.
+            s.readable = s.ended;
+        }
+        Some(n)
+    }
+
+    fn forget_early(&self, s: &mut Slot) {
+        if s.share.early.1 > 0 {
+            s.share.early = (0, 0);
+            self.batch.untaken.set(self.batch.untaken.get() - 1);
+        }
+    }
+
+    /// Queues an answer that leaves at the end of the turn. Returns `false` if the caller has to send it: it is too long, or
+    /// the turn has little to do.
+    #[inline]
+    pub fn queue_answer(&self, token: Token, bytes: &[u8]) -> bool {
+        if bytes.len() > ANSWER || bytes.is_empty() {
+            return false;
+        }
+        let Some(mut reserved) = self.reserve_answer(token, bytes.len()) else { return false };
+        reserved.room().copy_from_slice(bytes);
+        self.commit_answer(token, reserved, bytes.len());
+        true
+    }
+
+    /// Reserves room in the queue for an answer of at most `len` bytes, which the caller writes there and
+    /// [`Poller::commit_answer`] queues. `None`: as [`Poller::queue_answer`], or it is longer than a TLS record.
+    #[inline]
+    pub fn reserve_answer(&self, token: Token, len: usize) -> Option<Reserved<'_>> {
+        if !self.busy.get() || len > MADE {
+            return None;
+        }
+        if self.slot(token)?.share.unsent.is_some() {
+            return None;
+        }
+        let mut answers = self.batch.answers.borrow_mut();
+        answers.room(len)?;
+        Some(Reserved { answers, len })
+    }
+
+    /// Queues the first `len` bytes of the reserved room.
+    #[inline]
+    pub fn commit_answer(&self, token: Token, mut reserved: Reserved<'_>, len: usize) {
+        let answers = &mut *reserved.answers;
+        answers.used += len.min(reserved.len);
+        answers.list.push((token, answers.used));
+        let full = answers.list.len() >= ANSWERS || answers.used >= WAITING;
+        drop(reserved);
+        if let Some(s) = self.slots.borrow_mut().get_mut(token.index as usize) {
+            s.share.queued = true;
+        }
+        if full {
+            self.flush_answers();
+        }
+    }
+
+    /// Sends the queued answers. A slot keeps what finds no room and sends it when there is some; until then nothing
+    /// else is written there.
+    pub fn flush_answers(&self) {
+        let mut answers = self.batch.answers.borrow_mut();
+        if answers.list.is_empty() {
+            return;
+        }
+        let answers = &mut *answers;
+        let mut slots = self.slots.borrow_mut();
+        let mut start = 0;
+        for (token, end) in answers.list.drain(..) {
+            let bytes = answers.bytes.get(start..end).unwrap_or_default();
+            start = end;
+            let Some(s) = slot_of(&mut slots, token) else { continue };
+            s.share.queued = false;
+            if let Some(unsent) = &mut s.share.unsent {
+                unsent.extend_from_slice(bytes);
+                continue;
+            }
+            let sent = s.fd.as_ref().map_or(Err(Errno::BADF), |fd| send(fd, bytes));
+            // An error is left to the next read, which reports it.
+            if let Ok(n) = sent
+                && n < bytes.len()
+            {
+                s.share.unsent = Some(Box::new(bytes.get(n..).unwrap_or_default().to_vec()));
+                s.writable = false;
+                self.watch(s, token, Watched::Both);
+                self.batch.unsent.borrow_mut().push(token);
+            }
+        }
+        answers.used = 0;
+    }
+
+    /// Takes an idle connection of which a part of the last answer found no room. Its slot is busy now: a runner has to
+    /// wait for room as for any other answer.
+    pub(super) fn take_unsent(&self) -> Option<Token> {
+        loop {
+            let token = self.batch.unsent.borrow_mut().pop()?;
+            if self.unpark(token) {
+                return Some(token);
+            }
+        }
+    }
+
+    /// Sends what is queued for a slot. Call it before anything else is written there: `false` means that some of it
+    /// found no room, and the caller has to wait.
+    #[inline]
+    pub fn clear_to_send(&self, token: Token) -> bool {
+        let queued = match self.slot(token) {
+            Some(s) if s.share.is_sending() => s.share.queued,
+            _ => return true,
+        };
+        self.send_queued(token, queued)
+    }
+
+    /// Whether a part of an answer has found no room yet.
+    #[inline]
+    pub fn has_unsent(&self, token: Token) -> bool {
+        self.slot(token).is_some_and(|s| s.share.unsent.is_some())
+    }
+
+    #[cold]
+    fn send_queued(&self, token: Token, queued: bool) -> bool {
+        if queued {
+            self.flush_answers();
+        }
+        self.slot_mut(token).is_none_or(|mut s| send_unsent(&mut s))
+    }
+
+    /// Ends a slot's part in the batch: sends its answers, as far as there is room, and forgets its early bytes.
+    pub(super) fn release(&self, token: Token) {
+        let has_part = |s: &Slot| s.share.is_sending() || s.share.early.1 > 0;
+        if !self.slot(token).is_some_and(|s| has_part(&s)) {
+            return;
+        }
+        self.clear_to_send(token);
+        if let Some(mut s) = self.slot_mut(token) {
+            self.forget_early(&mut s);
+            s.share = Share::default();
+        }
+    }
+}
+
+const _: () = assert!(READS <= u32::MAX as usize);

@@ -1,0 +1,715 @@
+//! Descriptors of a thread in their slots, the readiness that epoll reports, and deadlines. Hot path.
+
+use super::batch::{self, Batch, Share};
+use super::timers::{Target, Timers};
+use super::wake::{Remote, WakeList};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::future::Future;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Number of a slot. The age tells a stale number from that of the slot's next descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token {
+    pub(super) index: u32,
+    pub(super) age: u32,
+}
+
+impl Token {
+    /// Token that belongs to no slot.
+    pub const NONE: Token = Token { index: u32::MAX, age: u32::MAX };
+
+    /// Token of a slot's first descriptor, for tests.
+    #[doc(hidden)]
+    pub fn numbered(index: u32) -> Token {
+        Token { index, age: 0 }
+    }
+
+    pub(super) fn pack(self) -> u64 {
+        u64::from(self.age) << 32 | u64::from(self.index)
+    }
+    pub(super) fn unpack(v: u64) -> Token {
+        Token { index: v as u32, age: (v >> 32) as u32 }
+    }
+}
+
+/// Token of the wake list's event descriptor.
+const WAKE: Token = Token::NONE;
+
+/// Notice that watched files may have changed. Notices are events that belong to no connection.
+pub const NOTICE_FILES: u32 = 0;
+/// Notice that the mount table has changed.
+pub const NOTICE_MOUNTS: u32 = 1;
+
+/// Event data of a notice, for a descriptor that its owner puts into the epoll set. See [`super::Handler::noticed`].
+pub fn notice(number: u32) -> epoll::EventData {
+    epoll::EventData::new_u64(Token { index: u32::MAX, age: number }.pack())
+}
+
+/// The number of a notice, if an event is one.
+#[inline]
+pub(super) fn notice_of(e: &epoll::Event) -> Option<u32> {
+    let token = Token::unpack(e.data.u64());
+    (token.index == u32::MAX && token.age != u32::MAX).then_some(token.age)
+}
+
+/// Purpose of a slot's descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// A listening socket, with its number among the listeners.
+    Listener(u32),
+    /// A connection without a runner: data wakes one, the deadline closes it.
+    Idle,
+    /// A descriptor that a runner works with.
+    Busy,
+    /// An upstream connection that waits for its next request. The number names the owner of its descriptor. Anything
+    /// that arrives closes it, so does the deadline.
+    SetAside(u32),
+}
+
+/// Events that the epoll set reports for a slot. Room to write is registered only once a connection waits for it:
+/// most never do, and the event would come for each of them at once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
+pub(super) enum Watched {
+    Not,
+    Reading,
+    Both,
+}
+
+/// A descriptor and its readiness.
+pub(super) struct Slot {
+    pub(super) fd: Option<OwnedFd>,
+    pub(super) age: u32,
+    watched: Watched,
+    pub(super) readable: bool,
+    pub(super) writable: bool,
+    /// The peer has shut down its side. No further event reports readability, so the flag stays set until the end
+    /// has been read.
+    pub(super) ended: bool,
+    /// Time of the earliest timer of this slot.
+    armed: Option<Instant>,
+    deadline: Instant,
+    pub(super) role: Role,
+    read_waker: Option<Waiter>,
+    write_waker: Option<Waiter>,
+    pub(super) share: Share,
+}
+
+/// Task that waits for a slot.
+enum Waiter {
+    /// A runner itself; its number is enough to poll it.
+    Runner(u32),
+    /// A future inside a runner with a waker of its own.
+    Other(Waker),
+}
+
+/// Work that an event or a timer of a slot leaves for the reactor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    Nothing,
+    /// A listener, by number, has connections to accept.
+    Accept(u32),
+    /// An idle connection has received data; its slot is busy now.
+    Serve,
+    /// An idle connection has reached its deadline; its slot is busy now.
+    Expired,
+    /// A connection that was set aside by this owner has ended.
+    Close(u32),
+}
+
+/// Slots, the epoll set, timers and the clock of a turn. It knows neither connections nor runners' futures.
+pub struct Poller {
+    epoll: Arc<OwnedFd>,
+    pub(super) slots: RefCell<Vec<Slot>>,
+    free: RefCell<Vec<u32>>,
+    pub(super) timers: RefCell<Timers>,
+    /// Time of each runner's earliest timer.
+    runner_timers: RefCell<Vec<Option<Instant>>>,
+    pub(super) wakes: Arc<WakeList>,
+    /// Runner that is being polled.
+    pub(super) current: Cell<u32>,
+    /// Data pointer of its waker, to recognise it among others.
+    pub(super) current_waker: Cell<usize>,
+    /// Runners whose slots have had events.
+    ready: RefCell<Vec<u32>>,
+    now: Cell<Instant>,
+    /// Result of the last [`Poller::since`]: callers mostly ask for the same time again.
+    since: Cell<(Instant, Duration)>,
+    /// Whether this turn has many events.
+    pub(super) busy: Cell<bool>,
+    in_use: Cell<usize>,
+    pub(super) idle: Cell<usize>,
+    pub(super) batch: Batch,
+}
+
+impl Poller {
+    /// Creates an empty poller.
+    ///
+    /// # Errors
+    /// When the epoll or event descriptor cannot be created.
+    pub fn new() -> std::io::Result<Poller> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wakes = WakeList::new()?;
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        let now = Instant::now();
+        epoll::add(&epoll, wakes.event(), epoll::EventData::new_u64(WAKE.pack()), flags)?;
+        Ok(Poller {
+            epoll: Arc::new(epoll),
+            slots: RefCell::default(),
+            free: RefCell::default(),
+            timers: RefCell::default(),
+            runner_timers: RefCell::default(),
+            wakes,
+            current: Cell::new(u32::MAX),
+            current_waker: Cell::new(usize::MAX),
+            ready: RefCell::default(),
+            now: Cell::new(now),
+            since: Cell::new((now, Duration::ZERO)),
+            busy: Cell::new(false),
+            in_use: Cell::new(0),
+            idle: Cell::new(0),
+            batch: Batch::default(),
+        })
+    }
+
+    /// A handle for other threads.
+    pub fn remote(&self) -> Remote {
+        Remote(self.wakes.clone())
+    }
+
+    /// Whether this turn has many events, so that similar work is better done together.
+    #[inline]
+    pub fn is_busy(&self) -> bool {
+        self.busy.get()
+    }
+
+    /// The epoll set.
+    pub fn epoll(&self) -> &Arc<OwnedFd> {
+        &self.epoll
+    }
+
+    /// Time at the start of this turn of the loop.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        self.now.get()
+    }
+
+    /// Time from `t` to the start of this turn.
+    #[inline]
+    pub fn since(&self, t: Instant) -> Duration {
+        let (at, before) = self.since.get();
+        if at == t {
+            return before;
+        }
+        let before = self.now.get().saturating_duration_since(t);
+        self.since.set((t, before));
+        before
+    }
+
+    pub(super) fn begin_turn(&self, now: Instant) {
+        self.now.set(now);
+        self.since.set((now, Duration::ZERO));
+    }
+
+    /// Number of slots in use, listeners included.
+    pub fn in_use(&self) -> usize {
+        self.in_use.get()
+    }
+
+    /// Number of idle connections.
+    pub fn idle(&self) -> usize {
+        self.idle.get()
+    }
+
+    /// The slot of a token; `None` once its descriptor has been removed.
+    #[inline]
+    pub(super) fn slot(&self, token: Token) -> Option<Ref<'_, Slot>> {
+        Ref::filter_map(self.slots.borrow(), |slots| {
+            slots.get(token.index as usize).filter(|s| s.age == token.age)
+        })
+        .ok()
+    }
+
+    /// As [`Poller::slot`], to change it.
+    #[inline]
+    pub(super) fn slot_mut(&self, token: Token) -> Option<RefMut<'_, Slot>> {
+        RefMut::filter_map(self.slots.borrow_mut(), |slots| slot_of(slots, token)).ok()
+    }
+
+    /// Adds a descriptor. It enters the epoll set when a task first waits for it.
+    pub fn insert(&self, fd: OwnedFd) -> Token {
+        self.insert_as(fd, Role::Busy)
+    }
+
+    fn insert_as(&self, fd: OwnedFd, role: Role) -> Token {
+        self.in_use.set(self.in_use.get() + 1);
+        let mut slots = self.slots.borrow_mut();
+        let deadline = self.now.get();
+        if let Some(index) = self.free.borrow_mut().pop() {
+            let s = &mut slots[index as usize];
+            s.fd = Some(fd);
+            s.watched = Watched::Not;
+            s.readable = true;
+            s.writable = true;
+            s.ended = false;
+            s.deadline = deadline;
+            s.role = role;
+            return Token { index, age: s.age };
+        }
+        slots.push(Slot {
+            fd: Some(fd),
+            age: 0,
+            watched: Watched::Not,
+            readable: true,
+            writable: true,
+            ended: false,
+            armed: None,
+            deadline,
+            role,
+            read_waker: None,
+            write_waker: None,
+            share: Share::default(),
+        });
+        Token { index: slots.len() as u32 - 1, age: 0 }
+    }
+
+    /// Adds a listening socket, level-triggered. `shared`: other processes or threads accept from it, too.
+    ///
+    /// # Errors
+    /// When it cannot be put into the epoll set.
+    pub fn listen(&self, fd: OwnedFd, number: u32, shared: bool) -> std::io::Result<Token> {
+        let token = self.insert_as(fd, Role::Listener(number));
+        self.resume_listener(token, shared)?;
+        Ok(token)
+    }
+
+    /// Stops the readiness events of a listener: connections wait in its queue.
+    pub fn pause_listener(&self, token: Token) {
+        // Fails for a listener that is paused already.
+        let _ = self.with_fd(token, |fd| epoll::delete(&self.epoll, fd));
+    }
+
+    /// Starts the readiness events of a listener again.
+    ///
+    /// # Errors
+    /// When it cannot be put into the epoll set.
+    pub fn resume_listener(&self, token: Token, shared: bool) -> std::io::Result<()> {
+        let mut flags = epoll::EventFlags::IN;
+        if shared {
+            flags |= epoll::EventFlags::EXCLUSIVE;
+        }
+        let data = epoll::EventData::new_u64(token.pack());
+        match self.with_fd(token, |fd| epoll::add(&self.epoll, fd, data, flags)) {
+            Some(Err(e)) if e != Errno::EXIST => Err(e.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Calls `f` with the descriptor of a slot.
+    #[inline]
+    pub fn with_fd<R>(&self, token: Token, f: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
+        self.slot(token)?.fd.as_ref().map(f)
+    }
+
+    /// Frees a slot and returns its descriptor; dropping that closes it.
+    pub fn remove(&self, token: Token) -> Option<OwnedFd> {
+        self.release(token);
+        let (fd, wakers) = {
+            let mut s = self.slot_mut(token)?;
+            let fd = s.fd.take();
+            s.age = s.age.wrapping_add(1);
+            if std::mem::replace(&mut s.role, Role::Busy) == Role::Idle {
+                self.idle.set(self.idle.get() - 1);
+            }
+            // A timer left in the heap carries the old age and is dropped when it fires.
+            s.armed = None;
+            (fd, (s.read_waker.take(), s.write_waker.take()))
+        };
+        // A waker's drop may come back here, so the slots must not be borrowed any more.
+        drop(wakers);
+        self.free.borrow_mut().push(token.index);
+        self.in_use.set(self.in_use.get() - 1);
+        fd
+    }
+
+    /// Notes that a read took all there was: only a new event makes the slot readable.
+    #[inline]
+    pub fn drained(&self, token: Token) {
+        if let Some(mut s) = self.slot_mut(token) {
+            s.readable = s.ended;
+        }
+    }
+
+    /// Whether a read may give something, as far as is known without asking the kernel.
+    #[inline]
+    pub fn is_readable(&self, token: Token) -> bool {
+        self.slot(token).is_none_or(|s| s.readable)
+    }
+
+    /// Makes a slot idle until `deadline`, with its descriptor in the epoll set. Returns `false`, and changes
+    /// nothing, if something has arrived meanwhile.
+    pub(super) fn park(&self, token: Token, deadline: Instant) -> bool {
+        let arm = {
+            let Some(mut s) = self.slot_mut(token) else { return true };
+            if s.readable {
+                return false;
+            }
+            self.idle.set(self.idle.get() + 1);
+            self.wait_for_data(&mut s, token, Role::Idle, deadline)
+        };
+        if arm {
+            self.arm(deadline, Target::Slot(token.pack()));
+        }
+        true
+    }
+
+    /// Makes an idle slot busy. Returns `false` if it is not idle.
+    pub(super) fn unpark(&self, token: Token) -> bool {
+        self.slot_mut(token).is_some_and(|mut s| self.take_idle(&mut s))
+    }
+
+    /// As [`Poller::unpark`], for a slot at hand.
+    pub(super) fn take_idle(&self, s: &mut Slot) -> bool {
+        let idle = s.role == Role::Idle;
+        if idle {
+            s.role = Role::Busy;
+            self.idle.set(self.idle.get() - 1);
+        }
+        idle
+    }
+
+    /// Calls `f` for each idle slot with its token, its deadline and whether an answer is still queued or unsent.
+    pub(super) fn each_idle(&self, mut f: impl FnMut(Token, Instant, bool)) {
+        for (i, s) in self.slots.borrow().iter().enumerate() {
+            if s.fd.is_some() && s.role == Role::Idle {
+                f(Token { index: i as u32, age: s.age }, s.deadline, s.share.is_sending());
+            }
+        }
+    }
+
+    /// Deadline that a slot had when it was last idle; the current time if there is no such slot.
+    pub fn deadline_of(&self, token: Token) -> Instant {
+        self.slot(token).map_or(self.now.get(), |s| s.deadline)
+    }
+
+    /// Registers a slot without a runner for data, until `deadline`. Returns whether it needs a timer.
+    fn wait_for_data(&self, s: &mut Slot, token: Token, role: Role, deadline: Instant) -> bool {
+        s.role = role;
+        s.deadline = deadline;
+        s.read_waker = None;
+        s.write_waker = None;
+        self.watch(s, token, Watched::Reading);
+        // A deadline later than the armed timer is found when that fires.
+        let arm = s.armed.is_none_or(|t| t > deadline);
+        if arm {
+            s.armed = Some(deadline);
+        }
+        arm
+    }
+
+    fn arm(&self, deadline: Instant, target: Target) {
+        let mut timers = self.timers.borrow_mut();
+        if !timers.add(deadline, target) {
+            return;
+        }
+        let (slots, runners) = (self.slots.borrow(), self.runner_timers.borrow());
+        timers.sweep(|t, target| match target {
+            Target::Slot(packed) => {
+                let token = Token::unpack(packed);
+                slots.get(token.index as usize).is_some_and(|s| s.age == token.age && s.armed == Some(t))
+            }
+            Target::Runner(id) => runners.get(id as usize).is_some_and(|r| *r == Some(t)),
+        });
+    }
+
+    /// Sets a connection aside for [`Poller::reuse`] and returns its descriptor, which stays in the epoll set.
+    /// [`super::Handler::set_aside_ended`] is called when anything arrives, and at `deadline`. `None`: something has arrived
+    /// already, or the slot is gone.
+    pub fn set_aside(&self, token: Token, deadline: Instant, owner: u32) -> Option<OwnedFd> {
+        let (fd, arm) = {
+            let mut s = self.slot_mut(token)?;
+            if s.readable || s.fd.is_none() {
+                return None;
+            }
+            let arm = self.wait_for_data(&mut s, token, Role::SetAside(owner), deadline);
+            (s.fd.take()?, arm)
+        };
+        if arm {
+            self.arm(deadline, Target::Slot(token.pack()));
+        }
+        Some(fd)
+    }
+
+    /// Takes a connection back that was set aside. Returns `false` if its slot is gone: the connection is closed.
+    pub fn reuse(&self, token: Token, fd: OwnedFd) -> bool {
+        let Some(mut s) = self.slot_mut(token) else { return false };
+        s.fd = Some(fd);
+        s.role = Role::Busy;
+        true
+    }
+
+    /// Is ready when a read may give something. `clear` first notes that the last read found nothing.
+    pub fn poll_readable(&self, token: Token, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(mut s) = self.slot_mut(token) else { return Poll::Ready(()) };
+        let s = &mut *s;
+        if clear {
+            s.readable = s.ended;
+        }
+        if s.readable {
+            return Poll::Ready(());
+        }
+        self.watch(s, token, Watched::Reading);
+        self.wait_on(&mut s.read_waker, cx);
+        Poll::Pending
+    }
+
+    /// Is ready when a write may take something. `clear` first notes that the last write found no room.
+    pub fn poll_writable(&self, token: Token, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(mut s) = self.slot_mut(token) else { return Poll::Ready(()) };
+        let s = &mut *s;
+        if clear {
+            s.writable = false;
+        }
+        if s.writable {
+            return Poll::Ready(());
+        }
+        self.watch(s, token, Watched::Both);
+        self.wait_on(&mut s.write_waker, cx);
+        Poll::Pending
+    }
+
+    /// Notes the task that an event is to wake.
+    #[inline]
+    fn wait_on(&self, place: &mut Option<Waiter>, cx: &Context<'_>) {
+        let waker = cx.waker();
+        match place {
+            _ if waker.data() as usize == self.current_waker.get() => {
+                *place = Some(Waiter::Runner(self.current.get()));
+            }
+            Some(Waiter::Other(w)) if w.will_wake(waker) => {}
+            _ => *place = Some(Waiter::Other(waker.clone())),
+        }
+    }
+
+    /// Waits until a read may give something; call it after a read that would have blocked.
+    pub async fn readable(&self, token: Token) {
+        let mut clear = true;
+        std::future::poll_fn(|cx| self.poll_readable(token, std::mem::take(&mut clear), cx)).await;
+    }
+
+    /// Waits until a write may take something; call it after a write that would have blocked.
+    pub async fn writable(&self, token: Token) {
+        let mut clear = true;
+        std::future::poll_fn(|cx| self.poll_writable(token, std::mem::take(&mut clear), cx)).await;
+    }
+
+    /// Is ready at `deadline`. Only inside a runner.
+    pub fn poll_deadline(&self, deadline: Instant) -> Poll<()> {
+        if self.now.get() >= deadline {
+            return Poll::Ready(());
+        }
+        let id = self.current.get();
+        let arm = match self.runner_timers.borrow_mut().get_mut(id as usize) {
+            Some(timer) if timer.is_none_or(|t| t > deadline) => {
+                *timer = Some(deadline);
+                true
+            }
+            _ => false,
+        };
+        if arm {
+            self.arm(deadline, Target::Runner(id));
+        }
+        Poll::Pending
+    }
+
+    /// Lets the other connections run first.
+    pub async fn yield_now(&self) {
+        // A task that yields has much to do: what it has answered need not wait for the rest.
+        self.flush_answers();
+        let mut yielded = false;
+        std::future::poll_fn(|cx| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Waits for `d`.
+    pub async fn sleep(&self, d: Duration) {
+        let deadline = Instant::now() + d;
+        std::future::poll_fn(|_| self.poll_deadline(deadline)).await;
+    }
+
+    /// Runs `f` until `deadline`. `None`: it was not ready by then.
+    pub async fn deadline<T>(&self, deadline: Instant, f: impl Future<Output = T>) -> Option<T> {
+        let mut f = std::pin::pin!(f);
+        std::future::poll_fn(|cx| match f.as_mut().poll(cx) {
+            Poll::Ready(v) => Poll::Ready(Some(v)),
+            Poll::Pending => self.poll_deadline(deadline).map(|()| None),
+        })
+        .await
+    }
+
+    /// Notes that a runner of this number exists and has no timer.
+    pub(super) fn add_runner(&self, id: u32) {
+        let mut timers = self.runner_timers.borrow_mut();
+        let at = id as usize;
+        if timers.len() <= at {
+            timers.resize(at + 1, None);
+        }
+        timers[at] = None;
+    }
+
+    /// Records an event, wakes the task that waits for it, and returns what else has to be done.
+    pub(super) fn on_event(&self, token: Token, flags: epoll::EventFlags) -> Due {
+        use epoll::EventFlags as F;
+        if token == WAKE {
+            self.wakes.clear_event();
+            return Due::Nothing;
+        }
+        let failed = flags.intersects(F::ERR | F::HUP);
+        let read = failed || flags.intersects(F::IN | F::RDHUP);
+        let waiters = {
+            let Some(mut s) = self.slot_mut(token) else { return Due::Nothing };
+            s.readable |= read;
+            s.ended |= flags.intersects(F::ERR | F::HUP | F::RDHUP);
+            let write = (failed || flags.contains(F::OUT)) && batch::send_unsent(&mut s);
+            s.writable |= write;
+            match s.role {
+                Role::Listener(n) => return Due::Accept(n),
+                Role::Idle if read => {
+                    self.take_idle(&mut s);
+                    return Due::Serve;
+                }
+                Role::SetAside(owner) if read => return Due::Close(owner),
+                Role::Idle | Role::SetAside(_) => return Due::Nothing,
+                Role::Busy => [
+                    if read { s.read_waker.take() } else { None },
+                    if write { s.write_waker.take() } else { None },
+                ],
+            }
+        };
+        for waiter in waiters.into_iter().flatten() {
+            match waiter {
+                Waiter::Runner(id) => self.ready.borrow_mut().push(id),
+                Waiter::Other(w) => w.wake(),
+            }
+        }
+        Due::Nothing
+    }
+
+    /// Moves the runners that were woken to `ids`.
+    pub(super) fn take_woken(&self, ids: &mut Vec<u32>) {
+        self.wakes.take(ids);
+        ids.append(&mut self.ready.borrow_mut());
+        ids.dedup();
+    }
+
+    /// Takes the next timer that is due.
+    pub(super) fn next_due(&self) -> Option<Target> {
+        let target = self.timers.borrow_mut().pop_due(self.now.get())?;
+        if let Target::Runner(id) = target
+            && let Some(timer) = self.runner_timers.borrow_mut().get_mut(id as usize)
+        {
+            *timer = None;
+        }
+        Some(target)
+    }
+
+    /// Judges a slot whose timer has fired.
+    pub(super) fn on_slot_timer(&self, token: Token) -> Due {
+        let now = self.now.get();
+        let again = {
+            let Some(mut s) = self.slot_mut(token) else { return Due::Nothing };
+            if s.armed.is_some_and(|t| t <= now) {
+                s.armed = None;
+            }
+            match s.role {
+                Role::SetAside(owner) if s.deadline <= now => return Due::Close(owner),
+                Role::Idle if s.deadline <= now => {
+                    self.take_idle(&mut s);
+                    return Due::Expired;
+                }
+                Role::Idle | Role::SetAside(_) if s.armed.is_none() => {
+                    s.armed = Some(s.deadline);
+                    s.deadline
+                }
+                _ => return Due::Nothing,
+            }
+        };
+        self.timers.borrow_mut().add(again, Target::Slot(token.pack()));
+        Due::Nothing
+    }
+
+    /// Time to the earlier of `due` and the next timer; `None`: there is neither. Unless nothing happens (`idle`), a time
+    /// that is far away is not computed exactly, which saves a look at the clock: another event ends the wait first,
+    /// or the loop looks again half-way.
+    pub(super) fn patience(&self, due: Option<Instant>, idle: bool) -> Option<Duration> {
+        const FAR: Duration = Duration::from_secs(2);
+        let timer = self.timers.borrow().next();
+        let next = [timer, due].into_iter().flatten().min()?;
+        if !idle && self.now.get() + FAR < next {
+            return Some(FAR / 2);
+        }
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    /// Waits for events, at most `timeout`.
+    pub(super) fn wait(
+        &self,
+        events: &mut Vec<epoll::Event>,
+        timeout: Option<Duration>,
+    ) -> std::io::Result<()> {
+        let woken = self.wakes.begin_sleep() || !self.ready.borrow().is_empty();
+        let timeout = if woken { Some(Duration::ZERO) } else { timeout };
+        let spec = timeout.map(|t| rustix::time::Timespec {
+            tv_sec: t.as_secs() as i64,
+            tv_nsec: i64::from(t.subsec_nanos()),
+        });
+        let got = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), spec.as_ref());
+        self.wakes.end_sleep();
+        match got {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Has the epoll set report `want` for a slot, edge-triggered, if it does not already.
+    #[inline]
+    pub(super) fn watch(&self, s: &mut Slot, token: Token, want: Watched) {
+        if s.watched < want {
+            self.register(s, token, want);
+        }
+    }
+
+    fn register(&self, s: &mut Slot, token: Token, want: Watched) {
+        use epoll::EventFlags as F;
+        let Some(fd) = s.fd.as_ref() else { return };
+        let mut flags = F::IN | F::RDHUP | F::ET;
+        if want == Watched::Both {
+            flags |= F::OUT;
+        }
+        let data = epoll::EventData::new_u64(token.pack());
+        let done = match s.watched {
+            Watched::Not => epoll::add(&self.epoll, fd.as_fd(), data, flags),
+            _ => epoll::modify(&self.epoll, fd.as_fd(), data, flags),
+        };
+        // Out of memory or of watches: the deadline of the waiting task ends the connection.
+        if done.is_ok() {
+            s.watched = want;
+        }
+    }
+}
+
+/// The slot of a token among `slots`; `None` once its descriptor has been removed.
+#[inline]
+pub(super) fn slot_of(slots: &mut [Slot], token: Token) -> Option<&mut Slot> {
+    slots.get_mut(token.index as usize).filter(|s| s.age == token.age)
+}

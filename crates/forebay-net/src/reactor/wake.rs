@@ -1,0 +1,115 @@
+//! Wake-ups of runners, also from other threads.
+
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Wake, Waker};
+
+/// Runners to be polled, by number. Other threads (the blocking pool) may add to it.
+pub(super) struct WakeList {
+    ids: Mutex<Vec<u32>>,
+    /// Set whenever an id has been added since the last [`WakeList::take`].
+    any: AtomicBool,
+    /// An eventfd in the epoll set; written to only while the loop sleeps.
+    event: OwnedFd,
+    sleeping: AtomicBool,
+}
+
+impl WakeList {
+    /// Creates an empty list with its eventfd.
+    ///
+    /// # Errors
+    /// Those of eventfd(2).
+    pub(super) fn new() -> std::io::Result<Arc<WakeList>> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Arc::new(WakeList {
+            ids: Mutex::default(),
+            any: AtomicBool::new(false),
+            event,
+            sleeping: AtomicBool::new(false),
+        }))
+    }
+
+    /// Descriptor that becomes readable when a runner is woken while the loop sleeps.
+    pub(super) fn event(&self) -> &OwnedFd {
+        &self.event
+    }
+
+    /// Adds a runner and ends the loop's sleep.
+    pub(super) fn add(&self, id: u32) {
+        self.lock().push(id);
+        self.any.store(true, Ordering::SeqCst);
+        if self.sleeping.swap(false, Ordering::SeqCst) {
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Adds runners from the loop's own thread, which is awake.
+    pub(super) fn extend(&self, ids: impl IntoIterator<Item = u32>) {
+        self.lock().extend(ids);
+        self.any.store(true, Ordering::SeqCst);
+    }
+
+    /// Swaps the list with `ids`, which should be empty.
+    pub(super) fn take(&self, ids: &mut Vec<u32>) {
+        if self.any.load(Ordering::SeqCst) {
+            // Cleared before the swap: an id that is added in between is found by this call or by the next one.
+            self.any.store(false, Ordering::SeqCst);
+            std::mem::swap(ids, &mut *self.lock());
+        }
+    }
+
+    /// Notes that the loop is about to sleep; returns whether it must not, because a runner has been woken.
+    pub(super) fn begin_sleep(&self) -> bool {
+        self.sleeping.store(true, Ordering::SeqCst);
+        // A thread that adds an id after this line sees `sleeping` and makes the event descriptor readable.
+        self.any.load(Ordering::SeqCst)
+    }
+
+    /// Notes that the loop is awake.
+    pub(super) fn end_sleep(&self) {
+        self.sleeping.store(false, Ordering::SeqCst);
+    }
+
+    /// Resets the event descriptor.
+    pub(super) fn clear_event(&self) {
+        let mut count = [0u8; 8];
+        let _ = rustix::io::read(&self.event, &mut count);
+    }
+
+    /// Creates the waker of a runner.
+    pub(super) fn waker(self: &Arc<Self>, id: u32) -> Waker {
+        Waker::from(Arc::new(RunnerWaker { id, list: self.clone() }))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct RunnerWaker {
+    id: u32,
+    list: Arc<WakeList>,
+}
+
+impl Wake for RunnerWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.list.add(self.id);
+    }
+}
+
+/// Handle that wakes a reactor from another thread.
+#[derive(Clone)]
+pub struct Remote(pub(super) Arc<WakeList>);
+
+impl Remote {
+    /// Makes the loop take another turn.
+    pub fn wake(&self) {
+        // No runner has this number; a list that is not empty keeps the loop from sleeping.
+        self.0.add(u32::MAX);
+    }
+}

@@ -1,0 +1,88 @@
+//! Certificates and keys as rustls takes them.
+
+use super::pem::{self, KeyError};
+use super::verify;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
+use rustls::{DigitallySignedStruct, SignatureScheme};
+use zeroize::Zeroizing;
+
+/// Makes a certificate and its key of their PEM texts, each given with its name for messages.
+///
+/// # Errors
+/// The message of OpenSSL.
+pub fn certified(
+    (cert_name, cert): (&str, &[u8]),
+    (key_name, key): (&str, &[u8]),
+    passwords: &[Zeroizing<Vec<u8>>],
+) -> Result<CertifiedKey, String> {
+    let chain = pem::certificates(cert);
+    let Some(leaf) = chain.first() else {
+        return Err(format!(
+            "cannot load certificate \"{cert_name}\": PEM_read_bio_X509_AUX() failed (SSL: error:0480006C:PEM \
+             routines::no start line:Expecting: TRUSTED CERTIFICATE)"
+        ));
+    };
+    let public = verify::public_key(leaf).ok_or_else(|| {
+        format!("cannot load certificate \"{cert_name}\": PEM_read_bio_X509_AUX() failed (SSL: error:04800064:PEM routines::bad base64 decode)")
+    })?;
+    let der = pem::private_key(key, passwords).map_err(|e| {
+        let what = match e {
+            KeyError::None | KeyError::Unsupported => {
+                "error:1E08010C:DECODER routines::unsupported:No supported data to decode. Input type: PEM"
+            }
+            KeyError::NeedsPassword => "error:04800068:PEM routines::bad password read",
+            KeyError::WrongPassword => {
+                "error:1C800064:Provider routines::bad decrypt error:11800074:PKCS12 routines::pkcs12 \
+                 cipherfinal error:maybe wrong password"
+            }
+        };
+        format!("cannot load certificate key \"{key_name}\": PEM_read_bio_PrivateKey() failed (SSL: {what})")
+    })?;
+    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&der)
+        .map_err(|e| format!("cannot load certificate key \"{key_name}\": {e}"))?;
+    if key.public_key().is_some_and(|k| k.as_ref() != public) {
+        return Err(format!(
+            "SSL_CTX_use_PrivateKey(\"{key_name}\") failed (SSL: error:05800074:x509 certificate routines::key \
+             values mismatch)"
+        ));
+    }
+    Ok(CertifiedKey::new(chain, super::sigalg::noting(key)))
+}
+
+/// Accepts any server certificate, whose trust is verified after the handshake. Signatures are checked here.
+#[derive(Debug)]
+pub struct VerifyLater;
+
+impl ServerCertVerifier for VerifyLater {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify::handshake_signature(verify::Version::V12, message, cert, dss)
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify::handshake_signature(verify::Version::V13, message, cert, dss)
+    }
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        verify::schemes()
+    }
+}

@@ -1,0 +1,534 @@
+//! Bytes of a connection: HTTP/1 heads and bodies, HTTP/2 frames, tunnels, and connections to upstreams all enter and
+//! leave here. Nothing here waits: a call that would block returns `AGAIN`, and the caller waits by
+//! [`Wire::wait_readable`] or [`Wire::wait_writable`]. Hot path.
+//!
+//! Rule for writers: go on until everything is taken **and** [`Sent::full`] is false. Over TLS the
+//! last bytes may be taken but not have left yet; a call with nothing to send then sends the rest.
+
+use crate::io::Io;
+use crate::mux::Mux;
+use crate::pipe::Pipe;
+use crate::reactor::{Poller, Token};
+use crate::tls::stream::Stream;
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// Transport of a connection's bytes.
+#[derive(Debug, Default)]
+pub enum Wire {
+    /// No connection: a request that the server makes for itself.
+    #[default]
+    Closed,
+    /// A socket.
+    Plain(Token),
+    /// A socket with TLS.
+    Tls(Token, Box<Stream>),
+    /// A stream of a multiplexed connection.
+    Mux(Rc<dyn Mux>),
+}
+
+/// Hint about the bytes that follow those of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// No bytes follow, or it is not known.
+    Nothing,
+    /// No bytes follow and the connection stays open: these may leave together with others at the end of the turn.
+    Wait,
+    /// More bytes follow at once: the kernel may hold these back until then.
+    More,
+    /// The connection ends: bytes and FIN leave as one packet.
+    Close,
+}
+
+/// Result of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Number of bytes taken.
+    pub bytes: usize,
+    /// Whether there is no room for now: wait before the next write, also when all bytes were taken.
+    pub full: bool,
+}
+
+/// Watches a client's connection while something else is waited for.
+#[derive(Clone, Debug)]
+pub enum Watch {
+    /// Reports nothing (nginx: `proxy_ignore_client_abort`).
+    Nothing,
+    /// Reports the end of a socket.
+    Socket(Token),
+    /// Reports the end of a stream.
+    Stream(Rc<dyn Mux>),
+}
+
+impl Watch {
+    /// Is ready when the client has closed its connection.
+    pub fn poll_gone(&mut self, poller: &Poller, cx: &mut Context<'_>) -> Poll<()> {
+        let client = match self {
+            Watch::Nothing => return Poll::Pending,
+            Watch::Stream(s) => return s.poll_gone(cx),
+            Watch::Socket(token) => *token,
+        };
+        let mut clear = false;
+        loop {
+            let again = std::mem::take(&mut clear);
+            if poller.poll_readable(client, again, cx).is_pending() {
+                return Poll::Pending;
+            }
+            match peek(poller, client) {
+                Err(Errno::AGAIN) if again => return Poll::Pending,
+                Err(Errno::AGAIN) => clear = true,
+                // The next request is here: the client is alive. Its unread bytes keep the slot readable.
+                Ok(n) if n > 0 => {
+                    *self = Watch::Nothing;
+                    return Poll::Pending;
+                }
+                _ => return Poll::Ready(()),
+            }
+        }
+    }
+}
+
+fn flags(then: Then) -> SendFlags {
+    match then {
+        Then::Nothing | Then::Wait => SendFlags::NOSIGNAL,
+        Then::More | Then::Close => SendFlags::NOSIGNAL | SendFlags::MORE,
+    }
+}
+
+/// Repeats a call that a signal interrupted. `BADF`: the slot is gone.
+fn retry<R>(mut f: impl FnMut() -> Option<Result<R, Errno>>) -> Result<R, Errno> {
+    loop {
+        match f() {
+            Some(Err(Errno::INTR)) => {}
+            Some(r) => return r,
+            None => return Err(Errno::BADF),
+        }
+    }
+}
+
+/// Reads from a socket into the spare capacity of `buf`, first what the poller has read early.
+#[inline]
+pub(crate) fn receive(poller: &Poller, token: Token, buf: &mut Vec<u8>) -> Result<usize, Errno> {
+    if let Some(n) = poller.take_early(token, buf) {
+        return Ok(n);
+    }
+    let room = buf.capacity() - buf.len();
+    let got = retry(|| {
+        poller.with_fd(token, |fd| {
+            rustix::net::recv(fd, rustix::buffer::spare_capacity(buf), RecvFlags::empty()).map(|(n, _)| n)
+        })
+    });
+    match got {
+        // All there was: only a new event makes it readable.
+        Ok(n) if n > 0 && n < room => poller.drained(token),
+        Err(Errno::AGAIN) => poller.drained(token),
+        _ => {}
+    }
+    got
+}
+
+/// Sends once; 0 when there is no room, also while an earlier answer still waits for some.
+pub(crate) fn transmit(
+    poller: &Poller,
+    token: Token,
+    bytes: &[u8],
+    flags: SendFlags,
+) -> Result<usize, Errno> {
+    if !poller.clear_to_send(token) {
+        return Ok(0);
+    }
+    match retry(|| poller.with_fd(token, |fd| rustix::net::send(fd, bytes, flags))) {
+        Err(Errno::AGAIN) => Ok(0),
+        sent => sent,
+    }
+}
+
+/// Sends earlier answers of a socket first; `AGAIN` if they find no room. See [`Poller::clear_to_send`].
+#[inline]
+fn clear(poller: &Poller, token: Token) -> Result<(), Errno> {
+    if poller.clear_to_send(token) { Ok(()) } else { Err(Errno::AGAIN) }
+}
+
+impl Wire {
+    /// A socket, with the TLS state that its connection had in another slot.
+    pub fn with(token: Token, tls: Option<Box<Stream>>) -> Wire {
+        match tls {
+            Some(tls) => Wire::Tls(token, tls),
+            None => Wire::Plain(token),
+        }
+    }
+
+    /// TLS state, for [`Wire::with`].
+    pub fn into_tls(self) -> Option<Box<Stream>> {
+        match self {
+            Wire::Tls(_, tls) => Some(tls),
+            _ => None,
+        }
+    }
+
+    /// The stream of a multiplexed connection, which has other requests in progress.
+    pub fn as_mux(&self) -> Option<&Rc<dyn Mux>> {
+        match self {
+            Wire::Mux(s) => Some(s),
+            _ => None,
+        }
+    }
+
+    /// Whether other requests share the connection.
+    #[inline]
+    pub fn is_multiplexed(&self) -> bool {
+        matches!(self, Wire::Mux(_))
+    }
+
+    /// Encrypts a socket from now on.
+    pub fn encrypt(&mut self, stream: Stream) {
+        if let Some(token) = self.socket() {
+            *self = Wire::Tls(token, Box::new(stream));
+        }
+    }
+
+    /// Ends encryption: the peer has sent plain bytes.
+    pub fn decrypt(&mut self) {
+        if let Wire::Tls(token, _) = self {
+            *self = Wire::Plain(*token);
+        }
+    }
+
+    /// TLS state, if the socket is encrypted.
+    #[inline]
+    pub fn tls(&mut self) -> Option<&mut Stream> {
+        match self {
+            Wire::Tls(_, s) => Some(s),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn tls_ref(&self) -> Option<&Stream> {
+        match self {
+            Wire::Tls(_, s) => Some(s),
+            _ => None,
+        }
+    }
+
+    /// Whether the socket is encrypted.
+    #[inline]
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Wire::Tls(..))
+    }
+
+    /// Whether an end of the connection that has come may be forged: the peer speaks TLS and has not sent
+    /// `close_notify`.
+    pub fn is_cut(&self) -> bool {
+        self.tls_ref().is_some_and(|s| !s.ended())
+    }
+
+    /// Whether its keys have sealed as much as they should and cannot change.
+    #[inline]
+    pub fn is_worn(&self) -> bool {
+        self.tls_ref().is_some_and(Stream::worn)
+    }
+
+    /// Whether files can go from the kernel to the client without passing through user space.
+    #[inline]
+    pub fn has_sendfile(&self) -> bool {
+        matches!(self, Wire::Plain(_) | Wire::Closed)
+    }
+
+    /// Whether a TLS handshake is in progress.
+    #[inline]
+    pub fn is_handshaking(&self) -> bool {
+        self.tls_ref().is_some_and(|s| !s.established())
+    }
+
+    /// Gives memory back before a pause.
+    pub fn shrink(&mut self) {
+        if let Some(s) = self.tls() {
+            s.shrink();
+        }
+    }
+
+    /// Sends `close_notify` over TLS, without waiting for room.
+    pub fn close(&mut self, io: &Io) {
+        if let Wire::Tls(token, s) = self {
+            s.close(io, *token);
+        }
+    }
+
+    /// Slot of the socket; [`Token::NONE`] if there is none.
+    #[inline]
+    pub fn token(&self) -> Token {
+        self.socket().unwrap_or(Token::NONE)
+    }
+
+    #[inline]
+    fn socket(&self) -> Option<Token> {
+        match self {
+            Wire::Plain(token) | Wire::Tls(token, _) => Some(*token),
+            Wire::Closed | Wire::Mux(_) => None,
+        }
+    }
+
+    /// Watches the peer of this wire.
+    pub fn watch(&self) -> Watch {
+        match self {
+            Wire::Closed => Watch::Nothing,
+            Wire::Plain(token) | Wire::Tls(token, _) => Watch::Socket(*token),
+            Wire::Mux(s) => Watch::Stream(s.clone()),
+        }
+    }
+
+    /// Whether a read may give something, as far as is known without asking the kernel.
+    #[inline]
+    pub fn is_readable(&self, io: &Io) -> bool {
+        match self {
+            Wire::Plain(token) => io.poller.is_readable(*token),
+            Wire::Tls(token, s) => s.has_ready() || io.poller.is_readable(*token),
+            Wire::Mux(_) | Wire::Closed => true,
+        }
+    }
+
+    /// Reads into the spare capacity of `buf`, which must not be empty; 0 is the end.
+    ///
+    /// # Errors
+    /// `AGAIN` when there is nothing; other errors end the connection.
+    #[inline]
+    pub fn read(&mut self, io: &Io, buf: &mut Vec<u8>) -> Result<usize, Errno> {
+        match self {
+            Wire::Plain(token) => receive(&io.poller, *token, buf),
+            Wire::Tls(token, s) => s.read(io, *token, buf),
+            Wire::Mux(s) => s.read(buf),
+            Wire::Closed => Err(Errno::BADF),
+        }
+    }
+
+    /// Sends the answers that wait for the end of the turn. Returns `false` if some of them find no room.
+    pub fn flush(&self, io: &Io) -> bool {
+        self.socket().is_none_or(|token| io.poller.clear_to_send(token))
+    }
+
+    /// Whether TLS records have been taken but have not left.
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        self.tls_ref().is_some_and(Stream::has_unsent)
+    }
+
+    /// Writes bytes; over TLS a call with none sends what has not left yet.
+    ///
+    /// # Errors
+    /// `AGAIN` when there is no room; other errors end the connection.
+    #[inline]
+    pub fn send(&mut self, io: &Io, bytes: &[u8], then: Then) -> Result<Sent, Errno> {
+        let token = match self {
+            Wire::Plain(token) => *token,
+            Wire::Tls(token, s) => return s.send(io, *token, &[IoSlice::new(bytes)], false, then),
+            Wire::Mux(s) => return s.send(bytes),
+            Wire::Closed => return Err(Errno::BADF),
+        };
+        if then == Then::Wait && io.poller.queue_answer(token, bytes) {
+            return Ok(Sent { bytes: bytes.len(), full: false });
+        }
+        clear(&io.poller, token)?;
+        let sent = retry(|| io.poller.with_fd(token, |fd| rustix::net::send(fd, bytes, flags(then))))?;
+        Ok(Sent { bytes: sent, full: sent < bytes.len() })
+    }
+
+    /// Writes several pieces in one call.
+    ///
+    /// # Errors
+    /// As [`Wire::send`].
+    #[inline]
+    pub fn send_pieces(&mut self, io: &Io, pieces: &[IoSlice<'_>], then: Then) -> Result<Sent, Errno> {
+        if let [one] = pieces {
+            return self.send(io, one, then);
+        }
+        let token = match self {
+            Wire::Plain(token) => *token,
+            Wire::Tls(token, s) => return s.send(io, *token, pieces, false, then),
+            Wire::Mux(s) => return send_each(&**s, pieces),
+            Wire::Closed => return Err(Errno::BADF),
+        };
+        clear(&io.poller, token)?;
+        let want: usize = pieces.iter().map(|s| s.len()).sum();
+        let sent = retry(|| {
+            io.poller.with_fd(token, |fd| {
+                rustix::net::sendmsg(fd, pieces, &mut SendAncillaryBuffer::default(), flags(then))
+            })
+        })?;
+        Ok(Sent { bytes: sent, full: sent < want })
+    }
+
+    /// Writes several pieces over TLS. The last byte of the last piece is not content but room for the type of a TLS 1.3
+    /// record, so that the piece can be sealed without a copy.
+    ///
+    /// # Errors
+    /// As [`Wire::send`]; `PROTO` without TLS.
+    pub fn send_typed(&mut self, io: &Io, pieces: &[IoSlice<'_>], then: Then) -> Result<Sent, Errno> {
+        let Wire::Tls(token, s) = self else { return Err(Errno::PROTO) };
+        s.send(io, *token, pieces, true, then)
+    }
+
+    /// Writes up to `count` bytes of a file and moves `offset` on. No bytes and not full: the file ends there.
+    /// Bytes that are not in the page cache block the thread.
+    ///
+    /// # Errors
+    /// As [`Wire::send`].
+    pub fn send_file(
+        &mut self,
+        io: &Io,
+        file: &impl std::os::fd::AsFd,
+        offset: &mut u64,
+        count: usize,
+    ) -> Result<Sent, Errno> {
+        let token = match self {
+            Wire::Plain(token) => *token,
+            Wire::Tls(token, s) => return s.send_file(io, *token, file, offset, count),
+            Wire::Mux(s) => return copy_file(&**s, file, offset, count),
+            Wire::Closed => return Err(Errno::BADF),
+        };
+        clear(&io.poller, token)?;
+        let sent = retry(|| {
+            io.poller.with_fd(token, |fd| rustix::fs::sendfile(fd, file, Some(&mut *offset), count))
+        })?;
+        Ok(Sent { bytes: sent, full: sent > 0 && sent < count })
+    }
+
+    /// Writes the bytes in a pipe, where [`Wire::has_sendfile`]; returns their number. Bytes that stay have no room, or the
+    /// connection is broken, which the next write reports.
+    pub fn send_pipe(&mut self, io: &Io, pipe: &mut Pipe) -> usize {
+        let token = self.token();
+        if clear(&io.poller, token).is_err() {
+            return 0;
+        }
+        io.poller.with_fd(token, |fd| pipe.drain(fd)).unwrap_or(0)
+    }
+
+    /// Sends a field block on a stream. Returns `false` on a socket, where a head is bytes like any others.
+    pub fn send_head(&self, block: &[u8]) -> bool {
+        let stream = self.as_mux();
+        stream.inspect(|s| s.send_head(block)).is_some()
+    }
+
+    /// As [`Wire::send_head`], for an interim response.
+    pub fn send_interim(&self, block: &[u8]) -> bool {
+        let stream = self.as_mux();
+        stream.inspect(|s| s.send_interim(block)).is_some()
+    }
+
+    /// Shuts down the sending side.
+    pub fn shutdown(&mut self, io: &Io) {
+        self.close(io);
+        let token = self.token();
+        let _ = clear(&io.poller, token);
+        let _ = io.poller.with_fd(token, |fd| rustix::net::shutdown(fd, rustix::net::Shutdown::Write));
+    }
+
+    /// Reads bytes from the socket to drop them, encrypted or not; 0 is the end.
+    ///
+    /// # Errors
+    /// As [`Wire::read`].
+    pub fn discard(&mut self, io: &Io, scratch: &mut Vec<u8>) -> Result<usize, Errno> {
+        scratch.clear();
+        let token = self.token();
+        retry(|| io.poller.with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(scratch))))
+    }
+
+    /// Waits until a read may give something; call it after a read that returned `AGAIN`.
+    pub async fn wait_readable(&self, io: &Io) {
+        let mut clear = true;
+        std::future::poll_fn(|cx| self.poll_readable(io, std::mem::take(&mut clear), cx)).await
+    }
+
+    /// Waits until a write may take something; call it after a write that found no room.
+    pub async fn wait_writable(&self, io: &Io) {
+        let mut clear = true;
+        std::future::poll_fn(|cx| self.poll_writable(io, std::mem::take(&mut clear), cx)).await
+    }
+
+    /// As [`Wire::wait_readable`]; `clear` first notes that the last read found nothing.
+    pub fn poll_readable(&self, io: &Io, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Wire::Plain(token) => io.poller.poll_readable(*token, clear, cx),
+            Wire::Tls(_, s) if s.has_ready() => Poll::Ready(()),
+            Wire::Tls(token, _) => io.poller.poll_readable(*token, clear, cx),
+            Wire::Mux(s) => s.poll_readable(cx),
+            Wire::Closed => Poll::Ready(()),
+        }
+    }
+
+    /// As [`Wire::wait_writable`]; `clear` first notes that the last write found no room.
+    pub fn poll_writable(&self, io: &Io, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Wire::Plain(token) | Wire::Tls(token, _) => io.poller.poll_writable(*token, clear, cx),
+            Wire::Mux(s) => s.clone().poll_writable(cx),
+            Wire::Closed => Poll::Ready(()),
+        }
+    }
+
+    /// Waits until the peer is gone: it has reset the connection. A peer that has only shut down its sending side may
+    /// still read, so that is no end.
+    pub async fn wait_gone(&self, io: &Io) {
+        if let Wire::Mux(s) = self {
+            return std::future::poll_fn(|cx| s.poll_gone(cx)).await;
+        }
+        loop {
+            match peek(&io.poller, self.token()) {
+                Err(Errno::AGAIN) => self.wait_readable(io).await,
+                // The next request or the end is here already; it will be read later.
+                Ok(_) => std::future::pending().await,
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Calls `f` with the descriptor, for socket options.
+    pub fn with_fd<R>(&self, io: &Io, f: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
+        io.poller.with_fd(self.token(), f)
+    }
+}
+
+/// Sends pieces on a stream until one of them finds no room.
+fn send_each(stream: &dyn Mux, pieces: &[IoSlice<'_>]) -> Result<Sent, Errno> {
+    let mut sum = Sent { bytes: 0, full: false };
+    for piece in pieces {
+        let sent = stream.send(piece)?;
+        sum.bytes += sent.bytes;
+        sum.full = sent.full;
+        if sent.full {
+            break;
+        }
+    }
+    Ok(sum)
+}
+
+/// Reads a part of a file and sends it on a stream.
+fn copy_file(
+    stream: &dyn Mux,
+    file: &impl std::os::fd::AsFd,
+    offset: &mut u64,
+    count: usize,
+) -> Result<Sent, Errno> {
+    let n = stream.room().min(count);
+    if n == 0 {
+        return if stream.is_broken() { Err(Errno::CONNRESET) } else { Err(Errno::AGAIN) };
+    }
+    let mut piece = Vec::with_capacity(n);
+    let got = rustix::io::pread(file, rustix::buffer::spare_capacity(&mut piece), *offset)?;
+    let sent = stream.send(&piece)?;
+    *offset += sent.bytes as u64;
+    Ok(Sent { bytes: sent.bytes, full: sent.bytes < got || (got > 0 && n < count) })
+}
+
+/// Looks at the next bytes of a socket without taking them: returns their number (at most 1), 0 is the end.
+///
+/// # Errors
+/// `AGAIN` when there is nothing; other errors end the connection.
+pub fn peek(poller: &Poller, token: Token) -> Result<usize, Errno> {
+    let mut byte = [0u8; 1];
+    retry(|| {
+        poller.with_fd(token, |fd| rustix::net::recv(fd, &mut byte[..], RecvFlags::PEEK).map(|(n, _)| n))
+    })
+}
