@@ -3,7 +3,7 @@
 use crate::config::template::{Part, Template};
 use crate::log_buffers;
 use crate::modules::vars::push_field;
-use crate::request::{Request, Slot, VarError};
+use crate::request::{Request, Stored, VarError};
 use crate::thread::Thread;
 use crate::variables::{Registry, VarId};
 use forebay_http::field::Name;
@@ -184,7 +184,7 @@ impl Format {
                     continue;
                 }
                 Op::Capture(n) => {
-                    req.capture(*n, out);
+                    req.captures.push(*n, out);
                     (true, false)
                 }
                 Op::Var(v) => (req.var(*v, out)?, false),
@@ -229,8 +229,8 @@ impl Format {
     #[inline]
     fn field(&self, req: &mut Request, v: VarId, name: Name, out: &mut Vec<u8>) -> Result<(), VarError> {
         let start = out.len();
-        let found = match req.slots.get(usize::from(v.0)) {
-            Some(Slot::Empty) | None => {
+        let found = match req.vars.get(v) {
+            Stored::Empty => {
                 if let Some(text) = req.head.only(name) {
                     self.put(text, out);
                     return Ok(());

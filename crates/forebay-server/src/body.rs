@@ -3,7 +3,7 @@
 pub mod compose;
 mod send;
 
-pub use send::{send, send_continue, settle, write_all, write_last};
+pub use send::{flush_answers, send, send_continue, write_all, write_last};
 
 use crate::modules::core::BodyInFile;
 use crate::request::Request;
@@ -502,7 +502,7 @@ async fn receive(
             Err(Errno::PROTO) => return Err(too_much(req)),
             Err(Errno::AGAIN) => {
                 let now = Instant::now();
-                let client = req.client(Direction::Body, now);
+                let client = req.waiting(Direction::Body, now);
                 let came = input(&thread, req, upstream);
                 match thread.transfers.wait(&thread.io.poller, client, now + timeout, came).await {
                     Ok(true) => {}

@@ -1,5 +1,6 @@
 //! Lines of `error_log` in nginx's form (nginx: error_log).
 
+use crate::client::Client;
 use crate::config::main_settings::{ErrorLog, ErrorLogTarget};
 use crate::request::Request;
 use crate::thread::{Thread, ThreadConfig};
@@ -26,7 +27,7 @@ impl Request {
             return;
         }
         let mut line = self.take_buf();
-        push_prefix(&self.thread, level, Some(self.conn.number), &mut line);
+        push_prefix(&self.thread, level, Some(self.conn.client.number), &mut line);
         message(&mut line);
         self.describe(&mut line);
         end_line(&mut line);
@@ -51,7 +52,7 @@ impl Request {
         if !line.is_empty() {
             quoted(b", request: \"", line);
         }
-        if self.subrequest {
+        if self.is_subrequest() {
             quoted(b", subrequest: \"", &self.uri);
         }
         let upstream = &self.modules.upstream;
@@ -117,16 +118,16 @@ fn line(thread: &Thread, level: Level, connection: Option<u64>, message: &str, t
     out
 }
 
-/// Whether lines of this level that [`log_connection`] writes go anywhere.
-pub fn enabled(req: &Request, level: Level) -> bool {
-    let conf = req.thread.config();
-    connection_logs(req, &conf).iter().any(|l| level <= l.level)
+/// Whether any log takes lines of this level from [`log_connection`].
+pub fn enabled(thread: &Thread, client: &Client, level: Level) -> bool {
+    let conf = thread.config();
+    connection_logs(client, &conf).iter().any(|l| level <= l.level)
 }
 
-/// Where lines about a connection go: to the log of its default server.
-fn connection_logs<'c>(req: &Request, conf: &'c ThreadConfig) -> &'c [ErrorLog] {
+/// Logs for lines about a connection: those of its default server.
+fn connection_logs<'c>(client: &Client, conf: &'c ThreadConfig) -> &'c [ErrorLog] {
     let http = &conf.config.http;
-    let server = req.address_in(conf).and_then(|a| http.servers.get(a.default_server));
+    let server = client.address(conf).and_then(|a| http.servers.get(a.default_server));
     let own = server.and_then(|s| http.locations.get(s.root)?.settings.log.error_log.as_ref());
     own.map_or(conf.config.main.error_log.as_slice(), |l| l.0.as_slice())
 }
@@ -141,12 +142,12 @@ pub fn log(thread: &Thread, level: Level, message: &str) {
 }
 
 /// Writes a line that concerns a connection before its request is known.
-pub fn log_connection(req: &Request, level: Level, message: &str, tail: &str) {
-    let conf = req.thread.config();
-    let logs = connection_logs(req, &conf);
+pub fn log_connection(thread: &Thread, client: &Client, level: Level, message: &str, tail: &str) {
+    let conf = thread.config();
+    let logs = connection_logs(client, &conf);
     if logs.iter().any(|l| level <= l.level) {
-        let line = line(&req.thread, level, Some(req.conn.number), message, tail.as_bytes());
-        emit(&req.thread, logs, level, &line);
+        let line = line(thread, level, Some(client.number), message, tail.as_bytes());
+        emit(thread, logs, level, &line);
     }
 }
 

@@ -282,7 +282,7 @@ fn local_address(req: &Request, out: &mut Vec<u8>) {
         Some(a) if a.is_ipv6() => out.extend_from_slice(format!("[{}]", a.ip()).as_bytes()),
         Some(a) => out.extend_from_slice(a.ip().to_string().as_bytes()),
         None => {
-            if req.conn.peer == Peer::Unix {
+            if req.conn.client.peer == Peer::Unix {
                 out.extend_from_slice(b"localhost");
             }
         }

@@ -7,6 +7,7 @@ pub mod background;
 pub mod body;
 pub mod cache;
 pub mod cidr;
+pub mod client;
 pub mod compress;
 pub mod config;
 pub mod connection;

@@ -251,7 +251,7 @@ async fn preaccess(req: &mut Request) -> Option<Outcome> {
 }
 
 async fn access(req: &mut Request) -> Option<Outcome> {
-    if req.subrequest {
+    if req.is_subrequest() {
         return None;
     }
     let http = req.http();
@@ -370,7 +370,7 @@ async fn content(req: &mut Request) -> Outcome {
         Some(Content::Proxy(pass)) => return proxy::run(req, pass).await,
         None => {}
     }
-    if l.settings.dav.methods.has(req.method) && !req.subrequest {
+    if l.settings.dav.methods.has(req.method) && !req.is_subrequest() {
         return Box::pin(dav::run(req)).await;
     }
     if !matches!(req.method, Method::Get | Method::Head | Method::Post) {

@@ -1,7 +1,7 @@
 //! Who leaves where connections run short: what each network holds is counted then, and only then, so that one network
 //! cannot push out the slow clients of others.
 
-use crate::request::Conn;
+use crate::connection::Connection;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -27,21 +27,15 @@ impl Network {
             None => Network(0),
         }
     }
-
-    /// That of a connection's client, behind a proxy that says whose connection it is (PROXY protocol).
-    pub fn of_client(conn: &Conn) -> Network {
-        let proxied = conn.proxied.as_ref().map(|p| p.client.ip());
-        Network::of(proxied.or_else(|| conn.peer.ip()))
-    }
 }
 
 /// How a waiting connection stands to others, apart from its network: clients that are slow with their heads first,
 /// those that have been slow longest before others; then those between requests, the nearest to their timeout
 /// first; then those that have not had much time to send a head. `None`: stays.
-pub fn rank(conn: &Conn, deadline: Instant, now: Instant) -> Option<(u8, Instant)> {
+pub fn rank(conn: &Connection, deadline: Instant, now: Instant) -> Option<(u8, Instant)> {
     let since = match &conn.partial {
         Some(p) => p.started,
-        None if conn.requests == 0 => conn.accepted,
+        None if conn.requests == 0 => conn.client.accepted,
         None => return Some((1, deadline)),
     };
     match now.saturating_duration_since(since) {

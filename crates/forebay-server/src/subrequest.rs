@@ -6,57 +6,9 @@ use crate::access_log;
 use crate::phases;
 use crate::request::Request;
 use crate::upstream::stream::Pulled;
-use forebay_http::request::{Framing, Method};
-
-/// Whose body it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
-    /// None.
-    None,
-    /// That of the request it is made for, as far as that has been read.
-    Shared,
-}
 
 /// Most of an answer that is read to keep the connection to the upstream, bytes.
 const WORTH_READING: usize = 1 << 20;
-
-/// A subrequest for a path, by GET.
-pub fn make(parent: &Request, uri: &[u8], args: &[u8], body: Body) -> Box<Request> {
-    let mut sub = Box::new(Request::new(parent.thread.clone()));
-    sub.conf = parent.conf.clone();
-    *sub.conn = parent.conn.known();
-    sub.head = parent.head.clone();
-    sub.head.expect_continue = false;
-    match body {
-        Body::None => {
-            sub.head.framing = Framing::None;
-            sub.body.begin(Framing::None, sub.head.len);
-        }
-        Body::Shared => sub.body = parent.body.share(),
-    }
-    sub.method = Method::Get;
-    sub.uri.extend_from_slice(uri);
-    sub.args.extend_from_slice(args);
-    sub.server = parent.server;
-    sub.location = parent.http().server(parent).root;
-    sub.slots.clone_from(&parent.slots);
-    sub.arena.clone_from(&parent.arena);
-    sub.started = parent.started;
-    sub.internal = true;
-    sub.rewritten = true;
-    sub.subrequest = true;
-    sub.client_get = parent.client_turned_to_get();
-    sub.uri_changes = phases::MAX_URI_CHANGES;
-    sub.received = parent.received;
-    sub.peer = parent.peer;
-    sub.remote.clone_from(&parent.remote);
-    sub.modules.request_id = parent.modules.request_id;
-    sub.modules.replaced_peer = parent.modules.replaced_peer;
-    // What limits has counted the request already.
-    sub.modules.limit_req = parent.modules.limit_req;
-    sub.modules.limit_conn = parent.modules.limit_conn.counted();
-    sub
-}
 
 /// Runs it to its end; what it answers is thrown away but for its head. A path that begins with `@` in `target` is the
 /// name of a location.

@@ -2,7 +2,7 @@
 
 use crate::config::{self, Environment};
 use crate::counters::Counters;
-use crate::request::{Request, Slot};
+use crate::request::Request;
 use crate::thread::{Parts, Thread, ThreadConfig};
 use crate::variables::VarId;
 use forebay_conf::files::Files;
@@ -65,7 +65,7 @@ pub fn request(http: &str, args: &str) -> Request {
 /// Forgets what the request knows and gives it another query.
 pub fn again(req: &mut Request, args: &str) {
     req.args = args.as_bytes().to_vec();
-    req.slots.fill(Slot::Empty);
+    req.vars.forget();
     req.modules.clear();
     req.resp.clear();
     let http = req.http();

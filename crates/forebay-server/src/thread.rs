@@ -1,10 +1,11 @@
 //! What one worker thread owns: its reactor, clock, file cache, logs and counters. Hot path.
 
+use crate::client::Client;
 use crate::config::Config;
+use crate::connection::Work;
 use crate::counters::Counters;
 use crate::file_cache::FileCache;
 use crate::log_buffers::LogBuffers;
-use crate::request::Conn;
 use forebay_net::io::Io;
 use forebay_net::reactor::Reactor;
 use std::cell::{Cell, RefCell};
@@ -50,7 +51,9 @@ pub struct Thread {
     /// Sockets, deadlines and buffers for their bytes.
     pub io: Rc<Io>,
     /// Runners and idle connections.
-    pub reactor: Reactor<Box<Conn>>,
+    pub reactor: Reactor<Work>,
+    /// Client of requests without a connection.
+    pub no_client: Rc<Client>,
     /// Time.
     pub clock: Clock,
     /// Configuration in effect for new requests.
@@ -61,8 +64,8 @@ pub struct Thread {
     pub files: RefCell<FileCache>,
     /// Responses of upstreams that this thread has served from a cache.
     pub cached: crate::cache::local::Local,
-    /// Requests without a client.
-    pub background: crate::background::Queue,
+    /// Requests without a client that are running.
+    pub background: crate::background::Running,
     /// Buffers of the access logs.
     pub log_buffers: RefCell<LogBuffers>,
     /// Lines of error logs of this turn.
@@ -103,7 +106,9 @@ impl Thread {
     /// Creates a thread that serves nothing yet.
     pub fn new(io: Rc<Io>, parts: Parts) -> Rc<Thread> {
         let counters = parts.all_counters.get(parts.number).cloned().unwrap_or_default();
+        let no_client = Rc::new(Client::none(io.poller.now()));
         Rc::new(Thread {
+            no_client,
             number: parts.number,
             reactor: Reactor::new(io.clone()),
             io,

@@ -3,7 +3,8 @@
 //! reading a byte now and then; first of all those of the network that has most of them. An HTTP/2 connection counts as
 //! one, while all of its streams wait.
 
-use crate::request::{Conn, Request};
+use crate::client::Client;
+use crate::request::Request;
 use crate::shares::{self, Candidate, Network};
 use forebay_net::mux::Mux;
 use forebay_net::reactor::Poller;
@@ -47,7 +48,8 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    fn new(direction: Direction, network: Network, bytes: u64, now: Instant) -> Rc<Transfer> {
+    /// Creates the transfer of a client that is not waited for yet, after `bytes`.
+    pub fn new(direction: Direction, network: Network, bytes: u64, now: Instant) -> Rc<Transfer> {
         Rc::new(Transfer {
             direction,
             network,
@@ -129,20 +131,20 @@ impl Over {
     }
 }
 
-/// Who is waited for.
+/// Request that waits for its client.
 #[derive(Debug)]
-pub enum Client {
-    /// One that has a connection for the request.
+pub enum Waiting {
+    /// It has the connection for itself.
     Alone(Rc<Transfer>),
-    /// One that has others on the same connection (HTTP/2).
+    /// It shares the connection (HTTP/2).
     Among(Rc<dyn Mux>),
 }
 
-impl Client {
+impl Waiting {
     fn is_given_up(&self) -> bool {
         match self {
-            Client::Alone(t) => t.given_up.get(),
-            Client::Among(s) => s.is_given_up(),
+            Waiting::Alone(t) => t.given_up.get(),
+            Waiting::Among(s) => s.is_given_up(),
         }
     }
 }
@@ -201,7 +203,7 @@ impl Transfers {
     pub async fn wait<T>(
         &self,
         poller: &Poller,
-        client: Client,
+        client: Waiting,
         deadline: Instant,
         f: impl Future<Output = T>,
     ) -> Result<T, Over> {
@@ -209,7 +211,9 @@ impl Transfers {
         let mut f = std::pin::pin!(f);
         let ready = std::future::poll_fn(|cx| match f.as_mut().poll(cx) {
             // Where the connection has been closed for it, that comes as the client's end.
-            Poll::Ready(_) if matches!(client, Client::Among(_)) && client.is_given_up() => Poll::Ready(None),
+            Poll::Ready(_) if matches!(client, Waiting::Among(_)) && client.is_given_up() => {
+                Poll::Ready(None)
+            }
             Poll::Ready(v) => Poll::Ready(Some(v)),
             Poll::Pending if client.is_given_up() => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
@@ -221,7 +225,7 @@ impl Transfers {
 /// The transfer of a request: the one it has, unless that went the other way.
 fn transfer(
     of: &mut Option<Rc<Transfer>>,
-    conn: &Conn,
+    client: &Client,
     direction: Direction,
     bytes: u64,
     now: Instant,
@@ -232,7 +236,7 @@ fn transfer(
             t.clone()
         }
         _ => {
-            let t = Transfer::new(direction, Network::of_client(conn), bytes, now);
+            let t = Transfer::new(direction, client.network(), bytes, now);
             *of = Some(t.clone());
             t
         }
@@ -240,13 +244,13 @@ fn transfer(
 }
 
 impl Request {
-    /// Who is waited for now.
-    pub fn client(&mut self, direction: Direction, now: Instant) -> Client {
+    /// The request as one that waits for its client.
+    pub fn waiting(&mut self, direction: Direction, now: Instant) -> Waiting {
         if let Some(s) = self.conn.wire.as_mux() {
-            return Client::Among(s.clone());
+            return Waiting::Among(s.clone());
         }
         let bytes = if direction == Direction::Body { self.received } else { self.sent };
-        Client::Alone(transfer(&mut self.transfer, &self.conn, direction, bytes, now))
+        Waiting::Alone(transfer(&mut self.transfer, &self.conn.client, direction, bytes, now))
     }
 
     /// Whether the log has a line of its own for a client that is waited for no longer: a connection with several requests
@@ -259,15 +263,15 @@ impl Request {
 /// Keeps a client among those that are waited for.
 struct Waits<'a> {
     all: &'a Transfers,
-    client: &'a Client,
+    client: &'a Waiting,
     poller: &'a Poller,
 }
 
 impl<'a> Waits<'a> {
-    fn new(all: &'a Transfers, client: &'a Client, poller: &'a Poller) -> Self {
+    fn new(all: &'a Transfers, client: &'a Waiting, poller: &'a Poller) -> Self {
         match client {
-            Client::Alone(t) => all.add(t),
-            Client::Among(s) => s.wait_for_client(true, poller.now()),
+            Waiting::Alone(t) => all.add(t),
+            Waiting::Among(s) => s.wait_for_client(true, poller.now()),
         }
         Waits { all, client, poller }
     }
@@ -276,8 +280,8 @@ impl<'a> Waits<'a> {
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
         match self.client {
-            Client::Alone(t) => self.all.remove(t),
-            Client::Among(s) => s.wait_for_client(false, self.poller.now()),
+            Waiting::Alone(t) => self.all.remove(t),
+            Waiting::Among(s) => s.wait_for_client(false, self.poller.now()),
         }
     }
 }
@@ -293,7 +297,7 @@ mod tests {
         let at = |s: u64| start + Duration::from_secs(s);
         // Waited for first, then again for each second and what had been moved by then.
         let make = |since: u64, then: &[(u64, u64)]| {
-            let (mut of, conn) = (None, Conn::none(start));
+            let (mut of, conn) = (None, Client::none(start));
             let first = transfer(&mut of, &conn, Direction::Body, 90, at(since));
             then.iter()
                 .for_each(|(s, bytes)| drop(transfer(&mut of, &conn, Direction::Body, *bytes, at(*s))));
@@ -325,7 +329,7 @@ mod tests {
         let all = Transfers::default();
         let start = Instant::now();
         let make = |address: &str, bytes: u64| {
-            let mut conn = Conn::none(start);
+            let mut conn = Client::none(start);
             conn.peer = forebay_net::addr::Peer::Inet(address.parse().expect("an address"));
             let mut of = None;
             let t = transfer(&mut of, &conn, Direction::Body, 0, start);
@@ -356,7 +360,7 @@ mod tests {
     #[test]
     fn the_other_direction_is_another_transfer() {
         let (mut of, now) = (None, Instant::now());
-        let conn = Conn::none(now);
+        let conn = Client::none(now);
         let body = transfer(&mut of, &conn, Direction::Body, 10, now);
         assert!(Rc::ptr_eq(&body, &transfer(&mut of, &conn, Direction::Body, 20, now)));
         assert!(!Rc::ptr_eq(&body, &transfer(&mut of, &conn, Direction::Response, 0, now)));

@@ -1,20 +1,22 @@
 //! One worker thread: accepts, applies new configurations, ends in good order.
 
+use crate::client::Client;
 use crate::config::ListenAddr;
 use crate::connection;
+use crate::connection::{Connection, Work};
 use crate::counters::Counters;
 use crate::error_log;
 use crate::file_cache::{FileCache, SHED};
 use crate::file_watch::Watches;
 use crate::log_buffers::{self, LogBuffers};
 use crate::process::Share;
-use crate::request::Conn;
-use crate::shares::{self, Candidate, GRACE, Network};
+use crate::shares::{self, Candidate, GRACE};
 use crate::thread::{Parts, Thread, ThreadConfig};
 use forebay_conf::error::{Level, errno};
 use forebay_net::addr::Peer;
 use forebay_net::io::Io;
 use forebay_net::reactor::{Handler, NOTICE_MOUNTS, Remote, Token};
+use forebay_net::wire::Wire;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use std::cell::{Cell, RefCell};
@@ -277,7 +279,7 @@ impl WorkerThread {
         self.close_spares(&old);
         crate::pattern::forget();
         // Idle connections of listeners that are gone have nobody to answer them.
-        self.close_idle(|c, _| map.get(c.listener as usize).copied().flatten().is_none());
+        self.close_idle(|c, _| map.get(c.client.listener as usize).copied().flatten().is_none());
     }
 
     /// Closes the idle upstream connections that this thread has of a configuration.
@@ -316,7 +318,9 @@ impl WorkerThread {
                 self.quit_deadline.set(timeout.map(|t| Instant::now() + t));
                 self.close_idle(|c, _| c.partial.is_none() && c.requests > 0 && c.session.is_none());
                 // HTTP/2 clients are told.
-                for job in self.thread.reactor.take_idle(|c| c.session.is_some()) {
+                for job in
+                    self.thread.reactor.take_idle(|w| w.connection().is_some_and(|c| c.session.is_some()))
+                {
                     self.thread.reactor.queue(job);
                 }
             }
@@ -338,9 +342,10 @@ impl WorkerThread {
     }
 
     /// Closes idle connections for which `f` says so.
-    fn close_idle(&self, mut f: impl FnMut(&Conn, Instant) -> bool) -> usize {
+    fn close_idle(&self, mut f: impl FnMut(&Connection, Instant) -> bool) -> usize {
         let mut reading = 0;
-        let closed = self.thread.reactor.close_idle(|c, deadline| {
+        let closed = self.thread.reactor.close_idle(|work, deadline| {
+            let Some(c) = work.connection() else { return false };
             let close = f(c, deadline);
             reading += u64::from(close && c.partial.is_some());
             close
@@ -360,8 +365,9 @@ impl WorkerThread {
         let now = self.thread.clock.now();
         let mut waiting = Vec::with_capacity(self.thread.io.poller.idle());
         let mut number = 0;
-        self.thread.reactor.each_idle(|c, deadline, sending| {
-            let network = Network::of_client(c);
+        self.thread.reactor.each_idle(|work, deadline, sending| {
+            let Some(c) = work.connection() else { return };
+            let network = c.client.network();
             let rank = shares::rank(c, deadline, now).filter(|_| !sending);
             waiting.extend(rank.map(|rank| Candidate { number, network, rank }));
             number += 1;
@@ -457,24 +463,15 @@ impl WorkerThread {
         self.thread.counters.active.add(1);
         let local = if wildcard { rustix::net::getsockname(&sock).ok() } else { None };
         let token = self.thread.io.poller.insert(sock);
-        let conn = Box::new(Conn {
-            wire: forebay_net::wire::Wire::Plain(token),
-            tls: None,
-            unencrypted: false,
+        let client = Client {
             number: SERIAL.fetch_add(1, Ordering::Relaxed) + 1,
             peer,
             local: local.and_then(|a| std::net::SocketAddr::try_from(a).ok()),
-            proxied: None,
-            greeted: false,
             listener,
-            requests: 0,
-            accepted: self.thread.clock.now(),
-            expired: false,
-            partial: None,
-            session: None,
-            stream: None,
-        });
-        self.thread.reactor.start(self, token, conn);
+            ..Client::none(self.thread.clock.now())
+        };
+        let conn = Connection::new(Wire::Plain(token), Rc::new(client));
+        self.thread.reactor.start(self, token, Work::Connection(Box::new(conn)));
     }
 }
 
@@ -491,7 +488,7 @@ fn prepare_listener(config: &crate::config::Config, listener: usize, fd: &OwnedF
 }
 
 impl Handler for WorkerThread {
-    type Conn = Box<Conn>;
+    type Conn = Work;
 
     fn runner(self: Rc<Self>, _id: u32) -> Pin<Box<dyn Future<Output = ()>>> {
         Box::pin(connection::runner(self.thread.clone()))
@@ -533,7 +530,8 @@ impl Handler for WorkerThread {
         }
     }
 
-    fn expired(self: Rc<Self>, token: Token, mut conn: Box<Conn>) {
+    fn expired(self: Rc<Self>, token: Token, work: Work) {
+        let Work::Connection(mut conn) = work else { return };
         // An HTTP/2 client is told.
         let between_requests = conn.requests > 0 && conn.partial.is_none() && conn.session.is_none();
         if between_requests {
@@ -543,7 +541,7 @@ impl Handler for WorkerThread {
         }
         conn.expired = true;
         let thread = self.thread.clone();
-        thread.reactor.start(&self, token, conn);
+        thread.reactor.start(&self, token, Work::Connection(conn));
     }
 
     fn set_aside_ended(&self, token: Token, group: u32) {
@@ -609,27 +607,12 @@ impl Handler for WorkerThread {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::Partial;
     use crate::shares::rank;
 
-    fn conn(requests: u32, accepted: Instant, partial: Option<Instant>) -> Conn {
-        let partial = partial.map(|started| Box::new(crate::request::Partial { buf: [].into(), started }));
-        Conn {
-            wire: forebay_net::wire::Wire::Closed,
-            tls: None,
-            unencrypted: false,
-            number: 1,
-            peer: Peer::Unix,
-            local: None,
-            proxied: None,
-            greeted: true,
-            expired: false,
-            listener: 0,
-            requests,
-            accepted,
-            partial,
-            session: None,
-            stream: None,
-        }
+    fn conn(requests: u32, accepted: Instant, partial: Option<Instant>) -> Connection {
+        let partial = partial.map(|started| Box::new(Partial { buf: [].into(), started }));
+        Connection { partial, ..Connection::closed(Rc::new(Client::none(accepted)), requests) }
     }
 
     #[test]

@@ -42,8 +42,10 @@ const BUSY: usize = 4;
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 512;
 
-/// Memory that an idle connection takes here: its slot, its place among the idle ones and its timer, bytes.
-pub const IDLE_BYTES: usize = size_of::<poller::Slot>() + size_of::<usize>() + size_of::<(Instant, Target)>();
+/// Memory that an idle connection with the state `C` takes in the reactor, bytes.
+pub const fn idle_bytes<C>() -> usize {
+    size_of::<poller::Slot>() + size_of::<Option<C>>() + timers::ENTRY
+}
 
 /// Callbacks of a reactor's user.
 pub trait Handler {

@@ -20,6 +20,9 @@ pub(super) struct Timers {
     sweep_at: usize,
 }
 
+/// Memory of a timer, bytes.
+pub(super) const ENTRY: usize = size_of::<(Instant, Target)>();
+
 /// Fewest timers that are swept.
 const SWEEP: usize = 1024;
 

@@ -5,11 +5,9 @@ use super::send::{Follows, Pace, client_gone_within, end_chunks, flush, frame, l
 use crate::access_log;
 use crate::modules::{self, slice, ssi};
 use crate::phases;
-use crate::request::{Request, Slot};
+use crate::request::{Origin, Request, SubBody, VarStore};
 use crate::response::{BodyFilter, Part};
-use crate::subrequest::{self, Body as SubBody};
 use crate::upstream::stream::{Body, Pulled};
-use crate::variables::VarId;
 use forebay_conf::error::Level;
 use std::future::Future;
 use std::pin::Pin;
@@ -438,14 +436,14 @@ pub enum Included {
 
 /// Makes a subrequest. `None`: there are too many; the log says so.
 fn make(req: &mut Request, what: &Include) -> Option<Box<Request>> {
-    if req.depth_of_subrequest >= MAX_DEPTH || !ssi::count(req, MAX_SUBREQUESTS) {
+    let too_deep = matches!(req.origin, Origin::Sub { depth, .. } if depth >= MAX_DEPTH);
+    if too_deep || !ssi::count(req, MAX_SUBREQUESTS) {
         let uri = String::from_utf8_lossy(&what.uri).into_owned();
         req.log(Level::Error, &format!("subrequests cycle while processing \"{uri}\""));
         return None;
     }
     let body = if req.body.stored.complete { SubBody::Shared } else { SubBody::None };
-    let mut sub = subrequest::make(req, &what.uri, &what.args, body);
-    sub.depth_of_subrequest = req.depth_of_subrequest + 1;
+    let mut sub = Request::subrequest(req, &what.uri, &what.args, body);
     ssi::share(req, &mut sub);
     Some(sub)
 }
@@ -465,11 +463,8 @@ pub async fn include(out: &mut Outlet, req: &mut Request, what: Include) -> Incl
     let result = serve(out, &mut sub, &what, bare).await;
     hand_over(&mut sub, req);
     // Variables are those of the request, whoever sets them.
-    std::mem::swap(&mut req.slots, &mut sub.slots);
-    std::mem::swap(&mut req.arena, &mut sub.arena);
-    if req.arena.len() > ARENA {
-        req.compact_variables();
-    }
+    std::mem::swap(&mut req.vars, &mut sub.vars);
+    req.vars.compact(ARENA);
     result
 }
 
@@ -482,7 +477,7 @@ pub struct Started {
     running: Pin<Box<dyn Future<Output = Headed>>>,
     headed: Option<Headed>,
     /// Variables as it got them.
-    slots: Vec<Slot>,
+    vars: VarStore,
 }
 
 impl Started {
@@ -490,12 +485,12 @@ impl Started {
     pub fn new(req: &mut Request, what: Include) -> Option<Started> {
         let mut sub = make(req, &what)?;
         let stub = what.stub.is_some();
-        let slots = sub.slots.clone();
+        let vars = sub.vars.clone();
         let running = Box::pin(async move {
             let bare = phases::included(&mut sub, stub).await;
             (sub, bare)
         });
-        Some(Started { what, running, headed: None, slots })
+        Some(Started { what, running, headed: None, vars })
     }
 
     /// Ready when its body can be sent.
@@ -519,25 +514,10 @@ impl Started {
         hand_over(req, &mut sub);
         let result = serve(out, &mut sub, &self.what, bare).await;
         hand_over(&mut sub, req);
-        self.take_variables(req, &sub);
+        // Others may have set variables meanwhile: only those that this one has set count.
+        req.vars.take_changes(&self.vars, &sub.vars);
+        req.vars.compact(ARENA);
         if matches!(result, Included::Broken) { Err(Broken) } else { Ok(()) }
-    }
-
-    /// Others may have set variables meanwhile: only what this one has set counts.
-    fn take_variables(&self, req: &mut Request, sub: &Request) {
-        for (i, slot) in sub.slots.iter().enumerate() {
-            let id = VarId(i as u16);
-            match (slot, self.slots.get(i)) {
-                (Slot::Empty, _) | (Slot::Missing, Some(Slot::Missing)) => {}
-                (Slot::Value(new), Some(Slot::Value(old)))
-                    if new.start == old.start && new.end == old.end => {}
-                (Slot::Missing, _) => req.store(id, None),
-                (Slot::Value(new), _) => req.store(id, Some(new.of(&sub.arena))),
-            }
-        }
-        if req.arena.len() > ARENA {
-            req.compact_variables();
-        }
     }
 
     /// Ends it without sending anything.

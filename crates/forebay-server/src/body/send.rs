@@ -30,15 +30,15 @@ async fn room(thread: &Rc<Thread>, req: &mut Request) -> bool {
     let http = req.http();
     let timeout = http.location(req).settings.core.send_timeout.0;
     let now = Instant::now();
-    let client = req.client(Direction::Response, now);
+    let client = req.waiting(Direction::Response, now);
     let room = req.conn.wire.wait_writable(&thread.io);
     let waited = thread.transfers.wait(&thread.io.poller, client, now + timeout, room).await;
     waited.map_err(|over| too_slow(req, over)).is_ok()
 }
 
-/// Sends what waits for the end of the turn or has found no room, before the connection ends or waits for its next request.
-/// A client that has had its time gets no other.
-pub async fn settle(thread: &Rc<Thread>, req: &mut Request) {
+/// Sends the answers that wait for the end of the turn or have found no room, before the connection ends. A client that
+/// has timed out gets no more time.
+pub async fn flush_answers(thread: &Rc<Thread>, req: &mut Request) {
     while !req.timed_out && !req.conn.wire.flush(&thread.io) {
         if !room(thread, req).await {
             return;
@@ -387,7 +387,7 @@ async fn send_source(
     // Nothing is done with the bytes: they are read to where they are sent from.
     let direct = req.resp.filters.is_empty() && !chunked && rate.is_none();
     // A small fixed buffer may hold just one segment, for whose acknowledgement the client's kernel takes 40 ms.
-    let passes = direct && req.conn.wire.has_sendfile() && !req.has_fixed_send_buffer();
+    let passes = direct && req.conn.wire.has_sendfile() && !req.conn.client.has_fixed_send_buffer(&req.conf);
     let mut turn = req.sent;
     let mut pending = thread.io.large.take();
     pending.extend_from_slice(head);
@@ -611,7 +611,7 @@ async fn flush_then(
             let http = req.http();
             let now = Instant::now();
             let until = now + http.location(req).settings.core.send_timeout.0;
-            let client = req.client(Direction::Response, now);
+            let client = req.waiting(Direction::Response, now);
             let meanwhile = source.meanwhile(req, true, until);
             let waited = thread.transfers.wait(&thread.io.poller, client, until, meanwhile).await;
             if let Some(over) = waited.map_or_else(Some, |in_time| (!in_time).then_some(Over::Timeout)) {

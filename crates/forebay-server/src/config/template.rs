@@ -166,7 +166,7 @@ impl Template {
                 Part::Var(v) => {
                     req.var(*v, out)?;
                 }
-                Part::Capture(n) => req.capture(*n, out),
+                Part::Capture(n) => req.captures.push(*n, out),
             }
         }
         Ok(())

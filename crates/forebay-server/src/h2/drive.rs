@@ -3,13 +3,13 @@
 use super::frames::{Context, Fatal};
 use super::stream::Spare;
 use super::{Session, Stream};
-use crate::connection::Parked;
-use crate::request::{Conn, Request};
+use crate::client::Client;
+use crate::connection::{Connection, Work, close};
+use crate::error_log;
 use crate::shares::Network;
-use crate::thread::Thread;
+use crate::thread::{Thread, ThreadConfig};
 use crate::transfers::Over;
 use forebay_conf::error::Level;
-use forebay_http::h1::request::Limits;
 use forebay_http::h2::frame::{self, Code};
 use forebay_net::reactor::{Job, Token};
 use forebay_net::wire::{Then, Wire};
@@ -51,20 +51,34 @@ const SOURCES: usize = 4096;
 /// Heads kept for the next requests of a thread.
 const SPARE: usize = 64;
 
-/// Serves the connection until nothing is left to do for now. `until`: when it is closed unless a request comes.
-pub async fn run(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>, until: Instant) -> Parked {
-    /// Also where a panic ends it.
+/// Result of driving a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Nothing is left to do until the client sends more; the connection is closed at this time.
+    Idle(Instant),
+    /// The connection is over.
+    Closed,
+}
+
+/// Serves the connection until nothing is left to do for now. `until`: time at which it is closed unless a request comes.
+pub async fn run(
+    thread: &Rc<Thread>,
+    conf: &ThreadConfig,
+    conn: &mut Connection,
+    session: &Rc<Session>,
+    until: Instant,
+) -> Rest {
+    /// Marks the session as resting, also when a panic ends the run.
     struct Active<'a>(&'a Session);
     impl Drop for Active<'_> {
         fn drop(&mut self) {
             self.0.rests();
         }
     }
-    let limits = req.limits();
     session.active.set(true);
     let _active = Active(session);
-    let done = serve(thread, req, session, &limits, until).await;
-    if done == Parked::Closed {
+    let done = serve(thread, conf, conn, session, until).await;
+    if done == Rest::Closed {
         session.abandon();
     }
     *session.driver.borrow_mut() = None;
@@ -73,13 +87,14 @@ pub async fn run(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>, 
 
 async fn serve(
     thread: &Rc<Thread>,
-    req: &mut Request,
+    conf: &ThreadConfig,
+    conn: &mut Connection,
     session: &Rc<Session>,
-    limits: &Limits,
     mut until: Instant,
-) -> Parked {
+) -> Rest {
+    let limits = conn.limits(conf);
     session.wake_up(thread);
-    if req.conn.expired {
+    if conn.expired {
         session.state.borrow_mut().leave(Code::NoError);
     }
     let mut blocked_since: Option<Instant> = None;
@@ -93,11 +108,11 @@ async fn serve(
         session.dirty.set(false);
         if session.is_given_up() {
             session.given_up.set(true);
-            log(req, Level::Info, Over::GivenUp.text());
+            log(thread, conf, conn, Level::Info, Over::GivenUp.text());
             session.state.borrow_mut().leave(Code::NoError);
             // As much as there is room for.
-            let _ = flush(thread, &mut req.conn.wire, session);
-            return Parked::Closed;
+            let _ = flush(thread, &mut conn.wire, session);
+            return Rest::Closed;
         }
         if thread.quitting.get() {
             session.state.borrow_mut().leave(Code::NoError);
@@ -106,20 +121,20 @@ async fn serve(
             let s = session.state.borrow();
             !s.failed && s.out.len() < STOP_READING
         };
-        if reading && !more && req.conn.wire.is_readable(&thread.io) {
-            match read(thread, req, session) {
+        if reading && !more && conn.wire.is_readable(&thread.io) {
+            match read(thread, conn, session) {
                 Ok(n) if n > 0 => more = true,
                 Err(Errno::AGAIN) => {}
-                _ => return Parked::Closed,
+                _ => return Rest::Closed,
             }
         }
         if reading && more {
             let mut started = 0;
-            match process(thread, req, session, limits) {
+            match process(thread, conn, session, &limits) {
                 Ok(done) => (more, started) = done,
                 Err(fatal) => {
                     more = false;
-                    fail(req, session, fatal);
+                    fail(thread, conf, conn, session, fatal);
                 }
             }
             if more {
@@ -139,16 +154,16 @@ async fn serve(
         }
         let excess = session.state.borrow_mut().excess.take();
         if let Some(what) = excess {
-            log(req, Level::Warn, &format!("client sent too many {what}, connection closed"));
-            SUSPECTS.add(session.network, thread.clock.now());
+            log(thread, conf, conn, Level::Warn, &format!("client sent too many {what}, connection closed"));
+            SUSPECTS.add(session.client.network(), thread.clock.now());
         }
-        match flush(thread, &mut req.conn.wire, session) {
+        match flush(thread, &mut conn.wire, session) {
             Ok(Flushed::All) => blocked_since = None,
             Ok(Flushed::Some) => blocked_since = Some(thread.clock.now()),
             Ok(Flushed::Nothing) => {
                 blocked_since.get_or_insert(thread.clock.now());
             }
-            Err(_) => return Parked::Closed,
+            Err(_) => return Rest::Closed,
         }
         let (over, idle, no_streams) = {
             let mut s = session.state.borrow_mut();
@@ -159,37 +174,36 @@ async fn serve(
             (over && blocked_since.is_none(), idle && !over, none)
         };
         if over {
-            crate::connection::close(thread, req, true).await;
-            return Parked::Closed;
+            if let Some(location) = conn.location(conf) {
+                close::close(thread, conn, &location.settings.core, true).await;
+            }
+            return Rest::Closed;
         }
-        if session.dirty.get() || (reading && req.conn.wire.is_readable(&thread.io)) {
+        if session.dirty.get() || (reading && conn.wire.is_readable(&thread.io)) {
             continue;
         }
-        asked |= !no_streams || req.conn.requests != session.requests();
-        req.conn.requests = session.requests();
+        asked |= !no_streams || conn.requests != session.requests();
+        conn.requests = session.requests();
         if no_streams && std::mem::take(&mut asked) {
-            let http = req.http();
-            until = thread.clock.now() + http.location(req).settings.core.keepalive_timeout.timeout;
+            let location = conn.location(conf);
+            let timeout = location.map(|l| l.settings.core.keepalive_timeout.timeout).unwrap_or_default();
+            until = thread.clock.now() + timeout;
         }
         if idle {
             session.rest(thread);
-            if crate::connection::park_session(thread, req, until) {
-                return Parked::Idle;
-            }
-            session.wake_up(thread);
-            continue;
+            return Rest::Idle(until);
         }
         let deadline = match blocked_since {
-            Some(t) => Some(t + req.send_timeout()),
+            Some(t) => Some(t + conn.send_timeout(conf)),
             // What has come is no request, though it may become one.
             None if no_streams => Some(until),
             None => None,
         };
         session.look(thread.clock.now());
-        if !wait(thread, req, session, deadline, reading).await {
+        if !wait(thread, conn, session, deadline, reading).await {
             if blocked_since.is_some() {
-                log(req, Level::Info, "client timed out (110: Connection timed out)");
-                return Parked::Closed;
+                log(thread, conf, conn, Level::Info, "client timed out (110: Connection timed out)");
+                return Rest::Closed;
             }
             session.state.borrow_mut().leave(Code::NoError);
             timed_out = true;
@@ -198,7 +212,7 @@ async fn serve(
 }
 
 /// The client has broken the protocol: says so, and that nothing more is read.
-fn fail(req: &mut Request, session: &Rc<Session>, fatal: Fatal) {
+fn fail(thread: &Thread, conf: &ThreadConfig, conn: &Connection, session: &Rc<Session>, fatal: Fatal) {
     let mut s = session.state.borrow_mut();
     s.failed = true;
     let last = s.last;
@@ -207,25 +221,22 @@ fn fail(req: &mut Request, session: &Rc<Session>, fatal: Fatal) {
         s.excess = Some(fatal.reason);
     } else {
         drop(s);
-        log(req, Level::Info, fatal.reason);
+        log(thread, conf, conn, Level::Info, fatal.reason);
     }
 }
 
-fn log(req: &mut Request, level: Level, text: &str) {
-    if crate::error_log::enabled(req, level) {
-        let mut client = Vec::new();
-        forebay_net::addr::push_peer(req.conn.peer, &mut client);
-        let client = String::from_utf8_lossy(&client);
-        let tail =
-            format!(" while processing HTTP/2 connection, client: {client}, server: {}", req.listener_text());
-        crate::error_log::log_connection(req, level, text, &tail);
+fn log(thread: &Thread, conf: &ThreadConfig, conn: &Connection, level: Level, text: &str) {
+    if error_log::enabled(thread, &conn.client, level) {
+        let (client, server) = (conn.client.text(), conn.client.listener_text(conf));
+        let tail = format!(" while processing HTTP/2 connection, client: {client}, server: {server}");
+        error_log::log_connection(thread, &conn.client, level, text, &tail);
     }
 }
 
-fn read(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>) -> Result<usize, Errno> {
+fn read(thread: &Rc<Thread>, conn: &mut Connection, session: &Rc<Session>) -> Result<usize, Errno> {
     let mut input = std::mem::take(&mut session.state.borrow_mut().input);
     input.reserve(READ);
-    let got = req.conn.wire.read(&thread.io, &mut input);
+    let got = conn.wire.read(&thread.io, &mut input);
     if input.is_empty() && got.is_err() {
         input = Vec::new();
     }
@@ -236,9 +247,9 @@ fn read(thread: &Rc<Thread>, req: &mut Request, session: &Rc<Session>) -> Result
 /// Works off what has come and hands the requests over. Gives whether there is more, and how many requests there were.
 fn process(
     thread: &Rc<Thread>,
-    req: &Request,
+    conn: &Connection,
     session: &Rc<Session>,
-    limits: &Limits,
+    limits: &forebay_http::h1::request::Limits,
 ) -> Result<(bool, usize), Fatal> {
     let mut started = thread.h2.streams.take();
     let mut spare = thread.h2.heads.take();
@@ -259,14 +270,14 @@ fn process(
     scratch.shrink_to(64 * 1024);
     thread.h2.scratch.replace(scratch);
     let count = started.len();
-    if req.conn.wire.is_worn() {
+    if conn.wire.is_worn() {
         session.leave();
     }
     let mut number = session.state.borrow().requests - count as u32;
     for stream in started.drain(..) {
         number += 1;
-        let conn = thread.h2.conn(&req.conn, stream, number);
-        thread.reactor.queue(Job { token: Token::NONE, conn });
+        stream.number.set(number);
+        thread.reactor.queue(Job { token: Token::NONE, conn: Work::Stream(stream) });
     }
     thread.h2.streams.replace(started);
     done.map(|more| (more, count))
@@ -319,12 +330,12 @@ fn flush(thread: &Rc<Thread>, wire: &mut Wire, session: &Rc<Session>) -> Result<
 /// Waits for the client, the socket or the streams. `false`: the deadline has passed.
 async fn wait(
     thread: &Rc<Thread>,
-    req: &Request,
+    conn: &Connection,
     session: &Rc<Session>,
     deadline: Option<Instant>,
     reading: bool,
 ) -> bool {
-    let wire = &req.conn.wire;
+    let wire = &conn.wire;
     let blocked = !session.state.borrow().out.is_empty() || wire.has_unsent();
     let mut first = true;
     let ready = std::future::poll_fn(|cx| {
@@ -370,7 +381,9 @@ pub struct Shared {
     /// Buffers for receiving and for sending.
     buffers: std::cell::RefCell<Vec<Vec<u8>>>,
     #[allow(clippy::vec_box)]
-    conns: std::cell::RefCell<Vec<Box<Conn>>>,
+    conns: std::cell::RefCell<Vec<Box<Connection>>>,
+    /// Client of the boxes in `conns`.
+    nobody: std::cell::OnceCell<Rc<Client>>,
 }
 
 impl Shared {
@@ -382,36 +395,35 @@ impl Shared {
         }
     }
 
-    /// The connection as a stream of it sees it.
-    fn conn(&self, base: &Conn, stream: Rc<Stream>, requests: u32) -> Box<Conn> {
+    /// The connection as the request of a stream sees it.
+    pub fn conn(&self, stream: &Rc<Stream>) -> Box<Connection> {
+        let client = stream.session().client.clone();
         let mut conn = match self.conns.borrow_mut().pop() {
-            Some(c) => c,
-            None => Box::new(Conn::none(base.accepted)),
+            Some(mut c) => {
+                c.client = client;
+                c
+            }
+            None => Box::new(Connection::closed(client, 0)),
         };
         conn.wire = Wire::Mux(stream.clone());
-        conn.stream = Some(stream);
-        conn.number = base.number;
-        conn.peer = base.peer;
-        conn.local = base.local;
-        conn.proxied.clone_from(&base.proxied);
-        conn.greeted = true;
-        conn.listener = base.listener;
-        conn.requests = requests;
-        conn.accepted = base.accepted;
-        conn.tls.clone_from(&base.tls);
+        conn.requests = stream.number.get();
         conn
     }
 
-    /// Takes the memory back that a stream and its connection were in.
-    pub fn give_conn(&self, mut conn: Box<Conn>, stream: Rc<Stream>) {
+    /// Takes the memory of a stream and its connection back.
+    pub fn give_conn(&self, mut conn: Box<Connection>, stream: Rc<Stream>) {
         conn.wire = Wire::Closed;
         self.ended.borrow_mut().give(stream);
         let mut conns = self.conns.borrow_mut();
         if conns.len() < SPARE {
-            conn.proxied = None;
-            conn.tls = None;
+            // A box that waits here must not keep its client.
+            conn.client = self.nobody();
             conns.push(conn);
         }
+    }
+
+    fn nobody(&self) -> Rc<Client> {
+        self.nobody.get_or_init(|| Rc::new(Client::none(Instant::now()))).clone()
     }
 }
 

@@ -12,7 +12,7 @@ mod stream;
 
 pub use stream::Stream;
 
-use crate::shares::Network;
+use crate::client::Client;
 use crate::transfers::{Transfer, Transfers};
 use budget::Budget;
 use forebay_http::h2::frame::{self, Code};
@@ -49,8 +49,8 @@ pub struct Session {
     driver: RefCell<Option<Waker>>,
     dirty: Cell<bool>,
     settings: Settings,
-    /// Where the client is.
-    network: Network,
+    /// The client.
+    client: Rc<Client>,
     /// Transfers of the thread.
     transfers: Rc<Transfers>,
     /// Streams whose client is waited for.
@@ -159,7 +159,12 @@ impl Priority {
 
 impl Session {
     /// A session whose preface has been read; SETTINGS is ready to be written. `settings` are those of the server.
-    pub fn new(settings: Settings, network: Network, transfers: Rc<Transfers>, strict: bool) -> Rc<Session> {
+    pub fn new(
+        settings: Settings,
+        client: Rc<Client>,
+        transfers: Rc<Transfers>,
+        strict: bool,
+    ) -> Rc<Session> {
         let mut out = Vec::with_capacity(64);
         let pairs = [
             (frame::setting::MAX_CONCURRENT_STREAMS, settings.max_streams as u32),
@@ -197,7 +202,7 @@ impl Session {
             driver: RefCell::new(None),
             dirty: Cell::new(false),
             settings,
-            network,
+            client,
             transfers,
             waits: Cell::new(0),
             pace: RefCell::new(None),
@@ -208,7 +213,12 @@ impl Session {
 
     /// A session that is no connection's.
     fn nobody() -> Rc<Session> {
-        Session::new(Settings { max_streams: 0, window: 0 }, Network::default(), Rc::default(), false)
+        Session::new(
+            Settings { max_streams: 0, window: 0 },
+            Rc::new(Client::none(Instant::now())),
+            Rc::default(),
+            false,
+        )
     }
 
     /// Adds bytes that came with the preface.
@@ -243,7 +253,7 @@ impl Session {
         match &*pace {
             Some(p) => p.look(only_client, moved, now),
             None if only_client && self.active.get() => {
-                let p = Transfer::of_connection(self.network, moved, now);
+                let p = Transfer::of_connection(self.client.network(), moved, now);
                 self.transfers.add(&p);
                 *pace = Some(p);
             }

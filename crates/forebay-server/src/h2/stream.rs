@@ -18,6 +18,8 @@ pub struct Stream {
     /// Its number, odd.
     pub id: u32,
     session: Rc<Session>,
+    /// Number of the request on its connection.
+    pub(super) number: Cell<u32>,
     /// The request, until its runner takes it.
     pub(super) head: RefCell<Option<Box<RequestHead>>>,
     /// Why the request is refused, if it is.
@@ -95,6 +97,7 @@ impl Stream {
         Stream {
             id,
             session: session.clone(),
+            number: Cell::new(0),
             head: RefCell::new(None),
             refusal: Cell::new(None),
             send_window: Cell::new(send_window),

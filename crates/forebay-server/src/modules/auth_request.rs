@@ -4,8 +4,8 @@ use crate::config::scope::Scope;
 use crate::config::template::Template;
 use crate::config::value::{Setting, once};
 use crate::modules::{LocationSettings, Verdict};
-use crate::request::Request;
-use crate::subrequest::{self, Body};
+use crate::request::{Request, SubBody};
+use crate::subrequest;
 use crate::variables::VarId;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
@@ -55,11 +55,10 @@ pub async fn check(req: &mut Request) -> Verdict {
     let http = req.http();
     let s = &http.location(req).settings.auth_request;
     let Some(uri) = &s.uri.0 else { return Verdict::Declined };
-    let mut sub = subrequest::make(req, uri, b"", Body::None);
+    let mut sub = Request::subrequest(req, uri, b"", SubBody::None);
     subrequest::run(&mut sub, b"").await;
     // Variables are those of the request, whoever sets them.
-    req.slots.clone_from(&sub.slots);
-    req.arena.clone_from(&sub.arena);
+    req.vars.clone_from(&sub.vars);
     for (id, value) in s.set.0.iter() {
         let Ok(value) = value.value(&mut sub) else { return Verdict::Status(500) };
         if !req.set_special(*id, &value) {

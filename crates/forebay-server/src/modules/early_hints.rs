@@ -40,8 +40,8 @@ pub async fn pass(req: &mut Request) {
     let l = http.location(req);
     let wanted = req.modules.upstream.head.status == 103
         && req.head.version >= Version::Http11
-        && !req.subrequest
-        && !req.modules.proxy_cache.background
+        && !req.is_subrequest()
+        && !req.is_background()
         && l.settings.early_hints.conditions.test(req).unwrap_or(false);
     if !wanted {
         return;

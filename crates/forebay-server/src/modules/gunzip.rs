@@ -35,7 +35,7 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
     let s = &http.location(req).settings;
     req.resp.gzip_vary |= s.gzip_accept.vary;
     // A part of another response is to be text.
-    if !req.subrequest && gzip_accept::accepted(req, s) {
+    if !req.is_subrequest() && gzip_accept::accepted(req, s) {
         return Ok(());
     }
     compress::unknown_length(req);

@@ -38,7 +38,7 @@ pub async fn run(req: &mut Request) -> Option<Outcome> {
         return None;
     }
     // A part of another response is to be text unless there is nothing else.
-    let on = Set(modes.map(|m| m == Mode::On && !req.subrequest));
+    let on = Set(modes.map(|m| m == Mode::On && !req.is_subrequest()));
     // Without it a cache on the way gives one client what another one takes. nginx leaves that to gzip_vary.
     let vary = s.gzip_accept.vary || (on != Set::default() && on != Set::of(Coding::Gzip));
     let mut taken = compress::rank(req, s, on).iter().map(Some);

@@ -6,8 +6,7 @@ use crate::config::scope::Scope;
 use crate::config::value::Setting;
 use crate::modules::LocationSettings;
 use crate::phases::Outcome;
-use crate::request::Request;
-use crate::subrequest::{self, Body};
+use crate::request::{Request, SubBody};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use std::sync::Arc;
@@ -46,17 +45,17 @@ pub fn enabled(s: &LocationSettings) -> bool {
 
 /// Sends the copies on their way. `Some`: the body, which they are to have, cannot be read.
 pub async fn run(req: &mut Request) -> Option<Outcome> {
-    if req.subrequest {
+    if req.is_subrequest() {
         return None;
     }
     let http = req.http();
     let s = &http.location(req).settings.mirror;
-    let mut body = Body::None;
+    let mut body = SubBody::None;
     if s.request_body {
         // PUT is going to give the file its name.
         req.body.in_file = http.location(req).settings.dav.methods.has(req.method);
         match body::read_all(req).await {
-            Ok(()) => body = Body::Shared,
+            Ok(()) => body = SubBody::Shared,
             Err(BodyError::Status(status)) => return Some(Outcome::Status(status)),
             Err(BodyError::Gone) => {
                 req.drop_connection = true;
@@ -65,7 +64,7 @@ pub async fn run(req: &mut Request) -> Option<Outcome> {
         }
     }
     for uri in s.uris.0.iter() {
-        let mut sub = subrequest::make(req, uri, &req.args, body);
+        let mut sub = Request::subrequest(req, uri, &req.args, body);
         sub.method = req.method;
         background::send(req, sub, b"");
     }

@@ -2,8 +2,7 @@
 
 use crate::background;
 use crate::modules::auth_request::Target;
-use crate::request::Request;
-use crate::subrequest::{self, Body};
+use crate::request::{Request, SubBody};
 
 crate::settings! {
     /// `post_action`.
@@ -23,8 +22,8 @@ pub fn begin(req: &mut Request) {
         _ => (&target[..], &b""[..]),
     };
     // The same request once more, with its body if that has come.
-    let body = if req.body.done() { Body::Shared } else { Body::None };
-    let mut sub = subrequest::make(req, uri, args, body);
+    let body = if req.body.done() { SubBody::Shared } else { SubBody::None };
+    let mut sub = Request::subrequest(req, uri, args, body);
     sub.method = req.method;
     sub.location = req.location;
     sub.resp.status = req.resp.status;

@@ -770,7 +770,7 @@ async fn ask(
         // As nginx: the log names the server alone.
         req.modules.upstream.log_path.clear();
     }
-    req.modules.proxy_cache.detached = fetch.cacheable() || req.modules.proxy_cache.background;
+    req.modules.proxy_cache.detached = fetch.cacheable() || req.is_background();
     let got = exchange::run(req, &target, &head, &body, s, lease).await;
     let to_head = match pass.protocol {
         Protocol::Http | Protocol::Grpc => head.starts_with(b"HEAD "),

@@ -308,8 +308,6 @@ pub struct State {
     pub key: Vec<u8>,
     /// Number of the zone that counts the answers of the cache.
     pub zone: Option<usize>,
-    /// Runs without a client, to renew an entry.
-    pub background: bool,
     /// Goes on when the client leaves.
     pub detached: bool,
     /// The right to renew an entry, taken by the request that this one works for.
@@ -325,7 +323,6 @@ impl State {
         self.etag.clear();
         self.key.clear();
         self.zone = None;
-        self.background = false;
         self.detached = false;
         self.ticket = None;
     }

@@ -24,13 +24,13 @@ const fn row(name: &'static str, get: crate::variables::Getter) -> Row {
 }
 
 fn address(r: &mut Request, out: &mut Vec<u8>, which: fn(&Header) -> SocketAddr) -> Got {
-    let Some(a) = r.conn.proxied.as_ref().map(|h| which(h)) else { return Ok(false) };
+    let Some(a) = r.conn.client.proxied.as_ref().map(|h| which(h)) else { return Ok(false) };
     forebay_net::addr::push_peer(Peer::Inet(a), out);
     Ok(true)
 }
 
 fn port_of(r: &mut Request, out: &mut Vec<u8>, which: fn(&Header) -> SocketAddr) -> Got {
-    let Some(a) = r.conn.proxied.as_ref().map(|h| which(h)) else { return Ok(false) };
+    let Some(a) = r.conn.client.proxied.as_ref().map(|h| which(h)) else { return Ok(false) };
     port(Peer::Inet(a), out)
 }
 
@@ -52,7 +52,7 @@ fn kind(name: &[u8], names: &[(&[u8], u8)]) -> Option<u8> {
 }
 
 fn extension(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
-    let Some(h) = &r.conn.proxied else { return Ok(false) };
+    let Some(h) = &r.conn.client.proxied else { return Ok(false) };
     match find(&h.tlvs, name, out) {
         Ok(found) => Ok(found),
         Err(_) => {

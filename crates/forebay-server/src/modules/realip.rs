@@ -116,7 +116,7 @@ fn real_address(req: &Request, s: &Settings) -> Option<Peer> {
     }
     let (from, recursive) = (&s.from.0, s.recursive);
     let found = match &s.header {
-        Header::ProxyProtocol => req.conn.proxied.as_ref().map(|h| h.client),
+        Header::ProxyProtocol => req.conn.client.proxied.as_ref().map(|h| h.client),
         Header::ForwardedFor => {
             cidr::forwarded(req.peer, cidr::lines(&req.head, b"X-Forwarded-For"), from, recursive)
         }

@@ -282,7 +282,7 @@ fn encoded(req: &Request) -> bool {
 /// Appends a capture, encoded as in a query.
 fn push_escaped(req: &mut Request, n: u8, out: &mut Vec<u8>) {
     let mut raw = req.take_buf();
-    req.capture(n, &mut raw);
+    req.captures.push(n, &mut raw);
     uri::escape(&raw, Escape::Args, out);
     req.give_buf(raw);
 }
@@ -499,7 +499,7 @@ fn apply(
                 req.var(*v, &mut out)?;
             }
             Part::Capture(n) if encoded && (in_args || redirect) => push_escaped(req, *n, &mut out),
-            Part::Capture(n) => req.capture(*n, &mut out),
+            Part::Capture(n) => req.captures.push(*n, &mut out),
         }
     }
     if let Flag::Redirect(status) = flag {

@@ -52,7 +52,7 @@ pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<
 
 /// The content handler.
 pub async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
-    if req.head.method != Method::Connect || req.head.version != Version::Http11 || req.subrequest {
+    if req.head.method != Method::Connect || req.head.version != Version::Http11 || req.is_subrequest() {
         return Outcome::Status(405);
     }
     let http = req.http();

@@ -31,9 +31,9 @@ pub const PLAIN: &[Row] = rows! {
     "binary_remote_addr" => |r, o| { push_binary(r.peer, o); Ok(true) },
     "body_bytes_sent" => |r, o| number(o, r.sent.saturating_sub(r.sent_head)),
     "bytes_sent" => |r, o| number(o, r.sent),
-    "connection" => |r, o| number(o, r.conn.number),
+    "connection" => |r, o| number(o, r.conn.client.number),
     "connection_requests" => |r, o| number(o, u64::from(r.conn.requests)),
-    "connection_time" => |r, o| seconds(o, r.conn.accepted.elapsed()),
+    "connection_time" => |r, o| seconds(o, r.conn.client.accepted.elapsed()),
     "connections_active" => |r, o| number(o, crate::modules::stub_status::totals(r)[0]),
     "connections_reading" => |r, o| number(o, crate::modules::stub_status::totals(r)[4]),
     "connections_writing" => |r, o| number(o, crate::modules::stub_status::totals(r)[5]),
@@ -99,7 +99,7 @@ pub const PLAIN: &[Row] = rows! {
     },
     "server_addr" => |r, o| match r.local_address() {
         Some(a) => { o.extend_from_slice(a.ip().to_string().as_bytes()); Ok(true) }
-        None => { o.extend_from_slice(r.listener_text().as_bytes()); Ok(true) }
+        None => { o.extend_from_slice(r.conn.client.listener_text(&r.conf).as_bytes()); Ok(true) }
     },
     "server_name" => |r, o| { let h = r.http(); text(o, &h.server(r).name) },
     "server_port" => |r, o| Ok(r.local_address().map(|a| response::number(o, u64::from(a.port()))).is_some()),

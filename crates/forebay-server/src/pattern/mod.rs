@@ -125,10 +125,13 @@ impl Pattern {
 
     /// Logs that a match was given up, in nginx's words: -47 is PCRE2's number for its match limit.
     pub fn log_failure(&self, req: &mut Request, text: &[u8]) -> LimitExceeded {
-        let parts: [&[u8]; 5] =
-            [b"pcre2_match() failed: -47 on \"", text, b"\" using \"", self.text(), b"\""];
-        req.log_with(Level::Alert, |out| parts.iter().for_each(|part| out.extend_from_slice(part)));
+        req.log_with(Level::Alert, |out| out.extend_from_slice(&self.failure(text)));
         LimitExceeded
+    }
+
+    /// Message for a match that was given up.
+    pub fn failure(&self, text: &[u8]) -> Vec<u8> {
+        [b"pcre2_match() failed: -47 on \"", text, b"\" using \"", self.text(), b"\""].concat()
     }
 
     /// Matches and, if so, makes `$1`.. and the named variables of the request from it.

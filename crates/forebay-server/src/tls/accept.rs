@@ -5,18 +5,19 @@
 use super::ocsp::client::{self, Check};
 use super::ocsp::responder::TIMEOUT;
 use super::server::ServerTls;
-use crate::config::names::NameTable;
+use crate::client::Client;
+use crate::connection::Connection;
 use crate::error_log;
 use crate::modules::ssl::VerifyClient;
 use crate::modules::static_file::errno_text;
 use crate::pattern::LimitExceeded;
-use crate::request::{Request, Slot};
-use crate::thread::Thread;
+use crate::request::Request;
+use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_net::tls::hello::Hello;
 use forebay_net::tls::sessions::{Context, take_stored};
 use forebay_net::tls::sigalg;
-use forebay_net::tls::stream::{Greeting, Step};
+use forebay_net::tls::stream::{Agreed, Greeting, Step};
 use forebay_net::tls::verify::{self, Failure, Purpose};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
@@ -34,9 +35,14 @@ pub enum Accept {
     Wait,
     /// It will come to nothing; the log says why.
     Over,
-    /// Something that is not the client's has to be waited for: see [`resume`].
+    /// The client has sent these plain bytes instead, perhaps HTTP.
+    Plain(Vec<u8>),
+    /// The handshake waits for something other than the client: see [`resume`].
     Later(Box<Later>),
 }
+
+/// File names of certificates and their keys.
+type CertificateNames = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What a handshake waits for besides the client.
 #[derive(Debug)]
@@ -48,7 +54,7 @@ pub enum Later {
         /// What the handshake begins with, but for the certificate.
         config: Arc<ServerConfig>,
         /// Names of certificates and keys.
-        names: Vec<(Vec<u8>, Vec<u8>)>,
+        names: CertificateNames,
     },
     /// Issuers are to be asked about the client's certificate, first of its path.
     State(Arc<Check>, Vec<CertificateDer<'static>>),
@@ -108,6 +114,20 @@ pub struct Session {
 }
 
 impl Session {
+    /// Notes what a completed handshake agreed on. `early`: content came with it (0-RTT).
+    fn complete(&mut self, agreed: Agreed, early: bool) {
+        self.v13 = agreed.v13;
+        self.suite = agreed.suite;
+        self.group = agreed.group;
+        self.alpn = agreed.alpn;
+        self.resumed = agreed.resumed;
+        self.early = early;
+        if self.hello.is_some() {
+            self.identify();
+        }
+        self.peer = agreed.peer;
+    }
+
     /// Gives the session the identifier that OpenSSL would show: what the client has come with (TLS 1.2), what it was
     /// stored under, and with TLS 1.3 a number in any case.
     fn identify(&mut self) {
@@ -125,83 +145,75 @@ const UNRECOGNIZED_NAME: u8 = 112;
 /// Alert `internal_error`.
 const INTERNAL_ERROR: u8 = 80;
 
-/// Goes on with a handshake as far as it can without waiting.
-pub fn step(t: &Rc<Thread>, req: &mut Request) -> Accept {
-    let token = req.conn.wire.token();
+/// Continues a handshake as far as it can without waiting.
+pub fn step(t: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &mut Connection) -> Accept {
+    let token = conn.wire.token();
     loop {
-        let Some(stream) = req.conn.wire.tls() else { return Accept::Done };
-        if !stream.greeted() {
-            match stream.greeting(&t.io, token) {
-                Ok(Some(Greeting::Partial)) => return Accept::Wait,
-                Ok(Some(Greeting::Plain(bytes))) => {
-                    req.conn.wire.decrypt();
-                    req.conn.unencrypted = true;
-                    req.head.buf = bytes;
-                    req.started = t.clock.now();
-                    return Accept::Done;
-                }
-                Ok(Some(Greeting::Broken(alert))) => {
-                    stream.refuse(&t.io, token, alert);
-                    return fail(req, "SSL_do_handshake() failed (SSL: no ClientHello)");
-                }
-                Ok(Some(Greeting::Hello(hello))) => match choose(t, req, *hello) {
-                    Accept::Done => continue,
-                    other => return other,
-                },
-                Ok(None) => return fail(req, "peer closed connection in SSL handshake"),
-                Err(e) => return fail(req, &format!("recv() failed {}", errno_text(e))),
-            }
+        let Some(stream) = conn.wire.tls() else { return Accept::Done };
+        if stream.greeted() {
+            break;
         }
-        sigalg::take();
-        take_stored();
-        let stepped = stream.handshake(&t.io, token);
-        let early = stream.early;
-        note_sigalgs(req);
-        return match stepped {
-            Step::Read | Step::Write => Accept::Wait,
-            Step::Done(agreed) => {
-                // Nobody shares it yet.
-                let Some(session) = Rc::get_mut(req.conn.tls.get_or_insert_default()) else {
-                    return Accept::Over;
-                };
-                session.v13 = agreed.v13;
-                session.suite = agreed.suite;
-                session.group = agreed.group;
-                session.alpn = agreed.alpn;
-                session.resumed = agreed.resumed;
-                session.early = early;
-                if session.hello.is_some() {
-                    session.identify();
-                }
-                session.peer = agreed.peer;
-                verify_client(req)
+        match stream.greeting(&t.io, token) {
+            Ok(Some(Greeting::Partial)) => return Accept::Wait,
+            Ok(Some(Greeting::Plain(bytes))) => {
+                conn.wire.decrypt();
+                conn.client_mut().unencrypted = true;
+                return Accept::Plain(bytes);
             }
-            Step::Closed => fail(req, "peer closed connection in SSL handshake"),
-            Step::Failed(e) => fail(req, &format!("SSL_do_handshake() failed {}", errno_text(e))),
-            Step::Refused(text) => fail(req, &format!("SSL_do_handshake() failed (SSL: {text})")),
-        };
+            Ok(Some(Greeting::Broken(alert))) => {
+                stream.refuse(&t.io, token, alert);
+                return fail(t, conf, conn, "SSL_do_handshake() failed (SSL: no ClientHello)");
+            }
+            Ok(Some(Greeting::Hello(hello))) => match choose(t, conf, conn, *hello) {
+                Accept::Done => {}
+                other => return other,
+            },
+            Ok(None) => return fail(t, conf, conn, "peer closed connection in SSL handshake"),
+            Err(e) => return fail(t, conf, conn, &format!("recv() failed {}", errno_text(e))),
+        }
+    }
+    let Some(stream) = conn.wire.tls() else { return Accept::Done };
+    sigalg::take();
+    take_stored();
+    let stepped = stream.handshake(&t.io, token);
+    let early = stream.early;
+    note_sigalgs(conn);
+    match stepped {
+        Step::Read | Step::Write => Accept::Wait,
+        Step::Done(agreed) => {
+            if let Some(session) = session_mut(conn) {
+                session.complete(*agreed, early);
+            }
+            verify_client(conf, conn)
+        }
+        Step::Closed => fail(t, conf, conn, "peer closed connection in SSL handshake"),
+        Step::Failed(e) => fail(t, conf, conn, &format!("SSL_do_handshake() failed {}", errno_text(e))),
+        Step::Refused(text) => fail(t, conf, conn, &format!("SSL_do_handshake() failed (SSL: {text})")),
     }
 }
 
-fn fail(req: &mut Request, what: &str) -> Accept {
-    log(req, Level::Info, what);
+/// The session of a handshake in progress, which nothing shares yet.
+fn session_mut(conn: &mut Connection) -> Option<&mut Session> {
+    conn.client_mut().tls.as_mut().and_then(Rc::get_mut)
+}
+
+fn fail(t: &Thread, conf: &ThreadConfig, conn: &Connection, what: &str) -> Accept {
+    log(t, conf, conn, Level::Info, what);
     Accept::Over
 }
 
-fn log(req: &Request, level: Level, what: &str) {
-    if !error_log::enabled(req, level) {
+fn log(t: &Thread, conf: &ThreadConfig, conn: &Connection, level: Level, what: &str) {
+    if !error_log::enabled(t, &conn.client, level) {
         return;
     }
-    let mut client = Vec::new();
-    forebay_net::addr::push_peer(req.conn.peer, &mut client);
-    let tail = format!(", client: {}, server: {}", String::from_utf8_lossy(&client), req.listener_text());
-    error_log::log_connection(req, level, &format!("{what} while SSL handshaking"), &tail);
+    let tail = format!(", client: {}, server: {}", conn.client.text(), conn.client.listener_text(conf));
+    error_log::log_connection(t, &conn.client, level, &format!("{what} while SSL handshaking"), &tail);
 }
 
-/// Keeps what the step that was just made has signed and checked by.
-fn note_sigalgs(req: &mut Request) {
+/// Notes the signature algorithms that the last step used.
+fn note_sigalgs(conn: &mut Connection) {
     let (own, client) = sigalg::take();
-    if let Some(session) = req.conn.tls.as_mut().and_then(Rc::get_mut) {
+    if let Some(session) = session_mut(conn) {
         session.sigalg = if own != 0 { own } else { session.sigalg };
         session.client_sigalg = if client != 0 { client } else { session.client_sigalg };
         if session.hello.is_some() {
@@ -211,33 +223,33 @@ fn note_sigalgs(req: &mut Request) {
     }
 }
 
-/// Does what a handshake waits for. `false`: it came to nothing; the log says why.
-pub async fn resume(t: &Rc<Thread>, req: &mut Request, later: Later) -> bool {
+/// Does the work that a handshake waits for. Returns `false` if that failed, which has been logged.
+pub async fn resume(t: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &mut Connection, later: Later) -> bool {
     match later {
         Later::Files { server, config: base, names } => {
-            let config = req.conf.config.clone();
+            let config = conf.config.clone();
             let loaded = tokio::task::spawn_blocking(move || {
                 let tls = config.http.servers.get(server).and_then(|s| s.tls.as_ref());
                 let gone = || "no certificate".to_owned();
                 tls.ok_or_else(gone)?.load(&names, &config.http.conf_dir, &base)
             });
             let loaded = loaded.await.unwrap_or_else(|_| Err("reading a certificate ended".to_owned()));
-            begin(t, req, server, loaded.map_err(|text| (INTERNAL_ERROR, text)))
+            begin(t, conf, conn, server, loaded.map_err(|text| (INTERNAL_ERROR, text)))
         }
         Later::State(check, path) => {
-            // One limit for all of a chain; what is known in time is kept for the next handshake.
+            // One limit for all of a chain. Answers that came in time are kept for the next handshake.
             let until = std::time::Instant::now() + TIMEOUT;
             let ran = t.io.poller.deadline(until, check.run(&path)).await;
             let verdict = match ran.unwrap_or_else(|| Err(client::timed_out())) {
                 Ok(()) => Verdict::Success,
                 Err(refusal) => {
                     if let Some(text) = &refusal.log {
-                        error_log::log_connection(req, Level::Error, text, "");
+                        error_log::log_connection(t, &conn.client, Level::Error, text, "");
                     }
                     Verdict::Refused(refusal.verdict)
                 }
             };
-            if let Some(session) = req.conn.tls.as_mut().and_then(Rc::get_mut) {
+            if let Some(session) = session_mut(conn) {
                 session.verdict.set(verdict);
             }
             true
@@ -246,93 +258,100 @@ pub async fn resume(t: &Rc<Thread>, req: &mut Request, later: Later) -> bool {
 }
 
 /// Chooses the virtual server and begins the handshake with its configuration.
-fn choose(t: &Rc<Thread>, req: &mut Request, mut hello: Hello) -> Accept {
-    let conf = req.conf.clone();
+fn choose(t: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &mut Connection, mut hello: Hello) -> Accept {
     let http = &conf.config.http;
-    let (mut chosen, mut fallback) = (0, 0);
-    let mut known = Ok(());
-    if let Some(a) = req.address_in(&conf) {
-        (chosen, fallback) = (a.default_server, a.default_server);
-        if let Some(name) = &hello.server_name {
-            match choose_by_name(req, &a.names, name) {
-                Ok(server) => chosen = server.unwrap_or(chosen),
-                Err(e) => known = Err(e),
+    let address = conn.client.address(conf);
+    let fallback = address.map_or(0, |a| a.default_server);
+    let (mut chosen, mut known) = (fallback, Ok(()));
+    if let (Some(a), Some(name)) = (address, &hello.server_name) {
+        match a.names.find(name) {
+            Ok(found) => chosen = found.map_or(fallback, |(server, _)| server),
+            Err(pattern) => {
+                let text = String::from_utf8_lossy(&pattern.failure(name)).into_owned();
+                log(t, conf, conn, Level::Alert, &text);
+                known = Err(());
             }
         }
     }
     let tls = |i: usize| http.servers.get(i).and_then(|s| s.tls.as_ref());
     let server = if tls(chosen).is_some() { chosen } else { fallback };
+    let http2 = http.servers.get(chosen).is_some_and(|s| s.settings.http2)
+        || address.is_some_and(|a| a.options.http2);
+    let config = tls(server).map(|tls| tls.config_for(&hello.ciphers, http2));
     let name = hello.server_name.clone().map(Vec::into_boxed_slice);
     let written_name = hello.written_name.take().map(Vec::into_boxed_slice);
-    let http2 = http.servers.get(chosen).is_some_and(|s| s.settings.http2)
-        || req.address_in(&conf).is_some_and(|a| a.options.http2);
-    let config = tls(server).map(|tls| tls.config_for(&hello.ciphers, http2));
     let wanted = http.shows_hello.then(|| Box::new(hello));
-    req.conn.tls = Some(Rc::new(Session { name, written_name, hello: wanted, ..Session::default() }));
+    conn.client_mut().tls =
+        Some(Rc::new(Session { name, written_name, hello: wanted, ..Session::default() }));
     let config = match tls(server).zip(config) {
         _ if known.is_err() => Err((INTERNAL_ERROR, "no server could be chosen".to_owned())),
         Some((tls, _)) if tls.reject => Err((UNRECOGNIZED_NAME, String::new())),
         Some((tls, config)) if tls.dynamic.is_empty() => Ok(config.clone()),
-        Some((tls, config)) => {
-            // The names are evaluated as for a request that has not begun.
-            req.slots.clear();
-            req.slots.resize(http.vars.len(), Slot::Empty);
-            req.arena.clear();
-            req.server = server;
-            req.location = http.servers.get(server).map_or(0, |s| s.root);
-            let mut names = Vec::new();
-            for (cert, key) in &tls.dynamic {
-                let cert = cert.template.value(req).unwrap_or_default();
-                let key = key.template.value(req).unwrap_or_default();
-                if !cert.is_empty() {
-                    names.push((cert, key));
-                }
-            }
-            req.slots.fill(Slot::Empty);
-            req.arena.clear();
-            match tls.known(&names, config) {
+        Some((tls, config)) => match certificate_names(t, conf, conn, server) {
+            Err(LimitExceeded) => Err((INTERNAL_ERROR, "no server could be chosen".to_owned())),
+            Ok(names) => match tls.known(&names, config) {
                 Ok(Some(config)) => Ok(config),
                 Ok(None) => {
                     return Accept::Later(Box::new(Later::Files { server, config: config.clone(), names }));
                 }
                 Err(text) => Err((INTERNAL_ERROR, text)),
-            }
-        }
+            },
+        },
         None => Err((
             INTERNAL_ERROR,
             "no \"ssl_certificate\" is defined in server listening on SSL port".to_owned(),
         )),
     };
-    if begin(t, req, server, config) { Accept::Done } else { Accept::Over }
+    if begin(t, conf, conn, server, config) { Accept::Done } else { Accept::Over }
 }
 
-/// Finds the virtual server of a name and sets the captures of its pattern.
-fn choose_by_name(req: &mut Request, names: &NameTable, name: &[u8]) -> Result<Option<usize>, LimitExceeded> {
-    let found = names.find(name).map_err(|p| p.log_failure(req, name))?;
-    if let Some((_, Some(pattern))) = found {
-        pattern.exec(req, name)?;
+/// Evaluates the names of a server's certificates and keys that have variables, as for a request that has not begun.
+fn certificate_names(
+    t: &Rc<Thread>,
+    conf: &Rc<ThreadConfig>,
+    conn: &Connection,
+    server: usize,
+) -> Result<CertificateNames, LimitExceeded> {
+    let Some(own) = conf.config.http.servers.get(server) else { return Ok(Vec::new()) };
+    let mut req = Request::of_connection(t, conf, conn);
+    req.server = server;
+    req.location = own.root;
+    let name = conn.client.tls.as_ref().and_then(|s| s.name.as_deref());
+    if let (Some(name), Some(a)) = (name, conn.client.address(conf))
+        && let Ok(Some((_, Some(pattern)))) = a.names.find(name)
+    {
+        // The captures of `server_name`.
+        pattern.exec(&mut req, name)?;
     }
-    Ok(found.map(|(server, _)| server))
+    let mut names = Vec::new();
+    for (cert, key) in own.tls.iter().flat_map(|tls| &tls.dynamic) {
+        let cert = cert.template.value(&mut req).unwrap_or_default();
+        let key = key.template.value(&mut req).unwrap_or_default();
+        if !cert.is_empty() {
+            names.push((cert, key));
+        }
+    }
+    Ok(names)
 }
 
-/// Begins the handshake with a configuration, or refuses it with an alert and a line in the log.
+/// Begins the handshake with a configuration. Otherwise refuses it with an alert, logs that and returns `false`.
 fn begin(
     t: &Rc<Thread>,
-    req: &mut Request,
+    conf: &ThreadConfig,
+    conn: &mut Connection,
     server: usize,
     config: Result<Arc<ServerConfig>, (u8, String)>,
 ) -> bool {
-    let conf = req.conf.clone();
-    let token = req.conn.wire.token();
+    let token = conn.wire.token();
     let tls = conf.config.http.servers.get(server).and_then(|s| s.tls.as_ref());
     let record = tls.map_or(forebay_net::tls::record::MAX_CONTENT, |t| t.record);
     let made = config.and_then(|c| {
         UnbufferedServerConnection::new(c).map_err(|e| (INTERNAL_ERROR, format!("SSL_new() failed ({e})")))
     });
-    let refused = match (made, req.conn.wire.tls()) {
-        (Ok(conn), Some(stream)) => {
+    let refused = match (made, conn.wire.tls()) {
+        (Ok(made), Some(stream)) => {
             stream.record = record;
-            stream.choose(conn);
+            stream.choose(made);
             return true;
         }
         (Err((alert, text)), Some(stream)) => {
@@ -342,34 +361,29 @@ fn begin(
         _ => String::new(),
     };
     if refused.is_empty() {
-        log(
-            req,
-            Level::Info,
-            "SSL_do_handshake() failed (SSL: error:0A0000E2:SSL routines::callback failed)",
-        );
+        let text = "SSL_do_handshake() failed (SSL: error:0A0000E2:SSL routines::callback failed)";
+        log(t, conf, conn, Level::Info, text);
     } else {
-        log(req, Level::Error, &refused);
+        log(t, conf, conn, Level::Error, &refused);
     }
     false
 }
 
-/// The server whose name was asked for, which made the handshake.
-fn handshake_server(req: &Request) -> Option<usize> {
-    let conf = req.conf.clone();
-    let a = req.address_in(&conf)?;
-    let name = req.conn.tls.as_ref().and_then(|t| t.name.as_deref());
+/// The server that made the handshake: the one whose name the client asked for.
+fn handshake_server(conf: &ThreadConfig, client: &Client) -> Option<usize> {
+    let a = client.address(conf)?;
+    let name = client.tls.as_ref().and_then(|t| t.name.as_deref());
     // The handshake has failed where the name could not be looked up.
     let found = name.and_then(|n| a.names.find(n).ok().flatten()).map(|(s, _)| s);
     let tls = |i: usize| conf.config.http.servers.get(i).is_some_and(|s| s.tls.is_some());
     Some(found.filter(|s| tls(*s)).unwrap_or(a.default_server))
 }
 
-/// Judges the client's certificate, but for what its issuer says.
-fn verify_client(req: &mut Request) -> Accept {
-    let conf = req.conf.clone();
+/// Verifies the client's certificate, but for the statements of its issuer.
+fn verify_client(conf: &ThreadConfig, conn: &Connection) -> Accept {
     let http = &conf.config.http;
-    let server = handshake_server(req).and_then(|s| http.servers.get(s));
-    let Some(session) = req.conn.tls.as_ref() else { return Accept::Done };
+    let server = handshake_server(conf, &conn.client).and_then(|s| http.servers.get(s));
+    let Some(session) = conn.client.tls.as_ref() else { return Accept::Done };
     session.compared.set(http.serial);
     let Some(tls) = server.and_then(|s| s.tls.as_ref()) else { return Accept::Done };
     session.basis.set(tls.basis());
@@ -427,17 +441,17 @@ impl Session {
 /// What a request on this connection is answered with before anything looks at it (nginx: errors 421, 495, 496
 /// and 497).
 pub fn judge(req: &mut Request) -> Option<u16> {
-    if req.conn.unencrypted {
+    if req.conn.client.unencrypted {
         req.log(Level::Info, "client sent plain HTTP request to HTTPS port");
         return Some(497);
     }
-    let session = req.conn.tls.as_ref()?;
+    let session = req.conn.client.tls.as_ref()?;
     let conf = req.conf.clone();
     let servers = &conf.config.http.servers;
     let tls = |i: usize| servers.get(i).and_then(|s| s.tls.as_deref());
     // Unlike nginx, whose connections keep the configuration that they began with.
     if session.compared.replace(conf.config.http.serial) != conf.config.http.serial {
-        session.compare(handshake_server(req).and_then(tls));
+        session.compare(handshake_server(&conf, req.client()).and_then(tls));
     }
     let own = tls(req.server)?;
     if own.verify_client == VerifyClient::Off {
@@ -451,7 +465,7 @@ pub fn judge(req: &mut Request) -> Option<u16> {
     }
     // A server that asks for certificates is reached by its own name only.
     if session.name.as_deref().is_some_and(|n| n != req.head.host.as_slice())
-        && handshake_server(req) != Some(req.server)
+        && handshake_server(&conf, req.client()) != Some(req.server)
     {
         req.log(
             Level::Info,
@@ -490,7 +504,7 @@ impl Request {
     /// Whether the client's connection is encrypted.
     #[inline]
     pub fn is_encrypted(&self) -> bool {
-        self.conn.tls.is_some()
+        self.conn.client.tls.is_some()
     }
 
     /// `http` or `https`.

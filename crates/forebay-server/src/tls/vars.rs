@@ -92,7 +92,7 @@ pub const VARIABLES: &[Row] = rows! {
 };
 
 fn of(r: &mut Request, out: &mut Vec<u8>, f: impl FnOnce(&Session, &mut Vec<u8>) -> bool) -> Got {
-    Ok(r.conn.tls.as_ref().is_some_and(|s| f(s, out)))
+    Ok(r.conn.client.tls.as_ref().is_some_and(|s| f(s, out)))
 }
 
 fn with_cert(

@@ -742,7 +742,7 @@ impl Body {
             thread.io.poller.sleep(wait).await;
             return true;
         }
-        let watched = !self.ignore_abort && !self.keeps() && !req.modules.proxy_cache.background;
+        let watched = !self.ignore_abort && !self.keeps() && !req.is_background();
         let mut watch = if watched { req.conn.wire.watch() } else { Watch::Nothing };
         if self.uploads()
             && let Some(sound) = self.wait_beside(req, &mut watch).await

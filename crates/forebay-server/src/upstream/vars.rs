@@ -64,7 +64,7 @@ fn list(r: &mut Request, out: &mut Vec<u8>, value: fn(&Attempt, &mut Vec<u8>)) -
 
 /// `$upstream_response_length`. What of the body came with the head counts once the head is on its way, as in nginx.
 fn length(r: &mut Request, out: &mut Vec<u8>) -> Got {
-    let at_head = r.resp.proxied && r.sent_head == 0 && !r.subrequest;
+    let at_head = r.resp.proxied && r.sent_head == 0 && !r.is_subrequest();
     if at_head && let Some(a) = r.modules.upstream.attempts.last_mut() {
         let length = std::mem::take(&mut a.length);
         let got = list(r, out, |a, o| response::number(o, a.length));

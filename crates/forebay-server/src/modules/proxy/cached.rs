@@ -120,7 +120,7 @@ async fn look_up(
         req.modules.proxy_cache.status = Some(Status::Hit);
         return Ok(Found::Entry(e));
     }
-    let background = req.modules.proxy_cache.background;
+    let background = req.is_background();
     let began = Instant::now();
     let mut patient = cs.lock;
     loop {

@@ -293,7 +293,7 @@ pub fn load_head(req: &mut Request, e: &Entry) {
 /// Makes the response from what a cache has.
 pub fn cached(req: &mut Request, e: &Rc<Entry>, pass: &Arc<Pass>, s: &Settings) -> Result<Outcome, Stop> {
     req.modules.proxy_cache.date = Some(e.meta.date);
-    if req.modules.proxy_cache.background {
+    if req.is_background() {
         return Ok(Outcome::Done);
     }
     req.resp.proxied = true;

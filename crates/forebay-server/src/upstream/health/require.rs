@@ -3,7 +3,7 @@
 
 use super::Check;
 use crate::config::Config;
-use crate::request::{Request, Slot};
+use crate::request::Request;
 use crate::thread::{Thread, ThreadConfig};
 use crate::upstream::exchange::Attempt;
 use forebay_http::h1::client::ResponseHead;
@@ -58,15 +58,8 @@ impl Question {
             let _ = forebay_http::h1::request::parse(&mut req.head, &limits);
             req.begin_request();
             // The thread may have another one still, or already.
-            req.slots.clear();
-            req.slots.resize(config.http.vars.len(), Slot::Empty);
-            req.conf = Rc::new(ThreadConfig {
-                config,
-                listeners: Vec::new(),
-                groups: Default::default(),
-                logs: Default::default(),
-                counted: Default::default(),
-            });
+            req.vars.reset(config.http.vars.len());
+            req.conf = Rc::new(ThreadConfig::new(config));
             req.location = check.location;
             let u = &mut req.modules.upstream;
             u.host.clone_from(&check.upstream);

@@ -1,5 +1,7 @@
 //! The one response of every HTTP version: status, fields, body. Reused from request to request. Hot path.
 
+pub mod respond;
+
 use crate::file_cache::OpenFile;
 use bytes::Bytes;
 use std::rc::Rc;

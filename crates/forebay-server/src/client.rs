@@ -1,0 +1,122 @@
+//! Clients of connections, as far as they are known.
+
+use crate::config::ListenAddr;
+use crate::config::http::{Address, Server};
+use crate::shares::Network;
+use crate::thread::ThreadConfig;
+use crate::tls::accept::Session;
+use forebay_http::proxy_protocol::Header;
+use forebay_net::addr::{Peer, push_peer};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// Client at the other end of a connection. All requests of the connection share it.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// Serial number of the connection (`$connection`).
+    pub number: u64,
+    /// Address of the socket.
+    pub peer: Peer,
+    /// Local address, where the listener's is a wildcard.
+    pub local: Option<SocketAddr>,
+    /// Slot of the listener; see [`ThreadConfig::listeners`].
+    pub listener: u32,
+    /// Time at which the connection was accepted.
+    pub accepted: Instant,
+    /// PROXY protocol header.
+    pub proxied: Option<Box<Header>>,
+    /// Outcome of the TLS handshake.
+    pub tls: Option<Rc<Session>>,
+    /// Whether the client sent plain bytes to a TLS port.
+    pub unencrypted: bool,
+}
+
+impl Client {
+    /// Client of no connection.
+    pub fn none(accepted: Instant) -> Client {
+        Client {
+            number: 0,
+            peer: Peer::Unix,
+            local: None,
+            listener: 0,
+            accepted,
+            proxied: None,
+            tls: None,
+            unencrypted: false,
+        }
+    }
+
+    /// The listener of the connection, by its number in a configuration; `None` if a reload has removed it.
+    fn listener(&self, conf: &ThreadConfig) -> Option<usize> {
+        conf.listeners.get(self.listener as usize).copied().flatten()
+    }
+
+    /// The listen address that the connection came to.
+    pub fn address<'c>(&self, conf: &'c ThreadConfig) -> Option<&'c Address> {
+        let at = conf.config.http.addresses.get(self.listener(conf)?)?;
+        if at.exact.is_empty() {
+            return Some(&at.default);
+        }
+        let local = self.local?;
+        Some(at.exact.iter().find(|(a, _)| *a == local).map_or(&at.default, |(_, a)| a))
+    }
+
+    /// The default server of that address, as an index into `Http::servers`.
+    #[inline]
+    pub fn default_server(&self, conf: &ThreadConfig) -> usize {
+        self.address(conf).map_or(0, |a| a.default_server)
+    }
+
+    /// The server whose settings apply to the connection before a request names one: that of the TLS server name
+    /// (SNI) where `by_name`, else the default server.
+    pub fn server<'c>(&self, conf: &'c ThreadConfig, by_name: bool) -> Option<&'c Server> {
+        let named = |a: &Address| {
+            let name = self.tls.as_ref().filter(|_| by_name)?.name.as_deref()?;
+            a.names.find(name).ok().flatten().map(|(server, _)| server)
+        };
+        let server = self.address(conf).map_or(0, |a| named(a).unwrap_or(a.default_server));
+        conf.config.http.servers.get(server)
+    }
+
+    /// Local address of the connection.
+    pub fn local_address(&self, conf: &ThreadConfig) -> Option<SocketAddr> {
+        if let Some(l) = self.local {
+            return Some(l);
+        }
+        match conf.config.listeners.get(self.listener(conf)?)?.addr {
+            ListenAddr::Inet(a) => Some(a),
+            ListenAddr::Unix(_) => None,
+        }
+    }
+
+    /// Whether the listener sets the size of its connections' send buffers (nginx: `listen sndbuf=`).
+    pub fn has_fixed_send_buffer(&self, conf: &ThreadConfig) -> bool {
+        let listener = self.listener(conf).and_then(|n| conf.config.listeners.get(n));
+        listener.is_some_and(|l| l.options.sndbuf.is_some())
+    }
+
+    /// The listen address as text (`$server_addr` of unix sockets).
+    pub fn listener_text(&self, conf: &ThreadConfig) -> String {
+        let listener = self.listener(conf).and_then(|n| conf.config.listeners.get(n));
+        listener.map(|l| l.text.clone()).unwrap_or_default()
+    }
+
+    /// Network of the client, behind a proxy that names its client (PROXY protocol).
+    pub fn network(&self) -> Network {
+        let proxied = self.proxied.as_ref().map(|p| p.client.ip());
+        Network::of(proxied.or_else(|| self.peer.ip()))
+    }
+
+    /// Protocol agreed on by ALPN; `None` without TLS.
+    pub fn alpn(&self) -> Option<Option<&[u8]>> {
+        self.tls.as_ref().map(|s| s.alpn.as_deref())
+    }
+
+    /// Address of the socket as text.
+    pub fn text(&self) -> String {
+        let mut text = Vec::new();
+        push_peer(self.peer, &mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}

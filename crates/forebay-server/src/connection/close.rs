@@ -1,0 +1,60 @@
+//! Ends of connections.
+
+use super::Connection;
+use crate::log_buffers;
+use crate::modules::core::{self, Lingering};
+use crate::thread::Thread;
+use rustix::io::Errno;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Bytes read at once while lingering.
+const READ: usize = 4096;
+
+/// Ends a connection whose output has been flushed. Reads on for a while if the client may still be sending
+/// (`unread`), since a socket that is closed with bytes unread resets the connection, which can cost the client the
+/// response (RFC 9112, section 9.6).
+pub async fn close(thread: &Rc<Thread>, conn: &mut Connection, core: &core::Settings, unread: bool) {
+    let linger = match core.lingering_close {
+        Lingering::Off => false,
+        Lingering::On => unread,
+        Lingering::Always => true,
+    };
+    // Without `close_notify` a response that ends with the connection looks cut off (RFC 8446, section 6.1).
+    conn.wire.close(&thread.io);
+    if !linger {
+        return;
+    }
+    log_buffers::flush_gathered(thread);
+    conn.wire.shutdown(&thread.io);
+    let end = Instant::now() + core.lingering_time.0;
+    let mut scratch = Vec::new();
+    loop {
+        scratch.reserve(READ);
+        match conn.wire.discard(&thread.io, &mut scratch) {
+            Ok(n) if n > 0 => {
+                if Instant::now() >= end {
+                    break;
+                }
+            }
+            Err(Errno::AGAIN) => {
+                let until = (Instant::now() + core.lingering_timeout.0).min(end);
+                if thread.quitting.get() && thread.stopping.get() {
+                    break;
+                }
+                let readable = conn.wire.wait_readable(&thread.io);
+                if thread.io.poller.deadline(until, readable).await.is_none() {
+                    break;
+                }
+            }
+            _ => break,
+        }
+    }
+}
+
+/// Has the kernel reset a connection when it is closed, which frees its send buffer at once
+/// (nginx: `reset_timedout_connection`).
+pub fn reset(thread: &Thread, conn: &Connection) {
+    let zero = Some(Duration::ZERO);
+    let _ = conn.wire.with_fd(&thread.io, |fd| rustix::net::sockopt::set_socket_linger(fd, zero));
+}

@@ -1,0 +1,120 @@
+//! Bytes of a connection before its first request: the PROXY protocol header, the beginning of TLS, and the preface of HTTP/2.
+
+use super::{Connection, close};
+use crate::error_log;
+use crate::h2::{self, Session};
+use crate::thread::{Thread, ThreadConfig};
+use forebay_conf::error::Level;
+use forebay_http::h2::frame::{self, Code, PREFACE};
+use forebay_http::proxy_protocol::{self, Broken, Parsed};
+use forebay_net::tls::stream::Stream;
+use forebay_net::wire::Then;
+use std::rc::Rc;
+
+/// Protocol that the first bytes of a connection indicate.
+pub(super) enum Preface {
+    Http1,
+    /// Too few bytes to tell.
+    Partial,
+    /// HTTP/2; the session is in the connection.
+    Http2,
+    /// The client has agreed on HTTP/2 and does not speak it.
+    Broken,
+}
+
+impl Connection {
+    /// Encrypts the connection, if the listener asks for that. Bytes in `buf` belong to the handshake.
+    fn begin_tls(&mut self, conf: &ThreadConfig, buf: &mut Vec<u8>) {
+        if self.client.address(conf).is_some_and(|a| a.options.ssl) {
+            self.wire.encrypt(Stream::server(std::mem::take(buf)));
+        }
+    }
+
+    /// Reads the PROXY protocol header, if the listener asks for one.
+    ///
+    /// # Errors
+    /// The bytes in `buf` are no such header.
+    pub(super) fn take_greeting(&mut self, conf: &ThreadConfig, buf: &mut Vec<u8>) -> Result<(), Broken> {
+        if !self.client.address(conf).is_some_and(|a| a.options.proxy_protocol) {
+            self.greeted = true;
+            self.begin_tls(conf, buf);
+            return Ok(());
+        }
+        if buf.is_empty() {
+            return Ok(());
+        }
+        if let Parsed::Complete(len, header) = proxy_protocol::parse(buf)? {
+            buf.drain(..len);
+            self.client_mut().proxied = header.map(Box::new);
+            self.greeted = true;
+            self.begin_tls(conf, buf);
+        }
+        Ok(())
+    }
+
+    /// Logs a client that does not begin with the PROXY protocol header that is asked for.
+    pub(super) fn log_broken_greeting(
+        &self,
+        thread: &Thread,
+        conf: &ThreadConfig,
+        buf: &[u8],
+        broken: Broken,
+    ) {
+        let what = match broken {
+            Broken::Header => {
+                let line = buf.split(|b| matches!(b, b'\r' | b'\n')).next().unwrap_or_default();
+                format!("broken header: \"{}\"", String::from_utf8_lossy(line))
+            }
+            Broken::TooLarge => "header is too large".to_owned(),
+            Broken::Version(v) => format!("unknown PROXY protocol version: {v}"),
+        };
+        let what = format!("{what} while reading PROXY protocol");
+        let tail = format!(", client: {}, server: {}", self.client.text(), self.client.listener_text(conf));
+        error_log::log_connection(thread, &self.client, Level::Error, &what, &tail);
+    }
+
+    /// Whether `buf` may be the beginning of an HTTP/2 connection.
+    #[inline]
+    pub(super) fn may_be_preface(&self, buf: &[u8]) -> bool {
+        match buf.first() {
+            Some(b'P') => true,
+            Some(_) => self.client.alpn() == Some(Some(b"h2")),
+            None => false,
+        }
+    }
+
+    /// Looks for the preface of HTTP/2 in `buf` (RFC 9113, section 3.4), where the address speaks it.
+    pub(super) fn preface(&mut self, thread: &Thread, conf: &ThreadConfig, buf: &[u8]) -> Preface {
+        let n = buf.len().min(PREFACE.len());
+        // ALPN decides over TLS.
+        let agreed = self.client.alpn().map(|alpn| alpn == Some(b"h2"));
+        if buf.get(..n) != PREFACE.get(..n) {
+            return if agreed == Some(true) { Preface::Broken } else { Preface::Http1 };
+        }
+        if agreed == Some(false) || self.client.unencrypted {
+            return Preface::Http1;
+        }
+        let Some(settings) = self.http2_settings(conf) else { return Preface::Http1 };
+        if n < PREFACE.len() {
+            return Preface::Partial;
+        }
+        let network = self.client.network();
+        let strict = h2::drive::is_suspect(network, thread.clock.now());
+        let session = Session::new(settings, self.client.clone(), thread.transfers.clone(), strict);
+        session.feed(buf.get(n..).unwrap_or_default());
+        self.session = Some(session);
+        Preface::Http2
+    }
+
+    /// Answers a client that speaks neither HTTP/1 nor HTTP/2 to an address of both (RFC 9113, section 3.4).
+    pub(super) async fn refuse_preface(&mut self, thread: &Rc<Thread>, conf: &ThreadConfig) {
+        error_log::log_connection(thread, &self.client, Level::Info, "invalid connection preface", "");
+        let mut goaway = Vec::new();
+        frame::push_goaway(&mut goaway, 0, Code::ProtocolError);
+        if self.write_all(thread, conf, &goaway, Then::Close).await
+            && let Some(location) = self.location(conf)
+        {
+            close::close(thread, self, &location.settings.core, true).await;
+        }
+    }
+}

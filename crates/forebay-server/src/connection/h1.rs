@@ -1,0 +1,584 @@
+//! HTTP/1 on a connection (RFC 9112): read a head, run the phases, send the response, log, and again. Hot path.
+
+use super::greeting::Preface;
+use super::{Connection, Guard, Partial, Work, close};
+use crate::body;
+use crate::error_log;
+use crate::modules::static_file::errno_text;
+use crate::phases;
+use crate::request::Request;
+use crate::response::respond::{finish, respond};
+use crate::thread::Thread;
+use crate::tls::accept::{self, Accept};
+use forebay_conf::error::Level;
+use forebay_http::field::Slice;
+use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
+use forebay_http::proxy_protocol::Broken;
+use forebay_http::request::Version;
+use forebay_net::wire::Then;
+use rustix::io::Errno;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// First read of a connection, bytes; heads are rarely longer.
+const READ: usize = 4096;
+
+/// Requests of one connection answered before others get a turn: a client that pipelines without end must not hold up the
+/// thread.
+const TURN: u32 = 32;
+
+/// Longest time that a handshake waits for room to send, from the connection's beginning.
+const HANDSHAKE: Duration = Duration::from_secs(60);
+
+/// Result of serving a connection.
+pub(super) enum Done {
+    /// The connection is over.
+    Closed,
+    /// It waits in its slot.
+    Parked,
+    /// It speaks HTTP/2; it is closed at this time unless a request comes.
+    Http2(Instant),
+}
+
+/// Result of reading a head.
+enum Head {
+    Complete,
+    Refused(parser::Reject),
+    /// Nothing more for now: the connection can wait without a runner.
+    Wait,
+    /// It will not be completed.
+    Gone(End),
+    /// The connection is over and has been logged: a broken PROXY protocol header or a failed handshake.
+    Over,
+    /// The client speaks HTTP/2; the session is in the connection.
+    Http2,
+    /// The client has agreed on HTTP/2 and does not speak it.
+    NoPreface,
+    /// The handshake waits for something other than the client.
+    Later(Box<accept::Later>),
+}
+
+/// Reason for which a head will not be completed.
+#[derive(Clone, Copy)]
+enum End {
+    /// The client closed the connection.
+    Closed,
+    /// Reading failed.
+    Failed(Errno),
+    /// The client is too slow (`client_header_timeout`).
+    TimedOut,
+}
+
+impl End {
+    /// Message of nginx's log; `did` is the participle for a client that closed the connection.
+    fn text(self, did: &str) -> String {
+        match self {
+            End::Closed => format!("client {did} connection"),
+            End::Failed(e) => format!("recv() failed {}", errno_text(e)),
+            End::TimedOut => "client timed out (110: Connection timed out)".to_owned(),
+        }
+    }
+}
+
+/// A connection while a runner serves it.
+struct Http1<'s, 'g> {
+    thread: &'s Rc<Thread>,
+    req: &'s mut Request,
+    guard: &'s mut Guard<'g>,
+    /// Whether the time for the first head was running before the connection was taken up.
+    waited: bool,
+    /// Whether a request has begun, so that settings of its location apply.
+    begun: bool,
+    /// Requests answered since others had a turn.
+    in_turn: u32,
+}
+
+/// Serves a connection until it is idle or over.
+pub(super) async fn serve(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    guard: &mut Guard<'_>,
+    waited: bool,
+) -> Done {
+    if req.conn.expired {
+        gone(req, End::TimedOut);
+        return Done::Closed;
+    }
+    let mut served = Http1 { thread, req, guard, waited, begun: false, in_turn: 0 };
+    let done = served.run().await;
+    if let Done::Closed = done {
+        served.flush().await;
+    }
+    done
+}
+
+impl Http1<'_, '_> {
+    async fn run(&mut self) -> Done {
+        loop {
+            let limits = self.req.conn.limits(&self.req.conf);
+            let done = match read_head(self.thread, self.req, &limits) {
+                Head::Complete => self.request().await,
+                Head::Wait => self.wait().await,
+                Head::Refused(reject) => {
+                    self.refuse(&reject).await;
+                    Some(Done::Closed)
+                }
+                Head::Gone(end) => {
+                    gone(self.req, end);
+                    Some(Done::Closed)
+                }
+                Head::Over => Some(Done::Closed),
+                Head::Http2 => Some(Done::Http2(head_deadline(self.req, self.thread.clock.now()))),
+                Head::NoPreface => {
+                    let conf = self.req.conf.clone();
+                    self.req.conn.refuse_preface(self.thread, &conf).await;
+                    Some(Done::Closed)
+                }
+                Head::Later(later) => {
+                    self.req.early = false;
+                    let conf = self.req.conf.clone();
+                    let resumed = accept::resume(self.thread, &conf, &mut self.req.conn, *later);
+                    if Box::pin(resumed).await { None } else { Some(Done::Closed) }
+                }
+            };
+            if let Some(done) = done {
+                return done;
+            }
+        }
+    }
+
+    /// Serves a request whose head is complete.
+    async fn request(&mut self) -> Option<Done> {
+        self.guard.state(Some(|c| &c.writing));
+        self.begun = true;
+        if !one_request(self.thread, self.req).await {
+            return Some(Done::Closed);
+        }
+        self.req.early = false;
+        self.in_turn += 1;
+        if self.in_turn.is_multiple_of(TURN) {
+            self.thread.io.poller.yield_now().await;
+        }
+        None
+    }
+
+    /// Answers a head that cannot be a request.
+    async fn refuse(&mut self, reject: &parser::Reject) {
+        self.guard.state(Some(|c| &c.writing));
+        // ALPN decides over TLS.
+        let may_be_h2 = self.req.conn.client.alpn().is_none_or(|alpn| alpn == Some(b"h2"));
+        if reject.stage == Stage::Line && may_be_h2 && names_no_version(self.req) {
+            let conf = self.req.conf.clone();
+            self.req.conn.refuse_preface(self.thread, &conf).await;
+        } else {
+            self.begun = true;
+            refuse(self.thread, self.req, reject).await;
+        }
+    }
+
+    /// Waits for the client: for room if something has not been sent, else for data, without a runner.
+    async fn wait(&mut self) -> Option<Done> {
+        self.req.early = false;
+        if self.req.conn.wire.has_unsent() {
+            return self.send_records().await;
+        }
+        if self.thread.io.poller.has_unsent(self.guard.token) {
+            return self.send_answer().await;
+        }
+        let begun = !self.req.head.buf.is_empty();
+        self.guard.state(if begun { Some(|c| &c.reading) } else { None });
+        if !park(self.thread, self.req, self.guard, self.waited) {
+            return None;
+        }
+        if begun {
+            // It stays counted until it is taken up again.
+            self.guard.state = None;
+        }
+        Some(Done::Parked)
+    }
+
+    /// Sends TLS records that found no room: those of a handshake, or the answer to a change of keys.
+    async fn send_records(&mut self) -> Option<Done> {
+        let (thread, wire) = (self.thread, &mut self.req.conn.wire);
+        if !wire.is_handshaking() {
+            match wire.send(&thread.io, b"", Then::Nothing) {
+                Ok(sent) if !sent.full => return None,
+                Ok(_) | Err(Errno::AGAIN) => {}
+                Err(_) => return Some(Done::Closed),
+            }
+        }
+        let from = if wire.is_handshaking() { self.req.conn.client.accepted } else { Instant::now() };
+        let room = self.req.conn.wire.wait_writable(&thread.io);
+        match thread.io.poller.deadline(from + HANDSHAKE, room).await {
+            Some(()) => None,
+            None => Some(Done::Closed),
+        }
+    }
+
+    /// Sends the rest of the last answer before anything else is done.
+    async fn send_answer(&mut self) -> Option<Done> {
+        let (thread, req) = (self.thread, &mut *self.req);
+        self.guard.state(Some(|c| &c.writing));
+        // It is idle for as long as the location of that answer says, but not before the answer has been sent.
+        let left =
+            thread.io.poller.deadline_of(self.guard.token).saturating_duration_since(thread.clock.now());
+        req.keepalive_timeout.get_or_insert(left);
+        let conf = req.conf.clone();
+        if req.conn.flush(thread, &conf).await {
+            return None;
+        }
+        req.timed_out = true;
+        if req.conn.location(&conf).is_some_and(|l| l.settings.core.reset_timedout_connection) {
+            close::reset(thread, &req.conn);
+        }
+        Some(Done::Closed)
+    }
+
+    /// Sends answers that still wait when the connection ends.
+    async fn flush(&mut self) {
+        if self.req.timed_out || self.req.conn.wire.flush(&self.thread.io) {
+            return;
+        }
+        if self.begun {
+            body::flush_answers(self.thread, self.req).await;
+        } else {
+            let conf = self.req.conf.clone();
+            self.req.conn.flush(self.thread, &conf).await;
+        }
+    }
+}
+
+/// Logs a head that will not be completed.
+fn gone(req: &mut Request, end: End) {
+    let (thread, conf) = (req.thread.clone(), req.conf.clone());
+    let conn = &req.conn;
+    if !req.head.buf.is_empty() && conn.greeted {
+        unfinished(req, end);
+        reset_if_timed_out(req);
+        return;
+    }
+    if !req.head.buf.is_empty() && !matches!(end, End::TimedOut) {
+        conn.log_broken_greeting(&thread, &conf, &req.head.buf, Broken::Header);
+        return;
+    }
+    if !error_log::enabled(&thread, &conn.client, Level::Info) {
+        return;
+    }
+    let client = conn.client.text();
+    let (what, tail) = if conn.requests == 0 {
+        let doing = match (conn.greeted, conn.wire.is_handshaking()) {
+            (false, _) => "reading PROXY protocol",
+            (true, true) => "SSL handshaking",
+            (true, false) => "waiting for request",
+        };
+        let tail = format!(", client: {client}, server: {}", conn.client.listener_text(&conf));
+        (format!("{} while {doing}", end.text("closed")), tail)
+    } else {
+        let why = if let End::Failed(e) = end { format!(" {}", errno_text(e)) } else { String::new() };
+        (format!("client {client} closed keepalive connection{why}"), String::new())
+    };
+    error_log::log_connection(&thread, &conn.client, Level::Info, &what, &tail);
+}
+
+/// Logs a request whose head has only begun. It gets no answer, only a status.
+fn unfinished(req: &mut Request, end: End) {
+    let line = req.head.buf.iter().position(|b| !matches!(b, b'\r' | b'\n')).unwrap_or(0);
+    let rest = req.head.buf.get(line..).unwrap_or_default();
+    let complete = memchr::memrchr(b'\n', rest).map_or(0, |at| at + 1);
+    // What has come of it so far, for the log.
+    let limits = req.conn.limits(&req.conf);
+    let _ = parser::parse(&mut req.head, &limits);
+    if complete == 0 {
+        let end = req.head.buf.len() as u32;
+        req.head.request_line = Slice { start: line as u32, end };
+    }
+    req.begin_request();
+    // The request is refused whatever its server is.
+    let _ = req.choose_server();
+    req.conn.requests += 1;
+    req.received = complete as u64;
+    let part = if complete > 0 { "headers" } else { "line" };
+    let text = end.text("prematurely closed");
+    req.log(Level::Info, &format!("{text} while reading client request {part}"));
+    req.timed_out = matches!(end, End::TimedOut);
+    req.resp.status = if req.timed_out { 408 } else { 400 };
+    finish(req);
+}
+
+/// Reads until a head is complete, as far as that is possible without waiting.
+fn read_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Head {
+    loop {
+        if !req.conn.greeted
+            && let Err(broken) = req.conn.take_greeting(&req.conf, &mut req.head.buf)
+        {
+            req.conn.log_broken_greeting(thread, &req.conf, &req.head.buf, broken);
+            return Head::Over;
+        }
+        if req.conn.wire.is_handshaking() {
+            match accept::step(thread, &req.conf, &mut req.conn) {
+                Accept::Done => continue,
+                Accept::Plain(bytes) => {
+                    req.head.buf = bytes;
+                    req.started = thread.clock.now();
+                    continue;
+                }
+                Accept::Wait => return Head::Wait,
+                Accept::Over => return Head::Over,
+                Accept::Later(later) => return Head::Later(later),
+            }
+        }
+        if req.conn.requests == 0 && req.conn.greeted && req.conn.may_be_preface(&req.head.buf) {
+            match req.conn.preface(thread, &req.conf, &req.head.buf) {
+                Preface::Http1 => {}
+                Preface::Partial => match receive_head(thread, req, limits) {
+                    Some(head) => return head,
+                    None => continue,
+                },
+                Preface::Http2 => return Head::Http2,
+                Preface::Broken => return Head::NoPreface,
+            }
+        }
+        if req.conn.greeted
+            && !req.head.buf.is_empty()
+            && let Some(head) = parse_head(req, limits)
+        {
+            return head;
+        }
+        if let Some(head) = receive_head(thread, req, limits) {
+            return head;
+        }
+    }
+}
+
+/// Parses the head; `None`: more of it has to come.
+#[inline]
+fn parse_head(req: &mut Request, limits: &Limits) -> Option<Head> {
+    match parser::parse(&mut req.head, limits) {
+        Ok(Status::Complete) if req.head.ignored.is_empty() => Some(Head::Complete),
+        Ok(Status::Partial) => None,
+        judged => match reconsider(req, limits, judged) {
+            Ok(Status::Complete) => Some(Head::Complete),
+            Err(reject) => Some(Head::Refused(reject)),
+            Ok(Status::Partial) => None,
+        },
+    }
+}
+
+/// Parses a head again that was refused or of which a line was ignored: the server that it names may have other limits.
+#[cold]
+fn reconsider(
+    req: &mut Request,
+    limits: &Limits,
+    judged: Result<Status, parser::Reject>,
+) -> Result<Status, parser::Reject> {
+    let Some(own) = limits_of_named_server(req, limits) else { return judged };
+    req.head.restart();
+    parser::parse(&mut req.head, &own)
+}
+
+/// Limits of the server that a head names, if they differ from those that it was parsed with.
+fn limits_of_named_server(req: &Request, limits: &Limits) -> Option<Limits> {
+    let http = req.http();
+    if !http.heads_differ || req.head.host.is_empty() {
+        return None;
+    }
+    let (server, _) = req.address()?.names.find(&req.head.host).ok().flatten()?;
+    // The path was read before the name was known.
+    let own = Limits { merge_slashes: limits.merge_slashes, ..http.servers.get(server)?.head };
+    (own != *limits).then_some(own)
+}
+
+/// Reads more of a head; `Some`: nothing has come.
+#[inline]
+fn receive_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Option<Head> {
+    if !req.conn.wire.is_readable(&thread.io) {
+        return Some(Head::Wait);
+    }
+    let room = READ.max(limits.client_header_buffer_size);
+    req.head.buf.reserve(room);
+    match req.conn.wire.read(&thread.io, &mut req.head.buf) {
+        Ok(0) | Err(Errno::BADF) => Some(Head::Gone(End::Closed)),
+        Ok(n) => {
+            if req.head.buf.len() == n {
+                req.started = thread.clock.now();
+            }
+            None
+        }
+        Err(Errno::AGAIN) => Some(Head::Wait),
+        Err(e) => Some(Head::Gone(End::Failed(e))),
+    }
+}
+
+/// Whether the first line of a connection that may speak HTTP/2 names no version of HTTP at all.
+fn names_no_version(req: &Request) -> bool {
+    let line = req.head.buf.split(|b| *b == b'\n').next().unwrap_or_default();
+    req.conn.requests == 0
+        && memchr::memmem::find(line, b"HTTP/").is_none()
+        && req.conn.http2_settings(&req.conf).is_some()
+}
+
+/// Time by which the head must be complete.
+fn head_deadline(req: &Request, now: Instant) -> Instant {
+    let from = match (req.conn.wire.is_handshaking(), req.head.buf.is_empty()) {
+        (true, _) => req.conn.client.accepted,
+        (false, true) => now,
+        (false, false) => req.started,
+    };
+    from + req.conn.header_timeout(&req.conf)
+}
+
+/// Puts the connection into its slot until more comes, with the part of a head that has come. `waited`: its time for a head
+/// was running before it was taken up. Returns `false` if data has come meanwhile.
+fn park(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>, waited: bool) -> bool {
+    let now = thread.clock.now();
+    let token = guard.token;
+    let fresh = req.head.buf.is_empty();
+    let deadline = if fresh && req.conn.requests > 0 {
+        if thread.quitting.get() {
+            thread.close(token);
+            return true;
+        }
+        // Data that came meanwhile was no request: it is as idle as before.
+        req.keepalive_timeout.map_or_else(|| thread.io.poller.deadline_of(token), |t| now + t)
+    } else if fresh && waited {
+        thread.io.poller.deadline_of(token)
+    } else {
+        head_deadline(req, now)
+    };
+    req.conn.wire.shrink();
+    let mut conn = req.end_connection();
+    if !fresh {
+        let buf = req.head.buf.as_slice().into();
+        conn.partial = Some(Box::new(Partial { buf, started: req.started }));
+    }
+    match thread.reactor.park(token, Work::Connection(conn), deadline) {
+        Err(Work::Connection(mut conn)) => {
+            // The bytes are still in the head.
+            conn.partial = None;
+            req.conn = conn;
+            false
+        }
+        _ => {
+            req.head.clear();
+            true
+        }
+    }
+}
+
+/// Answers a head that cannot be a request, and closes the connection.
+async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject) {
+    req.begin_request();
+    req.conn.requests += 1;
+    thread.counters.requests.add(1);
+    // The request is refused whatever its server is.
+    let _ = req.choose_server();
+    req.keep_alive = false;
+    req.refused = reject.status;
+    if reject.stage == Stage::Line {
+        req.uri.clear();
+    }
+    let mut message = Vec::new();
+    reject.message(&req.head, &mut message);
+    if reject.stage == Stage::Line && req.pipelined {
+        let at = message.len() - "request line".len();
+        message.splice(at..at, *b"pipelined ");
+    }
+    req.log_with(Level::Info, |out| out.extend_from_slice(&message));
+    if reject.stage == Stage::Line && req.head.version == Version::Http09 {
+        req.head.version = Version::Http11;
+    }
+    phases::refuse(req, reject.status).await;
+    respond(thread, req).await;
+    finish(req);
+    end(thread, req, true).await;
+}
+
+/// Serves one request. Returns `false` if the connection is over.
+async fn one_request(thread: &Rc<Thread>, req: &mut Request) -> bool {
+    req.begin_request();
+    req.conn.requests += 1;
+    thread.counters.requests.add(1);
+    let unknown_server = req.choose_server().err().map(|_| 500);
+    req.log_ignored();
+    match unknown_server.or_else(|| accept::judge(req)) {
+        None => phases::run(req).await,
+        Some(status) => phases::refuse(req, status).await,
+    }
+    if req.drop_connection {
+        finish(req);
+        return false;
+    }
+    // Bytes of the body that came with the head are taken before the answer, the rest after it, unless an upstream that
+    // answers already is to have them.
+    let uploads = req.resp.source.as_ref().is_some_and(|b| b.uploads());
+    let mut sound = uploads || body::discard_buffered(req);
+    if sound
+        && !uploads
+        && !req.body.done()
+        && req.head.expect_continue
+        && !req.body.continued
+        && req.refused == 0
+    {
+        sound = body::send_continue(thread, req).await;
+    }
+    if !sound {
+        req.keep_alive = false;
+    }
+    let sent = respond(thread, req).await;
+    let unread = !req.body.done();
+    let mut keep = sent && req.keep_alive && !thread.quitting.get();
+    if keep && unread {
+        keep = body::discard(thread, req).await;
+    }
+    finish(req);
+    if !sent {
+        reset_if_timed_out(req);
+        return false;
+    }
+    if !keep {
+        let linger = unread || req.head.buf.len() > req.consumed();
+        end(thread, req, linger).await;
+        return false;
+    }
+    let consumed = req.consumed();
+    req.head.advance(consumed);
+    req.pipelined = !req.head.buf.is_empty();
+    if !req.head.buf.is_empty() {
+        req.started = thread.clock.now();
+    }
+    true
+}
+
+/// Ends the connection after a response.
+async fn end(thread: &Rc<Thread>, req: &mut Request, unread: bool) {
+    body::flush_answers(thread, req).await;
+    let http = req.http();
+    let core = &http.location(req).settings.core;
+    close::close(thread, &mut req.conn, core, unread).await;
+}
+
+/// Resets the connection of a client that was too slow, if the location asks for that.
+fn reset_if_timed_out(req: &Request) {
+    let http = req.http();
+    if req.timed_out && http.location(req).settings.core.reset_timedout_connection {
+        close::reset(&req.thread, &req.conn);
+    }
+}
+
+impl Request {
+    /// Takes over what an idle connection kept.
+    pub(super) fn begin_connection(&mut self, conn: &mut Connection) {
+        self.head.clear();
+        self.conf = self.thread.config();
+        self.started = self.thread.clock.now();
+        if let Some(p) = conn.partial.take() {
+            self.head.buf.extend_from_slice(&p.buf);
+            self.started = p.started;
+        }
+        self.remote.clear();
+        self.pipelined = false;
+        self.early = false;
+        self.timed_out = false;
+        self.keepalive_timeout = None;
+    }
+}

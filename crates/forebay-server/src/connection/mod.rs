@@ -1,0 +1,298 @@
+//! Connections of clients: what one keeps between requests, and the runners that serve it. Hot path.
+//!
+//! `greeting.rs` reads what comes before the first request (PROXY protocol, TLS, the preface of HTTP/2), `h1.rs` serves HTTP/1,
+//! `mux.rs` a request on a stream of HTTP/2, `close.rs` ends connections.
+
+pub mod close;
+mod greeting;
+mod h1;
+mod mux;
+
+use crate::background::Task;
+use crate::client::Client;
+use crate::config::http::Location;
+use crate::counters::{Counter, Counters};
+use crate::error_log;
+use crate::h2::{self, Session, Stream};
+use crate::log_buffers;
+use crate::request::Request;
+use crate::thread::{Thread, ThreadConfig};
+use crate::transfers::{Direction, Transfer, Waiting};
+use forebay_conf::error::Level;
+use forebay_http::h1::request::Limits;
+use forebay_net::reactor::{Job, Token};
+use forebay_net::wire::{Then, Wire};
+use rustix::io::Errno;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Connection of a client. Small: idle connections are counted in tens of thousands.
+#[derive(Debug)]
+pub struct Connection {
+    /// Its bytes.
+    pub wire: Wire,
+    /// Its client.
+    pub client: Rc<Client>,
+    /// Whether the PROXY protocol header has been read, or there is none.
+    pub greeted: bool,
+    /// Number of requests so far.
+    pub requests: u32,
+    /// Whether its time for a head is over: it is logged and closed.
+    pub expired: bool,
+    /// Beginning of a head whose rest has not come.
+    pub partial: Option<Box<Partial>>,
+    /// HTTP/2 session.
+    pub session: Option<Rc<Session>>,
+}
+
+/// Head that is not complete.
+#[derive(Debug)]
+pub struct Partial {
+    /// Bytes so far.
+    pub buf: Box<[u8]>,
+    /// Time at which the first came.
+    pub started: Instant,
+}
+
+/// Work of a runner.
+#[derive(Debug)]
+pub enum Work {
+    /// A connection that is new or has received data.
+    Connection(Box<Connection>),
+    /// A request on a stream of an HTTP/2 connection.
+    Stream(Rc<Stream>),
+    /// A request that no client waits for.
+    Task(Box<Task>),
+}
+
+impl Work {
+    /// The connection, if it is one.
+    pub fn connection(&self) -> Option<&Connection> {
+        match self {
+            Work::Connection(c) => Some(c),
+            _ => None,
+        }
+    }
+}
+
+impl Connection {
+    /// Creates a connection whose client has sent nothing yet.
+    pub fn new(wire: Wire, client: Rc<Client>) -> Connection {
+        Connection { wire, client, greeted: false, requests: 0, expired: false, partial: None, session: None }
+    }
+
+    /// Creates a connection without a wire, for a request that the server makes for itself.
+    pub fn closed(client: Rc<Client>, requests: u32) -> Connection {
+        Connection { greeted: true, requests, ..Connection::new(Wire::Closed, client) }
+    }
+
+    /// The client, to note what has been learnt of it. Only before the first request, when nothing else shares it.
+    pub fn client_mut(&mut self) -> &mut Client {
+        Rc::make_mut(&mut self.client)
+    }
+
+    /// Limits of the server that applies before a request names one.
+    #[inline]
+    pub fn limits(&self, conf: &ThreadConfig) -> Limits {
+        let server = self.client.server(conf, conf.config.http.heads_differ);
+        server.map_or_else(Limits::default, |s| s.head)
+    }
+
+    /// The first location of the default server, whose settings apply to the connection without a request.
+    pub fn location<'c>(&self, conf: &'c ThreadConfig) -> Option<&'c Location> {
+        let http = &conf.config.http;
+        http.servers.get(self.client.default_server(conf)).and_then(|s| http.locations.get(s.root))
+    }
+
+    /// `send_timeout` of that location.
+    pub fn send_timeout(&self, conf: &ThreadConfig) -> Duration {
+        self.location(conf).map_or(Duration::from_secs(60), |l| l.settings.core.send_timeout.0)
+    }
+
+    /// `client_header_timeout` of the default server.
+    fn header_timeout(&self, conf: &ThreadConfig) -> Duration {
+        let server = conf.config.http.servers.get(self.client.default_server(conf));
+        server.map_or(Duration::from_secs(60), |s| s.settings.client_header_timeout.0)
+    }
+
+    /// Settings of an HTTP/2 session on this address; `None`: it speaks no HTTP/2.
+    fn http2_settings(&self, conf: &ThreadConfig) -> Option<h2::Settings> {
+        let address = self.client.address(conf)?;
+        let server = &conf.config.http.servers.get(address.default_server)?.settings;
+        (server.http2 || address.options.http2 || self.client.tls.is_some()).then_some(h2::Settings {
+            max_streams: server.http2_max_concurrent_streams.0 as usize,
+            window: u32::try_from(server.http2_body_preread_size.0).unwrap_or(0x7fff_ffff).max(1),
+        })
+    }
+
+    /// Writes bytes, all of them, while no request is in progress. Returns `false` if the client is gone or too slow.
+    async fn write_all(
+        &mut self,
+        thread: &Rc<Thread>,
+        conf: &ThreadConfig,
+        bytes: &[u8],
+        then: Then,
+    ) -> bool {
+        let mut rest = bytes;
+        let mut full = false;
+        while !rest.is_empty() || full {
+            match self.wire.send(&thread.io, rest, then) {
+                Ok(sent) => {
+                    rest = rest.get(sent.bytes..).unwrap_or_default();
+                    full = sent.full;
+                }
+                Err(Errno::AGAIN) => full = true,
+                Err(_) => return false,
+            }
+            if full && !self.wait_for_room(thread, conf).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Sends the answers that still wait, while no request is in progress. Returns `false` if the client is too slow.
+    async fn flush(&mut self, thread: &Rc<Thread>, conf: &ThreadConfig) -> bool {
+        while !self.wire.flush(&thread.io) {
+            if !self.wait_for_room(thread, conf).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Waits until the socket takes more. Returns `false` if the client is too slow.
+    async fn wait_for_room(&mut self, thread: &Rc<Thread>, conf: &ThreadConfig) -> bool {
+        let now = Instant::now();
+        let transfer = Transfer::new(Direction::Response, self.client.network(), 0, now);
+        let until = now + self.send_timeout(conf);
+        let room = self.wire.wait_writable(&thread.io);
+        let waited = thread.transfers.wait(&thread.io.poller, Waiting::Alone(transfer), until, room).await;
+        let Err(over) = waited else { return true };
+        let name = self.client.server(conf, false).map(|s| String::from_utf8_lossy(&s.name));
+        let tail = format!(
+            " while sending response to client, client: {}, server: {}",
+            self.client.text(),
+            name.unwrap_or_default()
+        );
+        error_log::log_connection(thread, &self.client, Level::Info, over.text(), &tail);
+        false
+    }
+}
+
+/// Serves connections and requests, one after another, forever.
+pub async fn runner(thread: Rc<Thread>) {
+    let mut req = Request::new(thread.clone());
+    loop {
+        let Job { token, conn: work } = thread.reactor.next_job().await;
+        match work {
+            Work::Connection(conn) => serve(&thread, &mut req, token, conn).await,
+            Work::Stream(stream) => mux::serve(&thread, &mut req, stream).await,
+            Work::Task(task) => Box::pin(crate::background::run(&thread, *task)).await,
+        }
+    }
+}
+
+/// Serves a connection until it is idle or over.
+async fn serve(thread: &Rc<Thread>, req: &mut Request, token: Token, mut conn: Box<Connection>) {
+    let mut guard = Guard { thread, token, open: true, state: None };
+    if conn.session.is_some() {
+        let until = thread.io.poller.deadline_of(token);
+        serve_session(thread, conn, &mut guard, until).await;
+        return;
+    }
+    // Data before the turn has woken an idle connection.
+    let idle = conn.requests > 0 && conn.partial.is_none();
+    if conn.partial.is_some() {
+        // It has been counted since its first byte.
+        guard.state = Some(|c| &c.reading);
+    }
+    // A greeted connection that has sent nothing was parked before, and its time for a head runs already.
+    let waited = conn.greeted && conn.partial.is_none() && !conn.wire.is_handshaking();
+    req.begin_connection(&mut conn);
+    req.take_connection(conn);
+    req.early = idle;
+    match h1::serve(thread, req, &mut guard, waited).await {
+        h1::Done::Closed => {}
+        h1::Done::Parked => guard.open = false,
+        h1::Done::Http2(until) => {
+            let conn = req.end_connection();
+            req.head.clear();
+            serve_session(thread, conn, &mut guard, until).await;
+        }
+    }
+}
+
+/// Drives an HTTP/2 connection until it is idle or over. `until`: time at which it is closed unless a request comes.
+async fn serve_session(
+    thread: &Rc<Thread>,
+    mut conn: Box<Connection>,
+    guard: &mut Guard<'_>,
+    until: Instant,
+) {
+    let Some(session) = conn.session.clone() else { return };
+    guard.state(Some(|c| &c.writing));
+    let conf = thread.config();
+    let mut until = until;
+    loop {
+        match h2::drive::run(thread, &conf, &mut conn, &session, until).await {
+            h2::drive::Rest::Closed => break,
+            h2::drive::Rest::Idle(deadline) => until = deadline,
+        }
+        conn.wire.shrink();
+        match thread.reactor.park(guard.token, Work::Connection(conn), until) {
+            Ok(()) => {
+                guard.open = false;
+                break;
+            }
+            // Data has come meanwhile.
+            Err(Work::Connection(back)) => conn = back,
+            Err(_) => break,
+        }
+    }
+    guard.state(None);
+}
+
+/// Closes a connection when its runner drops this, also after a panic, and counts the connection's state.
+struct Guard<'t> {
+    thread: &'t Rc<Thread>,
+    token: Token,
+    open: bool,
+    state: Option<fn(&Counters) -> &Counter>,
+}
+
+impl Guard<'_> {
+    fn state(&mut self, s: Option<fn(&Counters) -> &Counter>) {
+        if let Some(old) = self.state {
+            old(&self.thread.counters).sub(1);
+        }
+        if let Some(new) = s {
+            new(&self.thread.counters).add(1);
+        }
+        self.state = s;
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.state(None);
+        if self.open {
+            // A client that sees the end of the connection may look for its line in the log.
+            log_buffers::flush_gathered(self.thread);
+            self.thread.close(self.token);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_connection_is_small() {
+        let (conn, client) = (size_of::<Connection>(), size_of::<Client>() + 2 * size_of::<usize>());
+        // The aim is 600 bytes, with what the allocator and half-filled tables take.
+        let bytes = forebay_net::reactor::idle_bytes::<Work>() + conn + client;
+        assert!(bytes <= 360, "{bytes} bytes, connection {conn}, client {client}");
+    }
+}

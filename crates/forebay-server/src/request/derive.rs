@@ -1,0 +1,96 @@
+//! Requests that the server makes of others.
+
+use super::{Origin, Request};
+use crate::cache::index::Ticket;
+use crate::connection::Connection;
+use crate::phases::MAX_URI_CHANGES;
+use crate::thread::{Thread, ThreadConfig};
+use forebay_http::request::{Framing, Method};
+use forebay_net::addr::push_peer;
+use std::rc::Rc;
+
+/// Body of a subrequest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubBody {
+    /// None.
+    None,
+    /// That of the parent, as far as it has been read.
+    Shared,
+}
+
+impl Request {
+    /// Makes a request of another one, for the same client and without a connection.
+    fn derive(parent: &Request, origin: Origin) -> Box<Request> {
+        let mut new = Box::new(Request::new(parent.thread.clone()));
+        new.conf = parent.conf.clone();
+        *new.conn = Connection::closed(parent.conn.client.clone(), parent.conn.requests);
+        new.origin = origin;
+        new.head = parent.head.clone();
+        new.uri_changes = MAX_URI_CHANGES;
+        new.server = parent.server;
+        new.vars.clone_from(&parent.vars);
+        new.peer = parent.peer;
+        new.remote.clone_from(&parent.remote);
+        new.modules.request_id = parent.modules.request_id;
+        new.modules.replaced_peer = parent.modules.replaced_peer;
+        new
+    }
+
+    /// Makes a subrequest for a path, by GET.
+    pub fn subrequest(parent: &Request, uri: &[u8], args: &[u8], body: SubBody) -> Box<Request> {
+        let depth = match parent.origin {
+            Origin::Sub { depth, .. } => depth.saturating_add(1),
+            _ => 1,
+        };
+        let mut sub =
+            Request::derive(parent, Origin::Sub { depth, client_get: parent.client_turned_to_get() });
+        sub.head.expect_continue = false;
+        match body {
+            SubBody::None => {
+                sub.head.framing = Framing::None;
+                sub.body.begin(Framing::None, sub.head.len);
+            }
+            SubBody::Shared => sub.body = parent.body.share(),
+        }
+        sub.method = Method::Get;
+        sub.uri.extend_from_slice(uri);
+        sub.args.extend_from_slice(args);
+        sub.location = parent.http().server(parent).root;
+        sub.started = parent.started;
+        sub.internal = true;
+        sub.rewritten = true;
+        sub.received = parent.received;
+        // Limits have counted the parent already.
+        sub.modules.limit_req = parent.modules.limit_req;
+        sub.modules.limit_conn = parent.modules.limit_conn.counted();
+        sub
+    }
+
+    /// Makes a request that renews an entry of a cache (nginx: proxy_cache_background_update).
+    pub fn renewal(parent: &Request, ticket: Ticket) -> Box<Request> {
+        let mut new = Request::derive(parent, Origin::Background);
+        new.body.begin(new.head.framing, new.head.len);
+        new.received = new.head.len as u64;
+        new.method = parent.method;
+        new.uri.clone_from(&parent.uri);
+        new.args.clone_from(&parent.args);
+        new.location = parent.location;
+        new.captures = parent.captures.clone();
+        new.valid_location = parent.valid_location;
+        new.rewritten = parent.rewritten;
+        new.modules.slice = parent.modules.slice.clone();
+        new.modules.proxy_cache.ticket = Some(ticket);
+        new
+    }
+
+    /// Makes a request of a client that has not sent any, to evaluate variables of its connection.
+    pub fn of_connection(thread: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &Connection) -> Request {
+        let mut new = Request::new(thread.clone());
+        new.conf = conf.clone();
+        *new.conn = Connection::closed(conn.client.clone(), conn.requests);
+        new.vars.reset(conf.config.http.vars.len());
+        new.peer = conn.client.peer;
+        push_peer(new.peer, &mut new.remote);
+        new
+    }
+}

@@ -1,0 +1,469 @@
+//! A request on its way through the phases: what the client sent, what the configuration made of it,
+//! and the response. One per runner, reused. Hot path.
+
+use crate::body::RequestBody;
+use crate::client::Client;
+use crate::config::http::{Address, Http, Location, Server};
+use crate::connection::Connection;
+use crate::modules::ModuleState;
+use crate::pattern::LimitExceeded;
+use crate::phases::MAX_URI_CHANGES;
+use crate::response::Response;
+use crate::thread::{Thread, ThreadConfig};
+use forebay_conf::error::Level;
+use forebay_http::request::Framing;
+use forebay_http::request::{Method, RequestHead};
+use forebay_net::addr::{Peer, push_peer};
+use forebay_net::wire::Wire;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Instant;
+
+mod derive;
+mod vars;
+
+pub use derive::SubBody;
+pub use vars::{Captures, Stored, VarError, VarStore};
+
+/// A number that is used once in the life of the process (multipart boundaries).
+pub fn next_serial() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
+/// What a header filter makes of a response that the client does not want.
+#[derive(Debug)]
+pub struct Refusal {
+    /// Status that is answered instead.
+    pub status: u16,
+    /// `Content-Range` of that answer, if any.
+    pub content_range: Vec<u8>,
+}
+
+/// Reason for which a request exists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// A client has sent it.
+    #[default]
+    Client,
+    /// The server makes it for another request (nginx: subrequest).
+    Sub {
+        /// Number of requests between this one and that of the client.
+        depth: u8,
+        /// Whether the method of the client's request had given way to GET.
+        client_get: bool,
+    },
+    /// The server makes it to renew an entry of a cache.
+    Background,
+}
+
+/// A request.
+pub struct Request {
+    /// Thread that serves it.
+    pub thread: Rc<Thread>,
+    /// Configuration at the time it began.
+    pub conf: Rc<ThreadConfig>,
+    /// Connection.
+    pub conn: Box<Connection>,
+    /// Place holder for `conn`, while a connection is there.
+    no_conn: Option<Box<Connection>>,
+    /// Reason for which the request exists.
+    pub origin: Origin,
+    /// Client address as text (`$remote_addr`); changed by realip.
+    pub remote: Vec<u8>,
+    /// Client address in effect; changed by realip.
+    pub peer: Peer,
+    /// Request head.
+    pub head: Box<RequestHead>,
+    /// Method in effect: an internal redirect for an error turns it into GET.
+    pub method: Method,
+    /// Decoded path in effect (`$uri`).
+    pub uri: Vec<u8>,
+    /// Query in effect (`$args`).
+    pub args: Vec<u8>,
+    /// Virtual server, index into [`Http::servers`].
+    pub server: usize,
+    /// Location, index into [`Http::locations`].
+    pub location: usize,
+    /// Response.
+    pub resp: Response,
+    /// Values of variables.
+    pub vars: VarStore,
+    /// Last captures.
+    pub captures: Captures,
+    /// When the first byte arrived.
+    pub started: Instant,
+    /// Redirected within the server, so `internal` locations are open.
+    pub internal: bool,
+    /// Internal redirects left.
+    pub uri_changes: u8,
+    /// Status that `error_page` is answering for, 0 if none.
+    pub error_status: u16,
+    /// Status was overridden by `error_page ... =`.
+    pub status_override: Option<u16>,
+    /// Set by a header filter.
+    pub refusal: Option<Refusal>,
+    /// Its first byte was there before this turn of the loop began, so what was found out in the turn is no older than it.
+    pub early: bool,
+    /// `try_files` found a file below the `alias` of a regular expression: the path is appended to it.
+    pub add_uri_to_alias: bool,
+    /// Path was changed by a rewrite or redirect (`path_changed` of the head no longer tells).
+    pub rewritten: bool,
+    /// The location is that of the path: not so after a rewrite that stays where it is, which a handler
+    /// that replaces the location's part of the path must know.
+    pub valid_location: bool,
+    /// Bytes sent, head included (`$bytes_sent`).
+    pub sent: u64,
+    /// Bytes of the head sent.
+    pub sent_head: u64,
+    /// Bytes of the request received, head and body.
+    pub received: u64,
+    /// Where its client has been waited for.
+    pub transfer: Option<Rc<crate::transfers::Transfer>>,
+    /// What modules keep for this request.
+    pub modules: ModuleState,
+    /// `$request_completion`.
+    pub complete: bool,
+    /// Spare buffers.
+    pub spare: Vec<Vec<u8>>,
+    /// Whether the connection may serve another request.
+    pub keep_alive: bool,
+    /// The request was refused before its head was understood; 0 if not.
+    pub refused: u16,
+    /// Body of the request.
+    pub body: RequestBody,
+    /// How long the connection may be idle after this request; `None`: it has asked for nothing since it was idle.
+    pub keepalive_timeout: Option<std::time::Duration>,
+    /// The connection is closed right behind the response.
+    pub closes_at_once: bool,
+    /// The client did not read or write in time.
+    pub timed_out: bool,
+    /// `return 444`: closed without an answer.
+    pub drop_connection: bool,
+    /// Came in one packet with the request before it.
+    pub pipelined: bool,
+}
+
+impl Request {
+    /// A request that has yet to begin.
+    pub fn new(thread: Rc<Thread>) -> Request {
+        let now = thread.clock.now();
+        let conn = Box::new(Connection::closed(thread.no_client.clone(), 0));
+        Request {
+            conf: thread.config(),
+            thread,
+            conn,
+            no_conn: None,
+            origin: Origin::Client,
+            remote: Vec::new(),
+            peer: Peer::Unix,
+            head: Box::default(),
+            method: Method::Get,
+            uri: Vec::new(),
+            args: Vec::new(),
+            server: 0,
+            location: 0,
+            resp: Response::default(),
+            vars: VarStore::default(),
+            captures: Captures::default(),
+            started: now,
+            internal: false,
+            uri_changes: 0,
+            error_status: 0,
+            status_override: None,
+            refusal: None,
+            early: false,
+            add_uri_to_alias: false,
+            rewritten: false,
+            valid_location: true,
+            sent: 0,
+            sent_head: 0,
+            received: 0,
+            transfer: None,
+            modules: ModuleState::default(),
+            complete: false,
+            spare: Vec::new(),
+            keep_alive: false,
+            refused: 0,
+            body: RequestBody::default(),
+            keepalive_timeout: None,
+            closes_at_once: false,
+            timed_out: false,
+            drop_connection: false,
+            pipelined: false,
+        }
+    }
+
+    /// The listen address that the connection came to.
+    pub fn address(&self) -> Option<&Address> {
+        self.conn.client.address(&self.conf)
+    }
+
+    /// Client of the connection.
+    #[inline]
+    pub fn client(&self) -> &Client {
+        &self.conn.client
+    }
+
+    /// Local address of the connection.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.conn.client.local_address(&self.conf)
+    }
+
+    /// Whether the request was made for another one.
+    pub fn is_subrequest(&self) -> bool {
+        matches!(self.origin, Origin::Sub { .. })
+    }
+
+    /// Whether no client waits for the response: it renews an entry of a cache.
+    pub fn is_background(&self) -> bool {
+        self.origin == Origin::Background
+    }
+
+    /// Whether the client's method has given way to GET.
+    fn turned_to_get(&self) -> bool {
+        self.method == Method::Get && self.head.method != Method::Get
+    }
+
+    /// The method in effect.
+    pub fn method_text(&self) -> &[u8] {
+        if self.turned_to_get() { b"GET" } else { self.head.method_text.of(&self.head.buf) }
+    }
+
+    /// Whether the method in effect of the client's request, which this one may be made for, has given way to GET.
+    pub fn client_turned_to_get(&self) -> bool {
+        match self.origin {
+            Origin::Sub { client_get, .. } => client_get,
+            _ => self.turned_to_get(),
+        }
+    }
+
+    /// Takes a connection. The place holder is kept for [`Request::end_connection`].
+    pub fn take_connection(&mut self, conn: Box<Connection>) {
+        let mut old = std::mem::replace(&mut self.conn, conn);
+        if self.no_conn.is_none() {
+            // A subrequest that was dropped half-way may have left its connection here.
+            if !matches!(old.wire, Wire::Closed) || old.session.is_some() {
+                *old = Connection::closed(self.thread.no_client.clone(), 0);
+            }
+            self.no_conn = Some(old);
+        }
+    }
+
+    /// Takes the connection out of the request, for the idle slot.
+    pub fn end_connection(&mut self) -> Box<Connection> {
+        let empty = self.no_conn.take();
+        let empty = empty.unwrap_or_else(|| Box::new(Connection::closed(self.thread.no_client.clone(), 0)));
+        std::mem::replace(&mut self.conn, empty)
+    }
+
+    /// Resets what belongs to one request.
+    pub(crate) fn begin_request(&mut self) {
+        self.conf = self.thread.config();
+        self.resp.clear();
+        self.method = self.head.method;
+        std::mem::swap(&mut self.uri, &mut self.head.path);
+        self.args.clear();
+        self.args.extend_from_slice(self.head.args.of(&self.head.buf));
+        self.vars.reset(self.conf.config.http.vars.len());
+        self.captures.groups.clear();
+        self.internal = false;
+        self.uri_changes = MAX_URI_CHANGES;
+        self.error_status = 0;
+        self.status_override = None;
+        self.add_uri_to_alias = false;
+        self.refusal = None;
+        self.drop_connection = false;
+        self.rewritten = false;
+        self.valid_location = true;
+        self.sent = 0;
+        self.sent_head = 0;
+        self.received = self.head.len as u64;
+        self.transfer = None;
+        self.modules.clear();
+        self.complete = false;
+        self.timed_out = false;
+        self.refused = 0;
+        self.keep_alive = self.head.keep_alive && !self.thread.quitting.get();
+        self.peer = self.conn.client.peer;
+        self.body.begin(self.head.framing, self.head.len);
+        self.remote.clear();
+        push_peer(self.peer, &mut self.remote);
+    }
+
+    /// Chooses the virtual server by the host, and with it the first location level. If that fails it is the default server, and
+    /// the request must not be served.
+    ///
+    /// # Errors
+    /// A pattern of a `server_name` exceeded its limits, which is logged.
+    pub(crate) fn choose_server(&mut self) -> Result<(), LimitExceeded> {
+        let http = self.http();
+        self.server = self.conn.client.default_server(&self.conf);
+        let mut chosen = Ok(());
+        let conf = self.conf.clone();
+        if let Some(a) = self.conn.client.address(&conf)
+            && !a.names.is_empty()
+            // A head that was not read to its end may yet name a host: this is no request without one.
+            && !(self.head.host.is_empty() && self.head.len == 0)
+        {
+            let host = std::mem::take(&mut self.head.host);
+            match a.names.find(&host) {
+                Ok(Some((s, pattern))) => {
+                    self.server = s;
+                    if let Some(p) = pattern {
+                        chosen = p.exec(self, &host).map(drop);
+                    }
+                }
+                Ok(None) => {}
+                Err(p) => chosen = Err(p.log_failure(self, &host)),
+            }
+            self.head.host = host;
+        }
+        self.location = http.servers.get(self.server).map_or(0, |s| s.root);
+        crate::metrics::begin(self);
+        self.keepalive_timeout = Some(http.location(self).settings.core.keepalive_timeout.timeout);
+        chosen
+    }
+
+    /// Bytes of the head's buffer that this request used.
+    pub fn consumed(&self) -> usize {
+        self.body.consumed(self.head.len)
+    }
+
+    /// Settings of the location that govern the connection.
+    pub fn update_connection_settings(&mut self) {
+        let http = self.http();
+        let core = &http.location(self).settings.core;
+        self.keepalive_timeout = Some(core.keepalive_timeout.timeout);
+        if self.keep_alive && (self.connection_is_old() || self.disabled_agent()) {
+            self.keep_alive = false;
+        }
+    }
+
+    /// Whether the connection has served as many requests, or as long, as it may.
+    pub fn connection_is_old(&self) -> bool {
+        if self.conn.wire.is_worn() || self.conn.client.tls.as_ref().is_some_and(|s| s.outdated.get()) {
+            return true;
+        }
+        let http = self.http();
+        let core = &http.location(self).settings.core;
+        core.keepalive_timeout.timeout.is_zero()
+            || u64::from(self.conn.requests) >= core.keepalive_requests.0
+            || self
+                .conn
+                .client
+                .accepted
+                .checked_add(core.keepalive_time.0)
+                .is_some_and(|end| self.started > end)
+    }
+
+    fn disabled_agent(&self) -> bool {
+        let http = self.http();
+        let d = http.location(self).settings.core.keepalive_disable;
+        if self.method != Method::Post && !d.safari {
+            return false;
+        }
+        let Some(agent) = self.head.get(forebay_http::field::Name::UserAgent) else { return false };
+        let has = |what: &[u8]| memchr::memmem::find(agent, what).is_some();
+        let old_msie = match memchr::memmem::find(agent, b"MSIE ").and_then(|at| agent.get(at + 5..at + 7)) {
+            Some([b'4' | b'5', b'.']) => true,
+            Some([b'6', b'.']) => !has(b"SV1"),
+            _ => false,
+        };
+        (d.msie6 && self.method == Method::Post && old_msie && !has(b"Opera"))
+            || (d.safari && has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome"))
+    }
+
+    /// Whether a body follows the head.
+    pub fn has_body(&self) -> bool {
+        !matches!(self.head.framing, Framing::None | Framing::Length(0))
+    }
+
+    /// Logs the field lines that were ignored.
+    #[inline]
+    pub fn log_ignored(&mut self) {
+        for line in std::mem::take(&mut self.head.ignored) {
+            let text = line.of(&self.head.buf).to_vec();
+            self.log_with(Level::Info, |out| {
+                let parts: [&[u8]; 3] = [
+                    b"client sent invalid header line: \"",
+                    &text,
+                    b"\" while reading client request headers",
+                ];
+                parts.iter().for_each(|part| out.extend_from_slice(part));
+            });
+        }
+    }
+
+    /// Whether the size of the body has been checked for this request.
+    pub fn body_checked(&self) -> bool {
+        self.error_status == 413
+    }
+
+    /// Forgets a response that was begun; rates set by variables stay, and what was asked for with a 401,
+    /// which a page of `error_page` is to carry.
+    pub fn forget_response(&mut self) {
+        let (rate, vary) = (self.resp.limit_rate, self.resp.gzip_vary);
+        let proxy = self.resp.fields.get(b"Proxy-Authenticate").map(<[u8]>::to_vec);
+        let authenticate: Vec<Vec<u8>> =
+            self.resp.fields.all(b"WWW-Authenticate").map(<[u8]>::to_vec).collect();
+        let handed_on = std::mem::take(&mut self.resp.handed_on);
+        self.resp.clear();
+        for (name, value) in handed_on.iter() {
+            self.resp.fields.push(name, value);
+        }
+        self.resp.handed_on = handed_on;
+        self.resp.limit_rate = rate;
+        self.resp.gzip_vary = vary;
+        for a in &authenticate {
+            self.resp.fields.push(b"WWW-Authenticate", a);
+        }
+        if let Some(p) = proxy {
+            self.resp.fields.push(b"Proxy-Authenticate", &p);
+        }
+    }
+
+    /// The configuration's http block. A clone of the counter keeps it while the request changes.
+    #[inline]
+    pub fn http(&self) -> HttpRef {
+        HttpRef(self.conf.clone())
+    }
+
+    /// A spare buffer, empty.
+    pub fn take_buf(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Gives a spare buffer back.
+    pub fn give_buf(&mut self, mut b: Vec<u8>) {
+        if b.capacity() <= 65536 {
+            b.clear();
+            self.spare.push(b);
+        }
+    }
+}
+
+/// Keeps the http configuration of a request at hand while the request is changed.
+#[derive(Clone)]
+pub struct HttpRef(Rc<ThreadConfig>);
+
+impl std::ops::Deref for HttpRef {
+    type Target = Http;
+    #[inline]
+    fn deref(&self) -> &Http {
+        &self.0.config.http
+    }
+}
+
+impl HttpRef {
+    /// Location of a request.
+    #[inline]
+    pub fn location(&self, req: &Request) -> &Location {
+        &self.locations[req.location]
+    }
+    /// Server of a request.
+    #[inline]
+    pub fn server(&self, req: &Request) -> &Server {
+        &self.servers[req.server]
+    }
+}

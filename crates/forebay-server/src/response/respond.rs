@@ -1,0 +1,125 @@
+//! Sends responses, whatever the version of HTTP: header filters, head, body, trailers, and the log phase. Hot path.
+
+use crate::access_log;
+use crate::body;
+use crate::compress;
+use crate::error_page;
+use crate::head::{self, BodyFraming};
+use crate::modules::post_action;
+use crate::phases;
+use crate::request::Request;
+use crate::thread::Thread;
+use std::rc::Rc;
+
+/// Room for a response head, bytes; longer ones grow.
+const HEAD: usize = 1024;
+
+/// Sends the response. Returns `false` if the client is gone or too slow.
+pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
+    if req.drop_connection {
+        return false;
+    }
+    // A graceful end may have begun while the request was held up.
+    req.keep_alive &= !thread.quitting.get();
+    let mut out = req.take_buf();
+    out.reserve(HEAD);
+    let framing = if head::write_ready(req, &mut out) {
+        BodyFraming::Plain
+    } else {
+        let file = head::subject(req);
+        run_header_filters(req).await;
+        if req.drop_connection {
+            return false;
+        }
+        let framing = head::write(req, &mut out);
+        head::remember(req, file, &out);
+        framing
+    };
+    req.closes_at_once = !req.keep_alive && req.resp.source.is_none();
+    req.sent_head = out.len() as u64;
+    if req.conn.wire.send_head(&out) {
+        req.sent += out.len() as u64;
+        out.clear();
+    }
+    let sent = match framing {
+        BodyFraming::None => {
+            let sent = body::write_last(thread, req, &out).await;
+            if let Some(mut source) = req.resp.source.take() {
+                if sent && source.relay(req).await {
+                    req.keep_alive = false;
+                }
+                source.drain(req).await;
+                source.abandon(req);
+            }
+            sent
+        }
+        _ => body::send(thread, req, &mut out, framing == BodyFraming::Chunked).await,
+    };
+    if sent
+        && framing != BodyFraming::None
+        && (req.resp.expect_trailers || !req.resp.trailers.is_empty())
+        && req.conn.wire.is_multiplexed()
+    {
+        out.clear();
+        crate::modules::headers::trailers(req);
+        head::write_trailers(req, &mut out);
+        if !out.is_empty() {
+            req.conn.wire.send_head(&out);
+        }
+    }
+    req.give_buf(out);
+    req.complete = sent;
+    sent
+}
+
+/// Runs the header filters. What one of them refuses is answered as any other error, and goes through them
+/// again; an error passes them, so that ends.
+async fn run_header_filters(req: &mut Request) {
+    let mut content_range = Vec::new();
+    loop {
+        req.modules.compress.clear();
+        let http = req.http();
+        if let Some(status) = req.status_override {
+            if req.resp.status != status {
+                req.resp.reason.clear();
+            }
+            req.resp.status = status;
+        }
+        for filter in &http.location(req).plan.header_filters {
+            if filter(req).is_err() {
+                req.modules.compress.clear();
+                error_page::built_in(req, 500);
+                return;
+            }
+            if req.refusal.is_some() {
+                break;
+            }
+        }
+        let Some(refusal) = req.refusal.take() else {
+            if compress::unsettled(req) {
+                compress::settle(req).await;
+            }
+            break;
+        };
+        if !refusal.content_range.is_empty() {
+            content_range = refusal.content_range;
+        }
+        phases::refuse(req, refusal.status).await;
+    }
+    if !content_range.is_empty() {
+        req.resp.fields.push(b"Content-Range", &content_range);
+    }
+}
+
+/// Runs the log phase and frees what belongs to the request.
+pub fn finish(req: &mut Request) {
+    if let Some(mut source) = req.resp.source.take() {
+        source.abandon(req);
+    }
+    post_action::begin(req);
+    crate::metrics::count(req);
+    access_log::log_request(req);
+    req.modules.limit_conn.clear();
+    req.body.end();
+    req.resp.body.clear();
+}
