@@ -12,6 +12,7 @@
 
 mod batch;
 
+use forebay_sys::sync::lock;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
@@ -173,10 +174,6 @@ impl Wake for RunnerWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         self.list.add(self.id);
     }
-}
-
-fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 struct Runner<C> {

@@ -162,12 +162,6 @@ static OCTETS: [([u8; 4], u8); 256] = {
     t
 };
 
-/// A number that is used once in the life of the process (multipart boundaries).
-pub fn next_serial() -> u64 {
-    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
-    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
-}
-
 /// A stored value of a variable.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Slot {

@@ -12,7 +12,9 @@ use crate::reactor::{Handler, NOTICE_MOUNTS, Reactor, Remote, Token};
 use crate::request::{Conn, Peer};
 use crate::shares::{self, Candidate, GRACE, Network};
 use crate::thread::{Clock, Thread, ThreadConfig};
-use forebay_conf::error::{Level, errno};
+use forebay_conf::error::Level;
+use forebay_sys::errno::errno;
+use forebay_sys::sync::lock;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use std::cell::{Cell, RefCell};
@@ -24,7 +26,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// What the process tells a thread.
@@ -54,7 +56,7 @@ pub struct Mailbox {
 impl Mailbox {
     /// Adds a command.
     pub fn push(&self, c: Command) {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(c);
+        lock(&self.commands).push(c);
         self.full.store(true, Ordering::Release);
     }
 
@@ -63,7 +65,7 @@ impl Mailbox {
         if !self.full.load(Ordering::Relaxed) || !self.full.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
-        std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.commands))
     }
 }
 
@@ -436,7 +438,7 @@ impl WorkerThread {
     fn accept_failed(&self, e: Errno) {
         let short = matches!(e, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM);
         let level = if short { Level::Crit } else { Level::Alert };
-        let text = crate::modules::static_file::errno_text(e);
+        let text = forebay_sys::errno::errno_text(e);
         error_log::log(&self.thread, level, &format!("accept4() failed {text}"));
         self.pause(Some(self.thread.clock.now() + RETRY));
     }

@@ -13,7 +13,6 @@ use super::upload::{Stopped, Turn, Upload};
 use super::{PeerAddr, Reuse};
 use crate::body::BodyError;
 use crate::modules::proxy::{HttpVersion, NextUpstream, SendProxy, Settings};
-use crate::modules::static_file::errno_text;
 use crate::request::{Peer, Request};
 use crate::response::FieldList;
 use crate::thread::ThreadConfig;
@@ -24,6 +23,7 @@ use forebay_http::cgi;
 use forebay_http::h1::client::{self, ResponseHead};
 use forebay_http::h1::request::Status;
 use forebay_http::proxy_protocol;
+use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
