@@ -613,7 +613,7 @@ fn printable(word: &Word) -> String {
 fn unreadable(path: &Path, error: &std::io::Error) -> String {
     const EISDIR: i32 = 21;
     let call = if error.raw_os_error() == Some(EISDIR) { "pread" } else { "open" };
-    format!("{call}() \"{}\" failed ({})", path.display(), crate::error::errno(error))
+    format!("{call}() \"{}\" failed ({})", path.display(), forebay_sys::errno::errno(error))
 }
 
 #[cfg(test)]

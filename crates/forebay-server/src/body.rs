@@ -10,9 +10,10 @@ use crate::request::Request;
 use crate::thread::Thread;
 use crate::transfers::Direction;
 use crate::upstream::conn::Conn;
-use forebay_conf::error::{Level, errno};
+use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::{Framing, Version};
+use forebay_sys::errno::errno;
 use rustix::io::Errno;
 use std::rc::Rc;
 use std::task::Poll;
@@ -619,7 +620,7 @@ fn open_temporary(req: &mut Request) -> Result<(), BodyError> {
     let dir = given.unwrap_or_else(|| req.conf.config.client_body_temp.clone());
     let mut opened = None;
     for _ in 0..16 {
-        let path = dir.join(format!("{:010}", crate::request::next_serial()));
+        let path = dir.join(format!("{:010}", forebay_sys::serial::next()));
         match files::create_new(&path, files::PRIVATE) {
             Ok(f) => {
                 opened = Some((f, path));

@@ -87,7 +87,7 @@ fn push_prefix(thread: &Thread, level: Level, connection: Option<u64>, out: &mut
 }
 
 fn end_line(out: &mut Vec<u8>) {
-    debug_assert!(!forebay_conf::error::is_foreign(out), "{}", String::from_utf8_lossy(out));
+    debug_assert!(!forebay_sys::errno::is_foreign(out), "{}", String::from_utf8_lossy(out));
     escape(out);
     out.truncate(MAX_LINE - 1);
     out.push(b'\n');

@@ -4,12 +4,13 @@
 //! share of the connections nobody answers from then on, or a task that nobody starts again. It is reported at level alert
 //! and ends the process, which the master replaces.
 
+use forebay_sys::sync::lock;
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 
@@ -25,7 +26,7 @@ thread_local! {
 
 /// Says where the last line of a process goes that ends by itself.
 pub fn report_to(report: impl Fn(&str) + Send + Sync + 'static) {
-    *REPORT.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(report));
+    *lock(&REPORT) = Some(Arc::new(report));
 }
 
 /// Remembers place and words of each panic for [`last_panic`], beside what is printed.
@@ -100,7 +101,7 @@ fn guarded<T>(what: &str, body: impl FnOnce() -> T, fail: impl FnOnce(&str) -> T
 
 /// Reports `text` at level alert and ends the process.
 pub fn end(text: &str) -> ! {
-    let report = REPORT.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let report = lock(&REPORT).clone();
     // A panic while reporting must not keep the process from ending.
     let _ = catch_unwind(AssertUnwindSafe(|| match report {
         Some(report) => report(text),

@@ -1,11 +1,12 @@
 //! Log files whose names have variables, kept open for a while (nginx: open_log_file_cache).
 
+use forebay_sys::sync::lock;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// `open_log_file_cache`.
@@ -36,7 +37,7 @@ type Files = HashMap<PathBuf, File>;
 static FILES: Mutex<Option<Files>> = Mutex::new(None);
 
 fn files() -> MutexGuard<'static, Option<Files>> {
-    FILES.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&FILES)
 }
 
 /// Closes all files: the logs are opened anew.

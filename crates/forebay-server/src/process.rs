@@ -7,11 +7,12 @@ use crate::upstream::health::Ask;
 use crate::worker::{self, Command, Mailbox};
 use forebay_net::reactor::Remote;
 use forebay_sys::log_area::Mapped;
+use forebay_sys::sync::lock;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -57,10 +58,6 @@ pub struct Worker {
     current: Mutex<(Arc<Config>, Background)>,
     /// Sockets of each address by thread, kept so that a reload can hand them on.
     sockets: Mutex<HashMap<ListenAddr, Vec<Arc<OwnedFd>>>>,
-}
-
-fn locked<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What one thread gets of a generation.
@@ -138,12 +135,12 @@ impl Worker {
         });
         let log: Log = Arc::new(move |level, line: &str| tell(Command::Log(level, line.to_owned())));
         let background = Background::start(config, old, &self.tokio, &log, &ask);
-        *locked(&self.current) = (config.clone(), background);
+        *lock(&self.current) = (config.clone(), background);
     }
 
     /// Divides a generation among the threads.
     fn shares(&self, generation: Generation, count: usize) -> Vec<Share> {
-        let mut known = locked(&self.sockets);
+        let mut known = lock(&self.sockets);
         for (addr, fds) in generation.sockets {
             let fds: Vec<_> = fds.into_iter().map(Arc::new).collect();
             if !fds.is_empty() {
@@ -183,7 +180,7 @@ impl Worker {
         let config = generation.config.clone();
         crate::cache::manager::attend(&config.http.caches);
         crate::metrics::reloaded();
-        let old = locked(&self.current).0.clone();
+        let old = lock(&self.current).0.clone();
         let shares = self.shares(generation, self.threads.len());
         self.begin(&config, Some(&old));
         self.tell(|i| Command::Reload(Box::new(shares[i].clone())));
@@ -199,7 +196,7 @@ impl Worker {
     /// Stops accepting, finishes requests under way, closes idle connections, at most `timeout` long.
     pub fn quit(&self, timeout: Option<Duration>) {
         // Whoever connects from now on is refused, not left waiting in a queue that nobody looks into.
-        locked(&self.sockets).clear();
+        lock(&self.sockets).clear();
         self.tell(|_| Command::Quit(timeout));
     }
 

@@ -223,7 +223,7 @@ fn deliver(server: &Server, bytes: &[u8]) -> Result<(), (&'static str, std::io::
 fn send_at(target: &Syslog, severity: u8, (unix, offset): (i64, i32), line: &[u8]) -> Result<(), String> {
     let time = forebay_http::date::syslog(unix, offset);
     deliver(&target.server, &target.datagram(severity, &time, line)).map_err(|(call, e)| {
-        let why = forebay_conf::error::errno(&e);
+        let why = forebay_sys::errno::errno(&e);
         format!("{call} failed ({why}) while logging to syslog, server: {}", target.server_text)
     })
 }

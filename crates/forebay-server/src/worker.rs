@@ -12,11 +12,13 @@ use crate::log_buffers::{self, LogBuffers};
 use crate::process::Share;
 use crate::shares::{self, Candidate, GRACE};
 use crate::thread::{Parts, Thread, ThreadConfig};
-use forebay_conf::error::{Level, errno};
+use forebay_conf::error::Level;
 use forebay_net::addr::Peer;
 use forebay_net::io::Io;
 use forebay_net::reactor::{Handler, NOTICE_MOUNTS, Remote, Token};
 use forebay_net::wire::Wire;
+use forebay_sys::errno::errno;
+use forebay_sys::sync::lock;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use std::cell::{Cell, RefCell};
@@ -28,7 +30,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// What the process tells a thread.
@@ -58,7 +60,7 @@ pub struct Mailbox {
 impl Mailbox {
     /// Adds a command.
     pub fn push(&self, c: Command) {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(c);
+        lock(&self.commands).push(c);
         self.full.store(true, Ordering::Release);
     }
 
@@ -67,7 +69,7 @@ impl Mailbox {
         if !self.full.load(Ordering::Relaxed) || !self.full.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
-        std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.commands))
     }
 }
 
@@ -427,7 +429,7 @@ impl WorkerThread {
     fn accept_failed(&self, e: Errno) {
         let short = matches!(e, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM);
         let level = if short { Level::Crit } else { Level::Alert };
-        let text = crate::modules::static_file::errno_text(e);
+        let text = forebay_sys::errno::errno_text(e);
         error_log::log(&self.thread, level, &format!("accept4() failed {text}"));
         self.pause(Some(self.thread.clock.now() + RETRY));
     }

@@ -1,18 +1,23 @@
 //! What the kernel offers and safe crates lack; the only crate with `unsafe` code.
 //!
 //! The program uses it to find out about the machine ([`cpus`], [`limits`]), to change what the process is
-//! ([`identity`], [`daemon`], [`affinity`]), to pass descriptors ([`fds`]), to make files with a mode ([`files`]) and to keep lines of logs where they outlive
-//! the process ([`log_area`]).
+//! ([`identity`], [`daemon`], [`affinity`]), to pass descriptors ([`fds`]), to make files with a mode ([`files`]) and to keep
+//! lines of logs where they outlive the process ([`log_area`]). Small things that all other crates need are here too:
+//! error numbers in nginx's words ([`errno`]), locks ([`sync`]), random and serial numbers ([`random`], [`serial`]).
 
 pub mod affinity;
 pub mod alloc;
 pub mod child;
 pub mod cpus;
 pub mod daemon;
+pub mod errno;
 pub mod fds;
 pub mod files;
 pub mod heap;
 pub mod identity;
 pub mod limits;
 pub mod log_area;
+pub mod random;
+pub mod serial;
 pub mod sockets;
+pub mod sync;

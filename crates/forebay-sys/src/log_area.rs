@@ -11,6 +11,7 @@
 //! The worker may be hostile: the master only reads with pread(2), never through a mapping, the size of the file
 //! is sealed, and every number is checked. What can be left at most is as long as the area.
 
+use crate::sync::lock;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -20,7 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Size of an area, bytes. It bounds what all buffers of a worker process hold together.
 pub const SIZE: usize = 128 << 20;
@@ -277,7 +278,7 @@ impl Mapped {
     }
 
     fn free(&self) -> std::sync::MutexGuard<'_, Free> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.free)
     }
 }
 

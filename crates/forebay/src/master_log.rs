@@ -2,8 +2,9 @@
 //!
 //! One line, one write: `2026/11/21 02:14:40 [notice] 1234#1234: text`.
 
-pub use forebay_conf::error::errno;
-use forebay_conf::error::{Level, is_foreign};
+use forebay_conf::error::Level;
+pub use forebay_sys::errno::errno;
+use forebay_sys::errno::is_foreign;
 use forebay_sys::files;
 use std::fs::File;
 use std::io::Write;

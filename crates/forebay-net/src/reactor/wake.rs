@@ -1,9 +1,10 @@
 //! Wake-ups of runners, also from other threads.
 
+use forebay_sys::sync::lock;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Wake, Waker};
 
 /// Runners to be polled, by number. Other threads (the blocking pool) may add to it.
@@ -83,8 +84,8 @@ impl WakeList {
         Waker::from(Arc::new(RunnerWaker { id, list: self.clone() }))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<u32>> {
+        lock(&self.ids)
     }
 }
 

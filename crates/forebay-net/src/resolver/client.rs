@@ -53,7 +53,7 @@ impl Resolver {
             if attempt > 0 && key.is_some_and(|k| !self.is_wanted(k)) {
                 break;
             }
-            let id = super::random_u64() as u16;
+            let id = forebay_sys::random::random_u64() as u16;
             let question = message::query(id, name, kind).ok_or(Failure::NotFound)?;
             let Ok(permit) = QUICK.acquire().await else { break };
             let until = Instant::now() + RESEND;

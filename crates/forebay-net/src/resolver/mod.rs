@@ -6,12 +6,13 @@ pub mod message;
 mod stats;
 mod system;
 
+use forebay_sys::sync::lock;
 use message::{Data, Kind, Response};
 pub use stats::Stats;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -135,7 +136,7 @@ type Alike = (Vec<SocketAddr>, Option<Duration>, (bool, bool), Option<Vec<u8>>);
 static NAMES: Mutex<Vec<(Alike, Weak<Names>)>> = Mutex::new(Vec::new());
 
 fn shared_names(alike: Alike) -> Arc<Names> {
-    let mut all = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = lock(&NAMES);
     all.retain(|(_, names)| names.strong_count() > 0);
     let same = all.iter().find(|(other, _)| *other == alike);
     if let Some(names) = same.and_then(|(_, names)| names.upgrade()) {
@@ -156,13 +157,6 @@ const MAX_CNAMES: usize = 8;
 const MAX_TTL: u32 = 7 * 24 * 3600;
 /// Most servers by SRV records.
 const MAX_SERVICES: usize = 256;
-
-/// Random bits from the kernel.
-pub fn random_u64() -> u64 {
-    let mut bytes = [0u8; 8];
-    while rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() {}
-    u64::from_ne_bytes(bytes)
-}
 
 /// A name that is being asked for. However that ends, also by a panic, those who wait are told.
 struct Question {
@@ -208,7 +202,7 @@ impl Resolver {
     }
 
     fn cache(&self) -> std::sync::MutexGuard<'_, HashMap<Box<[u8]>, Entry, foldhash::fast::RandomState>> {
-        self.cache.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.cache.0)
     }
 
     /// Addresses of a name, from the cache if they are there and `fresh` does not forbid it. Only inside a tokio
@@ -335,7 +329,7 @@ impl Resolver {
                 return Err(e);
             }
             if !ips.is_empty() {
-                rotate(&mut ips, random_u64() as usize);
+                rotate(&mut ips, forebay_sys::random::random_u64() as usize);
                 return Ok(Addresses { ips, ttl: self.ttl(ttl) });
             }
             let Some(chain) = alias else { return Err(Failure::NotFound) };

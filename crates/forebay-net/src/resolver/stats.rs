@@ -1,8 +1,9 @@
 //! What a resolver has been asked and was answered, by its zone (nginx Plus: status_zone=).
 
 use super::Failure;
+use forebay_sys::sync::lock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 /// What somebody wants to know.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +33,7 @@ static ZONES: Mutex<Vec<(Vec<u8>, Weak<Stats>)>> = Mutex::new(Vec::new());
 impl Stats {
     /// The counters of a zone: those that are in use, so that they go on after a reload.
     pub fn zone(name: &[u8]) -> Arc<Stats> {
-        let mut all = ZONES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&ZONES);
         all.retain(|(_, s)| s.strong_count() > 0);
         if let Some(s) = all.iter().find_map(|(n, s)| s.upgrade().filter(|_| n == name)) {
             return s;
@@ -44,7 +45,7 @@ impl Stats {
 
     /// All zones.
     pub fn zones() -> Vec<(Vec<u8>, Arc<Stats>)> {
-        let all = ZONES.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&ZONES);
         all.iter().filter_map(|(n, s)| Some((n.clone(), s.upgrade()?))).collect()
     }
 

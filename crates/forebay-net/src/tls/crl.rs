@@ -4,8 +4,9 @@
 //! fails. Delta lists, indirect lists and lists of some reasons are not used, as in nginx.
 
 use super::verify::{Failure, signed_by};
+use forebay_sys::sync::lock;
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use x509_parser::prelude::*;
 
 /// A list.
@@ -152,7 +153,7 @@ impl List {
     /// The same key vouches for a list again and again.
     fn is_signed_by(&self, issuer: &X509Certificate<'_>) -> bool {
         let key = issuer.public_key();
-        let mut last = self.signed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.signed);
         if let Some((known, sound)) = last.as_ref()
             && known == key.raw
         {

@@ -4,15 +4,12 @@
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::{digest, hkdf, rand};
+use forebay_sys::sync::{lock, read, write};
 use rustls::server::{ProducesTickets, StoresServerSessions};
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use zeroize::{Zeroize, Zeroizing};
-
-fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Parts of a store, each with a lock of its own.
 const SHARDS: usize = 16;
@@ -232,10 +229,10 @@ fn own_key(life: Duration) -> Option<Arc<TicketKey>> {
         let keys = all.iter().find(|(l, _)| *l == life).map(|(_, keys)| keys)?;
         keys.first().filter(|(made, _)| made.elapsed() < life).map(|(_, key)| key.clone())
     };
-    if let Some(key) = fresh(&OWN.read().unwrap_or_else(PoisonError::into_inner)) {
+    if let Some(key) = fresh(&read(&OWN)) {
         return Some(key);
     }
-    let mut all = OWN.write().unwrap_or_else(PoisonError::into_inner);
+    let mut all = write(&OWN);
     if let Some(key) = fresh(&all) {
         return Some(key);
     }
@@ -316,7 +313,7 @@ impl ProducesTickets for Tickets {
             return self.keys.iter().find(|k| k.name == name).and_then(|k| self.open(k, ticket));
         }
         let found = {
-            let keys = OWN.read().unwrap_or_else(PoisonError::into_inner);
+            let keys = read(&OWN);
             keys.iter().flat_map(|(_, own)| own).find(|(_, k)| k.name == name).map(|(_, k)| k.clone())
         };
         found.and_then(|k| self.open(&k, ticket))

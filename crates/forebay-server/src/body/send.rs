@@ -52,7 +52,7 @@ fn failed(req: &mut Request, call: &str, e: Errno) -> bool {
         let gone = matches!(e, Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN | Errno::TIMEDOUT);
         let level = if gone { Level::Info } else { Level::Alert };
         req.log_with(level, |out| {
-            let text = crate::modules::static_file::errno_text(e);
+            let text = forebay_sys::errno::errno_text(e);
             for piece in [call, " failed ", &text, " while sending response to client"] {
                 out.extend_from_slice(piece.as_bytes());
             }
@@ -510,7 +510,7 @@ fn pass(thread: &Thread, req: &mut Request, pending: &mut Vec<u8>, source: &mut 
     match pipe.take(pending) {
         Ok(()) => Some(pulled),
         Err(e) => {
-            let text = format!("read() of a pipe failed {}", crate::modules::static_file::errno_text(e));
+            let text = format!("read() of a pipe failed {}", forebay_sys::errno::errno_text(e));
             req.log(Level::Alert, &text);
             Some(Pulled::Failed)
         }

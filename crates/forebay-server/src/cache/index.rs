@@ -3,11 +3,12 @@
 
 use super::{Cache, Hash};
 use forebay_sys::files;
+use forebay_sys::sync::lock;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 use tokio::sync::Notify;
 
@@ -16,10 +17,6 @@ const SHARDS: usize = 32;
 
 /// Bytes of a block: what a file takes on disk is a multiple of it.
 const BLOCK: u64 = 4096;
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Milliseconds since the process began to count.
 pub fn millis(now: Instant) -> u64 {
@@ -383,7 +380,7 @@ fn copy(from: &Path, to: &Path, e: io::Error) -> io::Result<()> {
     if e.kind() != io::ErrorKind::CrossesDevices {
         return Err(e);
     }
-    let beside = to.with_extension(format!("{:010}", crate::request::next_serial()));
+    let beside = to.with_extension(format!("{:010}", forebay_sys::serial::next()));
     let copied = std::fs::copy(from, &beside).and_then(|_| std::fs::rename(&beside, to));
     if copied.is_err() {
         let _ = std::fs::remove_file(&beside);
@@ -413,7 +410,7 @@ impl Ticket {
             if s.updating.is_some() && s.locked_until.is_none_or(|t| t > now) {
                 return None;
             }
-            s.updating = Some(crate::request::next_serial());
+            s.updating = Some(forebay_sys::serial::next());
             s.locked_until = age;
             Some(Ticket { node: node.clone(), holds: s.updating })
         })

@@ -243,5 +243,5 @@ fn read_at(file: &OpenFile, out: &mut Vec<u8>) -> Result<(), Errno> {
 /// Name of a temporary file of an entry, beside it.
 pub fn beside(path: &Path) -> std::path::PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    path.with_file_name(format!("{name}.{}.{:010}", std::process::id(), crate::request::next_serial()))
+    path.with_file_name(format!("{name}.{}.{:010}", std::process::id(), forebay_sys::serial::next()))
 }

@@ -3,6 +3,7 @@
 
 use super::index::millis;
 use super::{Cache, Steps, unhex};
+use forebay_sys::sync::lock;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,7 +26,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 const WATCH: Duration = Duration::from_secs(1);
 
 fn work() -> MutexGuard<'static, Work> {
-    WORK.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&WORK)
 }
 
 /// Takes care of these caches from now on, and of no others.

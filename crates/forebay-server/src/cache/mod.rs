@@ -13,9 +13,10 @@ use crate::config::scope::Scope;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_sys::sync::lock;
 use index::Index;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 /// MD5 of a key: the name of its file.
@@ -153,7 +154,7 @@ type Known = (Vec<u8>, PathBuf, Vec<usize>, u64, Weak<Index>);
 static INDEXES: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
 fn shared_index(name: &[u8], path: &Path, levels: &[usize], size: u64) -> Arc<Index> {
-    let mut known = INDEXES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock(&INDEXES);
     known.retain(|k| k.4.strong_count() > 0);
     let same = known.iter().find(|k| k.0 == name && k.1 == path && k.2 == levels && k.3 == size);
     if let Some(i) = same.and_then(|k| k.4.upgrade()) {

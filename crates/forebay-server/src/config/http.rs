@@ -659,7 +659,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             servers,
             locations,
             vars: Vec::new(),
-            serial: crate::request::next_serial(),
+            serial: forebay_sys::serial::next(),
             system_resolver: std::sync::OnceLock::new(),
             logs_sent_fields: false,
             addresses,

@@ -13,11 +13,12 @@ use forebay_conf::error::Level;
 use forebay_http::h2::frame::{self, Code};
 use forebay_net::reactor::{Job, Token};
 use forebay_net::wire::{Then, Wire};
+use forebay_sys::sync::lock;
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -441,7 +442,7 @@ static SUSPECTS: LazyLock<Suspects> = LazyLock::new(Suspects::default);
 impl Suspects {
     /// Remembers that a client cost too much.
     fn add(&self, network: Network, now: Instant) {
-        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut until = lock(&self.until);
         if until.len() >= SOURCES {
             until.retain(|_, t| *t > now);
         }
@@ -456,7 +457,7 @@ impl Suspects {
         if !self.any.load(Ordering::Relaxed) {
             return false;
         }
-        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut until = lock(&self.until);
         let known = until.get(&network).copied();
         if known.is_some_and(|t| t <= now) {
             until.remove(&network);

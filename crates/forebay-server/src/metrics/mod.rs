@@ -7,10 +7,11 @@ pub mod api;
 pub mod prometheus;
 
 use crate::request::Request;
+use forebay_sys::sync::lock;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -81,13 +82,9 @@ pub struct Zone {
 
 static ZONES: Mutex<Vec<Weak<Zone>>> = Mutex::new(Vec::new());
 
-fn locked<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The zone of this name. What it has counted goes on after a reload.
 pub fn zone(kind: Kind, name: &[u8]) -> Arc<Zone> {
-    let mut all = locked(&ZONES);
+    let mut all = lock(&ZONES);
     let known = all.iter().filter_map(Weak::upgrade).find(|z| z.kind == kind && z.name == name);
     known.unwrap_or_else(|| {
         let z = Arc::new(Zone { kind, name: name.to_vec(), id: all.len(), shards: Mutex::default() });
@@ -98,7 +95,7 @@ pub fn zone(kind: Kind, name: &[u8]) -> Arc<Zone> {
 
 /// All zones of a kind, in the order in which the configuration named them.
 pub fn zones(kind: Kind) -> Vec<Arc<Zone>> {
-    locked(&ZONES).iter().filter_map(Weak::upgrade).filter(|z| z.kind == kind).collect()
+    lock(&ZONES).iter().filter_map(Weak::upgrade).filter(|z| z.kind == kind).collect()
 }
 
 thread_local! {
@@ -113,7 +110,7 @@ fn with_cells(id: usize, f: impl FnOnce(&[AtomicU64])) {
         if let Some(Some(cells)) = all.get(id) {
             return f(cells);
         }
-        let Some(zone) = locked(&ZONES).get(id).and_then(Weak::upgrade) else { return };
+        let Some(zone) = lock(&ZONES).get(id).and_then(Weak::upgrade) else { return };
         let cells = zone.cells();
         f(&cells);
         if all.len() <= id {
@@ -126,7 +123,7 @@ fn with_cells(id: usize, f: impl FnOnce(&[AtomicU64])) {
 impl Zone {
     fn cells(&self) -> Cells {
         let me = std::thread::current().id();
-        let mut shards = locked(&self.shards);
+        let mut shards = lock(&self.shards);
         if let Some((_, c)) = shards.iter().find(|(id, _)| *id == me) {
             return c.clone();
         }
@@ -141,7 +138,7 @@ impl Zone {
     }
 
     fn sum(&self) -> impl Fn(usize) -> u64 {
-        let shards: Vec<Cells> = locked(&self.shards).iter().map(|(_, c)| c.clone()).collect();
+        let shards: Vec<Cells> = lock(&self.shards).iter().map(|(_, c)| c.clone()).collect();
         move |at| {
             let cells = shards.iter().filter_map(|s| s.get(at));
             cells.fold(0, |sum, c| sum.wrapping_add(c.load(Relaxed)))
@@ -320,7 +317,7 @@ static NAMES: Mutex<Vec<Arc<Zone>>> = Mutex::new(Vec::new());
 fn zone_of_name(name: &[u8]) -> Arc<Zone> {
     // Who has given a zone this name wants both together.
     let explicit = zones(Kind::Server).into_iter().find(|z| z.name == name);
-    let mut all = locked(&NAMES);
+    let mut all = lock(&NAMES);
     let known = |name: &[u8], all: &[Arc<Zone>]| all.iter().find(|z| z.name == name).cloned();
     if let Some(zone) = explicit.or_else(|| known(name, &all)) {
         return zone;
@@ -377,7 +374,7 @@ fn count_name(req: &Request, zone: usize) {
 /// before their first request.
 pub fn servers(req: &Request) -> Vec<(Vec<u8>, Totals)> {
     let mut all: Vec<_> = zones(Kind::Server).iter().map(|z| (z.name.clone(), z.totals())).collect();
-    let names: Vec<Arc<Zone>> = locked(&NAMES).clone();
+    let names: Vec<Arc<Zone>> = lock(&NAMES).clone();
     let http = req.http();
     let explicit: HashSet<Vec<u8>> = all.iter().map(|(name, _)| name.clone()).collect();
     let by_name: HashMap<&[u8], &Arc<Zone>> = names.iter().map(|z| (z.name.as_slice(), z)).collect();
@@ -425,7 +422,7 @@ static LIMITS: Mutex<Vec<Weak<Limit>>> = Mutex::new(Vec::new());
 impl Limit {
     /// The counters of a zone; they go on after a reload.
     pub fn named(requests: bool, name: &[u8]) -> Arc<Limit> {
-        let mut all = locked(&LIMITS);
+        let mut all = lock(&LIMITS);
         all.retain(|l| l.strong_count() > 0);
         let known = all.iter().filter_map(Weak::upgrade).find(|l| l.requests == requests && l.name == name);
         known.unwrap_or_else(|| {
@@ -437,7 +434,7 @@ impl Limit {
 
     /// All of them.
     pub fn all(requests: bool) -> Vec<Arc<Limit>> {
-        locked(&LIMITS).iter().filter_map(Weak::upgrade).filter(|l| l.requests == requests).collect()
+        lock(&LIMITS).iter().filter_map(Weak::upgrade).filter(|l| l.requests == requests).collect()
     }
 
     /// Counts an outcome, by its place in [`LIMIT_OUTCOMES`].

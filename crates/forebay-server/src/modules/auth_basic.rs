@@ -3,7 +3,6 @@
 use crate::config::scope::Scope;
 use crate::config::template::Template;
 use crate::config::value::{Setting, once};
-use crate::modules::static_file::errno_text;
 use crate::modules::{LocationSettings, Offload, Verdict};
 use crate::password;
 use crate::request::Request;
@@ -12,6 +11,7 @@ use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_http::field::Name;
 use forebay_http::request::Method;
+use forebay_sys::errno::errno_text;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::cell::RefCell;

@@ -102,7 +102,7 @@ pub fn failed(req: &mut Request, path: &[u8], e: Errno) -> Outcome {
         _ => (500, Level::Crit),
     };
     let text = String::from_utf8_lossy(path).into_owned();
-    req.log(level, &format!("opendir() \"{text}\" failed {}", static_file::errno_text(e)));
+    req.log(level, &format!("opendir() \"{text}\" failed {}", forebay_sys::errno::errno_text(e)));
     Outcome::Status(status)
 }
 

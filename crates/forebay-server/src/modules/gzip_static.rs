@@ -110,5 +110,5 @@ fn report(req: &mut Request, path: &[u8], e: Errno) {
     };
     let text = String::from_utf8_lossy(path).into_owned();
     let call = static_file::open_call(req);
-    req.log(level, &format!("{call} \"{text}\" failed {}", static_file::errno_text(e)));
+    req.log(level, &format!("{call} \"{text}\" failed {}", forebay_sys::errno::errno_text(e)));
 }

@@ -13,8 +13,9 @@ use crate::variables::{Row, RowSource};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_sys::sync::lock;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 crate::settings! {
     /// `limit_conn`.
@@ -154,7 +155,7 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner).leave(&self.key);
+        lock(&self.table).leave(&self.key);
     }
 }
 
@@ -221,7 +222,7 @@ pub fn check(req: &mut Request) -> Verdict {
             req.log(forebay_conf::error::Level::Error, &what);
             continue;
         }
-        let entered = z.table.lock().unwrap_or_else(PoisonError::into_inner).enter(&key, *most);
+        let entered = lock(&z.table).enter(&key, *most);
         if entered {
             req.modules.limit_conn.outcome = Some(Outcome::Passed);
             zone.counts.count(0);

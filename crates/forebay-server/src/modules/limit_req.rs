@@ -11,8 +11,9 @@ use crate::variables::{Row, RowSource};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_sys::sync::lock;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 crate::settings! {
@@ -312,7 +313,7 @@ pub fn check(req: &mut Request) -> Verdict {
             continue;
         }
         let accounted = {
-            let mut b = z.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut b = lock(&z.buckets);
             b.account(&key, z.rate, limit.burst, now, last)
         };
         if !last {
@@ -335,7 +336,7 @@ pub fn check(req: &mut Request) -> Verdict {
         req.modules.limit_req = Some(Outcome::Passed);
     }
     for (z, key, burst) in counted_later {
-        let mut b = z.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut b = lock(&z.buckets);
         let _ = b.account(&key, z.rate, burst, now, true);
     }
     req.give_buf(key);

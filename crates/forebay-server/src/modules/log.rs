@@ -337,7 +337,7 @@ pub fn write_variable_path(req: &mut Request, path: &Template, line: &[u8]) {
     let http = req.http();
     let policy = http.location(req).settings.log.open_log_file_cache.0;
     if let Err(e) = log_files::append(&path, line, policy) {
-        let text = super::static_file::errno_text(e);
+        let text = forebay_sys::errno::errno_text(e);
         req.log(Level::Crit, &format!("open() \"{}\" failed {text} while logging request", path.display()));
     }
 }
@@ -349,7 +349,7 @@ fn root_exists(req: &mut Request) -> bool {
         return false;
     }
     let Err(e) = rustix::fs::stat(root.as_slice()) else { return true };
-    let text = super::static_file::errno_text(e);
+    let text = forebay_sys::errno::errno_text(e);
     let root = String::from_utf8_lossy(&root);
     req.log(Level::Error, &format!("testing \"{root}\" existence failed {text} while logging request"));
     false

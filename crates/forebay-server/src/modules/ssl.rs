@@ -208,7 +208,7 @@ fn read(d: &Directive, cx: &mut Scope<'_>) -> Result<Arc<[u8]>, Error> {
     match cx.files.read_shared(&path) {
         Ok((_, bytes)) => Ok(bytes),
         Err(e) => {
-            let e = crate::modules::static_file::errno_text(
+            let e = forebay_sys::errno::errno_text(
                 rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO),
             );
             Err(cx.error(d, format!("open() \"{}\" failed {e}", path.display())))
@@ -403,7 +403,7 @@ impl Setting for TicketKeys {
 /// OpenSSL's words for a file that cannot be opened.
 pub fn bio_failed(path: &std::path::Path, e: &std::io::Error) -> String {
     let code = e.raw_os_error().unwrap_or(5);
-    let text = forebay_conf::error::strerror(code);
+    let text = forebay_sys::errno::strerror(code);
     let path = path.display();
     let tail = if code == 2 { " error:10000080:BIO routines::no such file" } else { "" };
     format!(

@@ -13,6 +13,7 @@ use forebay_http::conditional::{self, Conditions, Validators, Verdict};
 use forebay_http::field::Name;
 use forebay_http::range::{self, ByteRange, Ranges};
 use forebay_http::request::{Method, Version};
+use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use std::rc::Rc;
 use std::time::Duration;
@@ -148,11 +149,6 @@ pub async fn open(req: &mut Request, path: &[u8]) -> Found {
     };
     thread.files.borrow_mut().put(path, &found, &policy, now);
     found
-}
-
-/// Text of an error number as in nginx's log: `(2: No such file or directory)`.
-pub fn errno_text(e: Errno) -> String {
-    format!("({})", forebay_conf::error::errno(&e.into()))
 }
 
 /// `index`: looks for the names in turn. `None`: there is none.
@@ -539,7 +535,7 @@ fn partial(req: &mut Request, list: &[ByteRange], len: u64) {
         r.body = parts;
         return;
     }
-    let boundary = format!("{:020}", crate::request::next_serial());
+    let boundary = format!("{:020}", forebay_sys::serial::next());
     let mut content_type = r.content_type.clone();
     if !r.charset.is_empty() {
         content_type.extend_from_slice(b"; charset=");

@@ -116,7 +116,7 @@ fn report(req: &mut Request, path: &[u8], e: Errno) {
         return;
     }
     let (call, text) = (static_file::open_call(req), String::from_utf8_lossy(path).into_owned());
-    req.log(Level::Crit, &format!("{call} \"{text}\" failed {}", static_file::errno_text(e)));
+    req.log(Level::Crit, &format!("{call} \"{text}\" failed {}", forebay_sys::errno::errno_text(e)));
 }
 
 /// What of a name stands behind the name of a location with `alias`; as in nginx, all of it where it is constant.

@@ -232,7 +232,7 @@ fn realpath_root(r: &mut Request, out: &mut Vec<u8>) -> Got {
             Ok(true)
         }
         Err(e) => {
-            let (root, why) = (String::from_utf8_lossy(&root), forebay_conf::error::errno(&e));
+            let (root, why) = (String::from_utf8_lossy(&root), forebay_sys::errno::errno(&e));
             Err(VarError(format!("realpath() \"{root}\" failed ({why})")))
         }
     }

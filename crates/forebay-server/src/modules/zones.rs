@@ -7,7 +7,8 @@ use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
 use forebay_net::tls::sessions::Usage;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use forebay_sys::sync::lock;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// Bytes that one key takes beside its text: so many keys fit into a zone as in nginx, about.
 pub const KEY_COST: usize = 64;
@@ -92,10 +93,10 @@ impl<T> Tables<T> {
 
     /// How full each zone is; `used` gives the bytes.
     pub fn usage(&self, used: impl Fn(&T) -> usize) -> Vec<Usage> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.0);
         let each = all.iter().filter_map(|k| {
             let table = k.table.upgrade()?;
-            let used = used(&table.lock().unwrap_or_else(PoisonError::into_inner));
+            let used = used(&lock(&table));
             Some(Usage { name: k.name.clone(), used, size: k.size })
         });
         each.collect()
@@ -103,7 +104,7 @@ impl<T> Tables<T> {
 
     /// The table of a zone: the one that is in use, or a new one.
     pub fn get(&self, name: &[u8], key: &[u8], size: usize, make: impl FnOnce() -> T) -> Arc<Mutex<T>> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         all.retain(|k| k.table.strong_count() > 0);
         let known = all.iter().find(|k| k.name == name && k.key == key && k.size == size);
         if let Some(table) = known.and_then(|k| k.table.upgrade()) {

@@ -13,13 +13,14 @@ use forebay_net::tls::ciphers;
 use forebay_net::tls::ocsp_message::Subject;
 use forebay_net::tls::sessions::{self, Stored, TicketKey, Tickets};
 use forebay_net::tls::verify::{self, Trust};
+use forebay_sys::sync::{lock, read, write};
 use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, SupportedCipherSuite};
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
@@ -64,13 +65,13 @@ impl Presented {
     }
 
     fn get(&self, i: usize) -> Option<Arc<CertifiedKey>> {
-        self.0.get(i).map(|k| k.read().unwrap_or_else(PoisonError::into_inner).clone())
+        self.0.get(i).map(|k| read(k).clone())
     }
 
     /// Staples an OCSP response to a certificate from now on.
     pub fn staple(&self, i: usize, response: Option<Vec<u8>>) {
         if let Some(slot) = self.0.get(i) {
-            let mut key = slot.write().unwrap_or_else(PoisonError::into_inner);
+            let mut key = write(slot);
             let mut next = CertifiedKey::clone(&key);
             next.ocsp = response;
             *key = Arc::new(next);
@@ -80,7 +81,7 @@ impl Presented {
 
 impl ResolvesServerCert for Presented {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let get = |k: &RwLock<Arc<CertifiedKey>>| k.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let get = |k: &RwLock<Arc<CertifiedKey>>| read(k).clone();
         if let [only] = self.0.as_slice() {
             return Some(get(only));
         }
@@ -125,7 +126,7 @@ impl Loaded {
     }
 
     fn get(&self, name: &[u8]) -> Option<Arc<CertifiedKey>> {
-        let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut map = lock(&self.map);
         let entry = map.get_mut(name)?;
         if entry.checked.elapsed() > self.valid || entry.used.elapsed() > self.inactive {
             map.remove(name);
@@ -136,7 +137,7 @@ impl Loaded {
     }
 
     fn put(&self, name: Vec<u8>, key: Arc<CertifiedKey>) {
-        let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut map = lock(&self.map);
         // Two handshakes may have read the same files: that makes no entry more.
         if map.len() >= self.max && !map.contains_key(&name) {
             map.retain(|_, e| e.used.elapsed() <= self.inactive && e.checked.elapsed() <= self.valid);
@@ -674,7 +675,7 @@ impl ServerTls {
     fn presenting(&self, loaded: Vec<Arc<CertifiedKey>>, config: &ServerConfig) -> Arc<ServerConfig> {
         let mut keys: Vec<Arc<CertifiedKey>> = Vec::new();
         for k in &self.presented.0 {
-            keys.push(k.read().unwrap_or_else(PoisonError::into_inner).clone());
+            keys.push(read(k).clone());
         }
         for key in loaded {
             keys.retain(|other| !same_kind(other, &key));

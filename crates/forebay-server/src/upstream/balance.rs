@@ -295,7 +295,7 @@ impl Picker {
     fn random(&self, set: &PeerSet, now: u64, two: Option<Load>) -> Option<usize> {
         let mut first: Option<usize> = None;
         for _ in 0..=MAX_TRIES {
-            let n = super::random();
+            let n = forebay_sys::random::quick();
             let Some(i) = at_weight(set, n) else { continue };
             let p = set.peers.get(i)?;
             if !self.usable(set, i, p, now, false) || first == Some(i) {

@@ -13,7 +13,6 @@ use super::protocol::{Framing, Protocol};
 use super::upload::{Stopped, Turn, Upload};
 use crate::body::BodyError;
 use crate::modules::proxy::{HttpVersion, NextUpstream, SendProxy, Settings};
-use crate::modules::static_file::errno_text;
 use crate::request::Request;
 use crate::response::FieldList;
 use crate::thread::ThreadConfig;
@@ -27,6 +26,7 @@ use forebay_net::addr::Peer;
 use forebay_net::addr::PeerAddr;
 use forebay_net::tls::stream::{Step, Stream};
 use forebay_net::wire::Watch;
+use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 

@@ -15,7 +15,7 @@ use crate::modules::proxy;
 use crate::pattern::{LimitExceeded, Pattern};
 use crate::tls::client::ClientTls;
 use crate::variables::VarId;
-use forebay_conf::error::{Error, Level, errno};
+use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
 use forebay_http::field::Name;
@@ -24,6 +24,7 @@ use forebay_http::h1::client::{self, ResponseHead, framing_of_response};
 use forebay_http::h1::request::Status;
 use forebay_http::proxy_protocol;
 use forebay_http::request::Framing;
+use forebay_sys::errno::errno;
 use line::Line;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -303,7 +304,7 @@ async fn go_on(target: Target, group: String, log: Log) {
         // Not all at once.
         let jitter = super::peer::ms(check.jitter);
         if jitter > 0 {
-            sleep(Duration::from_millis(u64::from(super::random()) % (jitter + 1))).await;
+            sleep(Duration::from_millis(u64::from(forebay_sys::random::quick()) % (jitter + 1))).await;
         }
         let result = one(&target, &mut line).await;
         l.checks.fetch_add(1, Relaxed);

@@ -10,6 +10,7 @@
 use forebay_http::h2::link::Link;
 use forebay_net::reactor::Token;
 use forebay_net::tls::stream::Stream;
+use forebay_sys::sync::lock;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -114,7 +115,7 @@ impl Lists {
     ) -> Leavings {
         let all = self.0.get_or_init(|| (0..threads.max(1)).map(|_| List::default()).collect());
         let Some(list) = all.get(me) else { return Leavings { oldest: Some(idle), taken: Vec::new() } };
-        let mut inner = super::locked(&list.inner);
+        let mut inner = lock(&list.inner);
         let oldest = if inner.entries.len() >= most { inner.entries.pop_front() } else { None };
         if inner.epoll.is_none() {
             inner.epoll = Some(epoll.clone());
@@ -127,7 +128,7 @@ impl Lists {
     /// The latest connection of thread `me` that fits.
     pub fn take(&self, me: usize, fits: impl Fn(&Idle) -> bool) -> (Option<Idle>, Vec<Token>) {
         let Some(list) = self.list(me) else { return (None, Vec::new()) };
-        let mut inner = super::locked(&list.inner);
+        let mut inner = lock(&list.inner);
         // Mostly it is the very last, and nothing has to move up.
         let idle = match inner.entries.pop_back_if(|last| fits(last)) {
             None => {
@@ -173,7 +174,7 @@ impl Lists {
     /// Takes a connection of thread `me` out, which was heard of or is over; `None`: another thread has it.
     pub fn withdraw(&self, me: usize, token: Token) -> Option<Idle> {
         let list = self.list(me)?;
-        let mut inner = super::locked(&list.inner);
+        let mut inner = lock(&list.inner);
         let at = inner.entries.iter().position(|i| i.token == token)?;
         let idle = inner.entries.remove(at);
         list.noted(&inner);
@@ -183,7 +184,7 @@ impl Lists {
     /// Takes everything out of the list of thread `me`.
     pub fn clear(&self, me: usize) -> (VecDeque<Idle>, Vec<Token>) {
         let Some(list) = self.list(me) else { return Default::default() };
-        let mut inner = super::locked(&list.inner);
+        let mut inner = lock(&list.inner);
         let entries = std::mem::take(&mut inner.entries);
         list.noted(&inner);
         (entries, std::mem::take(&mut inner.taken))

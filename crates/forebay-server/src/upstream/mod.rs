@@ -23,10 +23,11 @@ pub mod vars;
 pub use balance::Method;
 use forebay_net::addr::{PeerAddr, Place};
 use forebay_net::resolver::Resolver;
+use forebay_sys::sync::lock;
 pub use peer::{Peer, PeerStatus};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Where the connection for a request comes from, and what becomes of it.
@@ -200,10 +201,6 @@ impl GroupState {
     }
 }
 
-fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Group {
     /// A group at its start, without servers.
     pub fn new(name: Vec<u8>, explicit: bool, keepalive: Keepalive) -> Group {
@@ -228,24 +225,24 @@ impl Group {
 
     /// Gives it its servers.
     pub fn set_servers(&self, servers: Vec<Server>) {
-        *locked(&self.servers) = servers;
+        *lock(&self.servers) = servers;
         self.rebuild(&[]);
     }
 
     /// The servers as they are now.
     pub fn set(&self) -> Arc<PeerSet> {
-        locked(&self.set).clone()
+        lock(&self.set).clone()
     }
 
     /// Looks at the `server` lines.
     pub fn with_servers<R>(&self, f: impl FnOnce(&[Server]) -> R) -> R {
-        f(&locked(&self.servers))
+        f(&lock(&self.servers))
     }
 
     /// A server has these addresses now. `true`: that is a change.
     pub fn found(&self, server: usize, found: Vec<Found>) -> bool {
         {
-            let mut servers = locked(&self.servers);
+            let mut servers = lock(&self.servers);
             let Some(s) = servers.get_mut(server) else { return false };
             if s.found == found {
                 return false;
@@ -260,8 +257,8 @@ impl Group {
     /// resolved, and the state of peers that stay.
     pub fn adopt(&self, old: &Group) {
         {
-            let former = locked(&old.servers);
-            for s in locked(&self.servers).iter_mut().filter(|s| s.source != Source::Fixed) {
+            let former = lock(&old.servers);
+            for s in lock(&self.servers).iter_mut().filter(|s| s.source != Source::Fixed) {
                 let same = |o: &&Server| {
                     o.place == s.place && o.source == s.source && o.default_port == s.default_port
                 };
@@ -278,8 +275,8 @@ impl Group {
 
     /// Makes the peers anew; those that stay keep their state.
     fn rebuild(&self, former: &[Peer]) {
-        let servers = locked(&self.servers);
-        let mut present = locked(&self.set);
+        let servers = lock(&self.servers);
+        let mut present = lock(&self.set);
         let mut known: Vec<&Peer> = former.iter().chain(&present.peers).collect();
         let mut peers = Vec::new();
         for s in servers.iter() {
@@ -339,7 +336,7 @@ impl Group {
 
     /// Peers are chosen one at a time.
     fn choosing(&self) -> MutexGuard<'_, ()> {
-        locked(&self.choosing)
+        lock(&self.choosing)
     }
 
     /// Calls `f` with the servers as they are set.
@@ -352,24 +349,6 @@ impl Group {
         let now = peer::clock(now);
         self.set().peers.iter().map(|p| p.status(now)).collect()
     }
-}
-
-/// A random number; good enough to balance by.
-fn random() -> u32 {
-    use std::cell::Cell;
-    thread_local! { static STATE: Cell<u64> = const { Cell::new(0) }; }
-    STATE.with(|s| {
-        let mut x = s.get();
-        while x == 0 {
-            x = forebay_net::resolver::random_u64();
-        }
-        // xorshift64*
-        x ^= x >> 12;
-        x ^= x << 25;
-        x ^= x >> 27;
-        s.set(x);
-        (x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as u32
-    })
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 
 use forebay_net::addr::PeerAddr;
 use forebay_net::addr::address_text;
+use forebay_sys::sync::lock;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -120,7 +121,7 @@ impl Peer {
             ..PeerStatus::default()
         };
         let (mut header, mut response) = (Mean::default(), Mean::default());
-        for (_, shard) in l.shards.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for (_, shard) in lock(&l.shards).iter() {
             s.active += shard.active.load(Relaxed);
             let selected = ago(shard.selected.load(Relaxed));
             s.selected_ago = s.selected_ago.into_iter().chain(selected).min();
@@ -396,7 +397,7 @@ impl Live {
     /// The counters of this thread.
     pub fn shard(&self) -> Arc<Shard> {
         let me = std::thread::current().id();
-        let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shards = lock(&self.shards);
         if let Some((_, s)) = shards.iter().find(|(id, _)| *id == me) {
             return s.clone();
         }

@@ -1,11 +1,12 @@
 //! Requests that wait for a server (nginx Plus: queue).
 
 use super::Group;
+use forebay_sys::sync::lock;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -42,7 +43,7 @@ impl Group {
         if self.waiting.count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let next = self.waiting.wakers.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let next = lock(&self.waiting.wakers).pop_front();
         if let Some((_, waker)) = next {
             waker.wake();
         }
@@ -75,7 +76,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         if let Some(w) = self.waiting() {
             w.count.fetch_sub(1, Ordering::Relaxed);
-            w.wakers.lock().unwrap_or_else(PoisonError::into_inner).retain(|(id, _)| *id != self.id);
+            lock(&w.wakers).retain(|(id, _)| *id != self.id);
         }
     }
 }
@@ -92,7 +93,7 @@ impl Future for Turn<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(w) = self.ticket.waiting() else { return Poll::Ready(()) };
         let id = self.ticket.id;
-        let mut wakers = w.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wakers = lock(&w.wakers);
         let listed = wakers.iter().any(|(i, _)| *i == id);
         if self.listed && !listed {
             return Poll::Ready(());

@@ -74,7 +74,7 @@ impl Keep {
 }
 
 fn numbered(dir: &Path) -> PathBuf {
-    dir.join(format!("{:010}", crate::request::next_serial()))
+    dir.join(format!("{:010}", forebay_sys::serial::next()))
 }
 
 /// The bytes between upstream and client.

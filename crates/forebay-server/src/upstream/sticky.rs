@@ -9,9 +9,10 @@ use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
 use forebay_http::h1::response::number;
+use forebay_sys::sync::lock;
 use md5::{Digest, Md5};
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// `sticky`.
@@ -156,10 +157,10 @@ impl Sticky {
     /// Sessions of the former configuration go on.
     pub fn adopt(&self, old: &Sticky) {
         if let (Sticky::Learn(mine), Sticky::Learn(theirs)) = (self, old) {
-            let sessions = theirs.sessions.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let room = mine.sessions().lock().unwrap_or_else(PoisonError::into_inner).room;
-            sessions.lock().unwrap_or_else(PoisonError::into_inner).room = room;
-            *mine.sessions.lock().unwrap_or_else(PoisonError::into_inner) = sessions;
+            let sessions = lock(&theirs.sessions).clone();
+            let room = lock(&mine.sessions()).room;
+            lock(&sessions).room = room;
+            *lock(&mine.sessions) = sessions;
         }
     }
 }
@@ -307,7 +308,7 @@ impl Learn {
     }
 
     fn sessions(&self) -> SessionsRef {
-        SessionsRef(self.sessions.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        SessionsRef(lock(&self.sessions).clone())
     }
 
     fn learn(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
@@ -371,18 +372,18 @@ impl std::ops::Deref for SessionsRef {
 
 impl SessionsRef {
     fn find(&self, key: &[u8], now: u64) -> Option<Vec<u8>> {
-        let s = self.lock().unwrap_or_else(PoisonError::into_inner);
+        let s = lock(self);
         s.map.get(key).filter(|s| now < s.until).map(|s| s.sid.to_vec())
     }
 
     fn set(&self, key: &[u8], sid: &[u8], until: u64, now: u64) {
         if key.len() <= MAX_KEY {
-            self.lock().unwrap_or_else(PoisonError::into_inner).put(key, sid, until, now);
+            lock(self).put(key, sid, until, now);
         }
     }
 
     fn prolong(&self, key: &[u8], sid: &[u8], until: u64, now: u64) {
-        let mut s = self.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut s = lock(self);
         if s.map.get(key).is_some_and(|s| now < s.until && *s.sid == *sid) {
             s.put(key, sid, until, now);
         }
@@ -390,7 +391,7 @@ impl SessionsRef {
 
     #[cfg(test)]
     fn lock_room(&self) -> usize {
-        self.lock().unwrap_or_else(PoisonError::into_inner).map.len()
+        lock(self).map.len()
     }
 }
 

@@ -9,7 +9,7 @@ use super::spool::{Keep, Limits, Next, Spool};
 use super::tunnel::{self, Times};
 use super::upload::{Stopped, Turn};
 use crate::cache::local::{Content, Entry};
-use crate::modules::static_file::errno_text;
+
 use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
@@ -17,6 +17,7 @@ use forebay_http::memcached;
 use forebay_http::request::Framing;
 use forebay_net::pipe::Pipe;
 use forebay_net::wire::Watch;
+use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use std::path::PathBuf;
 use std::task::Poll;
@@ -565,7 +566,7 @@ impl Body {
             _ => Ok(()),
         };
         if let Err((path, e)) = done {
-            let why = forebay_conf::error::errno(&e);
+            let why = forebay_sys::errno::errno(&e);
             let text = format!("pwrite() \"{}\" failed ({why}) while reading upstream", path.display());
             req.log(Level::Crit, &text);
         }

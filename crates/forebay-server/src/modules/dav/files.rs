@@ -32,7 +32,7 @@ impl Tree {
 }
 
 fn explain(e: &io::Error) -> String {
-    format!("({})", forebay_conf::error::errno(e))
+    format!("({})", forebay_sys::errno::errno(e))
 }
 
 /// The failure of a call on a path. `missing`: status where a part of the path is not there.
@@ -51,7 +51,7 @@ fn failed(call: &str, path: &Path, e: &io::Error, missing: u16) -> Failure {
 /// A name next to a file that nobody else uses.
 fn beside(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
-    let (pid, n) = (std::process::id(), crate::request::next_serial());
+    let (pid, n) = (std::process::id(), forebay_sys::serial::next());
     // What is added may make the name too long.
     let short: String = name.chars().take(40).collect();
     target.with_file_name(format!(".{short}.{pid}.{n}"))

@@ -6,13 +6,13 @@ use crate::cache::index::{Node, Ticket, millis};
 use crate::cache::local::{self, Entry, Unusable};
 use crate::cache::{Cache, Hash};
 use crate::modules::proxy_cache::{CacheZone, Settings as CacheSettings, Status};
-use crate::modules::static_file::errno_text;
 use crate::request::Request;
 use crate::upstream::protocol::Protocol;
 use crate::upstream::spool::Keep;
 use forebay_conf::error::Level;
 use forebay_http::field::Name;
 use forebay_http::request::Method;
+use forebay_sys::errno::errno_text;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -235,7 +235,7 @@ fn fetch(
 /// A number that no other response has.
 fn new_family() -> u64 {
     let t = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    (t.as_nanos() as u64) ^ (u64::from(std::process::id()) << 48) ^ (crate::request::next_serial() << 32)
+    (t.as_nanos() as u64) ^ (u64::from(std::process::id()) << 48) ^ (forebay_sys::serial::next() << 32)
 }
 
 /// Whether the range asked for begins so far from the start that the whole is not fetched for it (nginx:

@@ -5,9 +5,10 @@ use super::responder::{Names, Responder};
 use forebay_net::tls::ocsp_message::{Signers, State, Subject};
 use forebay_net::tls::sessions::{Sessions, context};
 use forebay_net::tls::{ocsp_message, verify};
+use forebay_sys::sync::lock;
 use rustls::pki_types::CertificateDer;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::{OnceCell, Semaphore};
 
@@ -52,7 +53,7 @@ type Flights = HashMap<Key, Arc<OnceCell<Outcome>>>;
 /// Questions under way.
 fn flights() -> std::sync::MutexGuard<'static, Flights> {
     static FLIGHTS: OnceLock<Mutex<Flights>> = OnceLock::new();
-    FLIGHTS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+    lock(FLIGHTS.get_or_init(Mutex::default))
 }
 
 /// Takes a question off the list, also when nobody waits for it any more.

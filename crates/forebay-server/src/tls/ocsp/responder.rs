@@ -3,7 +3,6 @@
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
-use crate::modules::static_file::errno_text;
 use base64::Engine;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::h1::client::{self, ResponseHead};
@@ -13,6 +12,8 @@ use forebay_net::addr::PeerAddr;
 use forebay_net::addr::{Place, address_text};
 use forebay_net::resolver::Resolver;
 use forebay_net::tls::ocsp_message::MAX_RESPONSE;
+use forebay_sys::errno::errno_text;
+use forebay_sys::sync::lock;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -171,7 +172,7 @@ impl Responder {
         check: impl Fn(&[u8]) -> Result<T, String>,
     ) -> Result<Answered<T>, Failure> {
         let peer = std::sync::Mutex::new(None);
-        let note = |p: Option<PeerAddr>| *peer.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = p;
+        let note = |p: Option<PeerAddr>| *lock(&peer) = p;
         let talk = async {
             let mut last = Failure::new("OCSP responder has no address");
             for addr in self.find(names).await?.into_iter().take(MAX_ADDRESSES) {
@@ -196,7 +197,7 @@ impl Responder {
         match tokio::time::timeout(TIMEOUT, talk).await {
             Ok(done) => done,
             Err(_) => {
-                let peer = peer.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+                let peer = lock(&peer).clone();
                 let text = "OCSP responder timed out (110: Connection timed out)".to_owned();
                 Err(Failure { text, peer })
             }

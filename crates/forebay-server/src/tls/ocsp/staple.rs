@@ -12,9 +12,10 @@ use crate::upstream::background::Log;
 use forebay_conf::error::Level;
 use forebay_net::tls::ocsp_message::{self, Answer, Signers, State, Subject};
 use forebay_net::tls::verify::{self, Purpose, Trust};
+use forebay_sys::sync::lock;
 use rustls::pki_types::CertificateDer;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
@@ -65,7 +66,7 @@ type Known = HashMap<Key, (Arc<[u8]>, Answer)>;
 /// Answers of this process, for the next configuration.
 fn known() -> std::sync::MutexGuard<'static, Known> {
     static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
-    KNOWN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+    lock(KNOWN.get_or_init(Mutex::default))
 }
 
 /// Whether an answer may be shown at a time.

@@ -3,7 +3,6 @@
 
 use super::{Fault, Lease, Outgoing, READ, Upstreamed, client_gone};
 use crate::modules::proxy::{NextUpstream, Settings};
-use crate::modules::static_file::errno_text;
 use crate::request::Request;
 use crate::upstream::conn::{Conn, For, Waited};
 use crate::upstream::protocol::{Framing, Protocol};
@@ -13,6 +12,7 @@ use forebay_http::h1::client;
 use forebay_http::h1::request::Status;
 use forebay_http::h2::link::{Link, Problem};
 use forebay_net::wire::Watch;
+use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use std::time::Instant;
 
