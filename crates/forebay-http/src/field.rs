@@ -39,9 +39,23 @@ pub struct Unsafe {
 /// [`Unsafe`].
 #[inline]
 pub fn check(name: &[u8], text: &[u8]) -> Result<(), Unsafe> {
-    match memchr::memchr3(b'\r', b'\n', 0, text) {
-        None => Ok(()),
-        Some(_) => Err(Unsafe { name: name.to_vec() }),
+    if splits_a_head(text) { Err(Unsafe { name: name.to_vec() }) } else { Ok(()) }
+}
+
+/// Whether there is CR, LF or NUL in a text.
+///
+/// Values are short: a search that begins with finding out what the processor can do takes some 150 instructions for one,
+/// this 30.
+#[inline]
+fn splits_a_head(text: &[u8]) -> bool {
+    fn any<const N: usize>(bytes: &[u8; N]) -> bool {
+        bytes.iter().fold(false, |found, b| found | (*b == b'\r') | (*b == b'\n') | (*b == 0))
+    }
+    // The last piece overlaps the one before it, so that no loop over single bytes is left.
+    match (text.last_chunk::<16>(), text.first_chunk::<8>(), text.last_chunk::<8>()) {
+        (Some(last), ..) => text.as_chunks::<16>().0.iter().any(any) || any(last),
+        (None, Some(first), Some(last)) => any(first) || any(last),
+        _ => text.iter().any(|b| matches!(b, b'\r' | b'\n' | 0)),
     }
 }
 
@@ -236,6 +250,20 @@ mod tests {
             assert_eq!(Name::leading(&line, name.len()), found, "{}", line.escape_ascii());
         }
         found
+    }
+
+    #[test]
+    fn what_splits_a_head_is_found_wherever_it_stands() {
+        for n in 0..70 {
+            let clean = vec![b'a'; n];
+            assert_eq!(check(b"x", &clean), Ok(()), "{n}");
+            for (at, bad) in (0..n).flat_map(|at| [b'\r', b'\n', 0].map(|bad| (at, bad))) {
+                let mut text = clean.clone();
+                text[at] = bad;
+                assert_eq!(check(b"x", &text), Err(Unsafe { name: b"x".to_vec() }), "{n} {at} {bad}");
+            }
+        }
+        assert_eq!(check(b"x", b"\t \x0b\x0c\x0e\x7f\xff, and more of it"), Ok(()));
     }
 
     #[test]

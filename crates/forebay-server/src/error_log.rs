@@ -97,7 +97,12 @@ fn end_line(out: &mut Vec<u8>) {
 /// own, nor reach a terminal.
 fn escape(out: &mut Vec<u8>) {
     // Unlike nginx, which writes them as they are.
-    let Some(first) = out.iter().position(u8::is_ascii_control) else { return };
+    // Piece by piece, which the compiler turns into a few instructions for each: there is hardly ever one.
+    let has_control = |piece: &[u8]| piece.iter().fold(false, |found, b| found | b.is_ascii_control());
+    let Some(piece) = out.chunks(32).position(has_control) else { return };
+    let clean = piece * 32;
+    let Some(first) = out.iter().skip(clean).position(u8::is_ascii_control) else { return };
+    let first = clean + first;
     let rest = out.split_off(first);
     for b in rest {
         if b.is_ascii_control() {
@@ -212,5 +217,24 @@ impl Pending {
             bytes.clear();
         }
         self.len = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_escaped_wherever_they_stand() {
+        for n in 0..70 {
+            let mut line = vec![b'a'; n];
+            line.extend_from_slice(b"\x1b[1m\tb");
+            let mut escaped = line.clone();
+            escape(&mut escaped);
+            assert_eq!(escaped, [&line[..n], b"\\x1B[1m\\x09b"].concat(), "{n}");
+        }
+        let mut plain = "of several words, with \u{e9} in one of them".as_bytes().to_vec();
+        escape(&mut plain);
+        assert_eq!(plain, "of several words, with \u{e9} in one of them".as_bytes());
     }
 }

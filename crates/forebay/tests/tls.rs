@@ -356,6 +356,94 @@ fn an_alert_arrives_before_the_end() {
     }
 }
 
+/// A ClientHello of TLS 1.2 with X25519 and ECDHE-RSA-AES128-GCM-SHA256.
+fn old_hello() -> Vec<u8> {
+    let extensions = [
+        &[0, 10, 0, 4, 0, 2, 0, 29][..],
+        &[0, 11, 0, 2, 1, 0],
+        &[0, 13, 0, 6, 0, 4, 4, 1, 8, 4],
+        &[255, 1, 0, 1, 0],
+    ]
+    .concat();
+    let length = |bytes: &[u8]| (bytes.len() as u16).to_be_bytes();
+    let fixed = [&[3, 3][..], &[7; 32], &[0, 0, 2, 0xc0, 0x2f, 1, 0]].concat();
+    let body = [&fixed[..], &length(&extensions), &extensions].concat();
+    let message = [&[1, 0][..], &length(&body), &body].concat();
+    [&[22, 3, 1][..], &length(&message), &message].concat()
+}
+
+/// A record between the pieces of a message ends the handshake by an alert, as in nginx.
+#[test]
+fn an_interleaved_handshake_ends_with_an_alert() {
+    use std::io::Read;
+    let server = Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; return 200 fine; }"));
+    let mut stream = std::net::TcpStream::connect(server.addr(0)).expect("connect");
+    stream.write_all(&old_hello()).expect("write");
+    let mut got = Vec::new();
+    // ServerHelloDone is the last message of the server's flight.
+    while !got.ends_with(&[14, 0, 0, 0]) {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("a flight");
+        got.push(byte[0]);
+    }
+    let piece = [&[22, 3, 3, 0, 9, 16, 0, 0, 33, 32][..], &[7; 4]].concat();
+    stream.write_all(&[&piece[..], &[20, 3, 3, 0, 1, 1]].concat()).expect("write");
+    let mut end = Vec::new();
+    stream.read_to_end(&mut end).expect("an end");
+    assert_eq!(end, [21, 3, 3, 0, 2, 2, 10]);
+}
+
+/// Passes bytes on, but holds back what the client sends behind its ClientHello until it sends more.
+fn joiner(upstream: std::net::SocketAddr) -> std::net::SocketAddr {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.expect("a connection");
+            let mut server = TcpStream::connect(upstream).expect("connect");
+            let (mut from, mut to) = (server.try_clone().expect("clone"), client.try_clone().expect("clone"));
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            std::thread::spawn(move || {
+                let mut read = |out: &mut Vec<u8>| {
+                    let mut some = [0; 4096];
+                    let n = client.read(&mut some).unwrap_or(0);
+                    out.extend_from_slice(&some[..n]);
+                    n
+                };
+                let mut hello = Vec::new();
+                read(&mut hello);
+                server.write_all(&hello).expect("write");
+                let mut last = Vec::new();
+                // ChangeCipherSpec and Finished are shorter, with the request it is longer.
+                while last.len() < 200 && read(&mut last) > 0 {}
+                let _ = server.write_all(&last);
+                let _ = std::io::copy(&mut client, &mut server);
+            });
+        }
+    });
+    addr
+}
+
+/// A request that comes in one piece with the end of the handshake waits for nothing more.
+#[test]
+fn a_request_may_come_with_the_end_of_the_handshake() {
+    let server = Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; return 200 \"fine\\n\"; }"));
+    let addr = joiner(server.addr(0));
+    let request = format!("GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\nConnection: close\r\n\r\n", "x".repeat(200));
+    let mut child = Command::new("openssl")
+        .args(["s_client", "-connect", &addr.to_string(), "-ign_eof", "-tls1_3"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("openssl");
+    child.stdin.take().expect("stdin").write_all(request.as_bytes()).expect("write");
+    let done = child.wait_with_output().expect("end");
+    assert!(String::from_utf8_lossy(&done.stdout).contains("\nfine\n"), "{done:?}");
+}
+
 /// Configurations that were replaced are freed: memory does not grow with reloads.
 #[test]
 fn reloads_of_many_servers_leave_nothing_behind() {

@@ -1,7 +1,7 @@
 //! A connection that is encrypted, from its first record to its last. The handshake is rustls'; then its keys
 //! go to [`super::record`]. Nothing here waits. Hot path.
 
-use super::record::{ALERT, Broken, DATA, HANDSHAKE, HEADER, Half, MAX_CONTENT, OVERHEAD};
+use super::record::{self, ALERT, Broken, CCS, DATA, HANDSHAKE, HEADER, Half, MAX_CONTENT, OVERHEAD};
 use super::traffic::{Kernel, Traffic};
 use crate::io::Io;
 use crate::reactor::Token;
@@ -12,7 +12,7 @@ use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
-use rustls::{ExtractedSecrets, HandshakeKind};
+use rustls::{ExtractedSecrets, HandshakeKind, PeerMisbehaved};
 
 /// Content sent with one call, bytes: to a client that takes all of it, at first, and to one that did not. What a client
 /// does not take is owed to it, in memory.
@@ -29,6 +29,11 @@ const MAX_FLIGHT: usize = 256 * 1024;
 const PROTOCOL_VERSION: u8 = 70;
 /// Alert `decode_error`.
 const DECODE_ERROR: u8 = 50;
+/// Alert `unexpected_message`.
+const UNEXPECTED_MESSAGE: u8 = 10;
+/// A ChangeCipherSpec with a value that does not exist. rustls writes no alert for a record without a type; for this it
+/// writes the one that belongs to both, `unexpected_message` (RFC 8446, sections 5 and 5.4).
+const NO_CCS: [u8; 6] = [CCS, 3, 3, 0, 1, 2];
 
 /// Buffers of a thread, for whichever connection has its turn.
 #[derive(Debug, Default)]
@@ -49,10 +54,67 @@ impl Scratch {
 enum State {
     /// A server that waits for a ClientHello.
     Hello(Vec<u8>, super::hello::Reading),
-    Server(Box<UnbufferedServerConnection>, Vec<u8>),
-    Client(Box<UnbufferedClientConnection>, Vec<u8>),
+    Server(Box<UnbufferedServerConnection>, Flight),
+    Client(Box<UnbufferedClientConnection>, Flight),
     Traffic(Box<Traffic>),
     Broken,
+}
+
+/// Received bytes of a handshake, of which rustls sees one record more at a time.
+///
+/// rustls would open everything that is behind the last message of the handshake as well. Those records are for
+/// [`Traffic`], which knows messages in pieces and answers what is wrong with an alert.
+#[derive(Default)]
+struct Flight {
+    received: Vec<u8>,
+    /// Bytes of `received` that rustls sees.
+    shown: usize,
+}
+
+impl Flight {
+    fn new(received: Vec<u8>) -> Flight {
+        Flight { received, shown: 0 }
+    }
+
+    fn shown(&mut self) -> &mut [u8] {
+        self.received.get_mut(..self.shown).unwrap_or_default()
+    }
+
+    /// Removes bytes that rustls needs no more.
+    fn discard(&mut self, n: usize) {
+        let n = n.min(self.shown);
+        self.received.drain(..n);
+        self.shown -= n;
+    }
+
+    /// Shows one record more, or all if no record can begin so, which rustls has to find out. `false`: there is none.
+    fn show_more(&mut self) -> bool {
+        let rest = self.received.get(self.shown..).unwrap_or_default();
+        let more = match record::whole(rest) {
+            Ok(whole) => whole.unwrap_or(0),
+            Err(_) => rest.len(),
+        };
+        self.shown += more;
+        more > 0
+    }
+}
+
+/// Why a handshake failed.
+#[derive(Debug, PartialEq, Eq)]
+struct Failure {
+    text: String,
+    alert: Due,
+}
+
+/// What becomes of the alert for a failure.
+#[derive(Debug, PartialEq, Eq)]
+enum Due {
+    /// It is written, or the other side has given up and waits for none.
+    Nothing,
+    /// It comes with the next turn of rustls, if rustls writes one.
+    Soon,
+    /// rustls writes none for a record without a type: [`NO_CCS`] makes it do so.
+    Forced,
 }
 
 /// What a handshake agreed on.
@@ -109,6 +171,8 @@ pub struct Stream {
     ready: Vec<u8>,
     /// A record that has not come whole.
     partial: Vec<u8>,
+    /// Whole records came together with the end of the handshake and wait in `partial`.
+    unopened: bool,
     /// Records that have not been sent.
     owed: Vec<u8>,
     /// Sent of `owed`.
@@ -141,6 +205,7 @@ impl Stream {
             state,
             ready: Vec::new(),
             partial: Vec::new(),
+            unopened: false,
             owed: Vec::new(),
             owed_at: 0,
             ended: false,
@@ -158,7 +223,7 @@ impl Stream {
 
     /// The client's side.
     pub fn client(conn: UnbufferedClientConnection) -> Stream {
-        Stream::new(State::Client(Box::new(conn), Vec::new()))
+        Stream::new(State::Client(Box::new(conn), Flight::default()))
     }
 
     /// Whether the handshake is over.
@@ -208,14 +273,14 @@ impl Stream {
     pub fn choose(&mut self, conn: UnbufferedServerConnection) {
         if let State::Hello(input, _) = &mut self.state {
             let input = std::mem::take(input);
-            self.state = State::Server(Box::new(conn), input);
+            self.state = State::Server(Box::new(conn), Flight::new(input));
         }
     }
 
     /// Refuses a handshake that has only begun (RFC 6066, section 3; RFC 8446, section 6.2).
     pub fn refuse(&mut self, io: &Io, token: Token, alert: u8) {
         self.state = State::Broken;
-        self.owed.extend_from_slice(&[ALERT, 3, 3, 0, 2, 2, alert]);
+        self.owed.extend_from_slice(&plain_alert(alert));
         let _ = self.flush(io, token, SendFlags::NOSIGNAL);
         drain(io, token);
     }
@@ -225,7 +290,7 @@ impl Stream {
         loop {
             let mut failure = None;
             let finished = match &mut self.state {
-                State::Server(conn, input) => loop {
+                State::Server(conn, flight) => turns(flight, &mut failure, |input, failure| {
                     let UnbufferedStatus { discard, state } = conn.process_tls_records(input);
                     let turn = match state {
                         Ok(ConnectionState::ReadEarlyData(mut early)) => {
@@ -235,31 +300,21 @@ impl Stream {
                             }
                             Turn::Again
                         }
-                        state => {
-                            take_turn(state, &mut self.owed, &mut self.ready, &mut self.ended, &mut failure)
-                        }
+                        state => take_turn(state, &mut self.owed, &mut self.ready, &mut self.ended, failure),
                     };
-                    input.drain(..discard.min(input.len()));
-                    match turn {
-                        Turn::Again => {}
-                        Turn::Blocked => break false,
-                        Turn::Finished => break true,
-                    }
-                },
-                State::Client(conn, input) => loop {
+                    (discard, turn)
+                }),
+                State::Client(conn, flight) => turns(flight, &mut failure, |input, failure| {
                     let UnbufferedStatus { discard, state } = conn.process_tls_records(input);
-                    let turn =
-                        take_turn(state, &mut self.owed, &mut self.ready, &mut self.ended, &mut failure);
-                    input.drain(..discard.min(input.len()));
-                    match turn {
-                        Turn::Again => {}
-                        Turn::Blocked => break false,
-                        Turn::Finished => break true,
-                    }
-                },
+                    let turn = take_turn(state, &mut self.owed, &mut self.ready, &mut self.ended, failure);
+                    (discard, turn)
+                }),
                 State::Hello(..) => return Step::Read,
                 State::Traffic(_) | State::Broken => return Step::Failed(Errno::PROTO),
             };
+            if failure.as_ref().is_some_and(|f| f.alert == Due::Soon) && self.is_in_clear() {
+                self.owed.extend_from_slice(&plain_alert(UNEXPECTED_MESSAGE));
+            }
             match self.flush(io, token, SendFlags::NOSIGNAL) {
                 Ok(true) => {}
                 Ok(false) if failure.is_none() && !finished => return Step::Write,
@@ -267,10 +322,10 @@ impl Stream {
                 Err(e) if failure.is_none() => return Step::Failed(e),
                 Err(_) => {}
             }
-            if let Some(text) = failure {
+            if let Some(failure) = failure {
                 drain(io, token);
                 self.state = State::Broken;
-                return Step::Refused(text);
+                return Step::Refused(failure.text);
             }
             if finished {
                 return match self.take_keys() {
@@ -281,9 +336,10 @@ impl Stream {
             if self.ended {
                 return Step::Closed;
             }
-            let (State::Server(_, input) | State::Client(_, input)) = &mut self.state else {
+            let (State::Server(_, flight) | State::Client(_, flight)) = &mut self.state else {
                 return Step::Failed(Errno::PROTO);
             };
+            let input = &mut flight.received;
             if input.len() > MAX_FLIGHT {
                 return Step::Refused("handshake is too long".to_owned());
             }
@@ -299,6 +355,14 @@ impl Stream {
         }
     }
 
+    /// Whether an alert of a server goes out as it is: before TLS 1.2 has changed its keys, which a session that is resumed
+    /// does first.
+    fn is_in_clear(&self) -> bool {
+        let State::Server(conn, _) = &self.state else { return false };
+        conn.protocol_version() != Some(rustls::ProtocolVersion::TLSv1_3)
+            && conn.handshake_kind() != Some(HandshakeKind::Resumed)
+    }
+
     /// Takes the keys over from rustls.
     fn take_keys(&mut self) -> Option<Agreed> {
         let agree = |c: &rustls::CommonState| Agreed {
@@ -309,27 +373,28 @@ impl Stream {
             resumed: c.handshake_kind() == Some(HandshakeKind::Resumed),
             peer: c.peer_certificates().map(<[_]>::to_vec).unwrap_or_default(),
         };
-        let (agreed, ExtractedSecrets { tx, rx }, kernel, input) =
+        let (agreed, ExtractedSecrets { tx, rx }, kernel, flight) =
             match std::mem::replace(&mut self.state, State::Broken) {
-                State::Server(conn, input) => {
+                State::Server(conn, flight) => {
                     let agreed = agree(&conn);
                     let (secrets, kernel) = conn.dangerous_into_kernel_connection().ok()?;
-                    (agreed, secrets, Kernel::Server(kernel), input)
+                    (agreed, secrets, Kernel::Server(kernel), flight)
                 }
-                State::Client(conn, input) => {
+                State::Client(conn, flight) => {
                     let agreed = agree(&conn);
                     let (secrets, kernel) = conn.dangerous_into_kernel_connection().ok()?;
-                    (agreed, secrets, Kernel::Client(kernel), input)
+                    (agreed, secrets, Kernel::Client(kernel), flight)
                 }
                 _ => return None,
             };
         let v13 = agreed.v13;
         let (tx, rx) = (Half::new(tx, v13)?, Half::new(rx, v13)?);
         let kernel = if v13 { kernel } else { Kernel::Done };
-        self.partial = input;
+        self.partial = flight.received;
         if self.partial.is_empty() {
             self.partial = Vec::new();
         }
+        self.unopened = !matches!(record::whole(&self.partial), Ok(None));
         self.state = State::Traffic(Box::new(Traffic {
             tx,
             rx,
@@ -355,10 +420,10 @@ impl Stream {
         self.ended
     }
 
-    /// Whether there is content that needs no reading.
+    /// Whether there is content, or a record, that needs no reading.
     #[inline]
     pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
+        !self.ready.is_empty() || self.unopened
     }
 
     /// Whether records have not left.
@@ -395,7 +460,11 @@ impl Stream {
             }
             input.clear();
             input.append(&mut self.partial);
-            let got = receive(io, token, input, INPUT);
+            // What is here is opened first: the end of the connection must not overtake it.
+            let got = match std::mem::take(&mut self.unopened) {
+                true => Ok(input.len()),
+                false => receive(io, token, input, INPUT),
+            };
             let begin = out.len();
             let used = traffic.open_all(input, out, &mut self.ended, &mut self.owed);
             let used = match used {
@@ -653,10 +722,36 @@ fn is_alert(record: &[u8]) -> bool {
     record.first() == Some(&ALERT) || record.len() == SEALED
 }
 
+/// A fatal alert that no key seals.
+fn plain_alert(alert: u8) -> [u8; 7] {
+    [ALERT, 3, 3, 0, 2, 2, alert]
+}
+
 enum Turn {
     Again,
     Blocked,
     Finished,
+}
+
+/// Takes turns until rustls needs more than was received. `true`: the handshake is over.
+fn turns(
+    flight: &mut Flight,
+    failure: &mut Option<Failure>,
+    mut turn: impl FnMut(&mut [u8], &mut Option<Failure>) -> (usize, Turn),
+) -> bool {
+    loop {
+        let (discard, turn) = turn(flight.shown(), failure);
+        flight.discard(discard);
+        if failure.as_ref().is_some_and(|f| f.alert == Due::Forced) {
+            *flight = Flight { received: NO_CCS.to_vec(), shown: NO_CCS.len() };
+        }
+        match turn {
+            Turn::Again => {}
+            Turn::Finished => return true,
+            Turn::Blocked if failure.is_none() && flight.show_more() => {}
+            Turn::Blocked => return false,
+        }
+    }
 }
 
 /// Does what rustls asks for.
@@ -665,7 +760,7 @@ fn take_turn<Data>(
     owed: &mut Vec<u8>,
     ready: &mut Vec<u8>,
     ended: &mut bool,
-    failure: &mut Option<String>,
+    failure: &mut Option<Failure>,
 ) -> Turn {
     match state {
         Ok(ConnectionState::EncodeTlsData(mut encode)) => {
@@ -678,8 +773,13 @@ fn take_turn<Data>(
             let n = encode.encode(owed.get_mut(at..).unwrap_or_default()).unwrap_or(0);
             owed.truncate(at + n);
             // Behind the alert nothing is to be said, and what has failed would only fail again.
-            let told = failure.is_some() && owed.get(at..).is_some_and(is_alert);
-            if told { Turn::Blocked } else { Turn::Again }
+            match failure {
+                Some(failure) if owed.get(at..).is_some_and(is_alert) => {
+                    failure.alert = Due::Nothing;
+                    Turn::Blocked
+                }
+                _ => Turn::Again,
+            }
         }
         Ok(ConnectionState::TransmitTlsData(transmit)) => {
             transmit.done();
@@ -699,10 +799,21 @@ fn take_turn<Data>(
         Ok(_) => Turn::Blocked,
         // The alert that belongs to it comes with the next turn.
         Err(e) if failure.is_none() => {
-            *failure = Some(e.to_string());
+            let alert = match &e {
+                rustls::Error::PeerMisbehaved(PeerMisbehaved::IllegalTlsInnerPlaintext) => Due::Forced,
+                rustls::Error::PeerMisbehaved(_) => Due::Soon,
+                _ => Due::Nothing,
+            };
+            *failure = Some(Failure { text: e.to_string(), alert });
             Turn::Again
         }
-        Err(_) => Turn::Blocked,
+        Err(_) => match failure {
+            Some(failure) if failure.alert == Due::Forced => {
+                failure.alert = Due::Soon;
+                Turn::Again
+            }
+            _ => Turn::Blocked,
+        },
     }
 }
 
@@ -726,7 +837,6 @@ const _: () = assert!(OUTPUT >= BATCH + 5 * OVERHEAD + HEADER);
 
 #[cfg(test)]
 mod tests {
-    use super::super::record;
     use super::super::traffic::NO_RENEGOTIATION;
     use super::*;
     use rustls::pki_types::{PrivateKeyDer, ServerName};
@@ -751,7 +861,7 @@ mod tests {
     }
 
     /// Takes all turns that need no more bytes, and hands over what has come of them.
-    fn turns(mut step: impl FnMut(&mut [u8]) -> (usize, Turn), input: &mut Vec<u8>) -> bool {
+    fn all_turns(mut step: impl FnMut(&mut [u8]) -> (usize, Turn), input: &mut Vec<u8>) -> bool {
         loop {
             let (discard, turn) = step(input);
             input.drain(..discard);
@@ -792,7 +902,7 @@ mod tests {
         let mut done = (false, false);
         for _ in 0..9 {
             let mut owed = Vec::new();
-            done.0 |= turns(
+            done.0 |= all_turns(
                 |input| {
                     let UnbufferedStatus { discard, state } = client.process_tls_records(input);
                     (discard, take_turn(state, &mut owed, &mut ready, &mut ended, &mut failure))
@@ -800,7 +910,7 @@ mod tests {
                 &mut to_client,
             );
             to_server.append(&mut owed);
-            done.1 |= turns(
+            done.1 |= all_turns(
                 |input| {
                     let UnbufferedStatus { discard, state } = server.process_tls_records(input);
                     (discard, take_turn(state, &mut owed, &mut ready, &mut ended, &mut failure))
@@ -814,7 +924,7 @@ mod tests {
             }
         }
         let mut streams = (Stream::server(Vec::new()), Stream::client(client));
-        streams.0.state = State::Server(Box::new(server), Vec::new());
+        streams.0.state = State::Server(Box::new(server), Flight::default());
         streams.0.take_keys().unwrap();
         streams.1.take_keys().unwrap();
         match (streams.0.state, streams.1.state) {
@@ -934,7 +1044,7 @@ mod tests {
         let name = ServerName::try_from("h").unwrap();
         let mut client = UnbufferedClientConnection::new(Arc::new(client), name).unwrap();
         let (mut hello, mut ready, mut ended, mut failure) = (Vec::new(), Vec::new(), false, None);
-        turns(
+        all_turns(
             |input| {
                 let UnbufferedStatus { discard, state } = client.process_tls_records(input);
                 (discard, take_turn(state, &mut hello, &mut ready, &mut ended, &mut failure))
@@ -949,7 +1059,7 @@ mod tests {
             let mut server = UnbufferedServerConnection::new(config.clone()).unwrap();
             let mut input = [hello.as_slice(), &behind].concat();
             let (mut owed, mut failure) = (Vec::new(), None);
-            turns(
+            all_turns(
                 |input| {
                     let UnbufferedStatus { discard, state } = server.process_tls_records(input);
                     (discard, take_turn(state, &mut owed, &mut ready, &mut ended, &mut failure))
@@ -965,6 +1075,176 @@ mod tests {
             }
             assert_eq!(alerts, 1, "{failure:?}");
         }
+    }
+
+    /// Keeps the client's first secret of TLS 1.3.
+    #[derive(Debug, Default)]
+    struct Secret(std::sync::Mutex<Vec<u8>>);
+
+    impl rustls::KeyLog for Secret {
+        fn log(&self, label: &str, _: &[u8], secret: &[u8]) {
+            if label == "CLIENT_HANDSHAKE_TRAFFIC_SECRET" {
+                *self.0.lock().unwrap() = secret.to_vec();
+            }
+        }
+    }
+
+    impl Secret {
+        /// The keys that a client seals its Finished by (RFC 8446, section 7.3), with
+        /// TLS_CHACHA20_POLY1305_SHA256.
+        fn half(&self) -> Half {
+            use aws_lc_rs::hmac;
+            let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0.lock().unwrap());
+            let expand = |label: &str, n: u8| {
+                let label = format!("tls13 {label}");
+                let info = [&[0, n, label.len() as u8], label.as_bytes(), &[0, 1]].concat();
+                hmac::sign(&key, &info).as_ref()[..usize::from(n)].to_vec()
+            };
+            let key: [u8; 32] = expand("key", 32).try_into().unwrap();
+            let iv: [u8; 12] = expand("iv", 12).try_into().unwrap();
+            let secrets = rustls::ConnectionTrafficSecrets::Chacha20Poly1305 {
+                key: rustls::crypto::cipher::AeadKey::from(key),
+                iv: rustls::crypto::cipher::Iv::new(iv),
+            };
+            Half::new((0, secrets), true).unwrap()
+        }
+    }
+
+    /// A server that waits for the client's last flight, and that flight.
+    struct Waiting {
+        server: Box<UnbufferedServerConnection>,
+        client: Stream,
+        last: Vec<u8>,
+        secret: Arc<Secret>,
+    }
+
+    impl Waiting {
+        fn new(version: &'static rustls::SupportedProtocolVersion) -> Option<Waiting> {
+            let (cert, key) = certificate()?;
+            let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+            provider.cipher_suites.retain(|s| u16::from(s.suite()) == 0x1303 || s.tls13().is_none());
+            let provider = Arc::new(provider);
+            let mut config = rustls::ServerConfig::builder_with_provider(provider.clone())
+                .with_protocol_versions(&[version])
+                .unwrap()
+                .with_no_client_auth()
+                .with_single_cert(vec![cert], key)
+                .unwrap();
+            config.enable_secret_extraction = true;
+            let mut client = rustls::ClientConfig::builder_with_provider(provider)
+                .with_protocol_versions(&[version])
+                .unwrap()
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(super::super::certified::VerifyLater))
+                .with_no_client_auth();
+            client.enable_secret_extraction = true;
+            let secret = Arc::new(Secret::default());
+            client.key_log = secret.clone();
+            let name = ServerName::try_from("h").unwrap();
+            let mut client = UnbufferedClientConnection::new(Arc::new(client), name).unwrap();
+            let mut server = Box::new(UnbufferedServerConnection::new(Arc::new(config)).unwrap());
+            let (mut ready, mut ended) = (Vec::new(), false);
+            let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
+            let mut failure = None;
+            let mut from_client = |input: &mut Vec<u8>, owed: &mut Vec<u8>| {
+                let mut flight = Flight::new(std::mem::take(input));
+                turns(&mut flight, &mut failure, |input, failure| {
+                    let UnbufferedStatus { discard, state } = client.process_tls_records(input);
+                    (discard, take_turn(state, owed, &mut ready, &mut ended, failure))
+                })
+            };
+            from_client(&mut to_client, &mut to_server);
+            let hello = std::mem::take(&mut to_server);
+            let (finished, failure) = serve(&mut server, Flight::new(hello), &mut to_client).1;
+            assert_eq!((finished, failure), (false, None));
+            let done = from_client(&mut to_client, &mut to_server);
+            let mut client = Stream::client(client);
+            if done {
+                client.take_keys().unwrap();
+            }
+            Some(Waiting { server, client, last: to_server, secret })
+        }
+
+        /// What the server leaves of `input`, answers, and makes of it.
+        fn serve(&mut self, input: Vec<u8>) -> (Vec<u8>, Vec<u8>, (bool, Option<Failure>)) {
+            let mut owed = Vec::new();
+            let (flight, end) = serve(&mut self.server, Flight::new(input), &mut owed);
+            (flight.received, owed, end)
+        }
+    }
+
+    fn serve(
+        server: &mut UnbufferedServerConnection,
+        mut flight: Flight,
+        owed: &mut Vec<u8>,
+    ) -> (Flight, (bool, Option<Failure>)) {
+        let (mut ready, mut ended, mut failure) = (Vec::new(), false, None);
+        let finished = turns(&mut flight, &mut failure, |input, failure| {
+            let UnbufferedStatus { discard, state } = server.process_tls_records(input);
+            (discard, take_turn(state, owed, &mut ready, &mut ended, failure))
+        });
+        assert_eq!(ready, b"", "content is for the record layer");
+        (flight, (finished, failure))
+    }
+
+    /// What comes together with the client's Finished is opened as it is later, messages in pieces included.
+    #[test]
+    fn records_behind_the_handshake_are_left_to_the_record_layer() {
+        for (version, message) in
+            [(&rustls::version::TLS13, &[24, 0, 0, 1, 0][..]), (&rustls::version::TLS12, &[])]
+        {
+            let Some(mut waiting) = Waiting::new(version) else { return };
+            if !waiting.client.established() {
+                // TLS 1.2: the client waits for the server's Finished.
+                let (rest, _, end) =
+                    waiting.serve([waiting.last.clone(), vec![DATA, 3, 3, 0, 9, 7]].concat());
+                assert_eq!((rest.as_slice(), end), (&[DATA, 3, 3, 0, 9, 7][..], (true, None)));
+                continue;
+            }
+            let State::Traffic(client) = &mut waiting.client.state else { return };
+            let mut behind = records(&mut client.tx, message, 2);
+            client.update(&mut Vec::new()).unwrap();
+            behind.extend(data(&mut client.tx, b"GET"));
+            let (rest, _, end) = waiting.serve([waiting.last.clone(), behind.clone()].concat());
+            assert_eq!((&rest, end), (&behind, (true, None)));
+            let mut stream = Stream::new(State::Server(waiting.server, Flight::new(rest)));
+            stream.take_keys().unwrap();
+            assert!(stream.has_ready(), "nothing may wait for the next byte");
+            let State::Traffic(server) = &mut stream.state else { return };
+            let (opened, content, _) = open(server, &mut behind);
+            assert_eq!((opened, content.as_slice()), (Ok(behind.len()), &b"GET"[..]));
+        }
+    }
+
+    /// A record without a type during the handshake is answered by `unexpected_message`.
+    #[test]
+    fn a_record_without_a_type_is_unexpected() {
+        let Some(mut waiting) = Waiting::new(&rustls::version::TLS13) else { return };
+        let mut half = waiting.secret.half();
+        let mut record = vec![0; half.sealed_len(3)];
+        half.seal(0, &[0; 3], &mut record).unwrap();
+        let (_, owed, (finished, failure)) = waiting.serve(record);
+        let failure = failure.unwrap();
+        assert!(!finished && failure.alert == Due::Nothing, "{failure:?}");
+        assert!(failure.text.contains("IllegalTlsInnerPlaintext"), "{failure:?}");
+        let State::Traffic(client) = &mut waiting.client.state else { return };
+        let mut owed = owed;
+        let (kind, at) = client.rx.open(&mut owed).unwrap();
+        assert_eq!((kind, &owed[at]), (ALERT, [2, UNEXPECTED_MESSAGE].as_slice()));
+    }
+
+    /// rustls writes no alert for a record between the pieces of a message.
+    #[test]
+    fn an_interleaved_message_is_unexpected() {
+        let Some(mut waiting) = Waiting::new(&rustls::version::TLS12) else { return };
+        let exchange = record::whole(&waiting.last).unwrap().unwrap();
+        let body = waiting.last[HEADER + 20..exchange].to_vec();
+        let mut input = [&[HANDSHAKE, 3, 3, 0, 20], &waiting.last[HEADER..HEADER + 20]].concat();
+        input.extend([CCS, 3, 3, 0, 1, 1]);
+        input.extend([&[HANDSHAKE, 3, 3, 0, body.len() as u8], body.as_slice()].concat());
+        let (_, owed, (finished, failure)) = waiting.serve(input);
+        assert_eq!((finished, owed.len(), failure.map(|f| f.alert)), (false, 0, Some(Due::Soon)));
+        assert!(Stream::new(State::Server(waiting.server, Flight::default())).is_in_clear());
     }
 
     /// A client of TLS 1.2 that wants to negotiate again is told that it is not done, and may go on.
