@@ -1,177 +1,337 @@
-//! A connection and its sockets. Hot path.
+//! One connection: its phase, what it may send and what it receives. Hot path.
 
-use super::h2::H2;
-use crate::url::Address;
-use forebay_http::h1::chunked::Chunked;
-use forebay_http::h1::client::ResponseHead;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use rustls::ClientConnection;
-use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use super::context::Ctx;
+use super::flight::Flight;
+use super::http::Http;
+use super::transport::{Buffers, DecryptError, Received, Transport};
+use crate::load::{Load, Origin, Protocol};
+use crate::record::Failure;
+use rustix::io::Errno;
 
-/// A request under way.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Flight {
-    /// When it should have been sent, ns.
-    pub due: u64,
-    /// When it was sent, ns.
-    pub start: u64,
-    /// Index of [`crate::load::Load::requests`].
-    pub request: u32,
-}
-
-/// Where a connection stands.
+/// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub(super) enum Phase {
     /// No socket.
     Closed,
     /// No socket, and a pause before the next attempt.
     Waiting,
-    /// connect(2) under way.
+    /// connect(2) is under way.
     Connecting,
-    /// TLS.
+    /// The TLS handshake is under way.
     Handshaking,
     /// Requests may be sent.
     Open,
 }
 
-/// What comes next from an HTTP/1 server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
-    /// A head.
-    Head,
-    /// So many bytes of content.
-    Length(u64),
-    /// Chunks.
-    Chunked,
-    /// Content until the end of the connection.
-    Stream,
+/// A slot for one connection after another.
+pub(super) struct Conn {
+    /// Tells events of this connection from late events of those that had the slot before.
+    pub(super) generation: u32,
+    pub(super) phase: Phase,
+    /// Index of [`Load::origins`].
+    pub(super) origin: u32,
+    /// When the phase began, or since when the connection could have sent its next request, ns.
+    pub(super) since: u64,
+    /// A request that waits for the connection.
+    pub(super) first: Option<Flight>,
+    pub(super) transport: Transport,
+    pub(super) http: Http,
+    /// Whether the slot is in the list of those that wait for a request to be due.
+    pub(super) in_free: bool,
+    /// Whether the slot was just taken from that list.
+    pub(super) waited: bool,
+    /// Failed attempts in a row.
+    pub(super) fails: u32,
+    /// Requests sent on this connection.
+    issued: u64,
+    /// Position in [`Origin::order`].
+    position: usize,
 }
 
-/// A slot for one connection after another.
-pub struct Conn {
-    pub fd: Option<OwnedFd>,
-    /// Told apart from the connections that the slot had before.
-    pub generation: u32,
-    pub phase: Phase,
-    pub origin: u32,
-    /// When the phase began, ns.
-    pub since: u64,
-    /// Requests under way in HTTP/1, oldest first.
-    pub flights: VecDeque<Flight>,
-    /// A request that waits for the connection.
-    pub first: Option<Flight>,
-    /// Bytes that the socket did not take yet.
-    pub out: Vec<u8>,
-    pub out_at: usize,
-    pub head: ResponseHead,
-    pub chunked: Chunked,
-    pub body: Body,
-    pub status: u16,
-    pub keep_alive: bool,
-    /// Bytes of content of the answer so far.
-    pub got: u64,
-    /// Content, if it is looked at.
-    pub content: Vec<u8>,
-    /// Requests sent on this connection.
-    pub issued: u64,
-    /// To be closed when the current answers are through.
-    pub closing: bool,
-    pub h2: Option<Box<H2>>,
-    pub tls: Option<Box<ClientConnection>>,
-    /// Place in the origin's order.
-    pub position: usize,
-    pub in_free: bool,
-    /// It comes from the list of free ones.
-    pub waited: bool,
-    /// When the newest request left and when its answer began, ns; kept for [`crate::load::Load::split`] only.
-    pub left_at: u64,
-    /// See `left_at`; 0: it has not begun.
-    pub came_at: u64,
-    /// No request before this time.
-    pub gate: u64,
-    /// Connections in a row that failed.
-    pub fails: u32,
+/// What follows from what was received.
+pub(super) enum Next {
+    /// Wait for more.
+    Wait,
+    /// There may be room for requests.
+    Refill,
+    /// The TLS handshake is complete.
+    Opened,
+    /// The connection has ended as it should.
+    Ended,
+}
+
+/// Whether the peer has closed its side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    Sends,
+    Closed,
 }
 
 impl Conn {
-    pub fn new(origin: u32, position: usize, parallel: usize) -> Conn {
+    pub(super) fn new(origin: u32, position: usize, parallel: usize) -> Conn {
         Conn {
-            fd: None,
             generation: 0,
             phase: Phase::Closed,
             origin,
             since: 0,
-            flights: VecDeque::with_capacity(parallel + 1),
             first: None,
-            out: Vec::new(),
-            out_at: 0,
-            head: ResponseHead::default(),
-            chunked: Chunked::default(),
-            body: Body::Head,
-            status: 0,
-            keep_alive: true,
-            got: 0,
-            content: Vec::new(),
-            issued: 0,
-            closing: false,
-            h2: None,
-            tls: None,
-            position,
+            transport: Transport::default(),
+            http: Http::new(parallel),
             in_free: false,
             waited: false,
-            left_at: 0,
-            came_at: 0,
-            gate: 0,
             fails: 0,
+            issued: 0,
+            position,
         }
     }
 
     /// Forgets what belonged to the last connection; keeps memory.
-    pub fn reset(&mut self) {
-        self.fd = None;
+    pub(super) fn reset(&mut self) {
+        self.transport.close();
+        self.http.reset();
         self.generation = self.generation.wrapping_add(1);
         self.phase = Phase::Closed;
-        self.out.clear();
-        self.out_at = 0;
-        let used = self.head.buf.len();
-        if used > 0 {
-            self.head.advance(used);
-        }
-        self.body = Body::Head;
-        self.keep_alive = true;
-        self.got = 0;
-        self.content.clear();
         self.issued = 0;
-        self.closing = false;
-        self.h2 = None;
-        self.tls = None;
     }
-}
 
-/// Begins to connect; `true` when the connection stands already.
-pub fn connect(address: &Address, receive_buffer: usize) -> rustix::io::Result<(OwnedFd, bool)> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let (fd, result) = match address {
-        Address::Tcp(addr) => {
-            let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-            let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-            sockopt::set_tcp_nodelay(&fd, true)?;
-            if receive_buffer > 0 {
-                sockopt::set_socket_recv_buffer_size(&fd, receive_buffer)?;
+    /// Whether the connection is being made.
+    pub(super) fn is_connecting(&self) -> bool {
+        matches!(self.phase, Phase::Connecting | Phase::Handshaking)
+    }
+
+    /// Whether no request is under way or waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.first.is_none() && self.http.is_idle()
+    }
+
+    /// Returns since when the server owes something: a connection, a handshake or a response.
+    pub(super) fn waits_since(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Closed | Phase::Waiting => None,
+            Phase::Connecting | Phase::Handshaking => Some(self.since),
+            Phase::Open => self.http.oldest_start(),
+        }
+    }
+
+    /// Returns the next request of the origin, in its order.
+    #[inline]
+    pub(super) fn next_in_order(&mut self, load: &Load) -> u32 {
+        let order = load.origins.get(self.origin as usize).map_or(&[][..], |o| &o.order);
+        let request = order.get(self.position).copied().unwrap_or(0);
+        self.position += 1;
+        if self.position >= order.len() {
+            self.position = 0;
+        }
+        request
+    }
+
+    /// Whether another request may be sent.
+    #[inline]
+    pub(super) fn has_room(&self, load: &Load) -> bool {
+        !self.is_used_up(load) && self.http.has_room(load.parallel)
+    }
+
+    #[inline]
+    fn is_used_up(&self, load: &Load) -> bool {
+        load.per_connection > 0 && self.issued >= load.per_connection
+    }
+
+    /// Whether requests go to the socket one by one, so that they need not be gathered.
+    #[inline]
+    pub(super) fn sends_singly(&self, load: &Load) -> bool {
+        load.parallel == 1 && self.transport.is_direct() && !self.http.is_h2()
+    }
+
+    /// Sends a request of a connection that [`Conn::sends_singly`].
+    #[inline]
+    pub(super) fn send_singly(&mut self, ctx: &mut Ctx<'_>, flight: Flight) -> Result<(), Failure> {
+        self.issued += 1;
+        let bytes = self.http.send_h1(ctx, flight);
+        self.write(ctx, bytes)
+    }
+
+    /// Appends a request to `output`.
+    #[inline]
+    pub(super) fn gather(&mut self, ctx: &Ctx<'_>, flight: Flight, output: &mut Vec<u8>) {
+        self.issued += 1;
+        self.http.send(ctx, flight, output);
+    }
+
+    /// Sends bytes.
+    #[inline]
+    pub(super) fn write(&mut self, ctx: &mut Ctx<'_>, bytes: &[u8]) -> Result<(), Failure> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        ctx.record.bytes_out += bytes.len() as u64;
+        let sent = self.transport.write(bytes);
+        sent.map_err(|kind| self.unsent(kind))
+    }
+
+    /// Sends what TLS and the socket did not take before.
+    pub(super) fn flush(&mut self) -> Result<(), Failure> {
+        let sent = self.transport.flush();
+        sent.map_err(|kind| self.unsent(kind))
+    }
+
+    /// Sends the bytes that the socket did not take before.
+    pub(super) fn flush_socket(&mut self) -> Result<(), Failure> {
+        let sent = self.transport.flush_socket();
+        sent.map_err(|kind| self.unsent(kind))
+    }
+
+    fn unsent(&self, kind: Failure) -> Failure {
+        if self.phase == Phase::Handshaking { Failure::Tls } else { kind }
+    }
+
+    /// Sets up HTTP on a connection that is ready for it.
+    pub(super) fn start_http(&mut self, ctx: &mut Ctx<'_>, buffers: &mut Buffers) -> Result<(), Failure> {
+        self.phase = Phase::Open;
+        if ctx.load.protocol == Protocol::Http2 {
+            buffers.output.clear();
+            self.http.start_h2(ctx.load.parallel, &mut buffers.output);
+            self.write(ctx, &buffers.output)?;
+        }
+        if self.transport.tls().is_none() {
+            return Ok(());
+        }
+        // Content may have come with the end of the handshake.
+        buffers.output.clear();
+        self.decrypt(ctx, &[], &mut buffers.output)?;
+        self.write(ctx, &buffers.output)
+    }
+
+    /// Receives and handles what is there. `last`: the peer will send no more.
+    pub(super) fn receive(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        buffers: &mut Buffers,
+        last: bool,
+    ) -> Result<Next, Failure> {
+        buffers.output.clear();
+        let peer = self.pull(ctx, buffers, last)?;
+        if self.handshake_is_complete() {
+            ctx.record.handshake.record(ctx.now.saturating_sub(self.since));
+            self.flush()?;
+            if peer == Peer::Sends {
+                return Ok(Next::Opened);
             }
-            let result = rustix::net::connect(&fd, addr);
-            (fd, result)
         }
-        Address::Unix(path) => {
-            let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-            let result = rustix::net::connect(&fd, &rustix::net::SocketAddrUnix::new(path)?);
-            (fd, result)
+        if peer == Peer::Closed {
+            return self.closed(ctx);
         }
-    };
-    match result {
-        Ok(()) => Ok((fd, true)),
-        Err(rustix::io::Errno::INPROGRESS) => Ok((fd, false)),
-        Err(e) => Err(e),
+        self.write(ctx, &buffers.output)?;
+        if self.http.is_closing() || self.is_done(ctx.load) {
+            return Ok(Next::Ended);
+        }
+        if self.transport.tls().is_some_and(|tls| tls.wants_write()) {
+            self.flush()?;
+        }
+        Ok(if self.phase == Phase::Open { Next::Refill } else { Next::Wait })
+    }
+
+    /// Reads until the socket is empty or closed.
+    fn pull(&mut self, ctx: &mut Ctx<'_>, buffers: &mut Buffers, last: bool) -> Result<Peer, Failure> {
+        loop {
+            let skippable = self.skippable(ctx);
+            let received = match skippable {
+                Some(left) => self.transport.discard(buffers, left),
+                None => self.transport.read(buffers),
+            };
+            let Received { bytes, is_short } = match received {
+                Ok(received) => received,
+                Err(Errno::AGAIN) => return Ok(Peer::Sends),
+                Err(Errno::INTR) => continue,
+                Err(_) => return Err(self.lost()),
+            };
+            if bytes == 0 {
+                return Ok(Peer::Closed);
+            }
+            match skippable {
+                Some(left) => self.http.skip(ctx, bytes as u64, left),
+                None => self.take(ctx, buffers, bytes)?,
+            }
+            // Another call would only find the socket empty. After the peer's end it finds the end.
+            if is_short && !last {
+                return Ok(Peer::Sends);
+            }
+        }
+    }
+
+    /// Returns how much content the kernel may drop: nothing looks at it.
+    #[inline]
+    fn skippable(&self, ctx: &Ctx<'_>) -> Option<u64> {
+        if ctx.keep_content || self.transport.tls().is_some() { None } else { self.http.skippable() }
+    }
+
+    /// Takes `n` bytes that were read.
+    #[inline]
+    fn take(&mut self, ctx: &mut Ctx<'_>, buffers: &mut Buffers, n: usize) -> Result<(), Failure> {
+        let (data, output) = buffers.split(n);
+        if self.transport.tls().is_some() {
+            self.decrypt(ctx, data, output)
+        } else {
+            self.http.bytes(ctx, data, output)
+        }
+    }
+
+    /// Decrypts bytes and takes the content.
+    fn decrypt(&mut self, ctx: &mut Ctx<'_>, data: &[u8], output: &mut Vec<u8>) -> Result<(), Failure> {
+        let mut data = data;
+        loop {
+            self.transport.decrypt(&mut data).map_err(|e| self.broken_tls(ctx, &e))?;
+            // What the server sends at once is for the protocol that is set up when the handshake is over.
+            while self.phase == Phase::Open
+                && let Some(content) = self.transport.content()
+            {
+                let n = content.len();
+                self.http.bytes(ctx, content, output)?;
+                self.transport.consume(n);
+            }
+            if data.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn broken_tls(&self, ctx: &mut Ctx<'_>, error: &DecryptError) -> Failure {
+        let DecryptError::Tls(error) = error else { return Failure::Tls };
+        ctx.note(|| match error {
+            rustls::Error::InvalidCertificate(why) => {
+                format!("the certificate does not verify: {why}; --ca FILE believes others, --insecure any")
+            }
+            other => other.to_string(),
+        });
+        if self.phase == Phase::Handshaking { Failure::Tls } else { Failure::Read }
+    }
+
+    fn handshake_is_complete(&self) -> bool {
+        self.phase == Phase::Handshaking && self.transport.tls().is_some_and(|tls| !tls.is_handshaking())
+    }
+
+    /// Handles the end of the connection by the server.
+    fn closed(&mut self, ctx: &mut Ctx<'_>) -> Result<Next, Failure> {
+        if self.phase == Phase::Handshaking {
+            ctx.note(|| "the server closed during the TLS handshake".to_owned());
+            return Err(Failure::Tls);
+        }
+        self.http.closed(ctx).map(|()| Next::Ended)
+    }
+
+    /// Whether the connection has sent all that it may and has all responses.
+    #[inline]
+    fn is_done(&self, load: &Load) -> bool {
+        let spent = self.http.is_going_away() || self.is_used_up(load);
+        spent && self.http.is_idle() && self.phase == Phase::Open
+    }
+
+    /// Returns what the loss of the connection means in this phase.
+    fn lost(&self) -> Failure {
+        if self.phase == Phase::Handshaking { Failure::Tls } else { self.http.reset_by_peer() }
+    }
+
+    /// Returns the origin that the connection belongs to.
+    pub(super) fn origin_of<'l>(&self, load: &'l Load) -> Option<&'l Origin> {
+        load.origins.get(self.origin as usize)
     }
 }

@@ -1,184 +1,314 @@
-//! Answers in HTTP/1. Hot path.
+//! The HTTP/1 side of a connection: requests under way and the response that is being read. Hot path.
 
-use super::conn::{Body, Conn};
-use super::worker::Ctx;
+use super::context::{Ctx, append_limited};
+use super::flight::Flight;
+use super::known_head::Meaning;
+use crate::clock;
 use crate::record::Failure;
-use forebay_http::h1::chunked::Step;
-use forebay_http::h1::client::{framing_of_response, parse};
+use forebay_http::h1::chunked::{Chunked, Step};
+use forebay_http::h1::client::{ResponseHead, framing_of_response, parse};
 use forebay_http::h1::request::Status;
 use forebay_http::request::Framing;
+use std::collections::VecDeque;
 
 /// Longest head that is read.
 const HEAD: usize = 65_536;
-/// Longest head that is remembered.
-const REMEMBERED: usize = 2048;
+/// From how many bytes of content on it pays to have the kernel drop them.
+const DROP_FROM: u64 = 48 * 1024;
 
-/// The last head that came for a request, and what it meant. Most servers send the same bytes again, and
-/// comparing is much cheaper than parsing.
-#[derive(Debug, Default)]
-pub struct Template {
-    pub bytes: Vec<u8>,
-    status: u16,
-    framing: Framing,
-    keep_alive: bool,
+/// The part of a response that comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    Head,
+    /// So many bytes of content.
+    Length(u64),
+    Chunks,
+    /// Content until the end of the connection.
+    Stream,
 }
 
-impl Conn {
-    /// Takes bytes of the server. What fails ends the connection.
-    pub fn h1_bytes(&mut self, ctx: &mut Ctx<'_>, data: &[u8]) -> Result<(), Failure> {
+/// HTTP/1 on a connection. The value stays with the slot, so that the next connection finds its memory.
+pub(super) struct H1 {
+    /// Requests under way, oldest first.
+    flights: VecDeque<Flight>,
+    head: ResponseHead,
+    chunked: Chunked,
+    expected: Expected,
+    status: u16,
+    keep_alive: bool,
+    /// Bytes of content of the response so far.
+    received: u64,
+    /// Content, if it is checked.
+    content: Vec<u8>,
+    /// Set when the server closes the connection after its response.
+    closing: bool,
+    /// When the newest request left, ns; kept for [`crate::load::Load::split`] only.
+    left_at: u64,
+    /// When its response began, ns; 0: not yet. Kept for [`crate::load::Load::split`] only.
+    came_at: u64,
+    /// The connection sends no request before this time, ns ([`crate::load::Load::think`]).
+    gate: u64,
+}
+
+impl H1 {
+    pub(super) fn new(parallel: usize) -> H1 {
+        H1 {
+            flights: VecDeque::with_capacity(parallel + 1),
+            head: ResponseHead::default(),
+            chunked: Chunked::default(),
+            expected: Expected::Head,
+            status: 0,
+            keep_alive: true,
+            received: 0,
+            content: Vec::new(),
+            closing: false,
+            left_at: 0,
+            came_at: 0,
+            gate: 0,
+        }
+    }
+
+    /// Forgets the last connection; keeps memory and the pause that is under way.
+    pub(super) fn reset(&mut self) {
+        let used = self.head.buf.len();
+        if used > 0 {
+            self.head.advance(used);
+        }
+        self.expected = Expected::Head;
+        self.keep_alive = true;
+        self.received = 0;
+        self.content.clear();
+        self.closing = false;
+    }
+
+    /// Notes a request as sent.
+    #[inline]
+    pub(super) fn send(&mut self, ctx: &Ctx<'_>, flight: Flight) {
+        if ctx.load.split {
+            (self.left_at, self.came_at) = (ctx.now, 0);
+        }
+        self.flights.push_back(flight);
+    }
+
+    /// Returns how many requests are under way.
+    #[inline]
+    pub(super) fn active(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Returns the requests under way, oldest first.
+    pub(super) fn flights(&mut self) -> &mut VecDeque<Flight> {
+        &mut self.flights
+    }
+
+    /// Returns when the oldest request under way left.
+    pub(super) fn oldest_start(&self) -> Option<u64> {
+        self.flights.front().map(|f| f.start)
+    }
+
+    /// Whether the server closes the connection after its response.
+    #[inline]
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// Returns the time before which no request is sent, ns.
+    #[inline]
+    pub(super) fn gate(&self) -> u64 {
+        self.gate
+    }
+
+    /// Takes bytes of the server. An error ends the connection.
+    pub(super) fn bytes(&mut self, ctx: &mut Ctx<'_>, data: &[u8]) -> Result<(), Failure> {
         let mut data = data;
         while !data.is_empty() {
-            match self.body {
-                Body::Head => {
-                    // Bytes that nobody asked for.
-                    let Some(flight) = self.flights.front() else { return Err(Failure::Protocol) };
-                    let request = flight.request as usize;
-                    if ctx.load.split && self.came_at == 0 {
-                        self.came_at = ctx.now;
-                    }
-                    data = match self.known_head(ctx, request, data) {
-                        Some(rest) => rest,
-                        None => match self.parse_head(ctx, request, data)? {
-                            Some(rest) => rest,
-                            None => return Ok(()),
-                        },
-                    };
-                }
-                Body::Length(left) => {
-                    let n = left.min(data.len() as u64) as usize;
-                    let (content, rest) = data.split_at(n);
-                    self.take_content(ctx, content);
-                    data = rest;
-                    self.length_left(ctx, left - n as u64);
-                }
-                Body::Chunked => match self.chunked.decode(data).map_err(|_| Failure::Protocol)? {
-                    Step::Data { start, end } => {
-                        let content = data.get(start..end).unwrap_or_default();
-                        self.take_content(ctx, content);
-                        data = data.get(end..).unwrap_or_default();
-                    }
-                    Step::More => return Ok(()),
-                    Step::End { consumed } => {
-                        data = data.get(consumed..).unwrap_or_default();
-                        self.h1_done(ctx);
-                    }
-                },
-                Body::Stream => {
+            data = match self.expected {
+                Expected::Head => self.take_head(ctx, data)?,
+                Expected::Length(left) => self.take_length(ctx, left, data),
+                Expected::Chunks => self.take_chunk(ctx, data)?,
+                Expected::Stream => {
                     self.take_content(ctx, data);
-                    return Ok(());
+                    &[]
                 }
-            }
+            };
         }
         Ok(())
     }
 
-    fn known_head<'d>(&mut self, ctx: &mut Ctx<'_>, request: usize, data: &'d [u8]) -> Option<&'d [u8]> {
-        let template = ctx.templates.get(request)?;
-        if template.bytes.is_empty() || !self.head.buf.is_empty() {
-            return None;
+    /// Takes bytes of a head; returns the bytes after it, none while it is incomplete.
+    #[inline]
+    fn take_head<'d>(&mut self, ctx: &mut Ctx<'_>, data: &'d [u8]) -> Result<&'d [u8], Failure> {
+        // Without a request there is nothing that the bytes could answer.
+        let Some(flight) = self.flights.front() else { return Err(Failure::Protocol) };
+        let request = flight.request as usize;
+        if ctx.load.split && self.came_at == 0 {
+            self.came_at = ctx.now;
         }
-        let rest = data.strip_prefix(template.bytes.as_slice())?;
-        let (status, framing, keep_alive) = (template.status, template.framing, template.keep_alive);
-        self.begin(ctx, status, framing, keep_alive);
-        Some(rest)
+        let known = ctx.known_heads.get(request).filter(|_| self.head.buf.is_empty());
+        if let Some((meaning, rest)) = known.and_then(|known| known.matching(data)) {
+            self.begin(ctx, meaning);
+            return Ok(rest);
+        }
+        self.parse_head(ctx, request, data)
     }
 
-    /// Gives what follows the head, or `None` while it is incomplete.
     fn parse_head<'d>(
         &mut self,
         ctx: &mut Ctx<'_>,
         request: usize,
         data: &'d [u8],
-    ) -> Result<Option<&'d [u8]>, Failure> {
+    ) -> Result<&'d [u8], Failure> {
         let before = self.head.buf.len();
         let part = data.get(..HEAD).unwrap_or(data);
         self.head.buf.extend_from_slice(part);
         match parse(&mut self.head, HEAD) {
             Err(_) => return Err(Failure::Protocol),
-            Ok(Status::Partial) => return Ok(None),
+            Ok(Status::Partial) => return Ok(&[]),
             Ok(Status::Complete) => {}
         }
         let rest = data.get(self.head.len.saturating_sub(before)..).unwrap_or_default();
         if !self.head.is_interim() {
-            let to_head = ctx.load.requests.get(request).is_some_and(|r| r.head);
-            let framing = framing_of_response(&self.head, to_head);
-            let (status, keep_alive) = (self.head.status, self.head.keep_alive);
-            if let Some(template) = ctx.templates.get_mut(request)
-                && self.head.len <= REMEMBERED
-            {
-                template.bytes.clear();
-                template.bytes.extend_from_slice(self.head.buf.get(..self.head.len).unwrap_or_default());
-                (template.status, template.framing, template.keep_alive) = (status, framing, keep_alive);
+            let meaning = self.meaning(ctx, request);
+            if let Some(known) = ctx.known_heads.get_mut(request) {
+                known.remember(&self.head, meaning);
             }
-            self.begin(ctx, status, framing, keep_alive);
+            self.begin(ctx, meaning);
         }
         let all = self.head.buf.len();
         self.head.advance(all);
-        Ok(Some(rest))
+        Ok(rest)
     }
 
-    fn begin(&mut self, ctx: &mut Ctx<'_>, status: u16, framing: Framing, keep_alive: bool) {
-        (self.status, self.keep_alive, self.got) = (status, keep_alive, 0);
+    fn meaning(&self, ctx: &Ctx<'_>, request: usize) -> Meaning {
+        let to_head = ctx.load.requests.get(request).is_some_and(|r| r.head);
+        Meaning {
+            status: self.head.status,
+            framing: framing_of_response(&self.head, to_head),
+            keep_alive: self.head.keep_alive,
+        }
+    }
+
+    /// Begins a response whose head is complete.
+    #[inline]
+    fn begin(&mut self, ctx: &mut Ctx<'_>, meaning: Meaning) {
+        (self.status, self.keep_alive, self.received) = (meaning.status, meaning.keep_alive, 0);
         self.content.clear();
-        match framing {
-            Framing::None | Framing::Length(0) => self.h1_done(ctx),
-            Framing::Length(n) => self.body = Body::Length(n),
+        match meaning.framing {
+            Framing::None | Framing::Length(0) => self.done(ctx),
+            Framing::Length(n) => self.expected = Expected::Length(n),
             Framing::Chunked => {
                 self.chunked.reset();
-                self.body = Body::Chunked;
+                self.expected = Expected::Chunks;
             }
             Framing::Stream => {
                 self.keep_alive = false;
-                self.body = Body::Stream;
+                self.expected = Expected::Stream;
             }
         }
     }
 
+    /// Takes content of a known length; returns the bytes after it.
+    #[inline]
+    fn take_length<'d>(&mut self, ctx: &mut Ctx<'_>, left: u64, data: &'d [u8]) -> &'d [u8] {
+        let n = left.min(data.len() as u64) as usize;
+        let (content, rest) = data.split_at(n);
+        self.take_content(ctx, content);
+        self.length_left(ctx, left - n as u64);
+        rest
+    }
+
+    fn take_chunk<'d>(&mut self, ctx: &mut Ctx<'_>, data: &'d [u8]) -> Result<&'d [u8], Failure> {
+        match self.chunked.decode(data).map_err(|_| Failure::Protocol)? {
+            Step::Data { start, end } => {
+                let content = data.get(start..end).unwrap_or_default();
+                self.take_content(ctx, content);
+                Ok(data.get(end..).unwrap_or_default())
+            }
+            Step::More => Ok(&[]),
+            Step::End { consumed } => {
+                let rest = data.get(consumed..).unwrap_or_default();
+                self.done(ctx);
+                Ok(rest)
+            }
+        }
+    }
+
+    #[inline]
     fn take_content(&mut self, ctx: &mut Ctx<'_>, content: &[u8]) {
-        self.got += content.len() as u64;
+        self.received += content.len() as u64;
         if ctx.keep_content {
-            super::worker::append_limited(&mut self.content, content);
+            append_limited(&mut self.content, content);
         }
     }
 
-    /// Says how much of a body is left after some of it has come.
-    pub fn length_left(&mut self, ctx: &mut Ctx<'_>, left: u64) {
+    /// Returns how much of the coming content the kernel may drop, if that pays.
+    #[inline]
+    pub(super) fn skippable(&self) -> Option<u64> {
+        match self.expected {
+            Expected::Length(left) if left >= DROP_FROM => Some(left),
+            _ => None,
+        }
+    }
+
+    /// Counts `n` of the `left` bytes of content as received that the kernel has dropped.
+    pub(super) fn skip(&mut self, ctx: &mut Ctx<'_>, n: u64, left: u64) {
+        ctx.count_in(n);
+        self.received += n;
+        if left == n {
+            // Dropping megabytes takes a while; the response ends now, not when the event was noticed.
+            ctx.now = clock();
+        }
+        self.length_left(ctx, left - n);
+    }
+
+    fn length_left(&mut self, ctx: &mut Ctx<'_>, left: u64) {
         if left > 0 {
-            self.body = Body::Length(left);
+            self.expected = Expected::Length(left);
         } else {
-            self.h1_done(ctx);
+            self.done(ctx);
         }
     }
 
-    /// The answer to the oldest request is whole.
-    pub fn h1_done(&mut self, ctx: &mut Ctx<'_>) {
-        self.body = Body::Head;
-        if !self.keep_alive {
-            self.closing = true;
+    /// Ends the response to the oldest request.
+    #[inline]
+    fn done(&mut self, ctx: &mut Ctx<'_>) {
+        self.expected = Expected::Head;
+        self.closing |= !self.keep_alive;
+        let Some(flight) = self.flights.pop_front() else { return };
+        if ctx.load.split {
+            self.record_parts(ctx, flight);
         }
-        if let Some(flight) = self.flights.pop_front() {
-            if ctx.load.split {
-                ctx.record.dial.record(self.left_at.saturating_sub(flight.start));
-                ctx.record.processing.record(ctx.now.saturating_sub(self.left_at));
-                ctx.record.waiting.record(self.came_at.saturating_sub(self.left_at));
-            }
-            ctx.answered(flight, self.status, self.got, &self.content);
-            if ctx.think > 0 {
-                self.gate = ctx.now + ctx.think;
-            }
+        ctx.answered(flight, self.status, self.received, &self.content);
+        if ctx.think > 0 {
+            self.gate = ctx.now + ctx.think;
         }
     }
 
-    /// The server has closed: whether that ends an answer.
-    pub fn h1_closed(&mut self, ctx: &mut Ctx<'_>) -> Option<Failure> {
-        match self.body {
-            Body::Stream => {
-                self.h1_done(ctx);
+    /// Records the times of a request as ab takes them apart.
+    fn record_parts(&self, ctx: &mut Ctx<'_>, flight: Flight) {
+        ctx.record.dial.record(self.left_at.saturating_sub(flight.start));
+        ctx.record.processing.record(ctx.now.saturating_sub(self.left_at));
+        ctx.record.waiting.record(self.came_at.saturating_sub(self.left_at));
+    }
+
+    /// Takes the end of the connection; returns what it cut short.
+    pub(super) fn closed(&mut self, ctx: &mut Ctx<'_>) -> Option<Failure> {
+        match self.expected {
+            Expected::Stream => {
+                self.done(ctx);
                 None
             }
-            Body::Head if self.flights.is_empty() => None,
-            Body::Head => Some(Failure::Read),
-            Body::Length(_) | Body::Chunked => Some(Failure::Length),
+            Expected::Head if self.flights.is_empty() => None,
+            Expected::Head => Some(Failure::Read),
+            Expected::Length(_) | Expected::Chunks => Some(Failure::Length),
+        }
+    }
+
+    /// Returns what a reset means here: a response cut short, or a request without one.
+    pub(super) fn reset_by_peer(&self) -> Failure {
+        match self.expected {
+            Expected::Length(_) | Expected::Chunks => Failure::Length,
+            Expected::Head | Expected::Stream => Failure::Read,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! HTTP/2 from the client's side (RFC 9113). Hot path.
 
-use super::conn::{Conn, Flight};
-use super::worker::{Ctx, append_limited};
+use super::context::{Ctx, append_limited};
+use super::flight::Flight;
 use crate::record::Failure;
 use forebay_http::field::Name;
 use forebay_http::h2::frame::{self, Code, Header, flag, kind, setting};
@@ -431,18 +431,5 @@ impl H2 {
             self.end_stream(ctx, at);
         }
         Ok(())
-    }
-}
-
-impl Conn {
-    /// Hands bytes to the HTTP/2 state, whose answers go to what is to be sent.
-    pub fn h2_bytes(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        plain_out: &mut Vec<u8>,
-        data: &[u8],
-    ) -> Result<(), Failure> {
-        let Some(h2) = self.h2.as_deref_mut() else { return Err(Failure::Protocol) };
-        h2.bytes(ctx, data, plain_out)
     }
 }

@@ -2,19 +2,30 @@
 //! a flag to stop.
 
 mod conn;
+mod context;
+mod flight;
 mod h1;
 mod h2;
+mod http;
+mod known_head;
+mod pool;
+mod supply;
+mod timing;
+mod transport;
+mod usage;
 mod worker;
+
+pub(crate) use timing::TICK;
 
 use crate::load::Load;
 use crate::record::{Record, Sample, ThreadUse};
 use crate::{Error, clock};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier, mpsc};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Barrier, OnceLock};
 use std::time::Duration;
-
-/// How often threads report, ns.
-pub const TICK: u64 = 100_000_000;
+use timing::Times;
+use worker::{ThreadResult, Worker};
 
 /// A finished run.
 #[derive(Debug, Default)]
@@ -48,79 +59,101 @@ impl Outcome {
     }
 }
 
-/// What a thread gives back.
-pub(crate) struct ThreadResult {
-    pub record: Record,
-    pub used: ThreadUse,
-    pub measured: u64,
-    pub first_error: Option<String>,
-    pub head: Vec<u8>,
+/// What the threads of a run share.
+struct Run<'l> {
+    load: &'l Load,
+    threads: usize,
+    /// Set to end the run early.
+    stop: AtomicBool,
+    /// Set between two waits at the barrier: when all threads are prepared, and before any starts.
+    times: OnceLock<Times>,
+    barrier: Barrier,
 }
 
-/// Times of a run that all threads share, ns of the monotonic clock.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Times {
-    pub start: u64,
-    pub from: u64,
-    pub end: u64,
-}
-
-/// Runs to the end. `tick` gets the samples as they come, some ten times a second, and gives `false` to stop
-/// early; what was measured until then is the outcome.
+/// Runs to the end. `tick` gets the samples as they come, some ten times a second, and returns `false` to stop early;
+/// the outcome then has the measurements until that moment.
 ///
 /// # Errors
 /// This machine has no room for the sockets or threads.
 pub fn run(load: &Load, mut tick: impl FnMut(&[Sample]) -> bool) -> Result<Outcome, Error> {
     let threads = load.cpus.len().max(1).min(load.connections);
-    if load.connections == 0 {
-        return Err(Error::Usage("0 connections send nothing".into()));
-    }
-    let room = forebay_sys::limits::raise_descriptors();
-    if (load.connections as u64).saturating_add(64) > room {
-        return Err(Error::Usage(format!(
-            "{} connections need more descriptors than the {room} that this process may have (ulimit -n)",
-            load.connections
-        )));
-    }
-    let stop = Arc::new(AtomicBool::new(false));
-    let barrier = Barrier::new(threads + 1);
-    let times = std::sync::OnceLock::new();
-    let (sender, samples) = mpsc::channel();
+    check_connections(load.connections)?;
+    let run = Run {
+        load,
+        threads,
+        stop: AtomicBool::new(false),
+        times: OnceLock::new(),
+        barrier: Barrier::new(threads + 1),
+    };
     let mut outcome = Outcome::default();
     let results = std::thread::scope(|scope| {
+        let (sender, samples) = mpsc::channel();
         let mut handles = Vec::new();
         for index in 0..threads {
-            let (stop, sender) = (Arc::clone(&stop), sender.clone());
-            let (barrier, times) = (&barrier, &times);
+            let (run, sender) = (&run, sender.clone());
             let builder = std::thread::Builder::new().name(format!("bench {index}"));
-            let handle = builder.spawn_scoped(scope, move || {
-                let cpu = load.cpus.get(index).copied();
-                if let Some(cpu) = cpu {
-                    // Without the right to be there the run is worse, not wrong.
-                    let _ = forebay_sys::affinity::pin_current_thread(&[cpu]);
-                }
-                let made = worker::Worker::new(load, index, threads, sender);
-                barrier.wait();
-                barrier.wait();
-                let times = times.get().copied().unwrap_or(Times { start: 0, from: 0, end: 0 });
-                let mut result = made?.run(times, &stop)?;
-                result.used.cpu = cpu;
-                Ok::<ThreadResult, Error>(result)
-            });
+            let handle = builder.spawn_scoped(scope, move || run.thread(index, sender));
             handles.push(handle.map_err(Error::io("a thread"))?);
         }
         drop(sender);
-        barrier.wait();
-        let start = clock();
-        let from = start + load.warmup.as_nanos() as u64;
-        let end = match load.stop {
-            crate::load::Stop::After(time) | crate::load::Stop::Count(_, Some(time)) => {
-                from + time.as_nanos() as u64
-            }
-            crate::load::Stop::Count(_, None) => u64::MAX / 2,
-        };
-        let _ = times.set(Times { start, from, end });
-        barrier.wait();
+        run.start();
+        outcome.collect(&samples, |new| run.proceed_while(tick(new)));
+        let ended =
+            handles.into_iter().map(|h| h.join().map_err(|_| Error::Usage("a thread panicked".into()))?);
+        ended.collect::<Result<Vec<_>, Error>>()
+    })?;
+    outcome.interrupted = run.stop.into_inner();
+    outcome.merge(results);
+    Ok(outcome)
+}
+
+fn check_connections(connections: usize) -> Result<(), Error> {
+    if connections == 0 {
+        return Err(Error::Usage("0 connections send nothing".into()));
+    }
+    let room = forebay_sys::limits::raise_descriptors();
+    if (connections as u64).saturating_add(64) > room {
+        return Err(Error::Usage(format!(
+            "{connections} connections need more descriptors than the {room} that this process may have (ulimit -n)"
+        )));
+    }
+    Ok(())
+}
+
+impl Run<'_> {
+    /// Runs thread `index`.
+    fn thread(&self, index: usize, sender: Sender<Sample>) -> Result<ThreadResult, Error> {
+        let cpu = self.load.cpus.get(index).copied();
+        if let Some(cpu) = cpu {
+            // Without the right to be there the run is worse, not wrong.
+            let _ = forebay_sys::affinity::pin_current_thread(&[cpu]);
+        }
+        let worker = Worker::new(self.load, index, self.threads, sender);
+        self.barrier.wait();
+        self.barrier.wait();
+        let times = self.times.get().copied().unwrap_or_default();
+        let mut result = worker?.run(times, &self.stop)?;
+        result.used.cpu = cpu;
+        Ok(result)
+    }
+
+    /// Starts the threads when all of them are prepared.
+    fn start(&self) {
+        self.barrier.wait();
+        let _ = self.times.set(Times::starting(clock(), self.load));
+        self.barrier.wait();
+    }
+
+    fn proceed_while(&self, go_on: bool) {
+        if !go_on {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Outcome {
+    /// Receives samples until all threads have ended.
+    fn collect(&mut self, samples: &Receiver<Sample>, mut tick: impl FnMut(&[Sample])) {
         let mut new = Vec::new();
         loop {
             match samples.recv_timeout(Duration::from_nanos(TICK)) {
@@ -128,30 +161,27 @@ pub fn run(load: &Load, mut tick: impl FnMut(&[Sample]) -> bool) -> Result<Outco
                     new.push(sample);
                     new.extend(samples.try_iter());
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
-                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
             }
-            if !tick(&new) && !outcome.interrupted {
-                outcome.interrupted = true;
-                stop.store(true, Ordering::Relaxed);
-            }
-            outcome.samples.append(&mut new);
-        }
-        let ended =
-            handles.into_iter().map(|h| h.join().map_err(|_| Error::Usage("a thread panicked".into()))?);
-        ended.collect::<Result<Vec<_>, Error>>()
-    })?;
-    let mut measured = 0;
-    for result in results {
-        outcome.record.merge(&result.record);
-        outcome.threads.push(result.used);
-        measured = measured.max(result.measured);
-        outcome.first_error = outcome.first_error.take().or(result.first_error);
-        if outcome.head.is_empty() {
-            outcome.head = result.head;
+            tick(&new);
+            self.samples.append(&mut new);
         }
     }
-    outcome.measured = Duration::from_nanos(measured);
-    outcome.samples.sort_by_key(|s| s.at);
-    Ok(outcome)
+
+    /// Adds the results of all threads.
+    fn merge(&mut self, results: Vec<ThreadResult>) {
+        let mut measured = 0;
+        for result in results {
+            self.record.merge(&result.record);
+            self.threads.push(result.used);
+            measured = measured.max(result.measured);
+            self.first_error = self.first_error.take().or(result.first_error);
+            if self.head.is_empty() {
+                self.head = result.head;
+            }
+        }
+        self.measured = Duration::from_nanos(measured);
+        self.samples.sort_by_key(|s| s.at);
+    }
 }
