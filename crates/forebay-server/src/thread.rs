@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::config::Config;
-use crate::connection::Work;
+use crate::connection::{Connection, Work};
 use crate::counters::Counters;
 use crate::file_cache::FileCache;
 use crate::log_buffers::LogBuffers;
@@ -51,7 +51,7 @@ pub struct Thread {
     /// Sockets, deadlines and buffers for their bytes.
     pub io: Rc<Io>,
     /// Runners and idle connections.
-    pub reactor: Reactor<Work>,
+    pub reactor: Reactor<Connection, Work>,
     /// Client of requests without a connection.
     pub no_client: Rc<Client>,
     /// Time.

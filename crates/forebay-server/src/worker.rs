@@ -320,9 +320,7 @@ impl WorkerThread {
                 self.quit_deadline.set(timeout.map(|t| Instant::now() + t));
                 self.close_idle(|c, _| c.partial.is_none() && c.requests > 0 && c.session.is_none());
                 // HTTP/2 clients are told.
-                for job in
-                    self.thread.reactor.take_idle(|w| w.connection().is_some_and(|c| c.session.is_some()))
-                {
+                for job in self.thread.reactor.take_idle(|c| c.session.is_some()) {
                     self.thread.reactor.queue(job);
                 }
             }
@@ -346,8 +344,7 @@ impl WorkerThread {
     /// Closes idle connections for which `f` says so.
     fn close_idle(&self, mut f: impl FnMut(&Connection, Instant) -> bool) -> usize {
         let mut reading = 0;
-        let closed = self.thread.reactor.close_idle(|work, deadline| {
-            let Some(c) = work.connection() else { return false };
+        let closed = self.thread.reactor.close_idle(|c, deadline| {
             let close = f(c, deadline);
             reading += u64::from(close && c.partial.is_some());
             close
@@ -367,8 +364,7 @@ impl WorkerThread {
         let now = self.thread.clock.now();
         let mut waiting = Vec::with_capacity(self.thread.io.poller.idle());
         let mut number = 0;
-        self.thread.reactor.each_idle(|work, deadline, sending| {
-            let Some(c) = work.connection() else { return };
+        self.thread.reactor.each_idle(|c, deadline, sending| {
             let network = c.client.network();
             let rank = shares::rank(c, deadline, now).filter(|_| !sending);
             waiting.extend(rank.map(|rank| Candidate { number, network, rank }));
@@ -473,7 +469,7 @@ impl WorkerThread {
             ..Client::none(self.thread.clock.now())
         };
         let conn = Connection::new(Wire::Plain(token), Rc::new(client));
-        self.thread.reactor.start(self, token, Work::Connection(Box::new(conn)));
+        self.thread.reactor.start(self, token, conn);
     }
 }
 
@@ -490,7 +486,8 @@ fn prepare_listener(config: &crate::config::Config, listener: usize, fd: &OwnedF
 }
 
 impl Handler for WorkerThread {
-    type Conn = Work;
+    type Conn = Connection;
+    type Work = Work;
 
     fn runner(self: Rc<Self>, _id: u32) -> Pin<Box<dyn Future<Output = ()>>> {
         Box::pin(connection::runner(self.thread.clone()))
@@ -532,8 +529,7 @@ impl Handler for WorkerThread {
         }
     }
 
-    fn expired(self: Rc<Self>, token: Token, work: Work) {
-        let Work::Connection(mut conn) = work else { return };
+    fn expired(self: Rc<Self>, token: Token, mut conn: Connection) {
         // An HTTP/2 client is told.
         let between_requests = conn.requests > 0 && conn.partial.is_none() && conn.session.is_none();
         if between_requests {
@@ -543,7 +539,7 @@ impl Handler for WorkerThread {
         }
         conn.expired = true;
         let thread = self.thread.clone();
-        thread.reactor.start(&self, token, Work::Connection(conn));
+        thread.reactor.start(&self, token, conn);
     }
 
     fn set_aside_ended(&self, token: Token, group: u32) {

@@ -50,7 +50,9 @@ pub const fn idle_bytes<C>() -> usize {
 /// Callbacks of a reactor's user.
 pub trait Handler {
     /// State that an idle connection keeps.
-    type Conn;
+    type Conn: 'static;
+    /// Work of a runner; a connection that is no longer idle is one kind of it.
+    type Work: From<Self::Conn> + 'static;
     /// Creates the future of a runner. It calls [`Reactor::next_job`] in a loop, forever.
     fn runner(self: Rc<Self>, id: u32) -> Pin<Box<dyn Future<Output = ()>>>;
     /// Accepts the connections of a listener that has some.
@@ -80,17 +82,17 @@ pub trait Handler {
     fn panicked(&self);
 }
 
-/// Event loop of a thread.
-pub struct Reactor<C> {
+/// Event loop of a thread: idle connections have the state `C`, runners do the work `W`.
+pub struct Reactor<C, W> {
     io: Rc<Io>,
     /// State of the idle connections, by the numbers of their slots.
     parked: RefCell<Vec<Option<C>>>,
-    runners: Runners<C>,
+    runners: Runners<W>,
 }
 
-impl<C: 'static> Reactor<C> {
+impl<C: 'static, W: From<C> + 'static> Reactor<C, W> {
     /// Creates a reactor on a thread's poller.
-    pub fn new(io: Rc<Io>) -> Reactor<C> {
+    pub fn new(io: Rc<Io>) -> Self {
         Reactor { io, parked: RefCell::default(), runners: Runners::default() }
     }
 
@@ -99,12 +101,12 @@ impl<C: 'static> Reactor<C> {
     }
 
     /// Hands a connection to a runner and polls it.
-    pub fn start<H: Handler<Conn = C>>(&self, handler: &Rc<H>, token: Token, conn: C) {
-        self.runners.start(self.poller(), handler, Job { token, conn });
+    pub fn start<H: Handler<Conn = C, Work = W>>(&self, handler: &Rc<H>, token: Token, conn: C) {
+        self.runners.start(self.poller(), handler, Job { token, work: conn.into() });
     }
 
     /// Hands the connection of a slot that has just left the idle ones to a runner.
-    fn start_parked<H: Handler<Conn = C>>(&self, handler: &Rc<H>, token: Token) {
+    fn start_parked<H: Handler<Conn = C, Work = W>>(&self, handler: &Rc<H>, token: Token) {
         if let Some(conn) = self.take_parked(token) {
             self.start(handler, token, conn);
         }
@@ -115,7 +117,7 @@ impl<C: 'static> Reactor<C> {
     }
 
     /// Adds work for another runner. It begins when the runner that calls this waits.
-    pub fn queue(&self, job: Job<C>) {
+    pub fn queue(&self, job: Job<W>) {
         self.runners.queue(job);
     }
 
@@ -133,7 +135,7 @@ impl<C: 'static> Reactor<C> {
     }
 
     /// Waits for the next connection of the calling runner, which is idle in between.
-    pub fn next_job(&self) -> impl Future<Output = Job<C>> + '_ {
+    pub fn next_job(&self) -> impl Future<Output = Job<W>> + '_ {
         let id = self.poller().current.get();
         std::future::poll_fn(move |_| self.runners.take_job(id))
     }
@@ -156,14 +158,14 @@ impl<C: 'static> Reactor<C> {
     }
 
     /// Takes the idle connections that `f` selects out of their slots, as work for a runner.
-    pub fn take_idle(&self, f: impl Fn(&C) -> bool) -> Vec<Job<C>> {
+    pub fn take_idle(&self, f: impl Fn(&C) -> bool) -> Vec<Job<W>> {
         let chosen = self.idle_tokens(|conn, _| f(conn));
         chosen
             .into_iter()
             .filter_map(|token| {
                 let conn = self.take_parked(token)?;
                 self.poller().unpark(token);
-                Some(Job { token, conn })
+                Some(Job { token, work: conn.into() })
             })
             .collect()
     }
@@ -213,7 +215,7 @@ impl<C: 'static> Reactor<C> {
     ///
     /// # Errors
     /// When the epoll set can no longer be waited for.
-    pub fn run<H: Handler<Conn = C>>(&self, handler: &Rc<H>) -> std::io::Result<()> {
+    pub fn run<H: Handler<Conn = C, Work = W>>(&self, handler: &Rc<H>) -> std::io::Result<()> {
         let poller = self.poller();
         let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
         let mut ids = Vec::new();
@@ -251,7 +253,7 @@ impl<C: 'static> Reactor<C> {
     }
 
     /// Sets the time of a turn, passes on its notices, and reads early if it has many events.
-    fn begin_turn<H: Handler<Conn = C>>(&self, handler: &Rc<H>, events: &[epoll::Event]) {
+    fn begin_turn<H: Handler<Conn = C, Work = W>>(&self, handler: &Rc<H>, events: &[epoll::Event]) {
         let now = Instant::now();
         self.poller().begin_turn(now);
         handler.tick(now);
@@ -267,12 +269,17 @@ impl<C: 'static> Reactor<C> {
         }
     }
 
-    fn on_event<H: Handler<Conn = C>>(&self, handler: &Rc<H>, token: Token, flags: epoll::EventFlags) {
+    fn on_event<H: Handler<Conn = C, Work = W>>(
+        &self,
+        handler: &Rc<H>,
+        token: Token,
+        flags: epoll::EventFlags,
+    ) {
         let due = self.poller().on_event(token, flags);
         self.act(handler, token, due);
     }
 
-    fn act<H: Handler<Conn = C>>(&self, handler: &Rc<H>, token: Token, due: Due) {
+    fn act<H: Handler<Conn = C, Work = W>>(&self, handler: &Rc<H>, token: Token, due: Due) {
         match due {
             Due::Nothing => {}
             Due::Accept(listener) => handler.clone().accept(listener),
@@ -290,7 +297,7 @@ impl<C: 'static> Reactor<C> {
     }
 
     /// Polls the runners that were woken; returns whether there were any.
-    fn poll_woken<H: Handler<Conn = C>>(&self, handler: &Rc<H>, ids: &mut Vec<u32>) -> bool {
+    fn poll_woken<H: Handler<Conn = C, Work = W>>(&self, handler: &Rc<H>, ids: &mut Vec<u32>) -> bool {
         self.poller().take_woken(ids);
         let any = !ids.is_empty();
         for id in ids.drain(..) {
@@ -302,13 +309,12 @@ impl<C: 'static> Reactor<C> {
     }
 
     /// Fires the timers that are due; returns whether there were any.
-    fn fire_timers<H: Handler<Conn = C>>(&self, handler: &Rc<H>) -> bool {
+    fn fire_timers<H: Handler<Conn = C, Work = W>>(&self, handler: &Rc<H>) -> bool {
         let mut any = false;
         while let Some(target) = self.poller().next_due() {
             any = true;
             match target {
-                Target::Slot(packed) => {
-                    let token = Token::unpack(packed);
+                Target::Slot(token) => {
                     let due = self.poller().on_slot_timer(token);
                     self.act(handler, token, due);
                 }
@@ -323,7 +329,7 @@ impl<C: 'static> Reactor<C> {
 
     /// Sends the queued answers. An idle connection of which a part found no room gets a runner again, which waits for room
     /// as for any other answer.
-    fn send_answers<H: Handler<Conn = C>>(&self, handler: &Rc<H>) {
+    fn send_answers<H: Handler<Conn = C, Work = W>>(&self, handler: &Rc<H>) {
         loop {
             self.poller().flush_answers();
             let Some(token) = self.poller().take_unsent() else { return };

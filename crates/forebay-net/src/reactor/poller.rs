@@ -1,7 +1,7 @@
 //! Descriptors of a thread in their slots, the readiness that epoll reports, and deadlines. Hot path.
 
 use super::batch::{self, Batch, Share};
-use super::timers::{Target, Timers};
+use super::timers::{Target, Tick, Timers};
 use super::wake::{Remote, WakeList};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -90,9 +90,9 @@ pub(super) struct Slot {
     /// The peer has shut down its side. No further event reports readability, so the flag stays set until the end
     /// has been read.
     pub(super) ended: bool,
-    /// Time of the earliest timer of this slot.
-    armed: Option<Instant>,
-    deadline: Instant,
+    /// Time of the earliest timer of this slot, or [`Tick::NEVER`].
+    armed: Tick,
+    deadline: Tick,
     pub(super) role: Role,
     read_waker: Option<Waiter>,
     write_waker: Option<Waiter>,
@@ -127,8 +127,8 @@ pub struct Poller {
     pub(super) slots: RefCell<Vec<Slot>>,
     free: RefCell<Vec<u32>>,
     pub(super) timers: RefCell<Timers>,
-    /// Time of each runner's earliest timer.
-    runner_timers: RefCell<Vec<Option<Instant>>>,
+    /// Time of each runner's earliest timer, or [`Tick::NEVER`].
+    runner_timers: RefCell<Vec<Tick>>,
     pub(super) wakes: Arc<WakeList>,
     /// Runner that is being polled.
     pub(super) current: Cell<u32>,
@@ -136,6 +136,8 @@ pub struct Poller {
     pub(super) current_waker: Cell<usize>,
     /// Runners whose slots have had events.
     ready: RefCell<Vec<u32>>,
+    /// Beginning of all ticks.
+    start: Instant,
     now: Cell<Instant>,
     /// Result of the last [`Poller::since`]: callers mostly ask for the same time again.
     since: Cell<(Instant, Duration)>,
@@ -167,6 +169,7 @@ impl Poller {
             current: Cell::new(u32::MAX),
             current_waker: Cell::new(usize::MAX),
             ready: RefCell::default(),
+            start: now,
             now: Cell::new(now),
             since: Cell::new((now, Duration::ZERO)),
             busy: Cell::new(false),
@@ -215,6 +218,14 @@ impl Poller {
         self.since.set((now, Duration::ZERO));
     }
 
+    fn tick(&self, t: Instant) -> Tick {
+        Tick(u64::try_from(t.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX - 1))
+    }
+
+    fn instant(&self, t: Tick) -> Instant {
+        self.start + Duration::from_nanos(t.0)
+    }
+
     /// Number of slots in use, listeners included.
     pub fn in_use(&self) -> usize {
         self.in_use.get()
@@ -248,7 +259,7 @@ impl Poller {
     fn insert_as(&self, fd: OwnedFd, role: Role) -> Token {
         self.in_use.set(self.in_use.get() + 1);
         let mut slots = self.slots.borrow_mut();
-        let deadline = self.now.get();
+        let deadline = self.tick(self.now.get());
         if let Some(index) = self.free.borrow_mut().pop() {
             let s = &mut slots[index as usize];
             s.fd = Some(fd);
@@ -267,7 +278,7 @@ impl Poller {
             readable: true,
             writable: true,
             ended: false,
-            armed: None,
+            armed: Tick::NEVER,
             deadline,
             role,
             read_waker: None,
@@ -326,7 +337,7 @@ impl Poller {
                 self.idle.set(self.idle.get() - 1);
             }
             // A timer left in the heap carries the old age and is dropped when it fires.
-            s.armed = None;
+            s.armed = Tick::NEVER;
             (fd, (s.read_waker.take(), s.write_waker.take()))
         };
         // A waker's drop may come back here, so the slots must not be borrowed any more.
@@ -353,6 +364,7 @@ impl Poller {
     /// Makes a slot idle until `deadline`, with its descriptor in the epoll set. Returns `false`, and changes
     /// nothing, if something has arrived meanwhile.
     pub(super) fn park(&self, token: Token, deadline: Instant) -> bool {
+        let deadline = self.tick(deadline);
         let arm = {
             let Some(mut s) = self.slot_mut(token) else { return true };
             if s.readable {
@@ -362,7 +374,7 @@ impl Poller {
             self.wait_for_data(&mut s, token, Role::Idle, deadline)
         };
         if arm {
-            self.arm(deadline, Target::Slot(token.pack()));
+            self.arm(deadline, Target::Slot(token));
         }
         true
     }
@@ -386,43 +398,42 @@ impl Poller {
     pub(super) fn each_idle(&self, mut f: impl FnMut(Token, Instant, bool)) {
         for (i, s) in self.slots.borrow().iter().enumerate() {
             if s.fd.is_some() && s.role == Role::Idle {
-                f(Token { index: i as u32, age: s.age }, s.deadline, s.share.is_sending());
+                f(Token { index: i as u32, age: s.age }, self.instant(s.deadline), s.share.is_sending());
             }
         }
     }
 
     /// Deadline that a slot had when it was last idle; the current time if there is no such slot.
     pub fn deadline_of(&self, token: Token) -> Instant {
-        self.slot(token).map_or(self.now.get(), |s| s.deadline)
+        self.slot(token).map_or(self.now.get(), |s| self.instant(s.deadline))
     }
 
     /// Registers a slot without a runner for data, until `deadline`. Returns whether it needs a timer.
-    fn wait_for_data(&self, s: &mut Slot, token: Token, role: Role, deadline: Instant) -> bool {
+    fn wait_for_data(&self, s: &mut Slot, token: Token, role: Role, deadline: Tick) -> bool {
         s.role = role;
         s.deadline = deadline;
         s.read_waker = None;
         s.write_waker = None;
         self.watch(s, token, Watched::Reading);
         // A deadline later than the armed timer is found when that fires.
-        let arm = s.armed.is_none_or(|t| t > deadline);
+        let arm = s.armed > deadline;
         if arm {
-            s.armed = Some(deadline);
+            s.armed = deadline;
         }
         arm
     }
 
-    fn arm(&self, deadline: Instant, target: Target) {
+    fn arm(&self, deadline: Tick, target: Target) {
         let mut timers = self.timers.borrow_mut();
         if !timers.add(deadline, target) {
             return;
         }
         let (slots, runners) = (self.slots.borrow(), self.runner_timers.borrow());
         timers.sweep(|t, target| match target {
-            Target::Slot(packed) => {
-                let token = Token::unpack(packed);
-                slots.get(token.index as usize).is_some_and(|s| s.age == token.age && s.armed == Some(t))
+            Target::Slot(token) => {
+                slots.get(token.index as usize).is_some_and(|s| s.age == token.age && s.armed == t)
             }
-            Target::Runner(id) => runners.get(id as usize).is_some_and(|r| *r == Some(t)),
+            Target::Runner(id) => runners.get(id as usize).is_some_and(|r| *r == t),
         });
     }
 
@@ -430,6 +441,7 @@ impl Poller {
     /// [`super::Handler::set_aside_ended`] is called when anything arrives, and at `deadline`. `None`: something has arrived
     /// already, or the slot is gone.
     pub fn set_aside(&self, token: Token, deadline: Instant, owner: u32) -> Option<OwnedFd> {
+        let deadline = self.tick(deadline);
         let (fd, arm) = {
             let mut s = self.slot_mut(token)?;
             if s.readable || s.fd.is_none() {
@@ -439,7 +451,7 @@ impl Poller {
             (s.fd.take()?, arm)
         };
         if arm {
-            self.arm(deadline, Target::Slot(token.pack()));
+            self.arm(deadline, Target::Slot(token));
         }
         Some(fd)
     }
@@ -513,9 +525,10 @@ impl Poller {
             return Poll::Ready(());
         }
         let id = self.current.get();
+        let deadline = self.tick(deadline);
         let arm = match self.runner_timers.borrow_mut().get_mut(id as usize) {
-            Some(timer) if timer.is_none_or(|t| t > deadline) => {
-                *timer = Some(deadline);
+            Some(timer) if *timer > deadline => {
+                *timer = deadline;
                 true
             }
             _ => false,
@@ -562,9 +575,9 @@ impl Poller {
         let mut timers = self.runner_timers.borrow_mut();
         let at = id as usize;
         if timers.len() <= at {
-            timers.resize(at + 1, None);
+            timers.resize(at + 1, Tick::NEVER);
         }
-        timers[at] = None;
+        timers[at] = Tick::NEVER;
     }
 
     /// Records an event, wakes the task that waits for it, and returns what else has to be done.
@@ -614,22 +627,22 @@ impl Poller {
 
     /// Takes the next timer that is due.
     pub(super) fn next_due(&self) -> Option<Target> {
-        let target = self.timers.borrow_mut().pop_due(self.now.get())?;
+        let target = self.timers.borrow_mut().pop_due(self.tick(self.now.get()))?;
         if let Target::Runner(id) = target
             && let Some(timer) = self.runner_timers.borrow_mut().get_mut(id as usize)
         {
-            *timer = None;
+            *timer = Tick::NEVER;
         }
         Some(target)
     }
 
     /// Judges a slot whose timer has fired.
     pub(super) fn on_slot_timer(&self, token: Token) -> Due {
-        let now = self.now.get();
+        let now = self.tick(self.now.get());
         let again = {
             let Some(mut s) = self.slot_mut(token) else { return Due::Nothing };
-            if s.armed.is_some_and(|t| t <= now) {
-                s.armed = None;
+            if s.armed <= now {
+                s.armed = Tick::NEVER;
             }
             match s.role {
                 Role::SetAside(owner) if s.deadline <= now => return Due::Close(owner),
@@ -637,14 +650,14 @@ impl Poller {
                     self.take_idle(&mut s);
                     return Due::Expired;
                 }
-                Role::Idle | Role::SetAside(_) if s.armed.is_none() => {
-                    s.armed = Some(s.deadline);
+                Role::Idle | Role::SetAside(_) if s.armed == Tick::NEVER => {
+                    s.armed = s.deadline;
                     s.deadline
                 }
                 _ => return Due::Nothing,
             }
         };
-        self.timers.borrow_mut().add(again, Target::Slot(token.pack()));
+        self.timers.borrow_mut().add(again, Target::Slot(token));
         Due::Nothing
     }
 
@@ -653,7 +666,7 @@ impl Poller {
     /// or the loop looks again half-way.
     pub(super) fn patience(&self, due: Option<Instant>, idle: bool) -> Option<Duration> {
         const FAR: Duration = Duration::from_secs(2);
-        let timer = self.timers.borrow().next();
+        let timer = self.timers.borrow().next().map(|t| self.instant(t));
         let next = [timer, due].into_iter().flatten().min()?;
         if !idle && self.now.get() + FAR < next {
             return Some(FAR / 2);

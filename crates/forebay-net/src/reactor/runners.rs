@@ -8,33 +8,33 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// A connection for a runner.
+/// Work for a runner.
 #[derive(Debug)]
-pub struct Job<C> {
-    /// Its slot.
+pub struct Job<W> {
+    /// Slot of its connection; [`Token::NONE`] if it has none.
     pub token: Token,
-    /// State that the idle slot held.
-    pub conn: C,
+    /// The work.
+    pub work: W,
 }
 
-struct Runner<C> {
+struct Runner<W> {
     future: Option<Pin<Box<dyn Future<Output = ()>>>>,
     /// Its waker, unless it is being polled.
     waker: Option<Waker>,
     /// Work handed over, taken by [`super::Reactor::next_job`].
-    job: Option<Job<C>>,
+    job: Option<Job<W>>,
     busy: bool,
 }
 
 /// All runners of a reactor and the work that waits for one.
-pub(super) struct Runners<C> {
-    all: RefCell<Vec<Runner<C>>>,
+pub(super) struct Runners<W> {
+    all: RefCell<Vec<Runner<W>>>,
     /// Runners without work.
     idle: RefCell<Vec<u32>>,
     /// Places in `all` without a future.
     free: RefCell<Vec<u32>>,
     /// Work for runners that other runners have found.
-    queue: RefCell<VecDeque<Job<C>>>,
+    queue: RefCell<VecDeque<Job<W>>>,
     /// Runners that go on when the queue is empty.
     after_queue: RefCell<Vec<u32>>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Runners<C> {
 /// Most idle runners that are kept for the next burst.
 pub(super) const SPARE_RUNNERS: usize = 64;
 
-impl<C> Default for Runners<C> {
+impl<W> Default for Runners<W> {
     fn default() -> Self {
         Runners {
             all: RefCell::default(),
@@ -54,9 +54,9 @@ impl<C> Default for Runners<C> {
     }
 }
 
-impl<C: 'static> Runners<C> {
+impl<W: 'static> Runners<W> {
     /// Hands a connection to an idle runner, or to a new one, and polls it.
-    pub(super) fn start<H: Handler<Conn = C>>(&self, poller: &Poller, handler: &Rc<H>, job: Job<C>) {
+    pub(super) fn start<H: Handler<Work = W>>(&self, poller: &Poller, handler: &Rc<H>, job: Job<W>) {
         let idle = self.idle.borrow_mut().pop();
         let id = idle.unwrap_or_else(|| self.add(poller, handler));
         if let Some(r) = self.all.borrow_mut().get_mut(id as usize) {
@@ -66,7 +66,7 @@ impl<C: 'static> Runners<C> {
         self.poll(poller, handler, id);
     }
 
-    fn add<H: Handler<Conn = C>>(&self, poller: &Poller, handler: &Rc<H>) -> u32 {
+    fn add<H: Handler<Work = W>>(&self, poller: &Poller, handler: &Rc<H>) -> u32 {
         let mut all = self.all.borrow_mut();
         let id = self.free.borrow_mut().pop().unwrap_or(all.len() as u32);
         poller.add_runner(id);
@@ -80,7 +80,7 @@ impl<C: 'static> Runners<C> {
         id
     }
 
-    fn poll<H: Handler<Conn = C>>(&self, poller: &Poller, handler: &Rc<H>, id: u32) {
+    fn poll<H: Handler<Work = W>>(&self, poller: &Poller, handler: &Rc<H>, id: u32) {
         let taken = match self.all.borrow_mut().get_mut(id as usize) {
             Some(r) => r.future.take().zip(r.waker.take()),
             None => None,
@@ -139,7 +139,7 @@ impl<C: 'static> Runners<C> {
 
     /// Polls a runner if it has work, and returns whether it has. A wake-up may come late, after the runner has finished:
     /// polling an idle runner would list it as idle twice.
-    pub(super) fn poll_busy<H: Handler<Conn = C>>(&self, poller: &Poller, handler: &Rc<H>, id: u32) -> bool {
+    pub(super) fn poll_busy<H: Handler<Work = W>>(&self, poller: &Poller, handler: &Rc<H>, id: u32) -> bool {
         let busy = self.all.borrow().get(id as usize).is_some_and(|r| r.busy);
         if busy {
             self.poll(poller, handler, id);
@@ -148,12 +148,12 @@ impl<C: 'static> Runners<C> {
     }
 
     /// Adds work for another runner.
-    pub(super) fn queue(&self, job: Job<C>) {
+    pub(super) fn queue(&self, job: Job<W>) {
         self.queue.borrow_mut().push_back(job);
     }
 
     /// Starts the queued work, then polls the runners that waited for that.
-    pub(super) fn start_queued<H: Handler<Conn = C>>(&self, poller: &Poller, handler: &Rc<H>) {
+    pub(super) fn start_queued<H: Handler<Work = W>>(&self, poller: &Poller, handler: &Rc<H>) {
         loop {
             let job = self.queue.borrow_mut().pop_front();
             if let Some(job) = job {
@@ -171,7 +171,7 @@ impl<C: 'static> Runners<C> {
     }
 
     /// Takes the work of a runner. Without any the runner counts as idle from now on.
-    pub(super) fn take_job(&self, id: u32) -> Poll<Job<C>> {
+    pub(super) fn take_job(&self, id: u32) -> Poll<Job<W>> {
         let mut all = self.all.borrow_mut();
         let Some(r) = all.get_mut(id as usize) else { return Poll::Pending };
         match r.job.take() {

@@ -16,7 +16,7 @@ enum Work {
 
 struct Test {
     io: Rc<Io>,
-    reactor: Reactor<Work>,
+    reactor: Reactor<Work, Work>,
     panics: Cell<u32>,
     expired: Cell<u32>,
     served: Cell<u32>,
@@ -67,12 +67,13 @@ impl Drop for Closes<'_> {
 
 impl Handler for Test {
     type Conn = Work;
+    type Work = Work;
     fn runner(self: Rc<Self>, _id: u32) -> Pin<Box<dyn Future<Output = ()>>> {
         Box::pin(async move {
             loop {
                 let job = self.reactor.next_job().await;
                 let _close = Closes(&self, job.token);
-                assert!(job.conn != Work::Panic, "asked for");
+                assert!(job.work != Work::Panic, "asked for");
                 let end = self.io.poller.now() + Duration::from_secs(10);
                 self.io.poller.deadline(end, self.io.poller.readable(job.token)).await;
                 self.served.set(self.served.get() + 1);

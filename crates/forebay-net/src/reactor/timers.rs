@@ -1,27 +1,57 @@
 //! Timers of slots and of runners.
 
+use super::poller::Token;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::time::Instant;
+
+/// Time in nanoseconds since the poller was created: half the size of an `Instant`, of which each idle connection has
+/// several.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy, Debug)]
+pub(super) struct Tick(pub(super) u64);
+
+impl Tick {
+    /// Time that never comes: 584 years.
+    pub(super) const NEVER: Tick = Tick(u64::MAX);
+}
 
 /// Owner of a timer.
-#[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
+#[derive(PartialEq, Eq, Clone, Copy, Debug)]
 pub(super) enum Target {
-    /// A slot, as a packed token.
-    Slot(u64),
+    /// A slot.
+    Slot(Token),
     /// A runner, by number.
     Runner(u32),
 }
 
+/// Index that no slot has; marks a packed [`Target::Runner`].
+const RUNNER: u32 = u32::MAX;
+
+impl Target {
+    fn pack(self) -> u64 {
+        match self {
+            Target::Slot(token) => token.pack(),
+            Target::Runner(id) => Token { index: RUNNER, age: id }.pack(),
+        }
+    }
+
+    fn unpack(v: u64) -> Target {
+        match Token::unpack(v) {
+            Token { index: RUNNER, age } => Target::Runner(age),
+            token => Target::Slot(token),
+        }
+    }
+}
+
 /// Heap of timers. A timer whose owner no longer wants it stays until it fires or is swept out.
 pub(super) struct Timers {
-    heap: BinaryHeap<Reverse<(Instant, Target)>>,
+    /// Time and packed target.
+    heap: BinaryHeap<Reverse<(Tick, u64)>>,
     /// Length at which the heap is swept.
     sweep_at: usize,
 }
 
 /// Memory of a timer, bytes.
-pub(super) const ENTRY: usize = size_of::<(Instant, Target)>();
+pub(super) const ENTRY: usize = size_of::<(Tick, u64)>();
 
 /// Fewest timers that are swept.
 const SWEEP: usize = 1024;
@@ -34,28 +64,30 @@ impl Default for Timers {
 
 impl Timers {
     /// Adds a timer; returns whether it is time for [`Timers::sweep`].
-    pub(super) fn add(&mut self, deadline: Instant, target: Target) -> bool {
-        self.heap.push(Reverse((deadline, target)));
+    pub(super) fn add(&mut self, deadline: Tick, target: Target) -> bool {
+        self.heap.push(Reverse((deadline, target.pack())));
         self.heap.len() >= self.sweep_at
     }
 
     /// Removes timers that `wanted` rejects. Needed where most belong to connections that have ended: many short
     /// connections with long timeouts.
-    pub(super) fn sweep(&mut self, wanted: impl Fn(Instant, Target) -> bool) {
-        self.heap.retain(|Reverse((t, target))| wanted(*t, *target));
+    pub(super) fn sweep(&mut self, wanted: impl Fn(Tick, Target) -> bool) {
+        self.heap.retain(|Reverse((t, target))| wanted(*t, Target::unpack(*target)));
         self.sweep_at = SWEEP.max(self.heap.len() * 2);
     }
 
     /// Removes the earliest timer if it is due at `now`.
-    pub(super) fn pop_due(&mut self, now: Instant) -> Option<Target> {
+    pub(super) fn pop_due(&mut self, now: Tick) -> Option<Target> {
         match self.heap.peek() {
-            Some(Reverse((t, _))) if *t <= now => self.heap.pop().map(|Reverse((_, target))| target),
+            Some(Reverse((t, _))) if *t <= now => {
+                self.heap.pop().map(|Reverse((_, target))| Target::unpack(target))
+            }
             _ => None,
         }
     }
 
     /// Time of the earliest timer.
-    pub(super) fn next(&self) -> Option<Instant> {
+    pub(super) fn next(&self) -> Option<Tick> {
         self.heap.peek().map(|Reverse((t, _))| *t)
     }
 

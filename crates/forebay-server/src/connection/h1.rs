@@ -1,7 +1,7 @@
 //! HTTP/1 on a connection (RFC 9112): read a head, run the phases, send the response, log, and again. Hot path.
 
 use super::greeting::Preface;
-use super::{Connection, Guard, Partial, Work, close};
+use super::{Connection, Guard, Partial, close};
 use crate::body;
 use crate::error_log;
 use crate::phases;
@@ -451,16 +451,16 @@ fn park(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>, waited: b
         let buf = req.head.buf.as_slice().into();
         conn.partial = Some(Box::new(Partial { buf, started: req.started }));
     }
-    match thread.reactor.park(token, Work::Connection(conn), deadline) {
-        Err(Work::Connection(mut conn)) => {
+    match thread.reactor.park(token, conn, deadline) {
+        Ok(()) => {
+            req.head.clear();
+            true
+        }
+        Err(mut conn) => {
             // The bytes are still in the head.
             conn.partial = None;
             req.conn = conn;
             false
-        }
-        _ => {
-            req.head.clear();
-            true
         }
     }
 }

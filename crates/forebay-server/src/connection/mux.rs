@@ -22,7 +22,7 @@ impl Drop for Guard {
 /// Serves the request of a stream.
 pub(super) async fn serve(thread: &Rc<Thread>, req: &mut Request, stream: Rc<Stream>) {
     let guard = Guard(stream.clone());
-    let mut conn = thread.h2.conn(&stream);
+    let mut conn = stream.connection();
     req.begin_connection(&mut conn);
     req.take_connection(conn);
     let Some(mut head) = stream.take_head() else { return };
@@ -58,8 +58,8 @@ pub(super) async fn serve(thread: &Rc<Thread>, req: &mut Request, stream: Rc<Str
     }
     // The stream's memory can only be used again once nothing else holds it.
     drop(guard);
-    let conn = req.end_connection();
-    thread.h2.give_conn(conn, stream);
+    drop(req.end_connection());
+    thread.h2.give_stream(stream);
 }
 
 /// Status for a request whose server does not speak HTTP/2.

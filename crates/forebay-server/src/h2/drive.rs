@@ -3,7 +3,6 @@
 use super::frames::{Context, Fatal};
 use super::stream::Spare;
 use super::{Session, Stream};
-use crate::client::Client;
 use crate::connection::{Connection, Work, close};
 use crate::error_log;
 use crate::shares::Network;
@@ -278,7 +277,7 @@ fn process(
     for stream in started.drain(..) {
         number += 1;
         stream.number.set(number);
-        thread.reactor.queue(Job { token: Token::NONE, conn: Work::Stream(stream) });
+        thread.reactor.queue(Job { token: Token::NONE, work: Work::Stream(stream) });
     }
     thread.h2.streams.replace(started);
     done.map(|more| (more, count))
@@ -381,10 +380,6 @@ pub struct Shared {
     scratch: std::cell::RefCell<Vec<u8>>,
     /// Buffers for receiving and for sending.
     buffers: std::cell::RefCell<Vec<Vec<u8>>>,
-    #[allow(clippy::vec_box)]
-    conns: std::cell::RefCell<Vec<Box<Connection>>>,
-    /// Client of the boxes in `conns`.
-    nobody: std::cell::OnceCell<Rc<Client>>,
 }
 
 impl Shared {
@@ -396,35 +391,17 @@ impl Shared {
         }
     }
 
-    /// The connection as the request of a stream sees it.
-    pub fn conn(&self, stream: &Rc<Stream>) -> Box<Connection> {
-        let client = stream.session().client.clone();
-        let mut conn = match self.conns.borrow_mut().pop() {
-            Some(mut c) => {
-                c.client = client;
-                c
-            }
-            None => Box::new(Connection::closed(client, 0)),
-        };
-        conn.wire = Wire::Mux(stream.clone());
-        conn.requests = stream.number.get();
-        conn
-    }
-
-    /// Takes the memory of a stream and its connection back.
-    pub fn give_conn(&self, mut conn: Box<Connection>, stream: Rc<Stream>) {
-        conn.wire = Wire::Closed;
+    /// Takes the memory of a stream back.
+    pub fn give_stream(&self, stream: Rc<Stream>) {
         self.ended.borrow_mut().give(stream);
-        let mut conns = self.conns.borrow_mut();
-        if conns.len() < SPARE {
-            // A box that waits here must not keep its client.
-            conn.client = self.nobody();
-            conns.push(conn);
-        }
     }
+}
 
-    fn nobody(&self) -> Rc<Client> {
-        self.nobody.get_or_init(|| Rc::new(Client::none(Instant::now()))).clone()
+impl Stream {
+    /// The connection as the request of this stream sees it.
+    pub fn connection(self: &Rc<Self>) -> Connection {
+        let wire = Wire::Mux(self.clone());
+        Connection { wire, ..Connection::closed(self.session().client.clone(), self.number.get()) }
     }
 }
 

@@ -23,7 +23,7 @@ impl Request {
     fn derive(parent: &Request, origin: Origin) -> Box<Request> {
         let mut new = Box::new(Request::new(parent.thread.clone()));
         new.conf = parent.conf.clone();
-        *new.conn = Connection::closed(parent.conn.client.clone(), parent.conn.requests);
+        new.conn = Connection::closed(parent.conn.client.clone(), parent.conn.requests);
         new.origin = origin;
         new.head = parent.head.clone();
         new.uri_changes = MAX_URI_CHANGES;
@@ -87,7 +87,7 @@ impl Request {
     pub fn of_connection(thread: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &Connection) -> Request {
         let mut new = Request::new(thread.clone());
         new.conf = conf.clone();
-        *new.conn = Connection::closed(conn.client.clone(), conn.requests);
+        new.conn = Connection::closed(conn.client.clone(), conn.requests);
         new.vars.reset(conf.config.http.vars.len());
         new.peer = conn.client.peer;
         push_peer(new.peer, &mut new.remote);

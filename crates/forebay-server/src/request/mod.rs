@@ -14,7 +14,6 @@ use forebay_conf::error::Level;
 use forebay_http::request::Framing;
 use forebay_http::request::{Method, RequestHead};
 use forebay_net::addr::{Peer, push_peer};
-use forebay_net::wire::Wire;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
@@ -64,9 +63,7 @@ pub struct Request {
     /// Configuration at the time it began.
     pub conf: Rc<ThreadConfig>,
     /// Connection.
-    pub conn: Box<Connection>,
-    /// Place holder for `conn`, while a connection is there.
-    no_conn: Option<Box<Connection>>,
+    pub conn: Connection,
     /// Reason for which the request exists.
     pub origin: Origin,
     /// Client address as text (`$remote_addr`); changed by realip.
@@ -148,12 +145,11 @@ impl Request {
     /// A request that has yet to begin.
     pub fn new(thread: Rc<Thread>) -> Request {
         let now = thread.clock.now();
-        let conn = Box::new(Connection::closed(thread.no_client.clone(), 0));
+        let conn = Connection::closed(thread.no_client.clone(), 0);
         Request {
             conf: thread.config(),
             thread,
             conn,
-            no_conn: None,
             origin: Origin::Client,
             remote: Vec::new(),
             peer: Peer::Unix,
@@ -238,23 +234,15 @@ impl Request {
         }
     }
 
-    /// Takes a connection. The place holder is kept for [`Request::end_connection`].
-    pub fn take_connection(&mut self, conn: Box<Connection>) {
-        let mut old = std::mem::replace(&mut self.conn, conn);
-        if self.no_conn.is_none() {
-            // A subrequest that was dropped half-way may have left its connection here.
-            if !matches!(old.wire, Wire::Closed) || old.session.is_some() {
-                *old = Connection::closed(self.thread.no_client.clone(), 0);
-            }
-            self.no_conn = Some(old);
-        }
+    /// Takes a connection over.
+    pub fn take_connection(&mut self, conn: Connection) {
+        self.conn = conn;
     }
 
-    /// Takes the connection out of the request, for the idle slot.
-    pub fn end_connection(&mut self) -> Box<Connection> {
-        let empty = self.no_conn.take();
-        let empty = empty.unwrap_or_else(|| Box::new(Connection::closed(self.thread.no_client.clone(), 0)));
-        std::mem::replace(&mut self.conn, empty)
+    /// Gives the connection back, for its slot.
+    pub fn end_connection(&mut self) -> Connection {
+        let none = Connection::closed(self.thread.no_client.clone(), 0);
+        std::mem::replace(&mut self.conn, none)
     }
 
     /// Resets what belongs to one request.
