@@ -1,11 +1,13 @@
 //! Access log: compiled formats, and the lines of a request (nginx: access_log, log_format). Hot path.
 
-use crate::config::template::{Part, Template};
 use crate::log_buffers;
 use crate::modules::vars::push_field;
-use crate::request::{Request, Stored, VarError};
+use crate::request::Request;
 use crate::thread::Thread;
-use crate::variables::{Registry, VarId};
+use crate::variables::Registry;
+use forebay_core::vars::VarId;
+use forebay_core::vars::{Part, Template};
+use forebay_core::vars::{Stored, VarError};
 use forebay_http::field::Name;
 use forebay_http::h1::response;
 use std::rc::Rc;

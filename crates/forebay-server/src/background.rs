@@ -12,17 +12,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 /// A request without a client.
+#[derive(Debug)]
 pub enum Task {
     /// Renews an entry of a cache.
     Renew(Box<Request>),
     /// Runs a subrequest whose answer nothing waits for; with the name of its location, or an empty one.
     Sub(Box<Request>, Box<[u8]>),
-}
-
-impl std::fmt::Debug for Task {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Task").finish_non_exhaustive()
-    }
 }
 
 /// Counts of a thread's tasks that have not ended.

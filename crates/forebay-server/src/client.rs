@@ -2,9 +2,9 @@
 
 use crate::config::ListenAddr;
 use crate::config::http::{Address, Server};
-use crate::shares::Network;
 use crate::thread::ThreadConfig;
 use crate::tls::accept::Session;
+use forebay_core::limit::shares::Network;
 use forebay_http::proxy_protocol::Header;
 use forebay_net::addr::{Peer, push_peer};
 use std::net::SocketAddr;

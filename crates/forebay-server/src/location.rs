@@ -1,8 +1,8 @@
 //! The choice of a location (nginx: location). Hot path.
 
 use crate::config::http::{Kind, Location, LocationBuild, LocationId};
-use crate::pattern::LimitExceeded;
 use crate::request::{HttpRef, Request};
+use forebay_core::pattern::LimitExceeded;
 use std::collections::HashMap;
 
 /// Locations of one level.

@@ -4,14 +4,14 @@
 //! The lines lie in memory that the master has too ([`forebay_sys::log_area`]). When the process is killed, the master
 //! writes what is left, so that no line is lost that was complete. While a write is under way its slot says so: where
 //! that write was cut off, the master goes on behind the last byte that reached a regular file
-//! ([`crate::log_write::resume`]). A line may then stand there twice; none is torn, none is lost. The exception is
+//! ([`forebay_core::log::write::resume`]). A line may then stand there twice; none is torn, none is lost. The exception is
 //! a line for which the area has no room, or which is longer than its slot.
 
 use crate::access_log::AccessLog;
 use crate::error_log;
-use crate::log_write::{encode, is_regular, write_lines};
 use crate::thread::Thread;
 use forebay_conf::error::Level;
+use forebay_core::log::write::{encode, is_regular, write_lines};
 use forebay_sys::log_area::{Mapped, Slot};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,10 +1,10 @@
 //! The worker process: threads, generations of the configuration, and its end.
 
 use crate::config::{Config, ListenAddr};
-use crate::counters::Counters;
 use crate::upstream::background::{Background, Log};
 use crate::upstream::health::Ask;
 use crate::worker::{self, Command, Mailbox};
+use forebay_core::counters::Counters;
 use forebay_net::reactor::Remote;
 use forebay_sys::log_area::Mapped;
 use forebay_sys::sync::lock;
@@ -83,7 +83,7 @@ impl Worker {
         plan: &ThreadPlan,
         log_area: Option<Arc<Mapped>>,
     ) -> io::Result<Worker> {
-        crate::essential::remember_panics();
+        forebay_core::essential::remember_panics();
         let count = plan.cpus.len().max(1);
         let all: Arc<Vec<Arc<Counters>>> =
             Arc::new((0..count).map(|_| Arc::new(Counters::default())).collect());
@@ -112,8 +112,9 @@ impl Worker {
                 tokio: tokio.clone(),
                 started: tx,
             };
-            let thread =
-                crate::essential::spawn(format!("worker {i}"), Some(STACK), move || worker::main(setup))?;
+            let thread = forebay_core::essential::spawn(format!("worker {i}"), Some(STACK), move || {
+                worker::main(setup)
+            })?;
             let remote = rx.recv().map_err(|_| io::Error::other("worker thread ended at its start"))??;
             worker.threads.push(Running { mailbox, remote, thread });
         }
@@ -225,7 +226,7 @@ fn start_tokio() -> io::Result<(tokio::sync::oneshot::Sender<()>, tokio::runtime
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build()?;
     let handle = runtime.handle().clone();
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
-    crate::essential::spawn("tokio".into(), None, move || {
+    forebay_core::essential::spawn("tokio".into(), None, move || {
         let _ = runtime.block_on(ended);
         runtime.shutdown_background();
     })?;

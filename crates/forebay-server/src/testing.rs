@@ -1,11 +1,11 @@
 //! A request without a connection, for unit tests of modules.
 
 use crate::config::{self, Environment};
-use crate::counters::Counters;
 use crate::request::Request;
 use crate::thread::{Parts, Thread, ThreadConfig};
-use crate::variables::VarId;
 use forebay_conf::files::Files;
+use forebay_core::counters::Counters;
+use forebay_core::vars::VarId;
 use forebay_net::io::Io;
 use std::rc::Rc;
 use std::sync::Arc;

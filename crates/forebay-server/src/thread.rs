@@ -3,9 +3,9 @@
 use crate::client::Client;
 use crate::config::Config;
 use crate::connection::{Connection, Work};
-use crate::counters::Counters;
 use crate::file_cache::FileCache;
 use crate::log_buffers::LogBuffers;
+use forebay_core::counters::Counters;
 use forebay_net::io::Io;
 use forebay_net::reactor::Reactor;
 use std::cell::{Cell, RefCell};

@@ -5,7 +5,7 @@
 
 use crate::client::Client;
 use crate::request::Request;
-use crate::shares::{self, Candidate, Network};
+use forebay_core::limit::shares::{self, Candidate, Network};
 use forebay_net::mux::Mux;
 use forebay_net::reactor::Poller;
 use std::cell::{Cell, RefCell};

@@ -4,15 +4,15 @@ use crate::client::Client;
 use crate::config::ListenAddr;
 use crate::connection;
 use crate::connection::{Connection, Work};
-use crate::counters::Counters;
 use crate::error_log;
 use crate::file_cache::{FileCache, SHED};
 use crate::file_watch::Watches;
 use crate::log_buffers::{self, LogBuffers};
 use crate::process::Share;
-use crate::shares::{self, Candidate, GRACE};
 use crate::thread::{Parts, Thread, ThreadConfig};
 use forebay_conf::error::Level;
+use forebay_core::counters::Counters;
+use forebay_core::limit::shares::{self, Candidate, GRACE};
 use forebay_net::addr::Peer;
 use forebay_net::io::Io;
 use forebay_net::reactor::{Handler, NOTICE_MOUNTS, Remote, Token};
@@ -187,7 +187,7 @@ pub fn main(setup: Setup) {
         let _ = catch_unwind(AssertUnwindSafe(|| thread.error_lines.borrow_mut().flush(&thread)));
         match ended {
             Ok(Err(e)) => {
-                crate::essential::end(&format!("event loop failed ({}), the process ends", errno(&e)))
+                forebay_core::essential::end(&format!("event loop failed ({}), the process ends", errno(&e)))
             }
             Err(panic) => resume_unwind(panic),
             Ok(Ok(())) => {}
@@ -279,7 +279,7 @@ impl WorkerThread {
         });
         let old = self.thread.conf.replace(new);
         self.close_spares(&old);
-        crate::pattern::forget();
+        forebay_core::pattern::forget();
         // Idle connections of listeners that are gone have nobody to answer them.
         self.close_idle(|c, _| map.get(c.client.listener as usize).copied().flatten().is_none());
     }
@@ -298,10 +298,10 @@ impl WorkerThread {
         match c {
             Command::Reload(share) => self.apply(*share),
             Command::Reopen(logs) => {
-                crate::essential::panic_on_purpose("worker");
+                forebay_core::essential::panic_on_purpose("worker");
                 self.thread.error_lines.borrow_mut().flush(&self.thread);
                 log_buffers::flush(&self.thread, true);
-                crate::log_files::close();
+                forebay_core::log::files::close();
                 let conf = self.thread.config();
                 let mut current = conf.logs.borrow_mut();
                 for (path, fd) in logs.iter() {
@@ -366,7 +366,7 @@ impl WorkerThread {
         let mut number = 0;
         self.thread.reactor.each_idle(|c, deadline, sending| {
             let network = c.client.network();
-            let rank = shares::rank(c, deadline, now).filter(|_| !sending);
+            let rank = connection::rank(c, deadline, now).filter(|_| !sending);
             waiting.extend(rank.map(|rank| Candidate { number, network, rank }));
             number += 1;
         });
@@ -596,7 +596,7 @@ impl Handler for WorkerThread {
         self.thread.counters.panics.add(1);
         let text = format!(
             "a request caused a panic; its connection was closed ({})",
-            crate::essential::last_panic()
+            forebay_core::essential::last_panic()
         );
         error_log::log(&self.thread, Level::Alert, &text);
     }
@@ -606,7 +606,6 @@ impl Handler for WorkerThread {
 mod tests {
     use super::*;
     use crate::connection::Partial;
-    use crate::shares::rank;
 
     fn conn(requests: u32, accepted: Instant, partial: Option<Instant>) -> Connection {
         let partial = partial.map(|started| Box::new(Partial { buf: [].into(), started }));
@@ -620,16 +619,16 @@ mod tests {
         let ago = |ms| now - Duration::from_millis(ms);
         let later = now + Duration::from_secs(60);
         let order = [
-            rank(&conn(0, ago(9000), None), later, now),
-            rank(&conn(7, start, Some(ago(3000))), later, now),
-            rank(&conn(1, start, None), now, now),
-            rank(&conn(1, start, None), later, now),
-            rank(&conn(0, ago(1000), None), later, now),
-            rank(&conn(5, start, Some(ago(300))), later, now),
+            connection::rank(&conn(0, ago(9000), None), later, now),
+            connection::rank(&conn(7, start, Some(ago(3000))), later, now),
+            connection::rank(&conn(1, start, None), now, now),
+            connection::rank(&conn(1, start, None), later, now),
+            connection::rank(&conn(0, ago(1000), None), later, now),
+            connection::rank(&conn(5, start, Some(ago(300))), later, now),
         ];
         assert!(order.is_sorted() && order.iter().all(Option::is_some), "{order:?}");
-        assert_eq!(rank(&conn(0, ago(100), None), later, now), None);
-        assert_eq!(rank(&conn(3, start, Some(ago(100))), later, now), None);
+        assert_eq!(connection::rank(&conn(0, ago(100), None), later, now), None);
+        assert_eq!(connection::rank(&conn(3, start, Some(ago(100))), later, now), None);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 #![allow(clippy::disallowed_methods, reason = "tests make files as they like")]
 
 use forebay_conf::files::Files;
+use forebay_core::counters::Counters;
 use forebay_server::config::{self, Environment};
-use forebay_server::counters::Counters;
 use forebay_server::process::Share;
 use forebay_server::worker::{self, Command, Mailbox, Setup};
 use forebay_sys::alloc::CountingAllocator;

@@ -4,7 +4,7 @@
 //! bad can have written by the master what it could have written before, and nothing else.
 
 use crate::master_log::{Log, errno};
-use forebay_server::log_write::{encode, first_piece, is_regular, resume, write_lines};
+use forebay_core::log::write::{encode, first_piece, is_regular, resume, write_lines};
 use forebay_sys::log_area::{Area, Left};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};

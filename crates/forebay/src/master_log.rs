@@ -12,8 +12,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forebay_core::essential;
 use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
-use forebay_server::essential;
 use forebay_server::syslog::{Syslog, send_from_master};
 
 /// Where lines go.

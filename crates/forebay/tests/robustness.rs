@@ -342,7 +342,7 @@ fn a_pattern_that_is_given_up_denies_the_request() {
     assert!(server.error_log().contains(&format!("{row}b\" using \"^{ENDLESS}\"")), "{}", server.error_log());
 }
 
-/// Threads end on purpose in builds for tests: see `forebay_server::essential`.
+/// Threads end on purpose in builds for tests: see `forebay_core::essential`.
 #[test]
 fn a_thread_that_ends_takes_the_process_with_it_and_another_follows() {
     // Which of the worker threads is the first to end is open.

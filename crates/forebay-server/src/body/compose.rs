@@ -5,10 +5,11 @@ use super::send::{Follows, Pace, client_gone_within, end_chunks, flush, frame, l
 use crate::access_log;
 use crate::modules::{self, slice, ssi};
 use crate::phases;
-use crate::request::{Origin, Request, SubBody, VarStore};
+use crate::request::{Origin, Request, SubBody};
 use crate::response::{BodyFilter, Part};
 use crate::upstream::stream::{Body, Pulled};
 use forebay_conf::error::Level;
+use forebay_core::vars::VarStore;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;

@@ -237,7 +237,7 @@ pub(super) fn limit_rate(req: &mut Request) -> Option<(u64, u64)> {
     if set == 0 && core.limit_rate.0.is_none() {
         return None;
     }
-    let eval = |t: &Option<crate::config::template::Template>, req: &mut Request| {
+    let eval = |t: &Option<forebay_core::vars::Template>, req: &mut Request| {
         let v = t.as_ref().and_then(|t| t.value(req).ok()).unwrap_or_default();
         forebay_conf::units::size(&v).unwrap_or(0)
     };

@@ -35,7 +35,7 @@ pub fn attend(caches: &[Arc<Cache>]) {
     w.caches = caches.to_vec();
     w.nudged = true;
     if !w.running && !caches.is_empty() {
-        w.running = crate::essential::spawn("cache manager".into(), None, run).is_ok();
+        w.running = forebay_core::essential::spawn("cache manager".into(), None, run).is_ok();
     }
     drop(w);
     CHANGED.notify_all();
@@ -49,7 +49,7 @@ pub fn nudge() {
 
 fn run() {
     loop {
-        crate::essential::panic_on_purpose("cache manager");
+        forebay_core::essential::panic_on_purpose("cache manager");
         let caches = work().caches.clone();
         let mut pause = PAUSE;
         for cache in &caches {

@@ -9,10 +9,11 @@ pub mod encoder;
 pub mod forms;
 
 use crate::modules::{LocationSettings, gzip_accept, slice};
-use crate::request::{Request, VarError};
+use crate::request::Request;
 use crate::response::Part;
 use accept::{Ranked, Set};
 use encoder::Encoder;
+use forebay_core::vars::VarError;
 use forebay_http::field::Name;
 use forebay_http::request::Method;
 use forms::{Form, Key, Subject};

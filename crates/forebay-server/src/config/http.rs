@@ -7,12 +7,13 @@ use super::scope::Scope;
 use super::{ListenAddr, Listener, value};
 use crate::location::LocationTree;
 use crate::modules::{self, LocationSettings, LocationWritten, rewrite};
-use crate::pattern::Pattern;
+use crate::request::Request;
 use crate::tls::client::ClientTls;
 use crate::upstream::protocol::Protocol;
-use crate::variables::Var;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Block, Directive};
+use forebay_core::pattern::Pattern;
+use forebay_core::vars::Var;
 use forebay_http::h1::request::Limits;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -30,7 +31,7 @@ pub struct Http {
     /// Every level that has settings: index 0 is the http level itself, parents come first.
     pub locations: Vec<Location>,
     /// Variables.
-    pub vars: Vec<Var>,
+    pub vars: Vec<Var<Request>>,
     /// What answers at each listener, in the order of `Config::listeners`.
     pub addresses: Vec<ListenerAddresses>,
     /// Log formats.

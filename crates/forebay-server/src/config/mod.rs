@@ -7,7 +7,6 @@ pub mod main_settings;
 pub mod mime_types;
 pub mod names;
 pub mod scope;
-pub mod template;
 pub mod value;
 
 pub use scope::Scope;
@@ -264,7 +263,7 @@ fn build(
     tree: &Tree,
     warnings: &mut Vec<Error>,
 ) -> Result<Config, Error> {
-    let mut vars = crate::variables::Registry::default();
+    let mut vars = crate::variables::Registry::new(crate::variables::builtin);
     let mut config = Config { prefix: env.prefix.as_os_str().as_bytes().to_vec(), ..Config::default() };
     if config.prefix.last() != Some(&b'/') {
         config.prefix.push(b'/');

@@ -1,9 +1,9 @@
 //! `server_name` and the choice of a virtual server (nginx: server_name). Hot path.
 
 use super::scope::Scope;
-use crate::pattern::Pattern;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::pattern::Pattern;
 use std::collections::HashMap;
 
 /// One name.

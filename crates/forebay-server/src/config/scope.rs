@@ -1,11 +1,11 @@
 //! What a directive's setter may use while the configuration is built.
 
 use super::Environment;
-use super::template::Template;
 use crate::variables::Registry;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_conf::tree::{Directive, Span, Word};
+use forebay_core::vars::Template;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -155,9 +155,9 @@ impl Scope<'_> {
         d: &Directive,
         text: &[u8],
         caseless: bool,
-    ) -> Result<crate::pattern::Pattern, Error> {
-        let pattern =
-            crate::pattern::Pattern::compile(text, caseless, self.vars).map_err(|m| self.error(d, m))?;
+    ) -> Result<forebay_core::pattern::Pattern, Error> {
+        let pattern = forebay_core::pattern::Pattern::compile(text, caseless, self.vars)
+            .map_err(|m| self.error(d, m))?;
         if pattern.backtracks() {
             let written = String::from_utf8_lossy(text);
             let error = self.error(d, format!("the pattern \"{written}\" needs backtracking"));

@@ -1,10 +1,10 @@
 //! Typed values of directives, and the `settings!` table that binds directives to fields.
 
 use super::Scope;
-use super::template::Template;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::vars::Template;
 use std::path::PathBuf;
 use std::time::Duration;
 

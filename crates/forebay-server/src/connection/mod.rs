@@ -11,7 +11,6 @@ mod mux;
 use crate::background::Task;
 use crate::client::Client;
 use crate::config::http::Location;
-use crate::counters::{Counter, Counters};
 use crate::error_log;
 use crate::h2::{self, Session, Stream};
 use crate::log_buffers;
@@ -19,6 +18,8 @@ use crate::request::Request;
 use crate::thread::{Thread, ThreadConfig};
 use crate::transfers::{Direction, Transfer, Waiting};
 use forebay_conf::error::Level;
+use forebay_core::counters::{Counter, Counters};
+use forebay_core::limit::shares::{GRACE, SLOW_HEAD};
 use forebay_http::h1::request::Limits;
 use forebay_net::reactor::{Job, Token};
 use forebay_net::wire::{Then, Wire};
@@ -272,6 +273,22 @@ impl Drop for Guard<'_> {
             log_buffers::flush_gathered(self.thread);
             self.thread.close(self.token);
         }
+    }
+}
+
+/// How a waiting connection stands to others, apart from its network: clients that are slow with their heads first,
+/// those that have been slow longest before others; then those between requests, the nearest to their timeout
+/// first; then those that have not had much time to send a head. `None`: stays.
+pub fn rank(conn: &Connection, deadline: Instant, now: Instant) -> Option<(u8, Instant)> {
+    let since = match &conn.partial {
+        Some(p) => p.started,
+        None if conn.requests == 0 => conn.client.accepted,
+        None => return Some((1, deadline)),
+    };
+    match now.saturating_duration_since(since) {
+        age if age >= SLOW_HEAD => Some((0, since)),
+        age if age >= GRACE => Some((2, since)),
+        _ => None,
     }
 }
 

@@ -477,7 +477,10 @@ pub fn reloaded() {
 }
 
 /// Sums of counters over all threads.
-pub fn total(req: &Request, f: impl Fn(&crate::counters::Counters) -> &crate::counters::Counter) -> u64 {
+pub fn total(
+    req: &Request,
+    f: impl Fn(&forebay_core::counters::Counters) -> &forebay_core::counters::Counter,
+) -> u64 {
     req.thread.all_counters.iter().map(|c| f(c).get()).fold(0, u64::wrapping_add)
 }
 

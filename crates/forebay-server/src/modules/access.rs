@@ -1,6 +1,5 @@
 //! `allow`, `deny` (nginx: ngx_http_access_module).
 
-use crate::cidr::Cidr;
 use crate::config::scope::Scope;
 use crate::config::value::first;
 use crate::modules::core::Satisfy;
@@ -8,6 +7,7 @@ use crate::modules::{LocationSettings, Verdict};
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
+use forebay_core::limit::cidr::Cidr;
 use forebay_net::addr::Peer;
 use std::sync::Arc;
 

@@ -7,9 +7,10 @@ use crate::config::mime_types::MimeTypes;
 use crate::config::scope::Scope;
 use crate::config::value::{Setting, once};
 use crate::modules::LocationSettings;
-use crate::request::{Request, VarError};
+use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::vars::VarError;
 use std::sync::Arc;
 
 crate::settings! {

@@ -1,7 +1,6 @@
 //! `auth_basic` (nginx: ngx_http_auth_basic_module; RFC 7617).
 
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::config::value::{Setting, once};
 use crate::modules::{LocationSettings, Offload, Verdict};
 use crate::password;
@@ -9,6 +8,7 @@ use crate::request::Request;
 use base64::Engine;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
+use forebay_core::vars::Template;
 use forebay_http::field::Name;
 use forebay_http::request::Method;
 use forebay_sys::errno::errno_text;

@@ -1,14 +1,14 @@
 //! `auth_request`: another location decides on access (nginx: ngx_http_auth_request_module).
 
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::config::value::{Setting, once};
 use crate::modules::{LocationSettings, Verdict};
 use crate::request::{Request, SubBody};
 use crate::subrequest;
-use crate::variables::VarId;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
+use forebay_core::vars::Template;
+use forebay_core::vars::VarId;
 use std::sync::Arc;
 
 crate::settings! {
@@ -60,7 +60,7 @@ pub async fn check(req: &mut Request) -> Verdict {
     // Variables are those of the request, whoever sets them.
     req.vars.clone_from(&sub.vars);
     for (id, value) in s.set.0.iter() {
-        let Ok(value) = value.value(&mut sub) else { return Verdict::Status(500) };
+        let Ok(value) = value.value(&mut *sub) else { return Verdict::Status(500) };
         if !req.set_special(*id, &value) {
             req.store(*id, Some(&value));
         }

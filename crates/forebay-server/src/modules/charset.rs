@@ -3,13 +3,14 @@
 
 use crate::config::mime_types::MimeTypes;
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::config::value::{Setting, once};
 use crate::modules::LocationSettings;
-use crate::request::{Request, VarError};
+use crate::request::Request;
 use crate::response::{BodyFilter, Broken};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
+use forebay_core::vars::Template;
+use forebay_core::vars::VarError;
 use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;

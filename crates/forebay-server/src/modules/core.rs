@@ -2,12 +2,12 @@
 
 use crate::config::http::{Kind, LocationBuild};
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::config::value::{Msec, Number, Offset, Sec, Setting, Size, first, once};
 use crate::keyword;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
+use forebay_core::vars::Template;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -6,11 +6,13 @@ use super::params::Params;
 use super::proxy;
 use crate::config::scope::Scope;
 use crate::config::value::{Setting, first};
-use crate::pattern::Pattern;
-use crate::request::{Request, VarError};
-use crate::variables::{Row, RowSource};
+use crate::request::Request;
+use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::pattern::Pattern;
+use forebay_core::vars::RowSource;
+use forebay_core::vars::VarError;
 use forebay_http::fastcgi;
 use std::sync::Arc;
 

@@ -1,93 +1,14 @@
 //! `geo` (nginx: ngx_http_geo_module). Hot path: a lookup is a binary search in one sorted array.
 
-use crate::cidr::{self, Cidr};
 use crate::config::scope::Scope;
 use crate::modules::map::variable_name;
-use crate::request::{Request, VarError};
-use crate::variables::{Compute, VarId};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
-use forebay_net::addr::Peer;
+use forebay_core::limit::cidr::Cidr;
+use forebay_core::vars::{Address, Computed, Geo, Names, Segments, Value};
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
-
-/// Number of a value.
-type Value = u32;
-
-/// The address space cut into segments: each begins at its key and ends where the next begins.
-#[derive(Debug)]
-struct Segments<A> {
-    starts: Vec<A>,
-    values: Vec<Option<Value>>,
-}
-
-impl<A: Ord + Copy> Segments<A> {
-    fn find(&self, addr: A) -> Option<Value> {
-        let after = self.starts.partition_point(|s| *s <= addr);
-        self.values.get(after.checked_sub(1)?).copied().flatten()
-    }
-
-    /// From ranges that do not overlap, or lie one in the other, sorted by start, the wider ones first.
-    /// `next` is the address after one, if any.
-    fn build(ranges: impl Iterator<Item = (A, A, Value)>, next: fn(A) -> Option<A>) -> Segments<A> {
-        let mut made = Segments { starts: Vec::new(), values: Vec::new() };
-        let mut open: Vec<(A, Value)> = Vec::new();
-        let close = |made: &mut Segments<A>, open: &mut Vec<(A, Value)>, before: Option<A>| {
-            while let Some((end, _)) = open.last().copied()
-                && before.is_none_or(|b| end < b)
-            {
-                open.pop();
-                if let Some(after) = next(end) {
-                    made.push(after, open.last().map(|o| o.1));
-                }
-            }
-        };
-        for (start, end, value) in ranges {
-            close(&mut made, &mut open, Some(start));
-            made.push(start, Some(value));
-            open.push((end, value));
-        }
-        close(&mut made, &mut open, None);
-        made
-    }
-
-    fn push(&mut self, start: A, value: Option<Value>) {
-        match self.starts.last() {
-            Some(last) if *last == start => {
-                self.starts.pop();
-                self.values.pop();
-            }
-            _ => {}
-        }
-        if self.values.last() != Some(&value) {
-            self.starts.push(start);
-            self.values.push(value);
-        }
-    }
-}
-
-/// Where the address comes from.
-#[derive(Debug)]
-enum Source {
-    Client,
-    Var(VarId),
-}
-
-/// One `geo` block.
-#[derive(Debug)]
-struct Geo {
-    source: Source,
-    proxies: Vec<Cidr>,
-    recursive: bool,
-    volatile: bool,
-    v4: Segments<u32>,
-    /// `None`: ranges, where an IPv6 address counts as 255.255.255.255.
-    v6: Option<Segments<u128>>,
-    values: Vec<Box<[u8]>>,
-    /// Value of what no entry covers.
-    default: Option<Value>,
-}
 
 /// A block under construction.
 #[derive(Default)]
@@ -113,8 +34,8 @@ struct Build {
 /// In nginx's words.
 pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let (source, name) = match d.args.as_slice() {
-        [name] => (Source::Client, name),
-        [source, name] => (Source::Var(cx.vars.reference(variable_name(d, source, cx)?)), name),
+        [name] => (Address::Client, name),
+        [source, name] => (Address::Var(cx.vars.reference(variable_name(d, source, cx)?)), name),
         _ => return Err(cx.error(d, "invalid number of arguments in \"geo\" directive")),
     };
     let name = variable_name(d, name, cx)?;
@@ -123,7 +44,7 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     for entry in d.block.iter().flatten() {
         b.entry(entry, cx)?;
     }
-    cx.vars.define_computed(name, Arc::new(b.finish(source))).map_err(|m| cx.error(d, m))?;
+    cx.vars.define_computed(name, Computed::Geo(Arc::new(b.finish(source)))).map_err(|m| cx.error(d, m))?;
     Ok(())
 }
 
@@ -272,7 +193,7 @@ impl Build {
         Err(cx.error(d, format!("range \"{}\" overlaps \"{other}\"", text(name))))
     }
 
-    fn finish(self, source: Source) -> Geo {
+    fn finish(self, source: Address) -> Geo {
         let (v4, v6) = if self.ranges {
             let spans = self.spans.into_iter().map(|(start, (end, v))| (start, end, v));
             (Segments::build(spans, |a| a.checked_add(1)), None)
@@ -322,56 +243,6 @@ fn span(text: &[u8]) -> Option<(u32, u32)> {
     let addr = |t: &str| t.parse().ok().filter(|a| *a != Ipv4Addr::BROADCAST).map(Ipv4Addr::to_bits);
     let (a, b) = (addr(a)?, addr(b)?);
     (a <= b).then_some((a, b))
-}
-
-impl Geo {
-    /// The address that counts.
-    fn address(&self, req: &mut Request) -> Result<Peer, VarError> {
-        let peer = match self.source {
-            Source::Client => req.peer,
-            Source::Var(id) => {
-                let mut buf = req.take_buf();
-                let got = req.var(id, &mut buf)?;
-                let ip = if got {
-                    std::str::from_utf8(&buf).ok().and_then(|t| t.parse::<IpAddr>().ok())
-                } else {
-                    None
-                };
-                req.give_buf(buf);
-                ip.map_or(Peer::Unix, |ip| Peer::Inet((ip, 0u16).into()))
-            }
-        };
-        if self.proxies.is_empty() {
-            return Ok(peer);
-        }
-        let lines = cidr::lines(&req.head, b"X-Forwarded-For");
-        Ok(cidr::forwarded(peer, lines, &self.proxies, self.recursive).map_or(peer, Peer::Inet))
-    }
-
-    fn find(&self, peer: Peer) -> Option<Value> {
-        let v4 = |a: u32| self.v4.find(a);
-        let found = match (peer.ip().map(|ip| ip.to_canonical()), &self.v6) {
-            (Some(IpAddr::V4(a)), _) => v4(a.to_bits()),
-            (Some(IpAddr::V6(a)), Some(v6)) => v6.find(a.to_bits()),
-            // What is no address counts as 255.255.255.255.
-            _ => v4(u32::MAX),
-        };
-        found.or(self.default)
-    }
-}
-
-impl Compute for Geo {
-    fn compute(&self, req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
-        let peer = self.address(req)?;
-        if let Some(v) = self.find(peer).and_then(|v| self.values.get(v as usize)) {
-            out.extend_from_slice(v);
-        }
-        Ok(true)
-    }
-
-    fn volatile(&self) -> bool {
-        self.volatile
-    }
 }
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 use crate::compress;
 use crate::config::value::Buffers;
 use crate::modules::{LocationSettings, gzip_accept};
-use crate::request::{Request, VarError};
+use crate::request::Request;
 use crate::response::{BodyFilter, Broken};
 use flate2::write::MultiGzDecoder;
+use forebay_core::vars::VarError;
 use forebay_http::request::Method;
 use std::io::Write;
 

@@ -5,11 +5,13 @@ use crate::compress::{self, Coding};
 use crate::config::mime_types::MimeTypes;
 use crate::config::scope::Scope;
 use crate::config::value::{Buffers, Setting, Size, first, once};
-use crate::request::{Request, VarError};
-use crate::variables::{Row, RowSource};
+use crate::request::Request;
+use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::vars::RowSource;
+use forebay_core::vars::VarError;
 
 crate::settings! {
     /// `gzip`.

@@ -1,14 +1,15 @@
 //! `add_header`, `add_trailer`, `expires` (nginx: ngx_http_headers_module).
 
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::config::value::{Setting, once};
 use crate::keyword;
 use crate::modules::LocationSettings;
-use crate::request::{Request, VarError};
+use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::vars::Template;
+use forebay_core::vars::VarError;
 use forebay_http::field;
 use forebay_http::request::Method;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! `index` (nginx: ngx_http_index_module).
 
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::config::value::Setting;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::vars::Template;
 use std::sync::Arc;
 
 crate::settings! {

@@ -2,17 +2,19 @@
 //! As there, a connection counts only while a request of it is served, and each HTTP/2 stream for itself.
 
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::config::value::Setting;
 use crate::metrics::Limit;
 use crate::modules::limit_req::{LogLevel, Status};
 use crate::modules::zones::{self, KEY_COST, Tables};
 use crate::modules::{LocationSettings, Verdict};
-use crate::request::{Request, VarError};
-use crate::variables::{Row, RowSource};
+use crate::request::Request;
+use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::vars::RowSource;
+use forebay_core::vars::Template;
+use forebay_core::vars::VarError;
 use forebay_sys::sync::lock;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

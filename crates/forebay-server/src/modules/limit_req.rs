@@ -1,16 +1,17 @@
 //! `limit_req`: a leaky bucket per key, in zones that all threads share (nginx: ngx_http_limit_req_module).
 
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::config::value::{Setting, once};
 use crate::keyword;
 use crate::modules::zones::{self, KEY_COST, Tables};
 use crate::modules::{LocationSettings, Verdict};
 use crate::request::Request;
-use crate::variables::{Row, RowSource};
+use crate::variables::Row;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::vars::RowSource;
+use forebay_core::vars::Template;
 use forebay_sys::sync::lock;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -268,7 +269,7 @@ pub enum Outcome {
 pub const VARIABLES: &[Row] =
     &[Row { name: "limit_req_status", get: RowSource::Get(status), settable: false }];
 
-fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, crate::request::VarError> {
+fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, forebay_core::vars::VarError> {
     let Some(o) = r.modules.limit_req else { return Ok(false) };
     out.extend_from_slice(match o {
         Outcome::Passed => b"PASSED",

@@ -3,13 +3,13 @@
 use crate::access_log::{AccessLog, Escape, Format, Target};
 use crate::config::main_settings::{ErrorLog, ErrorLogTarget};
 use crate::config::scope::Scope;
-use crate::config::template::{Part, Template};
 use crate::config::value::{Setting, once};
-use crate::log_files::{self, Policy};
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
+use forebay_core::log::files::{self, Policy};
+use forebay_core::vars::{Part, Template};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -336,7 +336,7 @@ pub fn write_variable_path(req: &mut Request, path: &Template, line: &[u8]) {
     let path = PathBuf::from(std::ffi::OsStr::from_bytes(&full));
     let http = req.http();
     let policy = http.location(req).settings.log.open_log_file_cache.0;
-    if let Err(e) = log_files::append(&path, line, policy) {
+    if let Err(e) = files::append(&path, line, policy) {
         let text = forebay_sys::errno::errno_text(e);
         req.log(Level::Crit, &format!("open() \"{}\" failed {text} while logging request", path.display()));
     }

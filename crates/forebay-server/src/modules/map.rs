@@ -1,26 +1,10 @@
 //! `map` (nginx: ngx_http_map_module). Hot path: a constant key is one hash lookup.
 
 use crate::config::scope::Scope;
-use crate::config::template::Template;
-use crate::host_table::HostTable;
-use crate::pattern::{LimitExceeded, Pattern};
-use crate::request::{Request, VarError};
-use crate::variables::Compute;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
+use forebay_core::vars::{Computed, Map, Names};
 use std::sync::Arc;
-
-/// One `map` block.
-#[derive(Debug, Default)]
-struct Map {
-    source: Template,
-    hostnames: bool,
-    volatile: bool,
-    table: HostTable<u32>,
-    regexes: Vec<(Pattern, u32)>,
-    values: Vec<Template>,
-    default: Option<u32>,
-}
 
 /// Name of the variable that a block defines, without its `$`.
 ///
@@ -41,111 +25,48 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let [source, name] = d.args.as_slice() else {
         return Err(cx.error(d, "invalid number of arguments in \"map\" directive"));
     };
-    let mut map = Map { source: cx.template(d, source)?, ..Map::default() };
+    let mut map = Map::new(cx.template(d, source)?);
     let name = variable_name(d, name, cx)?;
     cx.vars.define_stored(name).map_err(|m| cx.error(d, m))?;
-    for entry in d.block.iter().flatten() {
-        map.entry(entry, cx)?;
+    for line in d.block.iter().flatten() {
+        entry(&mut map, line, cx)?;
     }
-    cx.vars.define_computed(name, Arc::new(map)).map_err(|m| cx.error(d, m))?;
+    cx.vars.define_computed(name, Computed::Map(Arc::new(map))).map_err(|m| cx.error(d, m))?;
     Ok(())
 }
 
-impl Map {
-    fn entry(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
-        let value = match (d.name.text.as_slice(), d.args.as_slice()) {
-            (b"hostnames", []) => {
-                self.hostnames = true;
-                return Ok(());
-            }
-            (b"volatile", []) => {
-                self.volatile = true;
-                return Ok(());
-            }
-            (_, [value]) => value,
-            _ => return Err(cx.error(d, "invalid number of the map parameters")),
-        };
-        let value = cx.template(d, value)?;
-        let index = self.value(value);
-        match d.name.text.as_slice() {
-            b"default" => {
-                if self.default.is_some() {
-                    return Err(cx.error(d, "duplicate default map parameter"));
-                }
-                self.default = Some(index);
-            }
-            [b'~', b'*', re @ ..] => self.regexes.push((cx.pattern(d, re, true)?, index)),
-            [b'~', re @ ..] => self.regexes.push((cx.pattern(d, re, false)?, index)),
-            key => {
-                let key = key.strip_prefix(b"\\").unwrap_or(key).to_ascii_lowercase();
-                let added = if self.hostnames {
-                    self.table.add_host(&key, index)
-                } else {
-                    self.table.add(&key, index)
-                };
-                added.map_err(|refused| cx.error(d, refused.message(&key)))?;
-            }
+fn entry(map: &mut Map, d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+    let value = match (d.name.text.as_slice(), d.args.as_slice()) {
+        (b"hostnames", []) => {
+            map.hostnames = true;
+            return Ok(());
         }
-        Ok(())
-    }
-
-    /// Number of a value; equal ones share it, as large maps have few different ones.
-    fn value(&mut self, value: Template) -> u32 {
-        // Looking back a little finds most repetitions without a second table.
-        let recent = self.values.iter().rev().take(16).position(|v| *v == value);
-        let at = match recent {
-            Some(back) => self.values.len() - 1 - back,
-            None => {
-                self.values.push(value);
-                self.values.len() - 1
+        (b"volatile", []) => {
+            map.volatile = true;
+            return Ok(());
+        }
+        (_, [value]) => value,
+        _ => return Err(cx.error(d, "invalid number of the map parameters")),
+    };
+    let value = cx.template(d, value)?;
+    let index = map.value(value);
+    match d.name.text.as_slice() {
+        b"default" => {
+            if map.default.is_some() {
+                return Err(cx.error(d, "duplicate default map parameter"));
             }
-        };
-        u32::try_from(at).unwrap_or(u32::MAX)
-    }
-
-    /// Finds the number of the value for a text; a pattern that exceeds its limits is an error.
-    fn find(&self, req: &mut Request, text: &[u8]) -> Result<Option<u32>, LimitExceeded> {
-        let host = match text {
-            [host @ .., b'.'] if self.hostnames => host,
-            text => text,
-        };
-        if !self.table.is_empty() {
-            let mut lower = req.take_buf();
-            lower.extend(host.iter().map(u8::to_ascii_lowercase));
-            let found = self.table.find(&lower).copied();
-            req.give_buf(lower);
-            if found.is_some() {
-                return Ok(found);
-            }
+            map.default = Some(index);
         }
-        // As in nginx no pattern is tried on an empty value.
-        if host.is_empty() {
-            return Ok(self.default);
+        [b'~', b'*', re @ ..] => map.regexes.push((cx.pattern(d, re, true)?, index)),
+        [b'~', re @ ..] => map.regexes.push((cx.pattern(d, re, false)?, index)),
+        key => {
+            let key = key.strip_prefix(b"\\").unwrap_or(key).to_ascii_lowercase();
+            let added =
+                if map.hostnames { map.table.add_host(&key, index) } else { map.table.add(&key, index) };
+            added.map_err(|refused| cx.error(d, refused.message(&key)))?;
         }
-        for (pattern, value) in &self.regexes {
-            if pattern.exec(req, host)? {
-                return Ok(Some(*value));
-            }
-        }
-        Ok(self.default)
     }
-}
-
-impl Compute for Map {
-    fn compute(&self, req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
-        let mut text = req.take_buf();
-        self.source.eval(req, &mut text)?;
-        let found = self.find(req, &text);
-        req.give_buf(text);
-        if let Some(value) = found?.and_then(|i| self.values.get(i as usize)) {
-            value.eval(req, out)?;
-        }
-        Ok(true)
-    }
-
-    fn volatile(&self) -> bool {
-        self.volatile
-    }
+    Ok(())
 }
 
 #[cfg(test)]

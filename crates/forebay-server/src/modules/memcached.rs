@@ -3,10 +3,10 @@
 
 use super::proxy;
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::config::value::Number;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
+use forebay_core::vars::Template;
 use forebay_http::request::Method;
 use forebay_http::uri::{Escape, escape};
 

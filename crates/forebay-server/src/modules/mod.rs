@@ -246,7 +246,7 @@ pub struct Plan {
 }
 
 /// Changes the response before its head is written.
-pub type HeaderFilter = fn(&mut Request) -> Result<(), crate::request::VarError>;
+pub type HeaderFilter = fn(&mut Request) -> Result<(), forebay_core::vars::VarError>;
 
 /// One header filter.
 pub struct FilterEntry {
@@ -287,7 +287,7 @@ const SUBREQUEST_FILTERS: &[FilterEntry] = &[
 ///
 /// # Errors
 /// When a variable cannot be evaluated.
-pub fn run_subrequest_filters(req: &mut Request) -> Result<(), crate::request::VarError> {
+pub fn run_subrequest_filters(req: &mut Request) -> Result<(), forebay_core::vars::VarError> {
     let http = req.http();
     let s = &http.location(req).settings;
     SUBREQUEST_FILTERS.iter().filter(|e| (e.enabled)(s)).try_for_each(|e| (e.filter)(req))

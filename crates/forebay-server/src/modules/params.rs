@@ -3,11 +3,12 @@
 
 use super::proxy;
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::config::value::{Setting, first};
-use crate::request::{Request, VarError};
+use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::vars::Template;
+use forebay_core::vars::VarError;
 use forebay_http::field::{FieldLine, Name};
 use forebay_http::h1::response;
 use forebay_http::request::RequestHead;

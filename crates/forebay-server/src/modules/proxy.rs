@@ -9,7 +9,6 @@ use crate::body::{self, BodyError};
 use crate::cache::local::Entry;
 use crate::config::http::{Kind, LocationBuild};
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::config::value::{Buffers, Msec, Number, Setting, Size, first, once};
 use crate::keyword;
 use crate::modules::Content;
@@ -18,7 +17,7 @@ use crate::modules::proxy_cache::CacheZone;
 use crate::modules::proxy_cache::Status as CacheStatus;
 use crate::modules::{fastcgi, grpc, memcached, scgi, uwsgi};
 use crate::phases::Outcome;
-use crate::request::{Request, VarError};
+use crate::request::Request;
 use crate::upstream::Reuse;
 use crate::upstream::exchange::{self, Outgoing};
 use crate::upstream::protocol::Protocol;
@@ -28,6 +27,8 @@ use crate::upstream::tunnel::Times;
 use cached::{Fetch, Found};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
+use forebay_core::vars::Template;
+use forebay_core::vars::VarError;
 use forebay_http::field::{self, Name, Unsafe};
 use forebay_http::h1::response::field;
 use forebay_http::proxy_protocol;
@@ -343,7 +344,7 @@ pub enum Redirect {
     /// A prefix and what replaces it.
     Prefix(Template, Template),
     /// A pattern and what replaces the whole.
-    Pattern(crate::pattern::Pattern, Template),
+    Pattern(forebay_core::pattern::Pattern, Template),
 }
 
 /// All `proxy_redirect` of a level; empty: off.

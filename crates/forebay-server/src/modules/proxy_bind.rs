@@ -1,11 +1,12 @@
 //! `proxy_bind` and what else is set on the sockets that go to upstreams (nginx: ngx_http_proxy_module).
 
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::config::value::{Setting, Size, once};
-use crate::request::{Request, VarError};
+use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
+use forebay_core::vars::Template;
+use forebay_core::vars::VarError;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 

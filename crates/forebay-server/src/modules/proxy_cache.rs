@@ -3,14 +3,16 @@
 
 use crate::cache::{Cache, Zone};
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::config::value::{Msec, Number, Setting, once};
 use crate::modules::proxy::{NextUpstream, OFF, Value, says_gateway};
-use crate::request::{Request, VarError};
-use crate::variables::{Row, RowSource};
+use crate::request::Request;
+use crate::variables::Row;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::vars::RowSource;
+use forebay_core::vars::Template;
+use forebay_core::vars::VarError;
 use forebay_http::request::Method;
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,12 +2,13 @@
 //! see it (nginx: ngx_http_proxy_module; RFC 6265, section 4.1).
 
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::config::value::Setting;
-use crate::pattern::Pattern;
-use crate::request::{Request, VarError};
+use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
+use forebay_core::pattern::Pattern;
+use forebay_core::vars::Template;
+use forebay_core::vars::VarError;
 use std::sync::Arc;
 
 crate::settings! {

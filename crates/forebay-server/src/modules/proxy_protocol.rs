@@ -1,9 +1,11 @@
 //! Variables of the PROXY protocol header (nginx: ngx_http_core_module, embedded variables).
 
 use super::vars::port;
-use crate::request::{Request, VarError};
-use crate::variables::{Row, RowSource};
+use crate::request::Request;
+use crate::variables::Row;
 use forebay_conf::error::Level;
+use forebay_core::vars::RowSource;
+use forebay_core::vars::VarError;
 use forebay_http::proxy_protocol::{Broken, Header, TLV_SSL, tlv};
 use forebay_net::addr::Peer;
 use std::net::SocketAddr;
@@ -19,7 +21,7 @@ pub const VARIABLES: &[Row] = &[
     Row { name: "proxy_protocol_tlv_*", get: RowSource::Prefix(extension), settable: false },
 ];
 
-const fn row(name: &'static str, get: crate::variables::Getter) -> Row {
+const fn row(name: &'static str, get: forebay_core::vars::Getter<Request>) -> Row {
     Row { name, get: RowSource::Get(get), settable: false }
 }
 

@@ -1,14 +1,15 @@
 //! `set_real_ip_from` and its kin (nginx: ngx_http_realip_module).
 
-use crate::cidr::{self, Cidr};
 use crate::config::scope::Scope;
 use crate::config::value::{Setting, first, once};
 use crate::modules::vars::port;
 use crate::modules::{LocationSettings, Verdict};
-use crate::request::Request;
-use crate::variables::{Row, RowSource};
+use crate::request::{Request, field_lines};
+use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::limit::cidr::{self, Cidr};
+use forebay_core::vars::RowSource;
 use forebay_net::addr::{Peer, push_peer};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
@@ -118,10 +119,10 @@ fn real_address(req: &Request, s: &Settings) -> Option<Peer> {
     let found = match &s.header {
         Header::ProxyProtocol => req.conn.client.proxied.as_ref().map(|h| h.client),
         Header::ForwardedFor => {
-            cidr::forwarded(req.peer, cidr::lines(&req.head, b"X-Forwarded-For"), from, recursive)
+            cidr::forwarded(req.peer, field_lines(&req.head, b"X-Forwarded-For"), from, recursive)
         }
         Header::Field(name) => {
-            let first = cidr::lines(&req.head, name).next();
+            let first = field_lines(&req.head, name).next();
             cidr::forwarded(req.peer, first.into_iter(), from, recursive)
         }
     };

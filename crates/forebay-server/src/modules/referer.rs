@@ -3,12 +3,14 @@
 use crate::config::names::ServerName;
 use crate::config::scope::Scope;
 use crate::config::value::Setting;
-use crate::host_table::HostTable;
-use crate::pattern::{LimitExceeded, Pattern};
-use crate::request::{Request, VarError};
-use crate::variables::{Row, RowSource};
+use crate::request::Request;
+use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::pattern::{LimitExceeded, Pattern};
+use forebay_core::vars::HostTable;
+use forebay_core::vars::RowSource;
+use forebay_core::vars::VarError;
 use forebay_http::field::Name;
 use std::sync::Arc;
 

@@ -2,13 +2,15 @@
 
 use crate::config::http::{LocationBuild, LocationId};
 use crate::config::scope::Scope;
-use crate::config::template::{Part, Template};
-use crate::pattern::{LimitExceeded, Pattern};
-use crate::request::{Request, VarError};
-use crate::variables::VarId;
+use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
+use forebay_core::pattern::{LimitExceeded, Pattern};
+use forebay_core::vars::Names;
+use forebay_core::vars::VarError;
+use forebay_core::vars::VarId;
+use forebay_core::vars::{Part, Template};
 use forebay_http::uri::{self, Escape};
 
 crate::settings! {

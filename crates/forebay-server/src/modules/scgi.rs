@@ -3,7 +3,8 @@
 
 use super::params::Params;
 use super::proxy;
-use crate::request::{Request, VarError};
+use crate::request::Request;
+use forebay_core::vars::VarError;
 use forebay_http::h1::response;
 use forebay_http::request::Framing;
 

@@ -1,19 +1,21 @@
 //! `secure_link` (nginx: ngx_http_secure_link_module).
 
 use crate::config::scope::Scope;
-use crate::config::template::Template;
-use crate::request::{Request, VarError};
-use crate::variables::{Row, RowSource};
+use crate::request::Request;
+use crate::variables::Row;
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::vars::RowSource;
+use forebay_core::vars::Template;
+use forebay_core::vars::VarError;
 use md5::{Digest, Md5};
 
 mod table {
-    use crate::config::template::Template;
+    use forebay_core::vars::Template;
 
     crate::settings! {
         /// `secure_link`: checksum and, after a comma, the time of expiry.

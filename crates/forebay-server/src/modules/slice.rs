@@ -3,10 +3,12 @@
 
 use crate::config::value::Size;
 use crate::modules::{LocationSettings, proxy};
-use crate::request::{Request, VarError};
+use crate::request::Request;
 use crate::upstream::stream::Body;
-use crate::variables::{Row, RowSource};
+use crate::variables::Row;
 use forebay_conf::error::Level;
+use forebay_core::vars::RowSource;
+use forebay_core::vars::VarError;
 use forebay_http::field::Name;
 use forebay_http::h1::response::number;
 

@@ -1,26 +1,11 @@
 //! `split_clients` (nginx: ngx_http_split_clients_module). Hot path.
 
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::modules::map::variable_name;
-use crate::request::{Request, VarError};
-use crate::variables::Compute;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::vars::{Computed, Names, Share, Split};
 use std::sync::Arc;
-
-/// One part: hashes below the bound get the value; no bound = the rest.
-#[derive(Debug)]
-struct Part {
-    below: Option<u32>,
-    value: Box<[u8]>,
-}
-
-#[derive(Debug)]
-struct Split {
-    source: Template,
-    parts: Vec<Part>,
-}
 
 /// Reads a block.
 ///
@@ -41,7 +26,7 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         let value: Box<[u8]> = entry.args.first().map_or(b"".as_slice(), |w| &w.text).into();
         if entry.name.text == b"*" {
             rest = true;
-            parts.push(Part { below: None, value });
+            parts.push(Share { below: None, value });
             continue;
         }
         let Some(share) = percent(&entry.name.text).filter(|n| *n > 0) else {
@@ -53,9 +38,11 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
             return Err(cx.error(entry, "percent total is greater than 100%"));
         }
         let below = u64::from(total) * u64::from(u32::MAX) / 10_000;
-        parts.push(Part { below: Some(u32::try_from(below).unwrap_or(u32::MAX)), value });
+        parts.push(Share { below: Some(u32::try_from(below).unwrap_or(u32::MAX)), value });
     }
-    cx.vars.define_computed(name, Arc::new(Split { source, parts })).map_err(|m| cx.error(d, m))?;
+    cx.vars
+        .define_computed(name, Computed::Split(Arc::new(Split { source, parts })))
+        .map_err(|m| cx.error(d, m))?;
     Ok(())
 }
 
@@ -70,36 +57,6 @@ fn percent(text: &[u8]) -> Option<u32> {
     let whole: u32 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
     let part: u32 = format!("{part:0<2}").parse().ok()?;
     whole.checked_mul(100)?.checked_add(part)
-}
-
-impl Compute for Split {
-    fn compute(&self, req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
-        let mut text = req.take_buf();
-        self.source.eval(req, &mut text)?;
-        let hash = murmur2(&text);
-        req.give_buf(text);
-        let part = self.parts.iter().find(|p| p.below.is_none_or(|b| hash < b));
-        Ok(part.map(|p| out.extend_from_slice(&p.value)).is_some())
-    }
-}
-
-/// MurmurHash2, 32 bits, seed 0 (as its author published it).
-pub fn murmur2(data: &[u8]) -> u32 {
-    const M: u32 = 0x5bd1_e995;
-    let mut h = data.len() as u32;
-    let (words, tail) = data.as_chunks::<4>();
-    for w in words {
-        let mut k = u32::from_le_bytes(*w).wrapping_mul(M);
-        k ^= k >> 24;
-        h = h.wrapping_mul(M) ^ k.wrapping_mul(M);
-    }
-    if !tail.is_empty() {
-        let mut last = [0; 4];
-        last.iter_mut().zip(tail).for_each(|(l, t)| *l = *t);
-        h = (h ^ u32::from_le_bytes(last)).wrapping_mul(M);
-    }
-    h = (h ^ (h >> 13)).wrapping_mul(M);
-    h ^ (h >> 15)
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Settings of TLS (nginx: ngx_http_ssl_module). What is made of them is in `tls/server.rs`.
 
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::config::value::{Number, Sec, Setting, Size, first, once};
 use crate::keyword;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::vars::Template;
 use forebay_net::tls::{ciphers, sessions};
 use std::sync::{Arc, LazyLock};
 use zeroize::Zeroizing;

@@ -1,8 +1,8 @@
 //! `stub_status` (nginx: ngx_http_stub_status_module).
 
-use crate::counters::Counters;
 use crate::modules::Verdict;
 use crate::request::Request;
+use forebay_core::counters::Counters;
 use forebay_http::request::Method;
 
 /// Sums of all threads: active, accepted, handled, requests, reading, writing, waiting.

@@ -3,14 +3,15 @@
 use crate::compress;
 use crate::config::mime_types::MimeTypes;
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::config::value::Setting;
 use crate::modules::LocationSettings;
-use crate::request::{Request, VarError};
+use crate::request::Request;
 use crate::response::{BodyFilter, Broken};
 use aho_corasick::{AhoCorasick, Anchored, Input, MatchKind};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
+use forebay_core::vars::Template;
+use forebay_core::vars::VarError;
 use forebay_http::request::Method;
 use std::sync::Arc;
 

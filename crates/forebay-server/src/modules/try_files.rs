@@ -1,14 +1,15 @@
 //! `try_files` (nginx: ngx_http_try_files_module).
 
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::file_cache::Found;
 use crate::modules::static_file;
 use crate::phases::Outcome;
-use crate::request::{Request, VarError};
+use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::vars::Template;
+use forebay_core::vars::VarError;
 use rustix::io::Errno;
 
 /// What follows when no file was found.

@@ -5,10 +5,11 @@ use super::params::Params;
 use super::proxy;
 use crate::config::scope::Scope;
 use crate::config::value::{Setting, first, once};
-use crate::request::{Request, VarError};
+use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::vars::VarError;
 
 crate::settings! {
     /// `uwsgi_param`.

@@ -1,8 +1,10 @@
 //! Variables of the request, the connection and the response (nginx: ngx_http_core_module, embedded
 //! variables). Hot path: the access log is made of them.
 
-use crate::request::{Request, VarError};
-use crate::variables::{Row, RowSource};
+use crate::request::Request;
+use crate::variables::Row;
+use forebay_core::vars::RowSource;
+use forebay_core::vars::VarError;
 use forebay_http::field::Name;
 use forebay_http::h1::response;
 use forebay_http::request::{Framing, Method, Version};
@@ -356,7 +358,7 @@ pub(crate) fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
 
 impl Request {
     /// Sets a variable that stands for a property of the request. `false`: it is an ordinary one.
-    pub fn set_special(&mut self, id: crate::variables::VarId, value: &[u8]) -> bool {
+    pub fn set_special(&mut self, id: forebay_core::vars::VarId, value: &[u8]) -> bool {
         let http = self.http();
         let Some(v) = http.vars.get(id.0 as usize) else { return false };
         match &*v.name {

@@ -6,11 +6,12 @@ use crate::client::Client;
 use crate::config::http::{Address, Http, Location, Server};
 use crate::connection::Connection;
 use crate::modules::ModuleState;
-use crate::pattern::LimitExceeded;
 use crate::phases::MAX_URI_CHANGES;
 use crate::response::Response;
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
+use forebay_core::pattern::LimitExceeded;
+use forebay_core::vars::{Captures, VarStore};
 use forebay_http::request::Framing;
 use forebay_http::request::{Method, RequestHead};
 use forebay_net::addr::{Peer, push_peer};
@@ -22,7 +23,6 @@ mod derive;
 mod vars;
 
 pub use derive::SubBody;
-pub use vars::{Captures, Stored, VarError, VarStore};
 
 /// A number that is used once in the life of the process (multipart boundaries).
 pub fn next_serial() -> u64 {
@@ -139,6 +139,13 @@ pub struct Request {
     pub drop_connection: bool,
     /// Came in one packet with the request before it.
     pub pipelined: bool,
+}
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let uri = String::from_utf8_lossy(&self.uri);
+        f.debug_struct("Request").field("uri", &uri).field("origin", &self.origin).finish_non_exhaustive()
+    }
 }
 
 impl Request {
@@ -454,4 +461,10 @@ impl HttpRef {
     pub fn server(&self, req: &Request) -> &Server {
         &self.servers[req.server]
     }
+}
+
+/// Values of all lines with a name, from either end.
+pub fn field_lines<'h>(head: &'h RequestHead, name: &'h [u8]) -> impl DoubleEndedIterator<Item = &'h [u8]> {
+    let named = head.fields.iter().filter(move |f| f.name.of(&head.buf).eq_ignore_ascii_case(name));
+    named.map(|f| f.value.of(&head.buf))
 }

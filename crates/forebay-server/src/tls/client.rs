@@ -3,11 +3,11 @@
 
 use super::server::{Loader, certified_files, provider, versions};
 use crate::config::Scope;
-use crate::config::template::Template;
 use crate::modules::proxy_ssl::Settings;
 use crate::modules::ssl::Name;
 use crate::request::Request;
 use forebay_conf::error::Error;
+use forebay_core::vars::Template;
 use forebay_net::tls::certified::VerifyLater;
 use forebay_net::tls::ciphers;
 use forebay_net::tls::sessions::{Context, context};

@@ -1,11 +1,13 @@
 //! `$ssl_*` (nginx: ngx_http_ssl_module, embedded variables).
 
 use super::accept::{Session, Verdict};
-use crate::request::{Request, VarError};
-use crate::variables::{Row, RowSource};
+use crate::request::Request;
+use crate::variables::Row;
 use aws_lc_rs::digest;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use forebay_core::vars::RowSource;
+use forebay_core::vars::VarError;
 use forebay_net::tls::ciphers;
 use x509_parser::asn1_rs::{Any, Oid, Tag, ToDer};
 use x509_parser::prelude::*;

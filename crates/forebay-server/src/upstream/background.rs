@@ -6,8 +6,8 @@
 
 use super::{Found, Source};
 use crate::config::Config;
-use crate::essential::task;
 use forebay_conf::error::Level;
+use forebay_core::essential::task;
 use forebay_net::addr::PeerAddr;
 use forebay_net::resolver::Failure;
 use std::net::SocketAddr;

@@ -4,8 +4,8 @@
 use super::hash::{self, IP_START};
 use super::peer::{Peer, clock, ms};
 use super::{Group, LocalSet, PeerSet};
-use crate::config::template::Template;
 use crate::request::Request;
+use forebay_core::vars::Template;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -98,7 +98,7 @@ impl Picker {
         local: Rc<LocalSet>,
         group: &Group,
         req: &mut Request,
-    ) -> Result<Picker, crate::request::VarError> {
+    ) -> Result<Picker, forebay_core::vars::VarError> {
         let mut p = Picker::new(local);
         match &group.method {
             Method::Hash(key) => p.key = key.value(req)?,

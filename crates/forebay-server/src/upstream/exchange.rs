@@ -120,7 +120,7 @@ pub struct Upstreamed {
     /// The response of a FastCGI server, as far as it has come.
     pub fastcgi: fastcgi::Link,
     /// Scratch space of `fastcgi_split_path_info`.
-    pub split: crate::request::Captures,
+    pub split: forebay_core::vars::Captures,
     /// What becomes of the connection.
     pub reuse: Reuse,
     /// The upstream is spoken to by TLS.

@@ -3,11 +3,12 @@
 use super::Group;
 use super::peer::clock;
 use crate::config::scope::Scope;
-use crate::config::template::Template;
-use crate::request::{Request, VarError};
+use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::vars::Template;
+use forebay_core::vars::VarError;
 use forebay_http::h1::response::number;
 use forebay_sys::sync::lock;
 use md5::{Digest, Md5};

@@ -2,8 +2,10 @@
 
 use super::exchange::Attempt;
 use crate::modules::vars::{join, same_name, seconds};
-use crate::request::{Request, VarError};
-use crate::variables::{Row, RowSource};
+use crate::request::Request;
+use crate::variables::Row;
+use forebay_core::vars::RowSource;
+use forebay_core::vars::VarError;
 use forebay_http::h1::response;
 use std::time::Duration;
 

@@ -117,7 +117,7 @@ rule_table! { Check;
     "Look-around, back references, atomic groups and possessive quantifiers are matched by trying one way after the other, which some texts make take long. nginx and Forebay then give up and answer 500."
     "A pattern without them, or two locations, or a map."
     |s, _, found| {
-        let mut judge = |span, text: &[u8]| if forebay_server::pattern::needs_backtracking(text) {
+        let mut judge = |span, text: &[u8]| if forebay_core::pattern::needs_backtracking(text) {
             found(span, "it has look-around, a back reference or the like".to_owned());
         };
         for (n, i, p) in all_patterns(s) {

@@ -484,7 +484,7 @@ fn redirect(
                 }
             }
             Redirect::Pattern(p, to) => {
-                if p.exec(req, value).map_err(crate::request::VarError::from)? {
+                if p.exec(req, value).map_err(forebay_core::vars::VarError::from)? {
                     to.eval(req, out)?;
                     return Ok(true);
                 }

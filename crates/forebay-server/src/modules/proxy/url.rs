@@ -1,13 +1,13 @@
 //! The URL of `proxy_pass`: where a request goes and with which URI. Hot path.
 
 use crate::config::scope::Scope;
-use crate::config::template::Template;
 use crate::modules::memcached;
 use crate::request::Request;
 use crate::upstream::exchange::Target;
 use crate::upstream::protocol::Protocol;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
+use forebay_core::vars::Template;
 use forebay_http::uri::{Escape, escape};
 use forebay_net::addr::PeerAddr;
 use forebay_net::addr::Place;

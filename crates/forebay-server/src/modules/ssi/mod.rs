@@ -11,8 +11,10 @@ use crate::compress;
 use crate::config::mime_types::MimeTypes;
 use crate::config::value::Size;
 use crate::modules::LocationSettings;
-use crate::request::{Request, VarError};
-use crate::variables::{Row, RowSource};
+use crate::request::Request;
+use crate::variables::Row;
+use forebay_core::vars::RowSource;
+use forebay_core::vars::VarError;
 use std::cell::RefCell;
 use std::rc::Rc;
 

@@ -1,8 +1,9 @@
 //! Values of parameters: variables in them, conditions, and targets of includes.
 
 use super::shared;
-use crate::pattern::fleeting::{self, Matched};
-use crate::request::{Request, VarError};
+use crate::request::Request;
+use forebay_core::pattern::fleeting::{self, Matched};
+use forebay_core::vars::VarError;
 
 /// Why a value cannot be had, for the log.
 pub type Invalid = String;

@@ -1,7 +1,6 @@
 //! Values with variables in them, cut into parts once (nginx: complex values). Hot path.
 
-use crate::request::{Request, VarError};
-use crate::variables::{Registry, VarId};
+use super::{Evaluate, Names, VarError, VarId};
 
 /// A piece of a [`Template`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +19,7 @@ pub struct Template {
     parts: Vec<Part>,
 }
 
-/// What is wrong with a variable in a text.
+/// Error of a variable in a text.
 enum Wrong {
     /// It has no name; the offset of its `$`.
     Name(usize),
@@ -38,7 +37,7 @@ impl Template {
     ///
     /// # Errors
     /// A message in nginx's words.
-    pub fn compile(text: &[u8], vars: &mut Registry) -> Result<Template, String> {
+    pub fn compile(text: &[u8], vars: &mut impl Names) -> Result<Template, String> {
         Template::read(text, vars).map_err(|wrong| match wrong {
             Wrong::Name(_) => "invalid variable name".to_owned(),
             Wrong::Bracket(message) => message,
@@ -49,14 +48,14 @@ impl Template {
     ///
     /// # Errors
     /// As [`Template::compile`].
-    pub fn compile_log(text: &[u8], vars: &mut Registry) -> Result<Template, String> {
+    pub fn compile_log(text: &[u8], vars: &mut impl Names) -> Result<Template, String> {
         Template::read(text, vars).map_err(|wrong| match wrong {
             Wrong::Name(at) => format!("invalid parameter \"{}\"", String::from_utf8_lossy(&text[at..])),
             Wrong::Bracket(message) => message,
         })
     }
 
-    fn read(text: &[u8], vars: &mut Registry) -> Result<Template, Wrong> {
+    fn read(text: &[u8], vars: &mut impl Names) -> Result<Template, Wrong> {
         let mut parts = Vec::new();
         let mut lit: Vec<u8> = Vec::new();
         let mut i = 0;
@@ -159,14 +158,14 @@ impl Template {
     ///
     /// # Errors
     /// When evaluating a variable fails (a cycle of maps, too deep).
-    pub fn eval(&self, req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
+    pub fn eval<E: Evaluate>(&self, req: &mut E, out: &mut Vec<u8>) -> Result<(), VarError> {
         for p in &self.parts {
             match p {
                 Part::Text(t) => out.extend_from_slice(t),
                 Part::Var(v) => {
                     req.var(*v, out)?;
                 }
-                Part::Capture(n) => req.captures.push(*n, out),
+                Part::Capture(n) => req.captures().push(*n, out),
             }
         }
         Ok(())
@@ -176,7 +175,7 @@ impl Template {
     ///
     /// # Errors
     /// As [`Template::eval`].
-    pub fn value(&self, req: &mut Request) -> Result<Vec<u8>, VarError> {
+    pub fn value<E: Evaluate>(&self, req: &mut E) -> Result<Vec<u8>, VarError> {
         let mut out = Vec::new();
         self.eval(req, &mut out)?;
         Ok(out)

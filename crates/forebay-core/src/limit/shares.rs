@@ -1,7 +1,6 @@
 //! Who leaves where connections run short: what each network holds is counted then, and only then, so that one network
 //! cannot push out the slow clients of others.
 
-use crate::connection::Connection;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use std::time::{Duration, Instant};
 pub const GRACE: Duration = Duration::from_millis(250);
 
 /// A client that takes longer than this for a head is the first to go when room is needed.
-const SLOW_HEAD: Duration = Duration::from_secs(2);
+pub const SLOW_HEAD: Duration = Duration::from_secs(2);
 
 /// A network may hold this part of all connections, waiting, before it is told from others by that alone.
 const SHARE: usize = 8;
@@ -26,22 +25,6 @@ impl Network {
             Some(IpAddr::V6(a)) => Network(1 << 63 | (a.to_bits() >> 72) as u64),
             None => Network(0),
         }
-    }
-}
-
-/// How a waiting connection stands to others, apart from its network: clients that are slow with their heads first,
-/// those that have been slow longest before others; then those between requests, the nearest to their timeout
-/// first; then those that have not had much time to send a head. `None`: stays.
-pub fn rank(conn: &Connection, deadline: Instant, now: Instant) -> Option<(u8, Instant)> {
-    let since = match &conn.partial {
-        Some(p) => p.started,
-        None if conn.requests == 0 => conn.client.accepted,
-        None => return Some((1, deadline)),
-    };
-    match now.saturating_duration_since(since) {
-        age if age >= SLOW_HEAD => Some((0, since)),
-        age if age >= GRACE => Some((2, since)),
-        _ => None,
     }
 }
 

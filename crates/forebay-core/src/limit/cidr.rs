@@ -1,6 +1,5 @@
 //! Networks, and the client address behind trusted proxies (nginx: allow, geo, set_real_ip_from).
 
-use forebay_http::request::RequestHead;
 use forebay_net::addr::Peer;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -115,12 +114,6 @@ pub fn forwarded<'l>(
         }
     }
     found
-}
-
-/// Values of all lines with a name, from either end.
-pub fn lines<'h>(head: &'h RequestHead, name: &'h [u8]) -> impl DoubleEndedIterator<Item = &'h [u8]> {
-    let named = head.fields.iter().filter(move |f| f.name.of(&head.buf).eq_ignore_ascii_case(name));
-    named.map(|f| f.value.of(&head.buf))
 }
 
 #[cfg(test)]

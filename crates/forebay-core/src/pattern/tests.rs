@@ -1,12 +1,11 @@
 use super::*;
 
 fn pattern(text: &str) -> Pattern {
-    Pattern::compile(text.as_bytes(), false, &mut Registry::default())
-        .unwrap_or_else(|e| panic!("{text}: {e}"))
+    Pattern::compile(text.as_bytes(), false, &mut NoNames).unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
 fn wrong(text: &str) -> String {
-    let e = Pattern::compile(text.as_bytes(), false, &mut Registry::default()).unwrap_err();
+    let e = Pattern::compile(text.as_bytes(), false, &mut NoNames).unwrap_err();
     e.strip_prefix("pcre2_compile() failed: ").map(str::to_owned).unwrap_or(e)
 }
 
@@ -96,7 +95,7 @@ fn errors_are_those_of_pcre() {
 
 #[test]
 fn captures_of_the_shorter_text_are_found() {
-    let mut c = crate::request::Captures::default();
+    let mut c = Captures::default();
     assert_eq!(pattern("^/(.*)$").captures(b"/ab\n", &mut c), Ok(true));
     assert_eq!(c.groups.get(1), Some(&(1, 3)));
 }
@@ -104,7 +103,7 @@ fn captures_of_the_shorter_text_are_found() {
 #[test]
 fn nothing_is_kept_for_patterns_of_the_past() {
     let kept = || LOCATIONS.with_borrow(HashMap::len);
-    let (mut c, re) = (crate::request::Captures::default(), pattern("a(.)"));
+    let (mut c, re) = (Captures::default(), pattern("a(.)"));
     forget();
     for _ in 0..3 {
         assert_eq!(re.captures(b"ab", &mut c), Ok(true));

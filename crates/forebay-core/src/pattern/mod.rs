@@ -1,8 +1,7 @@
 //! Regular expressions as nginx.conf has them: the `regex` crate, and `fancy-regex` where look-around
 //! or back-references ask for it. Both are memory-safe; the first is linear in time.
 
-use crate::request::{Request, VarError};
-use crate::variables::{Registry, VarId};
+use crate::vars::{Captures, Evaluate, Names, VarError, VarId};
 use backtrack::Backtracking;
 use forebay_conf::error::Level;
 use std::cell::RefCell;
@@ -67,7 +66,7 @@ impl Pattern {
     ///
     /// # Errors
     /// `pcre2_compile() failed: ... in "PATTERN"`.
-    pub fn compile(text: &[u8], caseless: bool, vars: &mut Registry) -> Result<Pattern, String> {
+    pub fn compile(text: &[u8], caseless: bool, vars: &mut impl Names) -> Result<Pattern, String> {
         let source = String::from_utf8_lossy(text);
         let failed = |m: &str, at: usize| match text.get(at..).filter(|r| !r.is_empty()) {
             Some(rest) => format!(
@@ -124,7 +123,7 @@ impl Pattern {
     }
 
     /// Logs that a match was given up, in nginx's words: -47 is PCRE2's number for its match limit.
-    pub fn log_failure(&self, req: &mut Request, text: &[u8]) -> LimitExceeded {
+    pub fn log_failure<E: Evaluate>(&self, req: &mut E, text: &[u8]) -> LimitExceeded {
         req.log_with(Level::Alert, |out| out.extend_from_slice(&self.failure(text)));
         LimitExceeded
     }
@@ -138,21 +137,21 @@ impl Pattern {
     ///
     /// # Errors
     /// The match was given up, which is logged at level alert.
-    pub fn exec(&self, req: &mut Request, text: &[u8]) -> Result<bool, LimitExceeded> {
-        match self.captures(text, &mut req.captures) {
+    pub fn exec<E: Evaluate>(&self, req: &mut E, text: &[u8]) -> Result<bool, LimitExceeded> {
+        match self.captures(text, req.captures()) {
             Ok(true) if self.0.names.is_empty() => return Ok(true),
             Ok(true) => {}
             Ok(false) => return Ok(false),
             Err(LimitExceeded) => return Err(self.log_failure(req, text)),
         }
-        let captures = std::mem::take(&mut req.captures);
+        let captures = std::mem::take(req.captures());
         for (group, var) in &self.0.names {
             let (a, b) = captures.groups.get(*group).copied().unwrap_or((1, 0));
             let value = if a <= b { captures.text.get(a as usize..b as usize) } else { None };
             // A group that took no part leaves an empty value, as in nginx.
             req.store(*var, Some(value.unwrap_or_default()));
         }
-        req.captures = captures;
+        *req.captures() = captures;
         Ok(true)
     }
 
@@ -160,11 +159,7 @@ impl Pattern {
     ///
     /// # Errors
     /// The match was given up. The caller logs it ([`Pattern::log_failure`]).
-    pub fn captures(
-        &self,
-        text: &[u8],
-        captures: &mut crate::request::Captures,
-    ) -> Result<bool, LimitExceeded> {
+    pub fn captures(&self, text: &[u8], captures: &mut Captures) -> Result<bool, LimitExceeded> {
         match &self.0.engine {
             Engine::Plain { needs, .. } if lacks(needs, text) => Ok(false),
             Engine::Plain { re, dollar, .. } => LOCATIONS.with_borrow_mut(|cache| {
@@ -195,9 +190,21 @@ impl Pattern {
     }
 }
 
+/// Names that nothing looks up.
+struct NoNames;
+
+impl Names for NoNames {
+    fn reference(&mut self, _: &[u8]) -> VarId {
+        VarId(0)
+    }
+    fn define_stored(&mut self, _: &[u8]) -> Result<VarId, String> {
+        Ok(VarId(0))
+    }
+}
+
 /// Tells whether a pattern that compiles needs backtracking (see [`Pattern::backtracks`]).
 pub fn needs_backtracking(text: &[u8]) -> bool {
-    Pattern::compile(text, false, &mut Registry::default()).is_ok_and(|p| p.backtracks())
+    Pattern::compile(text, false, &mut NoNames).is_ok_and(|p| p.backtracks())
 }
 
 /// Whether a few bytes tell that a text cannot match.

@@ -1,0 +1,9 @@
+//! Parts that every front end needs and that know no protocol: variables and values with variables, patterns, networks,
+//! log files, counters.
+
+pub mod counters;
+pub mod essential;
+pub mod limit;
+pub mod log;
+pub mod pattern;
+pub mod vars;

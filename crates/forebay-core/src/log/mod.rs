@@ -1,0 +1,4 @@
+//! Log files: opening and writing them.
+
+pub mod files;
+pub mod write;

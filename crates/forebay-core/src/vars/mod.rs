@@ -1,0 +1,87 @@
+//! Variables: names become numbers once, values belong to a request (nginx: variables). Hot path.
+//!
+//! A front end implements [`Evaluate`] for its requests or sessions. Everything here is generic over it and compiled for each.
+
+mod compute;
+mod host_table;
+mod registry;
+mod store;
+mod template;
+
+pub use compute::{Address, Geo, Map, Segments, Share, Split, Value, murmur2};
+pub use host_table::{HostTable, Refused};
+pub use registry::{Builtin, Computed, Getter, Names, PrefixGetter, Registry, Row, RowSource, Source, Var};
+pub use store::{Stored, VarStore};
+pub use template::{Part, Template};
+
+use crate::limit::cidr::Cidr;
+use forebay_conf::error::Level;
+use forebay_net::addr::Peer;
+
+/// Number of a variable in one configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VarId(pub u16);
+
+/// Error of an evaluation; the request is answered with 500. The text is for the error log, and empty if the error has been
+/// logged already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VarError(pub String);
+
+impl VarError {
+    /// Error that has been logged already.
+    pub const LOGGED: VarError = VarError(String::new());
+}
+
+/// Groups of the last regular expression that matched, for `$1` to `$9`.
+#[derive(Clone, Debug, Default)]
+pub struct Captures {
+    /// Text that was matched.
+    pub text: Vec<u8>,
+    /// Groups as offsets into `text`; (1, 0) = not part of the match.
+    pub groups: Vec<(u32, u32)>,
+}
+
+impl Captures {
+    /// Appends the text of a group; nothing if it took no part in the match.
+    pub fn push(&self, n: u8, out: &mut Vec<u8>) {
+        if let Some((a, b)) = self.groups.get(n as usize)
+            && a <= b
+        {
+            out.extend_from_slice(self.text.get(*a as usize..*b as usize).unwrap_or_default());
+        }
+    }
+}
+
+/// A request or session for which variables are evaluated.
+pub trait Evaluate: Sized {
+    /// Appends the value of a variable. `Ok(false)`: it has none.
+    ///
+    /// # Errors
+    /// When the evaluation runs in a circle, or a pattern exceeds its limits.
+    fn var(&mut self, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError>;
+
+    /// Stores a variable's value for the rest of the request; `None`: it has no value.
+    fn store(&mut self, id: VarId, value: Option<&[u8]>);
+
+    /// Groups of the last pattern that matched.
+    fn captures(&mut self) -> &mut Captures;
+
+    /// Address of the client.
+    fn peer(&self) -> Peer;
+
+    /// The address that trusted proxies report (`X-Forwarded-For`) for a client at `peer`; `peer` itself if none is trusted.
+    fn forwarded(&self, peer: Peer, proxies: &[Cidr], recursive: bool) -> Peer;
+
+    /// Writes a line to the error log; `message` is made only if a log takes the level.
+    fn log_with(&mut self, level: Level, message: impl FnOnce(&mut Vec<u8>));
+
+    /// An empty buffer, to be given back.
+    fn take_buf(&mut self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Takes a buffer back.
+    fn give_buf(&mut self, buf: Vec<u8>) {
+        drop(buf);
+    }
+}

@@ -1,0 +1,216 @@
+//! Names of variables and the sources of their values.
+
+use super::compute::{Geo, Map, Split};
+use super::{Evaluate, VarError, VarId};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Appends a value; `Ok(false)`: the variable has no value for this request.
+pub type Getter<E> = fn(&mut E, &mut Vec<u8>) -> Result<bool, VarError>;
+/// As [`Getter`], for families such as `$arg_NAME`; takes the part after the prefix.
+pub type PrefixGetter<E> = fn(&mut E, &[u8], &mut Vec<u8>) -> Result<bool, VarError>;
+
+/// A built-in variable: a row in its module's file.
+#[derive(Clone, Copy)]
+pub struct Row<E> {
+    /// Name; ends in `*` for a family.
+    pub name: &'static str,
+    /// Getter.
+    pub get: RowSource<E>,
+    /// Whether `set`, `map` and the like may give it another value.
+    pub settable: bool,
+}
+
+/// Source of a variable's value.
+pub enum Source<E> {
+    /// Referred to, not (yet) defined.
+    Unknown,
+    /// Only what `set` or a named capture stored.
+    Stored,
+    /// A built-in function.
+    Get(Getter<E>),
+    /// A built-in family; the text after the prefix.
+    Prefix(PrefixGetter<E>, Arc<[u8]>),
+    /// A table (`map`, `geo`, `split_clients`); its result is kept for the request.
+    Computed(Computed),
+    /// Known from nginx, belonging to a feature that is not there: never has a value.
+    Absent,
+}
+
+impl<E> Clone for Source<E> {
+    fn clone(&self) -> Self {
+        match self {
+            Source::Unknown => Source::Unknown,
+            Source::Stored => Source::Stored,
+            Source::Get(f) => Source::Get(*f),
+            Source::Prefix(f, rest) => Source::Prefix(*f, rest.clone()),
+            Source::Computed(c) => Source::Computed(c.clone()),
+            Source::Absent => Source::Absent,
+        }
+    }
+}
+
+impl<E> std::fmt::Debug for Source<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Source::Unknown => "Unknown",
+            Source::Stored => "Stored",
+            Source::Get(_) => "Get",
+            Source::Prefix(..) => "Prefix",
+            Source::Computed(_) => "Computed",
+            Source::Absent => "Absent",
+        })
+    }
+}
+
+/// As [`Source`], for tables of constants.
+#[derive(Clone, Copy)]
+pub enum RowSource<E> {
+    /// A built-in function.
+    Get(Getter<E>),
+    /// A family.
+    Prefix(PrefixGetter<E>),
+}
+
+/// Table that computes a variable from others.
+#[derive(Clone, Debug)]
+pub enum Computed {
+    /// `map`.
+    Map(Arc<Map>),
+    /// `geo`.
+    Geo(Arc<Geo>),
+    /// `split_clients`.
+    Split(Arc<Split>),
+}
+
+impl Computed {
+    /// Appends the value.
+    ///
+    /// # Errors
+    /// When a source variable cannot be evaluated.
+    pub fn compute<E: Evaluate>(&self, req: &mut E, out: &mut Vec<u8>) -> Result<bool, VarError> {
+        match self {
+            Computed::Map(m) => m.compute(req, out),
+            Computed::Geo(g) => g.compute(req, out),
+            Computed::Split(s) => s.compute(req, out),
+        }
+    }
+
+    /// Whether the value may change within a request (nginx: volatile).
+    pub fn volatile(&self) -> bool {
+        match self {
+            Computed::Map(m) => m.volatile,
+            Computed::Geo(g) => g.volatile,
+            Computed::Split(_) => false,
+        }
+    }
+}
+
+/// One variable of a configuration.
+#[derive(Debug)]
+pub struct Var<E> {
+    /// Name, lower case, without `$`.
+    pub name: Box<[u8]>,
+    /// Source.
+    pub source: Source<E>,
+    /// Whether it may be defined again.
+    pub settable: bool,
+    /// `set` defines it: using it before that is worth a warning.
+    pub by_set: bool,
+}
+
+/// Finds a built-in variable by its name: its source, and whether it may be defined again.
+pub type Builtin<E> = fn(&[u8]) -> (Source<E>, bool);
+
+/// Names of variables, for values that are compiled.
+pub trait Names {
+    /// Number of a variable that is used somewhere.
+    fn reference(&mut self, name: &[u8]) -> VarId;
+
+    /// Defines a variable that is set (`set`, named captures, `auth_request_set`).
+    ///
+    /// # Errors
+    /// `the duplicate "x" variable` for a built-in one that may not change.
+    fn define_stored(&mut self, name: &[u8]) -> Result<VarId, String>;
+}
+
+/// Variables of a configuration under construction.
+#[derive(Debug)]
+pub struct Registry<E> {
+    builtin: Builtin<E>,
+    vars: Vec<Var<E>>,
+    index: HashMap<Box<[u8]>, VarId>,
+}
+
+impl<E> Names for Registry<E> {
+    fn reference(&mut self, name: &[u8]) -> VarId {
+        let name: Box<[u8]> = name.to_ascii_lowercase().into();
+        if let Some(id) = self.index.get(&name) {
+            return *id;
+        }
+        let (source, settable) = (self.builtin)(&name);
+        let id = VarId(self.vars.len().min(usize::from(u16::MAX)) as u16);
+        self.index.insert(name.clone(), id);
+        self.vars.push(Var { name, source, settable, by_set: false });
+        id
+    }
+
+    fn define_stored(&mut self, name: &[u8]) -> Result<VarId, String> {
+        let id = self.reference(name);
+        let v = &mut self.vars[id.0 as usize];
+        if !v.settable {
+            return Err(format!("the duplicate \"{}\" variable", String::from_utf8_lossy(name)));
+        }
+        if matches!(v.source, Source::Unknown | Source::Absent) {
+            v.source = Source::Stored;
+        }
+        Ok(id)
+    }
+}
+
+impl<E> Registry<E> {
+    /// Creates a registry without variables.
+    pub fn new(builtin: Builtin<E>) -> Registry<E> {
+        Registry { builtin, vars: Vec::new(), index: HashMap::new() }
+    }
+
+    /// Name of a variable, if it is a built-in one that cannot be redefined.
+    pub fn name(&self, id: VarId) -> Option<&[u8]> {
+        self.vars.get(id.0 as usize).filter(|v| !v.settable).map(|v| &*v.name)
+    }
+
+    /// Name of a variable that belongs to a built-in family, though `set` may give it a value.
+    pub fn member(&self, id: VarId) -> Option<&[u8]> {
+        self.vars.get(usize::from(id.0)).filter(|v| matches!(v.source, Source::Prefix(..))).map(|v| &*v.name)
+    }
+
+    /// Notes that `set` defines a variable.
+    pub fn note_set(&mut self, id: VarId) {
+        if let Some(v) = self.vars.get_mut(usize::from(id.0)) {
+            v.by_set = true;
+        }
+    }
+
+    /// Defines a computed variable (`map`, `geo`, ...). A later definition replaces an earlier one.
+    ///
+    /// # Errors
+    /// As [`Names::define_stored`].
+    pub fn define_computed(&mut self, name: &[u8], c: Computed) -> Result<VarId, String> {
+        let id = self.define_stored(name)?;
+        self.vars[id.0 as usize].source = Source::Computed(c);
+        Ok(id)
+    }
+
+    /// Whether a variable whose name begins so is used.
+    pub fn uses_prefix(&self, prefix: &[u8]) -> bool {
+        self.vars.iter().any(|v| v.name.starts_with(prefix))
+    }
+
+    /// Ends the construction. The second part is an error, `unknown "x" variable`, for each variable that nothing defines.
+    pub fn finish(self) -> (Vec<Var<E>>, Vec<String>) {
+        let unknown = self.vars.iter().filter(|v| matches!(v.source, Source::Unknown));
+        let errors =
+            unknown.map(|v| format!("unknown \"{}\" variable", String::from_utf8_lossy(&v.name))).collect();
+        (self.vars, errors)
+    }
+}
