@@ -2,6 +2,7 @@
 
 use crate::patch::{self, Edit, Source};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -23,78 +24,105 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-fn server(program: &Path, prefix: Option<&Path>, conf: &Path, more: &[&str]) -> Result<(), String> {
-    let mut c = Command::new(program);
-    if let Some(p) = prefix {
-        c.arg("-p").arg(p);
+/// The server whose configuration is changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Server<'a> {
+    /// Executable.
+    pub program: &'a Path,
+    /// Prefix, if not its own.
+    pub prefix: Option<&'a Path>,
+    /// Configuration.
+    pub conf: &'a Path,
+}
+
+impl Server<'_> {
+    /// Runs the program with the configuration and further arguments.
+    fn run(&self, more: &[&str]) -> Result<(), String> {
+        let mut c = Command::new(self.program);
+        if let Some(p) = self.prefix {
+            c.arg("-p").arg(p);
+        }
+        let out = c.arg("-c").arg(self.conf).args(more).output();
+        let out = out.map_err(|e| format!("{}: {e}", self.program.display()))?;
+        if out.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&out.stderr).trim().to_owned())
+        }
     }
-    let out = c.arg("-c").arg(conf).args(more).output().map_err(|e| format!("{}: {e}", program.display()))?;
-    if out.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&out.stderr).trim().to_owned()) }
+
+    fn reload(&self) -> Result<(), String> {
+        self.run(&["-s", "reload"])
+    }
 }
 
 /// Replaces the files that `edits` change, tests, reloads, and watches for `canary` whether the server still answers
-/// where it answered before. What the test refuses or the canary does not survive is put back.
+/// where it answered before. Puts the old files back if the test or the canary fails.
 ///
 /// # Errors
-/// The server's words, what could not be written, or who answers no more. A server that does not run is no error.
+/// The server's words, a file that could not be written, or an address that answers no more. A server that does not run
+/// is no error.
 pub fn apply(
     source: &Source,
     edits: &[Edit],
     out: &Path,
-    program: &Path,
-    prefix: Option<&Path>,
+    server: &Server<'_>,
     canary: Duration,
 ) -> Result<(), String> {
     let before = Canary::before(source);
-    let backup = out.join("backup");
-    let say = |e: std::io::Error| format!("{}: {e}", backup.display());
-    std::fs::create_dir_all(&backup).map_err(say)?;
     let changed = patch::changed(source, edits);
-    let mut list = Vec::new();
-    for (i, (path, new)) in changed.iter().enumerate() {
-        let old = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        let id = source.files.iter().find(|(_, p, _)| p == path).map(|(_, _, b)| b.to_vec());
-        if id.as_deref() != Some(old.as_slice()) {
-            return Err(format!("{} has changed since it was read; nothing was applied", path.display()));
-        }
-        std::fs::write(backup.join(format!("{i}.old")), &old).map_err(say)?;
-        std::fs::write(backup.join(format!("{i}.new")), new).map_err(say)?;
-        list.push(path.display().to_string());
-    }
-    let note = json!({"files": list, "conf": source.path, "program": program, "prefix": prefix});
-    let file = out.join("applied.json");
-    std::fs::write(&file, format!("{note:#}\n")).map_err(say)?;
+    back_up(source, &changed, out, server)?;
     for (path, new) in &changed {
         replace(path, new)?;
     }
-    if let Err(text) = server(program, prefix, &source.path, &["-t"]) {
+    if let Err(text) = server.run(&["-t"]) {
         rollback(out)?;
         return Err(format!("the tuned configuration is refused, the old one is back: {text}"));
     }
-    let reloaded = server(program, prefix, &source.path, &["-s", "reload"]);
+    let reloaded = server.reload();
     if before.answering.is_empty() {
         if let Err(text) = reloaded {
             say!("Not reloaded (does the server run?): {text}");
         }
         return Ok(());
     }
-    let trouble = match reloaded {
+    let healthy = match reloaded {
         Err(text) => Err(format!("it does not reload: {text}")),
         Ok(()) => before.survives(canary),
     };
-    match trouble {
-        Ok(()) => {
-            say!(
-                "It still answers at {}.",
-                before.answering.iter().map(|a| a.to_string()).collect::<Vec<_>>().join(", ")
-            );
-            Ok(())
-        }
-        Err(text) => {
-            rollback(out)?;
-            Err(format!("the running server did not take the tuned configuration well: {text}"))
-        }
+    if let Err(text) = healthy {
+        rollback(out)?;
+        return Err(format!("the running server did not take the tuned configuration well: {text}"));
     }
+    let addresses: Vec<String> = before.answering.iter().map(ToString::to_string).collect();
+    say!("It still answers at {}.", addresses.join(", "));
+    Ok(())
+}
+
+/// Keeps old and new files in `out`, with a note for [`rollback`].
+fn back_up(
+    source: &Source,
+    changed: &BTreeMap<PathBuf, Vec<u8>>,
+    out: &Path,
+    server: &Server<'_>,
+) -> Result<(), String> {
+    let backup = out.join("backup");
+    let say = |e: std::io::Error| format!("{}: {e}", backup.display());
+    std::fs::create_dir_all(&backup).map_err(say)?;
+    let mut list = Vec::new();
+    for (i, (path, new)) in changed.iter().enumerate() {
+        let old = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let known = source.files.iter().find(|(_, p, _)| p == path).map(|(_, _, b)| b);
+        if known != Some(old.as_slice()) {
+            return Err(format!("{} has changed since it was read; nothing was applied", path.display()));
+        }
+        std::fs::write(backup.join(format!("{i}.old")), &old).map_err(say)?;
+        std::fs::write(backup.join(format!("{i}.new")), new).map_err(say)?;
+        list.push(path.display().to_string());
+    }
+    let Server { program, prefix, conf } = server;
+    let note = json!({"files": list, "conf": conf, "program": program, "prefix": prefix});
+    std::fs::write(out.join("applied.json"), format!("{note:#}\n")).map_err(say)
 }
 
 /// Addresses of the running server, tried before and after.
@@ -145,28 +173,31 @@ impl Canary {
         Canary { answering }
     }
 
-    /// Whether all of them go on answering.
+    /// Checks for a time that all of them go on answering.
     fn survives(&self, time: Duration) -> Result<(), String> {
         let until = Instant::now() + time;
         loop {
             for at in &self.answering {
-                // One failure may be a neighbour's; two in a row are not.
-                let mut last = answer(*at);
-                if !matches!(last, Ok(status) if status < 500) {
-                    std::thread::sleep(Duration::from_millis(200));
-                    last = answer(*at);
-                }
-                match last {
-                    Ok(status) if status < 500 => {}
-                    Ok(status) => return Err(format!("{at} answers {status}")),
-                    Err(text) => return Err(text),
-                }
+                check(*at)?;
             }
             if Instant::now() >= until || forebay_bench::signals::interrupted() {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(250));
         }
+    }
+}
+
+/// Checks that an address answers. One failure may have another cause; two in a row are the configuration's.
+fn check(at: SocketAddr) -> Result<(), String> {
+    let mut last = answer(at);
+    if !matches!(last, Ok(status) if status < 500) {
+        std::thread::sleep(Duration::from_millis(200));
+        last = answer(at);
+    }
+    match last? {
+        status if status < 500 => Ok(()),
+        status => Err(format!("{at} answers {status}")),
     }
 }
 
@@ -180,41 +211,42 @@ pub fn rollback(out: &Path) -> Result<(), String> {
         .ok()
         .and_then(|b| serde_json::from_slice(&b).ok())
         .ok_or_else(|| format!("nothing to undo: there is no {}", file.display()))?;
-    let files: Vec<PathBuf> = note["files"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|f| f.as_str().map(PathBuf::from))
-        .collect();
-    let read = |p: PathBuf| std::fs::read(&p).map_err(|e| format!("{}: {e}", p.display()));
-    let mut todo = Vec::new();
-    for (i, path) in files.iter().enumerate() {
-        let now = read(path.clone())?;
-        let old = read(out.join(format!("backup/{i}.old")))?;
-        let new = read(out.join(format!("backup/{i}.new")))?;
-        if now != new && now != old {
-            return Err(format!(
-                "{} was changed after --apply; the old one is {}",
-                path.display(),
-                out.join(format!("backup/{i}.old")).display()
-            ));
-        }
-        todo.push((path, old));
-    }
-    for (path, old) in todo {
-        replace(path, &old)?;
+    for (path, old) in old_files(&note, out)? {
+        replace(&path, &old)?;
     }
     let _ = std::fs::remove_file(&file);
     let (Some(program), Some(conf)) = (note["program"].as_str(), note["conf"].as_str()) else {
         return Ok(());
     };
-    if let Err(text) =
-        server(Path::new(program), note["prefix"].as_str().map(Path::new), Path::new(conf), &["-s", "reload"])
-    {
+    let prefix = note["prefix"].as_str().map(Path::new);
+    let server = Server { program: Path::new(program), prefix, conf: Path::new(conf) };
+    if let Err(text) = server.reload() {
         say!("Not reloaded (does the server run?): {text}");
     }
     say!("The old configuration is back.");
     Ok(())
+}
+
+/// Returns the files of a note with their old bytes. All of them are read before any is replaced.
+fn old_files(note: &Value, out: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, String> {
+    let read = |p: &Path| std::fs::read(p).map_err(|e| format!("{}: {e}", p.display()));
+    let files = note["files"].as_array().into_iter().flatten().filter_map(|f| f.as_str().map(PathBuf::from));
+    let mut all = Vec::new();
+    for (i, path) in files.enumerate() {
+        let kept = out.join(format!("backup/{i}.old"));
+        let now = read(&path)?;
+        let old = read(&kept)?;
+        let new = read(&out.join(format!("backup/{i}.new")))?;
+        if now != new && now != old {
+            return Err(format!(
+                "{} was changed after --apply; the old one is {}",
+                path.display(),
+                kept.display()
+            ));
+        }
+        all.push((path, old));
+    }
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -266,7 +298,8 @@ mod tests {
             let before = std::fs::read_to_string(&source.path).expect("there");
             let out = dir.path().join("out");
             std::fs::create_dir(&out).expect("made");
-            let done = apply(&source, &edits(&source), &out, &program, None, Duration::from_millis(300));
+            let server = Server { program: &program, prefix: None, conf: &source.path };
+            let done = apply(&source, &edits(&source), &out, &server, Duration::from_millis(300));
             let after = std::fs::read_to_string(&source.path).expect("there");
             if harms {
                 let text = done.expect_err("noticed");

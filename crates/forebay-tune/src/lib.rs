@@ -14,21 +14,29 @@ macro_rules! say {
 }
 
 pub mod apply;
+mod choice;
 pub mod cli;
 pub mod design;
+pub mod figures;
 pub mod knobs;
 pub mod load_point;
+pub mod manner;
 pub mod model;
 pub mod output;
+mod past;
 pub mod patch;
+pub mod program;
 pub mod random;
 pub mod replay;
+mod results;
 pub mod rig;
 pub mod scene;
 pub mod search;
 pub mod service;
+pub mod state;
 pub mod stats;
 pub mod sysctl;
 pub mod table;
+mod tuning;
 pub mod upstream;
 pub mod watch;

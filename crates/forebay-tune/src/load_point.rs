@@ -1,8 +1,9 @@
 //! The load point: `--load`, and the check at half of the load. A server that is always full shows only its capacity; one
 //! with room to spare shows what a setting that waits or gathers costs.
 
+use crate::figures::Figures;
 use crate::random::Random;
-use crate::rig::{Figures, Live};
+use crate::rig::Live;
 use crate::search::Point;
 use crate::stats::{self, Interval};
 use serde_json::{Value, json};
@@ -108,7 +109,7 @@ impl Check {
         let mut runs = [Vec::new(), Vec::new()];
         let order = BLOCKS.as_flattened();
         for (done, which) in order.iter().enumerate() {
-            if past.is_empty() && Instant::now() > live.until {
+            if past.is_empty() && Instant::now() > live.time.until {
                 break;
             }
             match live.checked(&points[*which], rate, order.len() - done, &mut past) {

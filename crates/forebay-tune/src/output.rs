@@ -1,8 +1,10 @@
 //! What a tuning leaves behind: a summary for the terminal, `result.json`, `report.html`, `rejected.md`, `tuned.conf`.
 
+use crate::figures::Figures;
+use crate::knobs::Place;
 use crate::load_point::Check;
 use crate::model::Sample;
-use crate::rig::{Active, Figures};
+use crate::rig::Active;
 use crate::search::{Line, Report};
 use crate::stats::{Interval, median};
 use forebay_bench::duration_text;
@@ -11,9 +13,9 @@ use std::fmt::Write;
 
 /// What is known at the end.
 #[derive(Debug)]
-pub struct Result<'r> {
+pub struct Summary<'r> {
     /// What was not tried, and why.
-    pub not: &'r [(&'static str, String)],
+    pub left_out: &'r [(&'static str, String)],
     /// Of the search.
     pub report: &'r Report,
     /// What could be set.
@@ -52,7 +54,7 @@ fn row(name: &str, f: &Figures) -> String {
     format!("{name:<28} {:>10.0} {p50:>9} {p99:>9} {:>9.1} us\n", f.rate, f.cpu)
 }
 
-impl Result<'_> {
+impl Summary<'_> {
     /// Name and level of a line.
     pub fn name(&self, line: &Line) -> String {
         let a = &self.active[line.knob];
@@ -81,6 +83,11 @@ impl Result<'_> {
     pub fn reason(&self, line: &Line) -> String {
         let group = if Self::proven(line) { "" } else { ", as part of the group" };
         format!("forebay tune: {} {}, {} pairs{group}", gain(&line.gain), self.goal, line.pairs)
+    }
+
+    /// Whether a kernel setting is kept.
+    pub(crate) fn keeps_kernel_settings(&self) -> bool {
+        self.report.lines.iter().any(|l| l.kept && self.active[l.knob].knob.place == Place::Sysctl)
     }
 
     /// Medians of the figures at a point.
@@ -222,7 +229,7 @@ impl Result<'_> {
             let _ = writeln!(out, "- {}: cannot be run: {why}", self.settings(p));
         }
         out.push_str("\n# Not tried\n\n");
-        for (name, why) in self.not {
+        for (name, why) in self.left_out {
             let _ = writeln!(out, "- {name}: {why}");
         }
         out
@@ -379,8 +386,8 @@ mod tests {
             ended,
         };
         let about = "a server".to_owned();
-        let (active, figures, points, not, goal) = (&[], &[], &[], &[], "requests/s");
-        Result { not, report: &report, active, figures, points, goal, about, half: None }.text()
+        let (active, figures, points, left_out, goal) = (&[], &[], &[], &[], "requests/s");
+        Summary { left_out, report: &report, active, figures, points, goal, about, half: None }.text()
     }
 
     #[test]

@@ -160,7 +160,12 @@ impl<'t> View<'t> {
         self.children(block).find(|n| self.name(*n) == name)
     }
 
-    /// Whether a directive stands somewhere in a block.
+    /// Returns the `server` blocks of `http`.
+    pub(crate) fn servers(&self, http: usize) -> impl Iterator<Item = usize> + '_ {
+        self.all("server").filter(move |s| self.nodes[*s].parent == Some(http))
+    }
+
+    /// Whether a directive is somewhere in a block.
     pub fn within(&self, n: usize, block: usize) -> bool {
         let mut at = self.nodes[n].parent;
         while let Some(b) = at {

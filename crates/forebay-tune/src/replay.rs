@@ -1,14 +1,16 @@
 //! `forebay tune replay`: the ladders of published tuning articles, measured here. Heights of other machines mean nothing;
 //! which steps help does.
 
-use crate::cli::{Which, lock, program, state_dir};
-use crate::rig::{self, Program};
+use crate::figures::Figures;
+use crate::manner::{self, Manner};
+use crate::program::{Program, Which, executable};
 use crate::scene::Target;
+use crate::state::{lock, state_dir};
 use crate::stats::median;
 use forebay_bench::ports::free_port;
 use forebay_bench::tls::{Kind, self_signed};
 use forebay_bench::{duration_text, signals, units};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -219,6 +221,9 @@ pub fn certificate(dir: &Path) -> Result<(), String> {
     self_signed(Kind::Rsa, &dir.join("cert.pem"), &dir.join("key.pem")).map_err(|e| e.to_string())
 }
 
+/// A server that is measured: its name and executable.
+type Server = (&'static str, PathBuf);
+
 /// Measures the ladders of articles, for nginx and Forebay in turn.
 ///
 /// # Errors
@@ -232,111 +237,187 @@ pub fn main(args: &ReplayArgs) -> Result<(), String> {
     }
     let state = state_dir(args.state.as_deref())?;
     let _lock = lock(&state)?;
-    let dir = state.join("copy");
-    let io = |e: std::io::Error| format!("{}: {e}", dir.display());
-    let mut servers = vec![("Forebay", program(Which::Forebay, args.forebay.as_deref())?)];
-    match program(Which::Nginx, args.nginx.as_deref()) {
-        Ok(p) => servers.insert(0, ("nginx", p)),
-        Err(e) => say!("Only Forebay is measured: {e}"),
-    }
-    let mut all = Vec::new();
-    for a in chosen {
-        for sub in ["html", "logs", "temp", "conf"] {
-            std::fs::create_dir_all(dir.join(sub)).map_err(io)?;
-        }
-        std::fs::write(dir.join("html/f.html"), vec![b'a'; a.size]).map_err(io)?;
-        if a.tls {
-            certificate(&dir)?;
-        }
-        let connections = a.connections.min(args.connections as usize);
-        say!("\n{}: {}. Here: {connections} connections", a.name, a.about);
-        say!(
-            "{:<32} {:>9} {:>7}   {}",
-            "step",
-            "claimed",
-            "",
-            servers
-                .iter()
-                .map(|(n, _)| format!("{n:>11} {:>7} {:>9} {:>9}", "", "p99", "CPU"))
-                .collect::<String>()
-        );
-        let mut first = vec![0.0; servers.len()];
-        for n in 1..=a.steps.len() {
-            let s = &a.steps[n - 1];
-            let claimed = |v: u32| if v == 0 { "-".to_owned() } else { v.to_string() };
-            let factor =
-                |v: f64, of: f64| if v > 0.0 && of > 0.0 { format!("x{:.2}", v / of) } else { String::new() };
-            let mut line = format!(
-                "{:<32} {:>9} {:>7}   ",
-                s.name,
-                claimed(s.claimed),
-                factor(f64::from(s.claimed), f64::from(a.steps[0].claimed))
-            );
-            for (k, (name, path)) in servers.iter().enumerate() {
-                let port = free_port().map_err(io)?;
-                let conf = dir.join("conf/replay.conf");
-                std::fs::write(&conf, configuration(a, n, &dir, port)).map_err(io)?;
-                // As published: the steps say how many workers there are.
-                let cpus = Vec::new();
-                let program = Program { path: path.clone(), prefix: dir.clone(), cpus };
-                if let Err(e) = program.test(&conf) {
-                    line.push_str(&format!(" refused: {e}"));
-                    continue;
-                }
-                let process = program.start(&conf, &[port], &dir.join("stderr"))?;
-                let _ = std::fs::write(dir.join("server.pid"), process.id().to_string());
-                let scheme = if a.tls { "https" } else { "http" };
-                let target = Target {
-                    url: format!("{scheme}://127.0.0.1:{port}/f.html"),
-                    host: None,
-                    proxied: false,
-                    size: 0,
-                };
-                let manner = rig::Manner {
-                    connections,
-                    seed: 1,
-                    http2: false,
-                    gzip: false,
-                    close: !a.keepalive,
-                    access_log: None,
-                    rate: None,
-                };
-                let load = rig::load(&[target], &manner)?;
-                let mut runs = Vec::new();
-                for _ in 0..3 {
-                    let (f, _) = rig::measure(&load, process.id(), args.time.mul_f64(0.2), args.time)?;
-                    runs.push(f);
-                    if signals::interrupted() {
-                        return Ok(());
-                    }
-                }
-                let mid =
-                    |f: &dyn Fn(&rig::Figures) -> f64| median(&mut runs.iter().map(f).collect::<Vec<_>>());
-                let (rate, p99, cpu) = (mid(&|f| f.rate), mid(&|f| f.p99 as f64), mid(&|f| f.cpu));
-                let errors: u64 = runs.iter().map(|f| f.errors).sum();
-                if n == 1 {
-                    first[k] = rate;
-                }
-                line.push_str(&format!(
-                    "{rate:>11.0} {:>7} {:>9} {cpu:>6.1} us",
-                    factor(rate, first[k]),
-                    duration_text(p99 as u64)
-                ));
-                if errors > 0 {
-                    line.push_str(&format!(" ({errors} failed)"));
-                }
-                all.push(json!({"article": a.name, "step": s.name, "claimed": s.claimed, "server": name, "rate": rate,
-                                "p99_ns": p99, "cpu_us": cpu, "errors": errors}));
-            }
-            say!("{line}");
+    let mut replay = Replay { args, dir: state.join("copy"), servers: servers(args)?, results: Vec::new() };
+    for article in chosen {
+        if replay.article(article)? == Ladder::Interrupted {
+            return Ok(());
         }
     }
-    let _ = std::fs::remove_dir_all(&dir);
+    let _ = std::fs::remove_dir_all(&replay.dir);
     if let Some(file) = &args.json {
-        std::fs::write(file, format!("{:#}\n", json!(all)))
+        std::fs::write(file, format!("{:#}\n", json!(replay.results)))
             .map_err(|e| format!("{}: {e}", file.display()))?;
     }
     Ok(())
+}
+
+fn servers(args: &ReplayArgs) -> Result<Vec<Server>, String> {
+    let mut servers = vec![("Forebay", executable(Which::Forebay, args.forebay.as_deref())?)];
+    match executable(Which::Nginx, args.nginx.as_deref()) {
+        Ok(p) => servers.insert(0, ("nginx", p)),
+        Err(e) => say!("Only Forebay is measured: {e}"),
+    }
+    Ok(servers)
+}
+
+/// A replay that is under way.
+struct Replay<'a> {
+    args: &'a ReplayArgs,
+    /// Folder of the site and the configurations.
+    dir: PathBuf,
+    servers: Vec<Server>,
+    /// A row for each step and server, for `--json`.
+    results: Vec<Value>,
+}
+
+/// How the ladder of an article ended.
+#[derive(PartialEq, Eq)]
+enum Ladder {
+    Measured,
+    /// By ^C.
+    Interrupted,
+}
+
+/// Medians of a step's runs.
+struct Medians {
+    rate: f64,
+    p99: f64,
+    cpu: f64,
+    errors: u64,
+}
+
+/// Result of a step with one server.
+enum Measured {
+    Medians(Medians),
+    /// The server's words.
+    Refused(String),
+    Interrupted,
+}
+
+impl Replay<'_> {
+    fn io(&self) -> impl Fn(std::io::Error) -> String {
+        let dir = self.dir.display().to_string();
+        move |e| format!("{dir}: {e}")
+    }
+
+    fn article(&mut self, a: &Article) -> Result<Ladder, String> {
+        self.site(a)?;
+        let connections = self.connections(a);
+        say!("\n{}: {}. Here: {connections} connections", a.name, a.about);
+        let columns: String = self
+            .servers
+            .iter()
+            .map(|(n, _)| format!("{n:>11} {:>7} {:>9} {:>9}", "", "p99", "CPU"))
+            .collect();
+        say!("{:<32} {:>9} {:>7}   {columns}", "step", "claimed", "");
+        // Requests a second of each server at the first step.
+        let mut first = vec![0.0; self.servers.len()];
+        for steps in 1..=a.steps.len() {
+            match self.step(a, steps, &mut first)? {
+                Some(line) => say!("{line}"),
+                None => return Ok(Ladder::Interrupted),
+            }
+        }
+        Ok(Ladder::Measured)
+    }
+
+    /// Makes the folders and files of an article.
+    fn site(&self, a: &Article) -> Result<(), String> {
+        for sub in ["html", "logs", "temp", "conf"] {
+            std::fs::create_dir_all(self.dir.join(sub)).map_err(self.io())?;
+        }
+        std::fs::write(self.dir.join("html/f.html"), vec![b'a'; a.size]).map_err(self.io())?;
+        if a.tls { certificate(&self.dir) } else { Ok(()) }
+    }
+
+    fn connections(&self, a: &Article) -> usize {
+        a.connections.min(self.args.connections as usize)
+    }
+
+    /// Measures the first `steps` steps with each server; returns the line for people, `None` after ^C.
+    fn step(&mut self, a: &Article, steps: usize, first: &mut [f64]) -> Result<Option<String>, String> {
+        let step = &a.steps[steps - 1];
+        let claimed = if step.claimed == 0 { "-".to_owned() } else { step.claimed.to_string() };
+        let times = factor(f64::from(step.claimed), f64::from(a.steps[0].claimed));
+        let mut line = format!("{:<32} {claimed:>9} {times:>7}   ", step.name);
+        for (k, (name, path)) in self.servers.iter().enumerate() {
+            let m = match self.measure(a, steps, path)? {
+                Measured::Interrupted => return Ok(None),
+                Measured::Refused(e) => {
+                    line.push_str(&format!(" refused: {e}"));
+                    continue;
+                }
+                Measured::Medians(m) => m,
+            };
+            if steps == 1 {
+                first[k] = m.rate;
+            }
+            line.push_str(&m.columns(first[k]));
+            self.results
+                .push(json!({"article": a.name, "step": step.name, "claimed": step.claimed, "server": name,
+                                     "rate": m.rate, "p99_ns": m.p99, "cpu_us": m.cpu, "errors": m.errors}));
+        }
+        Ok(Some(line))
+    }
+
+    fn measure(&self, a: &Article, steps: usize, path: &Path) -> Result<Measured, String> {
+        let port = free_port().map_err(self.io())?;
+        let conf = self.dir.join("conf/replay.conf");
+        std::fs::write(&conf, configuration(a, steps, &self.dir, port)).map_err(self.io())?;
+        // As published: the steps say how many workers there are.
+        let cpus = Vec::new();
+        let program = Program { path: path.to_owned(), prefix: self.dir.clone(), cpus };
+        if let Err(e) = program.test(&conf) {
+            return Ok(Measured::Refused(e));
+        }
+        let process = program.start(&conf, &[port], &self.dir.join("stderr"))?;
+        let _ = std::fs::write(self.dir.join("server.pid"), process.id().to_string());
+        let scheme = if a.tls { "https" } else { "http" };
+        let url = format!("{scheme}://127.0.0.1:{port}/f.html");
+        let target = Target { url, host: None, proxied: false, size: 0 };
+        let manner = Manner { close: !a.keepalive, ..Manner::closed_loop(self.connections(a), 1) };
+        let load = manner::load(&[target], &manner)?;
+        let mut runs = Vec::new();
+        for _ in 0..3 {
+            let (f, _) = manner::measure(&load, process.id(), self.args.time.mul_f64(0.2), self.args.time)?;
+            runs.push(f);
+            if signals::interrupted() {
+                return Ok(Measured::Interrupted);
+            }
+        }
+        Ok(Measured::Medians(Medians::of(&runs)))
+    }
+}
+
+impl Medians {
+    fn of(runs: &[Figures]) -> Medians {
+        let mid = |f: &dyn Fn(&Figures) -> f64| median(&mut runs.iter().map(f).collect::<Vec<_>>());
+        Medians {
+            rate: mid(&|f| f.rate),
+            p99: mid(&|f| f.p99 as f64),
+            cpu: mid(&|f| f.cpu),
+            errors: runs.iter().map(|f| f.errors).sum(),
+        }
+    }
+
+    /// Returns the columns of a server, with the rate compared to the first step.
+    fn columns(&self, first: f64) -> String {
+        let Medians { rate, p99, cpu, errors } = self;
+        let mut text = format!(
+            "{rate:>11.0} {:>7} {:>9} {cpu:>6.1} us",
+            factor(*rate, first),
+            duration_text(*p99 as u64)
+        );
+        if *errors > 0 {
+            text.push_str(&format!(" ({errors} failed)"));
+        }
+        text
+    }
+}
+
+/// Returns a ratio for people, nothing where it is not known.
+fn factor(v: f64, of: f64) -> String {
+    if v > 0.0 && of > 0.0 { format!("x{:.2}", v / of) } else { String::new() }
 }
 
 #[cfg(test)]

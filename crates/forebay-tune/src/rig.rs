@@ -1,25 +1,20 @@
 //! Measures settings with a real server: a private copy of the user's configuration, loaded over the loopback.
 
+use crate::figures::Figures;
 use crate::knobs::{Knob, Place};
+use crate::manner::{Manner, load, measure};
 use crate::patch::{Edit, Source};
+use crate::program::{Process, Program};
 use crate::scene::{Copy, Target};
 use crate::search::{Outcome, Point, Rig};
 use crate::stats::median;
 use crate::sysctl::Journal;
-use forebay_bench::load::{Load, Order, Protocol, Stop, Wanted};
-use forebay_bench::observe::{Server, choose_cpus};
-use forebay_bench::schedule::Rate;
-use forebay_bench::tls::{Trust, config};
-use forebay_bench::url::Url;
-use forebay_bench::{run, signals, sources};
+use forebay_bench::signals;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
-use std::net::TcpStream;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// A knob with those of its levels that change something here.
@@ -29,6 +24,14 @@ pub struct Active {
     pub knob: &'static Knob,
     /// Levels from 1 on, with their edits.
     pub levels: Vec<(String, Vec<Edit>)>,
+}
+
+impl Active {
+    /// Returns the kernel setting of a level: its name and value.
+    fn kernel_setting(&self, level: u8) -> Option<(&str, &str)> {
+        let (text, _) = self.levels.get(usize::from(level).checked_sub(1)?)?;
+        text.split(';').next()?.split_once(" = ")
+    }
 }
 
 /// What is to be better.
@@ -42,181 +45,18 @@ pub enum Goal {
     Latency,
 }
 
-/// Figures of a run.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Figures {
-    /// Requests a second.
-    pub rate: f64,
-    /// ns.
-    pub p50: u64,
-    /// ns.
-    pub p99: u64,
-    /// Server CPU time per request, microseconds.
-    pub cpu: f64,
-    /// Resident bytes of the server.
-    pub memory: u64,
-    /// Failures.
-    pub errors: u64,
-}
-
-impl Figures {
-    /// The median of each; failures add up.
-    pub fn median(runs: &[Figures]) -> Figures {
-        let mid = |f: &dyn Fn(&Figures) -> f64| median(&mut runs.iter().map(f).collect::<Vec<_>>());
-        Figures {
-            rate: mid(&|f| f.rate),
-            p50: mid(&|f| f.p50 as f64) as u64,
-            p99: mid(&|f| f.p99 as f64) as u64,
-            cpu: mid(&|f| f.cpu),
-            memory: mid(&|f| f.memory as f64) as u64,
-            errors: runs.iter().map(|f| f.errors).sum(),
+impl Goal {
+    /// Returns the logarithm of the objective; more is better.
+    fn score(self, f: &Figures) -> f64 {
+        match self {
+            Goal::Cpu => -f.cpu.ln(),
+            Goal::Throughput => f.rate.ln(),
+            Goal::Latency => -(f.p99.max(1) as f64).ln(),
         }
     }
-
-    /// For `result.json`.
-    pub fn json(&self) -> Value {
-        json!({"rate": self.rate, "p50_ns": self.p50, "p99_ns": self.p99, "cpu_us": self.cpu, "memory": self.memory})
-    }
 }
 
-/// A server that this process started.
-#[derive(Debug)]
-pub struct Process {
-    child: Child,
-}
-
-impl Process {
-    /// Its pid.
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Ends it: TERM first, KILL for it and its workers when that takes longer than three seconds.
-    pub fn end(&mut self) {
-        use nix::sys::signal::{Signal, kill};
-        use nix::unistd::Pid;
-        let pid = self.child.id();
-        let children = children(pid);
-        let _ = kill(Pid::from_raw(pid as i32), Signal::SIGTERM);
-        let until = Instant::now() + Duration::from_secs(3);
-        while Instant::now() < until {
-            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let _ = self.child.kill();
-        for c in children {
-            let _ = kill(Pid::from_raw(c as i32), Signal::SIGKILL);
-        }
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-fn children(pid: u32) -> Vec<u32> {
-    std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
-        .unwrap_or_default()
-        .split_whitespace()
-        .filter_map(|p| p.parse().ok())
-        .collect()
-}
-
-/// A program with nginx's command line.
-#[derive(Clone, Debug)]
-pub struct Program {
-    /// Executable.
-    pub path: PathBuf,
-    /// Prefix that is handed to it.
-    pub prefix: PathBuf,
-    /// CPUs that it may use; none: all.
-    pub cpus: Vec<usize>,
-}
-
-impl Program {
-    fn command(&self, conf: &Path) -> Command {
-        let mut c = Command::new(&self.path);
-        c.arg("-p").arg(&self.prefix).arg("-c").arg(conf).stdin(Stdio::null()).env_remove("NGINX");
-        c
-    }
-
-    /// `-t`.
-    ///
-    /// # Errors
-    /// The server's words.
-    pub fn test(&self, conf: &Path) -> Result<(), String> {
-        let out =
-            self.command(conf).arg("-t").output().map_err(|e| format!("{}: {e}", self.path.display()))?;
-        if out.status.success() {
-            return Ok(());
-        }
-        let text = String::from_utf8_lossy(&out.stderr);
-        let line =
-            text.lines().find(|l| l.contains("[emerg]")).or(text.lines().next()).unwrap_or_default().trim();
-        if line.is_empty() {
-            return Err(format!("{} -t fails without a word ({})", self.path.display(), out.status));
-        }
-        Err(line.to_owned())
-    }
-
-    /// Starts it and waits until the ports accept.
-    ///
-    /// # Errors
-    /// It ended, or did not accept within five seconds.
-    pub fn start(&self, conf: &Path, ports: &[u16], log: &Path) -> Result<Process, String> {
-        let say = |e: std::io::Error| format!("{}: {e}", self.path.display());
-        let err = File::create(log).map_err(say)?;
-        let mut command = self.command(conf);
-        // ^C is for the tuner.
-        command.stdout(Stdio::null()).stderr(err).process_group(0);
-        let start = || forebay_sys::child::unblock_signals(&mut command).spawn();
-        let child = forebay_sys::affinity::pinned(&self.cpus, start).map_err(say)?.map_err(say)?;
-        let mut process = Process { child };
-        let until = Instant::now() + Duration::from_secs(5);
-        for port in ports {
-            while TcpStream::connect(("127.0.0.1", *port)).is_err() {
-                if let Ok(Some(status)) = process.child.try_wait() {
-                    let text = std::fs::read_to_string(log).unwrap_or_default();
-                    return Err(format!(
-                        "the server ended ({status}): {}",
-                        text.lines().last().unwrap_or_default()
-                    ));
-                }
-                if Instant::now() > until {
-                    return Err(format!("the server does not accept at port {port}"));
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        }
-        Ok(process)
-    }
-}
-
-/// What is sent.
-#[derive(Clone, Debug)]
-pub struct Manner {
-    /// Connections.
-    pub connections: usize,
-    /// Seed.
-    pub seed: u64,
-    /// HTTP/2.
-    pub http2: bool,
-    /// Take compressed answers.
-    pub gzip: bool,
-    /// A new connection for each request.
-    pub close: bool,
-    /// An access log whose requests replace those of the targets.
-    pub access_log: Option<PathBuf>,
-    /// Requests a second of an open loop; `None`: as fast as they go.
-    pub rate: Option<f64>,
-}
-
-/// What a candidate may not exceed, besides failures.
+/// Limits of a candidate, in addition to failures.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
     /// 99th percentile, ns; `None`: 1.1 times the worst of the original.
@@ -225,156 +65,93 @@ pub struct Limits {
     pub memory: Option<u64>,
 }
 
-/// The load for targets.
-///
-/// # Errors
-/// Those of forebay-bench.
-pub fn load(targets: &[Target], manner: &Manner) -> Result<Load, String> {
-    let text = |e: forebay_bench::Error| e.to_string();
-    let mut wanted = Vec::new();
-    for t in targets {
-        let mut w = Wanted::get(Url::parse(&t.url).map_err(text)?);
-        w.fields.extend(t.host.clone().map(|h| ("Host".to_owned(), h)));
-        wanted.push(w);
-    }
-    if let (Some(log), Some(base)) = (&manner.access_log, targets.first()) {
-        wanted = sources::access_log(log, &Url::parse(&base.url).map_err(text)?).map_err(text)?;
-        for w in &mut wanted {
-            w.fields.extend(base.host.clone().map(|h| ("Host".to_owned(), h)));
-        }
-    }
-    if manner.close {
-        Load::close_each(&mut wanted);
-    }
-    if manner.gzip {
-        for w in &mut wanted {
-            w.fields.push(("Accept-Encoding".into(), "gzip".into()));
-        }
-    }
-    let protocol = if manner.http2 { Protocol::Http2 } else { Protocol::Http1 };
-    let mut load = Load::new(&wanted, protocol, Order::Mixed, manner.seed).map_err(text)?;
-    load.connections = manner.connections;
-    load.per_connection = u64::from(manner.close);
-    load.timeout = Duration::from_secs(5);
-    load.drain = Some(Duration::from_millis(500));
-    if manner.access_log.is_some() {
-        // A log has its own share of 404.
-        load.checks.status = Some((200..500).collect());
-    }
-    load.rate = manner.rate.map(|r| Rate { from: r, to: r, poisson: true });
-    if load.is_encrypted() {
-        load.tls = Some(config(&Trust::Anyone, protocol).map_err(text)?);
-    }
-    Ok(load)
-}
-
-/// Loads a server for a time, after a warm-up that does not count.
-///
-/// # Errors
-/// Those of forebay-bench.
-pub fn measure(
-    load: &Load,
-    pid: u32,
-    warm: Duration,
-    time: Duration,
-) -> Result<(Figures, Option<String>), String> {
-    let server = Server::of(pid);
-    let mut load = load.clone();
-    load.cpus = choose_cpus(server.as_ref(), 0);
-    let go = |load: &Load, server: Option<Server>| {
-        run::run(load, server, |_| !signals::interrupted()).map_err(|e| e.to_string())
-    };
-    if load.is_encrypted() {
-        // The handshakes of a run of its own would count in the next one again.
-        load.warmup = warm;
-    } else {
-        load.stop = Stop::After(warm);
-        go(&load, None)?;
-    }
-    load.stop = Stop::After(time);
-    let r = go(&load, server)?;
-    let record = &r.outcome.record;
-    let (cpu, memory) = r.server.as_ref().map_or((0.0, 0), |s| (s.cpu_per_request / 1e3, s.memory));
-    let figures = Figures {
-        rate: r.outcome.rate(),
-        p50: record.latency.quantile(0.5),
-        p99: record.latency.quantile(0.99),
-        cpu,
-        memory,
-        errors: record.errors(),
-    };
-    Ok((figures, r.outcome.first_error))
-}
-
-/// The real rig.
+/// The server that is measured, and its load.
 #[derive(Debug)]
-pub struct Live<'s> {
+pub struct Subject<'s> {
     /// The user's configuration.
     pub source: &'s Source,
-    /// The copy.
+    /// Its private copy.
     pub copy: Copy,
-    /// What runs it.
+    /// The program that runs the copy.
     pub program: Program,
+    /// What is requested.
+    pub targets: Vec<Target>,
+    /// How it is requested.
+    pub manner: Manner,
+}
+
+/// The question of a tuning.
+#[derive(Debug)]
+pub struct Task {
     /// What can be set.
     pub active: Vec<Active>,
-    /// What is asked for.
-    pub targets: Vec<Target>,
-    /// How.
-    pub manner: Manner,
     /// What is to be better.
     pub goal: Goal,
     /// What else has to hold.
     pub limits: Limits,
-    /// For kernel settings.
-    pub journal: Option<Journal>,
-    /// File with a line a run.
-    pub log: PathBuf,
-    /// Runs of an earlier process, not asked for yet.
-    pub past: VecDeque<Value>,
+}
+
+/// The time of a tuning and the runs that share it.
+#[derive(Debug)]
+pub struct Timetable {
+    /// The end.
+    pub until: Instant,
+    /// All of the time, including that of earlier processes.
+    pub budget: Duration,
     /// Runs that are planned.
     pub planned: usize,
-    /// When the time is over.
-    pub until: Instant,
-    /// All of the time, that of earlier processes too.
-    pub budget: Duration,
+}
+
+/// The log of all runs, one a line.
+#[derive(Debug)]
+pub struct RunLog {
+    /// The file.
+    pub path: PathBuf,
+    /// Runs of an earlier process that the search has not asked for again yet.
+    pub past: VecDeque<Value>,
+}
+
+impl RunLog {
+    fn append(&self, line: &Value) {
+        if let Ok(mut log) = OpenOptions::new().create(true).append(true).open(&self.path) {
+            let _ = log.write_all(format!("{line}\n").as_bytes());
+        }
+    }
+}
+
+/// The rig with a real server.
+#[derive(Debug)]
+pub struct Live<'s> {
+    /// The server and its load.
+    pub subject: Subject<'s>,
+    /// What can be set and what is to be better.
+    pub task: Task,
+    /// The time.
+    pub time: Timetable,
+    /// The log.
+    pub log: RunLog,
+    /// For kernel settings.
+    pub journal: Option<Journal>,
     /// Figures of all runs, by number of the run.
     pub figures: Vec<Option<Figures>>,
     process: Option<(Point, Process)>,
+    /// Runs of the original.
     base: Vec<Figures>,
+    /// Time of a run in which nothing is measured.
     overhead: Duration,
+    /// Part of the time that is gone.
     used: f64,
 }
 
 impl<'s> Live<'s> {
     /// A rig that has measured nothing.
-    #[allow(clippy::too_many_arguments)]
-    pub fn new(
-        source: &'s Source,
-        copy: Copy,
-        program: Program,
-        active: Vec<Active>,
-        targets: Vec<Target>,
-        manner: Manner,
-        goal: Goal,
-        log: PathBuf,
-        until: Instant,
-        planned: usize,
-    ) -> Live<'s> {
+    pub fn new(subject: Subject<'s>, task: Task, time: Timetable, log: RunLog) -> Live<'s> {
         Live {
-            source,
-            copy,
-            program,
-            active,
-            targets,
-            manner,
-            goal,
-            limits: Limits::default(),
-            journal: None,
+            subject,
+            task,
+            time,
             log,
-            past: VecDeque::new(),
-            planned,
-            until,
-            budget: until.saturating_duration_since(Instant::now()),
+            journal: None,
             figures: Vec::new(),
             process: None,
             base: Vec::new(),
@@ -383,11 +160,16 @@ impl<'s> Live<'s> {
         }
     }
 
-    fn edits(&self, point: &Point) -> Vec<Edit> {
-        let chosen = self.active.iter().zip(point).filter(|(_, l)| **l > 0);
-        chosen.flat_map(|(a, l)| a.levels[usize::from(*l) - 1].1.clone()).collect()
+    /// Returns the knobs that a point moves, with their levels.
+    fn moved<'a>(&'a self, point: &'a Point) -> impl Iterator<Item = (&'a Active, u8)> {
+        self.task.active.iter().zip(point.iter().copied()).filter(|(_, level)| *level > 0)
     }
 
+    fn edits(&self, point: &Point) -> Vec<Edit> {
+        self.moved(point).flat_map(|(a, level)| a.levels[usize::from(level) - 1].1.clone()).collect()
+    }
+
+    /// Has the server run with these settings, started again if `fresh`; returns its pid.
     fn ready(&mut self, point: &Point, fresh: bool) -> Result<u32, String> {
         if let Some((p, process)) = &self.process
             && p == point
@@ -396,45 +178,48 @@ impl<'s> Live<'s> {
             return Ok(process.id());
         }
         self.process = None;
-        if let Some(j) = &self.journal {
-            j.restore()?;
-            for (a, l) in
-                self.active.iter().zip(point).filter(|(a, l)| **l > 0 && a.knob.place == Place::Sysctl)
-            {
-                let text = a.levels[usize::from(*l) - 1].0.split(';').next().unwrap_or_default().to_owned();
-                if let Some((name, value)) = text.split_once(" = ") {
-                    j.set(name, value)?;
-                }
-            }
-        }
-        let conf = self.copy.write(self.source, &self.edits(point))?;
-        self.program.test(&conf)?;
-        // Logs of a run are of no use after it.
-        if let Ok(entries) = std::fs::read_dir(self.copy.place.dir.join("logs")) {
-            for e in entries.flatten() {
-                let _ = std::fs::remove_file(e.path());
-            }
-        }
-        let ports: Vec<u16> = self.copy.ports.values().copied().collect();
-        let process = self.program.start(&conf, &ports, &self.copy.place.dir.join("stderr"))?;
+        self.set_kernel(point)?;
+        let process = self.start(point)?;
         let id = process.id();
-        let _ = std::fs::write(self.copy.place.dir.join("server.pid"), id.to_string());
         self.process = Some((point.clone(), process));
         Ok(id)
     }
 
-    fn once(&mut self, point: &Point, fresh: bool) -> Result<Figures, String> {
-        let runs = self.planned.saturating_sub(self.figures.len());
-        self.at(point, fresh, self.manner.rate, runs)
+    /// Sets the kernel settings of a point; all others are as they were.
+    fn set_kernel(&self, point: &Point) -> Result<(), String> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        journal.restore()?;
+        for (active, level) in self.moved(point).filter(|(a, _)| a.knob.place == Place::Sysctl) {
+            if let Some((name, value)) = active.kernel_setting(level) {
+                journal.set(name, value)?;
+            }
+        }
+        Ok(())
     }
 
-    /// A run at a load (requests a second; `None`: a closed loop), which has its share of what is left of the time for
-    /// this many runs.
+    /// Starts the server with the settings of a point.
+    fn start(&self, point: &Point) -> Result<Process, String> {
+        let Subject { source, copy, program, .. } = &self.subject;
+        let conf = copy.write(source, &self.edits(point))?;
+        program.test(&conf)?;
+        copy.clear_logs();
+        let process = program.start(&conf, &copy.all_ports(), &copy.place.dir.join("stderr"))?;
+        copy.note_server(process.id());
+        Ok(process)
+    }
+
+    fn once(&mut self, point: &Point, fresh: bool) -> Result<Figures, String> {
+        let runs = self.time.planned.saturating_sub(self.figures.len());
+        self.at(point, fresh, self.subject.manner.rate, runs)
+    }
+
+    /// Measures at a load (requests a second; `None`: a closed loop), for a share of the time that is left for this many
+    /// runs.
     fn at(&mut self, point: &Point, fresh: bool, rate: Option<f64>, runs: usize) -> Result<Figures, String> {
         let start = Instant::now();
         let pid = self.ready(point, fresh)?;
-        let load = load(&self.targets, &Manner { rate, ..self.manner.clone() })?;
-        let left = self.until.saturating_duration_since(start).as_secs_f64();
+        let load = load(&self.subject.targets, &Manner { rate, ..self.subject.manner.clone() })?;
+        let left = self.time.until.saturating_duration_since(start).as_secs_f64();
         let time = (left / runs.max(1) as f64 - self.overhead.as_secs_f64()).clamp(0.25, 10.0);
         let warm = Duration::from_secs_f64((time * 0.2).clamp(0.1, 1.5));
         let time = Duration::from_secs_f64(time * 0.8);
@@ -451,19 +236,24 @@ impl<'s> Live<'s> {
         Ok(figures)
     }
 
-    /// Limits that hold besides the score.
+    /// Returns the limit that figures break, in words.
     fn broken(&self, f: &Figures) -> Option<String> {
+        self.broken_p99(f).or_else(|| self.broken_memory(f))
+    }
+
+    fn broken_p99(&self, f: &Figures) -> Option<String> {
         let text = forebay_bench::duration_text;
         let p99 = self.base.iter().map(|b| b.p99).max()?;
-        match self.limits.p99 {
-            Some(most) if f.p99 > most => return Some(format!("p99 {}, beyond {}", text(f.p99), text(most))),
-            None if f.p99 as f64 > 1.1 * p99 as f64 => {
-                return Some(format!("p99 {}, beyond 1.1 x {}", text(f.p99), text(p99)));
-            }
-            _ => {}
+        match self.task.limits.p99 {
+            Some(most) => (f.p99 > most).then(|| format!("p99 {}, beyond {}", text(f.p99), text(most))),
+            None => (f.p99 as f64 > 1.1 * p99 as f64)
+                .then(|| format!("p99 {}, beyond 1.1 x {}", text(f.p99), text(p99))),
         }
+    }
+
+    fn broken_memory(&self, f: &Figures) -> Option<String> {
         let memory = self.base.iter().map(|b| b.memory).max()?;
-        let most = self.limits.memory.unwrap_or(3 * memory + (256 << 20));
+        let most = self.task.limits.memory.unwrap_or(3 * memory + (256 << 20));
         let mb = |n: u64| n >> 20;
         (f.memory > most).then(|| {
             format!(
@@ -476,56 +266,53 @@ impl<'s> Live<'s> {
     }
 
     fn outcome(&mut self, point: &Point, fresh: bool) -> (Outcome, Option<Figures>) {
-        let is_base = point.iter().all(|l| *l == 0);
         let mut why = String::new();
-        // A neighbour may have been loud: what breaks a limit gets a second chance.
+        // Another program may have disturbed the run: what breaks a limit gets a second chance.
         for attempt in 0..2 {
             let run = self.once(point, fresh || attempt > 0);
             if signals::interrupted() {
                 return (Outcome::Void, None);
             }
             match run {
-                Err(e) => {
-                    why = e;
-                    if self.process.is_none() {
-                        break;
-                    }
-                }
-                Ok(f) => {
-                    if is_base {
-                        if self.base.len() < 64 {
-                            self.base.push(f);
-                        }
-                    } else if let Some(text) = self.broken(&f) {
-                        why = text;
+                Err(e) if self.process.is_none() => return (Outcome::Infeasible(e), None),
+                Err(e) => why = e,
+                Ok(f) => match self.judge(point, &f) {
+                    Ok(score) => return (Outcome::Score(score), Some(f)),
+                    Err(limit) => {
+                        why = limit;
                         if attempt == 0 {
-                            self.beside();
+                            self.measure_original();
                         }
-                        continue;
                     }
-                    let score = match self.goal {
-                        Goal::Cpu => -f.cpu.ln(),
-                        Goal::Throughput => f.rate.ln(),
-                        Goal::Latency => -(f.p99.max(1) as f64).ln(),
-                    };
-                    return (Outcome::Score(score), Some(f));
-                }
+                },
             }
         }
         (Outcome::Infeasible(why), None)
     }
 
-    /// A run of the original at the moment at which a candidate broke a limit: while a neighbour is loud, the original
-    /// breaks it as well, and the candidate is not to blame.
-    fn beside(&mut self) {
+    /// Returns the score of a run, or the limit that it breaks.
+    fn judge(&mut self, point: &Point, f: &Figures) -> Result<f64, String> {
+        if is_original(point) {
+            if self.base.len() < 64 {
+                self.base.push(*f);
+            }
+        } else if let Some(limit) = self.broken(f) {
+            return Err(limit);
+        }
+        Ok(self.task.goal.score(f))
+    }
+
+    /// Measures the original at the moment at which a candidate broke a limit: while another program disturbs, the
+    /// original breaks it as well, and the candidate is not to blame.
+    fn measure_original(&mut self) {
         let original = self.original();
         if let Ok(f) = self.once(&original, true)
             && !signals::interrupted()
         {
             self.base.push(f);
             let mut line = json!({"beside": true, "point": original});
-            put_figures(&mut line, &f);
-            self.write_down(&line);
+            f.put_into(&mut line);
+            self.log.append(&line);
         }
     }
 
@@ -539,14 +326,14 @@ impl<'s> Live<'s> {
         }
     }
 
-    /// The first run: also tells whether the user's own configuration works.
+    /// Does the first run, which also shows whether the user's own configuration works.
     ///
     /// # Errors
     /// The server's words.
     pub fn prove(&mut self) -> Result<Figures, String> {
         let f = self.once(&self.original(), true)?;
         works(&f)?;
-        if let Some(most) = self.limits.memory
+        if let Some(most) = self.task.limits.memory
             && f.memory > most
         {
             return Err(format!("{} MB of memory as it is, more than --memory allows", f.memory >> 20));
@@ -554,13 +341,13 @@ impl<'s> Live<'s> {
         Ok(f)
     }
 
-    /// Level 0 of everything: what the user has.
+    /// Returns level 0 of everything: what the user has.
     pub fn original(&self) -> Point {
-        vec![0; self.active.len()]
+        vec![0; self.task.active.len()]
     }
 
-    /// Requests a second of the original in a closed loop: the median of runs on fresh starts; `None` after ^C. A resumed
-    /// tuning finds it in the log: a load that differs would be another question.
+    /// Measures the requests a second of the original in a closed loop: the median of runs on fresh starts; `None`
+    /// after ^C. A resumed tuning finds it in the log: another load would be another question.
     ///
     /// # Errors
     /// The server's words.
@@ -576,11 +363,12 @@ impl<'s> Live<'s> {
             rates.push(f.rate);
         }
         let capacity = median(&mut rates).round();
-        self.write_down(&json!({"capacity": capacity}));
+        self.log.append(&json!({"capacity": capacity}));
         Ok(Some(capacity))
     }
 
-    /// A run of the check at half of the load, on a fresh start; `past`: those of an earlier process. `None` after ^C.
+    /// Does a run of the check at half of the load, on a fresh start; `past`: those of an earlier process. `None` after
+    /// ^C.
     pub(crate) fn checked(
         &mut self,
         point: &Point,
@@ -588,17 +376,13 @@ impl<'s> Live<'s> {
         runs: usize,
         past: &mut VecDeque<Value>,
     ) -> Option<Result<Figures, String>> {
-        if let Some(line) = past.pop_front() {
-            let same = line["point"] == json!(point) && line["half_load"].as_f64() == Some(rate);
-            if let Some(f) = figures(&line).filter(|_| same) {
-                return Some(Ok(f));
-            }
-            past.clear();
+        if let Some(known) = next_check(past, point, rate) {
+            return Some(Ok(known));
         }
         if signals::interrupted() {
             return None;
         }
-        // A neighbour may have been loud.
+        // Another program may have disturbed the first run.
         let mut run = self.at(point, true, Some(rate), runs);
         if run.is_err() && !signals::interrupted() {
             run = self.at(point, true, Some(rate), runs);
@@ -608,18 +392,18 @@ impl<'s> Live<'s> {
         }
         if let Ok(f) = &run {
             let mut line = json!({"half_load": rate, "point": point});
-            put_figures(&mut line, f);
-            self.write_down(&line);
+            f.put_into(&mut line);
+            self.log.append(&line);
         }
         Some(run)
     }
 
-    fn remember(&self, point: &Point, outcome: &Outcome, f: Option<Figures>) {
+    fn log_run(&self, point: &Point, outcome: &Outcome, f: Option<Figures>) {
         let mut line = json!({"point": point});
         match outcome {
             Outcome::Score(s) => {
                 line["score"] = json!(s);
-                // Text loses the last bit, and the choices of a search hang on it.
+                // Text loses the last bit, on which the choices of a search depend.
                 line["bits"] = json!(s.to_bits());
             }
             Outcome::Infeasible(why) => line["why"] = json!(why),
@@ -627,19 +411,49 @@ impl<'s> Live<'s> {
         }
         line["used"] = json!(self.used);
         if let Some(f) = f {
-            put_figures(&mut line, &f);
+            f.put_into(&mut line);
         }
-        self.write_down(&line);
+        self.log.append(&line);
     }
 
-    fn write_down(&self, line: &Value) {
-        if let Ok(mut log) = OpenOptions::new().create(true).append(true).open(&self.log) {
-            let _ = log.write_all(format!("{line}\n").as_bytes());
+    /// Returns the outcome of the next run in the log, if that is of this point: a search asks in the same order when it
+    /// gets the same answers. Otherwise forgets the rest of the log.
+    fn past_run(&mut self, point: &Point) -> Option<Outcome> {
+        while self.log.past.front().is_some_and(|line| line["beside"] == true) {
+            self.base.extend(self.log.past.pop_front().as_ref().and_then(Figures::of_line));
         }
+        let line = self.log.past.pop_front()?;
+        if line["point"] != json!(point) {
+            self.log.past.clear();
+            return None;
+        }
+        self.used = line["used"].as_f64().unwrap_or_default();
+        let f = Figures::of_line(&line);
+        self.figures.push(f);
+        self.base.extend(f.filter(|_| is_original(point)));
+        Some(match line["bits"].as_u64() {
+            Some(bits) => Outcome::Score(f64::from_bits(bits)),
+            None => Outcome::Infeasible(line["why"].as_str().unwrap_or_default().to_owned()),
+        })
     }
 }
 
-/// Whether the original can be measured at all.
+fn is_original(point: &Point) -> bool {
+    point.iter().all(|level| *level == 0)
+}
+
+/// Returns the next check of an earlier process, if it is of this point and rate. Otherwise forgets the rest.
+fn next_check(past: &mut VecDeque<Value>, point: &Point, rate: f64) -> Option<Figures> {
+    let line = past.pop_front()?;
+    let same = line["point"] == json!(point) && line["half_load"].as_f64() == Some(rate);
+    let known = Figures::of_line(&line).filter(|_| same);
+    if known.is_none() {
+        past.clear();
+    }
+    known
+}
+
+/// Checks that the original can be measured at all.
 fn works(f: &Figures) -> Result<(), String> {
     if f.errors > 0 {
         return Err(format!("{} of the requests fail already as it is", f.errors));
@@ -647,57 +461,20 @@ fn works(f: &Figures) -> Result<(), String> {
     Ok(())
 }
 
-fn put_figures(line: &mut Value, f: &Figures) {
-    line["rate"] = json!(f.rate);
-    line["p50"] = json!(f.p50);
-    line["p99"] = json!(f.p99);
-    line["cpu"] = json!(f.cpu);
-    line["memory"] = json!(f.memory);
-    line["errors"] = json!(f.errors);
-}
-
-/// Figures of a line of the log.
-pub fn figures(line: &Value) -> Option<Figures> {
-    Some(Figures {
-        rate: line["rate"].as_f64()?,
-        p50: line["p50"].as_u64()?,
-        p99: line["p99"].as_u64()?,
-        cpu: line["cpu"].as_f64()?,
-        memory: line["memory"].as_u64()?,
-        errors: line["errors"].as_u64()?,
-    })
-}
-
 impl Rig for Live<'_> {
     fn run(&mut self, point: &Point, fresh: bool) -> Outcome {
-        // The search asks in the same order when it is given the same answers.
-        while self.past.front().is_some_and(|line| line["beside"] == true) {
-            self.base.extend(self.past.pop_front().as_ref().and_then(figures));
-        }
-        if let Some(line) = self.past.pop_front() {
-            if line["point"] == json!(point) {
-                self.used = line["used"].as_f64().unwrap_or_default();
-                let f = figures(&line);
-                self.figures.push(f);
-                if let (true, Some(f)) = (point.iter().all(|l| *l == 0), f) {
-                    self.base.push(f);
-                }
-                return match line["bits"].as_u64() {
-                    Some(bits) => Outcome::Score(f64::from_bits(bits)),
-                    None => Outcome::Infeasible(line["why"].as_str().unwrap_or_default().to_owned()),
-                };
-            }
-            self.past.clear();
+        if let Some(outcome) = self.past_run(point) {
+            return outcome;
         }
         if signals::interrupted() {
             return Outcome::Void;
         }
         let (outcome, f) = self.outcome(point, fresh);
         if outcome != Outcome::Void {
-            let left = self.until.saturating_duration_since(Instant::now());
-            self.used = 1.0 - left.as_secs_f64() / self.budget.as_secs_f64().max(1e-3);
+            let left = self.time.until.saturating_duration_since(Instant::now());
+            self.used = 1.0 - left.as_secs_f64() / self.time.budget.as_secs_f64().max(1e-3);
             self.figures.push(f);
-            self.remember(point, &outcome, f);
+            self.log_run(point, &outcome, f);
         }
         outcome
     }
@@ -707,6 +484,6 @@ impl Rig for Live<'_> {
     }
 
     fn over(&self) -> bool {
-        self.past.is_empty() && (signals::interrupted() || Instant::now() > self.until)
+        self.log.past.is_empty() && (signals::interrupted() || Instant::now() > self.time.until)
     }
 }

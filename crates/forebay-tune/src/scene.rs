@@ -1,10 +1,12 @@
 //! The private copy of a configuration that is measured: the user's files with other ports, logs, temporary files and
 //! upstreams, and what can be asked of it.
 
+mod rewrite;
+
 use crate::patch::{self, Edit, Source, View, normal};
 use forebay_bench::observe::shares;
-use forebay_bench::ports::free_port;
-use forebay_conf::tree::FileId;
+use forebay_conf::tree::{Block, FileId};
+use rewrite::Rewrite;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -43,8 +45,8 @@ pub struct Copy {
     /// Ports by original address.
     pub ports: BTreeMap<String, u16>,
     edits: Vec<Edit>,
-    /// Where lines for syslog go: nobody reads them.
-    sink: Option<UdpSocket>,
+    /// Socket that takes the lines for syslog; nothing reads them.
+    _sink: Option<UdpSocket>,
 }
 
 /// A statement as it is measured: the server has a part of the machine's CPUs, so `worker_processes` is less in the same
@@ -71,205 +73,30 @@ fn quote(path: &Path) -> String {
     format!("\"{}\"", path.display().to_string().replace('\\', "\\\\").replace('"', "\\\""))
 }
 
+/// Directives with a folder for temporary files.
+const TEMP_PATHS: [&str; 5] =
+    ["client_body_temp_path", "proxy_temp_path", "fastcgi_temp_path", "uwsgi_temp_path", "scgi_temp_path"];
+
 impl Copy {
     /// Prepares a copy in `place`.
     ///
     /// # Errors
     /// Directories cannot be made, or there is no port.
     pub fn new(source: &Source, place: Place) -> Result<Copy, String> {
-        let say = |e: std::io::Error| format!("{}: {e}", place.dir.display());
         for sub in ["conf", "logs", "temp", "cache"] {
-            std::fs::create_dir_all(place.dir.join(sub)).map_err(say)?;
+            std::fs::create_dir_all(place.dir.join(sub))
+                .map_err(|e| format!("{}: {e}", place.dir.display()))?;
         }
-        let mut copy = Copy { place: place.clone(), ports: BTreeMap::new(), edits: Vec::new(), sink: None };
-        let view = source.view();
-        let mut edits = Vec::new();
-        let conf_dir = source.path.parent().unwrap_or(Path::new("/")).to_owned();
-        for n in 0..view.nodes.len() {
-            let args = view.args(n);
-            let first = args.first().cloned().unwrap_or_default();
-            let rest = |from: usize| -> String {
-                let words = &view.nodes[n].d.args;
-                let (Some(a), Some(b)) = (words.get(from), words.last()) else { return String::new() };
-                let bytes = source.files.bytes(a.span.file);
-                let text = bytes.get(a.span.start as usize..b.span.end as usize).unwrap_or_default();
-                format!(" {}", String::from_utf8_lossy(text))
-            };
-            let name = view.name(n).to_owned();
-            let put = |text: String| view.replace(n, &text);
-            match name.as_str() {
-                "daemon" | "pid" | "lock_file" | "master_process" | "worker_cpu_priority" => {
-                    edits.push(put(String::new()))
-                }
-                "worker_processes" => edits.push(put(scaled(&format!("{name} {first};")))),
-                // Masks may name CPUs of the load generator.
-                "worker_cpu_affinity" if first != "auto" => edits.push(put(format!("{name} auto;"))),
-                "listen" if first.starts_with("unix:") => {
-                    edits.push(put(format!("listen unix:{}{};", place.dir.join("sock").display(), rest(1))));
-                }
-                "listen" => {
-                    let key = normal(&first);
-                    let port = match copy.ports.get(&key) {
-                        Some(p) => *p,
-                        None => {
-                            let p = free_port().map_err(say)?;
-                            copy.ports.insert(key, p);
-                            p
-                        }
-                    };
-                    let word = &view.nodes[n].d.args[0].span;
-                    edits.push(Edit {
-                        file: word.file,
-                        start: word.start,
-                        end: word.end,
-                        text: format!("127.0.0.1:{port}"),
-                    });
-                    for w in view.nodes[n].d.args.iter().filter(|w| w.text.starts_with(b"ipv6only")) {
-                        edits.push(Edit {
-                            file: w.span.file,
-                            start: w.span.start,
-                            end: w.span.end,
-                            text: String::new(),
-                        });
-                    }
-                }
-                "access_log" | "error_log" if first != "off" && first != "stderr" => {
-                    let text = match first.strip_prefix("syslog:") {
-                        Some(parameters) => copy.sunk(parameters)?,
-                        None => quote(&place.dir.join("logs").join(first.replace('/', "_"))),
-                    };
-                    // Only the path: a knob may add parameters to the same line.
-                    let word = &view.nodes[n].d.args[0].span;
-                    edits.push(Edit { file: word.file, start: word.start, end: word.end, text });
-                }
-                // A PUT of an access log would write below the user's own root, and so would a stored response.
-                "dav_methods" | "proxy_store" | "fastcgi_store" | "uwsgi_store" | "scgi_store" => {
-                    edits.push(put(format!("{name} off;")));
-                }
-                "client_body_temp_path"
-                | "proxy_temp_path"
-                | "fastcgi_temp_path"
-                | "uwsgi_temp_path"
-                | "scgi_temp_path" => {
-                    edits.push(put(format!("{name} {};", quote(&place.dir.join("temp").join(&name)))))
-                }
-                "proxy_cache_path" | "fastcgi_cache_path" | "uwsgi_cache_path" | "scgi_cache_path" => {
-                    let file = place.dir.join("cache").join(first.replace('/', "_"));
-                    edits.push(put(format!("{name} {}{};", quote(&file), rest(1))));
-                }
-                "root" if place.root.is_some() => {
-                    edits.push(put(format!(
-                        "root {};",
-                        quote(place.root.as_deref().unwrap_or(Path::new("/")))
-                    )));
-                }
-                "root" | "alias" | "load_module" | "auth_basic_user_file"
-                    if !first.starts_with('/') && !first.starts_with('$') =>
-                {
-                    let base = if name == "auth_basic_user_file" { &conf_dir } else { &place.prefix };
-                    edits.push(put(format!("{name} {}{};", quote(&base.join(&first)), rest(1))));
-                }
-                _ if (name.starts_with("ssl_") || name.starts_with("proxy_ssl_"))
-                    && ["certificate", "_key", "dhparam", "crl", "_file"]
-                        .iter()
-                        .any(|s| name.ends_with(s))
-                    && !first.contains(':')
-                    && !first.starts_with(['/', '$'])
-                    && view.nodes[n].d.args.len() == 1 =>
-                {
-                    edits.push(put(format!("{name} {};", quote(&conf_dir.join(&first)))));
-                }
-                "server" if view.nodes[n].d.block.is_none() => {
-                    if let Some(port) = place.upstream {
-                        edits.push(put(format!("server 127.0.0.1:{port}{};", rest(1))));
-                    }
-                }
-                "proxy_pass" => {
-                    let (scheme, target) = first.split_once("://").unwrap_or(("", &first));
-                    let (host, path) = target.find('/').map_or((target, ""), |i| target.split_at(i));
-                    let named = view.all("upstream").any(|u| view.args(u).first().is_some_and(|a| a == host));
-                    match place.upstream {
-                        Some(port) if target.contains('$') || scheme.is_empty() => {
-                            edits.push(put(format!("proxy_pass http://127.0.0.1:{port};")));
-                        }
-                        Some(port) => {
-                            let host = if named { host.to_owned() } else { format!("127.0.0.1:{port}") };
-                            edits.push(put(format!("proxy_pass http://{host}{path};")));
-                        }
-                        None => {}
-                    }
-                }
-                // The stand-in speaks HTTP only. Where nobody listens the answer is 502 at once, and is left out.
-                "fastcgi_pass" | "uwsgi_pass" | "scgi_pass" | "grpc_pass" | "memcached_pass"
-                    if place.upstream.is_some() =>
-                {
-                    edits.push(put(format!("{name} 127.0.0.1:1;")));
-                }
-                _ => {}
-            }
-        }
-        edits.extend(source.unserved.iter().cloned());
-        copy.head(&view, &mut edits)?;
-        copy.edits = edits;
-        copy.own();
+        let mut rewrite = Rewrite::new(source, &place);
+        rewrite.all()?;
+        let Rewrite { ports, edits, sink, .. } = rewrite;
+        let copy = Copy { place, ports, edits, _sink: sink };
+        copy.set_modes();
         Ok(copy)
     }
 
-    /// The target of a log that goes to syslog, with a server of our own: the real one gets no line.
-    fn sunk(&mut self, parameters: &str) -> Result<String, String> {
-        let socket = match self.sink.take() {
-            Some(s) => s,
-            None => UdpSocket::bind("127.0.0.1:0").map_err(|e| e.to_string())?,
-        };
-        let server = format!("server={}", socket.local_addr().map_err(|e| e.to_string())?);
-        self.sink = Some(socket);
-        let others = parameters.split(',').filter(|p| !p.starts_with("server="));
-        Ok(format!("syslog:{}", std::iter::once(server.as_str()).chain(others).collect::<Vec<_>>().join(",")))
-    }
-
-    fn head(&mut self, view: &View<'_>, edits: &mut Vec<Edit>) -> Result<(), String> {
-        let dir = self.place.dir.clone();
-        let mut head = format!("daemon off; pid {};", quote(&dir.join("pid")));
-        let error_log = view.child(None, "error_log").is_some();
-        if !error_log {
-            head.push_str(&format!(" error_log {};", quote(&dir.join("logs/error.log"))));
-        }
-        edits.push(view.insert(None, &head));
-        let Some(http) = view.child(None, "http") else { return Ok(()) };
-        let mut text = String::new();
-        for name in [
-            "client_body_temp_path",
-            "proxy_temp_path",
-            "fastcgi_temp_path",
-            "uwsgi_temp_path",
-            "scgi_temp_path",
-        ] {
-            if view.child(Some(http), name).is_none() {
-                text.push_str(&format!("{name} {}; ", quote(&dir.join("temp").join(name))));
-            }
-        }
-        if view.child(Some(http), "access_log").is_none() {
-            text.push_str(&format!("access_log {}; ", quote(&dir.join("logs/access.log"))));
-        }
-        if let (None, Some(root)) = (view.child(Some(http), "root"), &self.place.root) {
-            text.push_str(&format!("root {}; ", quote(root)));
-        }
-        edits.push(view.insert(Some(http), &text));
-        for s in view.all("server").filter(|s| view.nodes[*s].parent == Some(http)) {
-            if view.child(Some(s), "listen").is_none() {
-                let port = match self.ports.get("0.0.0.0:80") {
-                    Some(p) => *p,
-                    None => free_port().map_err(|e| e.to_string())?,
-                };
-                self.ports.insert("0.0.0.0:80".into(), port);
-                edits.push(view.insert(Some(s), &format!("listen 127.0.0.1:{port};")));
-            }
-        }
-        Ok(())
-    }
-
-    /// Workers of another user have to come in.
-    fn own(&self) {
+    /// Lets workers of another user in.
+    fn set_modes(&self) {
         use std::os::unix::fs::PermissionsExt;
         for sub in ["", "conf", "temp", "cache", "logs"] {
             // Logs with variables in their names are made by the workers.
@@ -303,64 +130,128 @@ impl Copy {
         Ok(name(FileId(0)))
     }
 
-    /// What can be asked for: files below the roots and locations that pass requests on.
+    /// Returns the ports that the server listens on.
+    pub(crate) fn all_ports(&self) -> Vec<u16> {
+        self.ports.values().copied().collect()
+    }
+
+    /// Removes the logs of the last run: they are of no use after it.
+    pub(crate) fn clear_logs(&self) {
+        if let Ok(entries) = std::fs::read_dir(self.place.dir.join("logs")) {
+            for e in entries.flatten() {
+                let _ = std::fs::remove_file(e.path());
+            }
+        }
+    }
+
+    /// Notes the pid of the server, for cleaning up after a tuner that was killed.
+    pub(crate) fn note_server(&self, pid: u32) {
+        let _ = std::fs::write(self.place.dir.join("server.pid"), pid.to_string());
+    }
+
+    /// Returns what can be requested: files below the roots and locations that pass requests on.
     pub fn targets(&self, source: &Source) -> Vec<Target> {
         let view = source.view();
         let mut out = Vec::new();
         let Some(http) = view.child(None, "http") else { return out };
-        for s in view.all("server").filter(|s| view.nodes[*s].parent == Some(http)) {
-            let listens: Vec<Vec<String>> =
-                view.children(Some(s)).filter(|n| view.name(*n) == "listen").map(|n| view.args(n)).collect();
-            let mut seen = BTreeSet::new();
-            let listens = if listens.is_empty() { vec![vec!["80".to_owned()]] } else { listens };
-            for l in listens.iter().filter(|l| !l[0].starts_with("unix:") && !l.iter().any(|w| w == "quic")) {
-                let Some(port) = self.ports.get(&normal(&l[0])) else { continue };
-                let tls = l.iter().any(|w| w == "ssl");
-                if !seen.insert(tls) {
-                    continue;
-                }
-                let scheme = if tls { "https" } else { "http" };
-                let host = view.child(Some(s), "server_name").and_then(|n| {
-                    view.args(n).into_iter().find(|h| !h.contains(['*', '~', '_', '$']) && !h.is_empty())
-                });
-                let mut add = |path: &str, proxied: bool, size: u64| {
-                    let url = format!("{scheme}://127.0.0.1:{port}{path}");
-                    out.push(Target { url, host: host.clone(), proxied, size });
-                };
-                for p in view.all("proxy_pass").filter(|p| view.within(*p, s)) {
-                    let Some(l) = view.nodes[p].parent.filter(|l| view.name(*l) == "location") else {
-                        continue;
-                    };
-                    let args = view.args(l);
-                    match args.as_slice() {
-                        [path] if path.starts_with('/') => add(path, true, 0),
-                        [m, path] if m == "=" || m == "^~" => add(path, true, 0),
-                        _ => {}
-                    }
-                }
-                let root = match &self.place.root {
-                    Some(r) => Some(r.clone()),
-                    None => view
-                        .effective(Some(s), "root")
-                        .or_else(|| {
-                            let at = view.children(Some(s)).find(|l| {
-                                view.name(*l) == "location" && view.args(*l).first().is_some_and(|a| a == "/")
-                            })?;
-                            view.child(Some(at), "root")
-                        })
-                        .map(|n| self.place.prefix.join(view.args(n).first().cloned().unwrap_or_default())),
-                };
-                if let Some(root) = root {
-                    let mut found = Vec::new();
-                    walk(&root, "", 0, &mut found);
-                    let step = found.len().div_ceil(20).max(1);
-                    for (path, size) in found.iter().step_by(step) {
-                        add(path, false, *size);
-                    }
-                }
+        for server in view.servers(http) {
+            let paths = self.paths(&view, server);
+            for front in self.fronts(&view, server) {
+                out.extend(paths.iter().map(|path| front.target(path)));
             }
         }
         out
+    }
+
+    /// Returns the addresses at which a server is reached: the first one without TLS and the first one with it.
+    fn fronts(&self, view: &View<'_>, server: usize) -> Vec<Front> {
+        let mut listens: Vec<Vec<String>> =
+            view.children(Some(server)).filter(|n| view.name(*n) == "listen").map(|n| view.args(n)).collect();
+        if listens.is_empty() {
+            listens.push(vec!["80".to_owned()]);
+        }
+        let host = view.child(Some(server), "server_name").and_then(|n| {
+            view.args(n).into_iter().find(|h| !h.contains(['*', '~', '_', '$']) && !h.is_empty())
+        });
+        let mut seen = BTreeSet::new();
+        let mut fronts = Vec::new();
+        for listen in listens.iter().filter(|l| !l[0].starts_with("unix:") && !l.iter().any(|w| w == "quic"))
+        {
+            let Some(port) = self.ports.get(&normal(&listen[0])) else { continue };
+            let tls = listen.iter().any(|w| w == "ssl");
+            if seen.insert(tls) {
+                fronts.push(Front { tls, port: *port, host: host.clone() });
+            }
+        }
+        fronts
+    }
+
+    /// Returns the paths of a server that can be requested.
+    fn paths(&self, view: &View<'_>, server: usize) -> Vec<Requested> {
+        let mut out = Vec::new();
+        for pass in view.all("proxy_pass").filter(|p| view.within(*p, server)) {
+            if let Some(path) = location_path(view, pass) {
+                out.push(Requested { path, proxied: true, size: 0 });
+            }
+        }
+        if let Some(root) = self.root_of(view, server) {
+            let mut found = Vec::new();
+            walk(&root, "", 0, &mut found);
+            let step = found.len().div_ceil(20).max(1);
+            let file = |(path, size): (String, u64)| Requested { path, proxied: false, size };
+            out.extend(found.into_iter().step_by(step).map(file));
+        }
+        out
+    }
+
+    /// Returns the root of a server, or that of its location `/`.
+    fn root_of(&self, view: &View<'_>, server: usize) -> Option<PathBuf> {
+        if let Some(root) = &self.place.root {
+            return Some(root.clone());
+        }
+        let of_location = || {
+            let is_all =
+                |l: &usize| view.name(*l) == "location" && view.args(*l).first().is_some_and(|a| a == "/");
+            view.child(Some(view.children(Some(server)).find(is_all)?), "root")
+        };
+        let root = view.effective(Some(server), "root").or_else(of_location)?;
+        Some(self.place.prefix.join(view.args(root).first().cloned().unwrap_or_default()))
+    }
+}
+
+/// An address at which a server is reached.
+struct Front {
+    tls: bool,
+    port: u16,
+    host: Option<String>,
+}
+
+/// A path that can be requested.
+struct Requested {
+    path: String,
+    proxied: bool,
+    size: u64,
+}
+
+impl Front {
+    fn target(&self, requested: &Requested) -> Target {
+        let scheme = if self.tls { "https" } else { "http" };
+        Target {
+            url: format!("{scheme}://127.0.0.1:{}{}", self.port, requested.path),
+            host: self.host.clone(),
+            proxied: requested.proxied,
+            size: requested.size,
+        }
+    }
+}
+
+/// Returns the path of the location that a directive is in, unless it is an expression.
+fn location_path(view: &View<'_>, directive: usize) -> Option<String> {
+    let location = view.nodes[directive].parent.filter(|l| view.name(*l) == "location")?;
+    match view.args(location).as_slice() {
+        [path] if path.starts_with('/') => Some(path.clone()),
+        [modifier, path] if modifier == "=" || modifier == "^~" => Some(path.clone()),
+        _ => None,
     }
 }
 
@@ -383,31 +274,37 @@ fn walk(dir: &Path, path: &str, depth: u32, found: &mut Vec<(String, u64)>) {
     }
 }
 
-/// Each `include` names the copies of its files.
-fn includes(block: &forebay_conf::tree::Block, name: &dyn Fn(FileId) -> PathBuf, edits: &mut Vec<Edit>) {
+/// Has each `include` name the copies of its files.
+fn includes(block: &Block, name: &dyn Fn(FileId) -> PathBuf, edits: &mut Vec<Edit>) {
     for d in &block.items {
         let Some(inner) = &d.block else { continue };
         if d.name.text == b"include" {
-            let mut text = String::new();
-            let mut seen = Vec::new();
-            for item in &inner.items {
-                let id = item.name.span.file;
-                if !seen.contains(&id) {
-                    seen.push(id);
-                    text.push_str(&format!("include {}; ", quote(&name(id))));
-                }
-            }
             let s = d.name.span;
-            edits.push(Edit { file: s.file, start: s.start, end: d.end.end, text });
+            edits.push(Edit { file: s.file, start: s.start, end: d.end.end, text: copies_of(inner, name) });
         }
         includes(inner, name, edits);
     }
+}
+
+/// Returns an `include` for each file of an included block.
+fn copies_of(included: &Block, name: &dyn Fn(FileId) -> PathBuf) -> String {
+    let mut text = String::new();
+    let mut seen = Vec::new();
+    for item in &included.items {
+        let id = item.name.span.file;
+        if !seen.contains(&id) {
+            seen.push(id);
+            text.push_str(&format!("include {}; ", quote(&name(id))));
+        }
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::knobs::KNOBS;
+    use forebay_bench::ports::free_port;
 
     #[test]
     fn workers_are_as_many_for_the_servers_cpus() {

@@ -1,11 +1,13 @@
 //! `forebay tune table`: five loads, each with nginx and Forebay, each as packages ship it and as the tuner leaves it.
 //! Its Markdown is the table of docs/performance.md.
 
-use crate::cli::{self, Which, lock, program, state_dir};
+use crate::figures::Figures;
+use crate::manner::{self, Manner};
 use crate::patch::Source;
-use crate::rig::{self, Figures, Manner, Process, Program};
+use crate::program::{Process, Program, Which, executable};
 use crate::scene::{Copy, Place};
-use crate::{replay, upstream, watch};
+use crate::state::{lock, state_dir};
+use crate::{cli, replay, tuning, upstream, watch};
 use forebay_bench::load::Load;
 use forebay_bench::observe::shares;
 use forebay_bench::{duration_text, signals, units};
@@ -119,11 +121,43 @@ fn site(dir: &Path) -> Result<(), String> {
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).map_err(io)
 }
 
-/// A server that is measured beside others.
-struct Beside {
+/// A running server that is measured in turn with others.
+struct Contender {
     load: Load,
     process: Process,
     runs: Vec<Figures>,
+}
+
+impl Contender {
+    /// Starts `program` with a private copy of `conf` in `dir`. `upstream`: the port of the stand-in for upstreams.
+    fn start(
+        program: &Path,
+        conf: &Path,
+        dir: &Path,
+        upstream: u16,
+        args: &TableArgs,
+    ) -> Result<Contender, String> {
+        let source = Source::read(conf)?;
+        let prefix = "/usr/share/nginx".into();
+        let place = Place { dir: dir.to_owned(), prefix, upstream: Some(upstream), root: None };
+        let copy = Copy::new(&source, place)?;
+        let written = copy.write(&source, &[])?;
+        let program = Program { path: program.to_owned(), prefix: dir.to_owned(), cpus: shares().0 };
+        program.test(&written)?;
+        let process = program.start(&written, &copy.all_ports(), &dir.join("stderr"))?;
+        let manner = Manner::closed_loop(args.connections as usize, args.seed);
+        let load = manner::load(&copy.targets(&source), &manner)?;
+        Ok(Contender { load, process, runs: Vec::new() })
+    }
+
+    fn measure(&mut self, time: Duration) -> Result<(), String> {
+        let (f, first) = manner::measure(&self.load, self.process.id(), time.mul_f64(0.2), time)?;
+        if f.errors > 0 && !signals::interrupted() {
+            say!("{} requests failed: {}", f.errors, first.unwrap_or_default());
+        }
+        self.runs.push(f);
+        Ok(())
+    }
 }
 
 /// The figures of a tuning.
@@ -155,49 +189,97 @@ pub fn main(args: &TableArgs) -> Result<(), String> {
         let names: Vec<&str> = KINDS.iter().map(|k| k.name).collect();
         return Err(format!("there is no load \"{bad}\"; known: {}", names.join(", ")));
     }
-    let programs: Vec<PathBuf> = vec![
-        program(Which::Nginx, args.nginx.as_deref())?,
-        program(Which::Forebay, args.forebay.as_deref())?,
+    let programs = [
+        executable(Which::Nginx, args.nginx.as_deref())?,
+        executable(Which::Forebay, args.forebay.as_deref())?,
     ];
     let state = state_dir(args.state.as_deref())?;
     let _lock = lock(&state)?;
     let _watch = watch::start(&state);
-    let dir = state.join("table");
-    let io = |e: std::io::Error| format!("{}: {e}", dir.display());
-    let _ = std::fs::remove_dir_all(&dir);
-    std::fs::create_dir_all(&dir).map_err(io)?;
-    site(&dir)?;
-    std::fs::create_dir_all(&args.out).map_err(|e| format!("{}: {e}", args.out.display()))?;
-    let out = std::path::absolute(&args.out).map_err(|e| e.to_string())?;
+    let table = Table::new(args, programs, state)?;
     let chosen = KINDS.iter().filter(|k| args.loads.is_empty() || args.loads.iter().any(|l| l == k.name));
     let mut rows = Vec::new();
     for kind in chosen {
-        let conf = dir.join(format!("{}.conf", kind.name));
-        std::fs::write(&conf, configuration(kind, &dir)).map_err(io)?;
+        let Some(row) = table.row(kind)? else { return Ok(()) };
+        rows.push(row);
+        let text = render(args, &rows);
+        std::fs::write(table.out.join("table.md"), &text)
+            .map_err(|e| format!("{}: {e}", table.out.display()))?;
+    }
+    let _ = std::fs::remove_dir_all(&table.dir);
+    say!("\n{}", render(args, &rows));
+    say!("The same is in {}", table.out.join("table.md").display());
+    Ok(())
+}
+
+/// A table that is being made.
+struct Table<'a> {
+    args: &'a TableArgs,
+    /// In the order of [`SERVERS`].
+    programs: [PathBuf; 2],
+    state: PathBuf,
+    /// Folder of the site and the configurations.
+    dir: PathBuf,
+    /// Folder of the results.
+    out: PathBuf,
+}
+
+impl<'a> Table<'a> {
+    fn new(args: &'a TableArgs, programs: [PathBuf; 2], state: PathBuf) -> Result<Table<'a>, String> {
+        let dir = state.join("table");
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        site(&dir)?;
+        std::fs::create_dir_all(&args.out).map_err(|e| format!("{}: {e}", args.out.display()))?;
+        let out = std::path::absolute(&args.out).map_err(|e| e.to_string())?;
+        Ok(Table { args, programs, state, dir, out })
+    }
+
+    /// Tunes both servers for a load and measures all four configurations; `None` after ^C.
+    fn row<'k>(&self, kind: &'k Kind) -> Result<Option<Row<'k>>, String> {
+        let conf = self.dir.join(format!("{}.conf", kind.name));
+        std::fs::write(&conf, configuration(kind, &self.dir))
+            .map_err(|e| format!("{}: {e}", self.dir.display()))?;
         let mut gains = Vec::new();
         let mut confs = Vec::new();
-        for ((name, _), program) in SERVERS.iter().zip(&programs) {
-            let place = out.join(format!("{}-{name}", kind.name));
+        for ((name, _), program) in SERVERS.iter().zip(&self.programs) {
+            let place = self.out.join(format!("{}-{name}", kind.name));
             say!("\n== {}, {name}", kind.name);
-            tune(args, name, program, &conf, &place)?;
+            tune(self.args, name, program, &conf, &place)?;
             if signals::interrupted() {
-                return Ok(());
+                return Ok(None);
             }
             let tuned = place.join("tuned.conf");
-            confs.push((program, conf.clone()));
-            confs.push((program, if tuned.exists() { tuned } else { conf.clone() }));
+            confs.push((program.as_path(), conf.clone()));
+            confs.push((program.as_path(), if tuned.exists() { tuned } else { conf.clone() }));
             gains.push(gained(&read(&place)));
         }
-        let figures = beside(args, &confs, &state)?;
-        let Some(figures) = figures else { return Ok(()) };
-        rows.push((kind, figures, gains));
-        let text = render(args, &rows);
-        std::fs::write(out.join("table.md"), &text).map_err(|e| format!("{}: {e}", out.display()))?;
+        let figures = self.measure(&confs)?;
+        Ok(figures.map(|figures| (kind, figures, gains)))
     }
-    let _ = std::fs::remove_dir_all(&dir);
-    say!("\n{}", render(args, &rows));
-    say!("The same is in {}", out.join("table.md").display());
-    Ok(())
+
+    /// Measures configurations one after the other, round by round; returns the medians, `None` after ^C.
+    fn measure(&self, confs: &[(&Path, PathBuf)]) -> Result<Option<Vec<Figures>>, String> {
+        let port = upstream::start(Duration::ZERO, 4096).map_err(|e| e.to_string())?;
+        let mut all = Vec::new();
+        for (n, (program, conf)) in confs.iter().enumerate() {
+            let dir = self.state.join("copy").join(n.to_string());
+            all.push(Contender::start(program, conf, &dir, port, self.args)?);
+        }
+        for round in 0..self.args.rounds as usize {
+            let mut order: Vec<usize> = (0..all.len()).collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for n in order {
+                all[n].measure(self.args.time)?;
+                if signals::interrupted() {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(all.iter().map(|b| Figures::median(&b.runs)).collect()))
+    }
 }
 
 fn tune(args: &TableArgs, name: &str, program: &Path, conf: &Path, out: &Path) -> Result<(), String> {
@@ -223,68 +305,13 @@ fn tune(args: &TableArgs, name: &str, program: &Path, conf: &Path, out: &Path) -
         args.seed.to_string(),
     ];
     let state = state_dir(args.state.as_deref())?;
-    cli::tune_in(&cli::arguments(&words)?, &state)
-}
-
-/// Measures configurations one after the other, round by round; the medians. `None` after ^C.
-fn beside(
-    args: &TableArgs,
-    confs: &[(&PathBuf, PathBuf)],
-    state: &Path,
-) -> Result<Option<Vec<Figures>>, String> {
-    let say = |e: std::io::Error| e.to_string();
-    let port = upstream::start(Duration::ZERO, 4096).map_err(say)?;
-    let mut all = Vec::new();
-    for (n, (path, conf)) in confs.iter().enumerate() {
-        let source = Source::read(conf)?;
-        let dir = state.join("copy").join(n.to_string());
-        let place =
-            Place { dir: dir.clone(), prefix: "/usr/share/nginx".into(), upstream: Some(port), root: None };
-        let copy = Copy::new(&source, place)?;
-        let written = copy.write(&source, &[])?;
-        let cpus = shares().0;
-        let program = Program { path: (*path).clone(), prefix: dir.clone(), cpus };
-        program.test(&written)?;
-        let ports: Vec<u16> = copy.ports.values().copied().collect();
-        let process = program.start(&written, &ports, &dir.join("stderr"))?;
-        let manner = Manner {
-            connections: args.connections as usize,
-            seed: args.seed,
-            http2: false,
-            gzip: false,
-            close: false,
-            access_log: None,
-            rate: None,
-        };
-        let load = rig::load(&copy.targets(&source), &manner)?;
-        all.push(Beside { load, process, runs: Vec::new() });
-    }
-    for round in 0..args.rounds as usize {
-        let mut order: Vec<usize> = (0..all.len()).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for n in order {
-            let b = &mut all[n];
-            let (f, first) = rig::measure(&b.load, b.process.id(), args.time.mul_f64(0.2), args.time)?;
-            if signals::interrupted() {
-                return Ok(None);
-            }
-            if f.errors > 0 {
-                say!("{} requests failed: {}", f.errors, first.unwrap_or_default());
-            }
-            b.runs.push(f);
-        }
-    }
-    Ok(Some(all.iter().map(|b| Figures::median(&b.runs)).collect()))
+    tuning::tune(&cli::arguments(&words)?, &state)
 }
 
 type Row<'k> = (&'k Kind, Vec<Figures>, Vec<String>);
 
 fn render(args: &TableArgs, rows: &[Row<'_>]) -> String {
-    let mut out = String::new();
-    let _ = writeln!(
-        out,
+    let about = format!(
         "CPU time of the server per request in microseconds, {} connections, closed loop; median of {} interleaved rounds of \
          {}. What tuning gains, with its 95 % interval, is from the tuner's own confirmation on fresh starts \
          (`forebay tune table --budget {}s`).\n",
@@ -293,10 +320,14 @@ fn render(args: &TableArgs, rows: &[Row<'_>]) -> String {
         duration_text(args.time.as_nanos() as u64),
         args.budget.as_secs()
     );
-    let _ = writeln!(
-        out,
+    format!("{about}\n{}\n{}", costs(rows), speeds(rows))
+}
+
+/// Returns the table of CPU times and gains.
+fn costs(rows: &[Row<'_>]) -> String {
+    let mut out = String::from(
         "| load | nginx, default | nginx, tuned | tuning gains | Forebay, default | Forebay, tuned | tuning gains |\n\
-         | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+         | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n",
     );
     for (kind, f, gains) in rows {
         let _ = write!(out, "| {}: {} |", kind.name, kind.about);
@@ -305,10 +336,14 @@ fn render(args: &TableArgs, rows: &[Row<'_>]) -> String {
         }
         let _ = writeln!(out);
     }
-    let _ = writeln!(
-        out,
-        "\n| load | nginx, default: requests/s, p99 ms | nginx, tuned | Forebay, default | Forebay, tuned |\n\
-         | --- | ---: | ---: | ---: | ---: |"
+    out
+}
+
+/// Returns the table of rates and latencies.
+fn speeds(rows: &[Row<'_>]) -> String {
+    let mut out = String::from(
+        "| load | nginx, default: requests/s, p99 ms | nginx, tuned | Forebay, default | Forebay, tuned |\n\
+         | --- | ---: | ---: | ---: | ---: |\n",
     );
     for (kind, f, _) in rows {
         let _ = write!(out, "| {} |", kind.name);

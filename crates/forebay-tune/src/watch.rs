@@ -1,8 +1,7 @@
 //! A process beside the tuner that puts kernel settings back and ends the measured server when the tuner is killed:
 //! nothing can be done by who gets SIGKILL.
 
-use crate::cli;
-use crate::sysctl;
+use crate::{state, sysctl};
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -73,6 +72,6 @@ pub fn main(args: &WatchArgs) -> Result<(), String> {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    cli::clean(&args.state);
+    state::clean(&args.state);
     sysctl::restore(&args.state.join("journal")).map(drop)
 }

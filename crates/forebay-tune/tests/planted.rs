@@ -3,8 +3,10 @@
 
 use forebay_tune::knobs::KNOBS;
 use forebay_tune::load_point::{Check, Half};
+use forebay_tune::manner::Manner;
 use forebay_tune::patch::Source;
-use forebay_tune::rig::{Active, Goal, Live, Manner, Program};
+use forebay_tune::program::Program;
+use forebay_tune::rig::{Active, Goal, Limits, Live, RunLog, Subject, Task, Timetable};
 use forebay_tune::scene::{Copy, Place};
 use forebay_tune::search::{Outcome, Rig};
 use std::collections::VecDeque;
@@ -145,15 +147,17 @@ fn check(dir: &Path) {
         access_log: None,
         rate: None,
     };
-    let log = dir.join("half.jsonl");
+    let log = RunLog { path: dir.join("half.jsonl"), past: VecDeque::new() };
     let soon = || Instant::now() + Duration::from_secs(3);
-    let mut live =
-        Live::new(&source, copy, program, levels.into(), targets, manner, Goal::Cpu, log, soon(), 0);
+    let subject = Subject { source: &source, copy, program, targets, manner };
+    let task = Task { active: levels.into(), goal: Goal::Cpu, limits: Limits::default() };
+    let time = Timetable { until: soon(), budget: Duration::from_secs(3), planned: 0 };
+    let mut live = Live::new(subject, task, time, log);
     let capacity = live.capacity(3).expect("works").expect("goes on");
     // No less than one connection and 200 us a request allow on a busy machine, no more than two without anything else.
     assert!((200.0..11_000.0).contains(&capacity), "{capacity}");
     let mut measured = |best: [u8; 3]| {
-        live.until = soon();
+        live.time.until = soon();
         match Check::run(&mut live, &best.into(), 200.0, VecDeque::new(), 1) {
             Check::Done(half) => half,
             other => panic!("{other:?}"),
@@ -168,22 +172,22 @@ fn check(dir: &Path) {
     holds([1, 0, 0], &|half| says(half, "CPU time") && half.pairs == 4);
     holds([0, 1, 0], &|half| says(half, "p99") && half.after.p99 > 4_000_000);
     holds([0, 0, 1], &|half| half.worse().is_empty() && half.cpu.mid < -0.3);
-    live.until = Instant::now();
+    live.time.until = Instant::now();
     // What breaks the limit beside a loud neighbour breaks it for the original, too.
     let score = |outcome: &Outcome| matches!(outcome, Outcome::Score(_));
-    (live.until, live.planned) = (soon(), 4);
+    (live.time.until, live.time.planned) = (soon(), 4);
     let quiet = live.run(&vec![0, 0, 0], true);
     assert!(score(&quiet), "{quiet:?}");
     std::fs::write(dir.join(LOUD), "").expect("written");
     // One that is real may be loud only while the candidate runs.
     let mut loud = || {
-        (live.until, live.planned) = (soon(), live.figures.len() + 3);
+        (live.time.until, live.time.planned) = (soon(), live.figures.len() + 3);
         live.run(&vec![0, 0, 1], true)
     };
     let tries: Vec<Outcome> = (0..3).map(|_| loud()).take_while(|outcome| !score(outcome)).collect();
     std::fs::remove_file(dir.join(LOUD)).expect("removed");
     assert!(tries.len() < 3, "{tries:?}");
-    live.until = Instant::now();
+    live.time.until = Instant::now();
     let late = Check::run(&mut live, &vec![0, 0, 1], 200.0, VecDeque::new(), 1);
     assert!(matches!(&late, Check::Unchecked(why) if why == "the time was over"), "{late:?}");
 }

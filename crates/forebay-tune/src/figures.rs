@@ -1,0 +1,63 @@
+//! Figures of a run.
+
+use crate::stats::median;
+use serde_json::{Value, json};
+
+/// Figures of a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    /// Requests a second.
+    pub rate: f64,
+    /// ns.
+    pub p50: u64,
+    /// ns.
+    pub p99: u64,
+    /// Server CPU time per request, microseconds.
+    pub cpu: f64,
+    /// Resident bytes of the server.
+    pub memory: u64,
+    /// Failures.
+    pub errors: u64,
+}
+
+impl Figures {
+    /// The median of each; failures add up.
+    pub fn median(runs: &[Figures]) -> Figures {
+        let mid = |f: &dyn Fn(&Figures) -> f64| median(&mut runs.iter().map(f).collect::<Vec<_>>());
+        Figures {
+            rate: mid(&|f| f.rate),
+            p50: mid(&|f| f.p50 as f64) as u64,
+            p99: mid(&|f| f.p99 as f64) as u64,
+            cpu: mid(&|f| f.cpu),
+            memory: mid(&|f| f.memory as f64) as u64,
+            errors: runs.iter().map(|f| f.errors).sum(),
+        }
+    }
+
+    /// For `result.json`.
+    pub fn json(&self) -> Value {
+        json!({"rate": self.rate, "p50_ns": self.p50, "p99_ns": self.p99, "cpu_us": self.cpu, "memory": self.memory})
+    }
+
+    /// Adds the figures to a line of the log.
+    pub(crate) fn put_into(&self, line: &mut Value) {
+        line["rate"] = json!(self.rate);
+        line["p50"] = json!(self.p50);
+        line["p99"] = json!(self.p99);
+        line["cpu"] = json!(self.cpu);
+        line["memory"] = json!(self.memory);
+        line["errors"] = json!(self.errors);
+    }
+
+    /// Returns the figures of a line of the log.
+    pub(crate) fn of_line(line: &Value) -> Option<Figures> {
+        Some(Figures {
+            rate: line["rate"].as_f64()?,
+            p50: line["p50"].as_u64()?,
+            p99: line["p99"].as_u64()?,
+            cpu: line["cpu"].as_f64()?,
+            memory: line["memory"].as_u64()?,
+            errors: line["errors"].as_u64()?,
+        })
+    }
+}

@@ -1,0 +1,127 @@
+//! The load that a server gets, and its figures.
+
+use crate::figures::Figures;
+use crate::scene::Target;
+use forebay_bench::load::{Load, Order, Protocol, Stop, Wanted};
+use forebay_bench::observe::{Server, choose_cpus};
+use forebay_bench::schedule::Rate;
+use forebay_bench::tls::{Trust, config};
+use forebay_bench::url::Url;
+use forebay_bench::{run, signals, sources};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What is sent.
+#[derive(Clone, Debug)]
+pub struct Manner {
+    /// Connections.
+    pub connections: usize,
+    /// Seed.
+    pub seed: u64,
+    /// HTTP/2.
+    pub http2: bool,
+    /// Take compressed answers.
+    pub gzip: bool,
+    /// A new connection for each request.
+    pub close: bool,
+    /// An access log whose requests replace those of the targets.
+    pub access_log: Option<PathBuf>,
+    /// Requests a second of an open loop; `None`: as fast as they go.
+    pub rate: Option<f64>,
+}
+
+impl Manner {
+    /// Plain HTTP/1.1 in a closed loop.
+    pub(crate) fn closed_loop(connections: usize, seed: u64) -> Manner {
+        Manner { connections, seed, http2: false, gzip: false, close: false, access_log: None, rate: None }
+    }
+}
+
+/// Returns the load for targets.
+///
+/// # Errors
+/// Those of forebay-bench.
+pub fn load(targets: &[Target], manner: &Manner) -> Result<Load, String> {
+    let text = |e: forebay_bench::Error| e.to_string();
+    let wanted = wanted(targets, manner).map_err(text)?;
+    let protocol = if manner.http2 { Protocol::Http2 } else { Protocol::Http1 };
+    let mut load = Load::new(&wanted, protocol, Order::Mixed, manner.seed).map_err(text)?;
+    load.connections = manner.connections;
+    load.per_connection = u64::from(manner.close);
+    load.timeout = Duration::from_secs(5);
+    load.drain = Some(Duration::from_millis(500));
+    if manner.access_log.is_some() {
+        // A log has its own share of 404.
+        load.checks.status = Some((200..500).collect());
+    }
+    load.rate = manner.rate.map(|r| Rate { from: r, to: r, poisson: true });
+    if load.is_encrypted() {
+        load.tls = Some(config(&Trust::Anyone, protocol).map_err(text)?);
+    }
+    Ok(load)
+}
+
+/// Returns the requests for targets, or those of an access log, sent to the first target's server.
+fn wanted(targets: &[Target], manner: &Manner) -> Result<Vec<Wanted>, forebay_bench::Error> {
+    let mut wanted = Vec::new();
+    for target in targets {
+        let mut request = Wanted::get(Url::parse(&target.url)?);
+        name_host(&mut request, target);
+        wanted.push(request);
+    }
+    if let (Some(log), Some(base)) = (&manner.access_log, targets.first()) {
+        wanted = sources::access_log(log, &Url::parse(&base.url)?)?;
+        wanted.iter_mut().for_each(|request| name_host(request, base));
+    }
+    if manner.close {
+        Load::close_each(&mut wanted);
+    }
+    if manner.gzip {
+        for request in &mut wanted {
+            request.fields.push(("Accept-Encoding".into(), "gzip".into()));
+        }
+    }
+    Ok(wanted)
+}
+
+fn name_host(request: &mut Wanted, target: &Target) {
+    request.fields.extend(target.host.clone().map(|host| ("Host".to_owned(), host)));
+}
+
+/// Loads a server for a time, after a warm-up that does not count.
+///
+/// # Errors
+/// Those of forebay-bench.
+pub fn measure(
+    load: &Load,
+    pid: u32,
+    warm: Duration,
+    time: Duration,
+) -> Result<(Figures, Option<String>), String> {
+    let server = Server::of(pid);
+    let mut load = load.clone();
+    load.cpus = choose_cpus(server.as_ref(), 0);
+    let go = |load: &Load, server: Option<Server>| {
+        run::run(load, server, |_| !signals::interrupted()).map_err(|e| e.to_string())
+    };
+    if load.is_encrypted() {
+        // The handshakes of a run of its own would count in the next one again.
+        load.warmup = warm;
+    } else {
+        load.stop = Stop::After(warm);
+        go(&load, None)?;
+    }
+    load.stop = Stop::After(time);
+    let r = go(&load, server)?;
+    let record = &r.outcome.record;
+    let (cpu, memory) = r.server.as_ref().map_or((0.0, 0), |s| (s.cpu_per_request / 1e3, s.memory));
+    let figures = Figures {
+        rate: r.outcome.rate(),
+        p50: record.latency.quantile(0.5),
+        p99: record.latency.quantile(0.99),
+        cpu,
+        memory,
+        errors: record.errors(),
+    };
+    Ok((figures, r.outcome.first_error))
+}

@@ -1,0 +1,78 @@
+//! What earlier processes of a tuning left in its log, for `--resume`.
+
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+/// Runs of earlier processes.
+#[derive(Default)]
+pub(crate) struct Past {
+    /// Requests a second of the original in a closed loop.
+    pub(crate) capacity: Option<f64>,
+    /// Runs of the search.
+    pub(crate) runs: VecDeque<Value>,
+    /// Runs of the check at half of the load; a search that goes on has others after them.
+    pub(crate) half: VecDeque<Value>,
+}
+
+impl Past {
+    fn of(lines: impl Iterator<Item = Value>) -> Past {
+        let mut past = Past::default();
+        for line in lines {
+            match (line["capacity"].as_f64(), &line["half_load"]) {
+                (Some(capacity), _) => past.capacity = Some(capacity),
+                (None, Value::Null) => past.runs.push_back(line),
+                _ => past.half.push_back(line),
+            }
+        }
+        past
+    }
+
+    /// Writes the plan of a new tuning into `out` and removes the log of the last one.
+    ///
+    /// # Errors
+    /// The plan cannot be written.
+    pub(crate) fn start(out: &Path, log: &Path, plan: &Value) -> Result<Past, String> {
+        let path = out.join("plan.json");
+        let _ = std::fs::remove_file(log);
+        std::fs::write(&path, format!("{plan:#}\n")).map_err(|e| format!("{}: {e}", path.display()))?;
+        Ok(Past::default())
+    }
+
+    /// Reads the log of a tuning that goes on.
+    ///
+    /// # Errors
+    /// The plan in `out` is of another tuning, or there is no log.
+    pub(crate) fn resume(out: &Path, log: &Path, plan: &Value) -> Result<Past, String> {
+        let path = out.join("plan.json");
+        let old: Value =
+            std::fs::read(&path).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
+        if old != *plan {
+            return Err(format!("--resume: {} is of another tuning", path.display()));
+        }
+        let file = File::open(log).map_err(|e| format!("{}: {e}", log.display()))?;
+        let lines = BufReader::new(file).lines().map_while(Result::ok);
+        Ok(Past::of(lines.map_while(|l| serde_json::from_str(&l).ok())))
+    }
+
+    /// Returns how many of the planned runs have been done. Runs of the original in addition to them do not count.
+    pub(crate) fn done(&self) -> usize {
+        self.runs.iter().filter(|l| l["beside"] != true).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_log_has_the_capacity_the_search_and_the_check() {
+        let (a, b) = (json!({"point": [0], "score": 1.0}), json!({"point": [1], "why": "refused"}));
+        let half = json!({"half_load": 50.0, "point": [0], "p99": 7});
+        let past = Past::of([json!({"capacity": 100.0}), a.clone(), half.clone(), b.clone()].into_iter());
+        assert_eq!((past.capacity, past.runs, past.half), (Some(100.0), [a, b].into(), [half].into()));
+    }
+}
