@@ -657,6 +657,10 @@ fn early_data_is_taken_once_and_marked() {
     // The same session, and so the same bytes, a second time: not as early data.
     let again = s_client(&server, 0, "-tls1_3 -sess_in replayed -early_data early", GET);
     assert!(again.contains("Early data was rejected") && !again.contains("early:[1]"), "{again}");
+    // However many records come behind it, it is counted once against what is passed over.
+    std::fs::write(server.site.dir().join("long"), [b'x'; 9000]).expect("write");
+    let long = s_client(&server, 0, "-tls1_3 -sess_in replayed -early_data long", GET);
+    assert!(long.contains("Early data was rejected") && long.contains("early:[]"), "{long}");
     let off = s_client(&server, 1, "-tls1_3 -sess_out s2", GET);
     assert!(off.contains("Max Early Data: 0") && off.contains("early:[]"), "{off}");
 }
