@@ -51,7 +51,7 @@ impl Request {
         if !line.is_empty() {
             quoted(b", request: \"", line);
         }
-        if self.subrequest {
+        if self.subrequest && !self.post_action {
             quoted(b", subrequest: \"", &self.uri);
         }
         let upstream = &self.modules.upstream;

@@ -287,6 +287,8 @@ pub struct Request {
     pub drop_connection: bool,
     /// Made for another request, inside the server.
     pub subrequest: bool,
+    /// The client's request once more, which is over: `post_action`.
+    pub post_action: bool,
     /// What it is made for is asked for by GET in place of the client's method.
     pub client_get: bool,
     /// How many requests it is away from that of the client.
@@ -347,6 +349,7 @@ impl Request {
             timed_out: false,
             drop_connection: false,
             subrequest: false,
+            post_action: false,
             client_get: false,
             depth_of_subrequest: 0,
             pipelined: false,

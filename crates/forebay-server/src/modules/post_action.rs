@@ -25,6 +25,7 @@ pub fn begin(req: &mut Request) {
     // The same request once more, with its body if that has come.
     let body = if req.body.done() { Body::Shared } else { Body::None };
     let mut sub = subrequest::make(req, uri, args, body);
+    sub.post_action = true;
     sub.method = req.method;
     sub.location = req.location;
     sub.resp.status = req.resp.status;
