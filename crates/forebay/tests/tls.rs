@@ -1022,6 +1022,16 @@ fn a_verdict_does_not_outlive_its_reason() {
     let told = until(&mut conn, "421 Misdirected Request");
     assert!(told.contains("Connection: close"), "{told}");
     assert!(Kept::open(&server, 0, args).get("h").contains("SUCCESS;end"));
+    // What issuers say is asked during a handshake.
+    let mut conn = Kept::open(&server, 0, args);
+    assert!(conn.get("h").contains("SUCCESS;end"));
+    reload(
+        "ssl_verify_client on;",
+        "ssl_verify_client on; ssl_ocsp leaf; ssl_ocsp_responder http://127.0.0.1:1/;",
+    );
+    until(&mut conn, "421 Misdirected Request");
+    reload(" ssl_ocsp leaf; ssl_ocsp_responder http://127.0.0.1:1/;", "");
+    wait_for("no questions", || Kept::open(&server, 0, args).get("h").contains("SUCCESS;end").then_some(()));
     // One that was, and has no certificate, is told so.
     assert!(Kept::open(&server, 0, "").get("h").contains("No required SSL certificate was sent"));
 }
