@@ -617,18 +617,19 @@ fn open_temporary(req: &mut Request) -> Result<(), BodyError> {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let given = core.client_body_temp_path.0.clone();
-    let dir = given.unwrap_or_else(|| req.conf.config.client_body_temp.clone());
+    let dir = given.unwrap_or_else(|| req.conf.config.client_body_temp.clone().into());
     let mut opened = None;
+    let mut path = dir.next_file();
     for _ in 0..16 {
-        let path = dir.join(format!("{:010}", forebay_sys::serial::next()));
         match files::create_new(&path, files::PRIVATE) {
             Ok(f) => {
                 opened = Some((f, path));
                 break;
             }
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => path = dir.next_file(),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                if let Err(e) = files::create_directories(&dir, files::PRIVATE_DIRECTORY) {
+                let dir = path.parent().unwrap_or(&path);
+                if let Err(e) = files::create_directories(dir, files::PRIVATE_DIRECTORY) {
                     req.log(Level::Crit, &format!("mkdir() \"{}\" failed ({})", dir.display(), errno(&e)));
                     return Err(BodyError::Status(500));
                 }

@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::config::main_settings::{ErrorLog, ErrorLogTarget};
-use crate::request::Request;
+use crate::request::{Origin, Request};
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_http::field::Name;
@@ -52,7 +52,7 @@ impl Request {
         if !line.is_empty() {
             quoted(b", request: \"", line);
         }
-        if self.is_subrequest() {
+        if matches!(self.origin, Origin::Sub { .. }) {
             quoted(b", subrequest: \"", &self.uri);
         }
         let upstream = &self.modules.upstream;

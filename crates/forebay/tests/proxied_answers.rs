@@ -322,3 +322,88 @@ fn log_lines_name_the_upstream_behind_a_redirect() {
         assert!(line.contains(say) && line.contains(&format!("upstream: \"http://{up}/\"")), "{line}");
     }
 }
+
+/// A header of the PROXY protocol that comes by a unix socket, as nginx 1.31.5 takes it: without an address of the Internet
+/// in it the client stays what it is.
+#[test]
+fn the_proxy_protocol_is_spoken_over_unix_sockets() {
+    use std::io::{Read, Write};
+    let server = Server::start(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
+         http { access_log off;\n\
+         server { listen 127.0.0.1:%PORT0%; return 200 up; }\n\
+         server { listen unix:%DIR%/real proxy_protocol; set_real_ip_from unix:; real_ip_header proxy_protocol;\n\
+           return 200 \"$remote_addr|$remote_port|$realip_remote_addr|$proxy_protocol_addr|$proxy_protocol_server_addr\"; }\n\
+         server { listen unix:%DIR%/plain proxy_protocol;\n\
+           return 200 \"$remote_addr|$remote_port|$realip_remote_addr|$proxy_protocol_addr|$proxy_protocol_server_addr\"; } }",
+    );
+    let ask = |name: &str, header: &[u8]| {
+        let path = server.site.dir().join(name);
+        let mut stream = std::os::unix::net::UnixStream::connect(path).expect("connect");
+        stream.write_all(&[header, b"GET / HTTP/1.0\r\n\r\n"].concat()).expect("write");
+        let mut got = Vec::new();
+        stream.read_to_end(&mut got).expect("an end");
+        let got = String::from_utf8_lossy(&got).into_owned();
+        got.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
+    };
+    const BINARY: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+    let internet = [BINARY, &[0x21, 0x11, 0, 12, 9, 8, 7, 6, 5, 4, 3, 2, 0, 11, 0, 22]].concat();
+    let local = [BINARY, &[0x20, 0, 0, 0]].concat();
+    let unix = [BINARY, &[0x21, 0x31, 0, 216], b"/a", &[0; 106], b"/b", &[0; 106]].concat();
+    for (header, real, plain) in [
+        (
+            &b"PROXY TCP4 1.2.3.4 5.6.7.8 11 22\r\n"[..],
+            "1.2.3.4|11|unix:|1.2.3.4|5.6.7.8",
+            "unix:||unix:|1.2.3.4|5.6.7.8",
+        ),
+        (b"PROXY UNKNOWN\r\n", "unix:||unix:||", "unix:||unix:||"),
+        (&internet, "9.8.7.6|11|unix:|9.8.7.6|5.4.3.2", "unix:||unix:|9.8.7.6|5.4.3.2"),
+        (&local, "unix:||unix:||", "unix:||unix:||"),
+        (&unix, "unix:||unix:||", "unix:||unix:||"),
+    ] {
+        assert_eq!(ask("real", header).as_deref(), Some(real), "{header:?}");
+        assert_eq!(ask("plain", header).as_deref(), Some(plain), "{header:?}");
+    }
+    // Without a header, or with one that is none.
+    for header in [&b""[..], b"PROXY garbage\r\n"] {
+        assert_eq!(ask("real", header), None, "{header:?}");
+    }
+    server.wait_for_log(
+        "broken header: \"PROXY garbage\" while reading PROXY protocol, client: unix:, server: unix:",
+        1,
+    );
+}
+
+/// Files of bodies lie below level folders, named by the last digits of the file's name, as in nginx.
+#[test]
+fn bodies_are_kept_below_the_levels_of_their_path() {
+    let server = Server::start(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
+         http { access_log off; client_body_temp_path %DIR%/body 1 2; client_body_in_file_only on;\n\
+         server { listen 127.0.0.1:%PORT0%; location / { proxy_pass http://127.0.0.1:%PORT1%; } }\n\
+         server { listen 127.0.0.1:%PORT1%; return 200 $http_x; } }",
+    );
+    let answer = server.raw(b"POST / HTTP/1.0\r\nContent-Length: 5\r\n\r\nhello");
+    assert!(
+        answer.starts_with(b"HTTP/1.1 200"),
+        "{} {}",
+        String::from_utf8_lossy(&answer),
+        server.error_log()
+    );
+    let mut path = server.site.dir().join("body");
+    let mut folders = Vec::new();
+    while path.is_dir() {
+        let mut inside = std::fs::read_dir(&path).expect("a folder").map(|e| e.expect("an entry"));
+        let entry = inside.next().expect("one entry");
+        assert!(inside.next().is_none());
+        folders.push(entry.file_name().into_string().expect("ASCII"));
+        let mode =
+            std::os::unix::fs::PermissionsExt::mode(&entry.metadata().expect("metadata").permissions());
+        path = entry.path();
+        assert_eq!(mode & 0o777, if path.is_dir() { 0o700 } else { 0o600 });
+    }
+    let [first, second, name] = folders.as_slice() else { panic!("{folders:?}") };
+    assert_eq!((name.len(), first.len(), second.len()), (10, 1, 2), "{folders:?}");
+    assert!(name.ends_with(&format!("{second}{first}")), "{folders:?}");
+    assert_eq!(std::fs::read(&path).expect("the body"), b"hello");
+}

@@ -270,3 +270,21 @@ fn connect_makes_a_tunnel() {
     // Where there is no tunnel, nothing of it reaches an upstream.
     assert!(ask(0, &up, "").starts_with("HTTP/1.1 405"));
 }
+
+/// The lines of a `post_action` are of the client's request, as in nginx: they name no subrequest.
+#[test]
+fn errors_of_a_post_action_are_of_the_request() {
+    let server = Server::start(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
+         http { access_log off; server { listen 127.0.0.1:%PORT0%; server_name s;\n\
+         location / { post_action /after; return 200 fine; }\n\
+         location = /after { proxy_pass http://127.0.0.1:%PORT1%; } } }",
+    );
+    server.raw(b"GET /x HTTP/1.0\r\nHost: h\r\n\r\n");
+    let line = format!(
+        "connect() failed (111: Connection refused) while connecting to upstream, client: 127.0.0.1, server: s, \
+         request: \"GET /x HTTP/1.0\", upstream: \"http://{}/after\", host: \"h\"",
+        server.addr(1)
+    );
+    server.wait_for_log(&line, 1);
+}

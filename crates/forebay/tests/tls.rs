@@ -657,6 +657,10 @@ fn early_data_is_taken_once_and_marked() {
     // The same session, and so the same bytes, a second time: not as early data.
     let again = s_client(&server, 0, "-tls1_3 -sess_in replayed -early_data early", GET);
     assert!(again.contains("Early data was rejected") && !again.contains("early:[1]"), "{again}");
+    // However many records come behind it, it is counted once against what is passed over.
+    std::fs::write(server.site.dir().join("long"), [b'x'; 9000]).expect("write");
+    let long = s_client(&server, 0, "-tls1_3 -sess_in replayed -early_data long", GET);
+    assert!(long.contains("Early data was rejected") && long.contains("early:[]"), "{long}");
     let off = s_client(&server, 1, "-tls1_3 -sess_out s2", GET);
     assert!(off.contains("Max Early Data: 0") && off.contains("early:[]"), "{off}");
 }
@@ -1018,6 +1022,16 @@ fn a_verdict_does_not_outlive_its_reason() {
     let told = until(&mut conn, "421 Misdirected Request");
     assert!(told.contains("Connection: close"), "{told}");
     assert!(Kept::open(&server, 0, args).get("h").contains("SUCCESS;end"));
+    // What issuers say is asked during a handshake.
+    let mut conn = Kept::open(&server, 0, args);
+    assert!(conn.get("h").contains("SUCCESS;end"));
+    reload(
+        "ssl_verify_client on;",
+        "ssl_verify_client on; ssl_ocsp leaf; ssl_ocsp_responder http://127.0.0.1:1/;",
+    );
+    until(&mut conn, "421 Misdirected Request");
+    reload(" ssl_ocsp leaf; ssl_ocsp_responder http://127.0.0.1:1/;", "");
+    wait_for("no questions", || Kept::open(&server, 0, args).get("h").contains("SUCCESS;end").then_some(()));
     // One that was, and has no certificate, is told so.
     assert!(Kept::open(&server, 0, "").get("h").contains("No required SSL certificate was sent"));
 }

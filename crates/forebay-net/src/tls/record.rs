@@ -21,7 +21,8 @@ pub const MAX_CONTENT: usize = 1 << 14;
 pub const MAX_BODY: usize = MAX_CONTENT + 2048;
 /// Type, version, length.
 pub const HEADER: usize = 5;
-const TAG: usize = 16;
+/// What proves that a record is whole.
+pub const TAG: usize = 16;
 /// Most that is put before and behind the content of a record, bytes.
 pub const OVERHEAD: usize = HEADER + 8 + 1 + TAG;
 

@@ -1,7 +1,7 @@
 //! A connection that is encrypted, from its first record to its last. The handshake is rustls'; then its keys
 //! go to [`super::record`]. Nothing here waits. Hot path.
 
-use super::record::{self, ALERT, Broken, CCS, DATA, HANDSHAKE, HEADER, Half, MAX_CONTENT, OVERHEAD};
+use super::record::{self, ALERT, Broken, CCS, DATA, HANDSHAKE, HEADER, Half, MAX_CONTENT, OVERHEAD, TAG};
 use super::traffic::{Kernel, Traffic};
 use crate::io::Io;
 use crate::reactor::Token;
@@ -85,6 +85,21 @@ impl Flight {
         let n = n.min(self.shown);
         self.received.drain(..n);
         self.shown -= n;
+    }
+
+    /// Removes records of early data that rustls has passed over. It would look at them again with every record behind them,
+    /// and count their bytes against what it passes over each time.
+    ///
+    /// They are those of which nothing is left but the tag: what cannot be opened is overwritten with zeros. A piece of a
+    /// message, which is needed, has its type.
+    fn discard_skipped(&mut self) {
+        while let Ok(Some(n)) = record::whole(self.shown())
+            && let Some([DATA, _, _, _, _, body @ ..]) = self.shown().get(..n)
+            && let Some(content @ [_, ..]) = body.get(..body.len().saturating_sub(TAG))
+            && content.iter().all(|b| *b == 0)
+        {
+            self.discard(n);
+        }
     }
 
     /// Shows one record more, or all if no record can begin so, which rustls has to find out. `false`: there is none.
@@ -748,8 +763,12 @@ fn turns(
         match turn {
             Turn::Again => {}
             Turn::Finished => return true,
-            Turn::Blocked if failure.is_none() && flight.show_more() => {}
-            Turn::Blocked => return false,
+            Turn::Blocked => {
+                flight.discard_skipped();
+                if failure.is_some() || !flight.show_more() {
+                    return false;
+                }
+            }
         }
     }
 }

@@ -498,8 +498,46 @@ impl Setting for DisableSymlinks {
 }
 
 /// A directory for temporary files, with its levels of subdirectories.
+#[derive(Clone, Debug, Default)]
+pub struct TempDir {
+    path: PathBuf,
+    levels: Vec<usize>,
+}
+
+impl From<PathBuf> for TempDir {
+    fn from(path: PathBuf) -> TempDir {
+        TempDir { path, levels: Vec::new() }
+    }
+}
+
+impl TempDir {
+    /// Whether there is none.
+    pub fn is_none(&self) -> bool {
+        self.path.as_os_str().is_empty()
+    }
+
+    /// Name of a file that does not exist yet: ten digits, of which the last ones name the directories, as in nginx.
+    pub fn next_file(&self) -> PathBuf {
+        self.file(crate::request::next_serial())
+    }
+
+    fn file(&self, serial: u64) -> PathBuf {
+        let name = format!("{serial:010}");
+        let mut path = self.path.clone();
+        let mut end = name.len();
+        for n in &self.levels {
+            let start = end.saturating_sub(*n);
+            path.push(name.get(start..end).unwrap_or_default());
+            end = start;
+        }
+        path.push(name);
+        path
+    }
+}
+
+/// `client_body_temp_path` and its like.
 #[derive(Clone, Debug)]
-pub struct TempPath(pub Option<PathBuf>);
+pub struct TempPath(pub Option<TempDir>);
 
 /// As many digits of a file's name may be in the names of its directories.
 const MOST_LEVELS: u64 = 10;
@@ -513,7 +551,8 @@ impl Setting for TempPath {
         let levels = levels
             .filter(|l| l.iter().fold(0, |sum: u64, n| sum.saturating_add(*n)) <= MOST_LEVELS)
             .ok_or_else(|| cx.directive_error(d, "invalid value"))?;
+        let lengths = levels.iter().map(|n| *n as usize).collect();
         cx.directory(d, &path, Some(levels))?;
-        Ok(TempPath(Some(path)))
+        Ok(TempPath(Some(TempDir { path, levels: lengths })))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::background;
 use crate::modules::auth_request::Target;
-use crate::request::{Request, SubBody};
+use crate::request::{Origin, Request, SubBody};
 
 crate::settings! {
     /// `post_action`.
@@ -24,6 +24,7 @@ pub fn begin(req: &mut Request) {
     // The same request once more, with its body if that has come.
     let body = if req.body.done() { SubBody::Shared } else { SubBody::None };
     let mut sub = Request::subrequest(req, uri, args, body);
+    sub.origin = Origin::PostAction { client_get: req.client_turned_to_get() };
     sub.method = req.method;
     sub.location = req.location;
     sub.resp.status = req.resp.status;

@@ -52,6 +52,11 @@ pub enum Origin {
         /// Whether the method of the client's request had given way to GET.
         client_get: bool,
     },
+    /// A subrequest after the response (nginx: post_action); its log lines are those of the client's request.
+    PostAction {
+        /// As in [`Origin::Sub`].
+        client_get: bool,
+    },
     /// The server makes it to renew an entry of a cache.
     Background,
 }
@@ -215,7 +220,7 @@ impl Request {
 
     /// Whether the request was made for another one.
     pub fn is_subrequest(&self) -> bool {
-        matches!(self.origin, Origin::Sub { .. })
+        matches!(self.origin, Origin::Sub { .. } | Origin::PostAction { .. })
     }
 
     /// Whether no client waits for the response: it renews an entry of a cache.
@@ -236,7 +241,7 @@ impl Request {
     /// Whether the method in effect of the client's request, which this one may be made for, has given way to GET.
     pub fn client_turned_to_get(&self) -> bool {
         match self.origin {
-            Origin::Sub { client_get, .. } => client_get,
+            Origin::Sub { client_get, .. } | Origin::PostAction { client_get } => client_get,
             _ => self.turned_to_get(),
         }
     }

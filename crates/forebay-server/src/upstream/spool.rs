@@ -5,6 +5,7 @@
 use crate::cache::entry::Meta;
 use crate::cache::index::Ticket;
 use crate::cache::{Cache, local};
+use crate::modules::core::TempDir;
 use forebay_sys::files;
 use std::fs::File;
 use std::io;
@@ -62,19 +63,15 @@ impl Keep {
     }
 
     /// Name of the file while it is written: in `dir`, or beside its target where there is no such directory.
-    fn temporary(&self, dir: &Path) -> PathBuf {
-        let named = !dir.as_os_str().is_empty();
+    fn temporary(&self, dir: &TempDir) -> PathBuf {
+        let named = !dir.is_none();
         match self {
-            Keep::Cache { cache, .. } if named && cache.use_temp_path => numbered(dir),
+            Keep::Cache { cache, .. } if named && cache.use_temp_path => dir.next_file(),
             Keep::Cache { cache, ticket, .. } => local::beside(&cache.file(&ticket.node.hash)),
-            Keep::Store { .. } if named => numbered(dir),
+            Keep::Store { .. } if named => dir.next_file(),
             Keep::Store { path, .. } => local::beside(path),
         }
     }
-}
-
-fn numbered(dir: &Path) -> PathBuf {
-    dir.join(format!("{:010}", forebay_sys::serial::next()))
 }
 
 /// The bytes between upstream and client.
@@ -97,7 +94,7 @@ pub struct Spool {
     base: u64,
     keep: Option<Keep>,
     limits: Limits,
-    dir: PathBuf,
+    dir: TempDir,
 }
 
 /// What a client can be given.
@@ -114,12 +111,12 @@ pub enum Next {
 impl Spool {
     /// Mode of directories that are missing on the way to the temporary file.
     fn directories(&self) -> u32 {
-        let beside = self.dir.as_os_str().is_empty();
+        let beside = self.dir.is_none();
         self.keep.as_ref().filter(|_| beside).map_or(files::PRIVATE_DIRECTORY, Keep::directories)
     }
 
     /// An empty one; files are made in `dir`.
-    pub fn new(limits: Limits, keep: Option<Keep>, dir: PathBuf) -> Spool {
+    pub fn new(limits: Limits, keep: Option<Keep>, dir: TempDir) -> Spool {
         Spool {
             mem: Vec::new(),
             mem_start: 0,
@@ -139,7 +136,7 @@ impl Spool {
     /// One that has a whole body already: bytes of a file from `start` to `end`.
     pub fn of_file(file: Arc<File>, start: u64, end: u64) -> Spool {
         let limits = Limits { memory: 0, file: 0 };
-        let mut s = Spool::new(limits, None, PathBuf::new());
+        let mut s = Spool::new(limits, None, TempDir::default());
         (s.start, s.saved, s.total, s.mem_start) = (start, end - start, end - start, end - start);
         s.file = Some(file);
         s
@@ -234,7 +231,7 @@ impl Spool {
         let path = match (&self.path, &self.keep) {
             (Some(p), _) => p.clone(),
             (None, Some(k)) => k.temporary(&self.dir),
-            (None, None) => numbered(&self.dir),
+            (None, None) => self.dir.next_file(),
         };
         let named = self.keep.is_some();
         let directories = self.directories();
@@ -440,7 +437,7 @@ mod tests {
     fn what_goes_in_comes_out_in_order() {
         let dir = tempfile::tempdir().expect("directory");
         let limits = Limits { memory: 8, file: 1000 };
-        let mut s = Spool::new(limits, None, dir.path().join("deep"));
+        let mut s = Spool::new(limits, None, dir.path().join("deep").into());
         let (mut all, mut got) = (Vec::new(), Vec::new());
         run(async {
             for round in 0..50u8 {
@@ -472,7 +469,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_leaves_the_bytes_in_memory() {
-        let mut s = Spool::new(Limits { memory: 4, file: 1000 }, None, "/proc/no/such".into());
+        let mut s = Spool::new(Limits { memory: 4, file: 1000 }, None, PathBuf::from("/proc/no/such").into());
         push(&mut s, b"12345");
         assert!(s.wants_save());
         assert!(run(s.save()).is_err());

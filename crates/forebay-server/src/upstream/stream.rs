@@ -9,7 +9,7 @@ use super::spool::{Keep, Limits, Next, Spool};
 use super::tunnel::{self, Times};
 use super::upload::{Stopped, Turn};
 use crate::cache::local::{Content, Entry};
-
+use crate::modules::core::TempDir;
 use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_http::h1::chunked::{Chunked, Step};
@@ -19,7 +19,6 @@ use forebay_net::pipe::Pipe;
 use forebay_net::wire::Watch;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
-use std::path::PathBuf;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -165,7 +164,9 @@ impl Body {
                 Ok(fd) => Spool::of_file(std::sync::Arc::new(fd.into()), *start, f.size),
                 Err(_) => return Body { ended: Some(Pulled::Failed), ..Body::ended() },
             },
-            Content::Memory(_) => Spool::new(Limits { memory: usize::MAX, file: 0 }, None, PathBuf::new()),
+            Content::Memory(_) => {
+                Spool::new(Limits { memory: usize::MAX, file: 0 }, None, TempDir::default())
+            }
         };
         if let Content::Memory(b) = &e.content {
             spool.appended(b.to_vec());
@@ -181,7 +182,7 @@ impl Body {
     /// Puts bytes that have been decoded already before those to come.
     pub fn put_before(&mut self, content: Vec<u8>, limits: Limits) {
         if self.spool.is_none() {
-            let mut s = Spool::new(limits, None, PathBuf::new());
+            let mut s = Spool::new(limits, None, TempDir::default());
             s.appended(content);
             if self.lease.is_none() {
                 self.ended = Some(Pulled::End);
@@ -223,7 +224,7 @@ impl Body {
     }
 
     /// Keeps the response: all of it is read, whatever becomes of the client.
-    pub fn keep(&mut self, keep: Keep, limits: Limits, dir: PathBuf) {
+    pub fn keep(&mut self, keep: Keep, limits: Limits, dir: TempDir) {
         self.spool = Some(Box::new(Spool::new(limits, Some(keep), dir)));
     }
 
@@ -976,8 +977,8 @@ pub fn over(req: &mut Request, lease: &mut Option<Lease>, reusable: bool) {
 }
 
 /// Directory for temporary files of upstream responses (nginx: proxy_temp_path).
-fn temporary(req: &Request) -> PathBuf {
+fn temporary(req: &Request) -> TempDir {
     let http = req.http();
     let given = http.location(req).settings.proxy.temp_path.0.clone();
-    given.unwrap_or_else(|| req.conf.config.proxy_temp.clone())
+    given.unwrap_or_else(|| req.conf.config.proxy_temp.clone().into())
 }
