@@ -143,21 +143,31 @@ impl Lines<'_> {
     }
 }
 
-/// Decodes a block into an HTTP/1 head of at most `limit` bytes, appended to `out`, which is empty; gives the status.
-/// `trailers`: into field lines without a status line; the status given is 0.
+/// A field block of a response.
+#[derive(Clone, Copy, Debug)]
+pub struct Block<'b> {
+    /// As received.
+    pub bytes: &'b [u8],
+    /// The block has the trailers, which have no status.
+    pub trailers: bool,
+    /// Most bytes of the HTTP/1 head.
+    pub limit: usize,
+}
+
+/// Decodes a block into an HTTP/1 head, appended to `out`, which is empty. Returns the status. Trailers become field lines
+/// without a status line; their status is 0.
 ///
 /// # Errors
 /// [`BadBlock`]. After `Compression` the connection is of no more use.
 pub fn response_head(
     decoder: &mut Decoder,
-    block: &[u8],
+    block: &Block<'_>,
     scratch: &mut Vec<u8>,
-    trailers: bool,
-    limit: usize,
     out: &mut Vec<u8>,
 ) -> Result<u16, BadBlock> {
+    let &Block { bytes, trailers, limit } = block;
     let mut lines = Lines { out, trailers, status: None, limit, bad: None };
-    match decoder.decode(block, scratch, &mut lines) {
+    match decoder.decode(bytes, scratch, &mut lines) {
         Ok(()) => {}
         Err(Error::Compression | Error::Truncated) => return Err(BadBlock::Compression),
     }
@@ -178,7 +188,8 @@ mod tests {
 
     fn back(block: &[u8], trailers: bool, limit: usize) -> Result<String, BadBlock> {
         let mut out = Vec::new();
-        response_head(&mut Decoder::default(), block, &mut Vec::new(), trailers, limit, &mut out)?;
+        let block = Block { bytes: block, trailers, limit };
+        response_head(&mut Decoder::default(), &block, &mut Vec::new(), &mut out)?;
         Ok(String::from_utf8_lossy(&out).into_owned())
     }
 
