@@ -3,21 +3,8 @@
 
 use super::encode;
 use super::hpack::{Decoder, Error, Field, Label, Sink};
-use crate::field::Name;
+use crate::field::{Classes, Name};
 use crate::h1::response::reason;
-
-/// Fields that are about one HTTP/1 connection (RFC 9113, section 8.2.2).
-pub fn of_connection(name: Name) -> bool {
-    matches!(
-        name,
-        Name::Connection
-            | Name::KeepAlive
-            | Name::ProxyConnection
-            | Name::TransferEncoding
-            | Name::Upgrade
-            | Name::Http2Settings
-    )
-}
 
 /// Appends the field block of a request whose HTTP/1 head is `head`. Fields of the HTTP/1 connection are left out,
 /// `Host` becomes `:authority`. `trailers`: `te: trailers` is sent, unless the head says so itself.
@@ -50,7 +37,7 @@ pub fn request_block(head: &[u8], https: bool, trailers: bool, out: &mut Vec<u8>
         match Name::of(name) {
             Name::Host => {}
             Name::Te => te |= value.eq_ignore_ascii_case(b"trailers"),
-            id if of_connection(id) => {}
+            id if id.is(Classes::CONNECTION) => {}
             Name::Authorization | Name::ProxyAuthorization => encode::sensitive(out, name, value),
             _ => encode::field(out, name, value),
         }
@@ -108,7 +95,7 @@ impl Sink for Lines<'_> {
         if !sound {
             return self.refuse("header value");
         }
-        if of_connection(id) {
+        if id.is(Classes::CONNECTION) {
             return self.refuse("connection-specific header");
         }
         for piece in [name, b": ", value.trim_ascii(), b"\r\n"] {
