@@ -1,8 +1,12 @@
-//! Any bytes as field blocks of one connection, one after the other; what was encoded decodes to itself.
+//! Any bytes as frames of a connection's peer, and as field blocks of one connection, one after the other; what was encoded
+//! decodes to itself.
 #![no_main]
 
 use forebay_http::h1::request::Limits;
+use forebay_http::h2::connection::Connection;
 use forebay_http::h2::hpack::{Decoder, Field, Sink};
+use forebay_http::h2::link::{Link, Request};
+use forebay_http::h2::received::{Frame, Role};
 use forebay_http::h2::{encode, frame, huffman, request};
 use forebay_http::request::RequestHead;
 use libfuzzer_sys::fuzz_target;
@@ -15,7 +19,44 @@ impl Sink for Fields {
     }
 }
 
+/// Reads all frames, as the end in `role`.
+fn frames(role: Role, mut input: &[u8]) {
+    let mut connection = Connection::new(role, frame::MAX_WINDOW as u32);
+    while let Ok(Some((frame, len))) = connection.read(input) {
+        assert!((frame::HEADER_LEN..=frame::HEADER_LEN + frame::MAX_FRAME).contains(&len));
+        input = &input[len..];
+        let block = &mut connection.field_block;
+        match frame {
+            Frame::Headers { section, fragment, end_headers: false } => block.begin(section, fragment),
+            Frame::Continuation { fragment, end_headers } => {
+                block.extend(fragment);
+                if end_headers {
+                    let (_, bytes) = block.finish().expect("a block was begun");
+                    block.recycle(bytes);
+                }
+            }
+            Frame::Settings(settings) => assert!(settings.iter(role).count() == settings.count()),
+            Frame::Data { content, len, .. } => assert!(content.len() <= len),
+            _ => {}
+        }
+    }
+}
+
 fuzz_target!(|input: &[u8]| {
+    frames(Role::Client, input);
+    frames(Role::Server, input);
+    let mut link = Link::default();
+    link.request(&Request {
+        head: b"GET / HTTP/1.1\r\n\r\n",
+        https: false,
+        trailers: true,
+        end: true,
+        limit: 4096,
+    });
+    let mut content = Vec::new();
+    if link.take(input, &mut content).is_ok() {
+        assert!(content.len() <= input.len());
+    }
     let mut decoder = Decoder::default();
     let mut scratch = Vec::new();
     let mut rest = input;
@@ -23,11 +64,13 @@ fuzz_target!(|input: &[u8]| {
         let len = h.len.min(rest.len() - frame::HEADER_LEN);
         let (payload, next) = rest[frame::HEADER_LEN..].split_at(len);
         rest = next;
-        let Ok((start, end)) = frame::unpad(&h, payload) else { continue };
-        let block = &payload[start..end];
+        let h = frame::Header { kind: frame::kind::HEADERS, ..h };
+        let Ok(Frame::Headers { section, fragment, .. }) = Frame::read(&h, payload, Role::Client) else {
+            continue;
+        };
         let mut head = RequestHead::default();
-        let end = h.has(frame::flag::END_STREAM);
-        if request::parse(&mut decoder, block, end, &mut head, &mut scratch, &Limits::default()).is_err() {
+        let end = section.end_stream;
+        if request::parse(&mut decoder, fragment, end, &mut head, &mut scratch, &Limits::default()).is_err() {
             break;
         }
         assert!(decoder.size() <= 4096);

@@ -1,6 +1,10 @@
 //! Field lines as slices of a shared buffer, with known names as small integers (RFC 9110, section 5).
 //! Hot path.
 
+mod classes;
+
+pub use classes::Classes;
+
 /// A slice of the buffer that a head lives in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slice {

@@ -7,9 +7,8 @@ use crate::modules::core::{ServerTokens, Settings};
 use crate::request::Request;
 use crate::response::{Part, Response};
 use forebay_conf::error::Level;
-use forebay_http::field::{self, Name, Unsafe};
+use forebay_http::field::{self, Classes, Name, Unsafe};
 use forebay_http::h1::response;
-use forebay_http::h2::client::of_connection;
 use forebay_http::h2::encode;
 use forebay_http::request::{Method, Version};
 use forebay_net::addr::Peer;
@@ -248,7 +247,7 @@ fn has_content_type(r: &Response) -> bool {
 pub fn write_trailers(req: &Request, out: &mut Vec<u8>) {
     for (name, value) in req.resp.trailers.iter() {
         // An upstream of HTTP/1 may have put anything there.
-        if !of_connection(Name::of(name)) {
+        if !Name::of(name).is(Classes::CONNECTION) {
             encode::field(out, name, value);
         }
     }

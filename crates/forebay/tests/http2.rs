@@ -31,7 +31,7 @@ struct Frame {
 impl Frame {
     fn code(&self) -> u32 {
         let at = if self.kind == kind::GOAWAY { 4 } else { 0 };
-        frame::number(&self.payload[at..]).expect("a code")
+        u32::from_be_bytes(self.payload[at..at + 4].try_into().expect("a code"))
     }
 }
 

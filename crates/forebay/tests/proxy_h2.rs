@@ -16,6 +16,10 @@ fn conf(http: &str) -> String {
     )
 }
 
+fn number(payload: &[u8]) -> u32 {
+    u32::from_be_bytes(payload.try_into().expect("four bytes"))
+}
+
 fn put(addr: SocketAddr, uri: &str, body: &[u8], chunked: bool) -> String {
     let mut request = format!("PUT {uri} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
     let mut bytes;
@@ -159,10 +163,10 @@ fn serve_echo(mut stream: TcpStream) {
             };
             match h.kind {
                 kind::SETTINGS if !h.has(flag::ACK) => {
-                    for (_, value) in
-                        frame::settings(payload).filter(|(id, _)| *id == setting::INITIAL_WINDOW_SIZE)
-                    {
-                        initial = i64::from(value);
+                    for pair in payload.chunks_exact(6) {
+                        if pair[..2] == setting::INITIAL_WINDOW_SIZE.to_be_bytes() {
+                            initial = i64::from(number(&pair[2..]));
+                        }
                     }
                     frame::push_settings_ack(&mut out);
                 }
@@ -181,7 +185,7 @@ fn serve_echo(mut stream: TcpStream) {
                     }
                 }
                 kind::WINDOW_UPDATE => {
-                    rooms[usize::from(h.stream != 0)] += i64::from(frame::number(payload).expect("four"))
+                    rooms[usize::from(h.stream != 0)] += i64::from(number(payload));
                 }
                 _ => {}
             }

@@ -4,9 +4,11 @@ use super::context::{Ctx, append_limited};
 use super::flight::Flight;
 use crate::record::Failure;
 use forebay_http::field::Name;
+use forebay_http::h2::connection::{Connection, FlowControlError, Window};
 use forebay_http::h2::frame::{self, Code, Header, flag, kind, setting};
 use forebay_http::h2::frame::{HEADER_LEN, INITIAL_WINDOW, MAX_FRAME, MAX_WINDOW, PREFACE};
 use forebay_http::h2::hpack::{Decoder, Field, Label, Sink};
+use forebay_http::h2::received::{Frame, Role, Section, Setting, Settings, Violation};
 
 /// Windows that we grant: large enough never to be what limits.
 const WINDOW: u32 = 1 << 30;
@@ -24,7 +26,7 @@ struct Stream {
     unreported: u64,
     /// Content that is still to be sent: bytes of the request's body that went out, if not all did.
     sent: Option<usize>,
-    window: i64,
+    window: Window,
     content: Vec<u8>,
 }
 
@@ -40,23 +42,41 @@ struct Known {
 pub struct H2 {
     streams: Vec<Stream>,
     next_id: u32,
+    connection: Connection,
     /// The peer's limits.
     max_streams: usize,
-    initial_window: i64,
     max_frame: usize,
-    window: i64,
     unreported: u64,
     decoder: Decoder,
     scratch: Vec<u8>,
     known: Known,
     /// A frame that is not whole yet.
     partial: Vec<u8>,
-    /// DATA frame that is being read: header, bytes left, and whether it may count.
-    data: Option<(Header, usize)>,
-    /// Field block being gathered: stream, flags of HEADERS, bytes.
-    block: Option<(u32, u8, Vec<u8>)>,
+    /// DATA frame that is being read.
+    data: Option<Data>,
     goaway: bool,
     contents: Vec<Vec<u8>>,
+}
+
+/// A DATA frame whose content is counted as it comes: it is not worth the copy to wait for all of it.
+#[derive(Clone, Copy)]
+struct Data {
+    stream: u32,
+    end_stream: bool,
+    /// Bytes that have not come.
+    left: usize,
+}
+
+impl From<Violation> for Failure {
+    fn from(_: Violation) -> Failure {
+        Failure::Protocol
+    }
+}
+
+impl From<FlowControlError> for Failure {
+    fn from(_: FlowControlError) -> Failure {
+        Failure::Protocol
+    }
 }
 
 #[derive(Default)]
@@ -86,17 +106,15 @@ impl H2 {
         H2 {
             streams: Vec::with_capacity(parallel),
             next_id: 1,
+            connection: Connection::new(Role::Client, WINDOW),
             max_streams: parallel,
-            initial_window: INITIAL_WINDOW,
             max_frame: MAX_FRAME,
-            window: INITIAL_WINDOW,
             unreported: 0,
             decoder: Decoder::default(),
             scratch: Vec::new(),
             known: Known::default(),
             partial: Vec::new(),
             data: None,
-            block: None,
             goaway: false,
             contents: Vec::new(),
         }
@@ -134,7 +152,7 @@ impl H2 {
         out.extend_from_slice(&request.h2);
         let content = self.contents.pop().unwrap_or_default();
         let sent = (!request.body.is_empty()).then_some(0);
-        let window = self.initial_window;
+        let window = self.connection.initial_window();
         let stream =
             Stream { id, flight, status: 0, length: None, got: 0, unreported: 0, sent, window, content };
         self.streams.push(stream);
@@ -149,7 +167,7 @@ impl H2 {
             let Some(request) = ctx.load.requests.get(stream.flight.request as usize) else { continue };
             while let Some(at) = stream.sent {
                 let rest = request.body.get(at..).unwrap_or_default();
-                let room = stream.window.min(self.window).max(0) as usize;
+                let room = stream.window.available().min(self.connection.send_window.available());
                 let n = rest.len().min(room).min(self.max_frame);
                 if n == 0 {
                     break;
@@ -157,8 +175,8 @@ impl H2 {
                 let last = n == rest.len();
                 frame::push_header(out, n, kind::DATA, if last { flag::END_STREAM } else { 0 }, stream.id);
                 out.extend_from_slice(rest.get(..n).unwrap_or_default());
-                stream.window -= n as i64;
-                self.window -= n as i64;
+                stream.window.sent(n);
+                self.connection.send_window.sent(n);
                 stream.sent = (!last).then_some(at + n);
             }
         }
@@ -183,219 +201,188 @@ impl H2 {
 
     /// Takes bytes of the server; what is to be answered goes to `out`.
     pub fn bytes(&mut self, ctx: &mut Ctx<'_>, data: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
-        let mut data = data;
-        loop {
-            if let Some((header, left)) = self.data {
-                let n = left.min(data.len());
-                let (content, rest) = data.split_at(n);
-                data = rest;
-                self.take_data(ctx, header, content, left - n, out);
-                if left > n {
-                    return Ok(());
-                }
-                continue;
-            }
-            if data.is_empty() {
-                return Ok(());
-            }
-            if self.partial.is_empty()
-                && let Some(header) = Header::parse(data)
-            {
-                if header.len > MAX_FRAME {
-                    return Err(Failure::Protocol);
-                }
-                if header.kind == kind::DATA && !header.has(flag::PADDED) {
-                    self.begin_data(&header)?;
-                    data = data.get(HEADER_LEN..).unwrap_or_default();
-                    continue;
-                }
-                if let Some(payload) = data.get(HEADER_LEN..HEADER_LEN + header.len) {
-                    self.frame(ctx, &header, payload, out)?;
-                    data = data.get(HEADER_LEN + header.len..).unwrap_or_default();
-                    continue;
-                }
-            }
-            // Not whole: gather it.
-            let wanted = match Header::parse(&self.partial) {
-                None => HEADER_LEN,
-                Some(header) if header.len > MAX_FRAME => return Err(Failure::Protocol),
-                Some(header) => HEADER_LEN + header.len,
+        let mut rest = data;
+        while !rest.is_empty() {
+            rest = if let Some(data) = self.data {
+                let (content, behind) = rest.split_at(data.left.min(rest.len()));
+                self.take_data(ctx, data, content, out);
+                behind
+            } else if self.partial.is_empty() {
+                self.next(ctx, rest, out)?
+            } else {
+                self.gather(ctx, rest, out)?
             };
-            let n = (wanted - self.partial.len()).min(data.len());
-            let (part, rest) = data.split_at(n);
-            self.partial.extend_from_slice(part);
-            data = rest;
-            let Some(header) = Header::parse(&self.partial) else { continue };
-            if self.partial.len() < HEADER_LEN + header.len {
-                continue;
-            }
-            let whole = std::mem::take(&mut self.partial);
-            self.frame(ctx, &header, whole.get(HEADER_LEN..).unwrap_or_default(), out)?;
-            self.partial = whole;
-            self.partial.clear();
         }
-    }
-
-    fn begin_data(&mut self, header: &Header) -> Result<(), Failure> {
-        if self.block.is_some() || header.stream == 0 || header.stream >= self.next_id {
-            return Err(Failure::Protocol);
-        }
-        self.data = Some((*header, header.len));
         Ok(())
     }
 
-    fn take_data(
+    /// Takes the frame at the start of `bytes`. Returns the bytes behind it.
+    fn next<'b>(
         &mut self,
         ctx: &mut Ctx<'_>,
-        header: Header,
-        content: &[u8],
-        left: usize,
+        bytes: &'b [u8],
         out: &mut Vec<u8>,
-    ) {
+    ) -> Result<&'b [u8], Failure> {
+        let Some(header) = Header::parse(bytes) else { return self.gather(ctx, bytes, out) };
+        self.connection.admit(&header)?;
+        let payload = bytes.get(HEADER_LEN..).unwrap_or_default();
+        if header.kind == kind::DATA && !header.has(flag::PADDED) {
+            self.check_stream(header.stream)?;
+            let end_stream = header.has(flag::END_STREAM);
+            let data = Data { stream: header.stream, end_stream, left: header.len };
+            let (content, behind) = payload.split_at(data.left.min(payload.len()));
+            self.take_data(ctx, data, content, out);
+            return Ok(behind);
+        }
+        let Some((payload, behind)) = payload.split_at_checked(header.len) else {
+            return self.gather(ctx, bytes, out);
+        };
+        let frame = self.connection.frame(&header, payload)?;
+        self.frame(ctx, frame, out)?;
+        Ok(behind)
+    }
+
+    /// Gathers a frame that comes in pieces, and takes it when it is whole. Returns the bytes behind it.
+    fn gather<'b>(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        bytes: &'b [u8],
+        out: &mut Vec<u8>,
+    ) -> Result<&'b [u8], Failure> {
+        let wanted = Header::parse(&self.partial).map_or(HEADER_LEN, |header| HEADER_LEN + header.len);
+        let (part, behind) = bytes.split_at((wanted - self.partial.len()).min(bytes.len()));
+        self.partial.extend_from_slice(part);
+        let Some(header) = Header::parse(&self.partial) else { return Ok(behind) };
+        self.connection.admit(&header)?;
+        if self.partial.len() < HEADER_LEN + header.len {
+            return Ok(behind);
+        }
+        let mut whole = std::mem::take(&mut self.partial);
+        let frame = self.connection.frame(&header, whole.get(HEADER_LEN..).unwrap_or_default())?;
+        self.frame(ctx, frame, out)?;
+        whole.clear();
+        self.partial = whole;
+        Ok(behind)
+    }
+
+    /// Checks that a frame is on a stream that was opened.
+    fn check_stream(&self, stream: u32) -> Result<(), Failure> {
+        let opened = !stream.is_multiple_of(2) && stream < self.next_id;
+        if opened { Ok(()) } else { Err(Failure::Protocol) }
+    }
+
+    /// Takes content of a DATA frame. When the frame is not whole, the next bytes belong to it, too.
+    fn take_data(&mut self, ctx: &mut Ctx<'_>, mut data: Data, content: &[u8], out: &mut Vec<u8>) {
+        data.left -= content.len();
+        self.data = (data.left > 0).then_some(data);
         let n = content.len() as u64;
         self.unreported += n;
         if self.unreported >= REOPEN {
             frame::push_window_update(out, 0, self.unreported as u32);
             self.unreported = 0;
         }
-        let at = self.position(header.stream);
-        if let Some(stream) = at.and_then(|at| self.streams.get_mut(at)) {
-            stream.got += n;
-            stream.unreported += n;
-            if stream.unreported >= REOPEN {
-                frame::push_window_update(out, stream.id, stream.unreported as u32);
-                stream.unreported = 0;
-            }
-            if ctx.keep_content {
-                append_limited(&mut stream.content, content);
-            }
+        let Some(at) = self.position(data.stream) else { return };
+        let Some(stream) = self.streams.get_mut(at) else { return };
+        stream.got += n;
+        stream.unreported += n;
+        if stream.unreported >= REOPEN {
+            frame::push_window_update(out, stream.id, stream.unreported as u32);
+            stream.unreported = 0;
         }
-        if left > 0 {
-            self.data = Some((header, left));
-            return;
+        if ctx.keep_content {
+            append_limited(&mut stream.content, content);
         }
-        self.data = None;
-        if header.has(flag::END_STREAM)
-            && let Some(at) = at
-        {
+        if data.end_stream && data.left == 0 {
             self.end_stream(ctx, at);
         }
     }
 
-    fn frame(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        header: &Header,
-        payload: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<(), Failure> {
-        if self.block.is_some() && header.kind != kind::CONTINUATION {
-            return Err(Failure::Protocol);
-        }
-        match header.kind {
-            kind::DATA => {
-                let (start, end) = frame::unpad(header, payload).map_err(|_| Failure::Protocol)?;
-                self.begin_data(header)?;
+    fn frame(&mut self, ctx: &mut Ctx<'_>, frame: Frame<'_>, out: &mut Vec<u8>) -> Result<(), Failure> {
+        match frame {
+            Frame::Data { stream, content, len, end_stream } => {
+                self.check_stream(stream)?;
                 // The padding counts for the windows, not for the content.
-                self.unreported += (payload.len() - (end - start)) as u64;
-                self.take_data(ctx, *header, payload.get(start..end).unwrap_or_default(), 0, out);
+                self.unreported += (len - content.len()) as u64;
+                self.take_data(ctx, Data { stream, end_stream, left: content.len() }, content, out);
             }
-            kind::HEADERS => {
-                let (mut start, end) = frame::unpad(header, payload).map_err(|_| Failure::Protocol)?;
-                if header.has(flag::PRIORITY) {
-                    start += 5;
+            Frame::Headers { section, fragment, end_headers } => {
+                self.check_stream(section.stream)?;
+                if end_headers {
+                    return self.fields(ctx, section, fragment);
                 }
-                let block = payload.get(start..end).ok_or(Failure::Protocol)?;
-                if header.stream.is_multiple_of(2) || header.stream >= self.next_id {
-                    return Err(Failure::Protocol);
-                }
-                if header.has(flag::END_HEADERS) {
-                    return self.fields(ctx, header.stream, header.flags, block);
-                }
-                self.block = Some((header.stream, header.flags, block.to_vec()));
+                self.connection.field_block.begin(section, fragment);
             }
-            kind::CONTINUATION => {
-                let Some((stream, flags, mut block)) = self.block.take() else {
-                    return Err(Failure::Protocol);
-                };
-                if stream != header.stream || block.len() + payload.len() > BLOCK {
-                    return Err(Failure::Protocol);
-                }
-                block.extend_from_slice(payload);
-                if header.has(flag::END_HEADERS) {
-                    return self.fields(ctx, stream, flags, &block);
-                }
-                self.block = Some((stream, flags, block));
+            Frame::Continuation { fragment, end_headers } => {
+                return self.continuation(ctx, fragment, end_headers);
             }
-            kind::SETTINGS => self.settings(ctx, header, payload, out)?,
-            kind::PING if !header.has(flag::ACK) => {
-                if payload.len() != 8 {
-                    return Err(Failure::Protocol);
-                }
-                frame::push_header(out, 8, kind::PING, flag::ACK, 0);
-                out.extend_from_slice(payload);
-            }
-            kind::RST_STREAM => {
-                if let Some(at) = self.position(header.stream) {
-                    let stream = self.streams.swap_remove(at);
-                    // RFC 9113, section 8.7: not processed, may be sent again.
-                    if frame::number(payload) == Some(Code::RefusedStream as u32) {
-                        ctx.again(stream.flight);
-                    } else {
-                        ctx.failed(stream.flight, Failure::Read);
-                    }
-                }
-            }
-            kind::GOAWAY => {
-                let last = frame::number(payload).ok_or(Failure::Protocol)? & 0x7fff_ffff;
+            Frame::Settings(settings) => self.settings(ctx, &settings, out)?,
+            Frame::Ping { ack: false, data } => frame::push_ping_ack(out, data),
+            Frame::RstStream { stream, code } => self.rst_stream(ctx, stream, code),
+            Frame::GoAway { last, .. } => {
                 self.goaway = true;
                 for stream in self.streams.extract_if(.., |s| s.id > last) {
                     ctx.again(stream.flight);
                 }
             }
-            kind::WINDOW_UPDATE => {
-                let n = i64::from(frame::number(payload).ok_or(Failure::Protocol)? & 0x7fff_ffff);
-                if header.stream == 0 {
-                    self.window = self.window.saturating_add(n);
-                } else if let Some(stream) =
-                    self.position(header.stream).and_then(|at| self.streams.get_mut(at))
-                {
-                    stream.window = stream.window.saturating_add(n);
-                }
-                self.send_bodies(ctx, out);
-            }
-            kind::PUSH_PROMISE => return Err(Failure::Protocol),
-            _ => {}
+            Frame::WindowUpdate { stream, increment } => self.window_update(ctx, stream, increment, out)?,
+            Frame::SettingsAck
+            | Frame::Ping { .. }
+            | Frame::Priority
+            | Frame::PriorityUpdate { .. }
+            | Frame::Unknown => {}
         }
         Ok(())
     }
 
-    fn settings(
-        &mut self,
-        ctx: &Ctx<'_>,
-        header: &Header,
-        payload: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<(), Failure> {
-        if header.has(flag::ACK) {
-            return Ok(());
-        }
-        if !payload.len().is_multiple_of(6) || header.stream != 0 {
+    fn continuation(&mut self, ctx: &mut Ctx<'_>, fragment: &[u8], last: bool) -> Result<(), Failure> {
+        let block = &mut self.connection.field_block;
+        block.extend(fragment);
+        if block.len() > BLOCK {
             return Err(Failure::Protocol);
         }
-        for (id, value) in frame::settings(payload) {
-            match id {
-                setting::MAX_CONCURRENT_STREAMS => self.max_streams = value as usize,
-                setting::INITIAL_WINDOW_SIZE if i64::from(value) <= MAX_WINDOW => {
-                    let change = i64::from(value) - self.initial_window;
-                    self.initial_window = i64::from(value);
-                    self.streams.iter_mut().for_each(|s| s.window += change);
+        let Some((section, bytes)) = last.then(|| block.finish()).flatten() else { return Ok(()) };
+        let done = self.fields(ctx, section, &bytes);
+        self.connection.field_block.recycle(bytes);
+        done
+    }
+
+    fn rst_stream(&mut self, ctx: &mut Ctx<'_>, id: u32, code: u32) {
+        let Some(at) = self.position(id) else { return };
+        let stream = self.streams.swap_remove(at);
+        // RFC 9113, section 8.7: not processed, may be sent again.
+        if code == Code::RefusedStream as u32 {
+            ctx.again(stream.flight);
+        } else {
+            ctx.failed(stream.flight, Failure::Read);
+        }
+    }
+
+    fn window_update(
+        &mut self,
+        ctx: &Ctx<'_>,
+        id: u32,
+        increment: u32,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        if id == 0 {
+            self.connection.send_window.widen(i64::from(increment))?;
+        } else if let Some(stream) = self.streams.iter_mut().find(|s| s.id == id) {
+            stream.window.widen(i64::from(increment))?;
+        }
+        self.send_bodies(ctx, out);
+        Ok(())
+    }
+
+    fn settings(&mut self, ctx: &Ctx<'_>, settings: &Settings<'_>, out: &mut Vec<u8>) -> Result<(), Failure> {
+        for setting in settings.iter(Role::Client) {
+            match setting? {
+                Setting::MaxConcurrentStreams(n) => self.max_streams = n,
+                Setting::MaxFrameSize(n) => self.max_frame = n,
+                Setting::InitialWindowSize(size) => {
+                    let change = self.connection.set_initial_window(size);
+                    self.streams.iter_mut().try_for_each(|s| s.window.widen(change))?;
                 }
-                setting::MAX_FRAME_SIZE if (16_384..=16_777_215).contains(&value) => {
-                    self.max_frame = value as usize
-                }
-                setting::INITIAL_WINDOW_SIZE | setting::MAX_FRAME_SIZE => return Err(Failure::Protocol),
-                _ => {}
+                Setting::HeaderTableSize(_) | Setting::Other => {}
             }
         }
         frame::push_settings_ack(out);
@@ -403,7 +390,7 @@ impl H2 {
         Ok(())
     }
 
-    fn fields(&mut self, ctx: &mut Ctx<'_>, id: u32, flags: u8, block: &[u8]) -> Result<(), Failure> {
+    fn fields(&mut self, ctx: &mut Ctx<'_>, section: Section, block: &[u8]) -> Result<(), Failure> {
         let (status, length) = if !block.is_empty() && self.known.block == block {
             (self.known.status, self.known.length)
         } else {
@@ -419,7 +406,7 @@ impl H2 {
             }
             (fields.status, fields.length)
         };
-        let Some(at) = self.position(id) else { return Ok(()) };
+        let Some(at) = self.position(section.stream) else { return Ok(()) };
         let Some(stream) = self.streams.get_mut(at) else { return Ok(()) };
         if stream.status == 0 && !(100..200).contains(&status) {
             if status == 0 {
@@ -427,7 +414,7 @@ impl H2 {
             }
             (stream.status, stream.length) = (status, length);
         }
-        if flags & flag::END_STREAM != 0 {
+        if section.end_stream {
             self.end_stream(ctx, at);
         }
         Ok(())

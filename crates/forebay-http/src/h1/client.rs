@@ -4,7 +4,7 @@
 use super::fields::{Detail, Event, InvalidLine, Scan, State, field_line, usual_line, value_stop};
 use super::line::slice;
 use super::request::{Status, content_length};
-use crate::field::{FieldLine, Name, Slice, same};
+use crate::field::{Classes, FieldLine, Name, Slice, same};
 use crate::params::list_has;
 use crate::request::{FirstLines, Framing, Version};
 
@@ -266,8 +266,8 @@ fn take_field(buf: &[u8], head: &mut ResponseHead, line: FieldLine) -> Result<()
 fn take_meaning(buf: &[u8], head: &mut ResponseHead, line: FieldLine) -> Result<(), BadResponse> {
     let whole = |l: FieldLine| Slice { start: l.name.start, end: l.value.end };
     let value = line.value.of(buf);
-    if let (Name::ContentLength | Name::TransferEncoding, Some(previous)) =
-        (line.id, head.first_line(line.id))
+    if line.id.is(Classes::FRAMING)
+        && let Some(previous) = head.first_line(line.id)
     {
         return Err(BadResponse::new(
             "upstream sent duplicate header line",

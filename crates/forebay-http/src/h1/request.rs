@@ -4,7 +4,7 @@
 
 use super::fields::{Detail, Event, InvalidLine, State, UNDERSCORE, UNUSUAL, field_line};
 use super::line::{self, slice};
-use crate::field::{FieldLine, Name, Slice};
+use crate::field::{Classes, FieldLine, Name, Slice};
 use crate::host;
 use crate::request::{Framing, Method, RequestHead, Version};
 
@@ -272,17 +272,7 @@ fn known_field(
             }
             Ok(())
         }
-        Name::ContentLength
-        | Name::TransferEncoding
-        | Name::Expect
-        | Name::Authorization
-        | Name::ProxyAuthorization
-        | Name::ContentRange
-        | Name::IfRange
-        | Name::IfMatch
-        | Name::IfNoneMatch
-        | Name::IfModifiedSince
-        | Name::IfUnmodifiedSince => match previous {
+        id if id.is(Classes::ONCE_IN_REQUEST) => match previous {
             Some(previous) => Err(duplicate("client sent duplicate header line", line, previous)),
             None => Ok(()),
         },

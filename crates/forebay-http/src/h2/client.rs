@@ -3,21 +3,8 @@
 
 use super::encode;
 use super::hpack::{Decoder, Error, Field, Label, Sink};
-use crate::field::Name;
+use crate::field::{Classes, Name};
 use crate::h1::response::reason;
-
-/// Fields that are about one HTTP/1 connection (RFC 9113, section 8.2.2).
-pub fn of_connection(name: Name) -> bool {
-    matches!(
-        name,
-        Name::Connection
-            | Name::KeepAlive
-            | Name::ProxyConnection
-            | Name::TransferEncoding
-            | Name::Upgrade
-            | Name::Http2Settings
-    )
-}
 
 /// Appends the field block of a request whose HTTP/1 head is `head`. Fields of the HTTP/1 connection are left out,
 /// `Host` becomes `:authority`. `trailers`: `te: trailers` is sent, unless the head says so itself.
@@ -50,7 +37,7 @@ pub fn request_block(head: &[u8], https: bool, trailers: bool, out: &mut Vec<u8>
         match Name::of(name) {
             Name::Host => {}
             Name::Te => te |= value.eq_ignore_ascii_case(b"trailers"),
-            id if of_connection(id) => {}
+            id if id.is(Classes::CONNECTION) => {}
             Name::Authorization | Name::ProxyAuthorization => encode::sensitive(out, name, value),
             _ => encode::field(out, name, value),
         }
@@ -108,7 +95,7 @@ impl Sink for Lines<'_> {
         if !sound {
             return self.refuse("header value");
         }
-        if of_connection(id) {
+        if id.is(Classes::CONNECTION) {
             return self.refuse("connection-specific header");
         }
         for piece in [name, b": ", value.trim_ascii(), b"\r\n"] {
@@ -143,21 +130,31 @@ impl Lines<'_> {
     }
 }
 
-/// Decodes a block into an HTTP/1 head of at most `limit` bytes, appended to `out`, which is empty; gives the status.
-/// `trailers`: into field lines without a status line; the status given is 0.
+/// A field block of a response.
+#[derive(Clone, Copy, Debug)]
+pub struct Block<'b> {
+    /// As received.
+    pub bytes: &'b [u8],
+    /// The block has the trailers, which have no status.
+    pub trailers: bool,
+    /// Most bytes of the HTTP/1 head.
+    pub limit: usize,
+}
+
+/// Decodes a block into an HTTP/1 head, appended to `out`, which is empty. Returns the status. Trailers become field lines
+/// without a status line; their status is 0.
 ///
 /// # Errors
 /// [`BadBlock`]. After `Compression` the connection is of no more use.
 pub fn response_head(
     decoder: &mut Decoder,
-    block: &[u8],
+    block: &Block<'_>,
     scratch: &mut Vec<u8>,
-    trailers: bool,
-    limit: usize,
     out: &mut Vec<u8>,
 ) -> Result<u16, BadBlock> {
+    let &Block { bytes, trailers, limit } = block;
     let mut lines = Lines { out, trailers, status: None, limit, bad: None };
-    match decoder.decode(block, scratch, &mut lines) {
+    match decoder.decode(bytes, scratch, &mut lines) {
         Ok(()) => {}
         Err(Error::Compression | Error::Truncated) => return Err(BadBlock::Compression),
     }
@@ -178,7 +175,8 @@ mod tests {
 
     fn back(block: &[u8], trailers: bool, limit: usize) -> Result<String, BadBlock> {
         let mut out = Vec::new();
-        response_head(&mut Decoder::default(), block, &mut Vec::new(), trailers, limit, &mut out)?;
+        let block = Block { bytes: block, trailers, limit };
+        response_head(&mut Decoder::default(), &block, &mut Vec::new(), &mut out)?;
         Ok(String::from_utf8_lossy(&out).into_owned())
     }
 

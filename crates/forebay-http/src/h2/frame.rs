@@ -1,12 +1,13 @@
-//! Frames: their headers, kinds, flags, error codes and settings (RFC 9113, sections 4, 6 and 7). Hot path.
+//! Frames (RFC 9113, sections 4, 6 and 7): headers, kinds, flags, error codes, settings, and functions that write them.
+//! What a received frame says is in [`super::received`]. Hot path.
 
-/// What a client sends first (RFC 9113, section 3.4).
+/// First bytes of a client (RFC 9113, section 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Bytes of a frame header.
 pub const HEADER_LEN: usize = 9;
 
-/// Largest payload that we accept and, without a setting of the peer, may send (SETTINGS_MAX_FRAME_SIZE).
+/// Largest payload that we accept, and the largest that every peer accepts (SETTINGS_MAX_FRAME_SIZE).
 pub const MAX_FRAME: usize = 16384;
 
 /// Flow-control window of a new connection and of a new stream, bytes.
@@ -155,30 +156,27 @@ pub fn push_settings_ack(out: &mut Vec<u8>) {
     push_header(out, 0, kind::SETTINGS, flag::ACK, 0);
 }
 
-/// The pairs in a SETTINGS payload, whose length is a multiple of six.
-pub fn settings(payload: &[u8]) -> impl Iterator<Item = (u16, u32)> + '_ {
-    payload.chunks_exact(6).filter_map(|c| {
-        let (id, value) = c.split_first_chunk::<2>()?;
-        Some((u16::from_be_bytes(*id), u32::from_be_bytes(*value.first_chunk::<4>()?)))
-    })
+/// Appends the acknowledgement of a PING.
+pub fn push_ping_ack(out: &mut Vec<u8>, data: &[u8; 8]) {
+    push_header(out, 8, kind::PING, flag::ACK, 0);
+    out.extend_from_slice(data);
 }
 
-/// A big-endian number at the start of a payload; `None` if it is too short.
-pub fn number(payload: &[u8]) -> Option<u32> {
-    payload.first_chunk::<4>().map(|b| u32::from_be_bytes(*b))
-}
-
-/// Takes the padding of DATA and HEADERS off (RFC 9113, section 6.1).
-///
-/// # Errors
-/// When the padding is as long as the payload or longer.
-pub fn unpad(header: &Header, payload: &[u8]) -> Result<(usize, usize), Code> {
-    if !header.has(flag::PADDED) {
-        return Ok((0, payload.len()));
+/// Appends a field block: HEADERS, and CONTINUATION frames for what does not fit. `end_stream`: 0 or [`flag::END_STREAM`].
+pub fn push_field_block(out: &mut Vec<u8>, stream: u32, end_stream: u8, block: &[u8]) {
+    let (mut kind, mut flags, mut rest) = (kind::HEADERS, end_stream, block);
+    loop {
+        let (fragment, behind) = rest.split_at(rest.len().min(MAX_FRAME));
+        if behind.is_empty() {
+            flags |= flag::END_HEADERS;
+        }
+        push_header(out, fragment.len(), kind, flags, stream);
+        out.extend_from_slice(fragment);
+        if behind.is_empty() {
+            return;
+        }
+        (kind, flags, rest) = (kind::CONTINUATION, 0, behind);
     }
-    let Some(&pad) = payload.first() else { return Err(Code::FrameSizeError) };
-    let end = payload.len().checked_sub(usize::from(pad)).filter(|end| *end >= 1);
-    end.map(|end| (1, end)).ok_or(Code::ProtocolError)
 }
 
 #[cfg(test)]
@@ -195,20 +193,16 @@ mod tests {
     }
 
     #[test]
-    fn padding_may_not_eat_the_payload() {
-        let h = Header { len: 4, kind: kind::DATA, flags: flag::PADDED, stream: 1 };
-        assert_eq!(unpad(&h, &[2, b'a', 0, 0]), Ok((1, 2)));
-        assert_eq!(unpad(&h, &[3, 0, 0, 0]), Ok((1, 1)));
-        assert_eq!(unpad(&h, &[4, 0, 0, 0]), Err(Code::ProtocolError));
-        assert_eq!(unpad(&h, &[]), Err(Code::FrameSizeError));
-    }
-
-    #[test]
-    fn settings_come_out_as_they_went_in() {
+    fn long_field_blocks_go_on_in_continuations() {
         let mut out = Vec::new();
-        push_settings(&mut out, &[(setting::MAX_FRAME_SIZE, 16384), (9, 1)]);
-        assert_eq!(out.len(), HEADER_LEN + 12);
-        let got: Vec<_> = settings(&out[HEADER_LEN..]).collect();
-        assert_eq!(got, [(5, 16384), (9, 1)]);
+        push_field_block(&mut out, 5, flag::END_STREAM, &vec![b'x'; MAX_FRAME + 1]);
+        let first = Header { len: MAX_FRAME, kind: kind::HEADERS, flags: flag::END_STREAM, stream: 5 };
+        let last = Header { len: 1, kind: kind::CONTINUATION, flags: flag::END_HEADERS, stream: 5 };
+        assert_eq!(Header::parse(&out), Some(first));
+        assert_eq!(Header::parse(&out[HEADER_LEN + MAX_FRAME..]), Some(last));
+        assert_eq!(out.len(), MAX_FRAME + 1 + 2 * HEADER_LEN);
+        out.clear();
+        push_field_block(&mut out, 1, 0, &[]);
+        assert_eq!(out, Header { len: 0, kind: kind::HEADERS, flags: flag::END_HEADERS, stream: 1 }.bytes());
     }
 }

@@ -1,33 +1,36 @@
-//! The client's side of an HTTP/2 connection that carries one stream at a time (RFC 9113). No I/O: bytes that came are
-//! given in, bytes to be written are taken out. Hot path.
+//! The client's end of an HTTP/2 connection to an upstream server (RFC 9113). It carries one stream at a time. No I/O: received
+//! bytes are given in, bytes to be written are taken out. Hot path.
 
-use super::client::{self, BadBlock};
-use super::frame::{self, Code, Header, INITIAL_WINDOW, MAX_FRAME, MAX_WINDOW, flag, kind, setting};
+use super::client::{self, BadBlock, Block};
+use super::connection::{Connection, Window};
+use super::frame::{self, Code, INITIAL_WINDOW, MAX_FRAME, flag, kind, setting};
 use super::hpack::{Decoder, TABLE_SIZE};
+use super::received::{Frame, Role, Rule, Section, Setting, Settings, Violation};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-/// Window for the content of a response, bytes: what may come unasked while the request is still being sent.
-const WINDOW: i64 = 256 * 1024;
+/// Window for the content of a response, bytes: what a server may send while the request is still being sent.
+const WINDOW: u32 = 256 * 1024;
 
-/// Most bytes of frames waiting to be written before no more content is put behind them.
+/// Bytes of frames waiting to be written beyond which no more content is put behind them.
 const OUT: usize = 64 * 1024;
 
-/// Most bytes that answers to PING and SETTINGS may take: a peer that sends them and does not read is not served.
+/// Bytes that acknowledgements of PING and SETTINGS may take in addition. A server that sends more of those frames and does
+/// not read ends the exchange.
 const CONTROL: usize = 64 * 1024;
 
 /// Most interim responses (RFC 9110, section 15.2) that wait for being read.
 const MAX_INTERIM: usize = 100;
 
-/// Last stream of a connection: far below where numbers end.
+/// Last stream of a connection, far below the highest identifier.
 const LAST_STREAM: u32 = 1 << 30;
 
-/// What ends the exchange.
+/// A failure that ends the exchange and the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// For the error log, behind "upstream ".
+    /// Text for the error log, to be written behind "upstream ".
     pub text: Cow<'static, str>,
-    /// The request was certainly not acted upon (GOAWAY below it, REFUSED_STREAM).
+    /// The server has certainly not acted upon the request (GOAWAY below its stream, REFUSED_STREAM).
     pub unsent: bool,
 }
 
@@ -35,39 +38,87 @@ fn problem(text: impl Into<Cow<'static, str>>) -> Problem {
     Problem { text: text.into(), unsent: false }
 }
 
-/// State of a connection and of the stream on it.
+impl From<Violation> for Problem {
+    fn from(v: Violation) -> Problem {
+        match (v.rule, v.kind) {
+            (Rule::MaxFrameSize(len), _) => problem(format!("sent too large http2 frame: {len}")),
+            (Rule::SettingsFirst, _) => problem("sent no SETTINGS frame first, it may not speak http2"),
+            (Rule::Contiguous, _) => problem("sent unexpected frame inside a field block"),
+            (Rule::Unexpected, kind::CONTINUATION) => problem("sent unexpected CONTINUATION frame"),
+            (Rule::Unexpected, _) => problem("sent unexpected PUSH_PROMISE frame"),
+            (Rule::Padding(_), _) => problem("sent http2 frame with invalid padding"),
+            (Rule::Stream, kind::DATA | kind::HEADERS) => problem("sent frame for unknown stream 0"),
+            (Rule::Setting(setting::INITIAL_WINDOW_SIZE), _) => {
+                problem("sent SETTINGS frame with too large initial window")
+            }
+            (Rule::Setting(setting::MAX_FRAME_SIZE), _) => {
+                problem("sent SETTINGS frame with invalid max frame size")
+            }
+            (Rule::Setting(_), _) => problem("sent SETTINGS frame that enables push"),
+            (_, kind::HEADERS) => problem("sent too short http2 HEADERS frame"),
+            (_, kind::RST_STREAM) => problem("sent invalid RST_STREAM frame"),
+            (_, kind::SETTINGS) => problem("sent invalid SETTINGS frame"),
+            (_, kind::PING) => problem("sent invalid PING frame"),
+            (_, kind::GOAWAY) => problem("sent invalid GOAWAY frame"),
+            (_, _) => problem("sent invalid WINDOW_UPDATE frame"),
+        }
+    }
+}
+
+impl From<BadBlock> for Problem {
+    fn from(bad: BadBlock) -> Problem {
+        match bad {
+            BadBlock::Compression => problem("sent invalid http2 header block"),
+            BadBlock::TooLarge => problem("sent too big header"),
+            BadBlock::Malformed(what) => problem(format!("sent invalid {what}")),
+        }
+    }
+}
+
+/// A request to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'h> {
+    /// HTTP/1 head.
+    pub head: &'h [u8],
+    /// Its scheme is `https`.
+    pub https: bool,
+    /// `te: trailers` is sent even where the head has no such field.
+    pub trailers: bool,
+    /// It has no content.
+    pub end: bool,
+    /// Most bytes of a head of the response.
+    pub limit: usize,
+}
+
+/// A connection and the stream on it.
 #[derive(Debug)]
 pub struct Link {
+    connection: Connection,
     decoder: Decoder,
+    /// Memory for decoding, and for the field block of a request.
     scratch: Vec<u8>,
     /// The beginning of a frame whose end has not come.
     input: Vec<u8>,
     /// Frames to be written.
     out: Vec<u8>,
-    /// Field block under way: flags of its HEADERS, and bytes counted against the limit.
-    block: Vec<u8>,
-    block_flags: Option<u8>,
-    block_cost: usize,
-    /// Heads of the stream, interim ones first, as HTTP/1 heads.
+    /// Heads of the response that have not been taken, interim ones first, as HTTP/1 heads.
     heads: VecDeque<Vec<u8>>,
     trailers: Vec<u8>,
     /// Most bytes of a head.
     limit: usize,
-    /// The stream; 0: none yet.
+    /// Identifier of the stream; 0 before the first one.
     stream: u32,
-    send_window: i64,
-    stream_window: i64,
-    initial_window: i64,
-    max_frame: usize,
-    room: i64,
-    stream_room: i64,
-    settled: bool,
+    /// Content of the request that the server takes on the stream.
+    send_window: Window,
+    /// Content of the response that the server may send on the stream.
+    recv_window: Window,
     final_head: bool,
     sent_end: bool,
     ended: bool,
     reset: bool,
+    /// The server has sent GOAWAY.
     leaving: bool,
-    /// The server allows less of a table than is the default, and has not been told that we use none.
+    /// The server wants a smaller HPACK table than is the default. The next field block has to say that ours is empty.
     shrink: bool,
 }
 
@@ -80,29 +131,22 @@ impl Default for Link {
                 // Without a table an idle connection costs next to nothing.
                 (setting::HEADER_TABLE_SIZE, 0),
                 (setting::ENABLE_PUSH, 0),
-                (setting::INITIAL_WINDOW_SIZE, WINDOW as u32),
+                (setting::INITIAL_WINDOW_SIZE, WINDOW),
             ],
         );
-        frame::push_window_update(&mut out, 0, (WINDOW - INITIAL_WINDOW) as u32);
+        frame::push_window_update(&mut out, 0, WINDOW - INITIAL_WINDOW as u32);
         Link {
+            connection: Connection::new(Role::Client, WINDOW),
             decoder: Decoder::lenient(),
             scratch: Vec::new(),
             input: Vec::new(),
             out,
-            block: Vec::new(),
-            block_flags: None,
-            block_cost: 0,
             heads: VecDeque::new(),
             trailers: Vec::new(),
             limit: 0,
             stream: 0,
-            send_window: INITIAL_WINDOW,
-            stream_window: 0,
-            initial_window: INITIAL_WINDOW,
-            max_frame: MAX_FRAME,
-            room: WINDOW,
-            stream_room: 0,
-            settled: false,
+            send_window: Window::new(0),
+            recv_window: Window::new(0),
             final_head: false,
             sent_end: true,
             ended: true,
@@ -113,61 +157,44 @@ impl Default for Link {
     }
 }
 
+/// Sending.
 impl Link {
-    /// Opens a stream with a request whose HTTP/1 head is `head`. `end`: without content. `limit`: most bytes of a
-    /// head of the response.
-    pub fn request(&mut self, head: &[u8], https: bool, trailers: bool, end: bool, limit: usize) {
+    /// Opens a stream with a request.
+    pub fn request(&mut self, request: &Request<'_>) {
         self.stream = if self.stream == 0 { 1 } else { self.stream + 2 };
-        self.limit = limit;
-        self.stream_window = self.initial_window;
-        self.stream_room = WINDOW;
+        self.limit = request.limit;
+        self.send_window = self.connection.initial_window();
+        self.recv_window = Window::new(WINDOW);
         self.heads.clear();
         self.trailers.clear();
-        (self.final_head, self.sent_end, self.ended) = (false, end, false);
-        let mut block = std::mem::take(&mut self.block);
-        block.clear();
+        (self.final_head, self.sent_end, self.ended) = (false, request.end, false);
+        self.scratch.clear();
         if std::mem::take(&mut self.shrink) {
-            // RFC 7541, section 4.2.
-            block.push(0x20);
+            // A dynamic table of size 0 (RFC 7541, section 4.2).
+            self.scratch.push(0x20);
         }
-        client::request_block(head, https, trailers, &mut block);
-        let mut kind = kind::HEADERS;
-        let mut flags = if end { flag::END_STREAM } else { 0 };
-        let mut rest = block.as_slice();
-        loop {
-            let (part, behind) = rest.split_at(rest.len().min(self.max_frame));
-            if behind.is_empty() {
-                flags |= flag::END_HEADERS;
-            }
-            frame::push_header(&mut self.out, part.len(), kind, flags, self.stream);
-            self.out.extend_from_slice(part);
-            if behind.is_empty() {
-                break;
-            }
-            (rest, kind, flags) = (behind, kind::CONTINUATION, 0);
-        }
-        block.clear();
-        self.block = block;
+        client::request_block(request.head, request.https, request.trailers, &mut self.scratch);
+        let end = if request.end { flag::END_STREAM } else { 0 };
+        frame::push_field_block(&mut self.out, self.stream, end, &self.scratch);
     }
 
-    /// Bytes of content that may be sent now.
+    /// Bytes of content that the windows allow to send now.
     pub fn sendable(&self) -> usize {
-        usize::try_from(self.send_window.min(self.stream_window)).unwrap_or(0)
+        self.connection.send_window.available().min(self.send_window.available())
     }
 
-    /// Puts content into frames as far as windows and memory allow; gives how much was taken. `last`: nothing
+    /// Puts content into frames as far as windows and memory allow. Returns how many bytes it has taken. `last`: nothing
     /// follows behind `bytes`.
     pub fn content(&mut self, bytes: &[u8], last: bool) -> usize {
         let mut taken = 0;
         while !self.sent_end && self.out.len() < OUT {
             let rest = bytes.get(taken..).unwrap_or_default();
-            let n = rest.len().min(self.sendable()).min(self.max_frame);
+            let n = rest.len().min(self.sendable()).min(MAX_FRAME);
             let end = last && n == rest.len();
             if n == 0 && !end {
                 break;
             }
-            self.content_header(n, end);
-            self.out.extend_from_slice(rest.get(..n).unwrap_or_default());
+            self.push_data(rest.get(..n).unwrap_or_default(), end);
             taken += n;
             if end || taken == bytes.len() {
                 break;
@@ -176,24 +203,13 @@ impl Link {
         taken
     }
 
-    /// Begins a frame of content of which `len` bytes are written by somebody else, behind what is to be written:
-    /// at most what [`Link::piece`] allows.
-    pub fn content_header(&mut self, len: usize, end: bool) {
-        frame::push_header(
-            &mut self.out,
-            len,
-            kind::DATA,
-            if end { flag::END_STREAM } else { 0 },
-            self.stream,
-        );
-        self.send_window -= len as i64;
-        self.stream_window -= len as i64;
+    fn push_data(&mut self, content: &[u8], end: bool) {
+        let flags = if end { flag::END_STREAM } else { 0 };
+        frame::push_header(&mut self.out, content.len(), kind::DATA, flags, self.stream);
+        self.out.extend_from_slice(content);
+        self.connection.send_window.sent(content.len());
+        self.send_window.sent(content.len());
         self.sent_end |= end;
-    }
-
-    /// Longest frame of content that may be sent now, bytes.
-    pub fn piece(&self) -> usize {
-        self.sendable().min(self.max_frame)
     }
 
     /// Whether all of the request is in frames.
@@ -201,22 +217,32 @@ impl Link {
         self.sent_end
     }
 
-    /// What is to be written; the caller removes what it has written.
+    /// Bytes to be written. The caller removes what it has written.
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
-    /// The next head of the stream, an HTTP/1 head.
+    /// Opens the receive windows again for content that has been taken.
+    pub fn replenish(&mut self) {
+        if let Some(increment) = self.connection.recv_window.refill(WINDOW) {
+            frame::push_window_update(&mut self.out, 0, increment);
+        }
+        if !self.ended
+            && let Some(increment) = self.recv_window.refill(WINDOW)
+        {
+            frame::push_window_update(&mut self.out, self.stream, increment);
+        }
+    }
+}
+
+/// The response.
+impl Link {
+    /// Takes the next head of the stream, an HTTP/1 head.
     pub fn next_head(&mut self) -> Option<Vec<u8>> {
         self.heads.pop_front()
     }
 
-    /// Whether the final head has come.
-    pub fn has_answer(&self) -> bool {
-        self.final_head
-    }
-
-    /// Field lines of the trailers, with their line ends.
+    /// Iterates over the fields of the trailers.
     pub fn trailers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.trailers.split(|b| *b == b'\n').filter_map(|line| {
             let (name, value) = line.split_at_checked(memchr::memmem::find(line, b": ")?)?;
@@ -231,30 +257,16 @@ impl Link {
 
     /// Whether another request may be sent.
     pub fn is_reusable(&self) -> bool {
-        self.ended
-            && self.sent_end
-            && self.settled
-            && !self.reset
-            && !self.leaving
-            && self.input.is_empty()
-            && self.out.is_empty()
-            && self.block_flags.is_none()
-            && self.stream < LAST_STREAM
+        let idle = self.ended && self.sent_end && !self.reset;
+        let quiet =
+            self.input.is_empty() && self.out.is_empty() && self.connection.field_block.stream().is_none();
+        idle && quiet && self.connection.has_settings() && !self.leaving && self.stream < LAST_STREAM
     }
+}
 
-    /// Gives the server room again for what has been taken.
-    pub fn replenish(&mut self) {
-        if self.room < WINDOW / 2 {
-            frame::push_window_update(&mut self.out, 0, (WINDOW - self.room) as u32);
-            self.room = WINDOW;
-        }
-        if self.stream_room < WINDOW / 2 && !self.ended {
-            frame::push_window_update(&mut self.out, self.stream, (WINDOW - self.stream_room) as u32);
-            self.stream_room = WINDOW;
-        }
-    }
-
-    /// Takes bytes that came. Content is appended to `content`.
+/// Receiving.
+impl Link {
+    /// Takes received bytes. Content is appended to `content`.
     ///
     /// # Errors
     /// [`Problem`]: the connection is of no more use.
@@ -272,69 +284,48 @@ impl Link {
         Ok(())
     }
 
+    /// Takes all frames that are whole. Returns their length.
     fn frames(&mut self, bytes: &[u8], content: &mut Vec<u8>) -> Result<usize, Problem> {
         let mut at = 0;
-        while let Some(h) = Header::parse(bytes.get(at..).unwrap_or_default()) {
-            if h.len > MAX_FRAME {
-                return Err(problem(format!("sent too large http2 frame: {}", h.len)));
+        while let Some((frame, len)) = self.connection.read(bytes.get(at..).unwrap_or_default())? {
+            at += len;
+            if self.out.len() > OUT + CONTROL {
+                return Err(problem("sent too many http2 control frames"));
             }
-            if !self.settled && (h.kind != kind::SETTINGS || h.has(flag::ACK)) {
-                return Err(problem("sent no SETTINGS frame first, it may not speak http2"));
-            }
-            let start = at + frame::HEADER_LEN;
-            let Some(payload) = bytes.get(start..start + h.len) else { break };
-            at = start + h.len;
-            self.frame(&h, payload, content)?;
+            self.frame(frame, content)?;
         }
         Ok(at)
     }
 
-    fn frame(&mut self, h: &Header, payload: &[u8], content: &mut Vec<u8>) -> Result<(), Problem> {
-        if self.block_flags.is_some() && (h.kind != kind::CONTINUATION || h.stream != self.stream) {
-            return Err(problem("sent unexpected frame inside a field block"));
-        }
-        if self.out.len() > OUT + CONTROL {
-            return Err(problem("sent too many http2 control frames"));
-        }
-        match h.kind {
-            kind::DATA => self.data(h, payload, content),
-            kind::HEADERS => {
-                self.of_stream(h)?;
-                let (mut start, end) =
-                    frame::unpad(h, payload).map_err(|_| problem("sent http2 frame with invalid padding"))?;
-                if h.has(flag::PRIORITY) {
-                    start += 5;
-                }
-                let Some(part) = payload.get(start..end) else {
-                    return Err(problem("sent too short http2 HEADERS frame"));
-                };
-                self.block_flags = Some(h.flags);
-                self.block_cost = 0;
-                self.block.clear();
-                self.fragment(h, part)
+    fn frame(&mut self, frame: Frame<'_>, content: &mut Vec<u8>) -> Result<(), Problem> {
+        match frame {
+            Frame::Data { stream, content: part, len, end_stream } => {
+                self.data(stream, len, end_stream)?;
+                content.extend_from_slice(part);
             }
-            kind::CONTINUATION if self.block_flags.is_some() => self.fragment(h, payload),
-            kind::CONTINUATION => Err(problem("sent unexpected CONTINUATION frame")),
-            kind::RST_STREAM => self.rst(h, payload),
-            kind::SETTINGS => self.settings(h, payload),
-            kind::PUSH_PROMISE => Err(problem("sent unexpected PUSH_PROMISE frame")),
-            kind::PING if payload.len() != 8 || h.stream != 0 => Err(problem("sent invalid PING frame")),
-            kind::PING if !h.has(flag::ACK) => {
-                frame::push_header(&mut self.out, 8, kind::PING, flag::ACK, 0);
-                self.out.extend_from_slice(payload);
-                Ok(())
+            Frame::Headers { section, fragment, end_headers } => {
+                self.check_stream(section.stream)?;
+                return self.headers(section, fragment, end_headers);
             }
-            kind::GOAWAY => self.goaway(h, payload),
-            kind::WINDOW_UPDATE => self.window_update(h, payload),
-            // PRIORITY and what is not known says nothing to a client.
-            _ => Ok(()),
+            Frame::Continuation { fragment, end_headers } => {
+                return self.continuation(fragment, end_headers);
+            }
+            Frame::RstStream { stream, code } => return self.rst_stream(stream, code),
+            Frame::Settings(settings) => return self.settings(settings),
+            // The server has taken note that we keep no table.
+            Frame::SettingsAck => self.decoder.allow(0),
+            Frame::Ping { ack: false, data } => frame::push_ping_ack(&mut self.out, data),
+            Frame::GoAway { last, code } => return self.goaway(last, code),
+            Frame::WindowUpdate { stream, increment } => return self.window_update(stream, increment),
+            Frame::Ping { .. } | Frame::Priority | Frame::PriorityUpdate { .. } | Frame::Unknown => {}
         }
+        Ok(())
     }
 
-    /// HEADERS and DATA may come on the one stream only, while it is open.
-    fn of_stream(&self, h: &Header) -> Result<(), Problem> {
-        if h.stream != self.stream || self.stream == 0 {
-            return Err(problem(format!("sent frame for unknown stream {}", h.stream)));
+    /// Checks that a frame of a response is on the one stream, while that is open.
+    fn check_stream(&self, stream: u32) -> Result<(), Problem> {
+        if stream != self.stream {
+            return Err(problem(format!("sent frame for unknown stream {stream}")));
         }
         if self.ended || self.reset {
             return Err(problem("sent frame for closed stream"));
@@ -342,89 +333,81 @@ impl Link {
         Ok(())
     }
 
-    fn data(&mut self, h: &Header, payload: &[u8], content: &mut Vec<u8>) -> Result<(), Problem> {
-        self.of_stream(h)?;
+    fn data(&mut self, stream: u32, len: usize, end_stream: bool) -> Result<(), Problem> {
+        self.check_stream(stream)?;
         if !self.final_head {
             return Err(problem("sent unexpected DATA frame before headers"));
         }
-        let (start, end) =
-            frame::unpad(h, payload).map_err(|_| problem("sent http2 frame with invalid padding"))?;
-        self.room -= payload.len() as i64;
-        self.stream_room -= payload.len() as i64;
-        if self.room < 0 || self.stream_room < 0 {
-            return Err(problem("violated http2 flow control"));
-        }
-        content.extend_from_slice(payload.get(start..end).unwrap_or_default());
-        self.ended |= h.has(flag::END_STREAM);
+        self.connection
+            .recv_window
+            .received(len)
+            .and_then(|()| self.recv_window.received(len))
+            .map_err(|_| problem("violated http2 flow control"))?;
+        self.ended |= end_stream;
         Ok(())
     }
 
-    fn fragment(&mut self, h: &Header, part: &[u8]) -> Result<(), Problem> {
+    fn headers(&mut self, section: Section, fragment: &[u8], whole: bool) -> Result<(), Problem> {
+        if whole {
+            return self.field_section(section, fragment);
+        }
+        self.connection.field_block.begin(section, fragment);
+        Ok(())
+    }
+
+    fn continuation(&mut self, fragment: &[u8], last: bool) -> Result<(), Problem> {
+        let block = &mut self.connection.field_block;
+        block.extend(fragment);
         // Frames without content cost too, or they could come for ever.
-        self.block_cost += part.len() + frame::HEADER_LEN;
-        if self.block_cost > self.limit + MAX_FRAME {
+        let cost = block.len() + (block.continuations() as usize + 1) * frame::HEADER_LEN;
+        if cost > self.limit + MAX_FRAME {
             return Err(problem("sent too big header"));
         }
-        self.block.extend_from_slice(part);
-        if !h.has(flag::END_HEADERS) {
+        if !last {
             return Ok(());
         }
-        let flags = self.block_flags.take().unwrap_or(0);
-        let block = std::mem::take(&mut self.block);
-        let done = self.fields(&block, flags & flag::END_STREAM != 0);
-        self.block = block;
+        let Some((section, bytes)) = block.finish() else { return Ok(()) };
+        let done = self.field_section(section, &bytes);
+        self.connection.field_block.recycle(bytes);
         done
     }
 
-    fn fields(&mut self, block: &[u8], end: bool) -> Result<(), Problem> {
+    /// Takes a head of the response, or its trailers.
+    fn field_section(&mut self, section: Section, bytes: &[u8]) -> Result<(), Problem> {
         let trailers = self.final_head;
+        let block = Block { bytes, trailers, limit: self.limit };
         let mut lines = Vec::new();
-        let status = client::response_head(
-            &mut self.decoder,
-            block,
-            &mut self.scratch,
-            trailers,
-            self.limit,
-            &mut lines,
-        )
-        .map_err(|bad| match bad {
-            BadBlock::Compression => problem("sent invalid http2 header block"),
-            BadBlock::TooLarge => problem("sent too big header"),
-            BadBlock::Malformed(what) => problem(format!("sent invalid {what}")),
-        })?;
-        self.ended |= end;
-        if trailers {
-            if !end {
-                return Err(problem("sent trailers that do not end the stream"));
-            }
-            self.trailers = lines;
+        let status = client::response_head(&mut self.decoder, &block, &mut self.scratch, &mut lines)?;
+        self.ended |= section.end_stream;
+        if !trailers {
+            self.check_interim(status, section.end_stream)?;
+            self.final_head = status >= 200;
+            self.heads.push_back(lines);
             return Ok(());
         }
-        match status {
-            101 => return Err(problem("switched protocols over http2")),
-            100..=199 if end => {
-                return Err(problem("closed stream without a final response"));
-            }
-            100..=199 if self.heads.len() >= MAX_INTERIM => {
-                return Err(problem("sent too many interim responses"));
-            }
-            100..=199 => {}
-            _ => self.final_head = true,
+        if !section.end_stream {
+            return Err(problem("sent trailers that do not end the stream"));
         }
-        self.heads.push_back(lines);
+        self.trailers = lines;
         Ok(())
     }
 
-    fn rst(&mut self, h: &Header, payload: &[u8]) -> Result<(), Problem> {
-        let code = match frame::number(payload) {
-            Some(code) if payload.len() == 4 && h.stream != 0 => code,
-            _ => return Err(problem("sent invalid RST_STREAM frame")),
-        };
-        if h.stream < self.stream && h.stream % 2 == 1 {
+    /// Checks an interim response (RFC 9110, section 15.2).
+    fn check_interim(&self, status: u16, end: bool) -> Result<(), Problem> {
+        match status {
+            101 => Err(problem("switched protocols over http2")),
+            100..=199 if end => Err(problem("closed stream without a final response")),
+            100..=199 if self.heads.len() >= MAX_INTERIM => Err(problem("sent too many interim responses")),
+            _ => Ok(()),
+        }
+    }
+
+    fn rst_stream(&mut self, stream: u32, code: u32) -> Result<(), Problem> {
+        if stream < self.stream && stream % 2 == 1 {
             return Ok(());
         }
-        if h.stream != self.stream || self.reset {
-            return Err(problem(format!("sent RST_STREAM frame for unknown stream {}", h.stream)));
+        if stream != self.stream || self.reset {
+            return Err(problem(format!("sent RST_STREAM frame for unknown stream {stream}")));
         }
         self.reset = true;
         // Behind a whole response it only says that no more of the request is wanted.
@@ -435,73 +418,44 @@ impl Link {
         Err(Problem { unsent, ..problem(format!("rejected request with error {code}")) })
     }
 
-    fn settings(&mut self, h: &Header, payload: &[u8]) -> Result<(), Problem> {
-        if h.stream != 0 || !payload.len().is_multiple_of(6) || (h.has(flag::ACK) && !payload.is_empty()) {
-            return Err(problem("sent invalid SETTINGS frame"));
-        }
-        if h.has(flag::ACK) {
-            self.decoder.allow(0);
-            return Ok(());
-        }
-        self.settled = true;
-        for (id, value) in frame::settings(payload) {
-            match id {
-                setting::INITIAL_WINDOW_SIZE => {
-                    let value = i64::from(value);
-                    self.stream_window += value - self.initial_window;
-                    if value > MAX_WINDOW || self.stream_window > MAX_WINDOW {
-                        return Err(problem("sent SETTINGS frame with too large initial window"));
-                    }
-                    self.initial_window = value;
+    fn settings(&mut self, settings: Settings<'_>) -> Result<(), Problem> {
+        for setting in settings.iter(Role::Client) {
+            match setting? {
+                Setting::InitialWindowSize(size) => {
+                    let change = self.connection.set_initial_window(size);
+                    self.send_window
+                        .widen(change)
+                        .map_err(|_| problem("sent SETTINGS frame with too large initial window"))?;
                 }
-                setting::MAX_FRAME_SIZE => {
-                    if !(MAX_FRAME..1 << 24).contains(&(value as usize)) {
-                        return Err(problem("sent SETTINGS frame with invalid max frame size"));
-                    }
-                    // Larger frames bring nothing.
-                    self.max_frame = MAX_FRAME;
-                }
-                setting::HEADER_TABLE_SIZE => self.shrink |= (value as usize) < TABLE_SIZE,
-                setting::ENABLE_PUSH if value != 0 => {
-                    return Err(problem("sent SETTINGS frame that enables push"));
-                }
-                _ => {}
+                Setting::HeaderTableSize(size) => self.shrink |= size < TABLE_SIZE,
+                // Larger frames bring nothing.
+                Setting::MaxFrameSize(_) | Setting::MaxConcurrentStreams(_) | Setting::Other => {}
             }
         }
         frame::push_settings_ack(&mut self.out);
         Ok(())
     }
 
-    fn goaway(&mut self, h: &Header, payload: &[u8]) -> Result<(), Problem> {
-        let (Some(last), Some(code), 0) =
-            (frame::number(payload), frame::number(payload.get(4..).unwrap_or_default()), h.stream)
-        else {
-            return Err(problem("sent invalid GOAWAY frame"));
-        };
+    fn goaway(&mut self, last: u32, code: u32) -> Result<(), Problem> {
         self.leaving = true;
-        if last & 0x7fff_ffff < self.stream && !self.ended {
+        if last < self.stream && !self.ended {
             let unsent = !self.final_head;
             return Err(Problem { unsent, ..problem(format!("sent GOAWAY frame with error {code}")) });
         }
         Ok(())
     }
 
-    fn window_update(&mut self, h: &Header, payload: &[u8]) -> Result<(), Problem> {
-        let increment = match frame::number(payload) {
-            Some(n) if payload.len() == 4 && n & 0x7fff_ffff != 0 => i64::from(n & 0x7fff_ffff),
-            _ => return Err(problem("sent invalid WINDOW_UPDATE frame")),
-        };
-        let window = match h.stream {
-            0 => &mut self.send_window,
-            s if s == self.stream => &mut self.stream_window,
+    fn window_update(&mut self, stream: u32, increment: u32) -> Result<(), Problem> {
+        if increment == 0 {
+            return Err(problem("sent invalid WINDOW_UPDATE frame"));
+        }
+        let window = match stream {
+            0 => &mut self.connection.send_window,
+            s if s == self.stream => &mut self.send_window,
             s if s < self.stream => return Ok(()),
             s => return Err(problem(format!("sent WINDOW_UPDATE frame for unknown stream {s}"))),
         };
-        *window += increment;
-        if *window > MAX_WINDOW {
-            return Err(problem("sent too large window update"));
-        }
-        Ok(())
+        window.widen(i64::from(increment)).map_err(|_| problem("sent too large window update"))
     }
 }
 

@@ -2,9 +2,11 @@
 //! Hot path.
 
 pub mod client;
+pub mod connection;
 pub mod encode;
 pub mod frame;
 pub mod hpack;
 pub mod huffman;
 pub mod link;
+pub mod received;
 pub mod request;

@@ -2,7 +2,7 @@
 //! Hot path.
 
 use super::hpack::{Decoder, Error, Field, Label, Sink};
-use crate::field::{FieldLine, Name, Slice};
+use crate::field::{Classes, FieldLine, Name, Slice};
 use crate::h1::line::{method_of, slice};
 use crate::h1::request::{Limits, content_length};
 use crate::request::{Framing, Method, RequestHead, Version};
@@ -158,12 +158,7 @@ impl Sink for Builder<'_> {
         }
         let previous = self.head.first.0.get(id as usize).copied().unwrap_or(0) != 0;
         match id {
-            Name::Connection
-            | Name::KeepAlive
-            | Name::ProxyConnection
-            | Name::TransferEncoding
-            | Name::Upgrade
-            | Name::Http2Settings => {
+            id if id.is(Classes::CONNECTION) => {
                 return self.refuse(malformed("client sent connection-specific header field"));
             }
             Name::Te => self.te |= value != b"trailers",
@@ -172,18 +167,7 @@ impl Sink for Builder<'_> {
                 // Crumbs are joined (RFC 9113, section 8.2.3) when the block is done.
             }
             Name::Host if previous => return self.refuse(bad("client sent duplicate host header")),
-            Name::ContentLength
-            | Name::Expect
-            | Name::Authorization
-            | Name::ProxyAuthorization
-            | Name::ContentRange
-            | Name::IfRange
-            | Name::IfMatch
-            | Name::IfNoneMatch
-            | Name::IfModifiedSince
-            | Name::IfUnmodifiedSince
-                if previous =>
-            {
+            id if previous && id.is(Classes::ONCE_IN_REQUEST) => {
                 return self.refuse(bad("client sent duplicate header line"));
             }
             _ => {}

@@ -170,7 +170,8 @@ async fn serve(
             s.grant();
             let none = s.streams.is_empty();
             let over = s.failed || (none && (s.leaving || s.client_leaves || timed_out));
-            let idle = none && s.out.is_empty() && s.input.is_empty() && s.pending.is_none();
+            let idle =
+                none && s.out.is_empty() && s.input.is_empty() && s.connection.field_block.stream().is_none();
             (over && blocked_since.is_none(), idle && !over, none)
         };
         if over {

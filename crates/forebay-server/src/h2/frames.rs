@@ -1,23 +1,26 @@
-//! What the client's frames mean (RFC 9113, sections 5 and 6). Hot path.
+//! The client's frames and their effects on streams (RFC 9113, sections 5 and 6). Which frames are well-formed, and the state
+//! that both ends of a connection have, is in forebay-http (`h2/received.rs`, `h2/connection.rs`). Hot path.
 
 use super::budget::EMPTY_CONTINUATIONS;
 use super::stream::Spare;
-use super::{Ended, Pending, Priority, Session, State, Stream};
+use super::{Ended, Priority, Session, State, Stream};
 use forebay_http::field::Name;
 use forebay_http::h1::request::Limits;
-use forebay_http::h2::frame::{self, Code, Header, flag, kind, setting};
+use forebay_http::h2::connection::{FlowControlError, Window};
+use forebay_http::h2::frame::{self, Code, kind, setting};
 use forebay_http::h2::hpack;
+use forebay_http::h2::received::{Frame, Role, Rule, Section, Setting, Settings, Violation};
 use forebay_http::h2::request::{self, Outcome};
 use forebay_http::request::{Framing, RequestHead};
 use std::rc::Rc;
 use std::time::Instant;
 
-/// Why the connection ends.
+/// The reason for which the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fatal {
-    /// What GOAWAY says.
+    /// Error code for GOAWAY.
     pub code: Code,
-    /// What the error log says; for an excess, what there was too much of.
+    /// Text for the error log; for an excess, the thing of which there was too much.
     pub reason: &'static str,
     /// The client's behaviour cost too much, which counts against its network; a head that is too large does not.
     pub excess: bool,
@@ -31,6 +34,10 @@ fn fatal<T>(code: Code, reason: &'static str) -> Result<T> {
 
 fn protocol<T>(reason: &'static str) -> Result<T> {
     fatal(Code::ProtocolError, reason)
+}
+
+fn flow_control<T>(reason: &'static str) -> impl FnOnce(FlowControlError) -> Result<T> {
+    move |FlowControlError| fatal(Code::FlowControlError, reason)
 }
 
 fn calm<T>(r: std::result::Result<T, &'static str>) -> Result<T> {
@@ -47,7 +54,53 @@ impl From<hpack::Error> for Fatal {
     }
 }
 
-/// What processing needs from outside.
+impl From<Violation> for Fatal {
+    fn from(v: Violation) -> Fatal {
+        Fatal { code: v.code(), reason: reason(v), excess: false }
+    }
+}
+
+/// Returns the text of the error log for a frame that breaks a rule.
+fn reason(v: Violation) -> &'static str {
+    match (v.rule, v.kind) {
+        (Rule::MaxFrameSize(_), _) => "client sent too large frame",
+        (Rule::Contiguous, _) => "client sent another frame within a field block",
+        (Rule::Unexpected, kind::CONTINUATION) => "client sent unexpected CONTINUATION frame",
+        (Rule::Unexpected, _) => "client sent PUSH_PROMISE frame",
+        (Rule::Padding(_), kind::DATA) => "client sent padded DATA frame with incorrect length",
+        (Rule::Padding(_), _) => "client sent padded HEADERS frame with incorrect length",
+        (Rule::AckLength, _) => "client sent SETTINGS frame with the ACK flag and nonzero length",
+        (Rule::Dependency, _) => "client sent PRIORITY frame with incorrect dependency",
+        (Rule::Setting(setting::ENABLE_PUSH), _) => {
+            "client sent SETTINGS frame with incorrect ENABLE_PUSH value"
+        }
+        (Rule::Setting(setting::INITIAL_WINDOW_SIZE), _) => {
+            "client sent SETTINGS frame with incorrect INITIAL_WINDOW_SIZE value"
+        }
+        (Rule::Setting(setting::MAX_FRAME_SIZE), _) => {
+            "client sent SETTINGS frame with incorrect MAX_FRAME_SIZE value"
+        }
+        (Rule::Setting(_), _) => "client sent SETTINGS frame with incorrect NO_RFC7540_PRIORITIES value",
+        (Rule::Stream, kind::DATA) => "client sent DATA frame for no stream",
+        (Rule::Stream, kind::HEADERS) => "client sent HEADERS frame with incorrect identifier",
+        (Rule::Stream, kind::PRIORITY) => "client sent PRIORITY frame with incorrect identifier",
+        (Rule::Stream, kind::RST_STREAM) => "client sent RST_STREAM frame with incorrect identifier",
+        (Rule::Stream, kind::SETTINGS) => "client sent SETTINGS frame with incorrect identifier",
+        (Rule::Stream, kind::PING) => "client sent PING frame with incorrect identifier",
+        (Rule::Stream, kind::GOAWAY) => "client sent GOAWAY frame with incorrect identifier",
+        (Rule::Stream, _) => "client sent PRIORITY_UPDATE frame with incorrect identifier",
+        (_, kind::HEADERS) => "client sent HEADERS frame with incorrect length",
+        (_, kind::PRIORITY) => "client sent PRIORITY frame with incorrect length",
+        (_, kind::RST_STREAM) => "client sent RST_STREAM frame with incorrect length",
+        (_, kind::SETTINGS) => "client sent SETTINGS frame with incorrect length",
+        (_, kind::PING) => "client sent PING frame with incorrect length",
+        (_, kind::GOAWAY) => "client sent GOAWAY frame with incorrect length",
+        (_, kind::WINDOW_UPDATE) => "client sent WINDOW_UPDATE frame with incorrect length",
+        (_, _) => "client sent PRIORITY_UPDATE frame with incorrect length",
+    }
+}
+
+/// Parts of the thread and of the configuration that processing uses.
 pub(super) struct Context<'c> {
     pub now: Instant,
     pub limits: &'c Limits,
@@ -64,8 +117,11 @@ pub(super) struct Context<'c> {
 /// Streams begun before those that are ready are served.
 const BATCH: usize = 32;
 
+/// Priorities kept of streams that have not begun.
+const EARLY: usize = 16;
+
 impl State {
-    /// A client that costs too much is sent away.
+    /// Ends the connection of a client that costs too much.
     pub(super) fn excess(&mut self, what: &'static str) {
         if !self.failed {
             self.failed = true;
@@ -73,35 +129,20 @@ impl State {
             frame::push_goaway(&mut self.out, self.last, Code::EnhanceYourCalm);
         }
     }
+
+    /// Whether the client has not opened this stream (RFC 9113, section 5.1.1).
+    fn is_idle(&self, stream: u32) -> bool {
+        stream > self.last || stream.is_multiple_of(2)
+    }
 }
 
+/// Frames.
 impl Session {
-    /// Works off the frames that have come. `Ok(true)`: there may be more to do without reading.
+    /// Processes the frames that have come. `Ok(true)`: there may be more to do without reading.
     pub(super) fn process(self: &Rc<Self>, cx: &mut Context<'_>) -> Result<bool> {
-        let mut guard = self.state.borrow_mut();
-        let mut input = std::mem::take(&mut guard.input);
-        drop(guard);
+        let mut input = std::mem::take(&mut self.state.borrow_mut().input);
         let mut at = 0;
-        let done = loop {
-            if cx.started.len() >= BATCH {
-                break Ok(true);
-            }
-            let rest = input.get(at..).unwrap_or_default();
-            let Some(header) = Header::parse(rest) else { break Ok(false) };
-            if let Err(e) = self.judge(&header) {
-                break Err(e);
-            }
-            let Some(payload) = rest.get(frame::HEADER_LEN..frame::HEADER_LEN + header.len) else {
-                break Ok(false);
-            };
-            if let Err(e) = self.take(&header, payload, cx) {
-                break Err(e);
-            }
-            at += frame::HEADER_LEN + header.len;
-            if self.state.borrow().failed {
-                break Ok(false);
-            }
-        };
+        let done = self.frames(&input, &mut at, cx);
         if at >= input.len() {
             input.clear();
         } else {
@@ -111,34 +152,54 @@ impl Session {
         done
     }
 
-    /// What can be said by the header alone.
-    fn judge(&self, h: &Header) -> Result<()> {
-        let s = self.state.borrow();
-        if h.len > frame::MAX_FRAME {
-            return fatal(Code::FrameSizeError, "client sent too large frame");
+    /// Processes frames of `input`, and moves `at` behind each.
+    fn frames(self: &Rc<Self>, input: &[u8], at: &mut usize, cx: &mut Context<'_>) -> Result<bool> {
+        while cx.started.len() < BATCH {
+            let rest = input.get(*at..).unwrap_or_default();
+            let read = self.state.borrow_mut().connection.read(rest);
+            let Some((frame, len)) = read.or_else(|v| self.refuse(v))? else { return Ok(false) };
+            self.take(frame, cx)?;
+            *at += len;
+            if self.state.borrow().failed {
+                return Ok(false);
+            }
         }
-        if let Some(p) = s.pending
-            && (h.kind != kind::CONTINUATION || h.stream != p.stream)
-        {
-            return protocol("client sent another frame within a field block");
-        }
-        Ok(())
+        Ok(true)
     }
 
-    fn take(self: &Rc<Self>, h: &Header, payload: &[u8], cx: &mut Context<'_>) -> Result<()> {
-        match h.kind {
-            kind::DATA => self.data(h, payload),
-            kind::HEADERS => self.headers(h, payload, cx),
-            kind::CONTINUATION => self.continuation(h, payload, cx),
-            kind::PRIORITY => self.priority(h, payload),
-            kind::RST_STREAM => self.rst_stream(h, payload),
-            kind::SETTINGS => self.on_settings(h, payload, cx.now),
-            kind::PUSH_PROMISE => protocol("client sent PUSH_PROMISE frame"),
-            kind::PING => self.ping(h, payload, cx.now),
-            kind::GOAWAY => self.goaway(h, payload),
-            kind::WINDOW_UPDATE => self.window_update(h, payload, cx.now),
-            kind::PRIORITY_UPDATE => self.priority_update(h, payload),
-            _ => calm(self.state.borrow_mut().budget.control(cx.now)),
+    fn refuse<T>(&self, v: Violation) -> Result<T> {
+        // These cost even where they say nothing that makes sense.
+        if v.kind == kind::PRIORITY && matches!(v.rule, Rule::Length | Rule::Dependency) {
+            calm(self.state.borrow_mut().budget.priority())?;
+        }
+        Err(v.into())
+    }
+
+    fn take(self: &Rc<Self>, frame: Frame<'_>, cx: &mut Context<'_>) -> Result<()> {
+        match frame {
+            Frame::Data { stream, content, len, end_stream } => {
+                self.data(stream, &Data { content, len, end_stream })
+            }
+            Frame::Headers { section, fragment, end_headers: true } => {
+                self.field_section(section, fragment, cx)
+            }
+            Frame::Headers { section, fragment, end_headers: false } => {
+                self.state.borrow_mut().connection.field_block.begin(section, fragment);
+                Ok(())
+            }
+            Frame::Continuation { fragment, end_headers } => self.continuation(fragment, end_headers, cx),
+            Frame::Priority => calm(self.state.borrow_mut().budget.priority()),
+            Frame::RstStream { stream, .. } => self.rst_stream(stream),
+            Frame::Settings(settings) => self.settings(&settings, cx.now),
+            Frame::SettingsAck => self.settings_ack(cx.now),
+            Frame::Ping { ack, data } => self.ping(ack, data, cx.now),
+            Frame::GoAway { .. } => {
+                self.state.borrow_mut().client_leaves = true;
+                Ok(())
+            }
+            Frame::WindowUpdate { stream, increment } => self.window_update(stream, increment, cx.now),
+            Frame::PriorityUpdate { stream, value } => self.priority_update(stream, value),
+            Frame::Unknown => calm(self.state.borrow_mut().budget.control(cx.now)),
         }
     }
 
@@ -157,199 +218,161 @@ impl Session {
         }
         calm(spent)
     }
+}
 
-    fn data(&self, h: &Header, payload: &[u8]) -> Result<()> {
+/// A DATA frame of a stream.
+struct Data<'b> {
+    content: &'b [u8],
+    /// Bytes that count for flow control.
+    len: usize,
+    end_stream: bool,
+}
+
+impl Data<'_> {
+    /// Whether the content is as long as was promised, as far as can be seen by now.
+    fn keeps(&self, promised: u64) -> bool {
+        let n = self.content.len() as u64;
+        n <= promised && (!self.end_stream || n == promised)
+    }
+}
+
+/// Content of requests.
+impl Session {
+    fn data(&self, id: u32, data: &Data<'_>) -> Result<()> {
         let mut s = self.state.borrow_mut();
-        if h.stream == 0 {
-            return protocol("client sent DATA frame for no stream");
-        }
-        let (start, end) = frame::unpad(h, payload).map_err(|code| Fatal {
-            code,
-            reason: "client sent padded DATA frame with incorrect length",
-            excess: false,
-        })?;
-        let end_stream = h.has(flag::END_STREAM);
-        if start == end && !end_stream {
+        if data.content.is_empty() && !data.end_stream {
             calm(s.budget.empty_data())?;
         }
-        // The connection's window is opened at once: what is kept is limited by the windows of the streams.
-        s.recv_window -= h.len as i64;
-        if s.recv_window < 0 {
-            return fatal(Code::FlowControlError, "client violated connection flow control");
+        // The connection's window is opened at once: memory is bounded by the windows of the streams.
+        let window = &mut s.connection.recv_window;
+        window.received(data.len).or_else(flow_control("client violated connection flow control"))?;
+        if let Some(increment) = window.refill(frame::MAX_WINDOW as u32) {
+            frame::push_window_update(&mut s.out, 0, increment);
         }
-        if s.recv_window < frame::MAX_WINDOW / 2 {
-            let more = frame::MAX_WINDOW - s.recv_window;
-            s.recv_window = frame::MAX_WINDOW;
-            frame::push_window_update(&mut s.out, 0, more as u32);
-        }
-        let Some(stream) = s.stream(h.stream) else {
-            if h.stream > s.last || h.stream.is_multiple_of(2) {
-                return protocol("client sent DATA frame for idle stream");
-            }
-            let Some(e) = s.ended.iter_mut().find(|e| e.id == h.stream && e.by_us) else {
-                drop(s);
-                return self.reset(h.stream, Code::StreamClosed);
-            };
-            // Answered before it was complete: what comes is ignored, but not if it breaks the rules.
-            let n = (end - start) as u64;
-            if std::mem::take(&mut e.untold) && !end_stream {
-                s.push_reset(h.stream, Code::NoError);
-                return Ok(());
-            }
-            let Some(left) = e.promised else { return Ok(()) };
-            e.promised = Some(left.saturating_sub(n));
-            if n > left || (end_stream && n < left) {
-                drop(s);
-                return self.reset(h.stream, Code::ProtocolError);
-            }
-            return Ok(());
-        };
+        let stream = s.stream(id);
         drop(s);
-        if stream.ended.get() {
-            return self.reset(h.stream, Code::StreamClosed);
+        match stream {
+            Some(stream) => self.content(&stream, data),
+            None => self.late_content(id, data),
         }
-        let window = stream.recv_window.get() - h.len as i64;
+    }
+
+    fn content(&self, stream: &Stream, data: &Data<'_>) -> Result<()> {
+        if stream.ended.get() {
+            return self.reset(stream.id, Code::StreamClosed);
+        }
+        let window = stream.recv_window.get() - data.len as i64;
         stream.recv_window.set(window);
         if window < 0 {
-            return self.reset(h.stream, Code::FlowControlError);
+            return self.reset(stream.id, Code::FlowControlError);
         }
-        let content = payload.get(start..end).unwrap_or_default();
-        let n = content.len() as u64;
+        let n = data.content.len() as u64;
         if let Some(left) = stream.promised.get() {
-            if n > left || (end_stream && n < left) {
+            if !data.keeps(left) {
                 stream.wrong_length.set(true);
-                stream.ended.set(end_stream);
+                stream.ended.set(data.end_stream);
                 stream.wake_reader();
                 return Ok(());
             }
             stream.promised.set(Some(left - n));
         }
         self.state.borrow_mut().moved += n;
-        stream.received.borrow_mut().extend_from_slice(content);
-        stream.skip_padding((h.len - content.len()) as u32);
-        stream.ended.set(end_stream);
+        stream.received.borrow_mut().extend_from_slice(data.content);
+        stream.skip_padding((data.len - data.content.len()) as u32);
+        stream.ended.set(data.end_stream);
         stream.wake_reader();
         Ok(())
     }
 
-    fn headers(self: &Rc<Self>, h: &Header, payload: &[u8], cx: &mut Context<'_>) -> Result<()> {
-        if h.stream.is_multiple_of(2) {
-            return protocol("client sent HEADERS frame with incorrect identifier");
-        }
-        let (mut start, end) = frame::unpad(h, payload).map_err(|code| Fatal {
-            code,
-            reason: "client sent padded HEADERS frame with incorrect length",
-            excess: false,
-        })?;
-        let mut circular = false;
-        if h.has(flag::PRIORITY) {
-            let on = payload.get(start..end).and_then(frame::number);
-            if end < start + 5 {
-                return fatal(Code::FrameSizeError, "client sent HEADERS frame with incorrect length");
-            }
-            circular = on.is_some_and(|on| on & 0x7fff_ffff == h.stream);
-            start += 5;
-        }
-        let block = payload.get(start..end).unwrap_or_default();
-        let p = Pending { stream: h.stream, end_stream: h.has(flag::END_STREAM), continuations: 0, circular };
-        if h.has(flag::END_HEADERS) {
-            return self.block(p, block, cx);
-        }
+    /// Ignores content of a stream that was answered before its request was complete, unless it breaks the rules.
+    fn late_content(&self, id: u32, data: &Data<'_>) -> Result<()> {
         let mut s = self.state.borrow_mut();
-        s.block.clear();
-        s.block.extend_from_slice(block);
-        s.pending = Some(p);
-        Ok(())
-    }
-
-    fn continuation(self: &Rc<Self>, h: &Header, payload: &[u8], cx: &mut Context<'_>) -> Result<()> {
-        let mut s = self.state.borrow_mut();
-        let Some(mut p) = s.pending else { return protocol("client sent unexpected CONTINUATION frame") };
-        if payload.is_empty() {
-            p.continuations += 1;
-            if p.continuations > EMPTY_CONTINUATIONS {
-                return calm(Err("empty CONTINUATION frames"));
-            }
+        if s.is_idle(id) {
+            return protocol("client sent DATA frame for idle stream");
         }
-        s.block.extend_from_slice(payload);
-        let (number, size) = cx.limits.large_client_header_buffers;
-        if s.block.len() > number.saturating_mul(size) {
-            return fatal(Code::EnhanceYourCalm, "client sent too large field block");
-        }
-        if !h.has(flag::END_HEADERS) {
-            s.pending = Some(p);
+        let Some(e) = s.ended.iter_mut().find(|e| e.id == id && e.by_us) else {
+            drop(s);
+            return self.reset(id, Code::StreamClosed);
+        };
+        if std::mem::take(&mut e.untold) && !data.end_stream {
+            s.push_reset(id, Code::NoError);
             return Ok(());
         }
-        s.pending = None;
-        let block = std::mem::take(&mut s.block);
-        drop(s);
-        let done = self.block(p, &block, cx);
+        let Some(left) = e.promised else { return Ok(()) };
+        e.promised = Some(left.saturating_sub(data.content.len() as u64));
+        if !data.keeps(left) {
+            drop(s);
+            return self.reset(id, Code::ProtocolError);
+        }
+        Ok(())
+    }
+}
+
+/// Field sections: requests and trailers.
+impl Session {
+    fn continuation(self: &Rc<Self>, fragment: &[u8], last: bool, cx: &mut Context<'_>) -> Result<()> {
         let mut s = self.state.borrow_mut();
-        // Not kept: it would cost every idle connection.
-        s.block = if block.capacity() <= 1024 { block } else { Vec::new() };
-        s.block.clear();
+        let block = &mut s.connection.field_block;
+        block.extend(fragment);
+        if block.empty_continuations() > EMPTY_CONTINUATIONS {
+            return calm(Err("empty CONTINUATION frames"));
+        }
+        let (number, size) = cx.limits.large_client_header_buffers;
+        if block.len() > number.saturating_mul(size) {
+            return fatal(Code::EnhanceYourCalm, "client sent too large field block");
+        }
+        let Some((section, bytes)) = last.then(|| block.finish()).flatten() else { return Ok(()) };
+        drop(s);
+        let done = self.field_section(section, &bytes, cx);
+        self.state.borrow_mut().connection.field_block.recycle(bytes);
         done
     }
 
-    /// A complete field block: a request, or the trailers of one.
-    fn block(self: &Rc<Self>, p: Pending, block: &[u8], cx: &mut Context<'_>) -> Result<()> {
-        let mut guard = self.state.borrow_mut();
-        let s = &mut *guard;
-        if p.stream <= s.last {
-            let open = s.stream(p.stream);
-            let known = s.ended.iter().find(|e| e.id == p.stream).copied();
-            let trailers = request::skip(&mut s.decoder, block, cx.scratch)?;
-            drop(guard);
-            return match (open, known) {
-                (Some(stream), _) => self.trailers(&stream, p, trailers),
-                (None, Some(e)) if e.by_us => {
-                    if trailers.pseudo || !p.end_stream {
-                        return self.reset(p.stream, Code::ProtocolError);
-                    }
-                    Ok(())
-                }
-                (None, Some(_)) => fatal(Code::StreamClosed, "client sent HEADERS frame for closed stream"),
-                (None, None) => protocol("client sent HEADERS frame with incorrect identifier"),
-            };
+    /// Takes a whole field block: that of a request, or that of its trailers.
+    fn field_section(self: &Rc<Self>, section: Section, block: &[u8], cx: &mut Context<'_>) -> Result<()> {
+        let mut s = self.state.borrow_mut();
+        if section.stream <= s.last {
+            drop(s);
+            return self.trailers(section, block, cx);
         }
-        let previous = std::mem::replace(&mut s.last, p.stream);
-        if s.leaving || s.client_leaves {
-            request::skip(&mut s.decoder, block, cx.scratch)?;
-            s.remember(Ended { id: p.stream, by_us: true, promised: None, window: 0, untold: false });
-            return Ok(());
-        }
-        if p.circular {
+        let previous = std::mem::replace(&mut s.last, section.stream);
+        let leaving = s.leaving || s.client_leaves;
+        if section.circular && !leaving {
             // nginx ends the connection for it, which RFC 9113 allows.
             s.last = previous;
             return protocol("client sent HEADERS frame for stream with incorrect dependency");
         }
+        if leaving || !self.has_room(&s, section) {
+            return s.decline(section, block, cx.scratch);
+        }
+        drop(s);
+        self.request(section, block, cx)
+    }
+
+    /// Whether one more request can be served.
+    fn has_room(&self, s: &State, section: Section) -> bool {
         // Until it knows of our window, a client sends as much as the initial one lets it.
         let ahead =
-            !s.acknowledged && !p.end_stream && i64::from(self.settings.window) < frame::INITIAL_WINDOW;
-        if ahead || s.streams.len() >= self.settings.max_streams {
-            request::skip(&mut s.decoder, block, cx.scratch)?;
-            s.remember(Ended { id: p.stream, by_us: true, promised: None, window: 0, untold: false });
-            s.push_reset(p.stream, Code::RefusedStream);
-            return calm(s.budget.reset());
-        }
+            !s.acknowledged && !section.end_stream && i64::from(self.settings.window) < frame::INITIAL_WINDOW;
+        !ahead && s.streams.len() < self.settings.max_streams
+    }
+
+    fn request(self: &Rc<Self>, section: Section, block: &[u8], cx: &mut Context<'_>) -> Result<()> {
+        let mut guard = self.state.borrow_mut();
+        let s = &mut *guard;
         let mut head = cx.spare.pop().unwrap_or_default();
         head.clear();
-        let stream = cx.ended.take(self, p.stream, s.peer_window);
-        match request::parse(&mut s.decoder, block, p.end_stream, &mut head, cx.scratch, cx.limits)? {
+        let stream = cx.ended.take(self, section.stream, s.connection.initial_window());
+        match request::parse(&mut s.decoder, block, section.end_stream, &mut head, cx.scratch, cx.limits)? {
             Outcome::Complete => {}
             Outcome::Refused(r) => stream.refusal.set(Some(r)),
             Outcome::TooLarge(reason) => return fatal(Code::EnhanceYourCalm, reason),
         }
-        if let Some(text) = head.get(Name::Priority) {
-            stream.priority.set(Priority::parse(text));
-        }
-        if let Some(at) = s.early.iter().position(|(id, _)| *id == p.stream) {
-            stream.priority.set(s.early.swap_remove(at).1);
-        }
+        s.prioritize(&stream, &head);
         if let Framing::Length(n) = head.framing {
             stream.promised.set(Some(n));
         }
-        stream.ended.set(p.end_stream);
+        stream.ended.set(section.end_stream);
         stream.head_len.set(block.len() as u32);
         *stream.head.borrow_mut() = Some(head);
         s.streams.push(stream.clone());
@@ -359,208 +382,166 @@ impl Session {
         Ok(())
     }
 
-    fn trailers(&self, stream: &Rc<Stream>, p: Pending, t: request::Trailers) -> Result<()> {
-        if stream.ended.get() {
-            return self.reset(p.stream, Code::StreamClosed);
+    fn trailers(&self, section: Section, block: &[u8], cx: &mut Context<'_>) -> Result<()> {
+        let id = section.stream;
+        let mut guard = self.state.borrow_mut();
+        let s = &mut *guard;
+        let trailers = request::skip(&mut s.decoder, block, cx.scratch)?;
+        let stream = s.stream(id);
+        let ended = s.ended.iter().find(|e| e.id == id).copied();
+        drop(guard);
+        let malformed = trailers.pseudo || !section.end_stream;
+        match (stream, ended) {
+            (Some(stream), _) => self.end_request(&stream, malformed),
+            (None, Some(e)) if !e.by_us => {
+                fatal(Code::StreamClosed, "client sent HEADERS frame for closed stream")
+            }
+            (None, Some(_)) if malformed => self.reset(id, Code::ProtocolError),
+            (None, Some(_)) => Ok(()),
+            (None, None) => protocol("client sent HEADERS frame with incorrect identifier"),
         }
-        if !p.end_stream || t.pseudo || stream.promised.get().is_some_and(|left| left > 0) {
-            return self.reset(p.stream, Code::ProtocolError);
+    }
+
+    /// Ends a request by its trailers.
+    fn end_request(&self, stream: &Stream, malformed: bool) -> Result<()> {
+        if stream.ended.get() {
+            return self.reset(stream.id, Code::StreamClosed);
+        }
+        if malformed || stream.promised.get().is_some_and(|left| left > 0) {
+            return self.reset(stream.id, Code::ProtocolError);
         }
         stream.ended.set(true);
         stream.wake_reader();
         Ok(())
     }
+}
 
-    fn priority(&self, h: &Header, payload: &[u8]) -> Result<()> {
-        if h.stream == 0 {
-            return protocol("client sent PRIORITY frame with incorrect identifier");
+impl State {
+    /// Declines a request without looking at it. A client that does not know yet that we leave learns it by GOAWAY.
+    fn decline(&mut self, section: Section, block: &[u8], scratch: &mut Vec<u8>) -> Result<()> {
+        request::skip(&mut self.decoder, block, scratch)?;
+        let window = Window::new(0);
+        self.remember(Ended { id: section.stream, by_us: true, promised: None, window, untold: false });
+        if self.leaving || self.client_leaves {
+            return Ok(());
         }
-        calm(self.state.borrow_mut().budget.priority())?;
-        // The scheme itself is gone (RFC 9113, section 5.3); what it says is only checked.
-        if h.len != 5 {
-            return fatal(Code::FrameSizeError, "client sent PRIORITY frame with incorrect length");
-        }
-        if frame::number(payload).is_some_and(|on| on & 0x7fff_ffff == h.stream) {
-            return protocol("client sent PRIORITY frame with incorrect dependency");
-        }
-        Ok(())
+        self.push_reset(section.stream, Code::RefusedStream);
+        calm(self.budget.reset())
     }
 
-    fn priority_update(&self, h: &Header, payload: &[u8]) -> Result<()> {
-        let Some((id, text)) =
-            frame::number(payload).map(|id| (id & 0x7fff_ffff, payload.get(4..).unwrap_or_default()))
-        else {
-            return fatal(Code::FrameSizeError, "client sent PRIORITY_UPDATE frame with incorrect length");
-        };
-        if h.stream != 0 || id.is_multiple_of(2) {
-            return protocol("client sent PRIORITY_UPDATE frame with incorrect identifier");
+    /// Sets the priority of a new stream (RFC 9218, section 7): a PRIORITY_UPDATE frame that came before it wins.
+    fn prioritize(&mut self, stream: &Stream, head: &RequestHead) {
+        if let Some(text) = head.get(Name::Priority) {
+            stream.priority.set(Priority::parse(text));
         }
+        if let Some(at) = self.early.iter().position(|(id, _)| *id == stream.id) {
+            stream.priority.set(self.early.swap_remove(at).1);
+        }
+    }
+}
+
+/// All other frames.
+impl Session {
+    fn priority_update(&self, id: u32, value: &[u8]) -> Result<()> {
         let mut s = self.state.borrow_mut();
         calm(s.budget.priority())?;
-        let p = Priority::parse(text);
+        let p = Priority::parse(value);
         if let Some(stream) = s.stream(id) {
             stream.priority.set(p);
         } else if id > s.last {
             s.early.retain(|(known, _)| *known != id);
-            if s.early.len() < 16 {
+            if s.early.len() < EARLY {
                 s.early.push((id, p));
             }
         }
         Ok(())
     }
 
-    fn rst_stream(&self, h: &Header, payload: &[u8]) -> Result<()> {
-        if h.len != 4 || payload.len() != 4 {
-            return fatal(Code::FrameSizeError, "client sent RST_STREAM frame with incorrect length");
-        }
+    fn rst_stream(&self, id: u32) -> Result<()> {
         let mut s = self.state.borrow_mut();
-        if h.stream == 0 || h.stream > s.last {
+        if id > s.last {
             return protocol("client sent RST_STREAM frame with incorrect identifier");
         }
-        let Some(stream) = s.stream(h.stream) else {
+        let Some(stream) = s.stream(id) else {
             // From here on nothing may come for it.
-            if let Some(e) = s.ended.iter_mut().find(|e| e.id == h.stream) {
+            if let Some(e) = s.ended.iter_mut().find(|e| e.id == id) {
                 e.by_us = false;
             }
             return Ok(());
         };
-        s.remove(h.stream, false);
+        s.remove(id, false);
         let spent = s.budget.reset();
         drop(s);
         stream.break_off(None);
         calm(spent)
     }
 
-    fn on_settings(&self, h: &Header, payload: &[u8], now: Instant) -> Result<()> {
+    fn settings(&self, settings: &Settings<'_>, now: Instant) -> Result<()> {
         let mut guard = self.state.borrow_mut();
         let s = &mut *guard;
-        if h.stream != 0 {
-            return protocol("client sent SETTINGS frame with incorrect identifier");
-        }
-        if h.has(flag::ACK) {
-            s.acknowledged = true;
-            if h.len != 0 {
-                return fatal(
-                    Code::FrameSizeError,
-                    "client sent SETTINGS frame with the ACK flag and nonzero length",
-                );
-            }
-            return calm(s.budget.control(now));
-        }
-        if !h.len.is_multiple_of(6) {
-            return fatal(Code::FrameSizeError, "client sent SETTINGS frame with incorrect length");
-        }
-        // Each setting costs as much as a frame.
-        for _ in 0..1 + h.len / 60 {
+        // Ten settings cost as much as a frame.
+        for _ in 0..1 + settings.count() / 10 {
             calm(s.budget.control(now))?;
         }
-        for (id, value) in frame::settings(payload) {
-            match id {
-                setting::ENABLE_PUSH if value > 1 => {
-                    return protocol("client sent SETTINGS frame with incorrect ENABLE_PUSH value");
-                }
-                setting::INITIAL_WINDOW_SIZE => {
-                    let value = i64::from(value);
-                    if value > frame::MAX_WINDOW {
-                        let reason = "client sent SETTINGS frame with incorrect INITIAL_WINDOW_SIZE value";
-                        return fatal(Code::FlowControlError, reason);
-                    }
-                    let change = value - s.peer_window;
-                    s.peer_window = value;
-                    for stream in &s.streams {
-                        let window = stream.send_window.get() + change;
-                        if window > frame::MAX_WINDOW {
-                            return fatal(
-                                Code::FlowControlError,
-                                "client made a flow control window too large",
-                            );
-                        }
-                        stream.send_window.set(window);
-                    }
-                }
-                // We send no larger frames than the smallest limit that can be set.
-                setting::MAX_FRAME_SIZE if !(frame::MAX_FRAME as u32..=0xff_ffff).contains(&value) => {
-                    return protocol("client sent SETTINGS frame with incorrect MAX_FRAME_SIZE value");
-                }
-                setting::NO_RFC7540_PRIORITIES if value > 1 => {
-                    return protocol("client sent SETTINGS frame with incorrect NO_RFC7540_PRIORITIES value");
-                }
-                // HEADER_TABLE_SIZE does not matter: our encoder keeps no table.
-                _ => {}
+        for setting in settings.iter(Role::Server) {
+            // We send no frames larger than the smallest limit that can be set, our encoder keeps no table, and we open no
+            // streams.
+            let Setting::InitialWindowSize(size) = setting? else { continue };
+            let change = s.connection.set_initial_window(size);
+            for stream in &s.streams {
+                let mut window = stream.send_window.get();
+                window.widen(change).or_else(flow_control("client made a flow control window too large"))?;
+                stream.send_window.set(window);
             }
         }
         frame::push_settings_ack(&mut s.out);
         Ok(())
     }
 
-    fn ping(&self, h: &Header, payload: &[u8], now: Instant) -> Result<()> {
-        if h.len != 8 {
-            return fatal(Code::FrameSizeError, "client sent PING frame with incorrect length");
-        }
-        if h.stream != 0 {
-            return protocol("client sent PING frame with incorrect identifier");
-        }
+    fn settings_ack(&self, now: Instant) -> Result<()> {
+        let mut s = self.state.borrow_mut();
+        s.acknowledged = true;
+        calm(s.budget.control(now))
+    }
+
+    fn ping(&self, ack: bool, data: &[u8; 8], now: Instant) -> Result<()> {
         let mut s = self.state.borrow_mut();
         calm(s.budget.control(now))?;
-        if !h.has(flag::ACK) {
-            frame::push_header(&mut s.out, 8, kind::PING, flag::ACK, 0);
-            s.out.extend_from_slice(payload);
+        if !ack {
+            frame::push_ping_ack(&mut s.out, data);
         }
         Ok(())
     }
 
-    fn goaway(&self, h: &Header, payload: &[u8]) -> Result<()> {
-        if h.stream != 0 {
-            return protocol("client sent GOAWAY frame with incorrect identifier");
-        }
-        if payload.len() < 8 {
-            return fatal(Code::FrameSizeError, "client sent GOAWAY frame with incorrect length");
-        }
-        self.state.borrow_mut().client_leaves = true;
-        Ok(())
-    }
-
-    fn window_update(&self, h: &Header, payload: &[u8], now: Instant) -> Result<()> {
-        let Some(n) = frame::number(payload).filter(|_| h.len == 4) else {
-            return fatal(Code::FrameSizeError, "client sent WINDOW_UPDATE frame with incorrect length");
-        };
-        let n = i64::from(n & 0x7fff_ffff);
+    fn window_update(&self, id: u32, increment: u32, now: Instant) -> Result<()> {
         let mut s = self.state.borrow_mut();
         calm(s.budget.window_update(now))?;
-        if h.stream == 0 {
-            if n == 0 {
+        if id == 0 {
+            if increment == 0 {
                 return protocol("client sent WINDOW_UPDATE frame with incorrect window increment 0");
             }
-            s.send_window += n;
-            if s.send_window > frame::MAX_WINDOW {
-                return fatal(Code::FlowControlError, "client violated flow control for connection");
-            }
-            return Ok(());
+            let widened = s.connection.send_window.widen(i64::from(increment));
+            return widened.or_else(flow_control("client violated flow control for connection"));
         }
-        let Some(stream) = s.stream(h.stream) else {
-            if h.stream > s.last || h.stream.is_multiple_of(2) {
-                return protocol("client sent WINDOW_UPDATE frame for idle stream");
-            }
-            if let Some(e) = s.ended.iter_mut().find(|e| e.id == h.stream && e.by_us) {
-                e.window += n;
-                let code = if n == 0 { Code::ProtocolError } else { Code::FlowControlError };
-                if n == 0 || e.window > frame::MAX_WINDOW {
-                    e.window = 0;
-                    drop(s);
-                    return self.reset(h.stream, code);
-                }
-            }
-            return Ok(());
+        let widened = if let Some(stream) = s.stream(id) {
+            let mut window = stream.send_window.get();
+            widen(&mut window, increment).map(|()| stream.send_window.set(window))
+        } else if s.is_idle(id) {
+            return protocol("client sent WINDOW_UPDATE frame for idle stream");
+        } else if let Some(e) = s.ended.iter_mut().find(|e| e.id == id && e.by_us) {
+            widen(&mut e.window, increment).inspect_err(|_| e.window = Window::new(0))
+        } else {
+            Ok(())
         };
         drop(s);
-        if n == 0 {
-            return self.reset(h.stream, Code::ProtocolError);
-        }
-        let window = stream.send_window.get() + n;
-        if window > frame::MAX_WINDOW {
-            return self.reset(h.stream, Code::FlowControlError);
-        }
-        stream.send_window.set(window);
-        Ok(())
+        widened.or_else(|code| self.reset(id, code))
     }
+}
+
+/// Widens the window of a stream.
+fn widen(window: &mut Window, increment: u32) -> std::result::Result<(), Code> {
+    if increment == 0 {
+        return Err(Code::ProtocolError);
+    }
+    window.widen(i64::from(increment)).map_err(|FlowControlError| Code::FlowControlError)
 }

@@ -15,8 +15,10 @@ pub use stream::Stream;
 use crate::client::Client;
 use crate::transfers::{Transfer, Transfers};
 use budget::Budget;
+use forebay_http::h2::connection::{Connection, Window};
 use forebay_http::h2::frame::{self, Code};
 use forebay_http::h2::hpack::Decoder;
+use forebay_http::h2::received::Role;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -72,20 +74,10 @@ struct Ended {
     /// Content that was promised and had not come.
     promised: Option<u64>,
     /// What the client let us send.
-    window: i64,
+    window: Window,
     /// It was answered before its request was complete, and the client has not been told to stop: it has sent no
     /// content so far.
     untold: bool,
-}
-
-/// A field block that is not complete.
-#[derive(Clone, Copy, Debug)]
-struct Pending {
-    stream: u32,
-    end_stream: bool,
-    continuations: u32,
-    /// The HEADERS frame depended on itself.
-    circular: bool,
 }
 
 #[derive(Debug)]
@@ -98,9 +90,8 @@ struct State {
     out_start: u64,
     /// Offsets, counted as `out_start`, before which what is written ends: over TLS what follows has a record of its own.
     cuts: VecDeque<u64>,
+    connection: Connection,
     decoder: Decoder,
-    block: Vec<u8>,
-    pending: Option<Pending>,
     /// Open streams, in the order of their ids.
     streams: Vec<Rc<Stream>>,
     ended: VecDeque<Ended>,
@@ -110,9 +101,6 @@ struct State {
     early: Vec<(u32, Priority)>,
     /// Highest stream of the client.
     last: u32,
-    send_window: i64,
-    recv_window: i64,
-    peer_window: i64,
     /// The client knows our settings.
     acknowledged: bool,
     /// GOAWAY has been sent: no new streams.
@@ -179,17 +167,13 @@ impl Session {
                 out,
                 out_start: 0,
                 cuts: VecDeque::new(),
+                connection: Connection::new(Role::Server, frame::MAX_WINDOW as u32),
                 decoder: Decoder::default(),
-                block: Vec::new(),
-                pending: None,
                 streams: Vec::new(),
                 ended: VecDeque::new(),
                 waiting: Vec::new(),
                 early: Vec::new(),
                 last: 0,
-                send_window: frame::INITIAL_WINDOW,
-                recv_window: frame::MAX_WINDOW,
-                peer_window: frame::INITIAL_WINDOW,
                 acknowledged: false,
                 leaving: false,
                 client_leaves: false,
@@ -357,14 +341,14 @@ impl State {
 
     /// Room that a stream has for content, bytes.
     fn room(&self, stream: &Stream) -> usize {
-        let window = self.send_window.min(stream.send_window.get());
-        let room = OUT.saturating_sub(self.out.len());
-        usize::try_from(window).unwrap_or(0).min(room)
+        let window = self.connection.send_window.available().min(stream.send_window.get().available());
+        window.min(OUT.saturating_sub(self.out.len()))
     }
 
     /// Lets streams write that wait for room: the most urgent first, those that share in turns.
     fn grant(&mut self) {
-        if self.waiting.is_empty() || self.out.len() >= OUT || self.send_window <= 0 {
+        let window = self.connection.send_window.available();
+        if self.waiting.is_empty() || self.out.len() >= OUT || window == 0 {
             return;
         }
         // Sorting is stable: within an urgency whoever has waited longest is first among those that share.
@@ -372,10 +356,10 @@ impl State {
             let p = s.priority.get();
             (p.urgency, if p.incremental { u32::MAX } else { s.id })
         });
-        let mut left = (OUT - self.out.len()).min(usize::try_from(self.send_window).unwrap_or(0));
+        let mut left = (OUT - self.out.len()).min(window);
         let mut still = Vec::new();
         for s in std::mem::take(&mut self.waiting) {
-            if left == 0 || s.send_window.get() <= 0 {
+            if left == 0 || s.send_window.get().available() == 0 {
                 still.push(s);
                 continue;
             }

@@ -1,6 +1,7 @@
 //! One request and its response on an HTTP/2 connection. Hot path.
 
 use super::{Priority, Session};
+use forebay_http::h2::connection::Window;
 use forebay_http::h2::frame::{self, Code, flag, kind};
 use forebay_http::h2::request::Refusal;
 use forebay_http::request::RequestHead;
@@ -24,7 +25,7 @@ pub struct Stream {
     pub(super) head: RefCell<Option<Box<RequestHead>>>,
     /// Why the request is refused, if it is.
     pub refusal: Cell<Option<Refusal>>,
-    pub(super) send_window: Cell<i64>,
+    pub(super) send_window: Cell<Window>,
     pub(super) recv_window: Cell<i64>,
     /// Content received and not read yet.
     pub(super) received: RefCell<Vec<u8>>,
@@ -80,7 +81,7 @@ impl Spare {
     }
 
     /// A new stream.
-    pub fn take(&mut self, session: &Rc<Session>, id: u32, send_window: i64) -> Rc<Stream> {
+    pub fn take(&mut self, session: &Rc<Session>, id: u32, send_window: Window) -> Rc<Stream> {
         if let Some(mut spare) = self.streams.pop()
             && let Some(place) = Rc::get_mut(&mut spare)
         {
@@ -93,7 +94,7 @@ impl Spare {
 
 impl Stream {
     #[inline]
-    fn new(session: &Rc<Session>, id: u32, send_window: i64) -> Stream {
+    fn new(session: &Rc<Session>, id: u32, send_window: Window) -> Stream {
         Stream {
             id,
             session: session.clone(),
@@ -283,8 +284,10 @@ impl Mux for Stream {
             frame::push_header(&mut s.out, n, kind::DATA, 0, self.id);
             s.out.extend_from_slice(now);
             rest = later;
-            s.send_window -= n as i64;
-            self.send_window.set(self.send_window.get() - n as i64);
+            s.connection.send_window.sent(n);
+            let mut window = self.send_window.get();
+            window.sent(n);
+            self.send_window.set(window);
             s.moved += n as u64;
             s.budget.data_sent();
         }
@@ -302,19 +305,7 @@ impl Mux for Stream {
         }
         let mut s = self.session.state.borrow_mut();
         self.frame.set(Some(s.out_start + s.out.len() as u64));
-        let mut what = kind::HEADERS;
-        let mut rest = block;
-        loop {
-            let (now, later) = rest.split_at(rest.len().min(frame::MAX_FRAME));
-            rest = later;
-            let flags = if rest.is_empty() { flag::END_HEADERS } else { 0 };
-            frame::push_header(&mut s.out, now.len(), what, flags, self.id);
-            s.out.extend_from_slice(now);
-            what = kind::CONTINUATION;
-            if rest.is_empty() {
-                break;
-            }
-        }
+        frame::push_field_block(&mut s.out, self.id, 0, block);
         drop(s);
         self.session.notify();
     }
@@ -385,7 +376,7 @@ mod tests {
     fn memory_of_streams_is_used_again_but_nothing_else_of_them() {
         let session = Session::nobody();
         let mut spare = Spare::default();
-        let held = spare.take(&session, 1, 10);
+        let held = spare.take(&session, 1, Window::new(10));
         let place = Rc::as_ptr(&held);
         spare.give(held.clone());
         assert!(spare.streams.is_empty(), "somebody has it yet");
@@ -394,8 +385,8 @@ mod tests {
         let before = Rc::strong_count(&session);
         spare.give(held);
         assert_eq!(Rc::strong_count(&session), before - 1, "it does not keep its connection");
-        let next = spare.take(&session, 3, 20);
-        assert_eq!((Rc::as_ptr(&next), next.id, next.send_window.get()), (place, 3, 20));
+        let next = spare.take(&session, 3, Window::new(20));
+        assert_eq!((Rc::as_ptr(&next), next.id, next.send_window.get().available()), (place, 3, 20));
         assert!(next.received.borrow().is_empty() && !next.ended.get());
     }
 }

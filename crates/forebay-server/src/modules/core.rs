@@ -518,7 +518,7 @@ impl TempDir {
 
     /// Name of a file that does not exist yet: ten digits, of which the last ones name the directories, as in nginx.
     pub fn next_file(&self) -> PathBuf {
-        self.file(crate::request::next_serial())
+        self.file(forebay_sys::serial::next())
     }
 
     fn file(&self, serial: u64) -> PathBuf {

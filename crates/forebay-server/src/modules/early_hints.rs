@@ -3,7 +3,7 @@
 use crate::body;
 use crate::modules::proxy_cache::Predicates;
 use crate::request::Request;
-use forebay_http::field::Name;
+use forebay_http::field::{Classes, Name};
 use forebay_http::h1::response;
 use forebay_http::h2::encode;
 use forebay_http::request::Version;
@@ -15,23 +15,7 @@ crate::settings! {
 
 /// Fields that are about the connection, or that the client is not to see.
 fn withheld(name: Name) -> bool {
-    matches!(
-        name,
-        Name::Connection
-            | Name::KeepAlive
-            | Name::ProxyConnection
-            | Name::TransferEncoding
-            | Name::ContentLength
-            | Name::Te
-            | Name::Upgrade
-            | Name::Date
-            | Name::Server
-            | Name::XAccelRedirect
-            | Name::XAccelExpires
-            | Name::XAccelLimitRate
-            | Name::XAccelBuffering
-            | Name::XAccelCharset
-    )
+    name.is(Classes::INTERIM_HOP | Classes::OF_SERVER | Classes::PRIVATE)
 }
 
 /// Passes the interim response whose head has been read on, if the location wants that.

@@ -9,7 +9,7 @@ use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
-use forebay_http::field::{FieldLine, Name};
+use forebay_http::field::{Classes, FieldLine, Name};
 use forebay_http::h1::response;
 use forebay_http::request::RequestHead;
 use std::collections::HashMap;
@@ -119,7 +119,7 @@ impl Params {
         for (i, f) in h.fields.iter().enumerate() {
             let field = f.name.of(&h.buf);
             if f.id == Name::Host
-                || stored && proxy::conditional(f.id)
+                || stored && f.id.is(Classes::CONDITIONAL)
                 || self.gives(field)
                 || !same.is_first(i)
             {

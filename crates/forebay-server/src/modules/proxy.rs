@@ -29,7 +29,7 @@ use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
-use forebay_http::field::{self, Name, Unsafe};
+use forebay_http::field::{self, Classes, Name, Unsafe};
 use forebay_http::h1::response::field;
 use forebay_http::proxy_protocol;
 use forebay_http::request::{Framing, Method};
@@ -840,37 +840,6 @@ fn outgoing(req: &mut Request, s: &Settings, streamed: bool) -> Result<Outgoing,
     })
 }
 
-/// Fields of the client that are made anew for the next connection, or end with this one (RFC 9110,
-/// section 7.6.1).
-fn hop_by_hop(name: Name) -> bool {
-    matches!(
-        name,
-        Name::Connection
-            | Name::KeepAlive
-            | Name::ProxyConnection
-            | Name::TransferEncoding
-            | Name::ContentLength
-            | Name::Te
-            | Name::Expect
-            | Name::Upgrade
-            | Name::Http2Settings
-            | Name::Host
-    )
-}
-
-/// Fields of the client that ask for less than the whole, which is what a cache is to have.
-pub fn conditional(name: Name) -> bool {
-    matches!(
-        name,
-        Name::IfModifiedSince
-            | Name::IfUnmodifiedSince
-            | Name::IfMatch
-            | Name::IfNoneMatch
-            | Name::Range
-            | Name::IfRange
-    )
-}
-
 /// Appends the head of the request. Whatever the client wrote, this is the one form it is passed on in. `true`: it
 /// asks for another protocol. A connection that it asks to close is not kept where `proxy_pass` implies the group.
 fn write_head(
@@ -915,7 +884,7 @@ fn write_head(
             field(out, b"Host", &req.modules.upstream.host)?;
         }
         // The framing of the body is not for the configuration to say: two of them are an attack.
-        if value.is_empty() || matches!(id, Name::ContentLength | Name::TransferEncoding) {
+        if value.is_empty() || id.is(Classes::FRAMING) {
             continue;
         }
         upgrade |= *id == Name::Upgrade;
@@ -955,8 +924,9 @@ fn write_head(
         let h = &req.head;
         for f in &h.fields {
             let name = f.name.of(&h.buf);
-            let own = fetch.cacheable() && conditional(f.id);
-            if !hop_by_hop(f.id) && !own && !set.has(f.id, name) {
+            // A cache is to have the whole.
+            let own = fetch.cacheable() && f.id.is(Classes::CONDITIONAL);
+            if !f.id.is(Classes::REQUEST_HOP) && !own && !set.has(f.id, name) {
                 field(out, name, f.value.of(&h.buf))?;
             }
         }

@@ -24,12 +24,6 @@ mod vars;
 
 pub use derive::SubBody;
 
-/// A number that is used once in the life of the process (multipart boundaries).
-pub fn next_serial() -> u64 {
-    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
-    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
-}
-
 /// What a header filter makes of a response that the client does not want.
 #[derive(Debug)]
 pub struct Refusal {

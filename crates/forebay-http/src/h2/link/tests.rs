@@ -1,10 +1,15 @@
 use super::super::encode;
+use super::super::frame::Header;
 use super::*;
+
+fn request(l: &mut Link, head: &[u8], end: bool) {
+    l.request(&Request { head, https: false, trailers: false, end, limit: 4096 });
+}
 
 /// A link with a request without content on it, past the server's SETTINGS.
 fn open(end: bool) -> Link {
     let mut l = Link::default();
-    l.request(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", false, false, end, 4096);
+    request(&mut l, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", end);
     let mut server = Vec::new();
     frame::push_settings(&mut server, &[]);
     l.take(&server, &mut Vec::new()).unwrap();
@@ -76,7 +81,7 @@ fn long_heads_are_continued() {
     let mut l = Link::default();
     l.out.clear();
     let head = format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "{".repeat(40_000));
-    l.request(head.as_bytes(), false, false, true, 4096);
+    request(&mut l, head.as_bytes(), true);
     let (mut at, mut kinds) = (0, Vec::new());
     while let Some(h) = Header::parse(&l.out[at..]) {
         kinds.push((h.kind, h.flags));
@@ -104,7 +109,8 @@ impl Link {
     /// The same receive windows and stream.
     fn clone_for_test(&self) -> Link {
         let mut l = open(true);
-        (l.room, l.stream_room, l.final_head) = (self.room, self.stream_room, self.final_head);
+        l.connection.recv_window = self.connection.recv_window;
+        (l.recv_window, l.final_head) = (self.recv_window, self.final_head);
         l
     }
 }
@@ -147,7 +153,7 @@ fn what_servers_may_not_send() {
         assert_eq!(e.unsent, matches!(bytes[3], kind::GOAWAY | kind::RST_STREAM) && e.text.contains("error"));
     }
     let mut l = Link::default();
-    l.request(b"GET / HTTP/1.1\r\n\r\n", false, false, true, 4096);
+    request(&mut l, b"GET / HTTP/1.1\r\n\r\n", true);
     assert!(l.take(b"HTTP/1.1 400 Bad Request\r\n", &mut Vec::new()).is_err());
 }
 

@@ -16,7 +16,7 @@ use crate::upstream::protocol::Protocol;
 use crate::upstream::spool::Keep;
 use crate::upstream::stream::{self, Body, Pulled};
 use forebay_conf::error::Level;
-use forebay_http::field::{FieldLine, Name};
+use forebay_http::field::{Classes, FieldLine, Name};
 use forebay_http::h1::client::{self, framing_of_response};
 use forebay_http::request::{Framing, Method, Version};
 use std::rc::Rc;
@@ -25,19 +25,12 @@ use std::sync::Arc;
 /// Fields that are not passed on unless `proxy_pass_header` names them.
 fn hidden(protocol: Protocol, name: Name, text: &[u8]) -> bool {
     let own = match protocol {
-        Protocol::Http => matches!(name, Name::Date | Name::Server) || text.eq_ignore_ascii_case(b"X-Pad"),
+        Protocol::Http => name.is(Classes::OF_SERVER) || text.eq_ignore_ascii_case(b"X-Pad"),
         Protocol::FastCgi | Protocol::Scgi => text.eq_ignore_ascii_case(b"Status"),
-        Protocol::Grpc => matches!(name, Name::Date | Name::Server),
+        Protocol::Grpc => name.is(Classes::OF_SERVER),
         Protocol::Uwsgi | Protocol::Memcached => false,
     };
-    own || matches!(
-        name,
-        Name::XAccelRedirect
-            | Name::XAccelExpires
-            | Name::XAccelLimitRate
-            | Name::XAccelBuffering
-            | Name::XAccelCharset
-    )
+    own || name.is(Classes::PRIVATE)
 }
 
 /// Makes the response from the head that has been read; the body follows from the connection.
@@ -380,7 +373,7 @@ fn field(
 ) -> Result<(), Stop> {
     let (name, value) = (f.name.of(buf), f.value.of(buf));
     match f.id {
-        Name::Connection | Name::KeepAlive | Name::TransferEncoding | Name::ContentLength => return Ok(()),
+        id if id.is(Classes::RESPONSE_HOP) => return Ok(()),
         // RFC 9113, section 8.2.2.
         Name::Upgrade if req.head.version == Version::Http2 => return Ok(()),
         _ => {}
@@ -394,15 +387,7 @@ fn field(
     }
     match f.id {
         // One of these speaks for the response: further ones would contradict it (nginx since 1.23).
-        Name::ContentType
-        | Name::Date
-        | Name::Etag
-        | Name::Expires
-        | Name::LastModified
-        | Name::Location
-        | Name::Refresh
-        | Name::Server
-            if repeats(req, f, place) => {}
+        id if id.is(Classes::ONCE_IN_RESPONSE) && repeats(req, f, place) => {}
         Name::ContentType => content_type(req, value),
         Name::Location | Name::Refresh => {
             let mut out = Vec::new();
@@ -526,14 +511,6 @@ fn refresh(
     }
 }
 
-/// Fields that stay when `X-Accel-Redirect` hands the request on.
-fn survives(name: Name) -> bool {
-    matches!(
-        name,
-        Name::SetCookie | Name::ContentDisposition | Name::CacheControl | Name::Expires | Name::AcceptRanges
-    )
-}
-
 /// Whether a path leads upwards or is cut short by a NUL, plain or escaped.
 fn unsafe_path(path: &[u8]) -> bool {
     let mut plain = Vec::new();
@@ -585,7 +562,7 @@ fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
             Name::XAccelLimitRate if !s.ignore_headers.has(b"X-Accel-Limit-Rate") => {
                 req.resp.limit_rate = forebay_conf::units::number(value).unwrap_or(0);
             }
-            id if survives(id) => {
+            id if id.is(Classes::KEPT_ON_REDIRECT) => {
                 req.resp.fields.push(f.name.of(&buf), value);
                 req.resp.handed_on.push(f.name.of(&buf), value);
             }

@@ -10,7 +10,7 @@ use crate::upstream::upload::Upload;
 use forebay_conf::error::Level;
 use forebay_http::h1::client;
 use forebay_http::h1::request::Status;
-use forebay_http::h2::link::{Link, Problem};
+use forebay_http::h2::link::{self, Link, Problem};
 use forebay_net::wire::Watch;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
@@ -140,7 +140,8 @@ pub async fn send(
     req.modules.upstream.early.clear();
     // A gRPC client says itself whether it wants trailers.
     let trailers = s.pass_trailers && req.modules.upstream.protocol == Protocol::Http;
-    with(conn, |link| link.request(head, https, trailers, upload.is_none(), limit));
+    let request = link::Request { head, https, trailers, end: upload.is_none(), limit };
+    with(conn, |link| link.request(&request));
     let Some(upload) = upload else { return flush(req, conn, s, watch, SENDING).await };
     lease.upload = Some(Box::new(upload));
     super::upload(req, lease, watch).await
