@@ -169,7 +169,7 @@ pub fn built_in(req: &mut Request, status: u16) {
         return;
     }
     let mut tail = req.take_buf();
-    crate::head::push_server_token(req, core, &mut tail);
+    crate::response::fields::push_server_token(req, core, &mut tail);
     let mut page = std::mem::take(&mut req.resp.text);
     for piece in [
         b"<html>\r\n<head><title>".as_slice(),

@@ -9,7 +9,7 @@
 
 use crate::compress::forms::Forms;
 use crate::file_watch::{Heard, Watches, WayId};
-use crate::head::SentHeads;
+use crate::response::sent::SentHeads;
 use bytes::Bytes;
 use forebay_net::tls::record;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};

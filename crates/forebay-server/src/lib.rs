@@ -15,7 +15,6 @@ pub mod error_page;
 pub mod file_cache;
 pub mod file_watch;
 pub mod h2;
-pub mod head;
 pub mod location;
 pub mod log_buffers;
 pub mod metrics;

@@ -3,11 +3,11 @@
 use crate::file_cache::OpenFile;
 use crate::request::Request;
 use crate::response::Part;
+use crate::response::fields::{Sink, push_trailers};
 use crate::thread::Thread;
 use crate::transfers::{Direction, Over};
 use crate::upstream::stream::{Body, Pulled};
 use forebay_conf::error::Level;
-use forebay_http::h1::response;
 use forebay_http::h2::encode;
 use forebay_net::wire::Then;
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
@@ -635,10 +635,7 @@ fn too_slow(req: &mut Request, over: Over) {
 pub(super) fn end_chunks(req: &mut Request, pending: &mut Vec<u8>) {
     crate::modules::headers::trailers(req);
     pending.extend_from_slice(b"0\r\n");
-    for (name, value) in req.resp.trailers.iter() {
-        // The status has been sent already, so a trailer that is refused is left out.
-        let _ = response::field(pending, name, value);
-    }
+    push_trailers(&req.resp, &mut Sink::Http1(pending));
     pending.extend_from_slice(b"\r\n");
 }
 

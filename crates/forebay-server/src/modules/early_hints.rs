@@ -3,8 +3,8 @@
 use crate::body;
 use crate::modules::proxy_cache::Predicates;
 use crate::request::Request;
+use crate::response::fields::Sink;
 use forebay_http::field::{Classes, Name};
-use forebay_http::h1::response;
 use forebay_http::h2::encode;
 use forebay_http::request::Version;
 
@@ -30,22 +30,18 @@ pub async fn pass(req: &mut Request) {
     if !wanted {
         return;
     }
-    let as_block = req.conn.wire.is_multiplexed();
     let mut out = req.take_buf();
-    match as_block {
-        true => encode::status(&mut out, 103),
-        false => out.extend_from_slice(b"HTTP/1.1 103 Early Hints\r\n"),
+    match req.head.version {
+        Version::Http2 => encode::status(&mut out, 103),
+        _ => out.extend_from_slice(b"HTTP/1.1 103 Early Hints\r\n"),
     }
+    let mut sink = Sink::new(req.head.version, &mut out);
     let h = &req.modules.upstream.head;
     for f in h.fields.iter().filter(|f| !withheld(f.id)) {
         let (name, value) = (f.name.of(&h.buf), f.value.of(&h.buf));
-        if l.settings.proxy.hide_header.has(name) {
-            continue;
-        }
-        match as_block {
-            true => encode::field(&mut out, name, value),
-            // They were lines of a head.
-            false => drop(response::field(&mut out, name, value)),
+        if !l.settings.proxy.hide_header.has(name) {
+            // They were lines of a head, so they have no line breaks.
+            let _ = sink.field(name, value);
         }
     }
     if !req.conn.wire.send_interim(&out) {

@@ -2,11 +2,11 @@
 //! ngx_http_index_module, the not-modified and range filters). Hot path.
 
 use crate::file_cache::{self, Cached, Found, Opened, Policy};
-use crate::head;
 use crate::modules::core::{IfModifiedSince, Settings as Core, SymlinkMode};
 use crate::modules::slice;
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::{Refusal, Request};
+use crate::response::sent;
 use crate::response::{BodyFilter, Broken, Part};
 use forebay_conf::error::Level;
 use forebay_core::vars::VarError;
@@ -288,11 +288,11 @@ pub async fn run(req: &mut Request) -> Outcome {
             Outcome::Status(405)
         }
         Found::File(f) => {
-            match head::ready(req, &f.heads) {
+            match sent::ready(req, &f.heads) {
                 Some(ready) => {
                     let end = f.size;
                     req.resp.status = 200;
-                    head::take_ready(req, ready, end, Part::File { file: f, start: 0, end });
+                    sent::take_ready(req, ready, end, Part::File { file: f, start: 0, end });
                 }
                 None => serve(req, f),
             }

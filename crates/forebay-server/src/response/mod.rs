@@ -1,6 +1,9 @@
 //! The one response of every HTTP version: status, fields, body. Reused from request to request. Hot path.
 
+pub mod fields;
+pub mod head;
 pub mod respond;
+pub mod sent;
 
 use crate::file_cache::OpenFile;
 use bytes::Bytes;
@@ -214,7 +217,7 @@ pub struct Response {
     /// Came from a cache, with this entry.
     pub entry: Option<Rc<crate::cache::local::Entry>>,
     /// The head is the one that was sent last for the file or entry; nothing but status and body is filled in.
-    pub ready: Option<Rc<crate::head::SentHead>>,
+    pub ready: Option<Rc<sent::SentHead>>,
     /// Only one range of it can be asked for.
     pub single_range: bool,
     /// The body is put together from this and the bodies of subrequests.

@@ -4,10 +4,12 @@ use crate::access_log;
 use crate::body;
 use crate::compress;
 use crate::error_page;
-use crate::head::{self, BodyFraming};
 use crate::modules::post_action;
 use crate::phases;
 use crate::request::Request;
+use crate::response::fields::{Sink, push_trailers};
+use crate::response::head::{self, BodyFraming};
+use crate::response::sent;
 use crate::thread::Thread;
 use std::rc::Rc;
 
@@ -23,16 +25,16 @@ pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
     req.keep_alive &= !thread.quitting.get();
     let mut out = req.take_buf();
     out.reserve(HEAD);
-    let framing = if head::write_ready(req, &mut out) {
+    let framing = if sent::write_ready(req, &mut out) {
         BodyFraming::Plain
     } else {
-        let file = head::subject(req);
+        let file = sent::subject(req);
         run_header_filters(req).await;
         if req.drop_connection {
             return false;
         }
         let framing = head::write(req, &mut out);
-        head::remember(req, file, &out);
+        sent::remember(req, file, &out);
         framing
     };
     req.closes_at_once = !req.keep_alive && req.resp.source.is_none();
@@ -62,7 +64,7 @@ pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
     {
         out.clear();
         crate::modules::headers::trailers(req);
-        head::write_trailers(req, &mut out);
+        push_trailers(&req.resp, &mut Sink::new(req.head.version, &mut out));
         if !out.is_empty() {
             req.conn.wire.send_head(&out);
         }

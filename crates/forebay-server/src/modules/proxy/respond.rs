@@ -294,8 +294,8 @@ pub fn cached(req: &mut Request, e: &Rc<Entry>, pass: &Arc<Pass>, s: &Settings) 
     req.resp.status = e.meta.status;
     req.resp.allow_ranges = s.force_ranges;
     req.resp.entry = Some(e.clone());
-    if let Some(head) = crate::head::ready(req, &e.heads) {
-        crate::head::take_ready(req, head, e.len(), e.part());
+    if let Some(head) = crate::response::sent::ready(req, &e.heads) {
+        crate::response::sent::take_ready(req, head, e.len(), e.part());
         return Ok(Outcome::Done);
     }
     load_head(req, e);

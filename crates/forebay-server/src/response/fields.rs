@@ -1,0 +1,289 @@
+//! Fields of responses, in the order in which every version of HTTP sends them. Hot path.
+
+use crate::modules::core::{ServerTokens, Settings};
+use crate::request::Request;
+use crate::response::Response;
+use forebay_http::field::{self, Classes, Name, Unsafe};
+use forebay_http::h1::response;
+use forebay_http::h2::encode;
+use forebay_http::request::Version;
+use forebay_net::addr::Peer;
+
+/// Name and version in `Server` and on built-in pages.
+pub const PRODUCT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
+
+/// Appends the value of `Server` (nginx: server_tokens).
+pub fn push_server_token(req: &mut Request, core: &Settings, out: &mut Vec<u8>) {
+    match &core.server_tokens {
+        ServerTokens::On | ServerTokens::Build => out.extend_from_slice(PRODUCT.as_bytes()),
+        ServerTokens::Off => out.extend_from_slice(b"forebay"),
+        ServerTokens::Value(t) => match t.value(req).unwrap_or_default().as_slice() {
+            b"on" | b"build" => out.extend_from_slice(PRODUCT.as_bytes()),
+            b"" | b"off" => out.extend_from_slice(b"forebay"),
+            other if field::check(b"Server", other).is_err() => out.extend_from_slice(b"forebay"),
+            other => out.extend_from_slice(other),
+        },
+    }
+}
+
+/// Encoder of fields, by the version of HTTP. A version that is added is a variant here.
+pub enum Sink<'o> {
+    /// Lines (RFC 9112, section 5).
+    Http1(&'o mut Vec<u8>),
+    /// Field lines of a block (RFC 7541).
+    Hpack(&'o mut Vec<u8>),
+}
+
+/// Fields that the server makes itself.
+#[derive(Clone, Copy)]
+enum Own {
+    Server,
+    Date,
+    ContentType,
+    ContentLength,
+    LastModified,
+    Location,
+    Vary,
+    Etag,
+}
+
+impl Own {
+    /// Name in HTTP/1.
+    fn name(self) -> &'static [u8] {
+        match self {
+            Own::Server => b"Server",
+            Own::Date => b"Date",
+            Own::ContentType => b"Content-Type",
+            Own::ContentLength => b"Content-Length",
+            Own::LastModified => b"Last-Modified",
+            Own::Location => b"Location",
+            Own::Vary => b"Vary",
+            Own::Etag => b"ETag",
+        }
+    }
+
+    /// Index in the static table of HPACK.
+    fn index(self) -> usize {
+        match self {
+            Own::Server => encode::SERVER,
+            Own::Date => encode::DATE,
+            Own::ContentType => encode::CONTENT_TYPE,
+            Own::ContentLength => encode::CONTENT_LENGTH,
+            Own::LastModified => encode::LAST_MODIFIED,
+            Own::Location => encode::LOCATION,
+            Own::Vary => encode::VARY,
+            Own::Etag => encode::ETAG,
+        }
+    }
+}
+
+impl<'o> Sink<'o> {
+    /// Creates the encoder for a request's response.
+    pub fn new(version: Version, out: &'o mut Vec<u8>) -> Sink<'o> {
+        match version {
+            Version::Http2 => Sink::Hpack(out),
+            _ => Sink::Http1(out),
+        }
+    }
+
+    /// Appends a field.
+    ///
+    /// # Errors
+    /// [`Unsafe`] when the value has CR, LF or NUL; nothing is appended then.
+    #[inline]
+    pub fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Unsafe> {
+        match self {
+            Sink::Http1(out) => response::field(out, name, value),
+            Sink::Hpack(out) => {
+                field::check(name, value)?;
+                encode::field(out, name, value);
+                Ok(())
+            }
+        }
+    }
+
+    #[inline]
+    fn own(&mut self, own: Own, value: &[u8]) -> Result<(), Unsafe> {
+        // The values of others are made here of numbers and checked parts.
+        if matches!(own, Own::ContentType | Own::Location | Own::Etag) {
+            field::check(own.name(), value)?;
+        }
+        match self {
+            Sink::Http1(out) => {
+                for piece in [own.name(), b": ", value, b"\r\n"] {
+                    out.extend_from_slice(piece);
+                }
+            }
+            // Short and different each time: Huffman code would not pay.
+            Sink::Hpack(out) if matches!(own, Own::Date | Own::ContentLength) => {
+                encode::indexed_plain(out, own.index(), value);
+            }
+            Sink::Hpack(out) => encode::indexed(out, own.index(), value),
+        }
+        Ok(())
+    }
+
+    /// Buffer of an HTTP/1 head, for fields about the connection, which other versions do without.
+    fn lines(&mut self) -> Option<&mut Vec<u8>> {
+        match self {
+            Sink::Http1(out) => Some(out),
+            Sink::Hpack(_) => None,
+        }
+    }
+}
+
+/// Fields about the connection, which only HTTP/1 has.
+pub(super) struct OfConnection {
+    /// `Transfer-Encoding: chunked`.
+    pub chunked: bool,
+}
+
+impl OfConnection {
+    fn push(&self, req: &Request, core: &Settings, out: &mut Vec<u8>) {
+        if self.chunked {
+            out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+        }
+        if req.resp.status == 101 {
+            out.extend_from_slice(b"Connection: upgrade\r\n");
+        } else if req.keep_alive {
+            out.extend_from_slice(b"Connection: keep-alive\r\n");
+            if let Some(n) = core.keepalive_timeout.header.filter(|n| *n > 0) {
+                out.extend_from_slice(b"Keep-Alive: timeout=");
+                response::number(out, n);
+                out.extend_from_slice(b"\r\n");
+            }
+        } else {
+            out.extend_from_slice(b"Connection: close\r\n");
+        }
+    }
+}
+
+/// Appends the fields of the response. `length` is the value of `Content-Length`.
+///
+/// # Errors
+/// [`Unsafe`] when a value has CR, LF or NUL.
+pub(super) fn push_all(
+    req: &mut Request,
+    core: &Settings,
+    length: Option<u64>,
+    connection: &OfConnection,
+    sink: &mut Sink<'_>,
+) -> Result<(), Unsafe> {
+    let mut text = req.take_buf();
+    let done = push_with(req, core, length, connection, sink, &mut text);
+    req.give_buf(text);
+    done
+}
+
+/// As [`push_all`], with a buffer for values that are put together.
+fn push_with(
+    req: &mut Request,
+    core: &Settings,
+    length: Option<u64>,
+    connection: &OfConnection,
+    sink: &mut Sink<'_>,
+    text: &mut Vec<u8>,
+) -> Result<(), Unsafe> {
+    if !req.resp.leaves_server && req.resp.fields.get(b"Server").is_none() {
+        push_server_token(req, core, text);
+        sink.own(Own::Server, text)?;
+    }
+    if !req.resp.leaves_date && req.resp.fields.get(b"Date").is_none() {
+        sink.own(Own::Date, &req.thread.clock.http_date())?;
+    }
+    let r = &req.resp;
+    push_content_type(r, sink, text)?;
+    if let Some(n) = length {
+        sink.own(Own::ContentLength, itoa::Buffer::new().format(n).as_bytes())?;
+    }
+    if let Some(t) = r.last_modified.filter(|_| matches!(r.status, 200 | 206 | 304)) {
+        sink.own(Own::LastModified, &forebay_http::date::imf(t))?;
+    }
+    let made_absolute = r.location.first() == Some(&b'/') && core.absolute_redirect;
+    if made_absolute {
+        text.clear();
+        push_location(req, core, text);
+        sink.own(Own::Location, text)?;
+    }
+    if let Some(out) = sink.lines() {
+        connection.push(req, core, out);
+        // As in nginx a location that is sent as it is goes with the other fields here.
+        if r.gzip_vary {
+            out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
+        }
+    }
+    if !made_absolute && !r.location.is_empty() {
+        sink.own(Own::Location, &r.location)?;
+    }
+    if r.gzip_vary && sink.lines().is_none() {
+        sink.own(Own::Vary, b"Accept-Encoding")?;
+    }
+    if !r.etag.is_empty() {
+        sink.own(Own::Etag, &r.etag)?;
+    }
+    for (name, value) in r.fields.iter() {
+        sink.field(name, value)?;
+    }
+    Ok(())
+}
+
+/// Appends `Content-Type`. A response without content has one only where an upstream has sent it.
+fn push_content_type(r: &Response, sink: &mut Sink<'_>, text: &mut Vec<u8>) -> Result<(), Unsafe> {
+    if r.content_type.is_empty() || (r.status == 204 && !r.proxied) {
+        return Ok(());
+    }
+    if r.charset.is_empty() {
+        return sink.own(Own::ContentType, &r.content_type);
+    }
+    text.clear();
+    for piece in [&r.content_type[..], b"; charset=", &r.charset] {
+        text.extend_from_slice(piece);
+    }
+    sink.own(Own::ContentType, text)
+}
+
+/// Appends the trailers of the response. The status has been sent already, so one with CR, LF or NUL is left out.
+pub fn push_trailers(resp: &Response, sink: &mut Sink<'_>) {
+    let lines = matches!(sink, Sink::Http1(_));
+    for (name, value) in resp.trailers.iter() {
+        // An upstream of HTTP/1 may have put anything there (RFC 9113, section 8.2.2).
+        if lines || !Name::of(name).is(Classes::CONNECTION) {
+            let _ = sink.field(name, value);
+        }
+    }
+}
+
+/// Appends the path of a redirect, made absolute (nginx: absolute_redirect).
+fn push_location(req: &Request, core: &Settings, out: &mut Vec<u8>) {
+    out.extend_from_slice(req.scheme());
+    out.extend_from_slice(b"://");
+    let http = req.http();
+    if core.server_name_in_redirect {
+        let name = &http.server(req).name;
+        if name.is_empty() { local_address(req, out) } else { out.extend_from_slice(name) }
+    } else if !req.head.host.is_empty() {
+        out.extend_from_slice(&req.head.host);
+    } else {
+        local_address(req, out);
+    }
+    if core.port_in_redirect
+        && let Some(port) =
+            req.local_address().map(|a| a.port()).filter(|p| *p != if req.is_encrypted() { 443 } else { 80 })
+    {
+        out.push(b':');
+        response::number(out, u64::from(port));
+    }
+    out.extend_from_slice(&req.resp.location);
+}
+
+fn local_address(req: &Request, out: &mut Vec<u8>) {
+    match req.local_address() {
+        Some(a) if a.is_ipv6() => out.extend_from_slice(format!("[{}]", a.ip()).as_bytes()),
+        Some(a) => out.extend_from_slice(a.ip().to_string().as_bytes()),
+        None => {
+            if req.conn.client.peer == Peer::Unix {
+                out.extend_from_slice(b"localhost");
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Heads of responses and the framing of their bodies (nginx: the header filter). Hot path.
+
+use super::fields::{self, OfConnection, Sink};
+use crate::error_page;
+use crate::modules::core::Settings;
+use crate::request::Request;
+use forebay_conf::error::Level;
+use forebay_http::field::{self, Unsafe};
+use forebay_http::h1::response;
+use forebay_http::h2::encode;
+use forebay_http::request::{Method, Version};
+
+/// Framing of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyFraming {
+    /// No body is sent.
+    None,
+    /// By `Content-Length` or by the end of the connection.
+    Plain,
+    /// In chunks.
+    Chunked,
+}
+
+/// Appends the head of the response and returns the framing of its body. Where a variable has brought CR, LF or NUL into a
+/// field, the response becomes a built-in page for 500.
+pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
+    let start = out.len();
+    try_write(req, out).unwrap_or_else(|refused| {
+        out.truncate(start);
+        let name = String::from_utf8_lossy(&refused.name).into_owned();
+        // Unlike nginx: that sends what follows the line break as further fields.
+        req.log(Level::Error, &format!("\"{name}\" of the response has a line break or NUL in its value"));
+        req.resp.location.clear();
+        req.modules.compress.clear();
+        error_page::built_in(req, 500);
+        // It has nothing of the request's in it.
+        try_write(req, out).unwrap_or(BodyFraming::None)
+    })
+}
+
+fn try_write(req: &mut Request, out: &mut Vec<u8>) -> Result<BodyFraming, Unsafe> {
+    let http = req.http();
+    let core = &http.location(req).settings.core;
+    let status = req.resp.status;
+    if req.head.version == Version::Http09 {
+        req.keep_alive = false;
+        return Ok(if req.resp.head_only { BodyFraming::None } else { BodyFraming::Plain });
+    }
+    req.resp.head_only |= req.method == Method::Head
+        || req.head.method == Method::Head
+        || matches!(status, 100..=199 | 204 | 304);
+    let (length, framing) = frame(req, core);
+    let connection = OfConnection { chunked: framing == BodyFraming::Chunked };
+    if req.head.version == Version::Http2 {
+        encode::status(out, response::wire_status(status));
+        fields::push_all(req, core, length, &connection, &mut Sink::Hpack(out))?;
+        return Ok(framing);
+    }
+    if req.resp.reason.is_empty() {
+        response::status_line(out, status);
+    } else {
+        field::check(b"status line", &req.resp.reason)?;
+        out.extend_from_slice(b"HTTP/1.1 ");
+        out.extend_from_slice(&req.resp.reason);
+        out.extend_from_slice(b"\r\n");
+    }
+    fields::push_all(req, core, length, &connection, &mut Sink::Http1(out))?;
+    out.extend_from_slice(b"\r\n");
+    Ok(framing)
+}
+
+/// Decides on the framing of the body and the value of `Content-Length` (RFC 9112, section 6). A body whose end only the
+/// connection can mark ends keep-alive.
+fn frame(req: &mut Request, core: &Settings) -> (Option<u64>, BodyFraming) {
+    let r = &req.resp;
+    let framing = if r.head_only { BodyFraming::None } else { BodyFraming::Plain };
+    let length = r.content_length.filter(|_| r.status != 204);
+    if req.head.version == Version::Http2 {
+        return (length, framing);
+    }
+    let may_chunk = req.head.version >= Version::Http11 && core.chunked_transfer_encoding;
+    // Trailers need chunks.
+    let length = length.filter(|_| !(r.expect_trailers && may_chunk));
+    if length.is_some() || r.head_only {
+        return (length, framing);
+    }
+    if may_chunk {
+        return (None, BodyFraming::Chunked);
+    }
+    req.keep_alive = false;
+    (None, framing)
+}

@@ -1,0 +1,209 @@
+//! Heads of responses that are used again for the same file or cached response. Hot path.
+
+use super::Part;
+use crate::compress::{self, accept::Ranked, forms::Form};
+use crate::file_cache::OpenFile;
+use crate::request::Request;
+use forebay_http::field::Name;
+use forebay_http::request::{Method, Version};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Whether the response is sent whole and as it is, with a head that depends on nothing but its location.
+fn is_plain(req: &Request) -> bool {
+    let first = &req.head.first.0;
+    let asks =
+        [Name::Range, Name::IfModifiedSince, Name::IfUnmodifiedSince, Name::IfMatch, Name::IfNoneMatch];
+    let http = req.http();
+    let l = http.location(req);
+    req.status_override.is_none()
+        && req.keep_alive
+        && matches!(req.head.version, Version::Http11 | Version::Http2)
+        && req.method == Method::Get
+        && req.head.method == Method::Get
+        && asks.iter().all(|n| first[*n as usize] == 0)
+        && l.plan.plain_head
+        && !http.logs_sent_fields
+        && req.error_status == 0
+        && req.refused == 0
+}
+
+fn made_for(req: &Request) -> (usize, u64) {
+    (req.location, req.http().serial)
+}
+
+/// Head of a plain response as it was sent last. All but the date is the same from one request to the next.
+#[derive(Debug)]
+pub struct SentHead {
+    /// Location that it was made for, and the serial number of its configuration.
+    made_for: (usize, u64),
+    /// Codings that the client takes of those that the location has.
+    ranked: Ranked,
+    version: Version,
+    /// Bytes before the date.
+    before: Box<[u8]>,
+    /// Bytes after the date.
+    after: Box<[u8]>,
+    /// The body, where it is compressed.
+    pub form: Option<Arc<Form>>,
+}
+
+/// Heads of a file or a cached response.
+#[derive(Debug, Default)]
+pub struct SentHeads(RefCell<Vec<Rc<SentHead>>>);
+
+/// Number of heads kept of a file or a cached response.
+const SENT_HEADS: usize = 8;
+
+impl SentHeads {
+    fn find(&self, made_for: (usize, u64), ranked: Ranked, version: Version) -> Option<Rc<SentHead>> {
+        let heads = self.0.borrow();
+        heads.iter().find(|h| h.made_for == made_for && h.ranked == ranked && h.version == version).cloned()
+    }
+
+    fn put(&self, head: SentHead) {
+        let mut heads = self.0.borrow_mut();
+        heads.retain(|h| {
+            h.made_for.1 == head.made_for.1
+                && (h.made_for, h.ranked, h.version) != (head.made_for, head.ranked, head.version)
+        });
+        if heads.len() >= SENT_HEADS {
+            heads.remove(0);
+        }
+        heads.push(Rc::new(head));
+    }
+}
+
+/// Codings on which the heads of a location depend. `None`: they depend on more.
+fn ranked(req: &Request) -> Option<Ranked> {
+    let http = req.http();
+    let l = http.location(req);
+    if l.plan.compresses { compress::ranked(req, &l.settings) } else { Some(Ranked::default()) }
+}
+
+/// Finds the head that was sent last for a file or a cached response, if this request would get the same.
+pub fn ready(req: &Request, heads: &SentHeads) -> Option<Rc<SentHead>> {
+    if !is_plain(req) || !req.resp.fields.is_empty() || req.resp.limit_rate != 0 {
+        return None;
+    }
+    heads.find(made_for(req), ranked(req)?, req.head.version)
+}
+
+/// Uses a remembered head for this response; `part` is the body, `len` bytes long.
+pub fn take_ready(req: &mut Request, head: Rc<SentHead>, len: u64, part: Part) {
+    if let Some(form) = &head.form {
+        compress::use_form(req, form.clone(), len);
+    } else {
+        req.resp.content_length = Some(len);
+        req.resp.body.push(part);
+    }
+    req.resp.ready = Some(head);
+}
+
+/// Appends the remembered head of the response. Returns `false` if it has none.
+pub fn write_ready(req: &mut Request, out: &mut Vec<u8>) -> bool {
+    let Some(h) = &req.resp.ready else { return false };
+    out.extend_from_slice(&h.before);
+    out.extend_from_slice(&req.thread.clock.http_date());
+    if req.keep_alive {
+        out.extend_from_slice(&h.after);
+        return true;
+    }
+    // The thread began to quit after the head was chosen.
+    const KEEP: &[u8] = b"Connection: keep-alive";
+    match memchr::memmem::find(&h.after, KEEP) {
+        Some(at) => {
+            out.extend_from_slice(&h.after[..at]);
+            out.extend_from_slice(b"Connection: close");
+            out.extend_from_slice(&h.after[at + KEEP.len()..]);
+        }
+        None => out.extend_from_slice(&h.after),
+    }
+    true
+}
+
+/// The file that a plain answer is the whole of, before the header filters have run.
+pub fn subject(req: &Request) -> Option<Rc<OpenFile>> {
+    let r = &req.resp;
+    let [Part::File { file, start: 0, end }] = r.body.as_slice() else { return None };
+    let whole = r.status == 200 && *end == file.size && file.kept.get();
+    let bare = r.location.is_empty() && !r.gzip_vary && r.fields.is_empty();
+    (whole && bare && is_plain(req)).then(|| file.clone())
+}
+
+/// Whether each field of a response is as its cache entry has it, byte for byte, so that nothing in it comes from this
+/// request. [`Response::fields`](super::Response::fields) are compared with the entry's head, which is where that
+/// of an upstream would be.
+fn is_stored(req: &Request) -> bool {
+    let (r, stored) = (&req.resp, &req.modules.upstream.head);
+    let has = |name: &[u8], value: &[u8]| {
+        let mut lines = stored.fields.iter();
+        lines.any(|l| l.value.of(&stored.buf) == value && l.name.of(&stored.buf).eq_ignore_ascii_case(name))
+    };
+    let is = |name: &[u8], value: &[u8]| match Name::of(name) {
+        // Made again each time.
+        Name::Date => false,
+        // By our own compression and ranges, which such heads are told apart by or do without.
+        Name::ContentEncoding | Name::AcceptRanges => true,
+        Name::Etag => has(name, value) || value.strip_prefix(b"W/").is_some_and(|v| has(name, v)),
+        _ => has(name, value),
+    };
+    r.location.is_empty()
+        && r.trailers.is_empty()
+        && r.fields.iter().all(|(name, value)| is(name, value))
+        && (r.content_type.is_empty()
+            || stored.get(Name::ContentType).is_some_and(|t| t.starts_with(&r.content_type)))
+}
+
+/// Remembers the head that has been written for a cached response or a file, if the next request would get the same.
+pub fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
+    let r = &req.resp;
+    let state = &req.modules.compress;
+    let len = state.form.as_ref().map(|f| f.bytes.len() as u64);
+    let heads = match (&file, &r.entry) {
+        (Some(f), _) => {
+            let known = |name: &[u8]| {
+                name.eq_ignore_ascii_case(b"Content-Encoding") || name.eq_ignore_ascii_case(b"Accept-Ranges")
+            };
+            if r.status != 200
+                || r.content_length != Some(len.unwrap_or(f.size))
+                || !r.location.is_empty()
+                || !r.fields.iter().all(|(name, _)| known(name))
+            {
+                return;
+            }
+            &f.heads
+        }
+        (None, Some(e)) => {
+            let depends = r.leaves_date
+                || r.limit_rate != 0
+                || r.status != e.meta.status
+                || r.content_length != Some(len.unwrap_or(e.len()))
+                || !r.override_charset.is_empty();
+            if depends || !is_plain(req) || !is_stored(req) {
+                return;
+            }
+            &e.heads
+        }
+        (None, None) => return,
+    };
+    if r.source.is_some() || r.head_only || !r.filters.is_empty() {
+        return;
+    }
+    let Some(ranked) = ranked(req) else { return };
+    let date = req.thread.clock.http_date();
+    let Some(at) = memchr::memmem::find(out, &date) else { return };
+    // A field of the response may have the same date in front of it.
+    if req.head.version == Version::Http11 && !out.get(..at).is_some_and(|b| b.ends_with(b"\r\nDate: ")) {
+        return;
+    }
+    heads.put(SentHead {
+        made_for: made_for(req),
+        ranked,
+        version: req.head.version,
+        before: out.get(..at).unwrap_or_default().into(),
+        after: out.get(at + date.len()..).unwrap_or_default().into(),
+        form: state.form.clone(),
+    });
+}
