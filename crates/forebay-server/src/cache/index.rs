@@ -336,6 +336,10 @@ impl Index {
     /// Removes all entries whose keys begin with `prefix`. Blocks. The first time each file is opened for its key, which is
     /// kept from then on; only caches that are purged in this way take memory for keys.
     pub fn purge(&self, cache: &Cache, prefix: &[u8]) {
+        if !self.loaded() {
+            // The loader, which takes its time, has not come to all files yet.
+            super::manager::read_in(cache, || ());
+        }
         for node in self.all() {
             let key = node.key.get().map(|key| key.to_vec()).or_else(|| {
                 let key = super::entry::key_of(&cache.file(&node.hash))?;
@@ -492,6 +496,21 @@ mod tests {
         std::fs::write(&a2, b"").expect("emptied");
         cache.index.purge(&cache, b"a/");
         assert_eq!((a2.exists(), b.exists(), cache.index.count()), (false, true, 1));
+    }
+
+    #[test]
+    fn a_purge_finds_files_that_the_loader_has_not_read() {
+        let dir = tempfile::tempdir().expect("directory");
+        let cache = cache(dir.path());
+        let [a, b] = [&b"a/1"[..], b"b"].map(|key| {
+            let meta = crate::cache::entry::Meta { key: key.to_vec(), ..Default::default() };
+            let path = cache.file(&crate::cache::entry::hash([key]));
+            std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+            std::fs::write(&path, meta.encode(0)).expect("written");
+            path
+        });
+        cache.index.purge(&cache, b"a/");
+        assert_eq!((a.exists(), b.exists(), cache.index.count()), (false, true, 1));
     }
 
     #[test]

@@ -89,9 +89,14 @@ impl Pacer {
     }
 }
 
-/// Reads a directory in.
+/// Reads the directory in at the pace of the loader.
 fn load(cache: &Cache) {
     let mut pacer = Pacer::new(cache.loader);
+    read_in(cache, || pacer.step());
+}
+
+/// Notes all files of the directory; `step` is called for each. Blocks.
+pub(super) fn read_in(cache: &Cache, mut step: impl FnMut()) {
     let mut dirs = vec![(cache.path.clone(), 0)];
     while let Some((dir, depth)) = dirs.pop() {
         let Ok(entries) = std::fs::read_dir(&dir) else { continue };
@@ -101,7 +106,7 @@ fn load(cache: &Cache) {
                 dirs.push((entry.path(), depth + 1));
             } else if kind.is_file() {
                 found(cache, &entry.path());
-                pacer.step();
+                step();
             }
         }
     }
