@@ -29,125 +29,182 @@ const SPREAD: f64 = 0.15;
 pub const ENOUGH: usize = 8;
 
 /// Judges a run.
-pub fn judge(report: &Report) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let mut say = |void, client, text: String| findings.push(Finding { void, client, text });
-    let outcome = &report.outcome;
-    let record = &outcome.record;
-    let reason = outcome.first_error.as_deref().map(|e| format!(" ({e})")).unwrap_or_default();
-    if record.complete == 0 {
-        let why = if outcome.interrupted {
+pub(crate) fn judge(report: &Report) -> Vec<Finding> {
+    let mut judge = Judge { report, findings: Vec::new() };
+    judge.answers();
+    if report.outcome.record.complete > 0 {
+        judge.errors();
+        judge.client();
+    }
+    if report.rate.is_some() {
+        judge.lateness();
+        judge.open_loop();
+    }
+    judge.noise();
+    judge.hypervisor();
+    judge.interruption();
+    judge.findings
+}
+
+/// A judgement of a run that is under way.
+struct Judge<'r> {
+    report: &'r Report,
+    findings: Vec<Finding>,
+}
+
+/// What a finding is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum About {
+    /// The server or the machine.
+    Run,
+    /// The client was the limit.
+    Client,
+}
+
+impl Judge<'_> {
+    fn note(&mut self, about: About, text: String) {
+        self.findings.push(Finding { void: false, client: about == About::Client, text });
+    }
+
+    fn void(&mut self, about: About, text: String) {
+        self.findings.push(Finding { void: true, client: about == About::Client, text });
+    }
+
+    /// Returns the first error, in parentheses.
+    fn reason(&self) -> String {
+        self.report.outcome.first_error.as_deref().map(|e| format!(" ({e})")).unwrap_or_default()
+    }
+
+    fn answers(&mut self) {
+        if self.report.outcome.record.complete > 0 {
+            return;
+        }
+        let why = if self.report.outcome.interrupted {
             "interrupted before there was an answer that counts"
         } else {
             "no answer at all"
         };
-        say(true, false, format!("nothing was measured: {why}{reason}"));
+        self.void(About::Run, format!("nothing was measured: {why}{}", self.reason()));
     }
-    let errors = record.errors();
-    // An answer that is not as expected is an answer and a failure.
-    let share = errors as f64 / (record.ok + errors).max(1) as f64;
-    if record.complete > 0 && share > FAILED {
-        let kinds: Vec<String> = FAILURES
-            .iter()
-            .zip(&record.failures)
-            .filter(|(_, n)| **n > 0)
-            .map(|(k, n)| format!("{k} {n}"))
-            .collect();
-        say(
-            true,
-            false,
-            format!(
-                "errors make the figures void: {:.1} % failed: {}{reason}",
-                share * 100.0,
-                kinds.join(", ")
-            ),
-        );
-    } else if errors > 0 && record.complete > 0 {
-        say(false, false, format!("{errors} requests failed{reason}"));
-    }
-    let busiest =
-        outcome.threads.iter().map(|t| t.cpu_time as f64 / t.wall.max(1) as f64).fold(0.0, f64::max);
-    if busiest > BUSY && record.complete > 0 {
-        let most = format!("a thread of the client used {:.0} % of its CPU", busiest * 100.0);
-        say(false, true, format!("the client was the limit: {most}; the server can do at least this"));
-    }
-    let delay = outcome.threads.iter().map(|t| t.run_delay as f64 / t.wall.max(1) as f64).fold(0.0, f64::max);
-    if delay > 0.1 && record.complete > 0 {
-        say(
-            false,
-            true,
-            format!(
-                "the client waited for its CPU {:.0} % of the time: something else ran there",
-                delay * 100.0
-            ),
-        );
-    }
-    if report.rate.is_some() {
-        open_loop(report, busiest, &mut say);
-    }
-    let rates: Vec<f64> = steady_rates(report);
-    let spread = stats::spread(&rates);
-    if rates.len() >= ENOUGH && spread > SPREAD && report.rate.is_none_or(|r| r.from == r.to) {
-        say(
-            false,
-            false,
-            format!(
-                "the noise was large: the rate varied by {:.0} % (interquartile range) during the run",
-                spread * 100.0
-            ),
-        );
-    }
-    if report.machine.1 > 0.02 {
-        say(
-            false,
-            false,
-            format!("the hypervisor took {:.0} % of the CPU time away", report.machine.1 * 100.0),
-        );
-    }
-    if outcome.interrupted && record.complete > 0 {
-        say(false, false, "interrupted: what was measured until then".into());
-    }
-    findings
-}
 
-/// Rates of quarter seconds or more without the warm-up.
-pub fn steady_rates(report: &Report) -> Vec<f64> {
-    let points: Vec<f64> = report.points.iter().filter(|p| !p.warmup).map(|p| p.rate).collect();
-    points.chunks_exact(3).map(|c| c.iter().sum::<f64>() / 3.0).collect()
-}
+    fn errors(&mut self) {
+        let record = &self.report.outcome.record;
+        let errors = record.errors();
+        // An answer that is not as expected is an answer and a failure.
+        let share = errors as f64 / (record.ok + errors).max(1) as f64;
+        let reason = self.reason();
+        if share > FAILED {
+            let kinds = FAILURES.iter().zip(record.failures).filter(|(_, n)| *n > 0);
+            let kinds: Vec<String> = kinds.map(|(k, n)| format!("{k} {n}")).collect();
+            let (share, kinds) = (share * 100.0, kinds.join(", "));
+            self.void(
+                About::Run,
+                format!("errors make the figures void: {share:.1} % failed: {kinds}{reason}"),
+            );
+        } else if errors > 0 {
+            self.note(About::Run, format!("{errors} requests failed{reason}"));
+        }
+    }
 
-fn open_loop(report: &Report, busiest: f64, say: &mut impl FnMut(bool, bool, String)) {
-    let outcome = &report.outcome;
-    let record = &outcome.record;
-    let median = record.latency.quantile(0.5).max(1);
-    let late = record.lateness.quantile(0.99);
-    // Below some tens of microseconds lateness is the resolution of timers.
-    if late > (median / 10).max(200_000) {
+    /// Judges whether the client had CPU time to spare.
+    fn client(&mut self) {
+        let outcome = &self.report.outcome;
+        let busiest = outcome.busiest_thread();
+        let delay =
+            outcome.threads.iter().map(|t| t.run_delay as f64 / t.wall.max(1) as f64).fold(0.0, f64::max);
+        if busiest > BUSY {
+            let most = format!("a thread of the client used {:.0} % of its CPU", busiest * 100.0);
+            self.note(
+                About::Client,
+                format!("the client was the limit: {most}; the server can do at least this"),
+            );
+        }
+        if delay > 0.1 {
+            let delay = delay * 100.0;
+            self.note(
+                About::Client,
+                format!("the client waited for its CPU {delay:.0} % of the time: something else ran there"),
+            );
+        }
+    }
+
+    /// Judges whether the client sent the requests of an open loop in time.
+    fn lateness(&mut self) {
+        let record = &self.report.outcome.record;
+        let median = record.latency.quantile(0.5).max(1);
+        let late = record.lateness.quantile(0.99);
+        // Below some tens of microseconds lateness is the resolution of timers.
+        if late <= (median / 10).max(200_000) {
+            return;
+        }
         let text =
             format!("requests left late (99 %: {}) although connections were free", duration_text(late));
-        let hopeless = late > 10_000_000 && late > median;
-        let text = format!(
-            "{text}: this machine {} the rate",
-            if hopeless { "cannot hold" } else { "barely holds" }
-        );
-        say(hopeless, true, text);
-    }
-    // Of those that were due, not of the rate: it changes in a ramp, chance moves it, and a run may end early.
-    let wanted = record.due as f64 / outcome.measured.as_secs_f64().max(1e-9);
-    if record.complete > 100 && outcome.rate() < 0.97 * wanted {
-        let text = format!("{:.0} requests/s were answered of the {wanted:.0} that were due", outcome.rate());
-        if busiest > BUSY {
-            // What waited did so here, which no percentile of the server may be made of.
-            let busy = format!("with a thread at {:.0} % of its CPU", busiest * 100.0);
-            return say(true, true, format!("{text}, {busy}: this machine cannot hold the rate"));
+        if late > 10_000_000 && late > median {
+            self.void(About::Client, format!("{text}: this machine cannot hold the rate"));
+        } else {
+            self.note(About::Client, format!("{text}: this machine barely holds the rate"));
         }
-        let waiting = record.failed(Failure::Unanswered);
-        say(
-            false,
-            false,
-            format!("{text}; {waiting} were not answered at the end, and count with their age"),
-        );
     }
+
+    /// Judges whether the requests of an open loop were answered in time.
+    fn open_loop(&mut self) {
+        let outcome = &self.report.outcome;
+        let record = &outcome.record;
+        // Of those that were due, not of the rate: it changes in a ramp, chance moves it, and a run may end early.
+        let wanted = record.due as f64 / outcome.measured.as_secs_f64().max(1e-9);
+        if record.complete <= 100 || outcome.rate() >= 0.97 * wanted {
+            return;
+        }
+        let text = format!("{:.0} requests/s were answered of the {wanted:.0} that were due", outcome.rate());
+        let busiest = outcome.busiest_thread();
+        if busiest > BUSY {
+            // Requests waited in the client; no percentile of the server may be made of that.
+            let busy = format!("with a thread at {:.0} % of its CPU", busiest * 100.0);
+            self.void(About::Client, format!("{text}, {busy}: this machine cannot hold the rate"));
+        } else {
+            let waiting = record.failed(Failure::Unanswered);
+            self.note(
+                About::Run,
+                format!("{text}; {waiting} were not answered at the end, and count with their age"),
+            );
+        }
+    }
+
+    fn noise(&mut self) {
+        let rates: Vec<f64> = steady_rates(self.report);
+        let spread = stats::spread(&rates);
+        let is_ramp = self.report.rate.is_some_and(|r| r.from != r.to);
+        if rates.len() >= ENOUGH && spread > SPREAD && !is_ramp {
+            let spread = spread * 100.0;
+            self.note(
+                About::Run,
+                format!(
+                    "the noise was large: the rate varied by {spread:.0} % (interquartile range) during the run"
+                ),
+            );
+        }
+    }
+
+    fn hypervisor(&mut self) {
+        let stolen = self.report.machine.1;
+        if stolen > 0.02 {
+            let stolen = stolen * 100.0;
+            self.note(About::Run, format!("the hypervisor took {stolen:.0} % of the CPU time away"));
+        }
+    }
+
+    fn interruption(&mut self) {
+        let outcome = &self.report.outcome;
+        if outcome.interrupted && outcome.record.complete > 0 {
+            self.note(About::Run, "interrupted: what was measured until then".into());
+        }
+    }
+}
+
+/// Returns the rates of quarter seconds or more, without the warm-up.
+pub(crate) fn steady_rates(report: &Report) -> Vec<f64> {
+    let points: Vec<f64> = report.points.iter().filter(|p| !p.warmup).map(|p| p.rate).collect();
+    points.chunks_exact(3).map(|c| c.iter().sum::<f64>() / 3.0).collect()
 }
 
 /// Refuses a rate that this machine cannot send.

@@ -247,74 +247,77 @@ impl<'t> View<'t> {
         edits
     }
 
-    /// What a level of a knob changes. Empty: it is so already, or there is no place for it.
+    /// Returns the changes of a level of a knob. None: the configuration has it already, or there is no place for it.
     pub fn edits(&self, knob: &Knob, level: &str) -> Vec<Edit> {
-        let mut edits = Vec::new();
-        let http = self.child(None, "http");
         match knob.place {
-            Place::Main => {
-                for (name, args) in statements(level) {
-                    edits.extend(self.set(None, name, args));
-                }
-            }
-            Place::Events => {
-                let Some(events) = self.child(None, "events") else { return edits };
-                for (name, args) in statements(level) {
-                    edits.extend(self.set(Some(events), name, args));
-                }
-            }
-            Place::There => {
-                for (name, args) in statements(level) {
-                    let inside = |n: usize| self.nodes[n].parent.is_some_and(|p| self.name(p) == "upstream");
-                    edits.extend(
-                        self.all(name)
-                            .filter(|n| !inside(*n) && self.args(*n).join(" ") != args)
-                            .map(|n| self.replace(n, &format!("{name} {args};"))),
-                    );
-                }
-            }
-            Place::Http => {
-                let Some(http) = http else { return edits };
-                for (name, args) in statements(level) {
-                    // Zones are made once; a second level that only differs in them is of no use.
-                    if name == "ssl_session_cache"
-                        && self.all(name).any(|n| self.args(n)[0].starts_with("shared"))
-                    {
-                        return Vec::new();
-                    }
-                    edits.extend(self.set(Some(http), name, args));
-                }
-            }
-            Place::Listen => {
-                let parts = statements(level);
-                if let Some((word, _)) = parts.first() {
-                    edits.extend(self.listen_parameter(word));
-                }
-                if let (Some(events), false) = (self.child(None, "events"), edits.is_empty()) {
-                    for (name, args) in &parts[1..] {
-                        edits.extend(self.set(Some(events), name, args));
-                    }
-                }
-            }
-            Place::AccessLog => {
-                let Some(http) = http else { return edits };
-                for n in self.all("access_log").filter(|n| self.within(*n, http)) {
-                    let args = self.args(n);
-                    let file = args
-                        .first()
-                        .is_some_and(|a| a != "off" && !a.starts_with("syslog:") && !a.contains('$'));
-                    let buffered = args.iter().any(|a| a.starts_with("buffer=") || a.starts_with("gzip"));
-                    if file && !buffered {
-                        let format = if args.len() == 1 { "combined " } else { "" };
-                        edits.push(self.append(n, &format!("{format}{level}")));
-                    }
-                }
-            }
-            Place::Upstream => edits.extend(self.upstream(level)),
+            Place::Main => self.set_all(None, &statements(level)),
+            Place::Events => self.set_events(&statements(level)),
+            Place::There => self.set_there(level),
+            Place::Http => self.set_http(level),
+            Place::Listen => self.set_listen(level),
+            Place::AccessLog => self.buffer_logs(level),
+            Place::Upstream => self.upstream(level),
             Place::Sysctl => {
-                if let Some((_, word)) = level.split_once(';') {
-                    edits.extend(self.listen_parameter(word.trim()));
-                }
+                level.split_once(';').map_or_else(Vec::new, |(_, word)| self.listen_parameter(word.trim()))
+            }
+        }
+    }
+
+    fn set_all(&self, block: Option<usize>, statements: &[(&str, &str)]) -> Vec<Edit> {
+        statements.iter().flat_map(|(name, args)| self.set(block, name, args)).collect()
+    }
+
+    fn set_events(&self, statements: &[(&str, &str)]) -> Vec<Edit> {
+        match self.child(None, "events") {
+            Some(events) => self.set_all(Some(events), statements),
+            None => Vec::new(),
+        }
+    }
+
+    /// Changes directives where they are, except in `upstream`.
+    fn set_there(&self, level: &str) -> Vec<Edit> {
+        let in_upstream = |n: usize| self.nodes[n].parent.is_some_and(|p| self.name(p) == "upstream");
+        let mut edits = Vec::new();
+        for (name, args) in statements(level) {
+            let others = self.all(name).filter(|n| !in_upstream(*n) && self.args(*n).join(" ") != args);
+            edits.extend(others.map(|n| self.replace(n, &format!("{name} {args};"))));
+        }
+        edits
+    }
+
+    fn set_http(&self, level: &str) -> Vec<Edit> {
+        let Some(http) = self.child(None, "http") else { return Vec::new() };
+        let statements = statements(level);
+        // Zones are made once; a second level that only differs in them is of no use.
+        let has_zone = || self.all("ssl_session_cache").any(|n| self.args(n)[0].starts_with("shared"));
+        if statements.iter().any(|(name, _)| *name == "ssl_session_cache") && has_zone() {
+            return Vec::new();
+        }
+        self.set_all(Some(http), &statements)
+    }
+
+    /// Adds a parameter of `listen`, and sets what goes with it in `events`.
+    fn set_listen(&self, level: &str) -> Vec<Edit> {
+        let parts = statements(level);
+        let Some(((word, _), others)) = parts.split_first() else { return Vec::new() };
+        let mut edits = self.listen_parameter(word);
+        if !edits.is_empty() {
+            edits.extend(self.set_events(others));
+        }
+        edits
+    }
+
+    /// Adds parameters to each `access_log` of a file that has no buffer.
+    fn buffer_logs(&self, level: &str) -> Vec<Edit> {
+        let Some(http) = self.child(None, "http") else { return Vec::new() };
+        let mut edits = Vec::new();
+        for n in self.all("access_log").filter(|n| self.within(*n, http)) {
+            let args = self.args(n);
+            let is_file = |a: &String| a != "off" && !a.starts_with("syslog:") && !a.contains('$');
+            let buffered = args.iter().any(|a| a.starts_with("buffer=") || a.starts_with("gzip"));
+            if args.first().is_some_and(is_file) && !buffered {
+                let format = if args.len() == 1 { "combined " } else { "" };
+                edits.push(self.append(n, &format!("{format}{level}")));
             }
         }
         edits
@@ -336,43 +339,52 @@ impl<'t> View<'t> {
         edits
     }
 
+    /// Has upstreams keep connections, and the locations that use them do what that needs.
     fn upstream(&self, level: &str) -> Vec<Edit> {
         let mut edits = Vec::new();
         let mut names = Vec::new();
-        for u in self.all("upstream") {
-            if self.child(Some(u), "keepalive").is_none()
-                && let Some(last) = self.children(Some(u)).filter(|n| self.name(*n) == "server").last()
-            {
-                // After the method of balancing, which has to come first.
-                let last = self.children(Some(u)).last().unwrap_or(last);
-                let end = self.nodes[last].d.end;
-                let indent = " ".repeat((self.span(last).column as usize - 1).min(32));
-                let text = format!("\n{indent}{level}");
-                edits.push(Edit { file: end.file, start: end.end, end: end.end, text });
+        for u in self.all("upstream").filter(|u| self.child(Some(*u), "keepalive").is_none()) {
+            if self.child(Some(u), "server").is_some() {
+                edits.push(self.append_to_block(u, level));
                 names.extend(self.args(u).first().cloned());
             }
         }
-        for p in self.all("proxy_pass") {
-            let target = self.args(p).first().cloned().unwrap_or_default();
+        for pass in self.all("proxy_pass") {
+            let target = self.args(pass).first().cloned().unwrap_or_default();
             let host = target.split("://").nth(1).and_then(|r| r.split('/').next()).unwrap_or_default();
-            if !names.iter().any(|n| n == host) {
-                continue;
-            }
-            let place = self.nodes[p].parent;
-            let fields = self.effective(place, "proxy_set_header").map(|n| self.nodes[n].parent);
-            let level = fields.unwrap_or(place);
-            let connection = self.children(level).any(|n| {
-                self.name(n) == "proxy_set_header"
-                    && self.args(n).first().is_some_and(|a| a.eq_ignore_ascii_case("connection"))
-            });
-            if !connection {
-                edits.push(self.insert(level, "proxy_set_header Connection \"\";"));
-            }
-            if self.effective(place, "proxy_http_version").is_none() {
-                edits.push(self.insert(place, "proxy_http_version 1.1;"));
+            if names.iter().any(|n| n == host) {
+                edits.extend(self.keeping_needs(pass));
             }
         }
         edits.dedup();
+        edits
+    }
+
+    /// Adds a directive as the last one of a block: a method of balancing has to come before `keepalive`.
+    fn append_to_block(&self, block: usize, text: &str) -> Edit {
+        let last = self.children(Some(block)).last().unwrap_or(block);
+        let end = self.nodes[last].d.end;
+        let indent = " ".repeat((self.span(last).column as usize - 1).min(32));
+        Edit { file: end.file, start: end.end, end: end.end, text: format!("\n{indent}{text}") }
+    }
+
+    /// Returns what a location needs so that connections to its upstream can be kept.
+    fn keeping_needs(&self, pass: usize) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        let location = self.nodes[pass].parent;
+        // Fields of a location replace those of the blocks around it, so a new one goes where the others are.
+        let fields = self.effective(location, "proxy_set_header").map(|n| self.nodes[n].parent);
+        let block = fields.unwrap_or(location);
+        let sets_connection = |n: usize| {
+            self.name(n) == "proxy_set_header"
+                && self.args(n).first().is_some_and(|a| a.eq_ignore_ascii_case("connection"))
+        };
+        if !self.children(block).any(sets_connection) {
+            edits.push(self.insert(block, "proxy_set_header Connection \"\";"));
+        }
+        if self.effective(location, "proxy_http_version").is_none() {
+            edits.push(self.insert(location, "proxy_http_version 1.1;"));
+        }
         edits
     }
 }
@@ -410,42 +422,36 @@ pub fn apply(bytes: &[u8], file: FileId, edits: &[Edit]) -> Vec<u8> {
     out
 }
 
-/// The edits of a line, each with a comment beside it that says why.
+/// Returns edits with a comment each that gives the reason.
 pub fn explained(files: &Files, edits: &[Edit], why: &str) -> Vec<Edit> {
-    let mut out = Vec::new();
-    for e in edits {
-        let bytes = files.bytes(e.file);
-        let rest = bytes.get(e.end as usize..).unwrap_or_default();
+    let mut out = edits.to_vec();
+    for e in &mut out {
+        let rest = files.bytes(e.file).get(e.end as usize..).unwrap_or_default();
         let line = rest.split(|b| *b == b'\n').next().unwrap_or_default();
-        let mut e = e.clone();
-        // A parameter ends before its `;`, which has to be passed over.
-        let (skip, tail) = match line.first() {
-            Some(b';') if e.text.starts_with(' ') => (1, &line[1..]),
-            _ => (0, line),
-        };
-        let free = tail.iter().all(|b| b.is_ascii_whitespace());
-        if e.start == e.end && e.text.ends_with('\n') {
-            e.text = format!("{}  # {why}\n", e.text.trim_end());
-        } else if free && skip == 1 {
-            e.text = format!("{};  # {why}", e.text);
-            e.end += 1;
-        } else if free {
-            e.text = format!("{}  # {why}", e.text);
-        } else if e.text.starts_with('\n') {
-            e.text = format!("{}  # {why}\n", e.text);
-        } else {
-            let tail_comment = tail.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'#');
-            if tail_comment {
-                let semicolon = if skip == 1 { ";" } else { "" };
-                e.text = format!("{}{semicolon}  # {why}", e.text);
-                e.end += skip;
-            } else if skip == 0 {
-                e.text = format!("\n# {why}\n{}", e.text);
-            }
-        }
-        out.push(e);
+        explain(e, line, why);
     }
     out
+}
+
+/// Adds a comment to an edit, where that does not comment out a directive. `line`: what follows on the line.
+fn explain(e: &mut Edit, line: &[u8], why: &str) {
+    // A parameter ends before its `;`, and the comment has to come after that.
+    let (semicolon, tail) = match line.split_first() {
+        Some((b';', tail)) if e.text.starts_with(' ') => (";", tail),
+        _ => ("", line),
+    };
+    let is_line = e.start == e.end && e.text.ends_with('\n');
+    e.text = match tail.iter().find(|b| !b.is_ascii_whitespace()) {
+        _ if is_line => format!("{}  # {why}\n", e.text.trim_end()),
+        Some(_) if e.text.starts_with('\n') => format!("{}  # {why}\n", e.text),
+        None | Some(b'#') => {
+            e.end += semicolon.len() as u32;
+            format!("{}{semicolon}  # {why}", e.text)
+        }
+        Some(_) if semicolon.is_empty() => format!("\n# {why}\n{}", e.text),
+        // Another directive follows on the line.
+        Some(_) => return,
+    };
 }
 
 /// All files that edits change: path and new bytes.

@@ -291,113 +291,44 @@ impl Search<'_> {
 
     /// Judges each line of the incumbent by runs with and without it.
     fn knock_out(&mut self, noise: f64, until: usize) -> (Point, Vec<Line>) {
-        let least = self.settings.least;
-        let mut m = Model::fit(&self.samples, noise);
-        let mut best = self.incumbent(&m);
-        let mut lines: Vec<Line> = Vec::new();
-        let without = |best: &Point, k: usize| {
-            let mut p = best.clone();
-            p[k] = 0;
-            p
-        };
-        let mut pairs = vec![0usize; self.knobs.len()];
-        let mut gone: Vec<(usize, u8)> = Vec::new();
+        let model = Model::fit(&self.samples, noise);
+        let best = self.incumbent(&model);
+        let mut trial = Trial::new(model, best, self.settings.least);
         loop {
-            // The doubtful line that could matter most.
-            let mut doubtful: Option<(usize, usize, f64)> = None;
-            let mut dropped = None;
-            for k in (0..best.len()).filter(|k| best[*k] != 0) {
-                let (mid, sd) = m.gain(&without(&best, k), &best);
-                let judged = pairs[k] >= 4 || mid < 0.0;
-                if (mid < least && judged) || mid + 1.64 * sd < 3.0 * least {
-                    dropped = Some(k);
-                    break;
-                }
-                let open = mid - 1.64 * sd < 0.0 && pairs[k] < 16;
-                // Each line has its turn before one has a second.
-                let sooner = |(_, n, s): (usize, usize, f64)| pairs[k] < n || pairs[k] == n && sd > s;
-                if open && doubtful.is_none_or(sooner) {
-                    doubtful = Some((k, pairs[k], sd));
-                }
-            }
-            if let Some(k) = dropped {
-                gone.push((k, best[k]));
-                best[k] = 0;
-                continue;
-            }
-            // What only the model says is no proof: a line that was never taken out has its turn when none is doubtful.
-            let unproven = |k: &usize| best[*k] != 0 && pairs[*k] == 0;
-            let next = match doubtful {
-                Some((k, 0, _)) => Some(k),
-                other => (0..best.len()).find(unproven).or(other.map(|(k, _, _)| k)),
-            };
-            let Some(k) = next else { break };
+            trial.drop_hopeless();
+            let Some(k) = trial.next() else { break };
             if !self.left(until.saturating_sub(3)) {
                 break;
             }
-            let bare = without(&best, k);
-            let mut scored = 0;
-            for (i, p) in [&best, &bare, &bare, &best].into_iter().enumerate() {
-                scored += usize::from(self.run(p, i == 0).is_some());
-            }
+            let scored = self.block(&trial.best, &without(&trial.best, k));
             if scored < 4 && self.rig.over() {
                 break;
             }
-            pairs[k] += 2;
-            m = m.update(&self.samples);
+            trial.pairs[k] += 2;
+            trial.model = trial.model.update(&self.samples);
         }
-        // What is still in doubt stays out unless it is likely.
-        for k in 0..best.len() {
-            if best[k] != 0 {
-                let (mid, sd) = m.gain(&without(&best, k), &best);
-                if mid < 0.6 * sd || mid < least {
-                    gone.push((k, best[k]));
-                    best[k] = 0;
-                }
-            }
-        }
-        for (k, level, kept) in (0..best.len())
-            .filter(|k| best[*k] != 0)
-            .map(|k| (k, best[k], true))
-            .chain(gone.iter().map(|(k, l)| (*k, *l, false)))
-        {
-            let mut with = best.clone();
-            with[k] = level;
-            let (mid, sd) = m.gain(&without(&with, k), &with);
-            let gain = Interval { mid, low: mid - 1.96 * sd, high: mid + 1.96 * sd };
-            lines.push(Line { knob: k, level, gain, pairs: pairs[k], kept, proven: false });
-        }
-        let p: Vec<f64> = lines
-            .iter()
-            .map(|l| 1.0 - normal_cdf(l.gain.mid / ((l.gain.high - l.gain.low) / 3.92).max(1e-9)))
-            .collect();
-        for (line, stands) in lines.iter_mut().zip(stats::holm(&p, 0.05)) {
-            line.proven = stands && line.kept;
-        }
-        (best, lines)
+        trial.drop_unlikely();
+        let lines = trial.lines();
+        (trial.best, lines)
     }
 
-    /// Original against final, on fresh starts, until the budget is over.
+    /// Runs a block ABBA, the first run on a fresh start; returns how many of the runs count.
+    fn block(&mut self, a: &Point, b: &Point) -> usize {
+        let mut scored = 0;
+        for (i, p) in [a, b, b, a].into_iter().enumerate() {
+            scored += usize::from(self.run(p, i == 0).is_some());
+        }
+        scored
+    }
+
+    /// Measures the original against the final settings, on fresh starts, until the budget is used up.
     fn confirm(&mut self, best: &Point, until: usize) -> Vec<Vec<f64>> {
-        let base = self.base();
         let mut starts: Vec<Vec<f64>> = Vec::new();
         while self.left(until.saturating_sub(3)) {
-            let mut here = Vec::new();
-            // Two blocks ABBA a start.
-            for block in 0..2 {
-                if !self.left(until.saturating_sub(3)) {
-                    break;
-                }
-                let flip = self.random.below(2) == 1;
-                let order = if flip { [1, 0, 0, 1] } else { [0, 1, 1, 0] };
-                let mut scores = [Vec::new(), Vec::new()];
-                for (i, which) in order.into_iter().enumerate() {
-                    let p = if which == 1 { best } else { &base };
-                    if let Some(s) = self.run(p, block == 0 && i < 2) {
-                        scores[which].push(s);
-                    }
-                }
-                here.extend(scores[1].iter().zip(&scores[0]).map(|(b, a)| b - a));
+            // Two blocks a start.
+            let mut here = self.confirm_block(best, true);
+            if self.left(until.saturating_sub(3)) {
+                here.extend(self.confirm_block(best, false));
             }
             if here.is_empty() {
                 break;
@@ -406,6 +337,229 @@ impl Search<'_> {
         }
         starts
     }
+
+    /// Runs a block ABBA or BAAB; returns the differences of its pairs.
+    fn confirm_block(&mut self, best: &Point, fresh: bool) -> Vec<f64> {
+        let base = self.base();
+        let flip = self.random.below(2) == 1;
+        let order = if flip { [1, 0, 0, 1] } else { [0, 1, 1, 0] };
+        let mut scores = [Vec::new(), Vec::new()];
+        for (i, which) in order.into_iter().enumerate() {
+            let p = if which == 1 { best } else { &base };
+            if let Some(s) = self.run(p, fresh && i < 2) {
+                scores[which].push(s);
+            }
+        }
+        scores[1].iter().zip(&scores[0]).map(|(b, a)| b - a).collect()
+    }
+
+    /// Runs the original `runs` times; returns the spread of a run, as a logarithm.
+    fn noise(&mut self, runs: usize) -> f64 {
+        let base = self.base();
+        let mut same = Vec::new();
+        for i in 0..runs {
+            if !self.left(self.settings.runs) {
+                break;
+            }
+            same.extend(self.run(&base, i % 3 == 0));
+        }
+        // Neighbouring runs, so that drift does not count.
+        let steps: Vec<f64> = same.windows(2).map(|w| (w[1] - w[0]) / std::f64::consts::SQRT_2).collect();
+        let mean_square = steps.iter().map(|x| x * x).sum::<f64>() / steps.len().max(1) as f64;
+        stats::spread(&steps).max(0.6 * mean_square.sqrt()).max(0.002)
+    }
+
+    /// Begins a phase that ends at the run `until`.
+    fn phase(&mut self, name: &'static str, until: usize) {
+        let runs = until.saturating_sub(self.spent);
+        (self.tell)(Event::Phase(name, runs));
+    }
+
+    fn report(mut self, found: Found, phases: &Phases) -> Report {
+        let Found { best, lines, starts, mut ended, noise } = found;
+        let base = self.base();
+        let moved = best != base;
+        // All runs together say more of the noise than the first ones.
+        let noise = Model::fit(&self.samples, noise).scale.noise;
+        let gain = if moved { stats::interval(&starts, 2000, &mut self.random) } else { Interval::default() };
+        let pairs: usize = starts.iter().map(Vec::len).sum();
+        let seen = if pairs > 0 { pairs } else { phases.confirming / 2 };
+        let proven = moved && gain.low > 0.0;
+        if moved && pairs == 0 {
+            ended = ended.or(Some("confirmation"));
+        }
+        Report {
+            noise,
+            best: if proven { best } else { base },
+            gain,
+            proven,
+            lines,
+            could_see: 2.8 * noise * std::f64::consts::SQRT_2 / (seen as f64).sqrt(),
+            infeasible: self.infeasible,
+            samples: self.samples,
+            starts: steadiness(&starts),
+            ended,
+        }
+    }
+}
+
+/// Returns a point with one knob as the user has it.
+fn without(point: &Point, knob: usize) -> Point {
+    let mut p = point.clone();
+    p[knob] = 0;
+    p
+}
+
+/// The lines of an incumbent on trial: each has to earn its place.
+struct Trial {
+    model: Model,
+    /// A line that gains less is not worth having, as a logarithm.
+    least: f64,
+    best: Point,
+    /// Pairs of runs with and without each knob.
+    pairs: Vec<usize>,
+    /// Lines that were taken out: knob and level.
+    gone: Vec<(usize, u8)>,
+}
+
+impl Trial {
+    fn new(model: Model, best: Point, least: f64) -> Trial {
+        let pairs = vec![0; best.len()];
+        Trial { model, least, best, pairs, gone: Vec::new() }
+    }
+
+    /// Returns the knobs that the incumbent moves.
+    fn moved(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.best.len()).filter(|k| self.best[*k] != 0)
+    }
+
+    /// Returns the expected gain of a knob in the incumbent, and its standard deviation.
+    fn gain(&self, knob: usize) -> (f64, f64) {
+        self.model.gain(&without(&self.best, knob), &self.best)
+    }
+
+    fn take_out(&mut self, knob: usize) {
+        self.gone.push((knob, self.best[knob]));
+        self.best[knob] = 0;
+    }
+
+    /// Takes out lines that gain too little. Each changes what is expected of the others.
+    fn drop_hopeless(&mut self) {
+        loop {
+            let hopeless = self.moved().find(|k| self.is_hopeless(*k));
+            let Some(knob) = hopeless else { return };
+            self.take_out(knob);
+        }
+    }
+
+    fn is_hopeless(&self, knob: usize) -> bool {
+        let (mid, sd) = self.gain(knob);
+        let judged = self.pairs[knob] >= 4 || mid < 0.0;
+        (mid < self.least && judged) || mid + 1.64 * sd < 3.0 * self.least
+    }
+
+    /// Returns the line that is judged next.
+    fn next(&self) -> Option<usize> {
+        let doubtful = self.most_doubtful();
+        if let Some(knob) = doubtful.filter(|k| self.pairs[*k] == 0) {
+            return Some(knob);
+        }
+        // What only the model says is no proof: a line that was never taken out comes before those in doubt.
+        let unproven = self.moved().find(|k| self.pairs[*k] == 0);
+        unproven.or(doubtful)
+    }
+
+    /// Returns the doubtful line that could matter most. No line has a second turn before all have had a first.
+    fn most_doubtful(&self) -> Option<usize> {
+        let mut chosen: Option<(usize, usize, f64)> = None;
+        for k in self.moved() {
+            let (mid, sd) = self.gain(k);
+            let pairs = self.pairs[k];
+            let open = mid - 1.64 * sd < 0.0 && pairs < 16;
+            let sooner = |(_, n, s): (usize, usize, f64)| pairs < n || pairs == n && sd > s;
+            if open && chosen.is_none_or(sooner) {
+                chosen = Some((k, pairs, sd));
+            }
+        }
+        chosen.map(|(knob, ..)| knob)
+    }
+
+    /// Takes out lines that are still in doubt, unless they are likely.
+    fn drop_unlikely(&mut self) {
+        for knob in 0..self.best.len() {
+            if self.best[knob] != 0 {
+                let (mid, sd) = self.gain(knob);
+                if mid < 0.6 * sd || mid < self.least {
+                    self.take_out(knob);
+                }
+            }
+        }
+    }
+
+    /// Returns all lines, kept or not, with their gains.
+    fn lines(&self) -> Vec<Line> {
+        let kept = self.moved().map(|k| (k, self.best[k], true));
+        let gone = self.gone.iter().map(|(k, level)| (*k, *level, false));
+        let mut lines: Vec<Line> =
+            kept.chain(gone).map(|(knob, level, kept)| self.line(knob, level, kept)).collect();
+        let p: Vec<f64> = lines
+            .iter()
+            .map(|l| 1.0 - normal_cdf(l.gain.mid / ((l.gain.high - l.gain.low) / 3.92).max(1e-9)))
+            .collect();
+        for (line, holds) in lines.iter_mut().zip(stats::holm(&p, 0.05)) {
+            line.proven = holds && line.kept;
+        }
+        lines
+    }
+
+    fn line(&self, knob: usize, level: u8, kept: bool) -> Line {
+        let mut with = self.best.clone();
+        with[knob] = level;
+        let (mid, sd) = self.model.gain(&without(&with, knob), &with);
+        let gain = Interval { mid, low: mid - 1.96 * sd, high: mid + 1.96 * sd };
+        Line { knob, level, gain, pairs: self.pairs[knob], kept, proven: false }
+    }
+}
+
+/// Numbers of the runs at which the phases of a search end.
+struct Phases {
+    noise: usize,
+    screen: usize,
+    model: usize,
+    knock_out: usize,
+    all: usize,
+    /// Runs of the confirmation.
+    confirming: usize,
+}
+
+impl Phases {
+    fn of(runs: usize) -> Phases {
+        let share = |f: f64| (runs as f64 * f) as usize;
+        let noise = share(0.05).clamp(6, 12);
+        // The confirmation has a fifth, and at least twelve pairs; the knock-out has at least six blocks, also when
+        // there are few runs: what only the model says is no proof.
+        let confirming = share(0.22).max(24);
+        let judging = share(0.16).max(24);
+        Phases {
+            noise,
+            screen: share(0.30).max(noise + 26),
+            model: share(0.60).min(runs.saturating_sub(confirming + judging)),
+            knock_out: runs.saturating_sub(confirming),
+            all: runs,
+            confirming,
+        }
+    }
+}
+
+/// Results of the phases.
+struct Found {
+    best: Point,
+    lines: Vec<Line>,
+    /// Differences of pairs by fresh start.
+    starts: Vec<Vec<f64>>,
+    ended: Option<&'static str>,
+    /// Spread of a run by the first phase, as a logarithm.
+    noise: f64,
 }
 
 /// Tunes. Everything is reported through `tell` as it happens.
@@ -420,66 +574,31 @@ pub fn tune(knobs: &[Knob], rig: &mut dyn Rig, settings: &Settings, tell: &mut d
         infeasible: Vec::new(),
         spent: 0,
     };
-    let n = settings.runs;
-    let share = |f: f64| (n as f64 * f) as usize;
-    let base = s.base();
-    let first = share(0.05).clamp(6, 12);
-    (s.tell)(Event::Phase("noise", first));
-    let mut same = Vec::new();
-    for i in 0..first {
-        if !s.left(n) {
-            break;
-        }
-        same.extend(s.run(&base, i % 3 == 0));
-    }
-    // Neighbouring runs, so that drift does not count.
-    let steps: Vec<f64> = same.windows(2).map(|w| (w[1] - w[0]) / std::f64::consts::SQRT_2).collect();
-    let mean_square = steps.iter().map(|x| x * x).sum::<f64>() / steps.len().max(1) as f64;
-    let noise = stats::spread(&steps).max(0.6 * mean_square.sqrt()).max(0.002);
-    let screened = share(0.30).max(first + 26);
-    (s.tell)(Event::Phase("screen", screened - first));
-    s.screen(noise, screened.min(n));
+    let phases = Phases::of(settings.runs);
+    s.phase("noise", phases.noise);
+    let noise = s.noise(phases.noise);
+    (s.tell)(Event::Phase("screen", phases.screen - phases.noise));
+    s.screen(noise, phases.screen.min(phases.all));
     let mut ended = s.rig.over().then_some("screening");
-    // The confirmation has a fifth, and at least twelve pairs; the knock-out has at least six blocks, also when
-    // there are few runs: what only the model says is no proof.
-    let confirming = share(0.22).max(24);
-    let judging = share(0.16).max(24);
-    let modelled = share(0.60).min(n.saturating_sub(confirming + judging));
-    (s.tell)(Event::Phase("model", modelled.saturating_sub(s.spent)));
-    s.model(noise, modelled);
-    (s.tell)(Event::Phase("knock-out", n.saturating_sub(confirming + s.spent)));
-    let (best, lines) = s.knock_out(noise, n.saturating_sub(confirming));
+    s.phase("model", phases.model);
+    s.model(noise, phases.model);
+    s.phase("knock-out", phases.knock_out);
+    let (best, lines) = s.knock_out(noise, phases.knock_out);
     ended = ended.or(s.rig.over().then_some("knock-out"));
-    let moved = best != base;
     let mut starts = Vec::new();
-    if moved {
-        (s.tell)(Event::Phase("confirm", n.saturating_sub(s.spent)));
-        starts = s.confirm(&best, n);
+    if best != s.base() {
+        s.phase("confirm", phases.all);
+        starts = s.confirm(&best, phases.all);
     }
-    // All runs together say more of the noise than the first ones.
-    let noise = Model::fit(&s.samples, noise).scale.noise;
-    let gain = if moved { stats::interval(&starts, 2000, &mut s.random) } else { Interval::default() };
-    let pairs: usize = starts.iter().map(Vec::len).sum();
-    let seen = if pairs > 0 { pairs } else { confirming / 2 };
-    let proven = moved && gain.low > 0.0;
-    if moved && pairs == 0 {
-        ended = ended.or(Some("confirmation"));
-    }
+    s.report(Found { best, lines, starts, ended, noise }, &phases)
+}
+
+/// Returns the number of fresh starts, and by how much the worst was below the median, as a logarithm.
+fn steadiness(starts: &[Vec<f64>]) -> (usize, f64) {
     let each: Vec<f64> = starts.iter().map(|s| stats::hodges_lehmann(s)).collect();
     let worst = each.iter().copied().fold(f64::INFINITY, f64::min);
     let fell = if each.is_empty() { 0.0 } else { stats::median(&mut each.clone()) - worst };
-    Report {
-        noise,
-        best: if proven { best } else { base },
-        gain,
-        proven,
-        lines,
-        could_see: 2.8 * noise * std::f64::consts::SQRT_2 / (seen as f64).sqrt(),
-        infeasible: s.infeasible,
-        samples: s.samples,
-        starts: (each.len(), fell),
-        ended,
-    }
+    (each.len(), fell)
 }
 
 #[cfg(test)]

@@ -52,6 +52,11 @@ impl Outcome {
         self.record.in_time as f64 / self.measured.as_secs_f64().max(1e-9)
     }
 
+    /// Returns the share of its CPU that the busiest thread used, 0 to 1.
+    pub(crate) fn busiest_thread(&self) -> f64 {
+        self.threads.iter().map(|t| t.cpu_time as f64 / t.wall.max(1) as f64).fold(0.0, f64::max)
+    }
+
     /// CPU time of this program's threads per answer, ns.
     pub fn client_cpu_per_request(&self) -> f64 {
         let cpu: u64 = self.threads.iter().map(|t| t.cpu_time).sum();

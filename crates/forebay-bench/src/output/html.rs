@@ -2,7 +2,7 @@
 
 use super::text::summary;
 use crate::histogram::Histogram;
-use crate::run::Report;
+use crate::run::{Point, Report};
 use std::fmt::Write;
 
 const WIDTH: f64 = 860.0;
@@ -64,38 +64,82 @@ fn trim(v: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-impl Plot {
-    /// As SVG.
-    pub fn svg(&self) -> String {
-        let all = || self.lines.iter().flat_map(|l| l.points.iter().copied());
+/// How values become places of a plot.
+struct Axes {
+    x: (f64, f64),
+    /// Powers of ten where `log` is set.
+    y: (f64, f64),
+    /// Distance of the lines of the y axis.
+    y_step: f64,
+    log: bool,
+}
+
+impl Axes {
+    fn of(plot: &Plot) -> Axes {
+        let all = || plot.lines.iter().flat_map(|l| l.points.iter().copied());
         let x_min = all().map(|p| p.0).fold(f64::INFINITY, f64::min);
         let x_max = all().map(|p| p.0).fold(f64::NEG_INFINITY, f64::max);
-        let y_top = all().map(|p| p.1).fold(0.0, f64::max).max(1e-9);
-        let (x_min, x_max) = if x_min < x_max { (x_min, x_max) } else { (0.0, 1.0) };
-        let low = all().map(|p| p.1).filter(|y| *y > 0.0).fold(f64::INFINITY, f64::min).min(y_top);
-        let (y0, y1) = if self.log {
-            (low.log10().floor(), y_top.log10().ceil().max(low.log10().floor() + 1.0))
+        let x = if x_min < x_max { (x_min, x_max) } else { (0.0, 1.0) };
+        let top = all().map(|p| p.1).fold(0.0, f64::max).max(1e-9);
+        let low = all().map(|p| p.1).filter(|y| *y > 0.0).fold(f64::INFINITY, f64::min).min(top);
+        let y_step = nice(top, 5.0);
+        let y = if plot.log {
+            (low.log10().floor(), top.log10().ceil().max(low.log10().floor() + 1.0))
         } else {
-            let step = nice(y_top, 5.0);
-            (0.0, (y_top / step).ceil() * step)
+            (0.0, (top / y_step).ceil() * y_step)
         };
-        let x = |v: f64| LEFT + (v - x_min) / (x_max - x_min) * (WIDTH - LEFT - RIGHT);
-        let y = |v: f64| {
-            let v = if self.log { v.max(10f64.powf(y0)).log10() } else { v };
-            HEIGHT - BOTTOM - (v - y0) / (y1 - y0) * (HEIGHT - TOP - BOTTOM)
-        };
+        Axes { x, y, y_step, log: plot.log }
+    }
+
+    fn x(&self, v: f64) -> f64 {
+        LEFT + (v - self.x.0) / (self.x.1 - self.x.0) * (WIDTH - LEFT - RIGHT)
+    }
+
+    fn y(&self, v: f64) -> f64 {
+        let v = if self.log { v.max(10f64.powf(self.y.0)).log10() } else { v };
+        HEIGHT - BOTTOM - (v - self.y.0) / (self.y.1 - self.y.0) * (HEIGHT - TOP - BOTTOM)
+    }
+
+    fn y_ticks(&self) -> Vec<f64> {
+        if self.log {
+            (self.y.0 as i32..=self.y.1 as i32).map(|e| 10f64.powi(e)).collect()
+        } else {
+            (0..=(self.y.1 / self.y_step).round() as u32).map(|i| f64::from(i) * self.y_step).collect()
+        }
+    }
+
+    fn x_ticks(&self) -> Vec<(f64, String)> {
+        let step = nice(self.x.1 - self.x.0, 8.0);
+        let first = (self.x.0 / step).ceil() as i64;
+        let last = (self.x.1 / step).floor() as i64;
+        (first..=last).map(|i| (i as f64 * step, trim(i as f64 * step))).collect()
+    }
+}
+
+impl Plot {
+    /// Returns the plot as SVG.
+    pub(crate) fn svg(&self) -> String {
+        let axes = Axes::of(self);
         let mut s = format!(
             "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{0}\"><text class=\"t\" x=\"{LEFT}\" y=\"18\">{0}</text>",
             escape(&self.title)
         );
-        let ticks: Vec<f64> = if self.log {
-            (y0 as i32..=y1 as i32).map(|e| 10f64.powi(e)).collect()
-        } else {
-            let step = nice(y_top, 5.0);
-            (0..=(y1 / step).round() as u32).map(|i| f64::from(i) * step).collect()
-        };
-        for v in ticks {
-            let at = y(v);
+        self.draw_y_axis(&mut s, &axes);
+        self.draw_x_axis(&mut s, &axes);
+        for (i, line) in self.lines.iter().enumerate() {
+            let color = COLORS[i % COLORS.len()];
+            line.draw(&mut s, &axes, color);
+            // From the right, each as wide as its name.
+            let at = WIDTH - RIGHT - self.lines.iter().skip(i).map(Line::legend_width).sum::<f64>();
+            line.draw_legend(&mut s, at, color);
+        }
+        self.draw_labels(&mut s);
+        s
+    }
+
+    fn draw_y_axis(&self, s: &mut String, axes: &Axes) {
+        for v in axes.y_ticks() {
+            let at = axes.y(v);
             let _ = write!(
                 s,
                 "<line class=\"g\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/><text class=\"a\" x=\"{:.1}\" \
@@ -106,54 +150,24 @@ impl Plot {
                 short(v)
             );
         }
-        let chosen: Vec<(f64, String)> = if self.x_ticks.is_empty() {
-            let step = nice(x_max - x_min, 8.0);
-            let first = (x_min / step).ceil() as i64;
-            let last = (x_max / step).floor() as i64;
-            (first..=last).map(|i| (i as f64 * step, trim(i as f64 * step))).collect()
-        } else {
-            self.x_ticks.clone()
-        };
-        for (v, text) in chosen.iter().filter(|(v, _)| *v >= x_min - 1e-9 && *v <= x_max + 1e-9) {
+    }
+
+    fn draw_x_axis(&self, s: &mut String, axes: &Axes) {
+        let ticks = if self.x_ticks.is_empty() { axes.x_ticks() } else { self.x_ticks.clone() };
+        for (v, text) in ticks.iter().filter(|(v, _)| *v >= axes.x.0 - 1e-9 && *v <= axes.x.1 + 1e-9) {
             let _ = write!(
                 s,
                 "<line class=\"g\" x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{TOP}\" y2=\"{1:.1}\"/><text class=\"a\" x=\"{0:.1}\" \
                  y=\"{2:.1}\" text-anchor=\"middle\">{3}</text>",
-                x(*v),
+                axes.x(*v),
                 HEIGHT - BOTTOM,
                 HEIGHT - BOTTOM + 15.0,
                 escape(text)
             );
         }
-        for (i, line) in self.lines.iter().enumerate() {
-            let color = COLORS[i % COLORS.len()];
-            let path: Vec<String> =
-                line.points.iter().map(|(a, b)| format!("{:.1},{:.1}", x(*a), y(*b))).collect();
-            let _ = write!(
-                s,
-                "<polyline fill=\"none\" stroke=\"{color}\" stroke-width=\"1.8\" points=\"{}\"/>",
-                path.join(" ")
-            );
-            if line.points.len() <= 12 {
-                for (a, b) in &line.points {
-                    let _ = write!(
-                        s,
-                        "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{color}\"/>",
-                        x(*a),
-                        y(*b)
-                    );
-                }
-            }
-            // From the right, each as wide as its name.
-            let wide = |l: &Line| 34.0 + 6.5 * l.name.chars().count() as f64;
-            let at = WIDTH - RIGHT - self.lines.iter().skip(i).map(wide).sum::<f64>();
-            let _ = write!(
-                s,
-                "<rect x=\"{at:.1}\" y=\"9\" width=\"12\" height=\"10\" fill=\"{color}\"/><text class=\"a\" x=\"{:.1}\" y=\"18\">{}</text>",
-                at + 17.0,
-                escape(&line.name)
-            );
-        }
+    }
+
+    fn draw_labels(&self, s: &mut String) {
         let _ = write!(
             s,
             "<text class=\"a\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text><text class=\"a\" transform=\"translate(14 {:.1}) \
@@ -164,7 +178,37 @@ impl Plot {
             (TOP + HEIGHT - BOTTOM) / 2.0,
             escape(&self.y_label)
         );
-        s
+    }
+}
+
+impl Line {
+    fn draw(&self, s: &mut String, axes: &Axes, color: &str) {
+        let place = |(a, b): &(f64, f64)| (axes.x(*a), axes.y(*b));
+        let path: Vec<String> =
+            self.points.iter().map(place).map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let _ = write!(
+            s,
+            "<polyline fill=\"none\" stroke=\"{color}\" stroke-width=\"1.8\" points=\"{}\"/>",
+            path.join(" ")
+        );
+        if self.points.len() <= 12 {
+            for (x, y) in self.points.iter().map(place) {
+                let _ = write!(s, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{color}\"/>");
+            }
+        }
+    }
+
+    fn legend_width(&self) -> f64 {
+        34.0 + 6.5 * self.name.chars().count() as f64
+    }
+
+    fn draw_legend(&self, s: &mut String, at: f64, color: &str) {
+        let _ = write!(
+            s,
+            "<rect x=\"{at:.1}\" y=\"9\" width=\"12\" height=\"10\" fill=\"{color}\"/><text class=\"a\" x=\"{:.1}\" y=\"18\">{}</text>",
+            at + 17.0,
+            escape(&self.name)
+        );
     }
 }
 
@@ -216,8 +260,8 @@ pub fn by_percentile(lines: &[(&str, &Histogram)]) -> Plot {
     }
 }
 
-/// The report of a run.
-pub fn report(report: &Report) -> String {
+/// Returns the report of a run.
+pub(crate) fn report(report: &Report) -> String {
     let mut body = String::new();
     for finding in &report.findings {
         let class = if finding.void { "void" } else { "note" };
@@ -225,49 +269,41 @@ pub fn report(report: &Report) -> String {
     }
     let _ = writeln!(body, "<pre>{}</pre>", escape(&summary(report)));
     let record = &report.outcome.record;
-    let mut lines = vec![("from due", &record.latency), ("from sent", &record.uncorrected)];
-    if report.rate.is_none() {
-        lines = vec![("latency", &record.latency)];
+    let lines = match report.rate {
+        Some(_) => vec![("from due", &record.latency), ("from sent", &record.uncorrected)],
+        None => vec![("latency", &record.latency)],
+    };
+    body.push_str(&by_percentile(&lines).svg());
+    for plot in over_time(report) {
+        body.push_str(&plot.svg());
     }
-    let series = |name: &str, f: &dyn Fn(&crate::run::Point) -> Option<f64>| Line {
+    page(&format!("forebay bench: {}", report.target), &body)
+}
+
+/// Returns the plots of throughput, latency and CPU time over time.
+fn over_time(report: &Report) -> [Plot; 3] {
+    let series = |name: &str, f: &dyn Fn(&Point) -> Option<f64>| Line {
         name: name.to_owned(),
         points: report.points.iter().filter_map(|p| Some((p.at, f(p)?))).collect(),
     };
-    let seconds = || "seconds since the start, warm-up included".to_owned();
+    let plot = |title: &str, y_label: &str, lines: Vec<Line>| Plot {
+        title: title.into(),
+        x_label: "seconds since the start, warm-up included".into(),
+        y_label: y_label.into(),
+        lines,
+        ..Plot::default()
+    };
+    let latency =
+        |name: &str, f: fn(&Point) -> u64| series(name, &|p| (f(p) > 0).then_some(f(p) as f64 / 1e6));
     let mut cpu = vec![series("client", &|p| Some(p.client_cpu))];
     if report.server.is_some() {
         cpu.push(series("server", &|p| p.server_cpu));
     }
-    let plots = [
-        by_percentile(&lines),
-        Plot {
-            title: "Throughput over time".into(),
-            x_label: seconds(),
-            y_label: "a second".into(),
-            lines: vec![series("answers", &|p| Some(p.rate)), series("errors", &|p| Some(p.errors))],
-            ..Plot::default()
-        },
-        Plot {
-            title: "Latency over time".into(),
-            x_label: seconds(),
-            y_label: "ms".into(),
-            lines: vec![
-                series("median", &|p| (p.p50 > 0).then_some(p.p50 as f64 / 1e6)),
-                series("99 %", &|p| (p.p99 > 0).then_some(p.p99 as f64 / 1e6)),
-            ],
-            log: true,
-            ..Plot::default()
-        },
-        Plot {
-            title: "CPUs in use".into(),
-            x_label: seconds(),
-            y_label: "CPUs".into(),
-            lines: cpu,
-            ..Plot::default()
-        },
-    ];
-    for plot in plots {
-        body.push_str(&plot.svg());
-    }
-    page(&format!("forebay bench: {}", report.target), &body)
+    let rates = vec![series("answers", &|p| Some(p.rate)), series("errors", &|p| Some(p.errors))];
+    let latencies = vec![latency("median", |p| p.p50), latency("99 %", |p| p.p99)];
+    [
+        plot("Throughput over time", "a second", rates),
+        Plot { log: true, ..plot("Latency over time", "ms", latencies) },
+        plot("CPUs in use", "CPUs", cpu),
+    ]
 }

@@ -2,11 +2,11 @@
 
 use super::{bytes_text, percent};
 use crate::duration_text;
-use crate::run::Progress;
+use crate::run::{Point, Progress};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::{cursor, event, execute, terminal};
-use ratatui::layout::{Constraint, Layout};
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::prelude::Frame;
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::Line;
@@ -54,21 +54,25 @@ impl Live {
                 }
             }
             Live::Screen(screen, title) => {
-                // Raw mode makes ^C a key.
-                while event::poll(std::time::Duration::ZERO).unwrap_or(false) {
-                    if let Ok(event::Event::Key(key)) = event::read() {
-                        let control = key.modifiers.contains(event::KeyModifiers::CONTROL);
-                        let stop = key.code == event::KeyCode::Char('q')
-                            || control && key.code == event::KeyCode::Char('c');
-                        if stop {
-                            crate::signals::interrupt();
-                        }
-                    }
-                }
+                heed_keys();
                 let _ = screen.draw(|frame| draw(frame, title, progress));
             }
         }
         !crate::signals::interrupted()
+    }
+}
+
+/// Stops the run when the user asks for it. Raw mode makes ^C a key.
+fn heed_keys() {
+    while event::poll(std::time::Duration::ZERO).unwrap_or(false) {
+        if let Ok(event::Event::Key(key)) = event::read() {
+            let control = key.modifiers.contains(event::KeyModifiers::CONTROL);
+            let stop =
+                key.code == event::KeyCode::Char('q') || control && key.code == event::KeyCode::Char('c');
+            if stop {
+                crate::signals::interrupt();
+            }
+        }
     }
 }
 
@@ -96,7 +100,7 @@ fn line(p: &Progress<'_>) -> String {
 }
 
 /// Draws into whatever size there is; made for 80x24.
-pub fn draw(frame: &mut Frame<'_>, title: &str, p: &Progress<'_>) {
+fn draw(frame: &mut Frame<'_>, title: &str, p: &Progress<'_>) {
     let rows = [
         Constraint::Length(1),
         Constraint::Length(3),
@@ -105,7 +109,18 @@ pub fn draw(frame: &mut Frame<'_>, title: &str, p: &Progress<'_>) {
         Constraint::Length(1),
     ];
     let [head, bar, middle, chart, foot] = Layout::vertical(rows).areas(frame.area());
+    let [left, right] = Layout::horizontal([Constraint::Percentage(50); 2]).areas(middle);
+    let last = p.points.last().cloned().unwrap_or_default();
     frame.render_widget(Line::from(format!(" {title}")).bold(), head);
+    draw_gauge(frame, bar, p, &last);
+    draw_figures(frame, left, p, &last);
+    draw_latencies(frame, right, p, &last);
+    draw_rates(frame, chart, p);
+    frame.render_widget(Line::from(" q or ^C: stop and show what was measured").dim(), foot);
+}
+
+/// Returns how much of the run is done, and the time that is left in words.
+fn done(p: &Progress<'_>) -> (f64, String) {
     let share = match (p.total, p.count) {
         (_, Some(count)) => p.complete as f64 / count.max(1) as f64,
         (Some(total), None) => p.elapsed / total,
@@ -116,19 +131,24 @@ pub fn draw(frame: &mut Frame<'_>, title: &str, p: &Progress<'_>) {
         (None, s) if s > 0.01 => format!("about {:.0} s left", (p.elapsed / s - p.elapsed).max(0.0)),
         _ => String::new(),
     };
-    let last = p.points.last().cloned().unwrap_or_default();
+    (share, left)
+}
+
+fn draw_gauge(frame: &mut Frame<'_>, area: Rect, p: &Progress<'_>, last: &Point) {
+    let (share, left) = done(p);
     let state = if last.warmup { "warm-up" } else { "measuring" };
     let gauge = Gauge::default()
         .block(Block::bordered().title(format!(" {state} ")))
         .gauge_style(Style::new().fg(Color::Blue))
         .ratio(share.clamp(0.0, 1.0))
         .label(format!("{:.1} s   {left}", p.elapsed));
-    frame.render_widget(gauge, bar);
-    let [figures, latency] = Layout::horizontal([Constraint::Percentage(50); 2]).areas(middle);
+    frame.render_widget(gauge, area);
+}
+
+fn draw_figures(frame: &mut Frame<'_>, area: Rect, p: &Progress<'_>, last: &Point) {
     let recent: Vec<_> = p.points.iter().rev().take(10).collect();
-    let mean = |f: &dyn Fn(&crate::run::Point) -> f64| {
-        recent.iter().map(|x| f(x)).sum::<f64>() / recent.len().max(1) as f64
-    };
+    let mean =
+        |f: &dyn Fn(&Point) -> f64| recent.iter().map(|x| f(x)).sum::<f64>() / recent.len().max(1) as f64;
     let server = last.server_cpu.map_or("not visible".to_owned(), |c| format!("{c:.2} CPUs"));
     let errors = Line::from(format!("errors       {}", p.errors));
     let text = vec![
@@ -139,7 +159,10 @@ pub fn draw(frame: &mut Frame<'_>, title: &str, p: &Progress<'_>) {
         Line::from(format!("client       {:.2} CPUs", mean(&|x| x.client_cpu))),
         Line::from(format!("server       {server}")),
     ];
-    frame.render_widget(Paragraph::new(text).block(Block::bordered().title(" last second ")), figures);
+    frame.render_widget(Paragraph::new(text).block(Block::bordered().title(" last second ")), area);
+}
+
+fn draw_latencies(frame: &mut Frame<'_>, area: Rect, p: &Progress<'_>, last: &Point) {
     let mut text: Vec<Line<'_>> = [0.5, 0.9, 0.99, 0.999]
         .into_iter()
         .map(|q| Line::from(format!("{:>6} %     {:>10}", percent(q), duration_text(p.latency.quantile(q)))))
@@ -148,24 +171,25 @@ pub fn draw(frame: &mut Frame<'_>, title: &str, p: &Progress<'_>) {
     text.push(Line::from(""));
     text.push(Line::from(format!("now  50 %    {:>10}", duration_text(last.p50))));
     text.push(Line::from(format!("now  99 %    {:>10}", duration_text(last.p99))));
-    frame.render_widget(Paragraph::new(text).block(Block::bordered().title(" latency, whole run ")), latency);
-    let width = usize::from(chart.width.saturating_sub(2)).max(1);
+    frame.render_widget(Paragraph::new(text).block(Block::bordered().title(" latency, whole run ")), area);
+}
+
+fn draw_rates(frame: &mut Frame<'_>, area: Rect, p: &Progress<'_>) {
+    let width = usize::from(area.width.saturating_sub(2)).max(1);
     let skip = p.points.len().saturating_sub(width);
     let data: Vec<u64> = p.points.iter().skip(skip).map(|x| x.rate as u64).collect();
     let top = data.iter().max().copied().unwrap_or(0);
     let block = Block::bordered().title(format!(" requests/s, highest {top} "));
     frame.render_widget(
         Sparkline::default().block(block).data(&data).style(Style::new().fg(Color::Green)),
-        chart,
+        area,
     );
-    frame.render_widget(Line::from(" q or ^C: stop and show what was measured").dim(), foot);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::histogram::Coarse;
-    use crate::run::Point;
     use ratatui::backend::TestBackend;
 
     #[test]

@@ -8,37 +8,61 @@ use crate::run::Report;
 use crate::verdict;
 use std::fmt::Write;
 
-/// The whole summary.
+/// Returns the whole summary.
 pub fn summary(report: &Report) -> String {
-    let mut out = String::new();
+    let mut out = format!("{}\n{}\n\n", report.target, report.manner);
+    counts(&mut out, report);
+    connections(&mut out, report);
+    out.push_str("\n\n");
+    if report.outcome.record.complete > 0 {
+        latencies(&mut out, report);
+        out.push('\n');
+        cpu(&mut out, report);
+    }
+    for finding in &report.findings {
+        let mark = if finding.void { "VOID" } else { "note" };
+        let _ = writeln!(out, "  {mark}         {}", finding.text);
+    }
+    // Without a response there is always a finding.
+    if report.findings.is_empty() {
+        let steady = if verdict::steady_rates(report).len() >= verdict::ENOUGH {
+            "steady"
+        } else {
+            "too short to tell whether it is steady"
+        };
+        let _ = writeln!(out, "  trust        the client had CPU to spare, no errors, {steady}");
+    }
+    out
+}
+
+/// Adds responses, bytes, statuses and errors.
+fn counts(out: &mut String, report: &Report) {
     let outcome = &report.outcome;
     let record = &outcome.record;
     let seconds = outcome.measured.as_secs_f64();
-    let _ = writeln!(out, "{}", report.target);
-    let _ = writeln!(out, "{}", report.manner);
-    let _ = writeln!(out);
     let _ = writeln!(out, "  requests/s   {:.1}", outcome.rate());
     let took = if seconds < 0.1 { duration_text((seconds * 1e9) as u64) } else { format!("{seconds:.2} s") };
     let _ = writeln!(out, "  answered     {} in {took}", record.complete);
     let rate = record.bytes_in as f64 / seconds.max(1e-9);
     let _ = writeln!(out, "  received     {} ({}/s)", bytes_text(record.bytes_in as f64), bytes_text(rate));
-    let statuses: Vec<String> = record.seen().map(|(status, n)| format!("{status}: {n}")).collect();
-    let _ = writeln!(
-        out,
-        "  status       {}",
-        if statuses.is_empty() { "none".into() } else { statuses.join(", ") }
-    );
-    let failed: Vec<String> = FAILURES
-        .iter()
-        .zip(&record.failures)
-        .filter(|(_, n)| **n > 0)
-        .map(|(k, n)| format!("{k}: {n}"))
-        .collect();
-    let _ =
-        writeln!(out, "  errors       {}", if failed.is_empty() { "none".into() } else { failed.join(", ") });
+    let _ = writeln!(out, "  status       {}", list(record.seen()));
+    let failed = FAILURES.iter().zip(record.failures).filter(|(_, n)| *n > 0);
+    let _ = writeln!(out, "  errors       {}", list(failed));
     if record.retried > 0 {
         let _ = writeln!(out, "  sent again   {}", record.retried);
     }
+}
+
+/// Returns `name: count` pairs, or `none`.
+fn list(pairs: impl Iterator<Item = (impl std::fmt::Display, u64)>) -> String {
+    let texts: Vec<String> = pairs.map(|(name, n)| format!("{name}: {n}")).collect();
+    if texts.is_empty() { "none".into() } else { texts.join(", ") }
+}
+
+/// Adds connections and TLS handshakes.
+fn connections(out: &mut String, report: &Report) {
+    let record = &report.outcome.record;
+    let seconds = report.outcome.measured.as_secs_f64();
     let _ = write!(out, "  connections  {}", record.connections);
     if record.connections > 0 && seconds > 0.0 && record.connections > report.connections as u64 {
         let _ = write!(out, " (made in {} at the median)", duration_text(record.connect.quantile(0.5)));
@@ -48,26 +72,15 @@ pub fn summary(report: &Report) -> String {
         let time = duration_text(record.handshake.quantile(0.5));
         let _ = write!(out, ", TLS handshakes {full} full, {} resumed, median {time}", record.resumed);
     }
-    let _ = writeln!(out, "\n");
-    if record.complete > 0 {
-        latencies(&mut out, report);
-        let _ = writeln!(out);
-    }
-    let busiest =
-        outcome.threads.iter().map(|t| t.cpu_time as f64 / t.wall.max(1) as f64).fold(0.0, f64::max);
-    if record.complete == 0 {
-        // Nothing to divide by.
-        for finding in &report.findings {
-            let _ =
-                writeln!(out, "  {}         {}", if finding.void { "VOID" } else { "note" }, finding.text);
-        }
-        return out;
-    }
+}
+
+/// Adds the CPU time of client and server.
+fn cpu(out: &mut String, report: &Report) {
     let _ = writeln!(
         out,
         "  client CPU   {:.2} us a request, busiest thread {:.0} %",
-        outcome.client_cpu_per_request() / 1e3,
-        busiest * 100.0
+        report.outcome.client_cpu_per_request() / 1e3,
+        report.outcome.busiest_thread() * 100.0
     );
     if let Some(server) = &report.server {
         let _ = writeln!(
@@ -83,21 +96,9 @@ pub fn summary(report: &Report) -> String {
             server.processes
         );
     }
-    for finding in &report.findings {
-        let mark = if finding.void { "VOID" } else { "note" };
-        let _ = writeln!(out, "  {mark}         {}", finding.text);
-    }
-    if report.findings.is_empty() {
-        let steady = if verdict::steady_rates(report).len() >= verdict::ENOUGH {
-            "steady"
-        } else {
-            "too short to tell whether it is steady"
-        };
-        let _ = writeln!(out, "  trust        the client had CPU to spare, no errors, {steady}");
-    }
-    out
 }
 
+/// Adds the table of latencies.
 fn latencies(out: &mut String, report: &Report) {
     let record = &report.outcome.record;
     let open = report.rate.is_some();
@@ -106,27 +107,17 @@ fn latencies(out: &mut String, report: &Report) {
     } else {
         &[("latency", &record.latency)]
     };
-    let _ = write!(out, "  {:<12}", "quantile");
-    columns.iter().for_each(|(name, _)| {
-        let _ = write!(out, " {name:>12}");
-    });
-    let _ = writeln!(out);
-    for q in QUANTILES {
-        // A percentile with fewer than ten values above it is chance.
-        if (record.latency.len() as f64) * (1.0 - q) < 10.0 && q > 0.5 {
-            continue;
-        }
-        let _ = write!(out, "  {:<12}", format!("{} %", percent(q)));
-        columns.iter().for_each(|(_, h)| {
-            let _ = write!(out, " {:>12}", duration_text(h.quantile(q)));
-        });
-        let _ = writeln!(out);
+    let mut row = |name: String, cell: &dyn Fn(&(&str, &Histogram)) -> String| {
+        let cells: String = columns.iter().map(|column| format!(" {:>12}", cell(column))).collect();
+        let _ = writeln!(out, "  {name:<12}{cells}");
+    };
+    row("quantile".into(), &|(name, _)| (*name).to_owned());
+    // A percentile with fewer than ten values above it is chance.
+    let is_known = |q: &f64| *q <= 0.5 || (record.latency.len() as f64) * (1.0 - q) >= 10.0;
+    for q in QUANTILES.into_iter().filter(is_known) {
+        row(format!("{} %", percent(q)), &|(_, h)| duration_text(h.quantile(q)));
     }
-    let _ = write!(out, "  {:<12}", "longest");
-    columns.iter().for_each(|(_, h)| {
-        let _ = write!(out, " {:>12}", duration_text(h.max()));
-    });
-    let _ = writeln!(out);
+    row("longest".into(), &|(_, h)| duration_text(h.max()));
     if open {
         let late = record.lateness.quantile(0.99);
         let _ =
