@@ -6,6 +6,20 @@ use forebay_http::range::{Ranges, parse};
 use forebay_http::{date, host, params};
 use libfuzzer_sys::fuzz_target;
 
+/// Reads a quoted string (RFC 9110, section 5.6.4).
+fn unquote(text: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = text.strip_prefix(b"\"")?.strip_suffix(b"\"")?.iter();
+    let mut out = Vec::new();
+    while let Some(b) = rest.next() {
+        match b {
+            b'\\' => out.push(*rest.next()?),
+            b'"' => return None,
+            _ => out.push(*b),
+        }
+    }
+    Some(out)
+}
+
 fuzz_target!(|data: &[u8]| {
     let Some((&[len, max], value)) = data.split_first_chunk::<2>() else { return };
     let len = if len == 255 { u64::MAX } else { u64::from(len) };
@@ -38,11 +52,8 @@ fuzz_target!(|data: &[u8]| {
     }
     params::cookie([value].into_iter(), b"a");
     params::arg(value, b"a");
-    params::accepts_coding(value, b"gzip");
     params::list(value).for_each(|element| assert!(!element.is_empty()));
     out.clear();
     params::quote(value, &mut out);
-    let mut back = Vec::new();
-    assert_eq!(params::unquote(&out, &mut back), Some(&b""[..]));
-    assert_eq!(back, value);
+    assert_eq!(unquote(&out), Some(value.to_vec()));
 });

@@ -81,7 +81,7 @@ impl Files {
     }
 
     /// Paths that match a pattern with `*`, `?` or `[...]`, sorted by bytes as glob(3) sorts in the C locale.
-    pub fn glob(&mut self, pattern: &Path) -> Vec<PathBuf> {
+    pub(crate) fn glob(&mut self, pattern: &Path) -> Vec<PathBuf> {
         if let Some(found) = self.globs.get(pattern) {
             return found.clone();
         }

@@ -287,12 +287,12 @@ pub fn row(name: &[u8], context: Contexts) -> Option<&'static Row> {
 }
 
 /// The directive that was probably meant by an unknown name.
-pub fn suggest(name: &[u8]) -> Option<&'static str> {
+pub(crate) fn suggest(name: &[u8]) -> Option<&'static str> {
     suggest_where(name, |_| true)
 }
 
 /// The directive that was probably meant among those that may stand in `context`.
-pub fn suggest_in(name: &[u8], context: Contexts) -> Option<&'static str> {
+pub(crate) fn suggest_in(name: &[u8], context: Contexts) -> Option<&'static str> {
     suggest_where(name, |row| row.contexts.meets(context)).or_else(|| suggest(name))
 }
 

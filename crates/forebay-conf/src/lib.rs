@@ -4,6 +4,8 @@
 //! Start at [`parse::parse`]; `lexer` splits bytes into words, [`grammar`] holds the table,
 //! [`files`] reads and records what was read, [`units`] turns words into numbers.
 
+#![warn(unreachable_pub)]
+
 pub mod error;
 pub mod files;
 pub mod fmt;

@@ -210,7 +210,7 @@ const REMOVED: &[(&str, &str)] = &[
 ];
 
 /// Finds the third-party module of a directive and its replacement.
-pub fn third_party(name: &[u8]) -> Option<(&'static str, &'static str)> {
+pub(crate) fn third_party(name: &[u8]) -> Option<(&'static str, &'static str)> {
     let name = std::str::from_utf8(name).ok()?;
     let is = |pattern: &&str| match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
         (Some(end), _) => name.ends_with(end),
@@ -221,7 +221,7 @@ pub fn third_party(name: &[u8]) -> Option<(&'static str, &'static str)> {
 }
 
 /// Returns the replacement of a directive that nginx removed.
-pub fn removed(name: &[u8]) -> Option<&'static str> {
+pub(crate) fn removed(name: &[u8]) -> Option<&'static str> {
     REMOVED.iter().find(|(n, _)| n.as_bytes() == name).map(|(_, instead)| *instead)
 }
 

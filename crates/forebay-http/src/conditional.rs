@@ -103,7 +103,7 @@ fn modified_since(value: &[u8], last_modified: Option<i64>, mode: IfModifiedSinc
 
 /// Whether a list of entity tags, or `*`, covers `etag`. The weak comparison ignores `W/` on both sides; the
 /// strong one matches no weak tag.
-pub fn matches_any(list: &[u8], etag: Option<&[u8]>, weak: bool) -> bool {
+pub(crate) fn matches_any(list: &[u8], etag: Option<&[u8]>, weak: bool) -> bool {
     if list == b"*" {
         return true;
     }

@@ -47,7 +47,7 @@ pub fn param(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 }
 
 /// Appends the lengths of a parameter, whose name and value then follow.
-pub fn param_lengths(out: &mut Vec<u8>, name: usize, value: usize) {
+pub(crate) fn param_lengths(out: &mut Vec<u8>, name: usize, value: usize) {
     for len in [name, value] {
         match u8::try_from(len) {
             Ok(short) if short < 0x80 => out.push(short),

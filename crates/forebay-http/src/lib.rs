@@ -1,5 +1,7 @@
 //! HTTP itself: fields, heads, bodies, URIs, ranges, conditions and dates, for every version.
 
+#![warn(unreachable_pub)]
+
 pub mod cgi;
 pub mod conditional;
 pub mod date;

@@ -20,7 +20,7 @@ const fn equal(x: u64, b: u8) -> u64 {
 /// white space, control character, `%`, `#` or `?`, and no slash with a slash or a dot behind it. `after_slash`: such a
 /// slash stands before the text.
 #[inline]
-pub fn plain_path(text: &[u8], after_slash: bool) -> usize {
+pub(crate) fn plain_path(text: &[u8], after_slash: bool) -> usize {
     let mut before = if after_slash { 0x80 } else { 0 };
     let (words, _) = text.as_chunks::<8>();
     for (i, w) in words.iter().enumerate() {

@@ -50,7 +50,7 @@ pub fn detect_memory() -> MemoryBudget {
 }
 
 /// [`detect`] with the file system below `root` and a given number of CPUs in the affinity mask.
-pub fn detect_in(root: &Path, affinity: usize) -> CpuBudget {
+pub(crate) fn detect_in(root: &Path, affinity: usize) -> CpuBudget {
     let online = read_list(&root.join("sys/devices/system/cpu/online")).unwrap_or(affinity).max(1);
     let affinity = affinity.min(online).max(1);
     let groups = Groups::read(root);
@@ -85,7 +85,7 @@ pub fn detect_in(root: &Path, affinity: usize) -> CpuBudget {
 }
 
 /// [`detect_memory`] with the file system below `root`.
-pub fn memory_in(root: &Path) -> MemoryBudget {
+pub(crate) fn memory_in(root: &Path) -> MemoryBudget {
     let total = fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.trim();
         line.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

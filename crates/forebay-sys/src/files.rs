@@ -82,7 +82,7 @@ pub fn append(path: &Path, mode: u32) -> io::Result<File> {
 ///
 /// # Errors
 /// Those of open(2); `ELOOP` for a link of another user.
-pub fn open_trusted(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
+pub(crate) fn open_trusted(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
     let flags = flags | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(mode);
     if !rustix::process::geteuid().is_root() {

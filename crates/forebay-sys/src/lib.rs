@@ -5,6 +5,8 @@
 //! lines of logs where they outlive the process ([`log_area`]). Small things that all other crates need are here too:
 //! error numbers in nginx's words ([`errno`]), locks ([`sync`]), random and serial numbers ([`random`], [`serial`]).
 
+#![warn(unreachable_pub)]
+
 pub mod affinity;
 pub mod alloc;
 pub mod child;

@@ -8,7 +8,7 @@
 
 /// A message of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub(crate) enum Answer {
     /// The configuration is in use.
     Applied,
     /// The configuration is not in use, and why.
@@ -22,7 +22,7 @@ pub enum Answer {
 /// Length of what precedes the text, bytes.
 const HEAD: usize = 5;
 /// Longest text that a message may announce, bytes.
-pub const LONGEST: usize = 64 << 10;
+pub(crate) const LONGEST: usize = 64 << 10;
 /// Longest text that reaches a log, bytes. Lines of nginx are no longer than 2048.
 const SHOWN: usize = 1900;
 
@@ -33,7 +33,7 @@ const LEAVING: u8 = 6;
 
 impl Answer {
     /// Returns the bytes of the message. A text is cut off at [`LONGEST`].
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let (kind, text) = match self {
             Answer::Applied => (APPLIED, ""),
             Answer::Failed(text) => (FAILED, text.as_str()),
@@ -48,22 +48,22 @@ impl Answer {
 
 /// Bytes that no worker sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken;
+pub(crate) struct Broken;
 
 /// Bytes of a worker that are no whole message yet.
 #[derive(Clone, Debug, Default)]
-pub struct Answers {
+pub(crate) struct Answers {
     bytes: Vec<u8>,
 }
 
 impl Answers {
     /// Adds what was read from the socket.
-    pub fn add(&mut self, bytes: &[u8]) {
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
     /// Whether a message has begun and not ended.
-    pub fn waiting(&self) -> bool {
+    pub(crate) fn waiting(&self) -> bool {
         !self.bytes.is_empty()
     }
 
@@ -71,7 +71,7 @@ impl Answers {
     ///
     /// # Errors
     /// When the bytes are no message; nothing that follows can be read then.
-    pub fn next(&mut self) -> Result<Option<Answer>, Broken> {
+    pub(crate) fn next(&mut self) -> Result<Option<Answer>, Broken> {
         let Some((&[kind, a, b, c, d], rest)) = self.bytes.split_first_chunk::<HEAD>() else {
             return match self.bytes.first() {
                 Some(APPLIED..=LEAVING) | None => Ok(None),

@@ -5,12 +5,12 @@ use forebay_server::config::Environment;
 use std::path::PathBuf;
 
 /// Version of nginx whose behaviour and texts are followed.
-pub const NGINX_VERSION: &str = "1.31.5";
+pub(crate) const NGINX_VERSION: &str = "1.31.5";
 
 /// `-s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Signal {
+pub(crate) enum Signal {
     Stop,
     Quit,
     Reopen,
@@ -19,7 +19,7 @@ pub enum Signal {
 
 /// The options, before they mean anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub(crate) struct Options {
     /// `-?`, `-h`.
     pub help: bool,
     /// `-v`, `-V`, `-h`.
@@ -48,7 +48,7 @@ pub struct Options {
 ///
 /// # Errors
 /// nginx's text, without `nginx: `.
-pub fn parse(args: &[String]) -> Result<Options, String> {
+pub(crate) fn parse(args: &[String]) -> Result<Options, String> {
     let mut options = Options::default();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -115,7 +115,7 @@ impl Options {
     }
 
     /// The places that the options and the defaults give together.
-    pub fn places(&self) -> (Environment, Paths) {
+    pub(crate) fn places(&self) -> (Environment, Paths) {
         let paths = Paths::new(self.prefix.as_deref());
         let below = |name: &str| paths.prefix.join(name);
         let error_log = match self.error_log.as_deref() {
@@ -135,7 +135,7 @@ impl Options {
 }
 
 /// What `-v` prints.
-pub fn version_line() -> String {
+pub(crate) fn version_line() -> String {
     format!("nginx version: nginx/{NGINX_VERSION} (forebay {})\n", env!("CARGO_PKG_VERSION"))
 }
 
@@ -144,7 +144,7 @@ pub fn version_line() -> String {
 const TLS: &str = "built with OpenSSL 3.0 compatible TLS: rustls 0.23, OpenSSL itself is not linked";
 
 /// What `-V` adds.
-pub fn build_lines() -> String {
+pub(crate) fn build_lines() -> String {
     format!(
         "built by {}\n{TLS}\nTLS SNI support enabled\nconfigure arguments: {}\n",
         env!("FOREBAY_RUSTC"),
@@ -153,7 +153,7 @@ pub fn build_lines() -> String {
 }
 
 /// What `-h` adds. nginx's text, then what is this program's own.
-pub fn usage() -> String {
+pub(crate) fn usage() -> String {
     use crate::paths::{CONF, ERROR_LOG, PREFIX};
     format!(
         "\

@@ -8,7 +8,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Formats the files; the exit code is 1 when one could not be formatted or, with `--check`, is not.
-pub fn main(args: &FmtArgs) -> u8 {
+pub(crate) fn main(args: &FmtArgs) -> u8 {
     let mut failed = false;
     for path in &args.files {
         match one(path, args) {
@@ -56,14 +56,14 @@ fn one(path: &Path, args: &FmtArgs) -> Result<bool, String> {
 }
 
 /// What changes, as `diff -u` has it; empty if nothing does.
-pub fn diff(path: &Path, old: &[u8], new: &[u8]) -> String {
+pub(crate) fn diff(path: &Path, old: &[u8], new: &[u8]) -> String {
     let (old, new) = (String::from_utf8_lossy(old), String::from_utf8_lossy(new));
     let name = path.display().to_string();
     similar::TextDiff::from_lines(&*old, &*new).unified_diff().header(&name, &name).to_string()
 }
 
 /// Puts new content in the place of a file at once; mode and owner stay.
-pub fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     // A link goes on pointing to the file that is written.
     let path = std::fs::canonicalize(path)?;
     let dir = path.parent().unwrap_or(Path::new("/"));

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// The configuration cannot be used; the reason is in the log already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused;
+pub(crate) struct Refused;
 
 /// Backlog when `backlog=` is not given (nginx: listen).
 const BACKLOG: i32 = 511;
@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// One address with its sockets.
 #[derive(Clone, Debug)]
-pub struct Open {
+pub(crate) struct Open {
     /// Address.
     pub addr: ListenAddr,
     /// Its sockets.
@@ -36,7 +36,7 @@ pub struct Open {
 
 /// All open addresses.
 #[derive(Clone, Debug, Default)]
-pub struct Listeners {
+pub(crate) struct Listeners {
     /// In the order of the configuration.
     pub open: Vec<Open>,
 }
@@ -46,7 +46,7 @@ pub struct Listeners {
 ///
 /// # Errors
 /// When an address cannot be bound; the log says which and why, in nginx's words.
-pub fn open(
+pub(crate) fn open(
     wanted: &[Listener],
     old: &Listeners,
     threads: usize,
@@ -277,7 +277,7 @@ fn unlink_new(opened: &Listeners, old: &Listeners) {
 
 impl Open {
     /// Removes the file of a unix address.
-    pub fn unlink(&self) {
+    pub(crate) fn unlink(&self) {
         if let ListenAddr::Unix(path) = &self.addr {
             let _ = std::fs::remove_file(path);
         }
@@ -294,12 +294,12 @@ impl Listeners {
     }
 
     /// Removes the files of unix addresses that `kept` does not have.
-    pub fn unlink_except(&self, kept: &Listeners) {
+    pub(crate) fn unlink_except(&self, kept: &Listeners) {
         self.open.iter().filter(|open| kept.find(&open.addr).is_none()).for_each(Open::unlink);
     }
 
     /// Value of the variable `NGINX` that tells the next master its sockets, and the sockets.
-    pub fn to_inherit(&self) -> (String, Vec<Arc<OwnedFd>>) {
+    pub(crate) fn to_inherit(&self) -> (String, Vec<Arc<OwnedFd>>) {
         let mut list: Vec<Arc<OwnedFd>> = Vec::new();
         for socket in self.open.iter().flat_map(|open| &open.sockets) {
             if !list.iter().any(|other| Arc::ptr_eq(other, socket)) {
@@ -315,7 +315,7 @@ impl Listeners {
 
     /// Takes over the sockets that `NGINX="6;7;"` names, from this program or a real nginx: what address they
     /// have, the kernel says.
-    pub fn inherited(variable: &str) -> Listeners {
+    pub(crate) fn inherited(variable: &str) -> Listeners {
         let numbers: Vec<i32> = variable.split([';', ':']).filter_map(|text| text.parse().ok()).collect();
         let mut result = Listeners::default();
         for fd in fds::inherited_listeners(&numbers) {

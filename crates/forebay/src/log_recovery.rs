@@ -24,14 +24,14 @@ type Numbered = Vec<Option<(PathBuf, Arc<OwnedFd>)>>;
 
 /// What the master knows of a worker's logs.
 #[derive(Debug, Default)]
-pub struct WorkerLogs {
+pub(crate) struct WorkerLogs {
     area: Option<Area>,
     generations: Vec<(u64, Numbered)>,
 }
 
 impl WorkerLogs {
     /// Of a new worker. Without an area its threads buffer in their own memory, and the log says so.
-    pub fn new(log: &Log) -> WorkerLogs {
+    pub(crate) fn new(log: &Log) -> WorkerLogs {
         let area = Area::create().map_err(|e| {
             let text =
                 "no shared memory for log buffers, lines in them are lost if the worker process is killed";
@@ -41,12 +41,12 @@ impl WorkerLogs {
     }
 
     /// The area, for the worker.
-    pub fn area(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn area(&self) -> Option<BorrowedFd<'_>> {
         self.area.as_ref().map(Area::fd)
     }
 
     /// The worker is given a configuration.
-    pub fn given(&mut self, generation: u64, files: &[PathBuf], open: &[(PathBuf, Arc<OwnedFd>)]) {
+    pub(crate) fn given(&mut self, generation: u64, files: &[PathBuf], open: &[(PathBuf, Arc<OwnedFd>)]) {
         // A file that has been rotated away must not be held open.
         self.reopened(open);
         let numbered = files.iter().map(|path| open.iter().find(|(p, _)| p == path).cloned());
@@ -57,7 +57,7 @@ impl WorkerLogs {
     }
 
     /// Files were opened anew.
-    pub fn reopened(&mut self, open: &[(PathBuf, Arc<OwnedFd>)]) {
+    pub(crate) fn reopened(&mut self, open: &[(PathBuf, Arc<OwnedFd>)]) {
         for (path, fd) in self.generations.iter_mut().flat_map(|(_, files)| files).flatten() {
             if let Some((_, new)) = open.iter().find(|(p, _)| p == path) {
                 *fd = new.clone();
@@ -66,7 +66,7 @@ impl WorkerLogs {
     }
 
     /// Writes what the worker left, which has ended. `who` names it in lines of the error log.
-    pub fn recover(self, who: &str, log: &Log) {
+    pub(crate) fn recover(self, who: &str, log: &Log) {
         let Some(area) = &self.area else { return };
         let mut all = Vec::new();
         let broken = match area.left(|left| all.push(left)) {

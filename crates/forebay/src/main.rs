@@ -3,6 +3,7 @@
 //! One program in three roles: [`server`] and its [`master`], started by people; [`worker`], started by the
 //! master; and the subcommands (`subcommands.rs`).
 
+#![warn(unreachable_pub)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests make files as they like"))]
 
 mod answers;

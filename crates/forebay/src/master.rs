@@ -42,7 +42,7 @@ const TUNABLES: &str = "glibc.malloc.tcache_count=127";
 
 /// How the master came to run.
 #[derive(Clone, Debug)]
-pub struct Start {
+pub(crate) struct Start {
     /// The true command line, for the next binary.
     pub arguments: Vec<OsString>,
     /// Default places.
@@ -85,7 +85,7 @@ enum Ending {
 }
 
 /// The master.
-pub struct Master {
+pub(crate) struct Master {
     start: Start,
     signals: Signals,
     state: State,
@@ -110,7 +110,7 @@ pub struct Master {
 
 impl Master {
     /// Makes a master for an opened configuration whose pid file is written.
-    pub fn new(start: Start, signals: Signals, state: State) -> Master {
+    pub(crate) fn new(start: Start, signals: Signals, state: State) -> Master {
         let log = state.log();
         let pid_file = state.pid.clone();
         Master {
@@ -158,7 +158,7 @@ impl Master {
     ///
     /// # Errors
     /// When waiting for signals fails, which it does not.
-    pub fn run(mut self) -> io::Result<()> {
+    pub(crate) fn run(mut self) -> io::Result<()> {
         self.log.notice("start worker processes");
         self.spawn();
         loop {

@@ -3,7 +3,7 @@
 //! One line, one write: `2026/11/21 02:14:40 [notice] 1234#1234: text`.
 
 use forebay_conf::error::Level;
-pub use forebay_sys::errno::errno;
+pub(crate) use forebay_sys::errno::errno;
 use forebay_sys::errno::is_foreign;
 use forebay_sys::files;
 use std::fs::File;
@@ -26,7 +26,7 @@ enum Sink {
 
 /// An error log: several targets, each with a level.
 #[derive(Debug, Default)]
-pub struct Log {
+pub(crate) struct Log {
     sinks: Vec<(Sink, Level)>,
     /// The least severe lines that are also printed, as `nginx: [warn] text`: until the server runs.
     console: Option<Level>,
@@ -35,7 +35,7 @@ pub struct Log {
 impl Log {
     /// The log before the configuration is read: the default file (`stderr` is no file) at level notice, and
     /// the console. The second part is the complaint when the file cannot be opened, which nginx survives.
-    pub fn early(path: &Path) -> (Log, Option<String>) {
+    pub(crate) fn early(path: &Path) -> (Log, Option<String>) {
         if path == Path::new("stderr") {
             return (Log { sinks: Vec::new(), console: Some(Level::Warn) }, None);
         }
@@ -51,17 +51,17 @@ impl Log {
     }
 
     /// A log that goes to the console only.
-    pub fn default_console() -> Log {
+    pub(crate) fn default_console() -> Log {
         Log { sinks: Vec::new(), console: Some(Level::Warn) }
     }
 
     /// The same without warnings on the console (`-q`).
-    pub fn quiet(self) -> Log {
+    pub(crate) fn quiet(self) -> Log {
         Log { console: self.console.map(|_| Level::Error), ..self }
     }
 
     /// The log that a configuration asks for. `files` are the opened ones by path.
-    pub fn configured(targets: &[ErrorLog], files: &[(PathBuf, Arc<OwnedFd>)]) -> Log {
+    pub(crate) fn configured(targets: &[ErrorLog], files: &[(PathBuf, Arc<OwnedFd>)]) -> Log {
         let sink = |log: &ErrorLog| match &log.target {
             ErrorLogTarget::Stderr => Some(Sink::Stderr),
             ErrorLogTarget::File(path) => {
@@ -76,7 +76,7 @@ impl Log {
 
     /// Writes a line to every target whose level allows it. Failures to write are ignored: there is nowhere
     /// to tell.
-    pub fn write(&self, level: Level, text: &str) {
+    pub(crate) fn write(&self, level: Level, text: &str) {
         if self.console.is_some_and(|least| level <= least) {
             eprintln!("nginx: [{}] {text}", level.as_str());
         }
@@ -116,28 +116,28 @@ impl Log {
     }
 
     /// Makes this the log that a process writes to which ends by itself: see [`essential`].
-    pub fn take_last_words(self: &Arc<Self>) {
+    pub(crate) fn take_last_words(self: &Arc<Self>) {
         let log = self.clone();
         essential::report_to(move |text| log.alert(text));
     }
 
     /// [`Log::write`] at level emerg.
-    pub fn emerg(&self, text: &str) {
+    pub(crate) fn emerg(&self, text: &str) {
         self.write(Level::Emerg, text);
     }
 
     /// [`Log::write`] at level alert.
-    pub fn alert(&self, text: &str) {
+    pub(crate) fn alert(&self, text: &str) {
         self.write(Level::Alert, text);
     }
 
     /// [`Log::write`] at level warn.
-    pub fn warn(&self, text: &str) {
+    pub(crate) fn warn(&self, text: &str) {
         self.write(Level::Warn, text);
     }
 
     /// [`Log::write`] at level notice.
-    pub fn notice(&self, text: &str) {
+    pub(crate) fn notice(&self, text: &str) {
         self.write(Level::Notice, text);
     }
 }
@@ -146,12 +146,12 @@ impl Log {
 ///
 /// # Errors
 /// Those of open(2).
-pub fn open_log(path: &Path) -> std::io::Result<File> {
+pub(crate) fn open_log(path: &Path) -> std::io::Result<File> {
     files::append(path, files::READABLE)
 }
 
 /// `open() "/x" failed (2: No such file or directory)`, as nginx words it.
-pub fn failed(call: &str, path: &Path, error: &std::io::Error) -> String {
+pub(crate) fn failed(call: &str, path: &Path, error: &std::io::Error) -> String {
     format!("{call} \"{}\" failed ({})", path.display(), errno(error))
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// Default locations, absolute.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Paths {
+pub(crate) struct Paths {
     /// Ends with a slash.
     pub prefix: PathBuf,
     /// Configuration file.
@@ -18,25 +18,25 @@ pub struct Paths {
 }
 
 /// Prefix of relative paths.
-pub const PREFIX: &str = "/usr/share/nginx/";
+pub(crate) const PREFIX: &str = "/usr/share/nginx/";
 /// Configuration file.
-pub const CONF: &str = "/etc/nginx/nginx.conf";
+pub(crate) const CONF: &str = "/etc/nginx/nginx.conf";
 /// Error log.
-pub const ERROR_LOG: &str = "/var/log/nginx/error.log";
+pub(crate) const ERROR_LOG: &str = "/var/log/nginx/error.log";
 /// Access log.
-pub const HTTP_LOG: &str = "/var/log/nginx/access.log";
+pub(crate) const HTTP_LOG: &str = "/var/log/nginx/access.log";
 /// Pid file.
-pub const PID: &str = "/run/nginx.pid";
+pub(crate) const PID: &str = "/run/nginx.pid";
 /// Lock file; accepted, never used.
-pub const LOCK: &str = "/var/lock/nginx.lock";
+pub(crate) const LOCK: &str = "/var/lock/nginx.lock";
 /// Directory of the temporary directories.
-pub const TEMP: &str = "/var/lib/nginx";
+pub(crate) const TEMP: &str = "/var/lib/nginx";
 /// User of the worker process when `user` is not given.
-pub const USER: &str = "nobody";
+pub(crate) const USER: &str = "nobody";
 
 impl Paths {
     /// Defaults; with a prefix given they are the relative ones below it.
-    pub fn new(prefix: Option<&str>) -> Paths {
+    pub(crate) fn new(prefix: Option<&str>) -> Paths {
         let Some(prefix) = prefix else {
             return Paths {
                 prefix: PREFIX.into(),
@@ -67,7 +67,7 @@ impl Paths {
 }
 
 /// What `-V` prints after `configure arguments:`. Tools look for paths and modules here: it names what works.
-pub fn configure_arguments() -> String {
+pub(crate) fn configure_arguments() -> String {
     let mut text = format!(
         "--prefix={} --conf-path={CONF} --error-log-path={ERROR_LOG} --http-log-path={HTTP_LOG} --pid-path={PID} \
          --lock-path={LOCK} --user={USER}",

@@ -17,7 +17,7 @@ const FILE_CACHE: u64 = 1024;
 
 /// The plan and how it came about.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Threads and connections.
     pub threads: ThreadPlan,
     /// Why this many threads.
@@ -36,13 +36,13 @@ pub struct Plan {
 
 impl Plan {
     /// Makes the plan for this machine.
-    pub fn new(config: &Config) -> Plan {
+    pub(crate) fn new(config: &Config) -> Plan {
         let (_, hard) = limits::descriptors();
         Plan::on(config, cpus::detect(), &affinity::allowed().unwrap_or_default(), hard)
     }
 
     /// Makes the plan for a machine with these CPUs and this hard limit of descriptors.
-    pub fn on(config: &Config, cpus: CpuBudget, allowed: &[usize], hard: u64) -> Plan {
+    pub(crate) fn on(config: &Config, cpus: CpuBudget, allowed: &[usize], hard: u64) -> Plan {
         let (count, threads_reason) = match config.main.worker_processes {
             Some(WorkerCount::Count(count)) => (count.max(1), "as configured".to_owned()),
             Some(WorkerCount::Auto) | None => (cpus.workers, cpu_reason(&cpus)),
@@ -68,7 +68,7 @@ impl Plan {
     }
 
     /// nginx's warning when more connections are configured than descriptors can be had.
-    pub fn warning(&self) -> Option<String> {
+    pub(crate) fn warning(&self) -> Option<String> {
         let connections = self.threads.connections;
         (connections as u64 > self.descriptors).then(|| {
             format!("{connections} worker_connections exceed open file resource limit: {}", self.descriptors)

@@ -15,7 +15,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// Runs `proxy`; gives the exit code.
-pub fn main(args: &ProxyArgs, arguments: Vec<OsString>, titled: bool) -> u8 {
+pub(crate) fn main(args: &ProxyArgs, arguments: Vec<OsString>, titled: bool) -> u8 {
     if !titled && !args.print_config {
         title::set_master(&arguments);
     }

@@ -73,7 +73,7 @@ struct Site {
 }
 
 /// Runs `serve`; gives the exit code.
-pub fn main(args: &ServeArgs, arguments: Vec<OsString>, titled: bool) -> u8 {
+pub(crate) fn main(args: &ServeArgs, arguments: Vec<OsString>, titled: bool) -> u8 {
     if !titled && !args.print_config {
         title::set_master(&arguments);
     }
@@ -130,12 +130,12 @@ fn print(what: &Site, private: tempfile::TempDir) -> io::Result<u8> {
 }
 
 /// The pid file of a configuration that is printed: in a place where everybody may make one.
-pub fn lasting_pid(listen: SocketAddr) -> PathBuf {
+pub(crate) fn lasting_pid(listen: SocketAddr) -> PathBuf {
     std::env::temp_dir().join(format!("forebay-{}.pid", listen.port()))
 }
 
 /// The URLs under which an address can be opened: those of all interfaces for one that stands for all.
-pub fn urls(listen: SocketAddr) -> Vec<String> {
+pub(crate) fn urls(listen: SocketAddr) -> Vec<String> {
     let url = |host: &str| format!("http://{host}:{}/", listen.port());
     let of = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => url(&ip.to_string()),
@@ -172,7 +172,7 @@ fn own_addresses(v6: bool) -> Vec<IpAddr> {
 }
 
 /// The wanted address, or port 8080 of this machine only, or the next one that is free.
-pub fn choose_address(wanted: Option<&str>) -> Result<SocketAddr, String> {
+pub(crate) fn choose_address(wanted: Option<&str>) -> Result<SocketAddr, String> {
     let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let Some(text) = wanted else {
         return (PORT..PORT + PORTS)
@@ -221,7 +221,7 @@ fn folder(dir: &Path, listen: SocketAddr) -> Result<Site, String> {
 }
 
 /// A word of the configuration, quoted.
-pub fn quoted(path: &Path) -> String {
+pub(crate) fn quoted(path: &Path) -> String {
     // A dollar sign starts a variable in `root` and cannot be escaped; such folders are rare and fail visibly.
     let text = path.to_string_lossy().replace('\\', "\\\\").replace('"', "\\\"");
     format!("\"{text}\"")

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// Runs with nginx's options; gives the exit code. `arguments` is the true command line and `titled` whether
 /// the process has its title.
-pub fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
+pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     let words: Vec<String> =
         arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let options = match cli::parse(&words) {
@@ -144,7 +144,7 @@ fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
 }
 
 /// Starts the server and serves until it is told to end; gives the exit code.
-pub fn start(options: &Options, arguments: Vec<OsString>) -> u8 {
+pub(crate) fn start(options: &Options, arguments: Vec<OsString>) -> u8 {
     title::set_process_name(&title::process_name(&arguments));
     let log = early_log(options);
     match prepare(options, arguments, &log) {

@@ -22,7 +22,7 @@ const HANDLED: [Signal; 9] = [
 
 /// A signal and the process that sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub(crate) struct Received {
     /// Which.
     pub signal: Signal,
     /// Sender; 0 is the kernel.
@@ -31,21 +31,21 @@ pub struct Received {
 
 /// Descriptor that becomes readable with a signal.
 #[derive(Debug)]
-pub struct Signals(SignalFd);
+pub(crate) struct Signals(SignalFd);
 
 impl Signals {
     /// Blocks the handled signals for this thread, and those it starts, and takes them over.
     ///
     /// # Errors
     /// Those of signalfd(2).
-    pub fn take_over() -> io::Result<Signals> {
+    pub(crate) fn take_over() -> io::Result<Signals> {
         let mask: SigSet = HANDLED.into_iter().collect();
         mask.thread_block()?;
         Ok(Signals(SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
     }
 
     /// The next signal that has come, without waiting.
-    pub fn next(&self) -> Option<Received> {
+    pub(crate) fn next(&self) -> Option<Received> {
         let info = self.0.read_signal().ok().flatten()?;
         let signal = i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok())?;
         Some(Received { signal, from: info.ssi_pid })
@@ -56,7 +56,7 @@ impl Signals {
     ///
     /// # Errors
     /// Those of poll(2).
-    pub fn wait(&self, others: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Result<Vec<bool>> {
+    pub(crate) fn wait(&self, others: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Result<Vec<bool>> {
         let mut fds = vec![PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN)];
         fds.extend(others.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
         let timeout = until.map(|until| {
@@ -75,7 +75,7 @@ impl Signals {
 }
 
 /// `signal 1 (SIGHUP) received from 10369, reconfiguring`.
-pub fn received_line(received: Received, action: &str) -> String {
+pub(crate) fn received_line(received: Received, action: &str) -> String {
     let Received { signal, from } = received;
     let sender = if from == 0 { String::new() } else { format!(" from {from}") };
     format!("signal {} ({signal}) received{sender}{action}", signal as i32)

@@ -19,14 +19,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What tells one state of a file from another: times of change, length, inode; `None`: it is not there.
-pub type Stamp = Option<(i64, i64, u64, u64)>;
+pub(crate) type Stamp = Option<(i64, i64, u64, u64)>;
 
 /// Open log files by path.
-pub type Logs = Vec<(PathBuf, Arc<OwnedFd>)>;
+pub(crate) type Logs = Vec<(PathBuf, Arc<OwnedFd>)>;
 
 /// A configuration in use, or about to be.
 #[derive(Debug)]
-pub struct State {
+pub(crate) struct State {
     /// Where things are.
     pub environment: Environment,
     /// The configuration.
@@ -52,7 +52,7 @@ pub struct State {
 ///
 /// # Errors
 /// When the configuration has an error.
-pub fn read(
+pub(crate) fn read(
     environment: &Environment,
     files: &mut Files,
     log: &Log,
@@ -96,13 +96,13 @@ fn read_telling(
 }
 
 /// The pid file that a configuration names.
-pub fn pid_path(config: &Config, paths: &Paths) -> PathBuf {
+pub(crate) fn pid_path(config: &Config, paths: &Paths) -> PathBuf {
     config.main.pid.clone().unwrap_or_else(|| paths.pid.clone())
 }
 
 /// What [`open`] builds on.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Before<'a> {
+pub(crate) struct Before<'a> {
     /// Sockets to use again.
     pub listeners: Option<&'a Listeners>,
     /// Threads of the worker that runs and stays, which get one socket each; `None`: as many as planned.
@@ -115,7 +115,7 @@ pub struct Before<'a> {
 ///
 /// # Errors
 /// When anything cannot be had; the log says what, in nginx's words, and nothing has changed.
-pub fn open(
+pub(crate) fn open(
     environment: &Environment,
     paths: &Paths,
     before: Before<'_>,
@@ -172,13 +172,13 @@ pub fn open(
 
 impl State {
     /// The error log of this configuration.
-    pub fn log(&self) -> Log {
+    pub(crate) fn log(&self) -> Log {
         Log::configured(&self.error_log, &self.logs)
     }
 
     /// Takes renewed certificates and keys; everything else stays as it was read. What does not fit together
     /// is refused, and the old ones are kept.
-    pub fn renew(&mut self, log: &Log) -> bool {
+    pub(crate) fn renew(&mut self, log: &Log) -> bool {
         let Ok(mut files) = Files::from_bytes(&self.record) else { return false };
         for path in &self.config.http.certificate_files {
             files.refresh(path);
@@ -198,14 +198,14 @@ impl State {
     }
 
     /// What tells whether certificates or keys were renewed.
-    pub fn certificate_stamps(&self) -> Vec<Stamp> {
+    pub(crate) fn certificate_stamps(&self) -> Vec<Stamp> {
         use std::os::unix::fs::MetadataExt;
         let stamp = |m: std::fs::Metadata| (m.mtime(), m.mtime_nsec(), m.size(), m.ino());
         self.config.http.certificate_files.iter().map(|p| std::fs::metadata(p).ok().map(stamp)).collect()
     }
 
     /// Opens the log files anew (USR1). What cannot be opened keeps its old file, as in nginx.
-    pub fn reopen_logs(&mut self) {
+    pub(crate) fn reopen_logs(&mut self) {
         let log = self.log();
         for (path, fd) in &mut self.logs {
             match open_log(path) {
@@ -217,7 +217,7 @@ impl State {
 
     /// The message for a worker that has the sockets of `known` already, and its descriptors in order; the last one
     /// is `log_area`.
-    pub fn order<'a>(
+    pub(crate) fn order<'a>(
         &'a self,
         known: &[ListenAddr],
         generation: u64,
@@ -244,7 +244,7 @@ impl State {
     }
 
     /// Addresses of this configuration.
-    pub fn addresses(&self) -> Vec<ListenAddr> {
+    pub(crate) fn addresses(&self) -> Vec<ListenAddr> {
         self.listeners.open.iter().map(|open| open.addr.clone()).collect()
     }
 
@@ -252,7 +252,7 @@ impl State {
     ///
     /// # Errors
     /// When no descriptor is left.
-    pub fn generation(&self, known: &[ListenAddr], number: u64) -> std::io::Result<Generation> {
+    pub(crate) fn generation(&self, known: &[ListenAddr], number: u64) -> std::io::Result<Generation> {
         let copy = |fds: &[Arc<OwnedFd>]| fds.iter().map(|fd| fd.try_clone()).collect::<Result<Vec<_>, _>>();
         let new = self.listeners.open.iter().filter(|open| !known.contains(&open.addr));
         let sockets = new.map(|open| Ok((open.addr.clone(), copy(&open.sockets)?)));
@@ -268,7 +268,7 @@ impl State {
     ///
     /// # Errors
     /// When no descriptor is left.
-    pub fn log_copies(&self) -> std::io::Result<Vec<(PathBuf, OwnedFd)>> {
+    pub(crate) fn log_copies(&self) -> std::io::Result<Vec<(PathBuf, OwnedFd)>> {
         self.logs.iter().map(|(path, fd)| Ok((path.clone(), fd.try_clone()?))).collect()
     }
 
@@ -276,7 +276,7 @@ impl State {
     ///
     /// # Errors
     /// When it cannot be written; the log says so.
-    pub fn write_pid(&self, log: &Log) -> Result<(), Refused> {
+    pub(crate) fn write_pid(&self, log: &Log) -> Result<(), Refused> {
         let text = format!("{}\n", std::process::id());
         files::write(&self.pid, text.as_bytes(), files::READABLE).map_err(|e| {
             log.emerg(&failed("open()", &self.pid, &e));
@@ -294,7 +294,7 @@ fn touch(path: &Path) -> std::io::Result<()> {
 ///
 /// # Errors
 /// There is no such user or group; in nginx's words.
-pub fn who(config: &Config) -> Result<Option<Identity>, String> {
+pub(crate) fn who(config: &Config) -> Result<Option<Identity>, String> {
     if !identity::is_root() {
         return Ok(None);
     }

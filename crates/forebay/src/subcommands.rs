@@ -52,7 +52,7 @@ struct BenchArgs {
 
 /// Which configuration.
 #[derive(Args)]
-pub struct Where {
+pub(crate) struct Where {
     /// Configuration file
     #[arg(short = 'c', value_name = "FILE")]
     conf: Option<PathBuf>,
@@ -98,7 +98,7 @@ enum Format {
 
 /// `forebay doctor`.
 #[derive(Args)]
-pub struct DoctorArgs {
+pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub place: Where,
     /// For people, for programs, or for code hosts
@@ -120,7 +120,7 @@ pub struct DoctorArgs {
 
 /// How `forebay doctor` prints.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum DoctorFormat {
+pub(crate) enum DoctorFormat {
     /// With carets.
     Text,
     /// A list.
@@ -131,7 +131,7 @@ pub enum DoctorFormat {
 
 /// `forebay fmt`.
 #[derive(Args)]
-pub struct FmtArgs {
+pub(crate) struct FmtArgs {
     /// Files to rewrite; `-` reads standard input and writes standard output
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
@@ -145,7 +145,7 @@ pub struct FmtArgs {
 
 /// `forebay serve`.
 #[derive(Args, Clone, Debug)]
-pub struct ServeArgs {
+pub(crate) struct ServeArgs {
     /// Folder to serve; the built-in demo site when left out
     pub dir: Option<PathBuf>,
     /// Address or port
@@ -164,7 +164,7 @@ pub struct ServeArgs {
 
 /// `forebay proxy`.
 #[derive(Args, Clone, Debug)]
-pub struct ProxyArgs {
+pub(crate) struct ProxyArgs {
     /// Where to listen (an address or a port), and where requests go: a port, an address or a URL
     #[arg(value_name = "[LISTEN] UPSTREAM", required = true, num_args = 1..=2)]
     pub places: Vec<String>,
@@ -174,7 +174,7 @@ pub struct ProxyArgs {
 }
 
 /// Runs a subcommand; gives the exit code.
-pub fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
+pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     let line = match Line::try_parse_from(&arguments) {
         Ok(line) => line,
         Err(e) => {
@@ -215,7 +215,7 @@ fn check(args: CheckArgs) -> u8 {
 }
 
 impl Where {
-    pub fn options(self) -> Options {
+    pub(crate) fn options(self) -> Options {
         // People name files from where they are; only -p makes a name relative to the prefix.
         let conf = self.conf.map(|path| match self.prefix {
             None => std::path::absolute(&path).unwrap_or(path),

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::process::Command;
 
 /// Carries the true arguments, each in hexadecimal, joined by commas.
-pub const ARGUMENTS: &str = "FOREBAY_ARGV";
+pub(crate) const ARGUMENTS: &str = "FOREBAY_ARGV";
 
 /// The true arguments, program name first, and whether the process has its title already.
-pub fn arguments() -> (Vec<OsString>, bool) {
+pub(crate) fn arguments() -> (Vec<OsString>, bool) {
     let given: Vec<OsString> = std::env::args_os().collect();
     // Only a process with the title may believe the variable: it could be left over in somebody's environment.
     let titled = given.len() == 1 && given.iter().all(|arg| arg.as_bytes().starts_with(MASTER.as_bytes()));
@@ -26,7 +26,7 @@ pub fn arguments() -> (Vec<OsString>, bool) {
 const MASTER: &str = "nginx: master process ";
 
 /// Gives the process its title. Returns only when that failed, which does no harm.
-pub fn set_master(args: &[OsString]) {
+pub(crate) fn set_master(args: &[OsString]) {
     let mut title = OsString::from(MASTER);
     title.push(args.join(" ".as_ref()));
     let _ = Command::new("/proc/self/exe").arg0(title).env(ARGUMENTS, encode(args)).exec();
@@ -36,7 +36,7 @@ pub fn set_master(args: &[OsString]) {
 ///
 /// It is what the kernel sets when a program is started by its path. Init scripts (`start-stop-daemon --name`), `killall`,
 /// `pidof` and monitors look for it, so a copy or a link that is called `nginx` has to be found as `nginx`.
-pub fn process_name(arguments: &[OsString]) -> OsString {
+pub(crate) fn process_name(arguments: &[OsString]) -> OsString {
     let name = arguments.first().and_then(|program| Path::new(program).file_name());
     name.unwrap_or(OsStr::new("forebay")).to_owned()
 }
@@ -44,7 +44,7 @@ pub fn process_name(arguments: &[OsString]) -> OsString {
 /// Sets the name of the calling process (`/proc/PID/comm`). The kernel keeps the first 15 bytes.
 ///
 /// Programs that start themselves by way of `/proc/self/exe` are called `exe` before.
-pub fn set_process_name(name: &OsStr) {
+pub(crate) fn set_process_name(name: &OsStr) {
     let name = CString::new(name.as_bytes()).unwrap_or_default();
     // It only fails where /proc and prctl(2) are forbidden; serving goes on under another name.
     let _ = rustix::thread::set_name(&name);

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// A configuration for the worker to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Configure {
+pub(crate) struct Configure {
     /// Where things are.
     pub environment: Environment,
     /// `Files::to_bytes`: everything the configuration was read from.
@@ -40,14 +40,14 @@ pub struct Configure {
 
 impl Configure {
     /// The thread plan.
-    pub fn plan(&self) -> ThreadPlan {
+    pub(crate) fn plan(&self) -> ThreadPlan {
         ThreadPlan { cpus: self.cpus.clone(), connections: self.connections }
     }
 }
 
 /// From the master.
 #[derive(Debug)]
-pub enum Order {
+pub(crate) enum Order {
     /// Start with, or change to, a configuration.
     Configure(Box<Configure>, Vec<OwnedFd>),
     /// Write to these files from now on.
@@ -61,7 +61,11 @@ const REOPEN: u8 = 2;
 ///
 /// # Errors
 /// Those of the socket.
-pub fn send_configure(socket: &UnixStream, order: &Configure, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn send_configure(
+    socket: &UnixStream,
+    order: &Configure,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let mut out = Body::default();
     out.path(&order.environment.prefix);
     out.path(&order.environment.conf_path);
@@ -107,7 +111,7 @@ pub fn send_configure(socket: &UnixStream, order: &Configure, fds: &[BorrowedFd<
 ///
 /// # Errors
 /// Those of the socket.
-pub fn send_reopen(socket: &UnixStream, paths: &[PathBuf], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn send_reopen(socket: &UnixStream, paths: &[PathBuf], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut out = Body::default();
     out.number(paths.len() as u64);
     paths.iter().for_each(|path| out.path(path));
@@ -118,7 +122,7 @@ pub fn send_reopen(socket: &UnixStream, paths: &[PathBuf], fds: &[BorrowedFd<'_>
 ///
 /// # Errors
 /// Those of the socket; `InvalidData` for what no master sends.
-pub fn receive_order(socket: &UnixStream) -> io::Result<Option<Order>> {
+pub(crate) fn receive_order(socket: &UnixStream) -> io::Result<Option<Order>> {
     let Some((kind, body, fds)) = receive(socket)? else { return Ok(None) };
     let mut rest = Rest(&body);
     let order = match kind {

@@ -22,17 +22,17 @@ use std::time::{Duration, Instant};
 
 /// Environment variable that tells the program it is a worker, and holds the name of the process; its standard input is
 /// the control socket.
-pub const ROLE: &str = "FOREBAY_WORKER";
+pub(crate) const ROLE: &str = "FOREBAY_WORKER";
 /// Environment variable with the number of workers before it that ended unasked.
-pub const RESPAWNED: &str = "FOREBAY_RESPAWNED";
+pub(crate) const RESPAWNED: &str = "FOREBAY_RESPAWNED";
 /// Title that `ps` shows.
-pub const TITLE: &str = "nginx: worker process";
+pub(crate) const TITLE: &str = "nginx: worker process";
 
 /// How often a worker that is quitting looks whether its threads have ended.
 const FINISHED_CHECK: Duration = Duration::from_millis(20);
 
 /// Runs the worker; gives the exit code.
-pub fn main() -> u8 {
+pub(crate) fn main() -> u8 {
     match run() {
         Ok(()) => 0,
         Err(e) => {

@@ -90,11 +90,6 @@ impl Chunked {
         *self = Chunked { trailer, fields, ..Chunked::new(self.limits) };
     }
 
-    /// Bytes of the current chunk that are still to come, 0 between chunks.
-    pub fn left_in_chunk(&self) -> u64 {
-        if self.state == State::Data { self.left } else { 0 }
-    }
-
     /// Whether the end of the body is in `input`, which is not taken.
     pub fn has_end(&self, input: &[u8]) -> bool {
         let mut ahead = self.clone();
@@ -106,11 +101,6 @@ impl Chunked {
                 Ok(Step::More) | Err(_) => return false,
             }
         }
-    }
-
-    /// Whether the end of the body has been read.
-    pub fn is_done(&self) -> bool {
-        self.state == State::Done
     }
 
     /// Trailer fields, once the body is over: lines with a proper name and value. nginx ignores all trailer
@@ -273,12 +263,8 @@ pub(crate) fn is_text(b: u8) -> bool {
 
 /// The line before a chunk of content, and what follows the content and ends the body.
 pub mod encode {
-    /// After the content of each chunk.
-    pub const CHUNK_END: &[u8] = b"\r\n";
     /// Last chunk and empty trailer section.
     pub const LAST: &[u8] = b"0\r\n\r\n";
-    /// Last chunk before trailer fields; after these comes an empty line.
-    pub const LAST_WITH_TRAILERS: &[u8] = b"0\r\n";
 
     /// A chunk size line on the stack.
     #[derive(Clone, Copy, Debug)]
@@ -338,7 +324,7 @@ mod tests {
                 }
             }
         }
-        Ok((content, used, chunked.is_done()))
+        Ok((content, used, (chunked.state == State::Done)))
     }
 
     fn outcome(input: &[u8]) -> Option<(Vec<u8>, bool)> {
@@ -409,7 +395,7 @@ mod tests {
             [(Name::Other, b"X-Sum", b"ab"), (Name::Server, b"Server", b"")];
         assert_eq!(got, want);
         chunked.reset();
-        assert_eq!((chunked.trailers().count(), chunked.is_done()), (0, false));
+        assert_eq!((chunked.trailers().count(), (chunked.state == State::Done)), (0, false));
     }
 
     #[test]

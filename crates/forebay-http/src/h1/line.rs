@@ -443,7 +443,7 @@ fn any_slash(buf: &[u8], line: &Line) -> Slice {
 }
 
 /// The method that `text` spells; names are case-sensitive.
-pub fn method_of(text: &[u8]) -> Method {
+pub(crate) fn method_of(text: &[u8]) -> Method {
     match text {
         b"GET" => Method::Get,
         b"HEAD" => Method::Head,

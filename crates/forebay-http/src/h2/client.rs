@@ -8,7 +8,7 @@ use crate::h1::response::reason;
 
 /// Appends the field block of a request whose HTTP/1 head is `head`. Fields of the HTTP/1 connection are left out,
 /// `Host` becomes `:authority`. `trailers`: `te: trailers` is sent, unless the head says so itself.
-pub fn request_block(head: &[u8], https: bool, trailers: bool, out: &mut Vec<u8>) {
+pub(super) fn request_block(head: &[u8], https: bool, trailers: bool, out: &mut Vec<u8>) {
     let mut lines = head.split(|b| *b == b'\n').map(|l| l.strip_suffix(b"\r").unwrap_or(l));
     let first = lines.next().unwrap_or_default();
     let (method, rest) = first.split_at(memchr::memchr(b' ', first).unwrap_or(first.len()));
@@ -49,7 +49,7 @@ pub fn request_block(head: &[u8], https: bool, trailers: bool, out: &mut Vec<u8>
 
 /// Why a block is no head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BadBlock {
+pub(super) enum BadBlock {
     /// It is not HPACK.
     Compression,
     /// Longer than allowed.
@@ -132,7 +132,7 @@ impl Lines<'_> {
 
 /// A field block of a response.
 #[derive(Clone, Copy, Debug)]
-pub struct Block<'b> {
+pub(super) struct Block<'b> {
     /// As received.
     pub bytes: &'b [u8],
     /// The block has the trailers, which have no status.
@@ -146,7 +146,7 @@ pub struct Block<'b> {
 ///
 /// # Errors
 /// [`BadBlock`]. After `Compression` the connection is of no more use.
-pub fn response_head(
+pub(super) fn response_head(
     decoder: &mut Decoder,
     block: &Block<'_>,
     scratch: &mut Vec<u8>,

@@ -105,7 +105,7 @@ pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 }
 
 /// Appends a field that is not to be kept in any table on the way (RFC 7541, section 7.1.3).
-pub fn sensitive(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+pub(crate) fn sensitive(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.push(0x10);
     string(out, &name.to_ascii_lowercase());
     string(out, value);

@@ -6,7 +6,7 @@ use crate::h1::fields::stop;
 use std::collections::VecDeque;
 
 /// Size of the dynamic table that we offer to keep for a peer, bytes as RFC 7541 counts them (the default).
-pub const TABLE_SIZE: usize = 4096;
+pub(crate) const TABLE_SIZE: usize = 4096;
 
 /// What an entry costs beside its bytes (RFC 7541, section 4.1).
 const OVERHEAD: usize = 32;
@@ -15,7 +15,7 @@ const OVERHEAD: usize = 32;
 const SIZE_UPDATES: u32 = 2;
 
 /// The static table (RFC 7541, appendix A); index 1 is the first.
-pub const STATIC: [(&str, &str); 61] = [
+pub(crate) const STATIC: [(&str, &str); 61] = [
     (":authority", ""),
     (":method", "GET"),
     (":method", "POST"),
@@ -267,7 +267,7 @@ pub trait Sink {
 impl Decoder {
     /// A decoder that takes a whole byte of padding behind Huffman code, which RFC 7541 forbids and nginx takes from
     /// upstreams.
-    pub fn lenient() -> Decoder {
+    pub(crate) fn lenient() -> Decoder {
         Decoder { lenient: true, ..Decoder::default() }
     }
 

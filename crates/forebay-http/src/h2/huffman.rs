@@ -151,7 +151,7 @@ fn long(top: u32) -> (usize, u32) {
 
 /// Bytes that the text takes when encoded.
 #[inline]
-pub fn encoded_len(text: &[u8]) -> usize {
+pub(crate) fn encoded_len(text: &[u8]) -> usize {
     let bits: usize = text.iter().map(|b| usize::from(LENGTHS[usize::from(*b)])).sum();
     bits.div_ceil(8)
 }

@@ -5,7 +5,7 @@ use forebay_conf::grammar;
 use forebay_conf::tree::{Block, Directive, Tree, Word};
 
 /// Adds a hint to each error that has none, where one is known. Errors about a name that the tree contains get its place.
-pub fn add(errors: &mut [Error], tree: &Tree) {
+pub(crate) fn add(errors: &mut [Error], tree: &Tree) {
     let mut all = Vec::new();
     collect(&tree.root, &mut all);
     for error in errors.iter_mut().filter(|e| e.level == Level::Emerg) {

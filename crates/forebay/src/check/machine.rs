@@ -11,7 +11,12 @@ use forebay_server::config::{Config, Environment};
 use std::path::{Path, PathBuf};
 
 /// Finds what a start of this configuration would miss. Makes and changes nothing.
-pub fn errors(config: &Config, environment: &Environment, paths: &Paths, files: &mut Files) -> Vec<Error> {
+pub(crate) fn errors(
+    config: &Config,
+    environment: &Environment,
+    paths: &Paths,
+    files: &mut Files,
+) -> Vec<Error> {
     let tree = origin::tree(environment, files);
     let mut found = Vec::new();
     if let Err(text) = state::who(config) {

@@ -1,7 +1,7 @@
 //! `forebay check`: every mistake of a configuration at once, for people (carets) or for programs (JSON).
 
-pub mod hints;
-pub mod machine;
+pub(crate) mod hints;
+pub(crate) mod machine;
 
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level as Shown, Renderer, Snippet};
@@ -17,7 +17,7 @@ const LONGEST_LINE: usize = 160;
 /// One report an error, with the line, a caret and the hint; at the end a line that counts them.
 ///
 /// `color`: with terminal colors. Text from the configuration cannot smuggle in escape sequences.
-pub fn render_text(errors: &[Error], files: &Files, color: bool) -> String {
+pub(crate) fn render_text(errors: &[Error], files: &Files, color: bool) -> String {
     let renderer = if color { Renderer::styled() } else { Renderer::plain() };
     let renderer = renderer.decor_style(DecorStyle::Ascii);
     let mut out = String::new();
@@ -34,7 +34,7 @@ pub fn render_text(errors: &[Error], files: &Files, color: bool) -> String {
 ///
 /// Lines and columns count from 1, columns in bytes; `end_column` is the one after the last byte. `file`
 /// is `command line` for the `-g` option. What does not apply is `null`.
-pub fn render_json(errors: &[Error], files: &Files) -> String {
+pub(crate) fn render_json(errors: &[Error], files: &Files) -> String {
     let list: Vec<Value> = errors.iter().map(|error| entry(error, files)).collect();
     format!("{:#}\n", Value::from(list))
 }
@@ -58,7 +58,7 @@ fn report<'a>(error: &'a Error, files: &'a Files) -> Group<'a> {
 }
 
 /// The line of a mistake as text, and where in it the mistake is.
-pub struct Excerpt {
+pub(crate) struct Excerpt {
     /// The line, or what of it is shown.
     pub text: String,
     /// The place in it.
@@ -67,7 +67,7 @@ pub struct Excerpt {
 
 impl Excerpt {
     /// The line around a place.
-    pub fn new(source: &[u8], span: Span) -> Excerpt {
+    pub(crate) fn new(source: &[u8], span: Span) -> Excerpt {
         let start = (span.start as usize).min(source.len());
         let (before, after) = source.split_at(start);
         let before = before.rsplit(|&b| b == b'\n').next().unwrap_or_default();

@@ -7,7 +7,7 @@ use forebay_conf::tree::Span;
 use forebay_conf::units;
 
 /// Looks for one thing; tells where it is and what is wrong there.
-pub type Check = fn(&Scene<'_>, &Host, &mut dyn FnMut(Span, String));
+pub(super) type Check = fn(&Scene<'_>, &Host, &mut dyn FnMut(Span, String));
 
 pub(super) fn size(s: &Scene<'_>, n: usize, arg: usize) -> Option<u64> {
     units::size(s.arg(n, arg).as_bytes())
@@ -56,7 +56,7 @@ pub(super) struct Worst {
 }
 
 impl Worst {
-    pub fn of(s: &Scene<'_>, h: &Host) -> Worst {
+    pub(super) fn of(s: &Scene<'_>, h: &Host) -> Worst {
         let (workers, connections) = (workers(s, h), connections(s));
         let passes_on = proxies(s);
         let most = |name: &str, default: u64, of: &dyn Fn(usize) -> Option<u64>| {
@@ -97,7 +97,7 @@ impl Worst {
     }
 
     /// Bytes of all clients.
-    pub fn memory(&self) -> u64 {
+    pub(super) fn memory(&self) -> u64 {
         self.clients.saturating_mul(self.head.saturating_add(self.body).saturating_add(self.response))
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// A mounted file system.
 #[derive(Clone, Debug, Default)]
-pub struct Mount {
+pub(crate) struct Mount {
     /// Where it is mounted.
     pub point: PathBuf,
     /// Its kind, as in /proc/self/mountinfo.
@@ -24,18 +24,18 @@ pub struct Mount {
 
 impl Mount {
     /// Whether it has an option.
-    pub fn has(&self, option: &str) -> bool {
+    pub(crate) fn has(&self, option: &str) -> bool {
         self.options.iter().any(|o| o == option)
     }
 
     /// Whether each read is written down; file systems in memory or over the network do not say.
-    pub fn notes_reads(&self) -> bool {
+    pub(crate) fn notes_reads(&self) -> bool {
         let disk = ["ext", "xfs", "btrfs", "f2fs"].iter().any(|k| self.kind.starts_with(k));
         disk && !["noatime", "relatime", "ro"].iter().any(|o| self.has(o))
     }
 
     /// Whether another machine, or a process, has to be asked for its files.
-    pub fn remote(&self) -> bool {
+    pub(crate) fn remote(&self) -> bool {
         ["nfs", "cifs", "smb", "9p", "ceph", "afs", "fuse", "glusterfs", "virtiofs"]
             .iter()
             .any(|k| self.kind.starts_with(k))
@@ -44,7 +44,7 @@ impl Mount {
 
 /// What a directory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub(crate) enum Use {
     /// `root`, `alias`.
     Files,
     /// `proxy_cache_path` and its like.
@@ -57,7 +57,7 @@ pub enum Use {
 
 /// A directory that a directive names.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub(crate) struct Place {
     /// The directive.
     pub node: usize,
     /// What it is for.
@@ -68,7 +68,7 @@ pub struct Place {
 
 /// The file systems, and what lies on them.
 #[derive(Clone, Debug, Default)]
-pub struct Disks {
+pub(crate) struct Disks {
     /// File systems in use.
     pub mounts: Vec<Mount>,
     /// Directories in reading order.
@@ -77,7 +77,7 @@ pub struct Disks {
 
 impl Disks {
     /// Looks at what a configuration names. Paths that do not exist yet count where their first existing parent is.
-    pub fn find(scene: &Scene<'_>, prefix: &Path) -> Disks {
+    pub(crate) fn find(scene: &Scene<'_>, prefix: &Path) -> Disks {
         let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let all = parse_mounts(&text);
         let mut disks = Disks::default();
@@ -97,13 +97,13 @@ impl Disks {
     }
 
     /// Directories for one of some uses, with their file systems.
-    pub fn of<'d>(&'d self, uses: &'d [Use]) -> impl Iterator<Item = (usize, &'d Mount)> {
+    pub(crate) fn of<'d>(&'d self, uses: &'d [Use]) -> impl Iterator<Item = (usize, &'d Mount)> {
         let fits = self.places.iter().filter(move |p| uses.contains(&p.used));
         fits.filter_map(|p| Some((p.node, self.mounts.get(p.mount)?)))
     }
 
     /// A line for people.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         if self.mounts.is_empty() {
             return String::new();
         }
@@ -122,12 +122,12 @@ impl Disks {
 }
 
 /// A number of bytes for people.
-pub fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     if bytes >= 10 << 30 { format!("{} GB", bytes >> 30) } else { format!("{} MB", bytes >> 20) }
 }
 
 /// The size that a parameter `NAME=SIZE` of a directive gives.
-pub fn parameter(scene: &Scene<'_>, node: usize, name: &str) -> Option<u64> {
+pub(super) fn parameter(scene: &Scene<'_>, node: usize, name: &str) -> Option<u64> {
     let args = scene.args(node);
     let value = args.iter().find_map(|a| a.strip_prefix(name)?.strip_prefix('='))?;
     units::offset(value.as_bytes())

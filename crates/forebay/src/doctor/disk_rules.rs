@@ -6,7 +6,7 @@ use super::scene::Scene;
 use forebay_conf::tree::Span;
 
 /// Looks for one thing; tells where and what is wrong.
-pub type Check = fn(&Scene<'_>, &Disks, &mut dyn FnMut(Span, String));
+pub(super) type Check = fn(&Scene<'_>, &Disks, &mut dyn FnMut(Span, String));
 
 /// What is written to.
 const WRITTEN: &[Use] = &[Use::Cache, Use::Temp, Use::Log];

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// A machine, or what is known of it.
 #[derive(Debug, Default)]
-pub struct Host {
+pub(crate) struct Host {
     /// CPUs that may be used, fractions rounded up; 0 = not looked at.
     pub cpus: usize,
     /// Online CPUs.
@@ -35,7 +35,7 @@ pub struct Host {
 
 /// What a rule asks of a certificate.
 #[derive(Clone, Copy, Debug)]
-pub struct Certificate {
+pub(crate) struct Certificate {
     /// Its key is an RSA key.
     pub rsa: bool,
     /// It names a responder for OCSP.
@@ -58,7 +58,7 @@ impl Certificate {
     }
 
     /// All that a configuration names and that can be read.
-    pub fn find(scene: &Scene<'_>, dir: &Path) -> BTreeMap<usize, Certificate> {
+    pub(crate) fn find(scene: &Scene<'_>, dir: &Path) -> BTreeMap<usize, Certificate> {
         let named = scene.all("ssl_certificate").filter(|n| !scene.arg(*n, 0).contains('$'));
         named.filter_map(|n| Some((n, Certificate::read(&dir.join(scene.arg(n, 0)))?))).collect()
     }
@@ -116,7 +116,7 @@ const SYSCTLS: &[&str] = &[
 
 impl Host {
     /// This machine.
-    pub fn detect() -> Host {
+    pub(crate) fn detect() -> Host {
         let budget: CpuBudget = cpus::detect();
         let mut host = Host {
             cpus: budget.workers,
@@ -140,7 +140,7 @@ impl Host {
     }
 
     /// What was looked at, in lines for people; nothing if nothing was.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         if self.cpus == 0 {
             return String::new();
         }
@@ -178,7 +178,7 @@ impl Host {
     }
 
     /// Adds what the machine's own files ask for, in the order in which they are read at its start.
-    pub fn take_own_sysctl_files(&mut self, etc: &Path) {
+    pub(crate) fn take_own_sysctl_files(&mut self, etc: &Path) {
         let entries = std::fs::read_dir(etc.join("sysctl.d")).into_iter().flatten().flatten();
         let mut files: Vec<_> =
             entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "conf")).collect();
@@ -192,7 +192,7 @@ impl Host {
     }
 
     /// Adds what a file in the manner of sysctl.conf asks for.
-    pub fn take_sysctl_file(&mut self, path: &Path, text: &str) {
+    pub(crate) fn take_sysctl_file(&mut self, path: &Path, text: &str) {
         for line in text.lines() {
             let line = line.trim().trim_start_matches('-');
             if line.is_empty() || line.starts_with(['#', ';']) {
@@ -205,7 +205,7 @@ impl Host {
     }
 
     /// A setting as it will be: what a file asks for, else what the kernel has; with where it is from.
-    pub fn sysctl(&self, name: &str) -> Option<(String, String)> {
+    pub(crate) fn sysctl(&self, name: &str) -> Option<(String, String)> {
         if let Some((v, file)) = self.wanted.get(name) {
             return Some((v.clone(), format!(" ({file})")));
         }
@@ -213,7 +213,7 @@ impl Host {
     }
 
     /// A setting that is a number.
-    pub fn number(&self, name: &str) -> Option<(u64, String)> {
+    pub(crate) fn number(&self, name: &str) -> Option<(u64, String)> {
         let (v, from) = self.sysctl(name)?;
         Some((v.parse().ok()?, from))
     }

@@ -5,7 +5,7 @@ use super::scene::Scene;
 use super::{Rule, Severity, rule_table};
 
 /// Looks for one thing; tells what is wrong.
-pub type Check = fn(&Scene<'_>, &Host, &mut dyn FnMut(String));
+pub(super) type Check = fn(&Scene<'_>, &Host, &mut dyn FnMut(String));
 
 /// A setting that a file asks for.
 pub(super) fn wanted(h: &Host, name: &str, text: &str, found: &mut dyn FnMut(String)) {
@@ -18,7 +18,7 @@ pub(super) fn wanted(h: &Host, name: &str, text: &str, found: &mut dyn FnMut(Str
 macro_rules! settings {
     ($($id:literal $severity:ident $name:literal $text:literal $why:literal $instead:literal,)*) => {
         /// Settings that are wrong to ask for at all, with what is said there. Their titles are their names.
-        pub const SETTINGS: &[(Rule, &str)] = &[$((
+        pub(super) const SETTINGS: &[(Rule, &str)] = &[$((
             Rule { id: $id, severity: Severity::$severity, title: $name, why: $why, instead: $instead },
             $text,
         ),)*];

@@ -11,7 +11,7 @@ const TAIL: u64 = 8 << 20;
 
 /// What a running server tells.
 #[derive(Debug, Default)]
-pub struct Running {
+pub(crate) struct Running {
     /// Its master.
     pub pid: u32,
     /// Of each process: descriptors in use, and how many it may have.
@@ -24,7 +24,7 @@ pub struct Running {
 
 impl Running {
     /// The server whose pid file the configuration names. `None`: none runs, or it is not visible.
-    pub fn find(scene: &Scene<'_>, prefix: &Path) -> Option<Running> {
+    pub(crate) fn find(scene: &Scene<'_>, prefix: &Path) -> Option<Running> {
         let named = scene.all("pid").last().map(|n| prefix.join(scene.arg(n, 0)));
         let usual = ["/run/nginx.pid", "/run/forebay.pid"].map(PathBuf::from);
         let places = named.map_or_else(|| usual.to_vec(), |p| vec![p]);
@@ -43,7 +43,7 @@ impl Running {
     }
 
     /// How many lines of the log have a message.
-    pub fn lines(&self, message: &str) -> usize {
+    pub(crate) fn lines(&self, message: &str) -> usize {
         self.log.as_ref().map_or(0, |(_, text)| text.lines().filter(|l| l.contains(message)).count())
     }
 }

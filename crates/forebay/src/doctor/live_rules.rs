@@ -4,7 +4,7 @@ use super::live::Running;
 use super::rule_table;
 
 /// Looks for one thing; tells what is wrong.
-pub type Check = fn(&Running, &mut dyn FnMut(String));
+pub(super) type Check = fn(&Running, &mut dyn FnMut(String));
 
 /// Says how often a message stands in the error log.
 fn logged(r: &Running, message: &str, found: &mut dyn FnMut(String)) {

@@ -26,7 +26,7 @@ use std::path::Path;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
+pub(crate) enum Severity {
     /// Breaks requests, loses safety, or makes things slower.
     Harm,
     /// Will hurt under conditions that the text names.
@@ -49,7 +49,7 @@ impl Severity {
 }
 
 /// A rule.
-pub struct Rule {
+pub(crate) struct Rule {
     /// Stable name, also that of its section in docs/doctor.md.
     pub id: &'static str,
     /// How bad it is.
@@ -64,7 +64,7 @@ pub struct Rule {
 
 /// A place where a rule applies.
 #[derive(Debug)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// Id of the rule.
     pub rule: &'static Rule,
     /// What is wrong here.
@@ -83,7 +83,7 @@ impl std::fmt::Debug for Rule {
 macro_rules! rule_table {
     ($check:ty; $($id:literal $severity:ident $title:literal $why:literal $instead:literal $look:expr,)*) => {
         /// The table.
-        pub const RULES: &[(super::Rule, $check)] = &[$((
+        pub(super) const RULES: &[(super::Rule, $check)] = &[$((
             super::Rule { id: $id, severity: super::Severity::$severity, title: $title, why: $why, instead: $instead },
             $look,
         ),)*];
@@ -97,7 +97,7 @@ fn for_configuration() -> impl Iterator<Item = &'static (Rule, conf_rules::Check
 }
 
 /// All rules, those for the configuration first.
-pub fn rules() -> impl Iterator<Item = &'static Rule> {
+pub(crate) fn rules() -> impl Iterator<Item = &'static Rule> {
     let host = host_rules::SETTINGS.iter().map(|(r, _)| r).chain(host_rules::RULES.iter().map(|(r, _)| r));
     let disk = disk_rules::RULES.iter().map(|(r, _)| r);
     for_configuration()
@@ -108,7 +108,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
 }
 
 /// Looks at a configuration and a host.
-pub fn examine(scene: &Scene<'_>, host: &Host) -> Vec<Finding> {
+pub(crate) fn examine(scene: &Scene<'_>, host: &Host) -> Vec<Finding> {
     let mut found = Vec::new();
     for (rule, check) in for_configuration() {
         check(scene, host, &mut |span, message| found.push(Finding { rule, message, span: Some(span) }));
@@ -149,7 +149,7 @@ fn refused_lines(errors: &[Error], files: &Files) -> Vec<Finding> {
 }
 
 /// Runs the subcommand; the exit code is 1 when something harmful was found, 2 when the file cannot be read.
-pub fn main(args: DoctorArgs) -> u8 {
+pub(crate) fn main(args: DoctorArgs) -> u8 {
     if let Some(id) = &args.explain {
         return output::explain(id);
     }

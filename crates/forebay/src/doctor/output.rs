@@ -12,7 +12,7 @@ use forebay_conf::files::Files;
 use serde_json::{Value, json};
 
 /// Text with carets, a summary at the end.
-pub fn text(
+pub(super) fn text(
     findings: &[Finding],
     errors: &[Error],
     files: &Files,
@@ -113,7 +113,7 @@ pub(super) fn refusal(e: &Error) -> (&'static str, Severity) {
 }
 
 /// A JSON list of findings: `{rule, severity, message, why, instead, see, file, line, column}`.
-pub fn json(findings: &[Finding], errors: &[Error], files: &Files) -> String {
+pub(super) fn json(findings: &[Finding], errors: &[Error], files: &Files) -> String {
     let mut list: Vec<Value> = Vec::new();
     for e in errors {
         let span = e.span.or(e.at);
@@ -149,7 +149,7 @@ fn uri(path: &str) -> String {
 }
 
 /// SARIF 2.1.0.
-pub fn sarif(findings: &[Finding], errors: &[Error], files: &Files) -> String {
+pub(super) fn sarif(findings: &[Finding], errors: &[Error], files: &Files) -> String {
     let level = |s: Severity| match s {
         Severity::Harm => "error",
         Severity::Warning => "warning",
@@ -196,7 +196,7 @@ pub fn sarif(findings: &[Finding], errors: &[Error], files: &Files) -> String {
 }
 
 /// Prints a rule; exit code 2 if there is none of this name.
-pub fn explain(id: &str) -> u8 {
+pub(super) fn explain(id: &str) -> u8 {
     if id == "all" {
         print!("{}", manual());
         return 0;
@@ -214,7 +214,7 @@ pub fn explain(id: &str) -> u8 {
 }
 
 /// docs/doctor.md.
-pub fn manual() -> String {
+pub(super) fn manual() -> String {
     let mut out = String::from(
         "# Rules of `forebay doctor`\n\n`forebay doctor -c FILE` reads a configuration, the machine and, when a server runs \
          with that configuration (by its pid file), its error log, descriptors and stub_status, and changes nothing. What the rules say was checked against nginx 1.31 and Linux 6.18. \

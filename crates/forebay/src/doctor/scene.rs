@@ -3,7 +3,7 @@
 use forebay_conf::tree::{Block, Directive, Span, Tree};
 
 /// A directive and where it stands.
-pub struct Node<'t> {
+pub(crate) struct Node<'t> {
     /// The directive.
     pub d: &'t Directive,
     /// The block that it stands in; `None` at the top.
@@ -13,7 +13,7 @@ pub struct Node<'t> {
 }
 
 /// All directives in reading order, includes in their places.
-pub struct Scene<'t> {
+pub(crate) struct Scene<'t> {
     /// Nodes; a parent comes before its children.
     pub nodes: Vec<Node<'t>>,
     top: Vec<usize>,
@@ -21,7 +21,7 @@ pub struct Scene<'t> {
 
 impl<'t> Scene<'t> {
     /// Of a tree.
-    pub fn new(tree: &'t Tree) -> Scene<'t> {
+    pub(crate) fn new(tree: &'t Tree) -> Scene<'t> {
         let mut scene = Scene { nodes: Vec::new(), top: Vec::new() };
         scene.top = scene.add(&tree.root, None);
         scene
@@ -47,22 +47,22 @@ impl<'t> Scene<'t> {
     }
 
     /// Directives of this name, anywhere.
-    pub fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = usize> + 's {
+    pub(crate) fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = usize> + 's {
         (0..self.nodes.len()).filter(move |n| self.is(*n, name))
     }
 
     /// Whether a directive has this name.
-    pub fn is(&self, n: usize, name: &str) -> bool {
+    pub(crate) fn is(&self, n: usize, name: &str) -> bool {
         self.nodes.get(n).is_some_and(|n| n.d.name.text == name.as_bytes())
     }
 
     /// An argument as text; empty if there is none.
-    pub fn arg(&self, n: usize, i: usize) -> String {
+    pub(crate) fn arg(&self, n: usize, i: usize) -> String {
         self.nodes.get(n).and_then(|n| n.d.args.get(i)).map(|w| w.as_str().into_owned()).unwrap_or_default()
     }
 
     /// All arguments as text.
-    pub fn args(&self, n: usize) -> Vec<String> {
+    pub(crate) fn args(&self, n: usize) -> Vec<String> {
         self.nodes
             .get(n)
             .map(|n| n.d.args.iter().map(|w| w.as_str().into_owned()).collect())
@@ -70,22 +70,22 @@ impl<'t> Scene<'t> {
     }
 
     /// The place of a directive's name.
-    pub fn span(&self, n: usize) -> Span {
+    pub(crate) fn span(&self, n: usize) -> Span {
         self.nodes.get(n).map(|n| n.d.name.span).unwrap_or_default()
     }
 
     /// The place of an argument.
-    pub fn arg_span(&self, n: usize, i: usize) -> Span {
+    pub(crate) fn arg_span(&self, n: usize, i: usize) -> Span {
         self.nodes.get(n).and_then(|n| n.d.args.get(i)).map_or_else(|| self.span(n), |w| w.span)
     }
 
     /// The first directive of this name right in a block.
-    pub fn child(&self, block: Option<usize>, name: &str) -> Option<usize> {
+    pub(crate) fn child(&self, block: Option<usize>, name: &str) -> Option<usize> {
         self.level(block).iter().copied().find(|n| self.is(*n, name))
     }
 
     /// What stands right in a block.
-    pub fn level(&self, block: Option<usize>) -> &[usize] {
+    pub(crate) fn level(&self, block: Option<usize>) -> &[usize] {
         match block {
             Some(b) => self.nodes.get(b).map(|n| n.children.as_slice()).unwrap_or_default(),
             None => &self.top,
@@ -93,7 +93,7 @@ impl<'t> Scene<'t> {
     }
 
     /// The directive of this name in effect in a block: its own, or that of the blocks around it.
-    pub fn effective(&self, block: Option<usize>, name: &str) -> Option<usize> {
+    pub(crate) fn effective(&self, block: Option<usize>, name: &str) -> Option<usize> {
         let mut at = block;
         loop {
             if let Some(n) = self.child(at, name) {
@@ -104,12 +104,12 @@ impl<'t> Scene<'t> {
     }
 
     /// The block that a directive stands in.
-    pub fn parent(&self, n: usize) -> Option<usize> {
+    pub(crate) fn parent(&self, n: usize) -> Option<usize> {
         self.nodes.get(n).and_then(|n| n.parent)
     }
 
     /// The innermost block of this name around a directive.
-    pub fn around(&self, n: usize, name: &str) -> Option<usize> {
+    pub(crate) fn around(&self, n: usize, name: &str) -> Option<usize> {
         let mut at = self.parent(n);
         while let Some(b) = at {
             if self.is(b, name) {
@@ -121,7 +121,7 @@ impl<'t> Scene<'t> {
     }
 
     /// Whether a flag is on in a block.
-    pub fn on(&self, block: Option<usize>, name: &str) -> bool {
+    pub(crate) fn on(&self, block: Option<usize>, name: &str) -> bool {
         self.effective(block, name).is_some_and(|n| self.arg(n, 0) == "on")
     }
 }

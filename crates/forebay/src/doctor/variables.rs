@@ -7,7 +7,7 @@ const CLIENTS: [&str; 7] =
     ["host", "uri", "document_uri", "request_uri", "args", "query_string", "request_body"];
 
 /// Names of the variables in a text, `$a` and `${a}` alike, with the places where they begin.
-pub fn named(text: &str) -> Vec<(usize, &str)> {
+pub(super) fn named(text: &str) -> Vec<(usize, &str)> {
     let mut out = Vec::new();
     for (at, _) in text.match_indices('$') {
         let rest = text.get(at + 1..).unwrap_or_default();
@@ -24,7 +24,7 @@ pub fn named(text: &str) -> Vec<(usize, &str)> {
 }
 
 /// The variable in a text, used in `block`, by which the client chooses it; `set` is followed.
-pub fn by_client(s: &Scene<'_>, block: Option<usize>, text: &str) -> Option<String> {
+pub(super) fn by_client(s: &Scene<'_>, block: Option<usize>, text: &str) -> Option<String> {
     chosen(s, block, text, 8)
 }
 
@@ -57,7 +57,7 @@ fn sets(s: &Scene<'_>, block: Option<usize>, name: &str) -> Vec<String> {
 }
 
 /// Values that `set` and `map` write down for a variable; `None` where another variable stands among them.
-pub fn values(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<Vec<String>> {
+pub(super) fn values(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<Vec<String>> {
     let mut out = sets(s, block, name);
     for n in s.all("map").filter(|n| s.arg(*n, 1).strip_prefix('$') == Some(name)) {
         for entry in s.nodes[n].d.block.iter().flat_map(|b| b.iter()) {
@@ -71,7 +71,7 @@ pub fn values(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<Vec<Str
 }
 
 /// Regular expressions that are matched before a block is entered, the innermost first.
-pub fn patterns(s: &Scene<'_>, block: Option<usize>) -> Vec<String> {
+pub(super) fn patterns(s: &Scene<'_>, block: Option<usize>) -> Vec<String> {
     let mut out = Vec::new();
     let mut at = block;
     while let Some(b) = at {
@@ -92,7 +92,7 @@ pub fn patterns(s: &Scene<'_>, block: Option<usize>) -> Vec<String> {
 }
 
 /// The text of a group of a regular expression, by its number or name; `""` for one that is empty.
-pub fn group<'p>(pattern: &'p str, wanted: &str) -> Option<&'p str> {
+pub(super) fn group<'p>(pattern: &'p str, wanted: &str) -> Option<&'p str> {
     groups(pattern)
         .into_iter()
         .enumerate()
@@ -100,7 +100,7 @@ pub fn group<'p>(pattern: &'p str, wanted: &str) -> Option<&'p str> {
 }
 
 /// Groups that capture, in order: their names and texts.
-pub fn groups(pattern: &str) -> Vec<(Option<&str>, &str)> {
+pub(super) fn groups(pattern: &str) -> Vec<(Option<&str>, &str)> {
     let bytes = pattern.as_bytes();
     let mut open: Vec<Option<usize>> = Vec::new();
     let mut out: Vec<(Option<&str>, &str)> = Vec::new();
@@ -144,7 +144,7 @@ pub fn groups(pattern: &str) -> Vec<(Option<&str>, &str)> {
 }
 
 /// Whether what a group takes of a decoded path can hold a line feed.
-pub fn takes_line_feeds(group: &str) -> bool {
+pub(super) fn takes_line_feeds(group: &str) -> bool {
     let negated = group.match_indices("[^").any(|(at, _)| {
         let class = group.get(at..).and_then(|c| c.split(']').next()).unwrap_or_default();
         !["\\n", "\\s", "\\v", "\\R"].iter().any(|w| class.contains(w))
@@ -153,7 +153,7 @@ pub fn takes_line_feeds(group: &str) -> bool {
 }
 
 /// The part of a pattern that repeats what repeats already: `(a+)+` takes exponential time where it does not match.
-pub fn repeats_itself(pattern: &str) -> Option<String> {
+pub(super) fn repeats_itself(pattern: &str) -> Option<String> {
     let is_repeat = |c: Option<char>| matches!(c, Some('+' | '*'));
     for (at, _) in pattern.match_indices('(') {
         let body = pattern.get(at + 1..).and_then(|r| r.split(')').next()).unwrap_or_default();

@@ -45,7 +45,7 @@ const NOT_INHERITED: &[&str] = &[
 const OWN_DEFAULTS: &[(&str, &str)] = &[("keepalive_requests", "10000")];
 
 /// A server or a location.
-pub struct Level {
+pub(super) struct Level {
     /// `server app.example.com`, `location ~ \.php$`.
     pub name: String,
     /// What holds there.
@@ -59,7 +59,7 @@ struct Around<'t> {
 }
 
 /// Lists the levels of a configuration in reading order. `defaults`: also the directives that nothing sets.
-pub fn levels(tree: &Tree, files: &Files, defaults: bool) -> Vec<Level> {
+pub(super) fn levels(tree: &Tree, files: &Files, defaults: bool) -> Vec<Level> {
     let mut list = List { files, defaults, levels: Vec::new() };
     for http in blocks(&tree.root, "http") {
         let around = Around { block: http.1, outer: None };

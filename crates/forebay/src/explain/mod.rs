@@ -16,7 +16,7 @@ use std::io::Write;
 
 /// One line: what, how much, why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub(crate) struct Row {
     /// Directive or quantity.
     pub name: String,
     /// Value in effect, as one would write it.
@@ -27,13 +27,13 @@ pub struct Row {
 
 impl Row {
     /// A row.
-    pub fn new(name: &str, value: impl ToString, origin: impl Into<String>) -> Row {
+    pub(crate) fn new(name: &str, value: impl ToString, origin: impl Into<String>) -> Row {
         Row { name: name.to_owned(), value: value.to_string(), origin: origin.into() }
     }
 }
 
 /// Prints the settings of a configuration; gives the exit code. `defaults`: for servers and locations also what nothing sets.
-pub fn main(options: &Options, defaults: bool) -> u8 {
+pub(crate) fn main(options: &Options, defaults: bool) -> u8 {
     match text(options, defaults) {
         Ok(text) => {
             // A reader that has gone away, as `head` does, is no reason to complain.
@@ -148,7 +148,7 @@ fn paths_user() -> &'static str {
 }
 
 /// The rows in aligned columns.
-pub fn table(rows: &[Row]) -> String {
+pub(crate) fn table(rows: &[Row]) -> String {
     let width = |of: fn(&Row) -> &str| rows.iter().map(|row| of(row).chars().count()).max().unwrap_or(0);
     let (names, values) = (width(|row| &row.name), width(|row| &row.value));
     rows.iter().map(|row| format!("{:names$}  {:values$}  {}\n", row.name, row.value, row.origin)).collect()
