@@ -142,7 +142,7 @@ impl Format {
     }
 
     /// Puts shortcuts in for fields of the request, when all that may define a variable has been read.
-    pub fn settle(&mut self, vars: &Registry) {
+    pub fn plan(&mut self, vars: &Registry) {
         for op in &mut self.ops {
             if let Op::Var(v) = *op
                 && let Some(name) = vars.member(v).and_then(field)

@@ -269,7 +269,7 @@ pub fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         index,
         counts: crate::metrics::zone(crate::metrics::Kind::Cache, &name),
     };
-    let zone = cx.caches.find_or_promise(&name, cx.error(d, ""));
+    let zone = cx.http.caches.find_or_promise(&name, cx.error(d, ""));
     if zone.cache.set(Arc::new(cache)).is_err() {
         let text = String::from_utf8_lossy(&name).into_owned();
         return Err(cx.error(d, format!("duplicate zone \"{text}\"")));

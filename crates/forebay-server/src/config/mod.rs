@@ -263,48 +263,46 @@ fn build(
     tree: &Tree,
     warnings: &mut Vec<Error>,
 ) -> Result<Config, Error> {
-    let mut vars = crate::variables::Registry::new(crate::variables::builtin);
     let mut config = Config { prefix: env.prefix.as_os_str().as_bytes().to_vec(), ..Config::default() };
     if config.prefix.last() != Some(&b'/') {
         config.prefix.push(b'/');
     }
     config.default_root = [config.prefix.as_slice(), b"html"].concat();
-    let (mut log_files, mut directories, mut log_formats) = (Vec::new(), Vec::new(), Vec::new());
-    let mut buffered_logs = Vec::new();
-    log_formats.push(crate::modules::log::combined(&mut vars));
-    let mut charset_maps = crate::modules::charset::Maps::default();
-    let mut upstreams = crate::upstream::config::Groups::default();
-    let mut zones = crate::modules::limit_req::Zones::default();
-    let mut conn_zones = crate::modules::limit_conn::Zones::default();
-    let mut caches = crate::cache::Zones::default();
-    let mut cx = Scope {
-        env,
-        files,
-        vars: &mut vars,
-        end: None,
-        warnings,
-        log_files: &mut log_files,
-        buffered_logs: &mut buffered_logs,
-        directories: &mut directories,
-        log_formats: &mut log_formats,
-        charset_maps: &mut charset_maps,
-        upstreams: &mut upstreams,
-        zones: &mut zones,
-        conn_zones: &mut conn_zones,
-        caches: &mut caches,
-    };
-    let mut http_seen = false;
-    let mut events_seen = false;
+    let mut cx = Scope::new(env, files, warnings);
     let mut pools = checks::Pools::default();
     checks::tree(&tree.root, &mut pools, &mut cx);
-    for d in &tree.root {
+    blocks(&tree.root, &mut config, &mut cx)?;
+    check_processes(&config, &mut cx);
+    if let Some(e) = pools.missing() {
+        cx.keep_late(e);
+    }
+    add_default_error_log(&mut config.main, env, &mut cx);
+    config.log_files = std::mem::take(&mut cx.log_files);
+    config.temp_paths = cx.directories.drain(..).map(|d| d.path).collect();
+    add_temp_paths(&mut config, env);
+    config.http.logs_sent_fields = [b"sent_http_".as_slice(), b"upstream_http_", b"upstream_cookie_"]
+        .iter()
+        .any(|prefix| cx.vars.uses_prefix(prefix));
+    let unknown;
+    (config.http.vars, unknown) = cx.vars.finish();
+    warnings.extend(unknown.iter().map(|m| plain(m)));
+    Ok(config)
+}
+
+/// Reads the directives of the main level and their blocks.
+///
+/// # Errors
+/// A block that may be there once is there twice.
+fn blocks(root: &Block, config: &mut Config, cx: &mut Scope<'_>) -> Result<(), Error> {
+    let (mut http_seen, mut events_seen) = (false, false);
+    for d in root {
         match d.name.text.as_slice() {
             b"http" => {
                 if std::mem::replace(&mut http_seen, true) {
                     return Err(cx.error(d, "\"http\" directive is duplicate"));
                 }
                 cx.end = d.block.as_ref().and_then(|block| block.end);
-                let mut b = http::Builder::new(&mut cx);
+                let mut b = http::Builder::new(cx);
                 d.block.iter().for_each(|block| b.http_block(block));
                 (config.http, config.listeners) = b.finish();
             }
@@ -313,12 +311,12 @@ fn build(
                     return Err(cx.error(d, "\"events\" directive is duplicate"));
                 }
                 for e in d.block.iter().flatten() {
-                    let taken = events_directive(e, &mut config.main, &mut cx);
+                    let taken = events_directive(e, &mut config.main, cx);
                     cx.keep(taken);
                 }
             }
             _ => {
-                let taken = main_directive(d, &mut config.main, &mut cx);
+                let taken = main_directive(d, &mut config.main, cx);
                 cx.keep(taken);
             }
         }
@@ -326,6 +324,11 @@ fn build(
     if !events_seen {
         cx.keep_late(plain("no \"events\" section in configuration"));
     }
+    Ok(())
+}
+
+/// Checks settings of processes that depend on others.
+fn check_processes(config: &Config, cx: &mut Scope<'_>) {
     if let (Affinity::Masks(masks), Some(WorkerCount::Count(n))) =
         (&config.main.worker_cpu_affinity, config.main.worker_processes)
         && masks.len() > 1
@@ -335,28 +338,28 @@ fn build(
                     using last mask for remaining worker processes";
         cx.warnings.push(Error { level: Level::Warn, ..plain(text) });
     }
-    if let Some(e) = pools.missing() {
-        cx.keep_late(e);
-    }
     if config.main.worker_connections == Some(0) {
         let text =
             format!("0 worker_connections are not enough for {} listening sockets", config.listeners.len());
         cx.keep_late(plain(&text));
     }
-    if config.main.error_log.is_empty()
-        && let Some(path) = &env.error_log
-    {
-        let target = if path.as_os_str() == "stderr" {
-            main_settings::ErrorLogTarget::Stderr
-        } else {
-            let full = cx.full_path(path.as_os_str().as_bytes());
-            cx.log_file(full.clone());
-            main_settings::ErrorLogTarget::File(full)
-        };
-        config.main.error_log.push(main_settings::ErrorLog { target, level: Level::Error });
-    }
-    config.log_files = log_files;
-    config.temp_paths = directories.into_iter().map(|d: scope::Directory| d.path).collect();
+}
+
+/// Adds the error log that holds where the main level names none.
+fn add_default_error_log(main: &mut MainSettings, env: &Environment, cx: &mut Scope<'_>) {
+    let Some(path) = env.error_log.as_ref().filter(|_| main.error_log.is_empty()) else { return };
+    let target = if path.as_os_str() == "stderr" {
+        main_settings::ErrorLogTarget::Stderr
+    } else {
+        let full = cx.full_path(path.as_os_str().as_bytes());
+        cx.log_file(full.clone());
+        main_settings::ErrorLogTarget::File(full)
+    };
+    main.error_log.push(main_settings::ErrorLog { target, level: Level::Error });
+}
+
+/// Sets the temporary directories, and those of them that are used without a directive.
+fn add_temp_paths(config: &mut Config, env: &Environment) {
     config.client_body_temp = env.temp_path("/var/lib/nginx/body", "client_body_temp");
     config.proxy_temp = env.temp_path("/var/lib/nginx/proxy", "proxy_temp");
     let servers = config.http.locations.iter().skip(1);
@@ -367,13 +370,6 @@ fn build(
     if servers.clone().any(|l| proxies(l) && l.settings.proxy.temp_path.0.is_none()) {
         config.default_temp_paths.push(config.proxy_temp.clone());
     }
-    config.http.logs_sent_fields = [b"sent_http_".as_slice(), b"upstream_http_", b"upstream_cookie_"]
-        .iter()
-        .any(|prefix| vars.uses_prefix(prefix));
-    let unknown;
-    (config.http.vars, unknown) = vars.finish();
-    warnings.extend(unknown.iter().map(|m| plain(m)));
-    Ok(config)
 }
 
 /// Names that [`events_directive`] takes.
@@ -396,7 +392,7 @@ fn invalid_number(d: &Directive, cx: &Scope<'_>) -> Error {
     }
 }
 
-/// Names that [`build`] and [`main_directive`] take.
+/// Names that [`blocks`] and [`main_directive`] take.
 #[cfg(test)]
 pub const MAIN_DIRECTIVES: &[&str] = &[
     "http",

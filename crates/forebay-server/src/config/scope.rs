@@ -12,34 +12,49 @@ use std::path::{Path, PathBuf};
 
 /// State shared by all setters of one build.
 pub struct Scope<'a> {
-    /// Where things are.
+    /// Paths that the build uses.
     pub env: &'a Environment,
     /// Files read, recorded for the worker.
     pub files: &'a mut Files,
     /// Variables known so far.
-    pub vars: &'a mut Registry,
-    /// Where the http block ends.
+    pub vars: Registry,
+    /// End of the http block.
     pub end: Option<Span>,
-    /// Warnings, and the errors behind which reading went on.
+    /// Warnings, and the errors after which reading went on.
     pub warnings: &'a mut Vec<Error>,
     /// Log files with constant names.
-    pub log_files: &'a mut Vec<PathBuf>,
-    /// Names of those that are written in pieces, and how.
-    pub buffered_logs: &'a mut Vec<(OsString, LogBuffer)>,
+    pub log_files: Vec<PathBuf>,
+    /// Names of those that are written in pieces, with the parameters of that.
+    pub buffered_logs: Vec<(OsString, LogBuffer)>,
     /// Directories of caches and of temporary files.
-    pub directories: &'a mut Vec<Directory>,
+    pub directories: Vec<Directory>,
+    /// Tables of the http block.
+    pub http: HttpTables,
+}
+
+/// Tables that directives of the http level fill and others refer to by name.
+#[derive(Default)]
+pub struct HttpTables {
     /// Log formats by name, in order of definition; index 0 is `combined`.
-    pub log_formats: &'a mut Vec<crate::access_log::Format>,
-    /// `charset_map`s so far.
-    pub charset_maps: &'a mut crate::modules::charset::Maps,
+    pub log_formats: Vec<crate::access_log::Format>,
+    /// `charset_map`s.
+    pub charset_maps: crate::modules::charset::Maps,
     /// Upstream groups, named and implied.
-    pub upstreams: &'a mut crate::upstream::config::Groups,
-    /// Shared zones of the limiting modules.
-    pub zones: &'a mut crate::modules::limit_req::Zones,
+    pub upstreams: crate::upstream::config::Groups,
+    /// Zones of `limit_req`.
+    pub zones: crate::modules::limit_req::Zones,
     /// Zones of `limit_conn`.
-    pub conn_zones: &'a mut crate::modules::limit_conn::Zones,
+    pub conn_zones: crate::modules::limit_conn::Zones,
     /// Caches of responses.
-    pub caches: &'a mut crate::cache::Zones,
+    pub caches: crate::cache::Zones,
+}
+
+impl HttpTables {
+    /// Errors for names that something refers to and nothing defines.
+    pub fn undefined(&mut self) -> Vec<Error> {
+        let zones = [self.zones.undefined(), self.conn_zones.undefined()];
+        zones.into_iter().flatten().map(|m| super::plain(&m)).chain(self.caches.undefined()).collect()
+    }
 }
 
 /// `buffer=` in bytes, `flush=` and `gzip=` of a log file, which all its `access_log`s have in common.
@@ -56,7 +71,24 @@ pub struct Directory {
     said: Error,
 }
 
-impl Scope<'_> {
+impl<'a> Scope<'a> {
+    /// Creates the state of a build in which nothing has been read.
+    pub fn new(env: &'a Environment, files: &'a mut Files, warnings: &'a mut Vec<Error>) -> Scope<'a> {
+        let mut vars = Registry::new(crate::variables::builtin);
+        let log_formats = vec![crate::modules::log::combined(&mut vars)];
+        Scope {
+            env,
+            files,
+            vars,
+            end: None,
+            warnings,
+            log_files: Vec::new(),
+            buffered_logs: Vec::new(),
+            directories: Vec::new(),
+            http: HttpTables { log_formats, ..HttpTables::default() },
+        }
+    }
+
     /// Notes a directory. `levels`: how its subdirectories are laid; `None`: it is a cache's, which shares it with nobody.
     ///
     /// # Errors
@@ -143,7 +175,7 @@ impl Scope<'_> {
     /// # Errors
     /// `invalid variable name`.
     pub fn template(&mut self, d: &Directive, w: &Word) -> Result<Template, Error> {
-        Template::compile(&w.text, self.vars).map_err(|m| self.error_at(d, w, m))
+        Template::compile(&w.text, &mut self.vars).map_err(|m| self.error_at(d, w, m))
     }
 
     /// Compiles a regular expression and registers its named captures.
@@ -156,7 +188,7 @@ impl Scope<'_> {
         text: &[u8],
         caseless: bool,
     ) -> Result<forebay_core::pattern::Pattern, Error> {
-        let pattern = forebay_core::pattern::Pattern::compile(text, caseless, self.vars)
+        let pattern = forebay_core::pattern::Pattern::compile(text, caseless, &mut self.vars)
             .map_err(|m| self.error(d, m))?;
         if pattern.backtracks() {
             let written = String::from_utf8_lossy(text);

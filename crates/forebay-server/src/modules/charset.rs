@@ -148,7 +148,7 @@ pub fn map(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         );
         return Err(cx.error(d, message));
     }
-    if cx.charset_maps.find(&left.text, &right.text).is_some() {
+    if cx.http.charset_maps.find(&left.text, &right.text).is_some() {
         return Err(cx.error(
             d,
             format!("duplicate \"charset_map\" between \"{}\" and \"{}\"", left.as_str(), right.as_str()),
@@ -157,7 +157,7 @@ pub fn map(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let utf8 = right.text.eq_ignore_ascii_case(UTF_8);
     let rows = d.block.iter().flatten();
     let tables = if utf8 { utf8_tables(rows, cx)? } else { byte_tables(rows, cx)? };
-    cx.charset_maps.0.push(Arc::new(Map {
+    cx.http.charset_maps.0.push(Arc::new(Map {
         left: left.text.clone(),
         right: right.text.clone(),
         tables: tables.map(Arc::new),

@@ -11,6 +11,8 @@ use crate::config::checks;
 use crate::config::http::LocationBuild;
 use crate::config::scope::Scope;
 use crate::config::value::first;
+use crate::modules::LocationWritten;
+use crate::upstream::protocol::Protocol;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
@@ -227,6 +229,43 @@ pub fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Er
 fn both(proxy: &proxy::Written, cache: &proxy_cache::Written) -> bool {
     proxy.store.as_ref().is_some_and(|s| !matches!(s, proxy::Store::Off))
         && cache.zone.as_ref().is_some_and(|z| !matches!(z, CacheZone::Off))
+}
+
+/// Address of the directives of a family that hold at a level: equal addresses mean equal directives. `None` for HTTP,
+/// whose directives are those of `proxy_`.
+pub fn identity(protocol: Protocol, written: &LocationWritten) -> Option<*const ()> {
+    Some(match protocol {
+        Protocol::Http => return None,
+        Protocol::FastCgi => Arc::as_ptr(&written.fastcgi_family).cast(),
+        Protocol::Uwsgi => Arc::as_ptr(&written.uwsgi_family).cast(),
+        Protocol::Scgi => Arc::as_ptr(&written.scgi_family).cast(),
+        Protocol::Grpc => Arc::as_ptr(&written.grpc_family).cast(),
+        Protocol::Memcached => Arc::as_ptr(&written.memcached_family).cast(),
+    })
+}
+
+/// Translates the directives of a family to settings of `proxy_`. Returns a warning.
+pub fn apply(
+    protocol: Protocol,
+    written: &LocationWritten,
+    settings: &mut LocationSettings,
+) -> Option<String> {
+    match protocol {
+        Protocol::Http => None,
+        Protocol::FastCgi => written.fastcgi_family.apply(settings),
+        Protocol::Uwsgi => written.uwsgi_family.apply(settings),
+        Protocol::Scgi => written.scgi_family.apply(settings),
+        Protocol::Grpc => {
+            let warning = written.grpc_family.apply(settings);
+            super::grpc::set_defaults(Arc::make_mut(&mut settings.proxy));
+            warning
+        }
+        Protocol::Memcached => {
+            let warning = written.memcached_family.apply(settings);
+            super::memcached::set_defaults(Arc::make_mut(&mut settings.proxy));
+            warning
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::request::Request;
 use forebay_http::field::Name;
 
 /// What holds for every gRPC server: nothing waits for a buffer to fill.
-pub fn settle(s: &mut Settings) {
+pub fn set_defaults(s: &mut Settings) {
     s.http_version = HttpVersion::V2;
     s.buffering = false;
     s.request_buffering = false;

@@ -38,7 +38,7 @@ impl Setting for Limits {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let [name, most] = d.args.as_slice() else { return Ok(Limits(Arc::new(all))) };
-        let zone = cx.conn_zones.find_or_promise(&name.text, || Limit::named(false, &name.text));
+        let zone = cx.http.conn_zones.find_or_promise(&name.text, || Limit::named(false, &name.text));
         if all.iter().any(|(z, _)| Arc::ptr_eq(z, &zone)) {
             return Err(cx.error(d, "\"limit_conn\" directive is duplicate"));
         }
@@ -128,7 +128,7 @@ pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     if name.is_empty() {
         return Err(cx.error(d, "\"limit_conn_zone\" must have \"zone\" parameter"));
     }
-    let z = cx.conn_zones.find_or_promise(&name, || Limit::named(false, &name));
+    let z = cx.http.conn_zones.find_or_promise(&name, || Limit::named(false, &name));
     let make = || Table { map: HashMap::default(), room: size, used: 0 };
     let table = TABLES.get(&name, &key_word.text, size, make);
     if let Err(_again) = z.defined.set(Defined { key, table }) {

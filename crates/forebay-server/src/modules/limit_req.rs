@@ -109,7 +109,7 @@ impl Setting for Limits {
         let Some(name) = name else {
             return Err(cx.error(d, "\"limit_req\" must have \"zone\" parameter"));
         };
-        let zone = cx.zones.find_or_promise(&name, || crate::metrics::Limit::named(true, &name));
+        let zone = cx.http.zones.find_or_promise(&name, || crate::metrics::Limit::named(true, &name));
         if all.iter().any(|l| Arc::ptr_eq(&l.zone, &zone)) {
             return Err(cx.error(d, "\"limit_req\" directive is duplicate"));
         }
@@ -244,7 +244,7 @@ pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     if name.is_empty() {
         return Err(cx.error(d, "\"limit_req_zone\" must have \"zone\" parameter"));
     }
-    let z = cx.zones.find_or_promise(&name, || crate::metrics::Limit::named(true, &name));
+    let z = cx.http.zones.find_or_promise(&name, || crate::metrics::Limit::named(true, &name));
     let buckets = TABLES.get(&name, &key_word.text, size, || Buckets::new(size));
     if z.defined.set(Defined { key, rate, buckets }).is_err() {
         let text = String::from_utf8_lossy(&name).into_owned();

@@ -81,6 +81,7 @@ impl Setting for AccessLogs {
             && !is_parameter(&w.text)
         {
             log.format = cx
+                .http
                 .log_formats
                 .iter()
                 .position(|f| f.name == w.text)
@@ -183,7 +184,7 @@ fn parameter(log: &mut AccessLog, d: &Directive, w: &Word, cx: &mut Scope<'_>) -
 /// In nginx's words.
 pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let Some((name, rest)) = d.args.split_first() else { return Ok(()) };
-    if cx.log_formats.iter().any(|f| f.name == name.text) {
+    if cx.http.log_formats.iter().any(|f| f.name == name.text) {
         return Err(cx.error_at(d, name, format!("duplicate \"log_format\" name \"{}\"", name.as_str())));
     }
     let (escape, rest) = match rest.split_first() {
@@ -204,13 +205,13 @@ pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     // The name of a variable ends with its word.
     let mut template = Template::default();
     for w in rest {
-        template.append(Template::compile_log(&w.text, cx.vars).map_err(|m| cx.error(d, m))?);
+        template.append(Template::compile_log(&w.text, &mut cx.vars).map_err(|m| cx.error(d, m))?);
     }
     let capture =
         template.parts().iter().find_map(|p| if let Part::Capture(n) = p { Some(*n) } else { None });
     // It is known even so: what names it is not wrong.
-    let format = Format::new(&name.text, escape, template, cx.vars);
-    cx.log_formats.push(format);
+    let format = Format::new(&name.text, escape, template, &cx.vars);
+    cx.http.log_formats.push(format);
     match capture {
         // Captures belong to a match; a line of the log has none.
         Some(n) => Err(crate::config::plain(&format!("unknown \"{n}\" variable"))),

@@ -16,7 +16,7 @@ crate::settings! {
 }
 
 /// What holds for every server: values leave as they come, and a key that is not there is an error of its own.
-pub fn settle(s: &mut proxy::Settings) {
+pub fn set_defaults(s: &mut proxy::Settings) {
     s.buffering = false;
     s.intercept_errors = true;
     s.pass_request_body = false;
@@ -28,7 +28,7 @@ pub fn settle(s: &mut proxy::Settings) {
 /// # Errors
 /// It sets it nowhere.
 pub fn key(cx: &mut Scope<'_>) -> Result<Template, Error> {
-    Template::compile(b"$memcached_key", cx.vars).map_err(|m| crate::config::plain(&m))
+    Template::compile(b"$memcached_key", &mut cx.vars).map_err(|m| crate::config::plain(&m))
 }
 
 /// Appends the command that asks for a key, which is noted for the answer.

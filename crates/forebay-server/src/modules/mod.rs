@@ -340,45 +340,35 @@ impl Content {
     }
 }
 
-/// Names that [`http_directive`] takes.
-#[cfg(test)]
-pub const HTTP_DIRECTIVES: &[&str] = &[
-    "log_format",
-    "map",
-    "geo",
-    "split_clients",
-    "charset_map",
-    "upstream",
-    "limit_req_zone",
-    "limit_conn_zone",
-    "match",
-    "proxy_cache_path",
-    "fastcgi_cache_path",
-    "uwsgi_cache_path",
-    "scgi_cache_path",
+/// Reader of a directive of the http level.
+type HttpDirective = fn(&Directive, &mut Scope<'_>) -> Result<(), Error>;
+
+/// Directives of the http level that define something by name.
+pub const HTTP_DIRECTIVES: &[(&str, HttpDirective)] = &[
+    ("log_format", log::format),
+    ("map", map::block),
+    ("geo", geo::block),
+    ("split_clients", split_clients::block),
+    ("charset_map", charset::map),
+    ("upstream", crate::upstream::config::block),
+    ("match", crate::upstream::config::matching),
+    ("limit_conn_zone", limit_conn::zone),
+    ("limit_req_zone", limit_req::zone),
+    ("proxy_cache_path", crate::cache::path),
+    ("fastcgi_cache_path", crate::cache::path),
+    ("uwsgi_cache_path", crate::cache::path),
+    ("scgi_cache_path", crate::cache::path),
 ];
 
-/// Directives of the http level that stand for themselves. `Ok(false)`: not one of them.
+/// Reads such a directive. `Ok(false)`: it is none.
 ///
 /// # Errors
-/// In nginx's words.
+/// The message of nginx.
 pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
-    match d.name.text.as_slice() {
-        b"log_format" => log::format(d, cx)?,
-        b"map" => map::block(d, cx)?,
-        b"geo" => geo::block(d, cx)?,
-        b"split_clients" => split_clients::block(d, cx)?,
-        b"charset_map" => charset::map(d, cx)?,
-        b"upstream" => crate::upstream::config::block(d, cx)?,
-        b"match" => crate::upstream::config::matching(d, cx)?,
-        b"limit_conn_zone" => limit_conn::zone(d, cx)?,
-        b"limit_req_zone" => limit_req::zone(d, cx)?,
-        b"proxy_cache_path" | b"fastcgi_cache_path" | b"uwsgi_cache_path" | b"scgi_cache_path" => {
-            crate::cache::path(d, cx)?
-        }
-        _ => return Ok(false),
+    match HTTP_DIRECTIVES.iter().find(|(name, _)| name.as_bytes() == d.name.text) {
+        Some((_, read)) => read(d, cx).map(|()| true),
+        None => Ok(false),
     }
-    Ok(true)
 }
 
 /// Names that [`location_directive`] takes.

@@ -542,7 +542,7 @@ pub fn check(
         });
     };
     check.bind(host, *encrypted, location, s);
-    cx.upstreams.check(*group, check);
+    cx.http.upstreams.check(*group, check);
     Ok(())
 }
 

@@ -75,7 +75,7 @@ impl Setting for CacheZone {
             Some(name) => {
                 let text = format!("\"{}\" zone \"{}\" is unknown", d.name.as_str(), w.as_str());
                 let unknown = cx.error(d, text);
-                CacheZone::Zone(cx.caches.find_or_promise(name, unknown))
+                CacheZone::Zone(cx.http.caches.find_or_promise(name, unknown))
             }
             None => CacheZone::Value(t),
         })

@@ -18,7 +18,12 @@ struct Level {
 
 fn levels() -> Vec<Level> {
     let mut http: Vec<&str> = BOUND.concat();
-    http.extend(server::Written::DIRECTIVES.iter().chain(HTTP_DIRECTIVES).chain(LOCATION_DIRECTIVES));
+    http.extend(
+        server::Written::DIRECTIVES
+            .iter()
+            .chain(HTTP_DIRECTIVES.iter().map(|(name, _)| name))
+            .chain(LOCATION_DIRECTIVES),
+    );
     http.extend(http::DIRECTIVES);
     let shared = [
         proxy::Written::DIRECTIVES,

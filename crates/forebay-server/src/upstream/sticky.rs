@@ -184,7 +184,7 @@ impl Cookie {
                 None => (w.text.as_slice(), None),
             };
             let mut template =
-                |v: &[u8]| Template::compile(v, cx.vars).map_err(|m| cx.error_at(d, w, m)).map(Some);
+                |v: &[u8]| Template::compile(v, &mut cx.vars).map_err(|m| cx.error_at(d, w, m)).map(Some);
             match (key, value) {
                 (b"expires", Some(b"max")) => c.expires = Some(Expires::Max),
                 (b"expires", Some(v)) => {
@@ -333,7 +333,7 @@ fn variable(
     w: &forebay_conf::tree::Word,
     cx: &mut Scope<'_>,
 ) -> Result<Template, Error> {
-    let t = Template::compile(v, cx.vars).map_err(|m| cx.error_at(d, w, m))?;
+    let t = Template::compile(v, &mut cx.vars).map_err(|m| cx.error_at(d, w, m))?;
     match t.as_var() {
         Some(_) => Ok(t),
         None => Err(cx.error_at(d, w, format!("invalid variable name \"{}\"", String::from_utf8_lossy(v)))),

@@ -1,0 +1,308 @@
+//! Passes that make the levels that were read into settings that serve. Their order matters and is that of
+//! [`Builder::finish`].
+
+use super::build::{Builder, LocationBuild, ServerBuild};
+use super::{Http, Kind, ListenerAddresses, Location, Server};
+use crate::config::scope::Scope;
+use crate::config::{Listener, checks, names::ServerName, plain};
+use crate::location::LocationTree;
+use crate::modules::{self, Content, LocationSettings, LocationWritten};
+use crate::tls::client::ClientTls;
+use crate::tls::server::Loader;
+use forebay_conf::error::{Error, Level};
+use forebay_http::h1::request::Limits;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, OnceLock};
+
+impl Builder<'_, '_> {
+    /// Ends the construction. Keeps errors such as conflicting listen options ([`Scope::keep_late`]).
+    pub fn finish(mut self) -> (Http, Vec<Listener>) {
+        let (addresses, listeners) = self.addresses();
+        let servers = self.resolve_servers();
+        let trees = self.location_trees();
+        let Builder { cx, locations: levels, servers: built, .. } = self;
+        let mut assembly = Assembly {
+            cx,
+            addresses,
+            servers,
+            locations: Vec::with_capacity(levels.len()),
+            written: Vec::with_capacity(levels.len()),
+            loader: Loader::default(),
+        };
+        for (level, tree) in levels.into_iter().zip(trees) {
+            assembly.resolve_level(level, tree);
+        }
+        assembly.complete_conditional_levels();
+        assembly.apply_families();
+        assembly.check_tables();
+        assembly.load_server_tls();
+        assembly.load_upstream_tls();
+        assembly.check_certificates(&built);
+        assembly.allow_tunnels();
+        (assembly.into_http(), listeners)
+    }
+
+    /// Resolves the settings of the server levels.
+    fn resolve_servers(&mut self) -> Vec<Server> {
+        let mut servers = Vec::with_capacity(self.servers.len());
+        for s in &mut self.servers {
+            s.written.inherit(&self.http_server);
+            let settings = s.written.resolve();
+            let pool = s.pool.or(self.pool).unwrap_or(checks::CONNECTION_POOL);
+            if settings.large_client_header_buffers.size < pool {
+                let text = "the \"large_client_header_buffers\" size must be equal to or greater than \"connection_pool_size\"";
+                let error = self.cx.error_at_end(text);
+                self.cx.keep_late(error);
+            }
+            let children = self.locations.get(s.root).map(|l| l.children.as_slice()).unwrap_or_default();
+            servers.push(Server {
+                name: s.names.first().map(ServerName::text).unwrap_or_default(),
+                head: head_limits(&settings),
+                settings,
+                root: s.root,
+                tree: LocationTree::build(children, &self.locations),
+                tls: None,
+                named: std::mem::take(&mut s.named),
+                has_captures: s.names.iter().any(ServerName::has_captures),
+                names: std::mem::take(&mut s.names),
+            });
+        }
+        servers
+    }
+
+    /// Builds the trees of the locations inside each level. That of a server level is in its [`Server`].
+    fn location_trees(&self) -> Vec<LocationTree> {
+        let tree = |l: &LocationBuild| match l.kind {
+            Kind::Server => LocationTree::default(),
+            _ => LocationTree::build(&l.children, &self.locations),
+        };
+        self.locations.iter().map(tree).collect()
+    }
+}
+
+/// Limits of request heads of a server. Whether it accepts CONNECT is known when all locations are.
+fn head_limits(s: &modules::server::Settings) -> Limits {
+    Limits {
+        client_header_buffer_size: s.client_header_buffer_size.0 as usize,
+        large_client_header_buffers: (
+            s.large_client_header_buffers.count as usize,
+            s.large_client_header_buffers.size as usize,
+        ),
+        max_headers: s.max_headers.0 as usize,
+        ignore_invalid_headers: s.ignore_invalid_headers,
+        underscores_in_headers: s.underscores_in_headers,
+        merge_slashes: s.merge_slashes,
+        connect: false,
+    }
+}
+
+/// Http block between reading and serving.
+struct Assembly<'s, 'f> {
+    cx: &'s mut Scope<'f>,
+    addresses: Vec<ListenerAddresses>,
+    servers: Vec<Server>,
+    locations: Vec<Location>,
+    /// Directives in effect at each location, as they were written.
+    written: Vec<LocationWritten>,
+    loader: Loader,
+}
+
+impl Assembly<'_, '_> {
+    /// Has a level inherit from the one around it and resolves its settings. Levels come in order, parents first.
+    fn resolve_level(&mut self, mut l: LocationBuild, tree: LocationTree) {
+        self.inherit(&mut l);
+        let around = l.parent.and_then(|p| Some((self.written.get(p)?, &self.locations.get(p)?.settings)));
+        let settings = l.written.resolve(around);
+        self.check_level(&l, &settings);
+        self.written.push(l.written);
+        if let Some(check) = l.health_check.take() {
+            let place = (self.locations.len(), settings.proxy.as_ref());
+            if let Err(error) = modules::proxy::check(check, l.content.as_ref(), place, self.cx) {
+                self.cx.keep_late(error);
+            }
+        }
+        let plan = modules::Plan::for_location(&settings, &l.ops);
+        let auto_redirect = matches!(l.kind, Kind::Prefix | Kind::PrefixOnly)
+            && l.name.last() == Some(&b'/')
+            && l.content.as_ref().is_some_and(Content::redirects);
+        self.locations.push(Location {
+            name: l.name,
+            kind: l.kind,
+            parent: l.parent,
+            settings,
+            ops: l.ops,
+            content: l.content,
+            try_files: l.try_files,
+            internal: l.internal,
+            limit_except: l.limit_except,
+            tree,
+            plan,
+            status_zone: l.status_zone,
+            upstream_tls: None,
+            auto_redirect,
+        });
+    }
+
+    fn inherit(&mut self, l: &mut LocationBuild) {
+        let Some(outer) = l.parent.and_then(|p| self.written.get(p)) else { return };
+        if l.written.headers.merges_lines(&outer.headers) {
+            Arc::make_mut(&mut l.written.headers).merge_lines(&outer.headers);
+        }
+        l.written.inherit(outer);
+        // The default log is opened only where no level has an `access_log`.
+        if l.written.log.access_log.is_none() {
+            Arc::make_mut(&mut l.written.log).access_log = Some(modules::log::default_log(self.cx));
+        }
+        if let Err(text) = l.written.buffers() {
+            let error = self.cx.error_at_end(text);
+            self.cx.keep_late(error);
+        }
+    }
+
+    fn check_level(&mut self, l: &LocationBuild, settings: &LocationSettings) {
+        if let Err(text) = settings.referer.check() {
+            self.cx.keep_late(plain(text));
+        }
+        if l.parent.is_some()
+            && let Err(text) = self.cx.http.charset_maps.check(settings)
+        {
+            self.cx.keep_late(plain(&text));
+        }
+    }
+
+    /// Gives `if` and `limit_except` blocks what they do not inherit as settings: they stand for their location.
+    fn complete_conditional_levels(&mut self) {
+        for i in 0..self.locations.len() {
+            let (before, rest) = self.locations.split_at_mut(i);
+            let Some(l) = rest.first_mut() else { continue };
+            let (Kind::LimitExcept | Kind::If, Some(p)) = (&l.kind, l.parent) else { continue };
+            let Some(outer) = before.get(p) else { continue };
+            l.internal |= outer.internal;
+            if l.status_zone.is_none() {
+                l.status_zone.clone_from(&outer.status_zone);
+            }
+            // As in nginx `if` keeps every handler, `limit_except` those that pass requests on.
+            let kept = |c: &&Content| matches!(l.kind, Kind::If) || matches!(c, Content::Proxy(_));
+            if l.content.is_none() {
+                l.content = outer.content.as_ref().filter(kept).cloned();
+            }
+        }
+    }
+
+    /// Translates the directives of `fastcgi_`, `uwsgi_` and the like to those of `proxy_`. Locations with the same
+    /// directives of a family share the result.
+    fn apply_families(&mut self) {
+        let mut applied: HashMap<*const (), LocationSettings> = HashMap::new();
+        for (l, written) in self.locations.iter_mut().zip(&self.written) {
+            let Some(Content::Proxy(pass)) = &l.content else { continue };
+            let Some(family) = modules::family::identity(pass.protocol, written) else { continue };
+            if let Some(same) = applied.get(&family) {
+                modules::family::share(&mut l.settings, same);
+                continue;
+            }
+            let warning = modules::family::apply(pass.protocol, written, &mut l.settings);
+            applied.insert(family, l.settings.clone());
+            let warning = warning.map(|text| Error { level: Level::Warn, ..self.cx.error_at_end(text) });
+            self.cx.warnings.extend(warning);
+        }
+    }
+
+    /// Reports names that are used and not defined.
+    fn check_tables(&mut self) {
+        for error in self.cx.http.undefined() {
+            self.cx.keep_late(error);
+        }
+    }
+
+    /// Makes the TLS configuration of each server.
+    fn load_server_tls(&mut self) {
+        for s in &mut self.servers {
+            let Some(l) = self.locations.get(s.root) else { continue };
+            let resolver = l.settings.resolver.resolver.0.as_ref();
+            match self.loader.server(&l.settings.ssl, resolver, self.cx) {
+                Ok(tls) => s.tls = tls,
+                Err(error) => self.cx.keep_late(error),
+            }
+        }
+    }
+
+    /// Makes the TLS configuration for upstreams. Locations with the same settings share it.
+    fn load_upstream_tls(&mut self) {
+        let mut made: HashMap<(*const modules::proxy_ssl::Settings, bool), Arc<ClientTls>> = HashMap::new();
+        for l in &mut self.locations {
+            if !matches!(&l.content, Some(Content::Proxy(pass)) if pass.may_encrypt()) {
+                continue;
+            }
+            let s = &l.settings.proxy_ssl;
+            let h2 = l.settings.proxy.http_version == modules::proxy::HttpVersion::V2;
+            l.upstream_tls = match made.entry((Arc::as_ptr(s), h2)) {
+                Entry::Occupied(same) => Some(same.get().clone()),
+                Entry::Vacant(place) => match ClientTls::new(s, h2, &mut self.loader, self.cx) {
+                    Ok(tls) => Some(place.insert(Arc::new(tls)).clone()),
+                    Err(error) => {
+                        self.cx.keep_late(error);
+                        None
+                    }
+                },
+            };
+        }
+    }
+
+    /// Checks that the default server of each TLS address has a certificate, which servers without one use, too.
+    fn check_certificates(&mut self, built: &[ServerBuild]) {
+        let addresses = self
+            .addresses
+            .iter()
+            .flat_map(|l| std::iter::once(&l.default).chain(l.exact.iter().map(|e| &e.1)));
+        for a in addresses.filter(|a| a.options.ssl) {
+            let i = a.default_server;
+            if self.servers.get(i).is_some_and(|s| s.tls.is_none()) {
+                let listens = built.get(i).map(|s| s.listens.as_slice()).unwrap_or_default();
+                let at = listens.iter().find(|l| l.address_options.ssl).or(listens.first());
+                let text = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
+                self.cx.keep_late(at.map_or_else(|| plain(text), |l| l.error(text.to_owned())));
+            }
+        }
+    }
+
+    /// Has all servers accept CONNECT if any location has `tunnel_pass`: the location is not known when a head is read.
+    fn allow_tunnels(&mut self) {
+        let tunnels = self.locations.iter().any(|l| matches!(l.content, Some(Content::Tunnel(_))));
+        self.servers.iter_mut().for_each(|s| s.head.connect = tunnels);
+    }
+
+    fn into_http(self) -> Http {
+        let Assembly { cx, addresses, servers, locations, loader, .. } = self;
+        let resolver = locations.first().and_then(|l| l.settings.resolver.resolver.0.as_ref());
+        let tables = std::mem::take(&mut cx.http);
+        let (upstreams, errors) = tables.upstreams.finish(resolver);
+        errors.into_iter().for_each(|error| cx.keep_late(error));
+        let mut log_formats = tables.log_formats;
+        for f in &mut log_formats {
+            f.plan(&cx.vars);
+        }
+        let shows_hello = [b"ssl_ciphers".as_slice(), b"ssl_curves", b"ssl_sigalgs", b"ssl_session_id"]
+            .iter()
+            .any(|v| cx.vars.uses_prefix(v));
+        Http {
+            upstreams,
+            shows_hello,
+            certificate_files: loader.paths,
+            staplings: loader.staplings,
+            conf_dir: cx.conf_path(b""),
+            caches: tables.caches.finish(),
+            heads_differ: servers.windows(2).any(|pair| pair[0].head != pair[1].head),
+            has_auto_redirect: locations.iter().any(|l| l.auto_redirect),
+            servers,
+            locations,
+            vars: Vec::new(),
+            serial: forebay_sys::serial::next(),
+            system_resolver: OnceLock::new(),
+            logs_sent_fields: false,
+            addresses,
+            log_formats,
+            charset_maps: tables.charset_maps,
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Reading of the http block.
+
+use super::{Kind, LocationId};
+use crate::config::listen::{self, ListenDirective};
+use crate::config::names::{self, ServerName};
+use crate::config::scope::Scope;
+use crate::config::value;
+use crate::modules::{self, LocationWritten, rewrite};
+use forebay_conf::error::Error;
+use forebay_conf::tree::{Block, Directive};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A location under construction.
+#[derive(Debug)]
+pub struct LocationBuild {
+    /// As written.
+    pub name: Vec<u8>,
+    /// Kind.
+    pub kind: Kind,
+    /// Enclosing level.
+    pub parent: Option<LocationId>,
+    /// What this level says.
+    pub written: LocationWritten,
+    /// Rewrite directives.
+    pub ops: Vec<rewrite::Op>,
+    /// Content handler.
+    pub content: Option<modules::Content>,
+    /// `try_files`.
+    pub try_files: Option<modules::try_files::TryFiles>,
+    /// `internal`.
+    pub internal: bool,
+    /// `limit_except`.
+    pub limit_except: Option<(Vec<Vec<u8>>, LocationId)>,
+    /// `status_zone`.
+    pub status_zone: Option<Arc<crate::metrics::Zone>>,
+    /// `health_check`.
+    pub health_check: Option<crate::upstream::health::Check>,
+    /// Locations inside this one.
+    pub children: Vec<LocationId>,
+}
+
+/// Directives that the builder takes itself.
+#[cfg(test)]
+pub const DIRECTIVES: &[&str] = &["server", "listen", "server_name", "location", "if", "limit_except"];
+
+pub(super) struct ServerBuild {
+    pub(super) root: LocationId,
+    pub(super) written: modules::server::Written,
+    pub(super) names: Vec<ServerName>,
+    pub(super) listens: Vec<ListenDirective>,
+    /// `connection_pool_size`, bytes.
+    pub(super) pool: Option<u64>,
+    pub(super) named: HashMap<Vec<u8>, LocationId>,
+    pub(super) ordinal_directive: Option<Error>,
+}
+
+/// Builds the http level.
+pub struct Builder<'s, 'f> {
+    /// Shared state.
+    pub cx: &'s mut Scope<'f>,
+    /// Levels so far.
+    pub locations: Vec<LocationBuild>,
+    pub(super) http_server: modules::server::Written,
+    /// `connection_pool_size`, bytes.
+    pub(super) pool: Option<u64>,
+    pub(super) servers: Vec<ServerBuild>,
+}
+
+impl<'s, 'f> Builder<'s, 'f> {
+    /// Starts with the http level.
+    pub fn new(cx: &'s mut Scope<'f>) -> Self {
+        let mut b = Builder {
+            cx,
+            locations: Vec::new(),
+            http_server: Default::default(),
+            pool: None,
+            servers: Vec::new(),
+        };
+        b.add(Kind::Http, b"", None);
+        b
+    }
+
+    fn add(&mut self, kind: Kind, name: &[u8], parent: Option<LocationId>) -> LocationId {
+        self.locations.push(LocationBuild {
+            name: name.to_vec(),
+            kind,
+            parent,
+            written: LocationWritten::default(),
+            ops: Vec::new(),
+            content: None,
+            try_files: None,
+            internal: false,
+            limit_except: None,
+            health_check: None,
+            status_zone: None,
+            children: Vec::new(),
+        });
+        self.locations.len() - 1
+    }
+
+    /// Takes the http block. Directives with errors are left out and the errors kept, so that all are told at once.
+    pub fn http_block(&mut self, block: &Block) {
+        // Holds for the whole block, wherever it stands.
+        for d in block.iter().filter(|d| d.name.text == b"upstream_start_unresolved") {
+            self.cx.http.upstreams.start_unresolved = value::first(d).eq_ignore_ascii_case(b"on");
+        }
+        for d in block {
+            let taken = self.http_directive(d);
+            self.keep(taken);
+        }
+    }
+
+    fn http_directive(&mut self, d: &Directive) -> Result<(), Error> {
+        match d.name.text.as_slice() {
+            b"server" => self.server_block(d),
+            b"connection_pool_size" => self.pool = forebay_conf::units::size(value::first(d)),
+            _ if self.http_server.set(d, self.cx)? => {}
+            _ if modules::http_directive(d, self.cx)? => {}
+            _ => self.location_directive(d, 0)?,
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, taken: Result<(), Error>) {
+        self.cx.keep(taken);
+    }
+
+    fn server_block(&mut self, d: &Directive) {
+        let root = self.add(Kind::Server, b"", Some(0));
+        let mut s = ServerBuild {
+            root,
+            written: Default::default(),
+            names: Vec::new(),
+            listens: Vec::new(),
+            pool: None,
+            named: HashMap::new(),
+            ordinal_directive: Some(self.cx.error(d, "")),
+        };
+        for d in d.block.iter().flatten() {
+            let taken = self.server_directive(d, root, &mut s);
+            self.keep(taken);
+        }
+        if s.listens.is_empty() {
+            s.listens.push(ListenDirective::default_port());
+        }
+        if s.names.is_empty() {
+            s.names.push(ServerName::Exact(Vec::new()));
+        }
+        self.servers.push(s);
+    }
+
+    fn server_directive(
+        &mut self,
+        d: &Directive,
+        root: LocationId,
+        s: &mut ServerBuild,
+    ) -> Result<(), Error> {
+        match d.name.text.as_slice() {
+            b"listen" => s.listens.push(listen::parse(d, self.cx)?),
+            b"server_name" => names::parse(d, self.cx, &mut s.names)?,
+            b"connection_pool_size" => s.pool = forebay_conf::units::size(value::first(d)),
+            _ if s.written.set(d, self.cx)? => {}
+            _ => self.server_or_location_directive(d, root, s)?,
+        }
+        Ok(())
+    }
+
+    fn server_or_location_directive(
+        &mut self,
+        d: &Directive,
+        at: LocationId,
+        s: &mut ServerBuild,
+    ) -> Result<(), Error> {
+        match d.name.text.as_slice() {
+            b"location" => self.location_block(d, at, s),
+            b"if" => {
+                let cond = rewrite::condition(d, self.cx)?;
+                let level = self.add(Kind::If, b"", Some(at));
+                self.body(d, level, s);
+                let ops = std::mem::take(&mut self.locations[level].ops);
+                self.locations[at].ops.push(rewrite::Op::If { cond, location: Some(level), ops });
+                Ok(())
+            }
+            b"limit_except" => {
+                let methods = d.args.iter().map(|w| w.text.to_ascii_uppercase()).collect::<Vec<_>>();
+                for (w, m) in d.args.iter().zip(&methods) {
+                    if !modules::core::KNOWN_METHODS.contains(&m.as_slice()) {
+                        return Err(self.cx.error(d, format!("invalid method \"{}\"", w.as_str())));
+                    }
+                }
+                if self.locations[at].limit_except.is_some() {
+                    return Err(self.cx.error(d, "\"limit_except\" directive is duplicate"));
+                }
+                let level = self.add(Kind::LimitExcept, b"", Some(at));
+                self.body(d, level, s);
+                self.locations[at].limit_except = Some((methods, level));
+                Ok(())
+            }
+            _ => self.location_directive(d, at),
+        }
+    }
+
+    fn body(&mut self, d: &Directive, level: LocationId, s: &mut ServerBuild) {
+        for inner in d.block.iter().flatten() {
+            let taken = self.server_or_location_directive(inner, level, s);
+            self.keep(taken);
+        }
+    }
+
+    fn location_directive(&mut self, d: &Directive, at: LocationId) -> Result<(), Error> {
+        let level = &mut self.locations[at];
+        if level.written.set(d, self.cx)? {
+            return modules::family::agrees(d, level, self.cx);
+        }
+        if modules::location_directive(d, level, self.cx)? {
+            return Ok(());
+        }
+        // The grammar table has let it pass: a directive that is a hint or met by design.
+        Ok(())
+    }
+
+    fn location_block(&mut self, d: &Directive, at: LocationId, s: &mut ServerBuild) -> Result<(), Error> {
+        let (kind, name) = location_kind(d, self.cx)?;
+        self.check_nesting(d, at, &kind, &name)?;
+        let siblings = &self.locations[at].children;
+        let duplicate = siblings.iter().any(|c| {
+            let l = &self.locations[*c];
+            l.name == name
+                && matches!(
+                    (&l.kind, &kind),
+                    (Kind::Exact, Kind::Exact)
+                        | (Kind::Named, Kind::Named)
+                        | (Kind::Prefix | Kind::PrefixOnly, Kind::Prefix | Kind::PrefixOnly)
+                )
+        });
+        if duplicate {
+            return Err(self
+                .cx
+                .error(d, format!("duplicate location \"{}\"", String::from_utf8_lossy(&name))));
+        }
+        let named = matches!(kind, Kind::Named);
+        let level = self.add(kind, &name, Some(at));
+        self.locations[at].children.push(level);
+        if named {
+            s.named.insert(name, level);
+        }
+        self.body(d, level, s);
+        Ok(())
+    }
+
+    fn check_nesting(&self, d: &Directive, at: LocationId, kind: &Kind, name: &[u8]) -> Result<(), Error> {
+        let parent = &self.locations[at];
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        let (own, outer) = (text(name), text(&parent.name));
+        let message = match (&parent.kind, kind) {
+            (Kind::Server, _) => return Ok(()),
+            (Kind::Exact, _) => format!("location \"{own}\" cannot be inside the exact location \"{outer}\""),
+            (Kind::Named, _) => format!("location \"{own}\" cannot be inside the named location \"{outer}\""),
+            (_, Kind::Named) => format!("named location \"{own}\" can be on the server level only"),
+            (Kind::Regex(_), Kind::Regex(_)) | (_, Kind::Regex(_)) => return Ok(()),
+            (Kind::Prefix | Kind::PrefixOnly, _) if !name.starts_with(&parent.name) => {
+                format!("location \"{own}\" is outside location \"{outer}\"")
+            }
+            (Kind::Regex(_), _) => format!("location \"{own}\" is outside location \"{outer}\""),
+            _ => return Ok(()),
+        };
+        Err(self.cx.error(d, message))
+    }
+}
+
+fn location_kind(d: &Directive, cx: &mut Scope<'_>) -> Result<(Kind, Vec<u8>), Error> {
+    let first = value::first(d);
+    if let Some(name) = d.args.get(1).map(|w| w.text.clone()) {
+        let kind = match first {
+            b"=" => Kind::Exact,
+            b"^~" => Kind::PrefixOnly,
+            b"~" => Kind::Regex(cx.pattern(d, &name, false)?),
+            b"~*" => Kind::Regex(cx.pattern(d, &name, true)?),
+            m => {
+                return Err(
+                    cx.error(d, format!("invalid location modifier \"{}\"", String::from_utf8_lossy(m)))
+                );
+            }
+        };
+        return Ok((kind, name));
+    }
+    // The modifier may be glued to the name.
+    Ok(match first {
+        [b'=', name @ ..] => (Kind::Exact, name.to_vec()),
+        [b'^', b'~', name @ ..] => (Kind::PrefixOnly, name.to_vec()),
+        [b'~', b'*', name @ ..] => (Kind::Regex(cx.pattern(d, name, true)?), name.to_vec()),
+        [b'~', name @ ..] => (Kind::Regex(cx.pattern(d, name, false)?), name.to_vec()),
+        [b'@', ..] => (Kind::Named, first.to_vec()),
+        name => (Kind::Prefix, name.to_vec()),
+    })
+}
