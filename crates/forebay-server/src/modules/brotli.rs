@@ -4,7 +4,7 @@
 use super::gzip::{Level, PowerOfTwo};
 use super::gzip_static::Mode;
 use crate::config::mime_types::MimeTypes;
-use crate::config::value::{Buffers, Size};
+use crate::config::value::Size;
 
 crate::settings! {
     /// `brotli`.
@@ -17,8 +17,6 @@ crate::settings! {
     "brotli_comp_level" => level: Level<0, 11> = Level(6);
     /// `brotli_window`, as a power of two.
     "brotli_window" => window: PowerOfTwo<10, 24> = PowerOfTwo(19);
-    /// `brotli_buffers`; deprecated there, too.
-    "brotli_buffers" => buffers: Buffers = Buffers { count: 32, size: 4096 };
     /// `brotli_static`.
     "brotli_static" => ready: Mode = Mode::Off;
 }

@@ -1,7 +1,6 @@
 //! `gunzip` (nginx: ngx_http_gunzip_module): what is kept compressed reaches clients that do not take gzip.
 
 use crate::compress;
-use crate::config::value::Buffers;
 use crate::modules::{LocationSettings, gzip_accept};
 use crate::request::Request;
 use crate::response::{BodyFilter, Broken};
@@ -13,8 +12,6 @@ use std::io::Write;
 crate::settings! {
     /// `gunzip`.
     "gunzip" => on: bool = false;
-    /// `gunzip_buffers`; output is sent as it gathers, so there is nothing to be sized.
-    "gunzip_buffers" => buffers: Buffers = Buffers { count: 32, size: 4096 };
 }
 
 /// Whether a location decompresses.

@@ -4,7 +4,7 @@
 use crate::compress::{self, Coding};
 use crate::config::mime_types::MimeTypes;
 use crate::config::scope::Scope;
-use crate::config::value::{Buffers, Setting, Size, first, once};
+use crate::config::value::{Setting, Size, first, once};
 use crate::request::Request;
 use crate::variables::Row;
 use forebay_conf::error::Error;
@@ -26,12 +26,6 @@ crate::settings! {
     "gzip_window" => window: PowerOfTwo<9, 15> = PowerOfTwo(15);
     /// `gzip_hash`, as a power of two; the encoder sizes its tables by the level.
     "gzip_hash" => hash: PowerOfTwo<9, 17> = PowerOfTwo(16);
-    /// `gzip_buffers`; output is sent as it gathers, so there is nothing to be sized.
-    "gzip_buffers" => buffers: Buffers = Buffers { count: 32, size: 4096 };
-    /// `gzip_no_buffer`.
-    "gzip_no_buffer" => no_buffer: bool = false;
-    /// `postpone_gzipping`, bytes; the encoder itself gathers what is short.
-    "postpone_gzipping" => postpone: Size = Size(0);
 }
 
 /// A level of compression from `MIN` to `MAX`.

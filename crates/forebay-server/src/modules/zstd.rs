@@ -4,7 +4,7 @@
 use super::gzip::Level;
 use super::gzip_static::Mode;
 use crate::config::mime_types::MimeTypes;
-use crate::config::value::{Buffers, Size};
+use crate::config::value::Size;
 
 crate::settings! {
     /// `zstd`.
@@ -15,8 +15,6 @@ crate::settings! {
     "zstd_min_length" => min_length: Size = Size(20);
     /// `zstd_comp_level`.
     "zstd_comp_level" => level: Level<1, 22> = Level(1);
-    /// `zstd_buffers`; output is sent as it gathers, so there is nothing to be sized.
-    "zstd_buffers" => buffers: Buffers = Buffers { count: 32, size: 4096 };
     /// `zstd_static`.
     "zstd_static" => ready: Mode = Mode::Off;
 }
