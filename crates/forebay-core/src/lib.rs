@@ -1,6 +1,8 @@
 //! Parts that every front end needs and that know no protocol: variables and values with variables, patterns, networks,
 //! log files, counters.
 
+#![warn(unreachable_pub)]
+
 pub mod counters;
 pub mod essential;
 pub mod limit;

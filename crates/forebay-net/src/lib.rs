@@ -1,5 +1,7 @@
 //! Bytes in and out: the event loop, sockets, TLS, name resolution. This crate knows neither the configuration nor HTTP.
 
+#![warn(unreachable_pub)]
+
 pub mod addr;
 pub mod io;
 pub mod mux;

@@ -19,11 +19,11 @@ const LONGEST: Duration = Duration::from_millis(100);
 const LONG_TEXT: usize = 4096;
 
 /// The groups of a match: offsets of the first byte and of the byte behind the last; `None`: not part of the match.
-pub type Groups = Vec<Option<(usize, usize)>>;
+pub(super) type Groups = Vec<Option<(usize, usize)>>;
 
 /// A pattern that may backtrack.
 #[derive(Debug)]
-pub struct Backtracking {
+pub(super) struct Backtracking {
     source: Box<str>,
     caseless: bool,
     /// The same pattern with each of [`LIMITS`], compiled when it is first needed: the engine takes its limit when it compiles.
@@ -35,7 +35,7 @@ impl Backtracking {
     ///
     /// # Errors
     /// The engine's message.
-    pub fn compile(source: &str, caseless: bool) -> Result<Backtracking, String> {
+    pub(super) fn compile(source: &str, caseless: bool) -> Result<Backtracking, String> {
         let first = compile(source, caseless, LIMITS[1]).map_err(|e| e.to_string())?;
         let pattern = Backtracking {
             source: source.into(),
@@ -47,7 +47,7 @@ impl Backtracking {
     }
 
     /// Names of the groups, the whole match first.
-    pub fn names(&self) -> Vec<Option<String>> {
+    pub(super) fn names(&self) -> Vec<Option<String>> {
         self.with_limit(1)
             .map_or_else(Vec::new, |re| re.capture_names().map(|n| n.map(str::to_owned)).collect())
     }
@@ -56,7 +56,7 @@ impl Backtracking {
     ///
     /// # Errors
     /// The match took too many steps or too long.
-    pub fn is_match(&self, text: &[u8]) -> Result<bool, LimitExceeded> {
+    pub(super) fn is_match(&self, text: &[u8]) -> Result<bool, LimitExceeded> {
         self.run(text, |re| re.is_match(text))
     }
 
@@ -64,7 +64,7 @@ impl Backtracking {
     ///
     /// # Errors
     /// The match took too many steps or too long.
-    pub fn groups(&self, text: &[u8]) -> Result<Option<Groups>, LimitExceeded> {
+    pub(super) fn groups(&self, text: &[u8]) -> Result<Option<Groups>, LimitExceeded> {
         self.run(text, |re| {
             let found = re.captures(text)?;
             Ok(found.map(|c| (0..c.len()).map(|i| c.get(i).map(|m| (m.start(), m.end()))).collect()))

@@ -9,7 +9,7 @@ const MOST: usize = 48;
 
 /// Bytes that every match must have. Texts that pass may still not match.
 #[derive(Debug)]
-pub struct Needs {
+pub(super) struct Needs {
     /// One of these at the beginning of the text; none: anything.
     prefixes: Vec<Box<[u8]>>,
     /// One of these at its end; none: anything.
@@ -21,7 +21,7 @@ pub struct Needs {
 
 impl Needs {
     /// Reads them off a pattern in the syntax of the `regex` crate; `None`: there are none.
-    pub fn of(pattern: &str, caseless: bool) -> Option<Needs> {
+    pub(super) fn of(pattern: &str, caseless: bool) -> Option<Needs> {
         let hir = regex_syntax::ParserBuilder::new()
             .utf8(false)
             .unicode(false)
@@ -44,7 +44,7 @@ impl Needs {
 
     /// Whether a text has what it takes.
     #[inline]
-    pub fn met_by(&self, text: &[u8]) -> bool {
+    pub(super) fn met_by(&self, text: &[u8]) -> bool {
         let same = |a: &[u8], b: &[u8]| if self.caseless { a.eq_ignore_ascii_case(b) } else { a == b };
         if !self.prefixes.is_empty()
             && !self.prefixes.iter().any(|p| text.get(..p.len()).is_some_and(|t| same(t, p)))

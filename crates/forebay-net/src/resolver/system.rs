@@ -14,7 +14,7 @@ const HOSTS_TTL: Duration = Duration::from_secs(60);
 
 /// The system's own names and rules.
 #[derive(Debug)]
-pub struct System {
+pub(super) struct System {
     hosts: HashMap<Vec<u8>, Vec<IpAddr>>,
     search: Vec<Vec<u8>>,
     ndots: usize,
@@ -61,7 +61,7 @@ impl Resolver {
 
 impl System {
     /// Addresses from the hosts file. `localhost` is there in any case (RFC 6761, section 6.3).
-    pub fn host(&self, name: &[u8]) -> Option<Addresses> {
+    pub(super) fn host(&self, name: &[u8]) -> Option<Addresses> {
         let ips = match self.hosts.get(name) {
             Some(ips) => ips.clone(),
             None if name == b"localhost" || name.ends_with(b".localhost") => vec![Ipv4Addr::LOCALHOST.into()],
@@ -71,7 +71,7 @@ impl System {
     }
 
     /// The full names that a name may stand for, in the order in which they are tried.
-    pub fn candidates(&self, name: &[u8]) -> Vec<Vec<u8>> {
+    pub(super) fn candidates(&self, name: &[u8]) -> Vec<Vec<u8>> {
         let mut all: Vec<Vec<u8>> = self.search.iter().map(|s| [name, b".", s].concat()).collect();
         let dots = name.iter().filter(|b| **b == b'.').count();
         let at = if dots >= self.ndots { 0 } else { all.len() };
