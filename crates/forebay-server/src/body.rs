@@ -1,7 +1,10 @@
 //! The client's body, which is read or thrown away; `send` has that of the response. Hot path.
 
 pub mod compose;
+mod files;
+mod pace;
 mod send;
+mod source;
 
 pub use send::{flush_answers, send, send_continue, write_all, write_last};
 

@@ -1,7 +1,9 @@
 //! A body that is put together: what the response has itself, and in their places the bodies of subrequests (nginx:
 //! the postpone filter). Whichever sends has the client's connection; those that follow may be on their way already.
 
-use super::send::{Follows, Pace, client_gone_within, end_chunks, flush, frame, limit_rate, load};
+use super::files::load;
+use super::pace::{Pace, limit_rate};
+use super::send::{Follows, client_gone_within, end_chunks, flush, frame};
 use crate::access_log;
 use crate::modules::{self, slice, ssi};
 use crate::phases;

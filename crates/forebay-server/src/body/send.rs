@@ -1,16 +1,18 @@
 //! The body of the response, which leaves by writev or sendfile. Hot path.
 
+use super::files::{load, resident, warm};
+use super::pace::{Pace, limit_rate};
 use crate::file_cache::OpenFile;
 use crate::request::Request;
 use crate::response::Part;
 use crate::response::fields::{Sink, push_trailers};
 use crate::thread::Thread;
 use crate::transfers::{Direction, Over};
-use crate::upstream::stream::{Body, Pulled};
+use crate::upstream::stream::Body;
 use forebay_conf::error::Level;
 use forebay_http::h2::encode;
 use forebay_net::wire::Then;
-use rustix::io::{Errno, IoSlice, ReadWriteFlags};
+use rustix::io::{Errno, IoSlice};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -73,7 +75,7 @@ pub async fn write_last(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) ->
     write_with(thread, req, bytes, then).await
 }
 
-fn after_last(req: &Request) -> Then {
+pub(super) fn after_last(req: &Request) -> Then {
     if req.closes_at_once {
         Then::Close
     } else if req.keep_alive {
@@ -114,7 +116,7 @@ pub async fn send(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>, ch
     }
     let rate = limit_rate(req);
     if let Some(source) = req.resp.source.take() {
-        return send_source(thread, req, head, source, chunked, rate).await;
+        return super::source::send(thread, req, head, source, chunked, rate).await;
     }
     let untouched = req.resp.filters.is_empty() && rate.is_none() && !chunked;
     let sendfile = req.conn.wire.has_sendfile();
@@ -167,7 +169,7 @@ fn all_in_memory(parts: &[Part], sendfile: bool) -> bool {
 }
 
 /// The bytes of a part that is in memory.
-fn memory<'p>(text: &'p [u8], p: &'p Part) -> &'p [u8] {
+pub(super) fn memory<'p>(text: &'p [u8], p: &'p Part) -> &'p [u8] {
     match p {
         Part::Text { start, end } => text.get(*start as usize..*end as usize).unwrap_or_default(),
         Part::Static(b) => b,
@@ -229,62 +231,11 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, head: &[u8]) -> boo
     }
 }
 
-/// `limit_rate` and `limit_rate_after` in effect, bytes/s and bytes.
-pub(super) fn limit_rate(req: &mut Request) -> Option<(u64, u64)> {
-    let http = req.http();
-    let core = &http.location(req).settings.core;
-    let set = req.resp.limit_rate;
-    if set == 0 && core.limit_rate.0.is_none() {
-        return None;
-    }
-    let eval = |t: &Option<forebay_core::vars::Template>, req: &mut Request| {
-        let v = t.as_ref().and_then(|t| t.value(req).ok()).unwrap_or_default();
-        forebay_conf::units::size(&v).unwrap_or(0)
-    };
-    let rate = if set != 0 { set } else { eval(&core.limit_rate.0, req) };
-    let after = eval(&core.limit_rate_after.0, req);
-    (rate > 0).then_some((rate, after))
-}
-
-/// Keeps a response at its rate (nginx: limit_rate).
-pub(super) struct Pace {
-    rate: u64,
-    after: u64,
-    pub(super) sent: u64,
-    /// When it began, where there is a rate.
-    started: Option<Instant>,
-}
-
-impl Pace {
-    pub(super) fn new(rate: Option<(u64, u64)>) -> Pace {
-        let (rate, after) = rate.unwrap_or((0, 0));
-        Pace { rate, after, sent: 0, started: (rate > 0).then(Instant::now) }
-    }
-
-    /// How many bytes may go now, or how long to wait.
-    pub(super) fn allowance(&self, want: u64) -> Result<u64, Duration> {
-        if self.rate == 0 {
-            return Ok(want);
-        }
-        self.allowance_after(self.started.map_or(Duration::ZERO, |t| t.elapsed()), want)
-    }
-
-    /// The same for a time since the beginning.
-    fn allowance_after(&self, elapsed: Duration, want: u64) -> Result<u64, Duration> {
-        let allowed =
-            elapsed.as_secs().saturating_add(1).saturating_mul(self.rate).saturating_add(self.after);
-        if self.sent < allowed {
-            return Ok(want.min(allowed - self.sent));
-        }
-        // More may go from this second on, and not before: waking earlier would be in vain.
-        let second = self.sent.saturating_sub(self.after).checked_div(self.rate).unwrap_or(0);
-        let wait = Duration::from_secs(second).saturating_sub(elapsed);
-        Err(wait + Duration::from_millis(1))
-    }
-}
+/// Bytes that are sent without waiting for more of a source.
+pub(super) const GATHERED: usize = 16 * 1024;
 
 /// Longest piece sent at once where the file is not in memory, bytes.
-const PIECE: u64 = 2 * 1024 * 1024;
+pub(super) const PIECE: u64 = 2 * 1024 * 1024;
 
 async fn send_parts(
     thread: &Rc<Thread>,
@@ -373,207 +324,6 @@ async fn send_parts(
     ok
 }
 
-/// Sends head, parts and what comes from an upstream. What the client does not take at once is read ahead as far
-/// as the configuration allows.
-async fn send_source(
-    thread: &Rc<Thread>,
-    req: &mut Request,
-    head: &[u8],
-    mut source: Box<Body>,
-    chunked: bool,
-    rate: Option<(u64, u64)>,
-) -> bool {
-    let mut pace = Pace::new(rate);
-    // Nothing is done with the bytes: they are read to where they are sent from.
-    let direct = req.resp.filters.is_empty() && !chunked && rate.is_none();
-    // A small fixed buffer may hold just one segment, for whose acknowledgement the client's kernel takes 40 ms.
-    let passes = direct && req.conn.wire.has_sendfile() && !req.conn.client.has_fixed_send_buffer(&req.conf);
-    let mut turn = req.sent;
-    let mut pending = thread.io.large.take();
-    pending.extend_from_slice(head);
-    let mut piece = req.take_buf();
-    let into = if direct { &mut pending } else { &mut piece };
-    let before = into.len();
-    for p in std::mem::take(&mut req.resp.body) {
-        into.extend_from_slice(memory(&req.resp.text, &p));
-    }
-    let mut ok;
-    let mut state = if into.len() == before { Pulled::Blocked } else { Pulled::Data };
-    // What came with the head leaves together with what is passed on behind it.
-    let mut hold = passes && source.can_pass();
-    loop {
-        let mut passed = None;
-        if state == Pulled::Blocked {
-            if passes && source.can_pass() {
-                passed = pass(thread, req, &mut pending, &mut source);
-            }
-            let into = if direct { &mut pending } else { &mut piece };
-            state = match passed {
-                Some(state) => state,
-                None => source.pull(req, into),
-            };
-            if source.unsettled() {
-                source.settle(req).await;
-            }
-            if state == Pulled::Stored {
-                state = source.load(req, into).await;
-            }
-        }
-        if state == Pulled::End && crate::modules::slice::wants_more(req) {
-            // What is there does not wait for what comes next, but for what nginx would hold back, too (postpone_output).
-            if pending.len() >= POSTPONED && !flush(thread, req, &mut pending, &mut source).await {
-                ok = false;
-                break;
-            }
-            state = match Box::pin(crate::modules::slice::next(req)).await {
-                Some(next) => {
-                    source.abandon(req);
-                    *source = next;
-                    Pulled::Data
-                }
-                None => Pulled::Failed,
-            };
-        }
-        if state == Pulled::Failed {
-            if !crate::modules::slice::active(req) {
-                flush(thread, req, &mut pending, &mut source).await;
-            }
-            ok = false;
-            break;
-        }
-        let last = state == Pulled::End;
-        let follows = match state {
-            Pulled::End => Follows::End,
-            Pulled::Blocked if source.unbuffered() => Follows::Pause,
-            _ => Follows::More,
-        };
-        ok = if direct {
-            // What a client did not take inside the kernel waits here until it does.
-            let enough = if passed.is_some() { 1 } else { GATHERED };
-            let wait = std::mem::take(&mut hold) || pending.len() < enough;
-            last || wait || flush(thread, req, &mut pending, &mut source).await
-        } else {
-            send_piece(thread, req, &piece, follows, chunked, &mut pace, &mut pending, &mut source).await
-        };
-        if !ok {
-            break;
-        }
-        piece.clear();
-        if last {
-            break;
-        }
-        if state == Pulled::Blocked
-            && (!flush(thread, req, &mut pending, &mut source).await || !source.wait(req).await)
-        {
-            ok = false;
-            break;
-        }
-        state = Pulled::Blocked;
-        if req.sent - turn >= PIECE {
-            // Others of the thread have their turn, too, however fast the upstream is.
-            thread.io.poller.yield_now().await;
-            turn = req.sent;
-        }
-    }
-    if ok {
-        if chunked {
-            end_chunks(req, &mut pending);
-        }
-        let then = after_last(req);
-        ok = flush_then(thread, req, &mut pending, &mut source, then).await;
-    }
-    // What is to be stored is read to its end for the next client.
-    source.drain(req).await;
-    source.abandon(req);
-    req.give_buf(piece);
-    thread.io.large.give(pending);
-    ok
-}
-
-/// Passes on what has come inside the kernel, behind what is pending; what the client does not take is pending afterwards.
-/// `None`: it has to be read.
-fn pass(thread: &Thread, req: &mut Request, pending: &mut Vec<u8>, source: &mut Body) -> Option<Pulled> {
-    let mut pipe = thread.io.pipe.borrow_mut();
-    let pulled = source.pass(req, &mut pipe)?;
-    if !matches!(pulled, Pulled::Data | Pulled::End) {
-        return Some(pulled);
-    }
-    if !pending.is_empty()
-        && let Ok(sent) = req.conn.wire.send(&thread.io, pending, Then::More)
-    {
-        req.sent += sent.bytes as u64;
-        pending.drain(..sent.bytes);
-    }
-    if pending.is_empty() {
-        req.sent += req.conn.wire.send_pipe(&thread.io, &mut pipe) as u64;
-    }
-    match pipe.take(pending) {
-        Ok(()) => Some(pulled),
-        Err(e) => {
-            let text = format!("read() of a pipe failed {}", forebay_sys::errno::errno_text(e));
-            req.log(Level::Alert, &text);
-            Some(Pulled::Failed)
-        }
-    }
-}
-
-/// Bytes that are sent without waiting for the next slice.
-const POSTPONED: usize = 1460;
-
-/// Bytes that are sent without waiting for more of a source.
-const GATHERED: usize = 16 * 1024;
-
-/// Puts a piece through the filters and sends what has gathered, no faster than the rate allows.
-#[allow(clippy::too_many_arguments)]
-async fn send_piece(
-    thread: &Rc<Thread>,
-    req: &mut Request,
-    piece: &[u8],
-    follows: Follows,
-    chunked: bool,
-    pace: &mut Pace,
-    pending: &mut Vec<u8>,
-    source: &mut Body,
-) -> bool {
-    let mut rest = piece;
-    let filtered = !req.resp.filters.is_empty();
-    let limit = if filtered { piece_limit(req) } else { u64::MAX };
-    loop {
-        let n = match pace.allowance((rest.len() as u64).min(limit)) {
-            Ok(n) => n as usize,
-            Err(_) if rest.is_empty() => 0,
-            Err(wait) => {
-                if !flush(thread, req, pending, source).await {
-                    return false;
-                }
-                source.meanwhile(req, false, Instant::now() + wait).await;
-                if client_gone_within(thread, req, Duration::ZERO).await {
-                    return false;
-                }
-                continue;
-            }
-        };
-        let (now, later) = rest.split_at(n.min(rest.len()));
-        rest = later;
-        let then = if rest.is_empty() { follows } else { Follows::More };
-        if !push_piece(req, now, then, chunked, pending) {
-            flush(thread, req, pending, source).await;
-            return false;
-        }
-        pace.sent += now.len() as u64;
-        if filtered && then == Follows::More && !now.is_empty() {
-            // Filters compute: others of the thread have their turn, too.
-            thread.io.poller.yield_now().await;
-        }
-        if pending.len() >= GATHERED && !flush(thread, req, pending, source).await {
-            return false;
-        }
-        if rest.is_empty() {
-            return true;
-        }
-    }
-}
-
 /// Writes what has gathered; while the client takes nothing, the source is read ahead.
 pub(super) async fn flush(
     thread: &Rc<Thread>,
@@ -584,7 +334,7 @@ pub(super) async fn flush(
     flush_then(thread, req, pending, source, Then::Nothing).await
 }
 
-async fn flush_then(
+pub(super) async fn flush_then(
     thread: &Rc<Thread>,
     req: &mut Request,
     pending: &mut Vec<u8>,
@@ -647,7 +397,7 @@ pub(super) async fn client_gone_within(thread: &Rc<Thread>, req: &Request, wait:
 }
 
 /// Most of a body that is put through filters at once, bytes.
-fn piece_limit(req: &Request) -> u64 {
+pub(super) fn piece_limit(req: &Request) -> u64 {
     if req.resp.filters.iter().any(|f| f.expands()) { 2 * 1024 } else { 32 * 1024 }
 }
 
@@ -663,7 +413,13 @@ pub(super) enum Follows {
 }
 
 /// Sends a piece through the filters and frames it. `false`: a filter cannot go on.
-fn push_piece(req: &mut Request, piece: &[u8], follows: Follows, chunked: bool, out: &mut Vec<u8>) -> bool {
+pub(super) fn push_piece(
+    req: &mut Request,
+    piece: &[u8],
+    follows: Follows,
+    chunked: bool,
+    out: &mut Vec<u8>,
+) -> bool {
     if req.resp.filters.is_empty() {
         frame(piece, chunked, out);
         return true;
@@ -732,47 +488,6 @@ async fn send_head_more(thread: &Rc<Thread>, req: &mut Request, pending: &mut Ve
     flush_parts(thread, req, pending).await
 }
 
-/// Brings bytes of a part into memory.
-pub(super) async fn load(text: &[u8], part: &Part, at: u64, n: u64, out: &mut Vec<u8>) -> bool {
-    let Part::File { file, start, .. } = part else {
-        out.extend_from_slice(memory(text, part).get(at as usize..(at + n) as usize).unwrap_or_default());
-        return true;
-    };
-    if file.bytes().is_some() {
-        out.extend_from_slice(memory(text, part).get(at as usize..(at + n) as usize).unwrap_or_default());
-        return true;
-    }
-    let offset = start + at;
-    if resident(file, offset, n) {
-        out.resize(n as usize, 0);
-        return rustix::io::pread(&file.fd, out.as_mut_slice(), offset).is_ok_and(|got| got as u64 == n);
-    }
-    let Ok(fd) = file.fd.try_clone() else { return false };
-    let read = tokio::task::spawn_blocking(move || {
-        let mut buf = vec![0; n as usize];
-        rustix::io::pread(&fd, buf.as_mut_slice(), offset).map(|got| {
-            buf.truncate(got);
-            buf
-        })
-    });
-    match read.await {
-        Ok(Ok(buf)) if buf.len() as u64 == n => {
-            out.extend_from_slice(&buf);
-            true
-        }
-        _ => false,
-    }
-}
-
-/// Whether the last byte of a stretch can be read without waiting for the disk. Reading ahead fills files
-/// from the front, so the last byte speaks for the others.
-fn resident(file: &OpenFile, offset: u64, n: u64) -> bool {
-    let mut byte = [0u8; 1];
-    let mut bufs = [rustix::io::IoSliceMut::new(&mut byte)];
-    let at = offset + n.saturating_sub(1);
-    !matches!(rustix::io::preadv2(&file.fd, &mut bufs, at, ReadWriteFlags::NOWAIT), Err(Errno::AGAIN))
-}
-
 /// Sends a stretch of a file without copying it to user space.
 async fn send_file(thread: &Rc<Thread>, req: &mut Request, file: &Rc<OpenFile>, start: u64, n: u64) -> bool {
     let mut offset = start;
@@ -829,39 +544,4 @@ async fn flush_wire(thread: &Rc<Thread>, req: &mut Request) -> bool {
         }
     }
     true
-}
-
-/// Brings a stretch of a file into the page cache without blocking the thread.
-async fn warm(file: &Rc<OpenFile>, offset: u64, n: u64) {
-    let Ok(fd) = file.fd.try_clone() else { return };
-    let read = tokio::task::spawn_blocking(move || {
-        let mut buf = vec![0; 64 * 1024];
-        let mut at = offset;
-        while at < offset + n {
-            match rustix::io::pread(&fd, buf.as_mut_slice(), at) {
-                Ok(got) if got > 0 => at += got as u64,
-                _ => return,
-            }
-        }
-    });
-    let _ = read.await;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_paced_response_waits_until_more_may_go() {
-        let ms = Duration::from_millis;
-        let mut pace = Pace::new(Some((100, 50)));
-        assert_eq!(pace.allowance_after(ms(0), 1000), Ok(150));
-        pace.sent = 150;
-        assert_eq!(pace.allowance_after(ms(0), 1000), Err(ms(1001)));
-        assert_eq!(pace.allowance_after(ms(999), 1000), Err(ms(2)));
-        assert_eq!(pace.allowance_after(ms(1000), 1000), Ok(100));
-        pace.sent = 420;
-        assert_eq!(pace.allowance_after(ms(1500), 1000), Err(ms(1501)));
-        assert_eq!(pace.allowance_after(ms(3000), 10), Ok(10));
-    }
 }

@@ -1,0 +1,77 @@
+//! Rate of a response (nginx: limit_rate). Hot path.
+
+use crate::request::Request;
+use std::time::{Duration, Instant};
+
+/// `limit_rate` and `limit_rate_after` in effect, bytes/s and bytes.
+pub(super) fn limit_rate(req: &mut Request) -> Option<(u64, u64)> {
+    let http = req.http();
+    let core = &http.location(req).settings.core;
+    let set = req.resp.limit_rate;
+    if set == 0 && core.limit_rate.0.is_none() {
+        return None;
+    }
+    let eval = |t: &Option<forebay_core::vars::Template>, req: &mut Request| {
+        let v = t.as_ref().and_then(|t| t.value(req).ok()).unwrap_or_default();
+        forebay_conf::units::size(&v).unwrap_or(0)
+    };
+    let rate = if set != 0 { set } else { eval(&core.limit_rate.0, req) };
+    let after = eval(&core.limit_rate_after.0, req);
+    (rate > 0).then_some((rate, after))
+}
+
+/// Keeps a response at its rate (nginx: limit_rate).
+pub(super) struct Pace {
+    rate: u64,
+    after: u64,
+    pub(super) sent: u64,
+    /// When it began, where there is a rate.
+    started: Option<Instant>,
+}
+
+impl Pace {
+    pub(super) fn new(rate: Option<(u64, u64)>) -> Pace {
+        let (rate, after) = rate.unwrap_or((0, 0));
+        Pace { rate, after, sent: 0, started: (rate > 0).then(Instant::now) }
+    }
+
+    /// How many bytes may go now, or how long to wait.
+    pub(super) fn allowance(&self, want: u64) -> Result<u64, Duration> {
+        if self.rate == 0 {
+            return Ok(want);
+        }
+        self.allowance_after(self.started.map_or(Duration::ZERO, |t| t.elapsed()), want)
+    }
+
+    /// The same for a time since the beginning.
+    fn allowance_after(&self, elapsed: Duration, want: u64) -> Result<u64, Duration> {
+        let allowed =
+            elapsed.as_secs().saturating_add(1).saturating_mul(self.rate).saturating_add(self.after);
+        if self.sent < allowed {
+            return Ok(want.min(allowed - self.sent));
+        }
+        // More may go from this second on, and not before: waking earlier would be in vain.
+        let second = self.sent.saturating_sub(self.after).checked_div(self.rate).unwrap_or(0);
+        let wait = Duration::from_secs(second).saturating_sub(elapsed);
+        Err(wait + Duration::from_millis(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_paced_response_waits_until_more_may_go() {
+        let ms = Duration::from_millis;
+        let mut pace = Pace::new(Some((100, 50)));
+        assert_eq!(pace.allowance_after(ms(0), 1000), Ok(150));
+        pace.sent = 150;
+        assert_eq!(pace.allowance_after(ms(0), 1000), Err(ms(1001)));
+        assert_eq!(pace.allowance_after(ms(999), 1000), Err(ms(2)));
+        assert_eq!(pace.allowance_after(ms(1000), 1000), Ok(100));
+        pace.sent = 420;
+        assert_eq!(pace.allowance_after(ms(1500), 1000), Err(ms(1501)));
+        assert_eq!(pace.allowance_after(ms(3000), 10), Ok(10));
+    }
+}
