@@ -57,7 +57,7 @@ fn made_by(program: &str) -> BTreeSet<String> {
     }
     let head = "HTTP/1.1\r\nHost: name\r\nConnection: close\r\n";
     for line in
-        [format!("MKCOL /dav/c/ {head}\r\n"), format!("COPY /dav/a/b {head}Destination: /dav/copy\r\n\r\n")]
+        [format!("MKCOL /dav/made/ {head}\r\n"), format!("COPY /dav/a/b {head}Destination: /dav/copy\r\n\r\n")]
     {
         let answer = raw(site.addr(0), line.as_bytes());
         assert!(
@@ -102,7 +102,7 @@ fn look(path: &Path, name: &str, all: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
         let own = entry.file_name().to_string_lossy().into_owned();
         // Names that the test has chosen.
-        let kept = ["dav", "all", "stored", "shared", "copy", "c"].contains(&&*own)
+        let kept = ["dav", "all", "stored", "shared", "copy", "made"].contains(&&*own)
             || own.ends_with(".log")
             || own.ends_with(".pid");
         look(&entry.path(), &format!("{name}/{}", if kept { &own } else { "*" }), all);

@@ -50,10 +50,12 @@ pub struct HttpTables {
 }
 
 impl HttpTables {
-    /// Errors for names that something refers to and nothing defines.
-    pub fn undefined(&mut self) -> Vec<Error> {
+    /// Errors for names that something refers to and nothing defines. Those of caches are placed at `end`, the end of the
+    /// block, as nginx does.
+    pub fn undefined(&mut self, end: Option<Span>) -> Vec<Error> {
         let zones = [self.zones.undefined(), self.conn_zones.undefined()];
-        zones.into_iter().flatten().map(|m| super::plain(&m)).chain(self.caches.undefined()).collect()
+        let caches = self.caches.undefined().map(|error| Error { at: end, ..error });
+        zones.into_iter().flatten().map(|m| super::plain(&m)).chain(caches).collect()
     }
 }
 

@@ -210,7 +210,7 @@ impl Assembly<'_, '_> {
 
     /// Reports names that are used and not defined.
     fn check_tables(&mut self) {
-        for error in self.cx.http.undefined() {
+        for error in self.cx.http.undefined(self.cx.end) {
             self.cx.keep_late(error);
         }
     }
