@@ -257,45 +257,46 @@ pub struct Rounds {
     pub p99: Comparison,
 }
 
-/// Measures both targets in interleaved rounds. `show` is told each round; `false` ends it.
+/// How targets are compared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Course {
+    /// Rounds, each with both targets.
+    pub(crate) rounds: usize,
+    /// Measured time of a turn.
+    pub(crate) turn: Duration,
+    /// Seed of the bootstrap.
+    pub(crate) seed: u64,
+}
+
+/// Measures both targets in interleaved rounds. `show` gets each round and returns `false` to end.
 ///
 /// # Errors
 /// A target that cannot be measured in its first turn, or three times.
-pub fn compare(
+pub(crate) fn compare(
     a: &mut dyn Target,
     b: &mut dyn Target,
-    rounds: usize,
-    turn: Duration,
-    seed: u64,
+    course: Course,
     mut show: impl FnMut(usize, &Turn, &Turn) -> bool,
 ) -> Result<Rounds, Error> {
+    let Course { rounds, turn, seed } = course;
     let warmup = (turn / 5).min(Duration::from_millis(500));
-    // Caches and connections of the first use belong to nobody's figure.
+    // Caches and connections of the first use belong to neither target's figures.
     a.measure(turn / 4, warmup)?;
     b.measure(turn / 4, warmup)?;
     let (mut all_a, mut all_b) = (Vec::new(), Vec::new());
     let mut lost = 0;
     for (number, order) in stats::order(rounds).into_iter().enumerate() {
-        let (mut x, mut y) = (None, None);
-        let mut failed = None;
-        for second in order {
-            match if second { b.measure(turn, warmup) } else { a.measure(turn, warmup) } {
-                Ok(t) if second => y = Some(t),
-                Ok(t) => x = Some(t),
-                Err(e) => failed = Some(e),
-            }
-        }
+        let round = measure_round(a, b, order, turn, warmup);
         if crate::signals::interrupted() {
             break;
         }
-        let (Some(x), Some(y)) = (x, y) else {
-            lost += 1;
-            if lost > 2
-                && let Some(e) = failed
-            {
-                return Err(e);
+        let (x, y) = match round {
+            Ok(round) => round,
+            Err(e) if lost == 2 => return Err(e),
+            Err(_) => {
+                lost += 1;
+                continue;
             }
-            continue;
         };
         all_a.push(x);
         all_b.push(y);
@@ -303,19 +304,47 @@ pub fn compare(
             break;
         }
     }
-    let values = |all: &[Turn], f: &dyn Fn(&Turn) -> f64| all.iter().map(f).collect::<Vec<f64>>();
-    let by = |f: &dyn Fn(&Turn) -> f64| {
-        let (x, y) = (values(&all_a, f), values(&all_b, f));
-        stats::gate(stats::compare(&x, &y, seed), &x, seed)
-    };
-    let seen = all_a.iter().chain(&all_b).all(|t| t.cpu.is_some());
-    Ok(Rounds {
-        rate: by(&|t| t.rate),
-        cpu: seen.then(|| by(&|t| 1.0 / t.cpu.unwrap_or(1.0).max(1.0))),
-        p99: by(&|t| 1.0 / t.p99.max(1.0)),
-        a: all_a,
-        b: all_b,
-    })
+    Ok(Rounds::of(all_a, all_b, seed))
+}
+
+/// Measures both targets once; with an error, if only one of them could be measured.
+fn measure_round(
+    a: &mut dyn Target,
+    b: &mut dyn Target,
+    order: [bool; 2],
+    turn: Duration,
+    warmup: Duration,
+) -> Result<(Turn, Turn), Error> {
+    // The second target has its turn also if the first one failed.
+    let [b_first, _] = order;
+    if b_first {
+        let y = b.measure(turn, warmup);
+        let x = a.measure(turn, warmup);
+        // The later error is reported.
+        Ok((x?, y?))
+    } else {
+        let x = a.measure(turn, warmup);
+        let y = b.measure(turn, warmup)?;
+        Ok((x?, y))
+    }
+}
+
+impl Rounds {
+    fn of(a: Vec<Turn>, b: Vec<Turn>, seed: u64) -> Rounds {
+        let values = |all: &[Turn], f: &dyn Fn(&Turn) -> f64| all.iter().map(f).collect::<Vec<f64>>();
+        let by = |f: &dyn Fn(&Turn) -> f64| {
+            let (x, y) = (values(&a, f), values(&b, f));
+            stats::gate(stats::compare(&x, &y, seed), &x, seed)
+        };
+        let seen = a.iter().chain(&b).all(|t| t.cpu.is_some());
+        Rounds {
+            rate: by(&|t| t.rate),
+            cpu: seen.then(|| by(&|t| 1.0 / t.cpu.unwrap_or(1.0).max(1.0))),
+            p99: by(&|t| 1.0 / t.p99.max(1.0)),
+            a,
+            b,
+        }
+    }
 }
 
 fn target(text: &str, args: &CompareArgs) -> Result<Box<dyn Target>, Error> {
@@ -347,7 +376,8 @@ pub fn main(args: &CompareArgs) -> Result<u8, Error> {
     let mut b = target(&args.b, args)?;
     let rounds = usize::try_from(args.rounds).unwrap_or(ROUNDS).min(100_000);
     let quiet = args.quiet;
-    let result = compare(&mut *a, &mut *b, rounds, args.turn, args.load.seed, |n, x, y| {
+    let course = Course { rounds, turn: args.turn, seed: args.load.seed };
+    let result = compare(&mut *a, &mut *b, course, |n, x, y| {
         if !quiet {
             eprintln!(
                 "round {:>3}/{rounds}   A {:>10.0}/s   B {:>10.0}/s   B/A {:.3}",

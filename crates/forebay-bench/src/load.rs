@@ -226,6 +226,19 @@ impl Load {
         }
     }
 
+    /// Returns the seconds that the run takes with warm-up, if that is known.
+    pub(crate) fn seconds(&self) -> Option<f64> {
+        match self.stop {
+            Stop::After(time) | Stop::Count(_, Some(time)) => Some((time + self.warmup).as_secs_f64()),
+            Stop::Count(_, None) => None,
+        }
+    }
+
+    /// Returns the number of requests that the run takes, if that is how it ends.
+    pub(crate) fn count(&self) -> Option<u64> {
+        if let Stop::Count(n, _) = self.stop { Some(n) } else { None }
+    }
+
     /// Whether any origin is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.origins.iter().any(|o| o.server_name.is_some())

@@ -156,6 +156,7 @@ impl<'a> Ctx<'a> {
         (!found).then_some(Failure::Body)
     }
 
+    #[cold]
     fn unexpected(&mut self, kind: Failure, status: u16, length: u64) {
         self.record.fail(kind);
         self.interval.errors += 1;

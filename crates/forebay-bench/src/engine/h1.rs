@@ -152,6 +152,8 @@ impl H1 {
         self.parse_head(ctx, request, data)
     }
 
+    // Most heads are known: this stays out of the loop that reads them.
+    #[inline(never)]
     fn parse_head<'d>(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -217,6 +219,7 @@ impl H1 {
         rest
     }
 
+    #[inline(never)]
     fn take_chunk<'d>(&mut self, ctx: &mut Ctx<'_>, data: &'d [u8]) -> Result<&'d [u8], Failure> {
         match self.chunked.decode(data).map_err(|_| Failure::Protocol)? {
             Step::Data { start, end } => {

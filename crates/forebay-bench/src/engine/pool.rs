@@ -228,6 +228,7 @@ impl<'a> Pool<'a> {
         conn.send_singly(&mut self.ctx, flight)
     }
 
+    #[inline]
     fn send_many(&mut self, slot: u32) -> Result<(), Failure> {
         self.buffers.output.clear();
         while let Some(flight) = self.next_for(slot) {
