@@ -38,7 +38,7 @@ Options are:
 
 /// The options.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub(crate) struct Options {
     requests: Option<u64>,
     concurrency: usize,
     limit: Option<Duration>,

@@ -39,7 +39,7 @@ const REPORT_EVERY: Duration = Duration::from_millis(500);
 
 /// `bench agent`.
 #[derive(Args, Debug)]
-pub struct AgentArgs {
+pub(crate) struct AgentArgs {
     /// Address and port to wait at
     #[arg(long, default_value = "127.0.0.1:7700")]
     pub listen: String,

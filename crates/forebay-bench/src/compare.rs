@@ -12,11 +12,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Rounds without being told: enough to find 5 % where single rounds vary by 3 %.
-pub const ROUNDS: usize = 20;
+pub(crate) const ROUNDS: usize = 20;
 
 /// `bench compare`.
 #[derive(Args, Debug)]
-pub struct CompareArgs {
+pub(crate) struct CompareArgs {
     /// A URL, or forebay:CONF or nginx:CONF, a server that is started for it
     pub a: String,
     /// The other one
@@ -49,7 +49,7 @@ pub struct CompareArgs {
 
 /// What a turn measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Turn {
+pub(crate) struct Turn {
     /// Requests a second.
     pub rate: f64,
     /// ns of server CPU per request, where the server is seen.
@@ -61,7 +61,7 @@ pub struct Turn {
 }
 
 /// Something that can be measured again and again.
-pub trait Target {
+pub(crate) trait Target {
     /// Measures for `turn`.
     ///
     /// # Errors
@@ -70,14 +70,14 @@ pub trait Target {
 }
 
 /// A running server.
-pub struct Running {
+pub(crate) struct Running {
     load: Load,
     server: Option<Server>,
 }
 
 impl Running {
     /// For a load, and the server's process where it is seen.
-    pub fn new(load: Load, server: Option<Server>) -> Running {
+    pub(crate) fn new(load: Load, server: Option<Server>) -> Running {
         Running { load, server }
     }
 }
@@ -103,7 +103,7 @@ impl Target for Running {
 
 /// A server that is started for each turn: both may listen on the same port, and what differs from start to
 /// start is part of the spread.
-pub struct Configured {
+pub(crate) struct Configured {
     program: PathBuf,
     conf: PathBuf,
     urls: Vec<String>,
@@ -115,7 +115,7 @@ impl Configured {
     ///
     /// # Errors
     /// The configuration cannot be read or has no server.
-    pub fn new(
+    pub(crate) fn new(
         program: &Path,
         conf: &Path,
         path: Option<&str>,
@@ -138,14 +138,14 @@ impl Configured {
 }
 
 /// A server's process that ends with this value.
-pub struct Started(Child, std::fs::File);
+pub(crate) struct Started(Child, std::fs::File);
 
 impl Started {
     /// Starts `PROGRAM -c CONF` in the foreground.
     ///
     /// # Errors
     /// It does not start.
-    pub fn new(program: &Path, conf: &Path) -> Result<Started, Error> {
+    pub(crate) fn new(program: &Path, conf: &Path) -> Result<Started, Error> {
         let conf = std::path::absolute(conf).map_err(Error::io(conf.display()))?;
         let text = std::fs::read_to_string(&conf).map_err(Error::io(conf.display()))?;
         let mut command = Command::new(program);
@@ -169,7 +169,7 @@ impl Started {
     }
 
     /// Its pid.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
 
@@ -177,7 +177,7 @@ impl Started {
     ///
     /// # Errors
     /// It ended, or ten seconds went by.
-    pub fn wait(&mut self, ready: impl Fn() -> bool) -> Result<(), Error> {
+    pub(crate) fn wait(&mut self, ready: impl Fn() -> bool) -> Result<(), Error> {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(10) {
             if let Ok(Some(status)) = self.0.try_wait() {
@@ -212,7 +212,7 @@ impl Drop for Started {
 }
 
 /// Whether somebody accepts there.
-pub fn accepts(address: &crate::url::Address) -> bool {
+pub(crate) fn accepts(address: &crate::url::Address) -> bool {
     match address {
         crate::url::Address::Tcp(addr) => {
             std::net::TcpStream::connect_timeout(addr, Duration::from_millis(200)).is_ok()
@@ -244,7 +244,7 @@ impl Target for Configured {
 
 /// All turns and what they show.
 #[derive(Debug)]
-pub struct Rounds {
+pub(crate) struct Rounds {
     /// Turns of A.
     pub a: Vec<Turn>,
     /// Turns of B.
@@ -371,7 +371,7 @@ fn target(text: &str, args: &CompareArgs) -> Result<Box<dyn Target>, Error> {
 ///
 /// # Errors
 /// Nothing could be compared.
-pub fn main(args: &CompareArgs) -> Result<u8, Error> {
+pub(crate) fn main(args: &CompareArgs) -> Result<u8, Error> {
     let mut a = target(&args.a, args)?;
     let mut b = target(&args.b, args)?;
     let rounds = usize::try_from(args.rounds).unwrap_or(ROUNDS).min(100_000);
@@ -424,7 +424,7 @@ fn itself(all: &[Turn]) -> Comparison {
 }
 
 /// The result for people.
-pub fn render(a: &str, b: &str, result: &Rounds) -> String {
+pub(crate) fn render(a: &str, b: &str, result: &Rounds) -> String {
     let mut out = format!("A  {a}\nB  {b}\n{} rounds, ABBA\n\n", result.a.len());
     out.push_str(&format!(
         "{:<22} {:>11} {:>11}   {:<24} B is\n",

@@ -6,29 +6,31 @@
 //! [`stats`] and [`compare`] tell whether two targets differ; the tuner uses them too. The rest is command
 //! line and output.
 
-pub mod ab;
-pub mod agent;
+#![warn(unreachable_pub)]
+
+mod ab;
+mod agent;
 pub mod cli;
-pub mod compare;
+mod compare;
 pub mod engine;
 pub mod histogram;
 pub mod load;
-pub mod matrix;
+mod matrix;
 pub mod observe;
-pub mod options;
-pub mod output;
+mod options;
+mod output;
 pub mod ports;
 pub mod record;
 pub mod run;
 pub mod schedule;
 pub mod signals;
 pub mod sources;
-pub mod stats;
+mod stats;
 pub mod tls;
 pub mod units;
 pub mod url;
 pub mod verdict;
-pub mod wrk;
+mod wrk;
 
 /// Why there is nothing to measure.
 #[derive(Debug, thiserror::Error)]

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// `bench matrix`.
 #[derive(Args, Debug)]
-pub struct MatrixArgs {
+pub(crate) struct MatrixArgs {
     /// Measured time of a cell
     #[arg(short, long, default_value = "3s", value_parser = units::duration)]
     pub duration: Duration,

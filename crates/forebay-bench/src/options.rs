@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// How requests of an open loop come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Arrival {
+pub(crate) enum Arrival {
     /// At random, as independent users do
     Poisson,
     /// Evenly
@@ -22,7 +22,7 @@ pub enum Arrival {
 
 /// What to load and how.
 #[derive(Args, Clone, Debug)]
-pub struct LoadArgs {
+pub(crate) struct LoadArgs {
     /// Connections
     #[arg(short, long, default_value = "50", value_parser = units::count)]
     pub connections: u64,
@@ -126,7 +126,7 @@ pub struct LoadArgs {
 
 impl LoadArgs {
     /// The defaults, without a command line.
-    pub fn plain() -> LoadArgs {
+    pub(crate) fn plain() -> LoadArgs {
         use clap::FromArgMatches;
         let command = LoadArgs::augment_args(clap::Command::new("x"));
         // Every argument has a default or is optional.
@@ -135,7 +135,7 @@ impl LoadArgs {
     }
 
     /// Whether files are named.
-    pub fn files(&self) -> bool {
+    pub(crate) fn files(&self) -> bool {
         self.url_file.is_some()
             || self.access_log.is_some()
             || self.nginx_conf.is_some()
@@ -147,7 +147,7 @@ impl LoadArgs {
     ///
     /// # Errors
     /// Those of the file that it is in.
-    pub fn bytes(&self) -> Result<Option<Vec<u8>>, Error> {
+    pub(crate) fn bytes(&self) -> Result<Option<Vec<u8>>, Error> {
         Ok(match (self.content.as_ref(), self.body.as_deref()) {
             (Some(content), _) => Some(content.clone()),
             (None, None) => None,
@@ -214,7 +214,7 @@ impl LoadArgs {
     ///
     /// # Errors
     /// A text that is none.
-    pub fn rate(&self) -> Result<Option<Rate>, Error> {
+    pub(crate) fn rate(&self) -> Result<Option<Rate>, Error> {
         let Some(text) = &self.rate else { return Ok(None) };
         let (from, to) = text.split_once("..").unwrap_or((text, text));
         let number = |text: &str| {
@@ -229,7 +229,7 @@ impl LoadArgs {
     ///
     /// # Errors
     /// Options that contradict each other or that no run can follow, and targets that are not allowed.
-    pub fn load(&self, urls: &[String]) -> Result<(Load, Option<Server>), Error> {
+    pub(crate) fn load(&self, urls: &[String]) -> Result<(Load, Option<Server>), Error> {
         let mut wanted = self.wanted(urls)?;
         let protocol = if self.http2 { Protocol::Http2 } else { Protocol::Http1 };
         self.check()?;
@@ -353,7 +353,7 @@ impl LoadArgs {
 ///
 /// # Errors
 /// Another text.
-pub fn limit(text: &str) -> Result<(f64, Duration), Error> {
+pub(crate) fn limit(text: &str) -> Result<(f64, Duration), Error> {
     let bad = || Error::Usage(format!("--find-limit {text}: expected for instance p99=10ms"));
     let (quantile, time) = text.strip_prefix('p').and_then(|t| t.split_once('=')).ok_or_else(bad)?;
     let quantile: f64 = quantile.parse().ok().filter(|q| *q > 0.0 && *q < 100.0).ok_or_else(bad)?;

@@ -30,7 +30,7 @@ const USAGE: &str = "Usage: forebay bench wrk <options> <url>
 
 /// The options.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub(crate) struct Options {
     threads: usize,
     connections: usize,
     duration: Duration,

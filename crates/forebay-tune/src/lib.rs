@@ -5,6 +5,8 @@
 //! and takes them out again, `watch` cleans up behind a tuner that was killed, `replay` has the ladders of published
 //! articles, `table` tunes five loads for both servers, `cli` is the command line.
 
+#![warn(unreachable_pub)]
+
 // A line for people; a reader that has gone away, as `head` does, ends nothing.
 macro_rules! say {
     ($($arg:tt)*) => {{
@@ -13,30 +15,30 @@ macro_rules! say {
     }};
 }
 
-pub mod apply;
+mod apply;
 mod choice;
 pub mod cli;
-pub mod design;
+mod design;
 pub mod figures;
 pub mod knobs;
 pub mod load_point;
 pub mod manner;
-pub mod model;
-pub mod output;
+mod model;
+mod output;
 mod past;
 pub mod patch;
 pub mod program;
-pub mod random;
-pub mod replay;
+mod random;
+mod replay;
 mod results;
 pub mod rig;
 pub mod scene;
 pub mod search;
-pub mod service;
-pub mod state;
-pub mod stats;
-pub mod sysctl;
-pub mod table;
+mod service;
+mod state;
+mod stats;
+mod sysctl;
+mod table;
 mod tuning;
-pub mod upstream;
-pub mod watch;
+mod upstream;
+mod watch;

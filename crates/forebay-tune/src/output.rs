@@ -13,7 +13,7 @@ use std::fmt::Write;
 
 /// What is known at the end.
 #[derive(Debug)]
-pub struct Summary<'r> {
+pub(crate) struct Summary<'r> {
     /// What was not tried, and why.
     pub left_out: &'r [(&'static str, String)],
     /// Of the search.
@@ -36,12 +36,12 @@ pub struct Summary<'r> {
 const TOO_NOISY: f64 = 0.05;
 
 /// A difference of logarithms as a percentage.
-pub fn percent(x: f64) -> String {
+pub(crate) fn percent(x: f64) -> String {
     format!("{:+.1} %", x.exp_m1() * 100.0)
 }
 
 /// With its interval.
-pub fn gain(i: &Interval) -> String {
+pub(crate) fn gain(i: &Interval) -> String {
     if !i.low.is_finite() || !i.high.is_finite() {
         return format!("{} [too few pairs]", percent(i.mid));
     }
@@ -56,7 +56,7 @@ fn row(name: &str, f: &Figures) -> String {
 
 impl Summary<'_> {
     /// Name and level of a line.
-    pub fn name(&self, line: &Line) -> String {
+    pub(crate) fn name(&self, line: &Line) -> String {
         let a = &self.active[line.knob];
         let text = a.levels.get(usize::from(line.level).wrapping_sub(1)).map_or("", |l| l.0.as_str());
         format!("{}: {}", a.knob.name, text.trim_end_matches(';'))
@@ -68,7 +68,7 @@ impl Summary<'_> {
     }
 
     /// Kept or not, and why.
-    pub fn verdict(&self, line: &Line) -> &'static str {
+    pub(crate) fn verdict(&self, line: &Line) -> &'static str {
         match () {
             () if line.kept && !self.report.proven => "not proposed: the whole is not proven",
             () if Self::proven(line) => "kept",
@@ -80,7 +80,7 @@ impl Summary<'_> {
     }
 
     /// Why a line is in tuned.conf.
-    pub fn reason(&self, line: &Line) -> String {
+    pub(crate) fn reason(&self, line: &Line) -> String {
         let group = if Self::proven(line) { "" } else { ", as part of the group" };
         format!("forebay tune: {} {}, {} pairs{group}", gain(&line.gain), self.goal, line.pairs)
     }
@@ -91,7 +91,7 @@ impl Summary<'_> {
     }
 
     /// Medians of the figures at a point.
-    pub fn at(&self, point: &[u8]) -> Option<Figures> {
+    pub(crate) fn at(&self, point: &[u8]) -> Option<Figures> {
         let all: Vec<Figures> = self
             .points
             .iter()
@@ -103,7 +103,7 @@ impl Summary<'_> {
     }
 
     /// For the terminal.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut out = String::new();
         let _ = writeln!(out, "\n{}", self.about);
         let _ = writeln!(out, "Noise of one run: {:.1} %\n", self.report.noise * 100.0);
@@ -172,7 +172,7 @@ impl Summary<'_> {
     }
 
     /// `result.json`.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let interval = |i: &Interval| json!({"mid": i.mid.exp_m1(), "low": finite(i.low.exp_m1()), "high": finite(i.high.exp_m1())});
         let fig = |f: Option<Figures>| f.map(|f| f.json());
         let lines: Vec<Value> = self
@@ -210,7 +210,7 @@ impl Summary<'_> {
     }
 
     /// `rejected.md`.
-    pub fn rejected(&self) -> String {
+    pub(crate) fn rejected(&self) -> String {
         let mut out = "# Tried and not taken\n\n".to_owned();
         for l in self.report.lines.iter().filter(|l| !l.kept || !self.report.proven) {
             let _ = writeln!(out, "- {}: {}, {}", self.name(l), gain(&l.gain), self.verdict(l));
@@ -236,7 +236,7 @@ impl Summary<'_> {
     }
 
     /// `report.html`.
-    pub fn html(&self) -> String {
+    pub(crate) fn html(&self) -> String {
         let mut out = String::from(
             "<!DOCTYPE html><meta charset=utf-8><title>forebay tune</title><style>body{font:15px/1.5 system-ui,sans-serif;\
              max-width:60em;margin:2em auto;padding:0 1em;color:#222}table{border-collapse:collapse}td,th{padding:.2em .8em;\

@@ -16,7 +16,7 @@ fn value(source: &Source, edits: &[Edit], name: &str) -> Option<String> {
 
 /// Descriptors of a worker in the worst case: two for each connection where requests are passed on, one for each
 /// cached file, and some for logs and sockets.
-pub fn descriptors(source: &Source, edits: &[Edit]) -> u64 {
+pub(crate) fn descriptors(source: &Source, edits: &[Edit]) -> u64 {
     let connections = value(source, edits, "worker_connections").and_then(|v| v.parse().ok()).unwrap_or(512);
     let cached = value(source, edits, "open_file_cache")
         .and_then(|v| v.split(' ').find_map(|w| w.strip_prefix("max=")?.parse().ok()))
@@ -28,7 +28,7 @@ pub fn descriptors(source: &Source, edits: &[Edit]) -> u64 {
 }
 
 /// The drop-in, with what it is for and where it goes.
-pub fn unit(source: &Source, edits: &[Edit]) -> String {
+pub(crate) fn unit(source: &Source, edits: &[Edit]) -> String {
     let need = descriptors(source, edits);
     // systemd's own hard limit is half a million; below 1024 nobody is limited.
     let limit = need.next_power_of_two().max(1024);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 ///
 /// # Errors
 /// It cannot be made.
-pub fn state_dir(wanted: Option<&Path>) -> Result<PathBuf, String> {
+pub(crate) fn state_dir(wanted: Option<&Path>) -> Result<PathBuf, String> {
     let mut places: Vec<PathBuf> = wanted.map(Into::into).into_iter().collect();
     if places.is_empty() {
         places.push("/run/forebay-tune".into());
@@ -37,7 +37,7 @@ pub fn state_dir(wanted: Option<&Path>) -> Result<PathBuf, String> {
 ///
 /// # Errors
 /// Another one runs.
-pub fn lock(state: &Path) -> Result<File, String> {
+pub(crate) fn lock(state: &Path) -> Result<File, String> {
     let path = state.join("lock");
     let file = File::options()
         .create(true)

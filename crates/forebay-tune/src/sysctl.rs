@@ -104,7 +104,7 @@ impl Drop for Journal {
 ///
 /// # Errors
 /// A value could not be written; the journal stays then.
-pub fn restore(path: &Path) -> Result<usize, String> {
+pub(crate) fn restore(path: &Path) -> Result<usize, String> {
     let mut text = String::new();
     match File::open(path) {
         Ok(mut f) => f.read_to_string(&mut text).map_err(|e| format!("{}: {e}", path.display()))?,

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 /// `tune watch`, which the tuner starts itself.
 #[derive(clap::Args, Clone, Debug)]
-pub struct WatchArgs {
+pub(crate) struct WatchArgs {
     /// Where the lock, the private copy and the journal are
     state: PathBuf,
 }
 
 /// The watcher, as long as it is held.
 #[derive(Debug)]
-pub struct Watcher(Option<Child>);
+pub(crate) struct Watcher(Option<Child>);
 
 impl Drop for Watcher {
     fn drop(&mut self) {
@@ -32,7 +32,7 @@ impl Drop for Watcher {
 }
 
 /// Starts the watcher. Without it everything works, and the next start cleans up.
-pub fn start(state: &Path) -> Watcher {
+pub(crate) fn start(state: &Path) -> Watcher {
     let spawn = || {
         Command::new(std::env::current_exe()?)
             .args(["tune", "watch"])
@@ -51,7 +51,7 @@ pub fn start(state: &Path) -> Watcher {
 ///
 /// # Errors
 /// A setting cannot be put back.
-pub fn main(args: &WatchArgs) -> Result<(), String> {
+pub(crate) fn main(args: &WatchArgs) -> Result<(), String> {
     let mut byte = [0];
     loop {
         match std::io::stdin().read(&mut byte) {

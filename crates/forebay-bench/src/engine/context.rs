@@ -178,7 +178,8 @@ impl<'a> Ctx<'a> {
         self.interval.errors += 1;
         // A request from the warm-up that hung until the measured time belongs to that.
         let silent = matches!(kind, Failure::Timeout | Failure::Unanswered);
-        if !self.in_window(flight) && !(silent && self.now >= self.times.from) {
+        let counts = self.in_window(flight) || silent && self.now >= self.times.from;
+        if !counts {
             return;
         }
         self.record.fail(kind);

@@ -9,7 +9,7 @@ use crate::verdict::Finding;
 use serde_json::{Map, Value, json};
 
 /// Version of the schema.
-pub const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 
 /// Returns the report of a run. Times are in microseconds, rates a second.
 pub(crate) fn report(report: &Report) -> Value {

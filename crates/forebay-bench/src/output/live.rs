@@ -14,7 +14,7 @@ use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline};
 use std::io::{IsTerminal, Stderr, stderr};
 
 /// Shows progress until it is dropped.
-pub enum Live {
+pub(crate) enum Live {
     /// A screen.
     Screen(Box<Terminal<CrosstermBackend<Stderr>>>, String),
     /// A line each second.
@@ -25,7 +25,7 @@ pub enum Live {
 
 impl Live {
     /// A screen when standard error is a terminal, lines when it is not.
-    pub fn new(title: &str, quiet: bool) -> Live {
+    pub(crate) fn new(title: &str, quiet: bool) -> Live {
         if quiet {
             return Live::Quiet;
         }
@@ -44,7 +44,7 @@ impl Live {
     }
 
     /// Shows the state; `false` when the user wants to stop.
-    pub fn show(&mut self, progress: &Progress<'_>) -> bool {
+    pub(crate) fn show(&mut self, progress: &Progress<'_>) -> bool {
         match self {
             Live::Quiet => {}
             Live::Lines(next) => {
