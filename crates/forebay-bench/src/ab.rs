@@ -64,7 +64,7 @@ fn bad(text: String) -> Error {
 /// Reads ab's options. `Ok(None)`: help or version was printed.
 ///
 /// # Errors
-/// What is wrong.
+/// An option that is not known, or a bad value.
 pub(crate) fn parse(args: &[String]) -> Result<Option<Options>, Error> {
     let mut o = Options { concurrency: 1, timeout: Duration::from_secs(30), ..Options::default() };
     let mut rest = args.iter();
@@ -89,7 +89,7 @@ pub(crate) fn parse(args: &[String]) -> Result<Option<Options>, Error> {
     Ok(Some(o))
 }
 
-/// What options in one word asked for.
+/// Result of reading the options in one word.
 #[derive(PartialEq, Eq)]
 enum Letters {
     Settings,
@@ -299,7 +299,7 @@ fn software(head: &[u8]) -> String {
     value.map(|(_, v)| v.trim().to_owned()).unwrap_or_default()
 }
 
-/// Returns what ab prints at the end.
+/// Returns the text that ab prints at the end.
 pub(crate) fn render(o: &Options, url: &Url, report: &Report) -> String {
     let mut out = String::new();
     let record = &report.outcome.record;

@@ -1,8 +1,8 @@
 //! Several machines load one target: `bench agent` waits for work, `bench --agents` hands it out and merges
-//! what comes back.
+//! the results.
 //!
 //! Both sides prove that they know the secret (HMAC-SHA256 over fresh random numbers), and each job and
-//! result carries a MAC of its own. What is sent is not encrypted: it holds URLs, fields and figures.
+//! result carries a MAC of its own. Messages are not encrypted: they hold URLs, fields and figures.
 
 use crate::Error;
 use crate::engine::Outcome;
@@ -157,7 +157,7 @@ impl Peer {
     }
 }
 
-/// What an agent accepts.
+/// Rules of an agent for jobs.
 struct Policy {
     /// Hosts that may be loaded.
     allowed: BTreeSet<IpAddr>,

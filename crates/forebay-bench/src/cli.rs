@@ -77,7 +77,7 @@ struct RunArgs {
     secret_file: Option<PathBuf>,
 }
 
-/// Runs `bench` with the arguments after it; gives the exit code: 0; 1 nothing measured or a mistake in the
+/// Runs `bench` with the arguments after it; returns the exit code: 0; 1 nothing measured or a mistake in the
 /// command; 2 the figures are void.
 pub fn main(arguments: Vec<OsString>) -> u8 {
     crate::signals::catch();

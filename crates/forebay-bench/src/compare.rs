@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Rounds without being told: enough to find 5 % where single rounds vary by 3 %.
+/// Default number of rounds: enough to find 5 % where single rounds vary by 3 %.
 pub(crate) const ROUNDS: usize = 20;
 
 /// `bench compare`.
@@ -47,7 +47,7 @@ pub(crate) struct CompareArgs {
     pub load: LoadArgs,
 }
 
-/// What a turn measured.
+/// Figures of a turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Turn {
     /// Requests a second.
@@ -156,7 +156,7 @@ impl Started {
         if !text.lines().any(|l| l.trim_start().starts_with("daemon ")) {
             command.args(["-g", "daemon off;"]);
         }
-        // What it says goes to a file: a pipe that nobody reads would stop it one day.
+        // Its messages go to a file: a pipe without a reader would fill up and block it.
         let said = tempfile::tempfile().map_err(Error::io("a temporary file"))?;
         let copy = said.try_clone().map_err(Error::io("a temporary file"))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(copy);
@@ -168,12 +168,12 @@ impl Started {
         ))
     }
 
-    /// Its pid.
+    /// Returns the pid.
     pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
 
-    /// Waits until `ready`; tells when it has ended instead.
+    /// Waits until the server is `ready`.
     ///
     /// # Errors
     /// It ended, or ten seconds went by.
@@ -211,7 +211,7 @@ impl Drop for Started {
     }
 }
 
-/// Whether somebody accepts there.
+/// Whether a server accepts connections there.
 pub(crate) fn accepts(address: &crate::url::Address) -> bool {
     match address {
         crate::url::Address::Tcp(addr) => {
@@ -242,7 +242,7 @@ impl Target for Configured {
     }
 }
 
-/// All turns and what they show.
+/// All turns and the comparisons of their figures.
 #[derive(Debug)]
 pub(crate) struct Rounds {
     /// Turns of A.
@@ -417,7 +417,7 @@ fn rows(result: &Rounds) -> Vec<(&'static str, f64, f64, Comparison)> {
     rows
 }
 
-/// A against itself, from rounds that follow each other: what chance alone does here.
+/// Compares A with itself, from rounds that follow each other: this is what chance alone does here.
 fn itself(all: &[Turn]) -> Comparison {
     let (x, y): (Vec<f64>, Vec<f64>) = all.chunks_exact(2).map(|p| (p[0].rate, p[1].rate)).unzip();
     stats::compare(&x, &y, 1)

@@ -1,10 +1,9 @@
 //! Load generator: open and closed loop over HTTP/1.1 and HTTP/2, with figures that say how far they can be
 //! trusted.
 //!
-//! [`load`] describes what is sent, [`engine`] sends it with one pinned thread a CPU, [`record`] is what
-//! comes out; [`observe`] watches this machine and the server meanwhile and [`verdict`] judges the result.
-//! [`stats`] and [`compare`] tell whether two targets differ; the tuner uses them too. The rest is command
-//! line and output.
+//! [`load`] describes the requests, [`engine`] sends them with one pinned thread a CPU, [`record`] has the
+//! counts. [`observe`] watches this machine and the server, and [`verdict`] judges the result. `stats` and
+//! `compare` show whether two targets differ. The rest is command line and output.
 
 #![warn(unreachable_pub)]
 
@@ -47,7 +46,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// With the name of what failed.
+    /// Adds the name of the file or thing that failed.
     pub fn io(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> Error {
         move |e| Error::Io(what.to_string(), e)
     }

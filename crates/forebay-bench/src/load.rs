@@ -1,4 +1,4 @@
-//! What is sent, and how: one description, ready to be run.
+//! Description of a load: requests, their order, and how they are sent.
 
 use crate::Error;
 use crate::schedule::{Random, Rate};
@@ -61,7 +61,7 @@ impl Wanted {
     }
 }
 
-/// What an answer must be. Unset: anything.
+/// Checks of an answer. Unset: anything is right.
 #[derive(Clone, Debug, Default)]
 pub struct Checks {
     /// Statuses that are right. `None`: 200 to 399.
@@ -86,16 +86,16 @@ impl Checks {
 /// One place that connections go to.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// As shown.
+    /// Name for reports.
     pub name: String,
-    /// Resolved.
+    /// Resolved address.
     pub address: Address,
-    /// For TLS.
+    /// Name for TLS; `None`: no TLS.
     pub server_name: Option<ServerName<'static>>,
     /// Requests in the order in which they are sent, then again from the first; indices of
     /// [`Load::requests`].
     pub order: Vec<u32>,
-    /// Its share of all requests.
+    /// Share of all requests.
     pub weight: u64,
 }
 
@@ -117,9 +117,9 @@ pub struct Request {
 /// A run.
 #[derive(Clone)]
 pub struct Load {
-    /// Where to, at least one.
+    /// Places that requests go to, at least one.
     pub origins: Vec<Origin>,
-    /// What, at least one.
+    /// Requests, at least one.
     pub requests: Vec<Request>,
     /// Connections kept open or in the making.
     pub connections: usize,
@@ -127,13 +127,13 @@ pub struct Load {
     pub cpus: Vec<usize>,
     /// Open loop; `None`: each connection sends its next request when it has an answer.
     pub rate: Option<Rate>,
-    /// The end.
+    /// When the run ends.
     pub stop: Stop,
     /// Time at the start that does not count.
     pub warmup: Duration,
     /// Longest time for connecting, and for a request.
     pub timeout: Duration,
-    /// How long answers are waited for after the end. `None`: as [`Load::timeout`].
+    /// Time that answers are awaited after the end. `None`: as [`Load::timeout`].
     pub drain: Option<Duration>,
     /// Pause of a connection between answer and next request.
     pub think: Duration,
@@ -143,11 +143,11 @@ pub struct Load {
     pub parallel: usize,
     /// Requests on a connection before it is closed; 1: a new connection each. 0: no limit.
     pub per_connection: u64,
-    /// For TLS.
+    /// Configuration of TLS.
     pub tls: Option<Arc<ClientConfig>>,
     /// Whether sessions are resumed.
     pub resume: bool,
-    /// What is checked.
+    /// Checks of answers.
     pub checks: Checks,
     /// Seed of everything random.
     pub seed: u64,
@@ -214,7 +214,7 @@ impl Load {
         })
     }
 
-    /// Makes every request the last one of its connection and says so to the server.
+    /// Makes every request the last one of its connection, with `Connection: close`.
     ///
     /// # Errors
     /// As [`Load::new`].
@@ -249,7 +249,7 @@ impl Load {
 #[derive(Default)]
 struct Gathered {
     origins: Vec<Origin>,
-    /// What tells origins apart: TLS, host, port and unix socket.
+    /// Keys of the origins: TLS, host, port and unix socket.
     keys: Vec<(bool, String, u16, Option<std::path::PathBuf>)>,
     /// Numbers and weights of each origin's requests.
     members: Vec<Vec<(u32, u32)>>,

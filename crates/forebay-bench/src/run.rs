@@ -36,12 +36,12 @@ pub struct Point {
     pub server_cpu: Option<f64>,
 }
 
-/// What the server used during a run.
+/// CPU time, switches and memory of the server during a run.
 #[derive(Clone, Debug)]
 pub struct ServerUse {
-    /// Its pid.
+    /// Returns the pid.
     pub pid: u32,
-    /// Its name.
+    /// Returns the name of the process.
     pub name: String,
     /// Processes at the end.
     pub processes: usize,
@@ -57,12 +57,12 @@ pub struct ServerUse {
     pub cpus: f64,
 }
 
-/// All that is known after a run.
+/// Figures and findings of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// What was loaded.
+    /// Target of the load.
     pub target: String,
-    /// How, in a line.
+    /// How the load was sent, in a line.
     pub manner: String,
     /// Connections.
     pub connections: usize,
@@ -70,13 +70,13 @@ pub struct Report {
     pub rate: Option<Rate>,
     /// Counts.
     pub outcome: Outcome,
-    /// Over time.
+    /// Figures over time.
     pub points: Vec<Point>,
     /// The server.
     pub server: Option<ServerUse>,
     /// Shares of the machine's CPU time: busy, stolen.
     pub machine: (f64, f64),
-    /// What has to be said about the figures.
+    /// Findings about the figures.
     pub findings: Vec<Finding>,
 }
 
@@ -115,7 +115,7 @@ pub struct Progress<'a> {
     pub latency: &'a Coarse,
 }
 
-/// Runs a load and watches. `show` is called some ten times a second and gives `false` to stop.
+/// Runs a load and watches. `show` is called some ten times a second and returns `false` to stop.
 ///
 /// # Errors
 /// Those of [`engine::run`], and a rate that this machine cannot hold.
@@ -158,7 +158,7 @@ pub fn run(
     Ok(report)
 }
 
-/// Returns what is loaded, in words.
+/// Returns the target of a load, in words.
 fn target(load: &Load) -> String {
     let names: Vec<&str> = load.origins.iter().map(|o| o.name.as_str()).collect();
     let name = names.join(" ");
@@ -331,14 +331,14 @@ impl Sum {
     }
 }
 
-/// What [`find_limit`] found.
+/// Result of [`find_limit`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit {
     /// The highest rate that was held; 0 when none was.
     pub rate: f64,
     /// All that was tried: rate, latency at the quantile in ns, whether it was held.
     pub tried: Vec<(f64, u64, bool)>,
-    /// Whether the client was what ended it.
+    /// Whether the client was the limit at the end.
     pub client_limited: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Where requests come from: lists, access logs, an nginx.conf.
+//! Sources of requests: lists, access logs, an nginx.conf.
 
 use crate::Error;
 use crate::load::Wanted;
@@ -53,11 +53,11 @@ fn some(all: Vec<Wanted>, path: &Path) -> Result<Vec<Wanted>, Error> {
     if all.is_empty() { Err(Error::Usage(format!("{}: no request in it", path.display()))) } else { Ok(all) }
 }
 
-/// An access log in combined or common format: GET and HEAD requests, each as often as it stands there.
-/// They are sent to `base`.
+/// An access log in combined or common format: GET and HEAD requests, each as often as it is in the log.
+/// The requests are sent to `base`.
 ///
 /// # Errors
-/// No such request in it.
+/// The log has no such request.
 pub fn access_log(path: &Path, base: &Url) -> Result<Vec<Wanted>, Error> {
     let mut all: Vec<Wanted> = Vec::new();
     let mut known: HashMap<(String, String), usize> = HashMap::new();

@@ -5,7 +5,7 @@ use crate::schedule::Random;
 /// Draws of a bootstrap.
 const DRAWS: usize = 2000;
 
-/// What can be said about B against A.
+/// Verdict on B against A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// B is more than A, beyond chance.
@@ -36,7 +36,7 @@ pub(crate) struct Comparison {
     pub low: f64,
     /// See `low`.
     pub high: f64,
-    /// What follows.
+    /// Verdict from the interval.
     pub verdict: Verdict,
 }
 

@@ -4,7 +4,7 @@ use crate::Error;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
-/// Where connections go.
+/// Address that connections go to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// TCP.
@@ -32,7 +32,7 @@ impl Url {
     /// Reads a URL. Without a scheme it is taken for `http://`.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The text is no URL.
     pub fn parse(text: &str) -> Result<Url, Error> {
         Url::read(text).map_err(|why| Error::Usage(format!("URL \"{text}\": {why}")))
     }
@@ -95,7 +95,7 @@ impl Url {
         if self.tls { "https" } else { "http" }
     }
 
-    /// Looks up where the URL leads.
+    /// Looks up the address of the URL.
     ///
     /// # Errors
     /// The name has no address.

@@ -84,7 +84,7 @@ fn split_option(word: &str) -> Option<(String, Option<String>)> {
 /// Reads wrk's options. `Ok(None)`: help or version was printed.
 ///
 /// # Errors
-/// What is wrong.
+/// An option that is not known, or a bad value.
 pub(crate) fn parse(args: &[String]) -> Result<Option<Options>, Error> {
     let mut o = Options::default();
     let mut rest = args.iter();
@@ -197,7 +197,7 @@ impl Options {
     }
 }
 
-/// A load from options of other tools: everything that is not said is as that tool has it.
+/// Prepares a load from options of other tools: trust, CPUs and the server's process are as these tools have them.
 pub(crate) fn prepare(mut load: Load, threads: usize, own: bool) -> Result<(Load, Option<Server>), Error> {
     let mut server = None;
     for origin in &load.origins {
@@ -291,7 +291,7 @@ fn metric(n: f64) -> String {
     scaled(n, 1e3, "", &["k", "M", "G", "T"])
 }
 
-/// As in wrk's table: units of one letter or none leave room where those of two stand, so that points align.
+/// Aligns a figure as wrk's table does: a unit of one letter or none leaves room for two, so that points align.
 fn column(text: &str, width: usize) -> String {
     let letters = text.bytes().rev().take(2).filter(u8::is_ascii_alphabetic).count();
     let pad = 2 - letters.min(2);

@@ -1,9 +1,17 @@
-//! Tuning by measurement. `search` is the method: it knows nothing of servers and decides which settings to try, which
-//! lines to keep and what may be claimed. `model` is the regression that it learns with, `stats` the intervals.
-//! `knobs` is the table of what can be set, `patch` writes it into a configuration, `scene` makes the private copy that
-//! `rig` starts and loads, `load_point` says how much of its capacity is asked for, `sysctl` changes kernel settings with a journal, `output` tells, `apply` puts results in place
-//! and takes them out again, `watch` cleans up behind a tuner that was killed, `replay` has the ladders of published
-//! articles, `table` tunes five loads for both servers, `cli` is the command line.
+//! Tuning by measurement.
+//!
+//! - [`search`] is the method: it knows nothing of servers and decides which settings to try, which lines to keep and
+//!   what may be claimed. `model` is the regression that it learns with, `stats` has the intervals, `design` the screening
+//!   design.
+//! - [`knobs`] is the table of settings; [`patch`] writes them into a configuration.
+//! - [`scene`] makes the private copy of a configuration, [`program`] starts its server, [`manner`] loads it, and [`rig`]
+//!   measures points of a search with it. [`load_point`] has the load as a part of the capacity.
+//! - `choice` picks the settings to try, `tuning` is one tuning from start to end, `past` reads its log, `output` and
+//!   `results` write its reports, `apply` puts them into the user's files and takes them out again.
+//! - `state` has the lock, `sysctl` changes kernel settings with a journal, `watch` cleans up after a tuner that was
+//!   killed.
+//! - `replay` measures the steps of published articles, `table` tunes five loads for both servers, [`cli`] is the command
+//!   line.
 
 #![warn(unreachable_pub)]
 

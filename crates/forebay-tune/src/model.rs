@@ -1,4 +1,4 @@
-//! What is learned from runs: a Gaussian process over settings and time.
+//! The model that is learned from runs: a Gaussian process over settings and time.
 //!
 //! A setting is a level for each knob, 0 being what the user has. The kernel is that of a linear model with an effect for
 //! each level and for each pair of levels; slow drift of the machine is a process in time, and each run has noise of its
@@ -8,7 +8,7 @@ use crate::stats::normal_cdf;
 
 /// Usual spread of the effects of one level, in logarithms.
 const MAIN: f64 = 0.05;
-/// Usual spread of what two levels do together.
+/// Usual spread of the effect that two levels have together.
 const PAIR: f64 = 0.015;
 /// Variance of the level of the machine itself, which is not known either.
 const LEVEL: f64 = 0.01;
@@ -37,11 +37,11 @@ pub(crate) struct Model {
     factor: Vec<f64>,
     /// Inverse covariance times centred scores.
     weights: Vec<f64>,
-    /// What was taken for granted.
+    /// Assumptions of the fit.
     pub scale: Scale,
 }
 
-/// What a fit takes for granted of the machine and the knobs.
+/// Assumptions of a fit about the machine and the knobs.
 #[derive(Clone, Debug)]
 pub(crate) struct Scale {
     /// Noise of a run.
@@ -113,7 +113,7 @@ impl Model {
         best.1
     }
 
-    /// What is known before the first run.
+    /// Returns the model before the first run.
     fn empty(noise: f64, knobs: usize) -> Model {
         let scale = Scale { noise, drift: 0.5 * noise, sizes: vec![1.0; knobs] };
         Model { samples: Vec::new(), factor: Vec::new(), weights: Vec::new(), scale }
@@ -226,7 +226,7 @@ impl Model {
             .collect()
     }
 
-    /// Expected gain of `b` over `a` and its standard deviation.
+    /// Returns the expected gain of `b` over `a` and its standard deviation.
     pub(crate) fn gain(&self, a: &[u8], b: &[u8]) -> (f64, f64) {
         let settings = |a, b| self.scale.settings(a, b);
         let differ: Vec<f64> =
@@ -238,7 +238,7 @@ impl Model {
         (mid, (prior - known).max(0.0).sqrt())
     }
 
-    /// Expected improvement of a setting over the incumbent.
+    /// Returns the expected improvement of a setting over the incumbent.
     pub(crate) fn improvement(&self, incumbent: &[u8], point: &[u8]) -> f64 {
         let (mid, sd) = self.gain(incumbent, point);
         if sd < 1e-9 {

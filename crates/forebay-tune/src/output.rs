@@ -1,4 +1,4 @@
-//! What a tuning leaves behind: a summary for the terminal, `result.json`, `report.html`, `rejected.md`, `tuned.conf`.
+//! Reports of a tuning: a summary for the terminal, `result.json`, `report.html`, `rejected.md`, `tuned.conf`.
 
 use crate::figures::Figures;
 use crate::knobs::Place;
@@ -11,22 +11,22 @@ use forebay_bench::duration_text;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// What is known at the end.
+/// Everything that reports are made of.
 #[derive(Debug)]
 pub(crate) struct Summary<'r> {
-    /// What was not tried, and why.
+    /// Settings that were not tried, with the reason.
     pub left_out: &'r [(&'static str, String)],
-    /// Of the search.
+    /// Result of the search.
     pub report: &'r Report,
-    /// What could be set.
+    /// Settings that were tried.
     pub active: &'r [Active],
-    /// By number of the run.
+    /// Figures by number of the run.
     pub figures: &'r [Option<Figures>],
     /// Points by number of the run.
     pub points: &'r [Vec<u8>],
-    /// What was to be better.
+    /// Objective in words.
     pub goal: &'r str,
-    /// What was measured, in a line.
+    /// Server and load, in a line.
     pub about: String,
     /// Original and final at half of the load, where a gain is proven.
     pub half: Option<Check>,
@@ -40,7 +40,7 @@ pub(crate) fn percent(x: f64) -> String {
     format!("{:+.1} %", x.exp_m1() * 100.0)
 }
 
-/// With its interval.
+/// Returns a gain with its interval.
 pub(crate) fn gain(i: &Interval) -> String {
     if !i.low.is_finite() || !i.high.is_finite() {
         return format!("{} [too few pairs]", percent(i.mid));
@@ -55,19 +55,19 @@ fn row(name: &str, f: &Figures) -> String {
 }
 
 impl Summary<'_> {
-    /// Name and level of a line.
+    /// Returns the name and the level of a line.
     pub(crate) fn name(&self, line: &Line) -> String {
         let a = &self.active[line.knob];
         let text = a.levels.get(usize::from(line.level).wrapping_sub(1)).map_or("", |l| l.0.as_str());
         format!("{}: {}", a.knob.name, text.trim_end_matches(';'))
     }
 
-    /// What only the model says is no proof: runs with and without the line are.
+    /// Whether runs with and without the line prove it. What only the model says is no proof.
     fn proven(line: &Line) -> bool {
         line.proven && line.pairs >= 2
     }
 
-    /// Kept or not, and why.
+    /// Returns whether a line is kept, and why.
     pub(crate) fn verdict(&self, line: &Line) -> &'static str {
         match () {
             () if line.kept && !self.report.proven => "not proposed: the whole is not proven",
@@ -79,7 +79,7 @@ impl Summary<'_> {
         }
     }
 
-    /// Why a line is in tuned.conf.
+    /// Returns the reason for a line in tuned.conf.
     pub(crate) fn reason(&self, line: &Line) -> String {
         let group = if Self::proven(line) { "" } else { ", as part of the group" };
         format!("forebay tune: {} {}, {} pairs{group}", gain(&line.gain), self.goal, line.pairs)
@@ -90,7 +90,7 @@ impl Summary<'_> {
         self.report.lines.iter().any(|l| l.kept && self.active[l.knob].knob.place == Place::Sysctl)
     }
 
-    /// Medians of the figures at a point.
+    /// Returns the medians of the figures at a point.
     pub(crate) fn at(&self, point: &[u8]) -> Option<Figures> {
         let all: Vec<Figures> = self
             .points
@@ -102,7 +102,7 @@ impl Summary<'_> {
         (!all.is_empty()).then(|| Figures::median(&all))
     }
 
-    /// For the terminal.
+    /// Returns the summary for the terminal.
     pub(crate) fn text(&self) -> String {
         let mut out = String::new();
         let _ = writeln!(out, "\n{}", self.about);
@@ -148,7 +148,7 @@ impl Summary<'_> {
         out
     }
 
-    /// Why no gain is proven, and how large one would not have been missed.
+    /// Returns why no gain is proven, and how large one would have been seen.
     fn why_not(&self) -> String {
         if let Some(phase) = self.report.ended {
             return format!(

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A step: what it claims, and what it adds to those before it.
+/// A step of an article: the rate it claims, and the directives that it adds to those before it.
 struct Step {
     name: &'static str,
     /// Requests a second that the article reports; 0: none for this step.

@@ -2,7 +2,7 @@
 
 use crate::patch::{Edit, Source};
 
-/// What a directive is set to: by the last of the edits that names it, else by the configuration.
+/// Returns the value of a directive: that of the last edit that names it, else that of the configuration.
 fn value(source: &Source, edits: &[Edit], name: &str) -> Option<String> {
     let view = source.view();
     let of = |text: &str| {
@@ -27,10 +27,10 @@ pub(crate) fn descriptors(source: &Source, edits: &[Edit]) -> u64 {
     connections * each + cached + 64
 }
 
-/// The drop-in, with what it is for and where it goes.
+/// Returns the drop-in, with a comment on its purpose and its place.
 pub(crate) fn unit(source: &Source, edits: &[Edit]) -> String {
     let need = descriptors(source, edits);
-    // systemd's own hard limit is half a million; below 1024 nobody is limited.
+    // systemd's own hard limit is half a million; 1024 is its default soft limit.
     let limit = need.next_power_of_two().max(1024);
     format!(
         "# For /etc/systemd/system/nginx.service.d/forebay.conf, or that of the unit that runs the server; then\n\

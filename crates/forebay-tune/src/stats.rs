@@ -86,7 +86,7 @@ pub(crate) fn normal_cdf(z: f64) -> f64 {
     if z < 0.0 { half } else { 1.0 - half }
 }
 
-/// Which of these p-values stand when all are claimed together (Holm).
+/// Returns which of these p-values are significant when all are claimed together (Holm).
 pub(crate) fn holm(p: &[f64], alpha: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));

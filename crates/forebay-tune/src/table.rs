@@ -117,7 +117,7 @@ fn site(dir: &Path) -> Result<(), String> {
         file(format!("mixed/{i}.bin"), 100 << 10).map_err(io)?;
     }
     replay::certificate(dir)?;
-    // Workers of another user have to come in.
+    // Workers of another user need access.
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).map_err(io)
 }
 

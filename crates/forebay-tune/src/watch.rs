@@ -1,5 +1,5 @@
-//! A process beside the tuner that puts kernel settings back and ends the measured server when the tuner is killed:
-//! nothing can be done by who gets SIGKILL.
+//! A second process that puts kernel settings back and ends the measured server when the tuner is killed: a process
+//! that gets SIGKILL cannot do that itself.
 
 use crate::{state, sysctl};
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ pub(crate) struct Watcher(Option<Child>);
 impl Drop for Watcher {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            // By now there is nothing to put back.
+            // Nothing is left to put back by now.
             if let Some(mut input) = child.stdin.take() {
                 let _ = input.write_all(b".");
             }

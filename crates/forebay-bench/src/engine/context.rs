@@ -1,4 +1,4 @@
-//! What all connections of a thread share: the load, the time, the supply of requests and the counts. Hot path.
+//! State that all connections of a thread share: load, time, supply of requests and counts. Hot path.
 
 use super::flight::Flight;
 use super::known_head::KnownHead;
@@ -138,7 +138,7 @@ impl<'a> Ctx<'a> {
         }
     }
 
-    /// Returns what is wrong with a response.
+    /// Returns the check that a response fails.
     fn judge(&mut self, flight: Flight, status: u16, length: u64, content: &[u8]) -> Option<Failure> {
         let checks = &self.load.checks;
         if !checks.status_ok(status) {

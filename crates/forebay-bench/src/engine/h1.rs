@@ -294,7 +294,7 @@ impl H1 {
         ctx.record.waiting.record(self.came_at.saturating_sub(self.left_at));
     }
 
-    /// Takes the end of the connection; returns what it cut short.
+    /// Takes the end of the connection; returns the failure that it is.
     pub(super) fn closed(&mut self, ctx: &mut Ctx<'_>) -> Option<Failure> {
         match self.expected {
             Expected::Stream => {
@@ -307,7 +307,7 @@ impl H1 {
         }
     }
 
-    /// Returns what a reset means here: a response cut short, or a request without one.
+    /// Returns the failure that a reset is: a response cut short, or a request without one.
     pub(super) fn reset_by_peer(&self) -> Failure {
         match self.expected {
             Expected::Length(_) | Expected::Chunks => Failure::Length,

@@ -1,4 +1,4 @@
-//! When a thread reports, looks for timeouts, stops sending and gives up waiting.
+//! Deadlines and stop rules of a thread: reports, timeouts, the end of sending and of waiting.
 
 use super::usage::Usage;
 use crate::load::Load;

@@ -31,7 +31,7 @@ pub(crate) struct Plot {
     pub x_label: String,
     /// Beside the y axis.
     pub y_label: String,
-    /// What is drawn.
+    /// Lines of the plot.
     pub lines: Vec<Line>,
     /// Places of the x axis with their texts; empty: chosen.
     pub x_ticks: Vec<(f64, String)>,

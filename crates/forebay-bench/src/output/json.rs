@@ -57,7 +57,7 @@ fn add_times(value: &mut Value, report: &Report) {
     value["handshake_us"] = quantiles(&record.handshake);
 }
 
-/// Adds what client and server used.
+/// Adds the CPU time of client and server.
 fn add_cpu(value: &mut Value, report: &Report) {
     let outcome = &report.outcome;
     let thread = |t: &ThreadUse| {

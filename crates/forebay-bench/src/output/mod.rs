@@ -1,4 +1,4 @@
-//! What people and programs get to see of a run.
+//! Output of a run, for people and programs.
 
 pub(crate) mod html;
 pub(crate) mod json;
