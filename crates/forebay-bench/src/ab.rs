@@ -272,23 +272,32 @@ impl Progress {
 /// Writes the files of `-e` and `-g`.
 fn write_files(o: &Options, h: &Histogram) -> Result<(), Error> {
     if let Some(file) = &o.csv {
-        let mut text = String::from("Percentage served,Time in ms\n");
-        for p in 0..100u32 {
-            let _ = writeln!(text, "{p},{:.3}", h.quantile(f64::from(p) / 100.0) as f64 / 1e6);
-        }
-        std::fs::write(file, text).map_err(Error::io(file.display()))?;
+        std::fs::write(file, percentages(h)).map_err(Error::io(file.display()))?;
     }
     if let Some(file) = &o.gnuplot {
-        let mut text = String::from("starttime\tseconds\tctime\tdtime\tttime\twait\n");
-        for (low, _, n) in h.used() {
-            let ms = low / 1_000_000;
-            (0..n).for_each(|_| {
-                let _ = writeln!(text, "-\t0\t0\t{ms}\t{ms}\t{ms}");
-            });
-        }
-        std::fs::write(file, text).map_err(Error::io(file.display()))?;
+        std::fs::write(file, requests(h)).map_err(Error::io(file.display()))?;
     }
     Ok(())
+}
+
+/// Returns the time of each percentage of requests.
+fn percentages(h: &Histogram) -> String {
+    let mut text = String::from("Percentage served,Time in ms\n");
+    for p in 0..100u32 {
+        let _ = writeln!(text, "{p},{:.3}", h.quantile(f64::from(p) / 100.0) as f64 / 1e6);
+    }
+    text
+}
+
+/// Returns a line for each request.
+fn requests(h: &Histogram) -> String {
+    let mut text = String::from("starttime\tseconds\tctime\tdtime\tttime\twait\n");
+    for (low, _, n) in h.used() {
+        let ms = low / 1_000_000;
+        let line = format!("-\t0\t0\t{ms}\t{ms}\t{ms}\n");
+        text.push_str(&line.repeat(n as usize));
+    }
+    text
 }
 
 /// The value of the `Server` field of a head.

@@ -148,14 +148,14 @@ impl LoadArgs {
     /// # Errors
     /// Those of the file that it is in.
     pub(crate) fn bytes(&self) -> Result<Option<Vec<u8>>, Error> {
-        Ok(match (self.content.as_ref(), self.body.as_deref()) {
-            (Some(content), _) => Some(content.clone()),
-            (None, None) => None,
-            (None, Some(text)) => Some(match text.strip_prefix('@') {
-                Some(file) => std::fs::read(file).map_err(Error::io(file))?,
-                None => text.as_bytes().to_vec(),
-            }),
-        })
+        if let Some(content) = &self.content {
+            return Ok(Some(content.clone()));
+        }
+        let Some(text) = self.body.as_deref() else { return Ok(None) };
+        Ok(Some(match text.strip_prefix('@') {
+            Some(file) => std::fs::read(file).map_err(Error::io(file))?,
+            None => text.as_bytes().to_vec(),
+        }))
     }
 
     fn wanted(&self, urls: &[String]) -> Result<Vec<Wanted>, Error> {

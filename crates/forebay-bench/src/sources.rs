@@ -180,18 +180,19 @@ fn walk(root: &Path, dir: &Path, paths: &mut Vec<String>) {
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for entry in entries {
         let (path, kind) = (entry.path(), entry.file_type());
-        let plain = |p: &Path| {
-            let text = p.strip_prefix(root).ok()?.to_str()?;
-            text.bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"/._-~".contains(&b))
-                .then(|| format!("/{text}"))
-        };
         match kind {
             Ok(kind) if kind.is_dir() => walk(root, &path, paths),
-            Ok(kind) if kind.is_file() && paths.len() < 100 => paths.extend(plain(&path)),
+            Ok(kind) if kind.is_file() && paths.len() < 100 => paths.extend(plain_path(root, &path)),
             _ => {}
         }
     }
+}
+
+/// Returns the path of a file in URLs, unless it has characters that need escaping.
+fn plain_path(root: &Path, file: &Path) -> Option<String> {
+    let text = file.strip_prefix(root).ok()?.to_str()?;
+    let is_plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-~".contains(&b));
+    is_plain.then(|| format!("/{text}"))
 }
 
 #[cfg(test)]
