@@ -1,7 +1,9 @@
 //! `bench ab`: options and output of ab.
 
+use crate::histogram::Histogram;
 use crate::load::{Load, Order, Protocol, Stop, Wanted};
-use crate::record::Failure;
+use crate::observe::Server;
+use crate::record::{Failure, Record};
 use crate::run::Report;
 use crate::url::Url;
 use crate::{Error, run, units, wrk};
@@ -36,7 +38,7 @@ Options are:
 
 /// The options.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub(crate) struct Options {
     requests: Option<u64>,
     concurrency: usize,
     limit: Option<Duration>,
@@ -55,71 +57,127 @@ pub struct Options {
     url: String,
 }
 
+fn bad(text: String) -> Error {
+    Error::Usage(format!("{text}\n{USAGE}"))
+}
+
 /// Reads ab's options. `Ok(None)`: help or version was printed.
 ///
 /// # Errors
-/// What is wrong.
-pub fn parse(args: &[String]) -> Result<Option<Options>, Error> {
-    let bad = |text: String| Error::Usage(format!("{text}\n{USAGE}"));
+/// An option that is not known, or a bad value.
+pub(crate) fn parse(args: &[String]) -> Result<Option<Options>, Error> {
     let mut o = Options { concurrency: 1, timeout: Duration::from_secs(30), ..Options::default() };
     let mut rest = args.iter();
     while let Some(word) = rest.next() {
-        if word == "--i-own-this-target" {
-            o.own = true;
-            continue;
-        }
-        let Some(letters) = word.strip_prefix('-').filter(|l| !l.is_empty()) else {
-            if !o.url.is_empty() {
-                return Err(bad(format!("unexpected \"{word}\"")));
-            }
-            word.clone_into(&mut o.url);
-            continue;
-        };
-        for (at, letter) in letters.char_indices() {
-            match letter {
-                'k' => o.keep_alive = true,
-                'l' => o.variable = true,
-                'q' => o.quiet = true,
-                'i' => o.method = Some("HEAD".into()),
-                'd' | 'S' | 'r' | 'w' | 'I' => {}
-                'h' => {
-                    print!("{USAGE}");
+        match word.strip_prefix('-').filter(|l| !l.is_empty()) {
+            _ if word == "--i-own-this-target" => o.own = true,
+            Some(letters) => {
+                if o.letters(letters, &mut rest)? == Letters::Print {
                     return Ok(None);
                 }
-                'V' => {
-                    println!("forebay bench {}, as ab 2.3", env!("CARGO_PKG_VERSION"));
-                    return Ok(None);
-                }
-                'X' | 'B' | 'P' | 'Z' | 'f' | 'E' | 'x' | 'y' | 'z' => {
-                    return Err(bad(format!("option -{letter} of ab is not there")));
-                }
-                _ => {
-                    let glued = letters.get(at + letter.len_utf8()..).unwrap_or_default();
-                    let value = match glued {
-                        "" => rest
-                            .next()
-                            .ok_or_else(|| bad(format!("option -{letter} needs a value")))?
-                            .as_str(),
-                        glued => glued,
-                    };
-                    o.value(letter, value).map_err(bad)?;
-                    break;
-                }
             }
+            None if o.url.is_empty() => word.clone_into(&mut o.url),
+            None => return Err(bad(format!("unexpected \"{word}\""))),
         }
     }
     if o.url.is_empty() {
         return Err(bad("there is no URL".into()));
     }
-    if let Some(n) = o.requests
-        && o.concurrency as u64 > n
-    {
+    if o.requests.is_some_and(|n| o.concurrency as u64 > n) {
         return Err(bad("Cannot use concurrency level greater than total number of requests".into()));
     }
     Ok(Some(o))
 }
 
+/// Result of reading the options in one word.
+#[derive(PartialEq, Eq)]
+enum Letters {
+    Settings,
+    /// Help or version, which was printed.
+    Print,
+}
+
 impl Options {
+    /// Sets the options of one word; the last of them may have its value in it or in the next word.
+    fn letters(&mut self, letters: &str, rest: &mut std::slice::Iter<'_, String>) -> Result<Letters, Error> {
+        for (at, letter) in letters.char_indices() {
+            match letter {
+                'k' => self.keep_alive = true,
+                'l' => self.variable = true,
+                'q' => self.quiet = true,
+                'i' => self.method = Some("HEAD".into()),
+                'd' | 'S' | 'r' | 'w' | 'I' => {}
+                'h' => {
+                    print!("{USAGE}");
+                    return Ok(Letters::Print);
+                }
+                'V' => {
+                    println!("forebay bench {}, as ab 2.3", env!("CARGO_PKG_VERSION"));
+                    return Ok(Letters::Print);
+                }
+                'X' | 'B' | 'P' | 'Z' | 'f' | 'E' | 'x' | 'y' | 'z' => {
+                    return Err(bad(format!("option -{letter} of ab is not there")));
+                }
+                _ => {
+                    let glued = letters.get(at + letter.len_utf8()..).filter(|text| !text.is_empty());
+                    let value = glued.or_else(|| rest.next().map(String::as_str));
+                    let value = value.ok_or_else(|| bad(format!("option -{letter} needs a value")))?;
+                    self.value(letter, value).map_err(bad)?;
+                    break;
+                }
+            }
+        }
+        Ok(Letters::Settings)
+    }
+
+    fn names_field(&self, name: &str) -> bool {
+        self.fields.iter().any(|(n, _)| n.eq_ignore_ascii_case(name))
+    }
+
+    /// Returns how many requests are sent at most.
+    fn count(&self) -> u64 {
+        self.requests.unwrap_or(if self.limit.is_some() { 50_000 } else { 1 })
+    }
+
+    fn wanted(&self, url: &Url) -> Result<Wanted, Error> {
+        let mut wanted = Wanted::get(url.clone());
+        let mut put = |name: &str, value: &str| wanted.fields.push((name.into(), value.into()));
+        if self.keep_alive {
+            put("Connection", "Keep-Alive");
+        }
+        if !self.names_field("user-agent") {
+            put("User-Agent", "ApacheBench/2.3");
+        }
+        if !self.names_field("accept") {
+            put("Accept", "*/*");
+        }
+        if let Some((file, method)) = &self.post {
+            put("Content-type", self.content_type.as_deref().unwrap_or("text/plain"));
+            wanted.body = std::fs::read(file).map_err(Error::io(file.display()))?;
+            wanted.method = (*method).into();
+        }
+        if let Some(method) = &self.method {
+            wanted.method.clone_from(method);
+        }
+        wanted.fields.extend(self.fields.iter().cloned());
+        Ok(wanted)
+    }
+
+    fn load(&self, url: &Url) -> Result<(Load, Option<Server>), Error> {
+        let mut load = Load::new(&[self.wanted(url)?], Protocol::Http10, Order::Listed, 1)?;
+        load.stop = Stop::Count(self.count(), self.limit);
+        load.connections = self.concurrency;
+        load.timeout = self.timeout;
+        load.per_connection = u64::from(!self.keep_alive);
+        load.checks.status = Some((100..1000).collect());
+        load.checks.same_length = !self.variable;
+        load.receive_buffer = self.buffer;
+        load.split = true;
+        let (mut load, server) = wrk::prepare(load, 1, self.own)?;
+        load.cpus.truncate(1);
+        Ok((load, server))
+    }
+
     fn value(&mut self, letter: char, value: &str) -> Result<(), String> {
         match letter {
             'n' => self.requests = Some(units::count(value)?),
@@ -154,95 +212,92 @@ impl Options {
 ///
 /// # Errors
 /// Bad options, or a run that is not possible.
-pub fn main(args: &[String]) -> Result<u8, Error> {
+pub(crate) fn main(args: &[String]) -> Result<u8, Error> {
     let Some(o) = parse(args)? else { return Ok(0) };
     let url = Url::parse(&o.url)?;
-    let mut wanted = Wanted::get(url.clone());
-    if o.keep_alive {
-        wanted.fields.push(("Connection".into(), "Keep-Alive".into()));
-    }
-    let known = |name: &str| o.fields.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
-    if !known("user-agent") {
-        wanted.fields.push(("User-Agent".into(), "ApacheBench/2.3".into()));
-    }
-    if !known("accept") {
-        wanted.fields.push(("Accept".into(), "*/*".into()));
-    }
-    if let Some((file, method)) = &o.post {
-        wanted.body = std::fs::read(file).map_err(Error::io(file.display()))?;
-        wanted.method = (*method).into();
-        wanted
-            .fields
-            .push(("Content-type".into(), o.content_type.clone().unwrap_or_else(|| "text/plain".into())));
-    }
-    if let Some(method) = &o.method {
-        wanted.method.clone_from(method);
-    }
-    wanted.fields.extend(o.fields.iter().cloned());
-    let mut load = Load::new(&[wanted], Protocol::Http10, Order::Listed, 1)?;
-    let n = o.requests.unwrap_or(if o.limit.is_some() { 50_000 } else { 1 });
-    load.stop = Stop::Count(n, o.limit);
-    load.connections = o.concurrency;
-    load.timeout = o.timeout;
-    load.per_connection = u64::from(!o.keep_alive);
-    load.checks.status = Some((100..1000).collect());
-    load.checks.same_length = !o.variable;
-    load.receive_buffer = o.buffer;
-    load.split = true;
-    let (mut load, server) = wrk::prepare(load, 1, o.own)?;
-    load.cpus.truncate(1);
+    let (load, server) = o.load(&url)?;
     println!(
         "This is forebay bench {}, in the words of ApacheBench, Version 2.3\n",
         env!("CARGO_PKG_VERSION")
     );
-    // As ab: a tenth of all requests at a time, at least 100, on standard error.
-    let step = (n / 10).max(100);
-    let mut next = step;
-    if o.quiet {
-        print!("Benchmarking {} (be patient)...", url.host);
-    } else {
-        println!("Benchmarking {} (be patient)", url.host);
-    }
-    let beat = |complete: u64, next: &mut u64| {
-        while !o.quiet && complete >= *next && *next <= n {
-            eprintln!("Completed {next} requests");
-            *next += step;
-        }
-    };
+    let mut progress = Progress::new(&o, &url);
     let report = run::run(&load, server, |p| {
-        beat(p.complete, &mut next);
+        progress.show(p.complete);
         !crate::signals::interrupted()
     })?;
-    if o.quiet {
-        println!("..done");
-    } else {
-        beat(report.outcome.record.complete, &mut next);
-        eprintln!("Finished {} requests", report.outcome.record.complete);
-    }
+    progress.end(report.outcome.record.complete);
     println!("\n");
     print!("{}", render(&o, &url, &report));
-    let h = &report.outcome.record.latency;
-    if let Some(file) = &o.csv {
-        let mut text = String::from("Percentage served,Time in ms\n");
-        for p in 0..100u32 {
-            let _ = writeln!(text, "{p},{:.3}", h.quantile(f64::from(p) / 100.0) as f64 / 1e6);
+    write_files(&o, &report.outcome.record.latency)?;
+    wrk::say_findings(&report);
+    Ok(u8::from(report.outcome.record.complete == 0))
+}
+
+/// Progress as ab shows it: at each tenth of all requests, at least 100, on standard error.
+struct Progress {
+    quiet: bool,
+    all: u64,
+    step: u64,
+    next: u64,
+}
+
+impl Progress {
+    fn new(o: &Options, url: &Url) -> Progress {
+        if o.quiet {
+            print!("Benchmarking {} (be patient)...", url.host);
+        } else {
+            println!("Benchmarking {} (be patient)", url.host);
         }
-        std::fs::write(file, text).map_err(Error::io(file.display()))?;
+        let step = (o.count() / 10).max(100);
+        Progress { quiet: o.quiet, all: o.count(), step, next: step }
+    }
+
+    fn show(&mut self, complete: u64) {
+        while !self.quiet && complete >= self.next && self.next <= self.all {
+            eprintln!("Completed {} requests", self.next);
+            self.next += self.step;
+        }
+    }
+
+    fn end(mut self, complete: u64) {
+        if self.quiet {
+            println!("..done");
+        } else {
+            self.show(complete);
+            eprintln!("Finished {complete} requests");
+        }
+    }
+}
+
+/// Writes the files of `-e` and `-g`.
+fn write_files(o: &Options, h: &Histogram) -> Result<(), Error> {
+    if let Some(file) = &o.csv {
+        std::fs::write(file, percentages(h)).map_err(Error::io(file.display()))?;
     }
     if let Some(file) = &o.gnuplot {
-        let mut text = String::from("starttime\tseconds\tctime\tdtime\tttime\twait\n");
-        for (low, _, n) in h.used() {
-            let ms = low / 1_000_000;
-            (0..n).for_each(|_| {
-                let _ = writeln!(text, "-\t0\t0\t{ms}\t{ms}\t{ms}");
-            });
-        }
-        std::fs::write(file, text).map_err(Error::io(file.display()))?;
+        std::fs::write(file, requests(h)).map_err(Error::io(file.display()))?;
     }
-    for finding in report.findings.iter().filter(|f| f.client || f.void) {
-        eprintln!("forebay bench: {}", finding.text);
+    Ok(())
+}
+
+/// Returns the time of each percentage of requests.
+fn percentages(h: &Histogram) -> String {
+    let mut text = String::from("Percentage served,Time in ms\n");
+    for p in 0..100u32 {
+        let _ = writeln!(text, "{p},{:.3}", h.quantile(f64::from(p) / 100.0) as f64 / 1e6);
     }
-    Ok(u8::from(report.outcome.record.complete == 0))
+    text
+}
+
+/// Returns a line for each request.
+fn requests(h: &Histogram) -> String {
+    let mut text = String::from("starttime\tseconds\tctime\tdtime\tttime\twait\n");
+    for (low, _, n) in h.used() {
+        let ms = low / 1_000_000;
+        let line = format!("-\t0\t0\t{ms}\t{ms}\t{ms}\n");
+        text.push_str(&line.repeat(n as usize));
+    }
+    text
 }
 
 /// The value of the `Server` field of a head.
@@ -253,12 +308,10 @@ fn software(head: &[u8]) -> String {
     value.map(|(_, v)| v.trim().to_owned()).unwrap_or_default()
 }
 
-/// What ab prints at the end.
-pub fn render(o: &Options, url: &Url, report: &Report) -> String {
+/// Returns the text that ab prints at the end.
+pub(crate) fn render(o: &Options, url: &Url, report: &Report) -> String {
     let mut out = String::new();
     let record = &report.outcome.record;
-    let seconds = report.outcome.measured.as_secs_f64().max(1e-9);
-    let done = record.complete;
     let length = record.body_in.checked_div(record.in_time).unwrap_or(0);
     let mut row = |name: &str, value: String| {
         let _ = writeln!(out, "{name:<24}{value}");
@@ -268,41 +321,58 @@ pub fn render(o: &Options, url: &Url, report: &Report) -> String {
     row("Server Port:", url.port.to_string());
     row("\nDocument Path:", format!(" {}", url.path));
     row("Document Length:", if o.variable { "Variable".into() } else { format!("{length} bytes") });
-    row("\nConcurrency Level:", format!(" {}", o.concurrency));
-    row("Time taken for tests:", format!("{seconds:.3} seconds"));
-    row("Complete requests:", done.to_string());
-    let f = |k: Failure| record.failed(k);
-    let connect = f(Failure::Connect) + f(Failure::Tls);
-    let receive = f(Failure::Read)
-        + f(Failure::Timeout)
-        + f(Failure::Protocol)
-        + f(Failure::Write)
-        + f(Failure::Unanswered);
-    let failed = connect + receive + f(Failure::Length);
-    row("Failed requests:", failed.to_string());
-    if failed > 0 {
-        row(
-            "   (Connect:",
-            format!("{connect}, Receive: {receive}, Length: {}, Exceptions: 0)", f(Failure::Length))
-                .trim_start()
-                .to_owned(),
-        );
+    counts(&mut row, o, report);
+    rates(&mut row, o, report);
+    if record.complete > 0 {
+        times(&mut out, record);
     }
+    out
+}
+
+/// Adds requests, failures and bytes.
+fn counts(row: &mut impl FnMut(&str, String), o: &Options, report: &Report) {
+    let record = &report.outcome.record;
+    let done = record.complete;
+    row("\nConcurrency Level:", format!(" {}", o.concurrency));
+    row("Time taken for tests:", format!("{:.3} seconds", seconds(report)));
+    row("Complete requests:", done.to_string());
+    failures(row, record);
     let bad = record.seen().filter(|(s, _)| !(200..300).contains(s)).map(|(_, n)| n).sum::<u64>();
     if bad > 0 {
         row("Non-2xx responses:", bad.to_string());
     }
     if o.keep_alive {
-        row(
-            "Keep-Alive requests:",
-            done.saturating_sub(record.connections.saturating_sub(o.concurrency as u64)).to_string(),
-        );
+        let closed = record.connections.saturating_sub(o.concurrency as u64);
+        row("Keep-Alive requests:", done.saturating_sub(closed).to_string());
     }
     row("Total transferred:", format!("{} bytes", record.bytes_in));
     if o.post.is_some() {
         row("Total body sent:", record.bytes_out.to_string());
     }
     row("HTML transferred:", format!("{} bytes", record.body_in));
+}
+
+fn failures(row: &mut impl FnMut(&str, String), record: &Record) {
+    let sum = |kinds: &[Failure]| kinds.iter().map(|k| record.failed(*k)).sum::<u64>();
+    let connect = sum(&[Failure::Connect, Failure::Tls]);
+    let receive =
+        sum(&[Failure::Read, Failure::Timeout, Failure::Protocol, Failure::Write, Failure::Unanswered]);
+    let length = sum(&[Failure::Length]);
+    let failed = connect + receive + length;
+    row("Failed requests:", failed.to_string());
+    if failed > 0 {
+        row("   (Connect:", format!("{connect}, Receive: {receive}, Length: {length}, Exceptions: 0)"));
+    }
+}
+
+fn seconds(report: &Report) -> f64 {
+    report.outcome.measured.as_secs_f64().max(1e-9)
+}
+
+/// Adds requests and bytes a second.
+fn rates(row: &mut impl FnMut(&str, String), o: &Options, report: &Report) {
+    let record = &report.outcome.record;
+    let (seconds, done) = (seconds(report), record.complete);
     let rate = done as f64 / seconds;
     row("Requests per second:", format!("{rate:.2} [#/sec] (mean)"));
     let per = seconds * 1e3 / done.max(1) as f64;
@@ -314,35 +384,30 @@ pub fn render(o: &Options, url: &Url, report: &Report) -> String {
         row("", format!("{:.2} kb/s sent", kilo(record.bytes_out)));
         row("", format!("{:.2} kb/s total", kilo(record.bytes_in + record.bytes_out)));
     }
-    if done == 0 {
-        return out;
-    }
-    let h = &record.latency;
+}
+
+/// Adds the tables of times.
+fn times(out: &mut String, record: &Record) {
     let ms = |n: u64| n as f64 / 1e6;
     let _ = writeln!(out, "\nConnection Times (ms)\n              min  mean[+/-sd] median   max");
-    let line = |name: &str, h: &crate::histogram::Histogram| {
-        format!(
-            "{name:<13}{:>4.0} {:>4.0} {:>5.1} {:>6.0} {:>7.0}\n",
-            ms(h.min()),
-            h.mean() / 1e6,
-            h.deviation() / 1e6,
-            ms(h.quantile(0.5)),
-            ms(h.max())
-        )
-    };
-    out.push_str(&line("Connect:", &record.dial));
-    out.push_str(&line("Processing:", &record.processing));
-    out.push_str(&line("Waiting:", &record.waiting));
-    out.push_str(&line("Total:", h));
-    if done > 1 {
+    for (name, h) in [
+        ("Connect:", &record.dial),
+        ("Processing:", &record.processing),
+        ("Waiting:", &record.waiting),
+        ("Total:", &record.latency),
+    ] {
+        let (min, mean, deviation) = (ms(h.min()), h.mean() / 1e6, h.deviation() / 1e6);
+        let (median, max) = (ms(h.quantile(0.5)), ms(h.max()));
+        let _ = writeln!(out, "{name:<13}{min:>4.0} {mean:>4.0} {deviation:>5.1} {median:>6.0} {max:>7.0}");
+    }
+    if record.complete > 1 {
         let _ = writeln!(out, "\nPercentage of the requests served within a certain time (ms)");
         for p in [50u32, 66, 75, 80, 90, 95, 98, 99, 100] {
-            let value = ms(h.quantile(f64::from(p) / 100.0));
-            let _ =
-                writeln!(out, " {p:>3}%  {value:>5.0}{}", if p == 100 { " (longest request)" } else { "" });
+            let value = ms(record.latency.quantile(f64::from(p) / 100.0));
+            let longest = if p == 100 { " (longest request)" } else { "" };
+            let _ = writeln!(out, " {p:>3}%  {value:>5.0}{longest}");
         }
     }
-    out
 }
 
 #[cfg(test)]

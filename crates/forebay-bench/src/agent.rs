@@ -1,13 +1,13 @@
 //! Several machines load one target: `bench agent` waits for work, `bench --agents` hands it out and merges
-//! what comes back.
+//! the results.
 //!
 //! Both sides prove that they know the secret (HMAC-SHA256 over fresh random numbers), and each job and
-//! result carries a MAC of its own. What is sent is not encrypted: it holds URLs, fields and figures.
+//! result carries a MAC of its own. Messages are not encrypted: they hold URLs, fields and figures.
 
 use crate::Error;
 use crate::engine::Outcome;
 use crate::histogram::{Coarse, Histogram};
-use crate::load::Load;
+use crate::load::{Load, Stop};
 use crate::options::{Arrival, LoadArgs};
 use crate::record::{FAILURES, Record, ThreadUse};
 use crate::run::{self, Point, Progress, Report};
@@ -22,7 +22,8 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 /// Longest message of a peer.
 const MESSAGE: usize = 64 << 20;
@@ -33,12 +34,12 @@ const SECRET: usize = 16;
 /// How long a peer may take for a message that is due at once.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often an agent tells how far it is.
-const TOLD: Duration = Duration::from_millis(500);
+/// How often an agent reports its progress.
+const REPORT_EVERY: Duration = Duration::from_millis(500);
 
 /// `bench agent`.
 #[derive(Args, Debug)]
-pub struct AgentArgs {
+pub(crate) struct AgentArgs {
     /// Address and port to wait at
     #[arg(long, default_value = "127.0.0.1:7700")]
     pub listen: String,
@@ -89,6 +90,24 @@ struct Peer {
 }
 
 impl Peer {
+    /// Prepares a connection to a leader.
+    fn new(stream: TcpStream, name: String, key: &hmac::Key) -> Result<Peer, Error> {
+        stream.set_read_timeout(Some(PATIENCE)).map_err(Error::io(&name))?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(Error::io(&name))?;
+        Ok(Peer { stream, key: key.clone(), name, session: String::new() })
+    }
+
+    /// Has a leader prove that it knows the secret, and proves it in turn.
+    fn admit(&mut self) -> Result<(), Error> {
+        let own = nonce()?;
+        self.write(&json!({"forebay": "bench agent", "version": 1, "nonce": own}))?;
+        let hello = self.read(GREETING)?;
+        self.session = format!("{}\n{own}", hello["nonce"].as_str().unwrap_or_default());
+        self.check("leader", "", &hello["mac"])?;
+        let proof = self.mac("agent", "");
+        self.write(&json!({"mac": proof}))
+    }
+
     fn lost(&self) -> impl FnOnce(std::io::Error) -> Error {
         Error::io(format!("agent connection {}", self.name))
     }
@@ -138,17 +157,87 @@ impl Peer {
     }
 }
 
+/// Rules of an agent for jobs.
+struct Policy {
+    /// Hosts that may be loaded.
+    allowed: BTreeSet<IpAddr>,
+    /// Longest run.
+    longest: Duration,
+}
+
+impl Policy {
+    fn of(args: &AgentArgs) -> Result<Policy, Error> {
+        let mut allowed = BTreeSet::new();
+        for host in &args.allow {
+            let found = (host.as_str(), 0).to_socket_addrs().map_err(|e| Error::Resolve(host.clone(), e))?;
+            allowed.extend(found.map(|a| a.ip()));
+        }
+        Ok(Policy { allowed, longest: args.longest })
+    }
+
+    /// Returns the load of a job.
+    ///
+    /// # Errors
+    /// The job is not understood or not allowed.
+    fn accept(&self, job: &Value) -> Result<Load, Error> {
+        let words = job["args"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let words = words.iter().filter_map(Value::as_str).map(str::to_owned);
+        let mut job_args = Job::try_parse_from(std::iter::once("job".to_owned()).chain(words))
+            .map_err(|e| Error::Usage(e.to_string()))?;
+        let args = &mut job_args.load;
+        if args.files() || args.body.is_some() {
+            return Err(Error::Usage("a job may not name files of the agent".into()));
+        }
+        args.content = match job["body"].as_str() {
+            None => None,
+            Some(text) => {
+                Some(BASE64.decode(text).map_err(|_| Error::Usage("the body is not base64".into()))?)
+            }
+        };
+        // The list of allowed hosts is what decides here.
+        args.i_own_this_target = true;
+        args.many_hosts = true;
+        let (mut load, _) = args.load(&job_args.urls)?;
+        self.check_hosts(&load)?;
+        self.limit(&mut load)?;
+        Ok(load)
+    }
+
+    fn check_hosts(&self, load: &Load) -> Result<(), Error> {
+        let is_allowed = |address: &Address| match address {
+            Address::Tcp(addr) => self.allowed.contains(&addr.ip()),
+            Address::Unix(_) => false,
+        };
+        match load.origins.iter().find(|o| !is_allowed(&o.address)) {
+            Some(origin) => {
+                Err(Error::Usage(format!("{} was not allowed when the agent was started", origin.name)))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Limits the time of a run.
+    fn limit(&self, load: &mut Load) -> Result<(), Error> {
+        match load.stop {
+            Stop::After(time) if time + load.warmup > self.longest => {
+                Err(Error::Usage(format!("a run may take {} s at most", self.longest.as_secs())))
+            }
+            Stop::After(_) => Ok(()),
+            Stop::Count(n, _) => {
+                load.stop = Stop::Count(n, Some(self.longest));
+                Ok(())
+            }
+        }
+    }
+}
+
 /// Runs `bench agent`.
 ///
 /// # Errors
 /// It cannot listen, or a host that is allowed has no address.
-pub fn main(args: &AgentArgs) -> Result<u8, Error> {
+pub(crate) fn main(args: &AgentArgs) -> Result<u8, Error> {
     let key = secret(&args.secret_file)?;
-    let mut allowed = BTreeSet::new();
-    for host in &args.allow {
-        let found = (host.as_str(), 0).to_socket_addrs().map_err(|e| Error::Resolve(host.clone(), e))?;
-        allowed.extend(found.map(|a| a.ip()));
-    }
+    let policy = Policy::of(args)?;
     let listener = TcpListener::bind(&args.listen).map_err(Error::io(&args.listen))?;
     let addr = listener.local_addr().map_err(Error::io(&args.listen))?;
     println!("agent at {addr}, loads {}", args.allow.join(", "));
@@ -158,7 +247,7 @@ pub fn main(args: &AgentArgs) -> Result<u8, Error> {
             std::thread::sleep(Duration::from_millis(20));
             continue;
         };
-        match serve(stream, peer.to_string(), &key, &allowed, args.longest) {
+        match serve(stream, peer.to_string(), &key, &policy) {
             Ok(()) => {
                 eprintln!("{peer}: done");
                 if args.once {
@@ -171,26 +260,13 @@ pub fn main(args: &AgentArgs) -> Result<u8, Error> {
     Ok(0)
 }
 
-fn serve(
-    stream: TcpStream,
-    name: String,
-    key: &hmac::Key,
-    allowed: &BTreeSet<IpAddr>,
-    longest: Duration,
-) -> Result<(), Error> {
+/// Serves a leader: greets it, takes its job, and runs that.
+fn serve(stream: TcpStream, name: String, key: &hmac::Key, policy: &Policy) -> Result<(), Error> {
     stream.set_nonblocking(false).map_err(Error::io(&name))?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(Error::io(&name))?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(Error::io(&name))?;
-    let own = nonce()?;
-    let mut peer = Peer { stream, key: key.clone(), name, session: String::new() };
-    peer.write(&json!({"forebay": "bench agent", "version": 1, "nonce": own}))?;
-    let hello = peer.read(GREETING)?;
-    peer.session = format!("{}\n{own}", hello["nonce"].as_str().unwrap_or_default());
-    peer.check("leader", "", &hello["mac"])?;
-    let proof = peer.mac("agent", "");
-    peer.write(&json!({"mac": proof}))?;
+    let mut peer = Peer::new(stream, name, key)?;
+    peer.admit()?;
     let job = peer.receive("job")?;
-    let load = match accept(&job, allowed, longest) {
+    let load = match policy.accept(&job) {
         Ok(load) => load,
         Err(e) => {
             peer.send("answer", &json!({"refused": e.to_string()}))?;
@@ -205,18 +281,11 @@ fn serve(
     let mut next = 0.0;
     let report = run::run(&load, None, |p| {
         if p.elapsed >= next {
-            next = p.elapsed + TOLD.as_secs_f64();
+            next = p.elapsed + REPORT_EVERY.as_secs_f64();
             // A leader that has gone away is noticed below.
             let _ = peer.send("result", &json!({"progress": progress(p)}));
         }
-        // Bytes or the end: either way the leader wants no more.
-        use rustix::net::{RecvFlags, recv};
-        let mut byte = [0u8; 1];
-        let quiet = matches!(
-            recv(&watch, byte.as_mut_slice(), RecvFlags::PEEK | RecvFlags::DONTWAIT),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)
-        );
-        quiet && !crate::signals::interrupted()
+        is_quiet(&watch) && !crate::signals::interrupted()
     });
     match report {
         Ok(report) => peer.send("result", &to_json(&report)),
@@ -224,9 +293,19 @@ fn serve(
     }
 }
 
-/// What an agent tells on the way.
+/// Whether the leader has sent nothing. Bytes or the end mean that it wants no more.
+fn is_quiet(stream: &TcpStream) -> bool {
+    use rustix::net::{RecvFlags, recv};
+    let mut byte = [0u8; 1];
+    matches!(
+        recv(stream, byte.as_mut_slice(), RecvFlags::PEEK | RecvFlags::DONTWAIT),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)
+    )
+}
+
+/// Returns the progress that an agent reports.
 fn progress(p: &Progress<'_>) -> Value {
-    // The last tenth of a second may be noise; what was told last time is half a second ago.
+    // The last tenth of a second may be noise; the last report is half a second old.
     let recent: Vec<&Point> = p.points.iter().rev().take(5).collect();
     let mean =
         |f: &dyn Fn(&Point) -> f64| recent.iter().map(|x| f(x)).sum::<f64>() / recent.len().max(1) as f64;
@@ -238,7 +317,7 @@ fn progress(p: &Progress<'_>) -> Value {
     })
 }
 
-/// What all agents told last, put together.
+/// The last reports of all agents, put together.
 #[derive(Default)]
 struct Together {
     last: Vec<Value>,
@@ -249,9 +328,9 @@ struct Together {
 }
 
 impl Together {
-    fn take(&mut self, index: usize, told: Value) {
+    fn take(&mut self, index: usize, report: Value) {
         if let Some(slot) = self.last.get_mut(index) {
-            *slot = told;
+            *slot = report;
         }
         let sum = |name: &str| self.last.iter().filter_map(|v| v[name].as_f64()).sum::<f64>();
         let most = |name: &str| self.last.iter().filter_map(|v| v[name].as_u64()).max().unwrap_or(0);
@@ -266,7 +345,7 @@ impl Together {
         // Figures of quantiles do not add up: the worst agent's is shown.
         self.points.push(Point {
             at: self.last.iter().filter_map(|v| v["elapsed"].as_f64()).fold(0.0, f64::max),
-            span: TOLD.as_secs_f64() / self.last.len().max(1) as f64,
+            span: REPORT_EVERY.as_secs_f64() / self.last.len().max(1) as f64,
             warmup: self.last.iter().any(|v| v["warmup"] == true),
             rate: sum("rate"),
             errors: 0.0,
@@ -279,71 +358,26 @@ impl Together {
     }
 }
 
-fn accept(job: &Value, allowed: &BTreeSet<IpAddr>, longest: Duration) -> Result<Load, Error> {
-    let words = job["args"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let words = words.iter().filter_map(Value::as_str).map(str::to_owned);
-    let mut job_args = Job::try_parse_from(std::iter::once("job".to_owned()).chain(words))
-        .map_err(|e| Error::Usage(e.to_string()))?;
-    let args = &mut job_args.load;
-    if args.files() || args.body.is_some() {
-        return Err(Error::Usage("a job may not name files of the agent".into()));
-    }
-    args.content = match job["body"].as_str() {
-        None => None,
-        Some(text) => Some(BASE64.decode(text).map_err(|_| Error::Usage("the body is not base64".into()))?),
-    };
-    // The list of allowed hosts is what decides here.
-    args.i_own_this_target = true;
-    args.many_hosts = true;
-    let (mut load, _) = args.load(&job_args.urls)?;
-    for origin in &load.origins {
-        match &origin.address {
-            Address::Tcp(addr) if allowed.contains(&addr.ip()) => {}
-            _ => {
-                return Err(Error::Usage(format!(
-                    "{} was not allowed when the agent was started",
-                    origin.name
-                )));
-            }
-        }
-    }
-    let limit = match load.stop {
-        crate::load::Stop::After(time) => time + load.warmup,
-        crate::load::Stop::Count(..) => Duration::ZERO,
-    };
-    if limit > longest {
-        return Err(Error::Usage(format!("a run may take {} s at most", longest.as_secs())));
-    }
-    if let crate::load::Stop::Count(n, _) = load.stop {
-        load.stop = crate::load::Stop::Count(n, Some(longest));
-    }
-    Ok(load)
-}
-
-/// Waits for the results of all agents, and shows meanwhile what they tell. When `show` gives `false` they are told to
-/// stop, and give what they measured.
+/// Waits for the results of all agents, and shows their progress meanwhile. When `show` returns `false` the agents are
+/// asked to stop, and send what they have measured.
 fn gather(
     peers: Vec<Peer>,
     load: &Load,
     wait: Option<Duration>,
-    mut show: impl FnMut(&Progress<'_>) -> bool,
+    show: impl FnMut(&Progress<'_>) -> bool,
 ) -> Result<(Vec<Value>, Together), Error> {
-    use crate::load::Stop;
     let mut stops = Vec::new();
     for peer in &peers {
         peer.stream.set_read_timeout(wait).map_err(peer.lost())?;
         stops.push(peer.stream.try_clone().map_err(peer.lost())?);
     }
-    let total = match load.stop {
-        Stop::After(time) | Stop::Count(_, Some(time)) => Some((time + load.warmup).as_secs_f64()),
-        Stop::Count(_, None) => None,
+    let mut gathering = Gathering {
+        together: Together { last: vec![Value::Null; peers.len()], ..Together::default() },
+        results: vec![None; peers.len()],
+        lost: None,
+        stops,
     };
-    let count = if let Stop::Count(n, _) = load.stop { Some(n) } else { None };
-    let mut together = Together { last: vec![Value::Null; peers.len()], ..Together::default() };
-    let mut results: Vec<Option<Value>> = vec![None; peers.len()];
-    let (sender, told) = std::sync::mpsc::channel();
-    let start = std::time::Instant::now();
-    let mut stopped = false;
+    let (sender, messages) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         for (index, mut peer) in peers.into_iter().enumerate() {
             let sender = sender.clone();
@@ -358,51 +392,86 @@ fn gather(
             });
         }
         drop(sender);
-        let mut lost = None;
-        loop {
-            match told.recv_timeout(Duration::from_millis(100)) {
-                Ok((index, Ok(mut message))) if !message["progress"].is_null() => {
-                    together.take(index, message["progress"].take());
-                }
-                Ok((index, Ok(message))) => {
-                    if let Some(slot) = results.get_mut(index) {
-                        *slot = Some(message);
-                    }
-                }
-                Ok((_, Err(e))) => lost = lost.or(Some(e)),
-                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
-                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
-            }
-            let go_on = show(&Progress {
-                points: &together.points,
-                elapsed: start.elapsed().as_secs_f64(),
-                total,
-                count,
-                complete: together.complete,
-                errors: together.errors,
-                latency: &together.latency,
-            });
-            if (!go_on || lost.is_some()) && !stopped {
-                stopped = true;
-                // The others are of no use without the one that was lost.
-                stops.iter_mut().for_each(|s| {
-                    let _ = s.write_all(b"stop");
-                });
-            }
-        }
-        match lost {
-            Some(e) => Err(e),
-            None => Ok(()),
-        }
-    })?;
-    Ok((results.into_iter().flatten().collect(), together))
+        gathering.receive(&messages, load, show);
+    });
+    match gathering.lost {
+        Some(e) => Err(e),
+        None => Ok((gathering.results.into_iter().flatten().collect(), gathering.together)),
+    }
 }
 
-/// Hands a load out to agents and gives the sum.
+/// Messages of agents that are under way.
+struct Gathering {
+    together: Together,
+    results: Vec<Option<Value>>,
+    /// The first agent that was lost.
+    lost: Option<Error>,
+    /// Connections on which agents are asked to stop.
+    stops: Vec<TcpStream>,
+}
+
+impl Gathering {
+    fn receive(
+        &mut self,
+        messages: &Receiver<(usize, Result<Value, Error>)>,
+        load: &Load,
+        mut show: impl FnMut(&Progress<'_>) -> bool,
+    ) {
+        let start = Instant::now();
+        let (total, count) = (load.seconds(), load.count());
+        loop {
+            match messages.recv_timeout(Duration::from_millis(100)) {
+                Ok((index, message)) => self.take(index, message),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let Together { points, complete, errors, latency, .. } = &self.together;
+            let elapsed = start.elapsed().as_secs_f64();
+            let go_on = show(&Progress {
+                points,
+                elapsed,
+                total,
+                count,
+                complete: *complete,
+                errors: *errors,
+                latency,
+            });
+            // The others are of no use without the one that was lost.
+            if !go_on || self.lost.is_some() {
+                self.stop();
+            }
+        }
+    }
+
+    fn take(&mut self, index: usize, message: Result<Value, Error>) {
+        match message {
+            Ok(mut message) if !message["progress"].is_null() => {
+                self.together.take(index, message["progress"].take());
+            }
+            Ok(message) => {
+                if let Some(slot) = self.results.get_mut(index) {
+                    *slot = Some(message);
+                }
+            }
+            Err(e) => {
+                self.lost.get_or_insert(e);
+            }
+        }
+    }
+
+    /// Asks all agents to stop, once.
+    fn stop(&mut self) {
+        for mut stream in self.stops.drain(..) {
+            let _ = stream.write_all(b"stop");
+        }
+    }
+}
+
+/// Hands a load out to agents and returns the sum.
 ///
 /// # Errors
 /// An agent cannot be reached, refuses, or is lost.
-pub fn lead(
+pub(crate) fn lead(
     agents: &[String],
     file: Option<&Path>,
     args: &LoadArgs,
@@ -411,56 +480,21 @@ pub fn lead(
 ) -> Result<Report, Error> {
     let file = file.ok_or_else(|| Error::Usage("--agents needs --secret-file".into()))?;
     let key = secret(file)?;
-    if args.files() {
-        return Err(Error::Usage(
-            "--urls, --access-log, --nginx-conf and --ca are not handed to agents".into(),
-        ));
-    }
-    if args.find_limit.is_some() {
-        return Err(Error::Usage("--find-limit is not for agents".into()));
-    }
-    if args.connections < agents.len() as u64 || args.requests.is_some_and(|n| n < agents.len() as u64) {
-        return Err(Error::Usage(format!("{} agents need as many connections and requests", agents.len())));
-    }
-    // Mistakes are told before anybody is asked.
+    check_shares(args, agents.len() as u64)?;
+    // Mistakes are reported before any agent is asked.
     let (load, _) = args.load(urls)?;
     let mut peers = Vec::new();
     for (index, agent) in agents.iter().enumerate() {
-        let mut peer = greet(agent, &key)?;
-        peer.send("job", &job(args, urls, index as u64, agents.len() as u64)?)?;
-        let answer = peer.receive("answer")?;
-        if let Some(why) = answer["refused"].as_str() {
-            return Err(Error::Usage(format!("{agent} refuses: {why}")));
-        }
-        peers.push(peer);
+        let job = job(args, urls, index as u64, agents.len() as u64);
+        peers.push(hire(agent, &key, job)?);
     }
     for peer in &mut peers {
         peer.send("go", &json!({}))?;
     }
     let longest = args.duration + load.warmup + args.timeout * 2 + PATIENCE * 6;
-    let (results, together) =
-        gather(peers, &load, if args.requests.is_some() { None } else { Some(longest) }, show)?;
-    let mut outcome = Outcome::default();
-    let mut findings = Vec::new();
-    for (index, result) in results.iter().enumerate() {
-        if let Some(why) = result["refused"].as_str() {
-            return Err(Error::Usage(format!("{}: {why}", agents[index])));
-        }
-        let bad = || Error::Usage(format!("{}: not the result of an agent", agents[index]));
-        let one = from_json(result).ok_or_else(bad)?;
-        outcome.record.merge(&one.record);
-        outcome.threads.extend(one.threads);
-        outcome.measured = outcome.measured.max(one.measured);
-        outcome.first_error = outcome.first_error.take().or(one.first_error);
-        outcome.interrupted |= one.interrupted;
-        for finding in result["findings"].as_array().into_iter().flatten() {
-            if finding["client"].as_bool() == Some(true) {
-                let text =
-                    format!("agent {}: {}", agents[index], finding["text"].as_str().unwrap_or_default());
-                findings.push(Finding { void: finding["void"].as_bool() == Some(true), client: true, text });
-            }
-        }
-    }
+    let wait = if args.requests.is_some() { None } else { Some(longest) };
+    let (results, together) = gather(peers, &load, wait, show)?;
+    let (outcome, findings) = sum(agents, &results)?;
     let mut report = Report {
         target: load.origins.iter().map(|o| o.name.as_str()).collect::<Vec<_>>().join(" "),
         manner: format!("{} agents: {}", agents.len(), agents.join(", ")),
@@ -473,9 +507,61 @@ pub fn lead(
         findings: Vec::new(),
     };
     report.findings = verdict::judge(&report);
+    // Threads of different agents cannot be judged together.
     report.findings.retain(|f| !f.client);
     report.findings.extend(findings);
     Ok(report)
+}
+
+/// Checks that a load can be shared among agents.
+fn check_shares(args: &LoadArgs, agents: u64) -> Result<(), Error> {
+    if args.files() {
+        return Err(Error::Usage(
+            "--urls, --access-log, --nginx-conf and --ca are not handed to agents".into(),
+        ));
+    }
+    if args.find_limit.is_some() {
+        return Err(Error::Usage("--find-limit is not for agents".into()));
+    }
+    if args.connections < agents || args.requests.is_some_and(|n| n < agents) {
+        return Err(Error::Usage(format!("{agents} agents need as many connections and requests")));
+    }
+    Ok(())
+}
+
+/// Connects to an agent and has it accept a job.
+fn hire(agent: &str, key: &hmac::Key, job: Result<Value, Error>) -> Result<Peer, Error> {
+    let mut peer = greet(agent, key)?;
+    peer.send("job", &job?)?;
+    let answer = peer.receive("answer")?;
+    match answer["refused"].as_str() {
+        Some(why) => Err(Error::Usage(format!("{agent} refuses: {why}"))),
+        None => Ok(peer),
+    }
+}
+
+/// Adds up results; returns also the agents' findings about themselves.
+fn sum(agents: &[String], results: &[Value]) -> Result<(Outcome, Vec<Finding>), Error> {
+    let mut outcome = Outcome::default();
+    let mut findings = Vec::new();
+    for (agent, result) in agents.iter().zip(results) {
+        if let Some(why) = result["refused"].as_str() {
+            return Err(Error::Usage(format!("{agent}: {why}")));
+        }
+        let bad = || Error::Usage(format!("{agent}: not the result of an agent"));
+        let one = from_json(result).ok_or_else(bad)?;
+        outcome.record.merge(&one.record);
+        outcome.threads.extend(one.threads);
+        outcome.measured = outcome.measured.max(one.measured);
+        outcome.first_error = outcome.first_error.take().or(one.first_error);
+        outcome.interrupted |= one.interrupted;
+        let own = result["findings"].as_array().into_iter().flatten();
+        for finding in own.filter(|f| f["client"].as_bool() == Some(true)) {
+            let text = format!("agent {agent}: {}", finding["text"].as_str().unwrap_or_default());
+            findings.push(Finding { void: finding["void"].as_bool() == Some(true), client: true, text });
+        }
+    }
+    Ok((outcome, findings))
 }
 
 fn greet(agent: &str, key: &hmac::Key) -> Result<Peer, Error> {
@@ -497,63 +583,63 @@ fn greet(agent: &str, key: &hmac::Key) -> Result<Peer, Error> {
     Ok(peer)
 }
 
-/// The share of one agent, as a command line.
+/// Returns the share of agent `index` of `of`, as a command line.
 fn job(args: &LoadArgs, urls: &[String], index: u64, of: u64) -> Result<Value, Error> {
     let share = |n: u64| n / of + u64::from(index < n % of);
-    let ms = |t: Duration| format!("{}us", t.as_micros());
-    let mut words: Vec<String> = Vec::new();
-    let mut put = |name: &str, value: String| words.push(format!("--{name}={value}"));
-    put("connections", share(args.connections).to_string());
-    put("duration", ms(args.duration));
-    if let Some(n) = args.requests {
-        put("requests", share(n).to_string());
-    }
-    if let Some(t) = args.warmup {
-        put("warmup", ms(t));
-    }
+    let micros = |t: Duration| format!("{}us", t.as_micros());
+    let list = |numbers: &[u16]| numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let mut words = Words::default();
+    words.put("connections", share(args.connections));
+    words.put("duration", micros(args.duration));
+    words.put_some("requests", args.requests.map(share));
+    words.put_some("warmup", args.warmup.map(micros));
     if let Some(rate) = args.rate()? {
-        put("rate", format!("{}..{}", rate.from / of as f64, rate.to / of as f64));
-        put("arrival", if args.arrival == Arrival::Poisson { "poisson" } else { "constant" }.into());
+        words.put("rate", format!("{}..{}", rate.from / of as f64, rate.to / of as f64));
+        words.put("arrival", if args.arrival == Arrival::Poisson { "poisson" } else { "constant" });
     }
-    put("streams", args.streams.to_string());
-    put("pipeline", args.pipeline.to_string());
-    put("think", ms(args.think));
-    put("timeout", ms(args.timeout));
-    put("threads", args.threads.to_string());
-    put("seed", (args.seed + index).to_string());
-    if let Some(n) = args.per_connection {
-        put("per-connection", n.to_string());
+    words.put("streams", args.streams);
+    words.put("pipeline", args.pipeline);
+    words.put("think", micros(args.think));
+    words.put("timeout", micros(args.timeout));
+    words.put("threads", args.threads);
+    words.put("seed", args.seed + index);
+    words.put_some("per-connection", args.per_connection);
+    words.put_some("method", args.method.as_ref());
+    args.headers.iter().for_each(|h| words.put("header", h));
+    let statuses = (!args.expect_status.is_empty()).then(|| list(&args.expect_status));
+    words.put_some("expect-status", statuses);
+    words.put_some("expect-length", args.expect_length);
+    words.put_some("expect-body", args.expect_body.as_ref());
+    words.flag("http2", args.http2);
+    words.flag("no-keepalive", args.no_keepalive);
+    words.flag("insecure", args.insecure);
+    words.flag("resume", args.resume);
+    words.0.push("--".into());
+    words.0.extend(urls.iter().cloned());
+    let body = args.bytes()?.map(|b| BASE64.encode(b));
+    Ok(json!({"args": words.0, "body": body}))
+}
+
+/// A command line that is being made.
+#[derive(Default)]
+struct Words(Vec<String>);
+
+impl Words {
+    fn put(&mut self, name: &str, value: impl std::fmt::Display) {
+        self.0.push(format!("--{name}={value}"));
     }
-    if let Some(method) = &args.method {
-        put("method", method.clone());
-    }
-    args.headers.iter().for_each(|h| put("header", h.clone()));
-    if !args.expect_status.is_empty() {
-        put(
-            "expect-status",
-            args.expect_status.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
-        );
-    }
-    if let Some(n) = args.expect_length {
-        put("expect-length", n.to_string());
-    }
-    if let Some(text) = &args.expect_body {
-        put("expect-body", text.clone());
-    }
-    for (set, name) in [
-        (args.http2, "http2"),
-        (args.no_keepalive, "no-keepalive"),
-        (args.insecure, "insecure"),
-        (args.resume, "resume"),
-    ] {
-        if set {
-            words.push(format!("--{name}"));
+
+    fn put_some(&mut self, name: &str, value: Option<impl std::fmt::Display>) {
+        if let Some(value) = value {
+            self.put(name, value);
         }
     }
-    words.push("--".into());
-    words.extend(urls.iter().cloned());
-    let body = args.bytes()?.map(|b| BASE64.encode(b));
-    Ok(json!({"args": words, "body": body}))
+
+    fn flag(&mut self, name: &str, set: bool) {
+        if set {
+            self.0.push(format!("--{name}"));
+        }
+    }
 }
 
 fn to_json(report: &Report) -> Value {
@@ -577,32 +663,11 @@ fn to_json(report: &Report) -> Value {
         "measured_ns": report.outcome.measured.as_nanos() as u64,
         "interrupted": report.outcome.interrupted,
         "first_error": report.outcome.first_error,
-        "findings": report.findings.iter().map(|f| json!({"void": f.void, "client": f.client, "text": f.text})).collect::<Vec<_>>(),
+        "findings": crate::output::json::findings(&report.findings),
     })
 }
 
 fn from_json(value: &Value) -> Option<Outcome> {
-    let mut record = Record::default();
-    let counts: Vec<u64> = value["counts"].as_array()?.iter().filter_map(Value::as_u64).collect();
-    let &[ok, complete, in_time, due, connections, resumed, retried, bytes_in, body_in, bytes_out] =
-        counts.as_slice()
-    else {
-        return None;
-    };
-    (record.ok, record.complete, record.in_time, record.due) = (ok, complete, in_time, due);
-    (record.connections, record.resumed, record.retried) = (connections, resumed, retried);
-    (record.bytes_in, record.body_in, record.bytes_out) = (bytes_in, body_in, bytes_out);
-    let failures: Vec<u64> = value["failures"].as_array()?.iter().filter_map(Value::as_u64).collect();
-    record.failures = <[u64; FAILURES.len()]>::try_from(failures).ok()?;
-    for pair in value["statuses"].as_array()? {
-        *record.statuses.get_mut(pair[0].as_u64()? as usize)? = pair[1].as_u64()?;
-    }
-    let histogram = |name: &str| Histogram::from_text(value[name].as_str()?);
-    record.latency = histogram("latency")?;
-    record.uncorrected = histogram("uncorrected")?;
-    record.lateness = histogram("lateness")?;
-    record.connect = histogram("connect")?;
-    record.handshake = histogram("handshake")?;
     let thread = |t: &Value| {
         Some(ThreadUse {
             cpu: None,
@@ -613,7 +678,7 @@ fn from_json(value: &Value) -> Option<Outcome> {
         })
     };
     Some(Outcome {
-        record,
+        record: record_of(value)?,
         threads: value["threads"].as_array()?.iter().map(thread).collect::<Option<_>>()?,
         samples: Vec::new(),
         measured: Duration::from_nanos(value["measured_ns"].as_u64()?),
@@ -621,4 +686,31 @@ fn from_json(value: &Value) -> Option<Outcome> {
         first_error: value["first_error"].as_str().map(str::to_owned),
         head: Vec::new(),
     })
+}
+
+/// Returns the counts of a result.
+fn record_of(value: &Value) -> Option<Record> {
+    let numbers =
+        |name: &str| Some(value[name].as_array()?.iter().filter_map(Value::as_u64).collect::<Vec<u64>>());
+    let counts = numbers("counts")?;
+    let &[ok, complete, in_time, due, connections, resumed, retried, bytes_in, body_in, bytes_out] =
+        counts.as_slice()
+    else {
+        return None;
+    };
+    let mut record = Record::default();
+    (record.ok, record.complete, record.in_time, record.due) = (ok, complete, in_time, due);
+    (record.connections, record.resumed, record.retried) = (connections, resumed, retried);
+    (record.bytes_in, record.body_in, record.bytes_out) = (bytes_in, body_in, bytes_out);
+    record.failures = <[u64; FAILURES.len()]>::try_from(numbers("failures")?).ok()?;
+    for pair in value["statuses"].as_array()? {
+        *record.statuses.get_mut(pair[0].as_u64()? as usize)? = pair[1].as_u64()?;
+    }
+    let histogram = |name: &str| Histogram::from_text(value[name].as_str()?);
+    record.latency = histogram("latency")?;
+    record.uncorrected = histogram("uncorrected")?;
+    record.lateness = histogram("lateness")?;
+    record.connect = histogram("connect")?;
+    record.handshake = histogram("handshake")?;
+    Some(record)
 }

@@ -7,6 +7,7 @@ use crate::output::{html, json, text};
 use crate::run::{self, Report};
 use crate::{Error, ab, agent, duration_text, matrix, wrk};
 use clap::{Args, Parser, Subcommand};
+use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -76,7 +77,7 @@ struct RunArgs {
     secret_file: Option<PathBuf>,
 }
 
-/// Runs `bench` with the arguments after it; gives the exit code: 0; 1 nothing measured or a mistake in the
+/// Runs `bench` with the arguments after it; returns the exit code: 0; 1 nothing measured or a mistake in the
 /// command; 2 the figures are void.
 pub fn main(arguments: Vec<OsString>) -> u8 {
     crate::signals::catch();
@@ -157,6 +158,7 @@ fn finish(args: &RunArgs, report: &Report) -> Result<u8, Error> {
     Ok(report.exit_code())
 }
 
+/// Searches the highest rate that meets the demand of `--find-limit`.
 fn find(args: &RunArgs, wish: &str) -> Result<u8, Error> {
     let (quantile, within) = limit(wish)?;
     if args.hgrm.is_some() || args.html.is_some() || args.load.requests.is_some() {
@@ -168,35 +170,33 @@ fn find(args: &RunArgs, wish: &str) -> Result<u8, Error> {
     // Steps need not be long; the search has many.
     load.stop = crate::load::Stop::After(args.load.duration);
     load.drain = Some(within * 2);
-    let quiet = args.quiet;
-    let run::Limit { rate: best, tried, client_limited: limited } =
-        run::find_limit(&load, server.as_ref(), quantile, within, |rate, at, passed| {
-            if !quiet {
-                eprintln!(
-                    "{rate:>10.0}/s  {wish}: {:>9}  {}",
-                    duration_text(at),
-                    if passed { "held" } else { "not held" }
-                );
-            }
-            !crate::signals::interrupted()
-        })?;
+    let demand = run::Demand { quantile, within };
+    let found = run::find_limit(&load, server.as_ref(), demand, |rate, at, passed| {
+        if !args.quiet {
+            let held = if passed { "held" } else { "not held" };
+            eprintln!("{rate:>10.0}/s  {wish}: {:>9}  {held}", duration_text(at));
+        }
+        !crate::signals::interrupted()
+    })?;
     if let Some(file) = &args.json {
-        let steps: Vec<_> = tried
-            .iter()
-            .map(|(r, at, ok)| serde_json::json!({"rate": r, "latency_us": *at as f64 / 1e3, "held": ok}))
-            .collect();
-        let value = serde_json::json!({"schema": json::SCHEMA, "limit": wish, "rate": best, "client_limited": limited, "steps": steps});
-        write_out(file, &format!("{value:#}\n"))?;
+        write_out(file, &format!("{:#}\n", limit_json(wish, &found)))?;
     }
-    if best <= 0.0 {
+    if found.rate <= 0.0 {
         println!("{wish} was not held at any rate that was tried");
         return Ok(1);
     }
-    println!("highest rate with {wish}: {best:.0} requests/s");
-    if limited {
+    println!("highest rate with {wish}: {:.0} requests/s", found.rate);
+    if found.client_limited {
         println!("note: beyond that the client was the limit; the server may hold more");
     }
     Ok(0)
+}
+
+fn limit_json(wish: &str, found: &run::Limit) -> Value {
+    let step = |(rate, at, held): &(f64, u64, bool)| json!({"rate": rate, "latency_us": *at as f64 / 1e3, "held": held});
+    let steps: Vec<_> = found.tried.iter().map(step).collect();
+    json!({"schema": json::SCHEMA, "limit": wish, "rate": found.rate, "client_limited": found.client_limited,
+           "steps": steps})
 }
 
 #[cfg(test)]

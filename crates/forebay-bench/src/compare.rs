@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Rounds without being told: enough to find 5 % where single rounds vary by 3 %.
-pub const ROUNDS: usize = 20;
+/// Default number of rounds: enough to find 5 % where single rounds vary by 3 %.
+pub(crate) const ROUNDS: usize = 20;
 
 /// `bench compare`.
 #[derive(Args, Debug)]
-pub struct CompareArgs {
+pub(crate) struct CompareArgs {
     /// A URL, or forebay:CONF or nginx:CONF, a server that is started for it
     pub a: String,
     /// The other one
@@ -47,9 +47,9 @@ pub struct CompareArgs {
     pub load: LoadArgs,
 }
 
-/// What a turn measured.
+/// Figures of a turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Turn {
+pub(crate) struct Turn {
     /// Requests a second.
     pub rate: f64,
     /// ns of server CPU per request, where the server is seen.
@@ -61,7 +61,7 @@ pub struct Turn {
 }
 
 /// Something that can be measured again and again.
-pub trait Target {
+pub(crate) trait Target {
     /// Measures for `turn`.
     ///
     /// # Errors
@@ -70,14 +70,14 @@ pub trait Target {
 }
 
 /// A running server.
-pub struct Running {
+pub(crate) struct Running {
     load: Load,
     server: Option<Server>,
 }
 
 impl Running {
     /// For a load, and the server's process where it is seen.
-    pub fn new(load: Load, server: Option<Server>) -> Running {
+    pub(crate) fn new(load: Load, server: Option<Server>) -> Running {
         Running { load, server }
     }
 }
@@ -103,7 +103,7 @@ impl Target for Running {
 
 /// A server that is started for each turn: both may listen on the same port, and what differs from start to
 /// start is part of the spread.
-pub struct Configured {
+pub(crate) struct Configured {
     program: PathBuf,
     conf: PathBuf,
     urls: Vec<String>,
@@ -115,7 +115,7 @@ impl Configured {
     ///
     /// # Errors
     /// The configuration cannot be read or has no server.
-    pub fn new(
+    pub(crate) fn new(
         program: &Path,
         conf: &Path,
         path: Option<&str>,
@@ -138,14 +138,14 @@ impl Configured {
 }
 
 /// A server's process that ends with this value.
-pub struct Started(Child, std::fs::File);
+pub(crate) struct Started(Child, std::fs::File);
 
 impl Started {
     /// Starts `PROGRAM -c CONF` in the foreground.
     ///
     /// # Errors
     /// It does not start.
-    pub fn new(program: &Path, conf: &Path) -> Result<Started, Error> {
+    pub(crate) fn new(program: &Path, conf: &Path) -> Result<Started, Error> {
         let conf = std::path::absolute(conf).map_err(Error::io(conf.display()))?;
         let text = std::fs::read_to_string(&conf).map_err(Error::io(conf.display()))?;
         let mut command = Command::new(program);
@@ -156,7 +156,7 @@ impl Started {
         if !text.lines().any(|l| l.trim_start().starts_with("daemon ")) {
             command.args(["-g", "daemon off;"]);
         }
-        // What it says goes to a file: a pipe that nobody reads would stop it one day.
+        // Its messages go to a file: a pipe without a reader would fill up and block it.
         let said = tempfile::tempfile().map_err(Error::io("a temporary file"))?;
         let copy = said.try_clone().map_err(Error::io("a temporary file"))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(copy);
@@ -168,16 +168,16 @@ impl Started {
         ))
     }
 
-    /// Its pid.
-    pub fn pid(&self) -> u32 {
+    /// Returns the pid.
+    pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
 
-    /// Waits until `ready`; tells when it has ended instead.
+    /// Waits until the server is `ready`.
     ///
     /// # Errors
     /// It ended, or ten seconds went by.
-    pub fn wait(&mut self, ready: impl Fn() -> bool) -> Result<(), Error> {
+    pub(crate) fn wait(&mut self, ready: impl Fn() -> bool) -> Result<(), Error> {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(10) {
             if let Ok(Some(status)) = self.0.try_wait() {
@@ -211,8 +211,8 @@ impl Drop for Started {
     }
 }
 
-/// Whether somebody accepts there.
-pub fn accepts(address: &crate::url::Address) -> bool {
+/// Whether a server accepts connections there.
+pub(crate) fn accepts(address: &crate::url::Address) -> bool {
     match address {
         crate::url::Address::Tcp(addr) => {
             std::net::TcpStream::connect_timeout(addr, Duration::from_millis(200)).is_ok()
@@ -242,9 +242,9 @@ impl Target for Configured {
     }
 }
 
-/// All turns and what they show.
+/// All turns and the comparisons of their figures.
 #[derive(Debug)]
-pub struct Rounds {
+pub(crate) struct Rounds {
     /// Turns of A.
     pub a: Vec<Turn>,
     /// Turns of B.
@@ -257,45 +257,46 @@ pub struct Rounds {
     pub p99: Comparison,
 }
 
-/// Measures both targets in interleaved rounds. `show` is told each round; `false` ends it.
+/// How targets are compared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Course {
+    /// Rounds, each with both targets.
+    pub(crate) rounds: usize,
+    /// Measured time of a turn.
+    pub(crate) turn: Duration,
+    /// Seed of the bootstrap.
+    pub(crate) seed: u64,
+}
+
+/// Measures both targets in interleaved rounds. `show` gets each round and returns `false` to end.
 ///
 /// # Errors
 /// A target that cannot be measured in its first turn, or three times.
-pub fn compare(
+pub(crate) fn compare(
     a: &mut dyn Target,
     b: &mut dyn Target,
-    rounds: usize,
-    turn: Duration,
-    seed: u64,
+    course: Course,
     mut show: impl FnMut(usize, &Turn, &Turn) -> bool,
 ) -> Result<Rounds, Error> {
+    let Course { rounds, turn, seed } = course;
     let warmup = (turn / 5).min(Duration::from_millis(500));
-    // Caches and connections of the first use belong to nobody's figure.
+    // Caches and connections of the first use belong to neither target's figures.
     a.measure(turn / 4, warmup)?;
     b.measure(turn / 4, warmup)?;
     let (mut all_a, mut all_b) = (Vec::new(), Vec::new());
     let mut lost = 0;
     for (number, order) in stats::order(rounds).into_iter().enumerate() {
-        let (mut x, mut y) = (None, None);
-        let mut failed = None;
-        for second in order {
-            match if second { b.measure(turn, warmup) } else { a.measure(turn, warmup) } {
-                Ok(t) if second => y = Some(t),
-                Ok(t) => x = Some(t),
-                Err(e) => failed = Some(e),
-            }
-        }
+        let round = measure_round(a, b, order, turn, warmup);
         if crate::signals::interrupted() {
             break;
         }
-        let (Some(x), Some(y)) = (x, y) else {
-            lost += 1;
-            if lost > 2
-                && let Some(e) = failed
-            {
-                return Err(e);
+        let (x, y) = match round {
+            Ok(round) => round,
+            Err(e) if lost == 2 => return Err(e),
+            Err(_) => {
+                lost += 1;
+                continue;
             }
-            continue;
         };
         all_a.push(x);
         all_b.push(y);
@@ -303,19 +304,47 @@ pub fn compare(
             break;
         }
     }
-    let values = |all: &[Turn], f: &dyn Fn(&Turn) -> f64| all.iter().map(f).collect::<Vec<f64>>();
-    let by = |f: &dyn Fn(&Turn) -> f64| {
-        let (x, y) = (values(&all_a, f), values(&all_b, f));
-        stats::gate(stats::compare(&x, &y, seed), &x, seed)
-    };
-    let seen = all_a.iter().chain(&all_b).all(|t| t.cpu.is_some());
-    Ok(Rounds {
-        rate: by(&|t| t.rate),
-        cpu: seen.then(|| by(&|t| 1.0 / t.cpu.unwrap_or(1.0).max(1.0))),
-        p99: by(&|t| 1.0 / t.p99.max(1.0)),
-        a: all_a,
-        b: all_b,
-    })
+    Ok(Rounds::of(all_a, all_b, seed))
+}
+
+/// Measures both targets once; with an error, if only one of them could be measured.
+fn measure_round(
+    a: &mut dyn Target,
+    b: &mut dyn Target,
+    order: [bool; 2],
+    turn: Duration,
+    warmup: Duration,
+) -> Result<(Turn, Turn), Error> {
+    // The second target has its turn also if the first one failed.
+    let [b_first, _] = order;
+    if b_first {
+        let y = b.measure(turn, warmup);
+        let x = a.measure(turn, warmup);
+        // The later error is reported.
+        Ok((x?, y?))
+    } else {
+        let x = a.measure(turn, warmup);
+        let y = b.measure(turn, warmup)?;
+        Ok((x?, y))
+    }
+}
+
+impl Rounds {
+    fn of(a: Vec<Turn>, b: Vec<Turn>, seed: u64) -> Rounds {
+        let values = |all: &[Turn], f: &dyn Fn(&Turn) -> f64| all.iter().map(f).collect::<Vec<f64>>();
+        let by = |f: &dyn Fn(&Turn) -> f64| {
+            let (x, y) = (values(&a, f), values(&b, f));
+            stats::gate(stats::compare(&x, &y, seed), &x, seed)
+        };
+        let seen = a.iter().chain(&b).all(|t| t.cpu.is_some());
+        Rounds {
+            rate: by(&|t| t.rate),
+            cpu: seen.then(|| by(&|t| 1.0 / t.cpu.unwrap_or(1.0).max(1.0))),
+            p99: by(&|t| 1.0 / t.p99.max(1.0)),
+            a,
+            b,
+        }
+    }
 }
 
 fn target(text: &str, args: &CompareArgs) -> Result<Box<dyn Target>, Error> {
@@ -342,12 +371,13 @@ fn target(text: &str, args: &CompareArgs) -> Result<Box<dyn Target>, Error> {
 ///
 /// # Errors
 /// Nothing could be compared.
-pub fn main(args: &CompareArgs) -> Result<u8, Error> {
+pub(crate) fn main(args: &CompareArgs) -> Result<u8, Error> {
     let mut a = target(&args.a, args)?;
     let mut b = target(&args.b, args)?;
     let rounds = usize::try_from(args.rounds).unwrap_or(ROUNDS).min(100_000);
     let quiet = args.quiet;
-    let result = compare(&mut *a, &mut *b, rounds, args.turn, args.load.seed, |n, x, y| {
+    let course = Course { rounds, turn: args.turn, seed: args.load.seed };
+    let result = compare(&mut *a, &mut *b, course, |n, x, y| {
         if !quiet {
             eprintln!(
                 "round {:>3}/{rounds}   A {:>10.0}/s   B {:>10.0}/s   B/A {:.3}",
@@ -387,14 +417,14 @@ fn rows(result: &Rounds) -> Vec<(&'static str, f64, f64, Comparison)> {
     rows
 }
 
-/// A against itself, from rounds that follow each other: what chance alone does here.
+/// Compares A with itself, from rounds that follow each other: this is what chance alone does here.
 fn itself(all: &[Turn]) -> Comparison {
     let (x, y): (Vec<f64>, Vec<f64>) = all.chunks_exact(2).map(|p| (p[0].rate, p[1].rate)).unzip();
     stats::compare(&x, &y, 1)
 }
 
 /// The result for people.
-pub fn render(a: &str, b: &str, result: &Rounds) -> String {
+pub(crate) fn render(a: &str, b: &str, result: &Rounds) -> String {
     let mut out = format!("A  {a}\nB  {b}\n{} rounds, ABBA\n\n", result.a.len());
     out.push_str(&format!(
         "{:<22} {:>11} {:>11}   {:<24} B is\n",

@@ -37,13 +37,13 @@ impl<const BITS: u32> Histogram<BITS> {
         ((shift as usize) << BITS) + (value >> shift) as usize
     }
 
-    /// Lowest value of a counter.
+    /// Returns the lowest value of a counter.
     fn lowest(index: usize) -> u64 {
         let shift = (index >> BITS).saturating_sub(1) as u32;
         ((index - ((shift as usize) << BITS)) as u64) << shift
     }
 
-    /// Highest value that is counted at the same place as `value`.
+    /// Returns the highest value of a counter.
     fn highest_alike(index: usize) -> u64 {
         Self::lowest(index + 1) - 1
     }
@@ -67,7 +67,7 @@ impl<const BITS: u32> Histogram<BITS> {
         self.max = self.max.max(value);
     }
 
-    /// Adds the counts of another one; the result is what one histogram would have had.
+    /// Adds the counts of another one. The sum is the same as if one histogram had counted everything.
     pub fn merge(&mut self, other: &Self) {
         for (a, b) in self.counts.iter_mut().zip(&other.counts) {
             *a += b;
@@ -84,32 +84,32 @@ impl<const BITS: u32> Histogram<BITS> {
         (self.total, self.sum, self.min, self.max) = (0, 0, u64::MAX, 0);
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     pub fn len(&self) -> u64 {
         self.total
     }
 
-    /// Whether there is none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }
 
-    /// Smallest value, ns; 0 when empty.
+    /// Returns the smallest value, ns; 0 when empty.
     pub fn min(&self) -> u64 {
         if self.total == 0 { 0 } else { self.min }
     }
 
-    /// Largest value, ns; 0 when empty.
+    /// Returns the largest value, ns; 0 when empty.
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// Mean, ns; 0 when empty.
+    /// Returns the mean, ns; 0 when empty.
     pub fn mean(&self) -> f64 {
         if self.total == 0 { 0.0 } else { self.sum as f64 / self.total as f64 }
     }
 
-    /// Standard deviation, ns, from the middles of the counters.
+    /// Returns the standard deviation, ns, from the middles of the counters.
     pub fn deviation(&self) -> f64 {
         if self.total == 0 {
             return 0.0;
@@ -123,7 +123,7 @@ impl<const BITS: u32> Histogram<BITS> {
         (squares / self.total as f64).sqrt()
     }
 
-    /// The value, ns, that the share `q` (0 to 1) of all values does not exceed; 0 when empty.
+    /// Returns the value, ns, that the share `q` (0 to 1) of all values does not exceed; 0 when empty.
     pub fn quantile(&self, q: f64) -> u64 {
         let wanted = ((q.clamp(0.0, 1.0) * self.total as f64).ceil() as u64).clamp(1, self.total.max(1));
         let mut seen = 0;
@@ -136,12 +136,12 @@ impl<const BITS: u32> Histogram<BITS> {
         self.max
     }
 
-    /// How many values are at most `nanos`.
+    /// Returns the number of values that are at most `nanos`.
     pub fn count_up_to(&self, nanos: u64) -> u64 {
         self.counts.iter().take(Self::index(nanos.min(HIGHEST)) + 1).sum()
     }
 
-    /// Counters that are not 0: lowest value, highest value, count.
+    /// Returns the counters that are not 0: lowest value, highest value, count.
     pub fn used(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
         self.counts
             .iter()
@@ -150,7 +150,7 @@ impl<const BITS: u32> Histogram<BITS> {
             .map(|(i, n)| (Self::lowest(i), Self::highest_alike(i), *n))
     }
 
-    /// Text form: `min max sum` then `index:count` pairs. Read by [`Histogram::from_text`].
+    /// Returns the text form: `min max sum`, then `index:count` pairs. [`Histogram::from_text`] reads it.
     pub fn to_text(&self) -> String {
         let mut text = format!("{} {} {}", self.min(), self.max, self.sum);
         for (index, count) in self.counts.iter().enumerate().filter(|(_, n)| **n > 0) {
@@ -159,7 +159,7 @@ impl<const BITS: u32> Histogram<BITS> {
         text
     }
 
-    /// Reads what [`Histogram::to_text`] wrote; `None` when it is malformed.
+    /// Reads the text form; `None` when it is malformed.
     pub fn from_text(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let mut new = Self::default();

@@ -1,34 +1,35 @@
 //! Load generator: open and closed loop over HTTP/1.1 and HTTP/2, with figures that say how far they can be
 //! trusted.
 //!
-//! [`load`] describes what is sent, [`engine`] sends it with one pinned thread a CPU, [`record`] is what
-//! comes out; [`observe`] watches this machine and the server meanwhile and [`verdict`] judges the result.
-//! [`stats`] and [`compare`] tell whether two targets differ; the tuner uses them too. The rest is command
-//! line and output.
+//! [`load`] describes the requests, [`engine`] sends them with one pinned thread a CPU, [`record`] has the
+//! counts. [`observe`] watches this machine and the server, and [`verdict`] judges the result. `stats` and
+//! `compare` show whether two targets differ. The rest is command line and output.
 
-pub mod ab;
-pub mod agent;
+#![warn(unreachable_pub)]
+
+mod ab;
+mod agent;
 pub mod cli;
-pub mod compare;
+mod compare;
 pub mod engine;
 pub mod histogram;
 pub mod load;
-pub mod matrix;
+mod matrix;
 pub mod observe;
-pub mod options;
-pub mod output;
+mod options;
+mod output;
 pub mod ports;
 pub mod record;
 pub mod run;
 pub mod schedule;
 pub mod signals;
 pub mod sources;
-pub mod stats;
+mod stats;
 pub mod tls;
 pub mod units;
 pub mod url;
 pub mod verdict;
-pub mod wrk;
+mod wrk;
 
 /// Why there is nothing to measure.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +46,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// With the name of what failed.
+    /// Adds the name of the file or thing that failed.
     pub fn io(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> Error {
         move |e| Error::Io(what.to_string(), e)
     }

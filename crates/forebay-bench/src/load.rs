@@ -1,4 +1,4 @@
-//! What is sent, and how: one description, ready to be run.
+//! Description of a load: requests, their order, and how they are sent.
 
 use crate::Error;
 use crate::schedule::{Random, Rate};
@@ -50,9 +50,18 @@ impl Wanted {
     pub fn get(url: Url) -> Wanted {
         Wanted { url, method: "GET".into(), fields: Vec::new(), body: Vec::new(), weight: 1 }
     }
+
+    /// Returns the value of a field, if it is set.
+    fn field(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str())
+    }
+
+    fn fields_but_host(&self) -> impl Iterator<Item = &(String, String)> {
+        self.fields.iter().filter(|(name, _)| !name.eq_ignore_ascii_case("host"))
+    }
 }
 
-/// What an answer must be. Unset: anything.
+/// Checks of an answer. Unset: anything is right.
 #[derive(Clone, Debug, Default)]
 pub struct Checks {
     /// Statuses that are right. `None`: 200 to 399.
@@ -77,16 +86,16 @@ impl Checks {
 /// One place that connections go to.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// As shown.
+    /// Name for reports.
     pub name: String,
-    /// Resolved.
+    /// Resolved address.
     pub address: Address,
-    /// For TLS.
+    /// Name for TLS; `None`: no TLS.
     pub server_name: Option<ServerName<'static>>,
     /// Requests in the order in which they are sent, then again from the first; indices of
     /// [`Load::requests`].
     pub order: Vec<u32>,
-    /// Its share of all requests.
+    /// Share of all requests.
     pub weight: u64,
 }
 
@@ -108,9 +117,9 @@ pub struct Request {
 /// A run.
 #[derive(Clone)]
 pub struct Load {
-    /// Where to, at least one.
+    /// Places that requests go to, at least one.
     pub origins: Vec<Origin>,
-    /// What, at least one.
+    /// Requests, at least one.
     pub requests: Vec<Request>,
     /// Connections kept open or in the making.
     pub connections: usize,
@@ -118,13 +127,13 @@ pub struct Load {
     pub cpus: Vec<usize>,
     /// Open loop; `None`: each connection sends its next request when it has an answer.
     pub rate: Option<Rate>,
-    /// The end.
+    /// When the run ends.
     pub stop: Stop,
     /// Time at the start that does not count.
     pub warmup: Duration,
     /// Longest time for connecting, and for a request.
     pub timeout: Duration,
-    /// How long answers are waited for after the end. `None`: as [`Load::timeout`].
+    /// Time that answers are awaited after the end. `None`: as [`Load::timeout`].
     pub drain: Option<Duration>,
     /// Pause of a connection between answer and next request.
     pub think: Duration,
@@ -134,11 +143,11 @@ pub struct Load {
     pub parallel: usize,
     /// Requests on a connection before it is closed; 1: a new connection each. 0: no limit.
     pub per_connection: u64,
-    /// For TLS.
+    /// Configuration of TLS.
     pub tls: Option<Arc<ClientConfig>>,
     /// Whether sessions are resumed.
     pub resume: bool,
-    /// What is checked.
+    /// Checks of answers.
     pub checks: Checks,
     /// Seed of everything random.
     pub seed: u64,
@@ -176,35 +185,14 @@ impl Load {
         if wanted.is_empty() {
             return Err(Error::Usage("there is no URL".into()));
         }
-        let mut origins: Vec<Origin> = Vec::new();
-        let mut keys: Vec<(bool, String, u16, Option<std::path::PathBuf>)> = Vec::new();
-        let mut members: Vec<Vec<(u32, u32)>> = Vec::new();
+        let mut gathered = Gathered::default();
         let mut requests = Vec::new();
         for (number, want) in wanted.iter().enumerate() {
-            let url = &want.url;
-            let key = (url.tls, url.host.to_ascii_lowercase(), url.port, url.socket.clone());
-            let at = match keys.iter().position(|k| *k == key) {
-                Some(at) => at,
-                None => {
-                    origins.push(origin(url)?);
-                    keys.push(key);
-                    members.push(Vec::new());
-                    keys.len() - 1
-                }
-            };
-            members[at].push((number as u32, want.weight));
+            gathered.add(number, want)?;
             requests.push(encode(want, protocol)?);
         }
-        let mut random = Random::new(seed);
-        for (origin, members) in origins.iter_mut().zip(&members) {
-            origin.weight = members.iter().map(|(_, weight)| u64::from(*weight)).sum();
-            if origin.weight == 0 {
-                return Err(Error::Usage("all weights are 0".into()));
-            }
-            origin.order = sequence(members, order, &mut random);
-        }
         Ok(Load {
-            origins,
+            origins: gathered.in_order(order, seed)?,
             requests,
             connections: 50,
             cpus: Vec::new(),
@@ -226,7 +214,7 @@ impl Load {
         })
     }
 
-    /// Makes every request the last one of its connection and says so to the server.
+    /// Makes every request the last one of its connection, with `Connection: close`.
     ///
     /// # Errors
     /// As [`Load::new`].
@@ -238,9 +226,64 @@ impl Load {
         }
     }
 
+    /// Returns the seconds that the run takes with warm-up, if that is known.
+    pub(crate) fn seconds(&self) -> Option<f64> {
+        match self.stop {
+            Stop::After(time) | Stop::Count(_, Some(time)) => Some((time + self.warmup).as_secs_f64()),
+            Stop::Count(_, None) => None,
+        }
+    }
+
+    /// Returns the number of requests that the run takes, if that is how it ends.
+    pub(crate) fn count(&self) -> Option<u64> {
+        if let Stop::Count(n, _) = self.stop { Some(n) } else { None }
+    }
+
     /// Whether any origin is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.origins.iter().any(|o| o.server_name.is_some())
+    }
+}
+
+/// The places that requests go to, while they are gathered.
+#[derive(Default)]
+struct Gathered {
+    origins: Vec<Origin>,
+    /// Keys of the origins: TLS, host, port and unix socket.
+    keys: Vec<(bool, String, u16, Option<std::path::PathBuf>)>,
+    /// Numbers and weights of each origin's requests.
+    members: Vec<Vec<(u32, u32)>>,
+}
+
+impl Gathered {
+    fn add(&mut self, number: usize, want: &Wanted) -> Result<(), Error> {
+        let url = &want.url;
+        let key = (url.tls, url.host.to_ascii_lowercase(), url.port, url.socket.clone());
+        let at = match self.keys.iter().position(|k| *k == key) {
+            Some(at) => at,
+            None => {
+                self.origins.push(origin(url)?);
+                self.keys.push(key);
+                self.members.push(Vec::new());
+                self.keys.len() - 1
+            }
+        };
+        self.members[at].push((number as u32, want.weight));
+        Ok(())
+    }
+
+    /// Returns the origins, each with the order of its requests.
+    fn in_order(self, order: Order, seed: u64) -> Result<Vec<Origin>, Error> {
+        let mut origins = self.origins;
+        let mut random = Random::new(seed);
+        for (origin, members) in origins.iter_mut().zip(&self.members) {
+            origin.weight = members.iter().map(|(_, weight)| u64::from(*weight)).sum();
+            if origin.weight == 0 {
+                return Err(Error::Usage("all weights are 0".into()));
+            }
+            origin.order = sequence(members, order, &mut random);
+        }
+        Ok(origins)
     }
 }
 
@@ -278,7 +321,28 @@ fn origin(url: &Url) -> Result<Origin, Error> {
     Ok(Origin { name, address: url.resolve()?, server_name, order: Vec::new(), weight: 1 })
 }
 
+/// Encodes a request for both versions of HTTP.
 fn encode(want: &Wanted, protocol: Protocol) -> Result<Request, Error> {
+    check(want)?;
+    let authority = want.url.authority();
+    let host = want.field("host").unwrap_or(&authority);
+    let has_content = !want.body.is_empty() || matches!(want.method.as_str(), "POST" | "PUT" | "PATCH");
+    let length = (has_content && want.field("content-length").is_none()).then(|| want.body.len().to_string());
+    let h2 = encode_h2(want, host, length.as_deref());
+    if h2.len() > forebay_http::h2::frame::MAX_FRAME {
+        return Err(Error::Usage("the fields are longer than a frame of HTTP/2".into()));
+    }
+    Ok(Request {
+        h1: encode_h1(want, protocol, host, length.as_deref()),
+        h2,
+        body: want.body.clone(),
+        head: want.method == "HEAD",
+        name: format!("{} {}", want.method, want.url.path),
+    })
+}
+
+/// Checks that a request can be sent (RFC 9110, section 5.6.2: tokens).
+fn check(want: &Wanted) -> Result<(), Error> {
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if want.method.is_empty() || !want.method.bytes().all(token) {
         return Err(Error::Usage(format!("method \"{}\" has characters that no method has", want.method)));
@@ -291,15 +355,27 @@ fn encode(want: &Wanted, protocol: Protocol) -> Result<Request, Error> {
             return Err(Error::Usage(format!("value of field \"{name}\" has a line end in it")));
         }
     }
-    let authority = want.url.authority();
-    let given =
-        |name: &str| want.fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str());
-    let host = given("host").unwrap_or(&authority);
-    let length = !want.body.is_empty() || matches!(want.method.as_str(), "POST" | "PUT" | "PATCH");
-    let length = length && given("content-length").is_none();
+    Ok(())
+}
 
+/// Returns the whole message in HTTP/1. `length`: the value of `Content-Length` to add.
+fn encode_h1(want: &Wanted, protocol: Protocol, host: &str, length: Option<&str>) -> Vec<u8> {
     let version = if protocol == Protocol::Http10 { "1.0" } else { "1.1" };
-    let mut h1 = format!("{} {} HTTP/{version}\r\nHost: {host}\r\n", want.method, want.url.path).into_bytes();
+    let mut h1 = format!("{} {} HTTP/{version}\r\nHost: {host}\r\n", want.method, want.url.path);
+    for (name, value) in want.fields_but_host() {
+        h1.push_str(&format!("{name}: {value}\r\n"));
+    }
+    if let Some(length) = length {
+        h1.push_str(&format!("Content-Length: {length}\r\n"));
+    }
+    h1.push_str("\r\n");
+    let mut h1 = h1.into_bytes();
+    h1.extend_from_slice(&want.body);
+    h1
+}
+
+/// Returns the field block in HTTP/2, without the dynamic table: it is the same on every connection.
+fn encode_h2(want: &Wanted, host: &str, length: Option<&str>) -> Vec<u8> {
     let mut h2 = Vec::new();
     match want.method.as_str() {
         "GET" => h2.push(0x82),
@@ -312,27 +388,19 @@ fn encode(want: &Wanted, protocol: Protocol) -> Result<Request, Error> {
         "/" => h2.push(0x84),
         path => encode::indexed(&mut h2, encode::PATH, path.as_bytes()),
     }
-    for (name, value) in want.fields.iter().filter(|(name, _)| !name.eq_ignore_ascii_case("host")) {
-        h1.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
-        // RFC 9113, section 8.2.2: fields of the connection have no place there.
-        if !["connection", "keep-alive", "transfer-encoding", "upgrade"]
+    // RFC 9113, section 8.2.2: fields of the connection have no place there.
+    let of_connection = |name: &str| {
+        ["connection", "keep-alive", "transfer-encoding", "upgrade"]
             .iter()
             .any(|n| name.eq_ignore_ascii_case(n))
-        {
-            encode::field(&mut h2, name.as_bytes(), value.as_bytes());
-        }
+    };
+    for (name, value) in want.fields_but_host().filter(|(name, _)| !of_connection(name)) {
+        encode::field(&mut h2, name.as_bytes(), value.as_bytes());
     }
-    if length {
-        h1.extend_from_slice(format!("Content-Length: {}\r\n", want.body.len()).as_bytes());
-        encode::field(&mut h2, b"content-length", want.body.len().to_string().as_bytes());
+    if let Some(length) = length {
+        encode::field(&mut h2, b"content-length", length.as_bytes());
     }
-    h1.extend_from_slice(b"\r\n");
-    h1.extend_from_slice(&want.body);
-    if h2.len() > forebay_http::h2::frame::MAX_FRAME {
-        return Err(Error::Usage("the fields are longer than a frame of HTTP/2".into()));
-    }
-    let name = format!("{} {}", want.method, want.url.path);
-    Ok(Request { h1, h2, body: want.body.clone(), head: want.method == "HEAD", name })
+    h2
 }
 
 #[cfg(test)]

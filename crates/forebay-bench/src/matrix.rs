@@ -7,9 +7,10 @@ use crate::options::LoadArgs;
 use crate::output::html::{self, Line, Plot};
 use crate::ports::free_port;
 use crate::tls::{Kind, self_signed};
+use crate::url::Address;
 use crate::{Error, run, units};
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 /// `bench matrix`.
 #[derive(Args, Debug)]
-pub struct MatrixArgs {
+pub(crate) struct MatrixArgs {
     /// Measured time of a cell
     #[arg(short, long, default_value = "3s", value_parser = units::duration)]
     pub duration: Duration,
@@ -172,14 +173,36 @@ fn free_ports() -> Result<[u16; 3], Error> {
     Ok([port()?, port()?, port()?])
 }
 
-/// Figure by part, column, CPUs and server, and whether the client was the limit.
-type Figures = BTreeMap<(usize, usize, usize), (f64, bool)>;
+/// A figure of a cell.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    value: f64,
+    /// Whether the client was the limit.
+    limited: bool,
+}
+
+/// A cell by column, CPUs and server.
+type Figures = BTreeMap<(usize, usize, usize), Cell>;
+
+/// A server with its program.
+type ServerProgram = (&'static str, PathBuf);
+
+/// A matrix that is being measured.
+struct Matrix<'a> {
+    args: &'a MatrixArgs,
+    dir: &'a Path,
+    servers: Vec<ServerProgram>,
+    /// CPUs of this process.
+    allowed: Vec<usize>,
+    columns: Vec<Column>,
+    figures: Figures,
+}
 
 /// Runs the subcommand.
 ///
 /// # Errors
 /// A server does not start, or nothing could be measured.
-pub fn main(args: &MatrixArgs) -> Result<u8, Error> {
+pub(crate) fn main(args: &MatrixArgs) -> Result<u8, Error> {
     if let Some(bad) =
         args.parts.iter().find(|p| !["http", "https", "connections", "throughput"].contains(&p.as_str()))
     {
@@ -188,113 +211,133 @@ pub fn main(args: &MatrixArgs) -> Result<u8, Error> {
         )));
     }
     let dir = tempfile::Builder::new().prefix("forebay-matrix-").tempdir().map_err(Error::io("a folder"))?;
-    let www = dir.path().join("www");
+    site(dir.path())?;
+    let servers = servers(args)?;
+    let allowed = forebay_sys::affinity::allowed().map_err(Error::io("CPUs"))?;
+    let counts = counts(args, allowed.len());
+    let columns = columns(&args.parts);
+    let mut matrix = Matrix { args, dir: dir.path(), servers, allowed, columns, figures: Figures::new() };
+    for cpus in counts.iter().copied() {
+        matrix.measure(cpus)?;
+        if crate::signals::interrupted() {
+            break;
+        }
+    }
+    let results = Results {
+        columns: &matrix.columns,
+        counts: &counts,
+        names: matrix.servers.iter().map(|(n, _)| *n).collect(),
+        figures: &matrix.figures,
+        shared: counts.last().is_some_and(|n| *n == matrix.allowed.len()),
+    };
+    results.write(args)?;
+    Ok(u8::from(results.figures.is_empty()))
+}
+
+/// Makes the files that are requested, and the certificates.
+fn site(dir: &Path) -> Result<(), Error> {
+    let www = dir.join("www");
     std::fs::create_dir(&www).map_err(Error::io(www.display()))?;
     for (_, size) in SIZES {
         let file = www.join(size.to_string());
         std::fs::write(&file, vec![b'x'; size]).map_err(Error::io(file.display()))?;
     }
-    certificates(dir.path())?;
+    certificates(dir)
+}
+
+fn servers(args: &MatrixArgs) -> Result<Vec<ServerProgram>, Error> {
     let own = || std::env::current_exe().map_err(Error::io("this program"));
     let mut servers = vec![("forebay", args.forebay.clone().map_or_else(own, Ok)?)];
     match Command::new(&args.nginx).arg("-v").stderr(std::process::Stdio::null()).status() {
         Ok(_) => servers.push(("nginx", args.nginx.clone())),
         Err(e) => eprintln!("{}: {e}; Forebay alone is measured", args.nginx.display()),
     }
-    let allowed = forebay_sys::affinity::allowed().map_err(Error::io("CPUs"))?;
-    let most = args.max_cpus.map_or(allowed.len(), |n| n as usize).min(allowed.len()).max(1);
+    Ok(servers)
+}
+
+/// Returns the numbers of CPUs that servers get in turn: 1, 2, 4 and so on, and the most.
+fn counts(args: &MatrixArgs, allowed: usize) -> Vec<usize> {
+    let most = args.max_cpus.map_or(allowed, |n| n as usize).min(allowed).max(1);
     let mut counts: Vec<usize> = (0..).map(|i| 1 << i).take_while(|n| *n < most).collect();
     counts.push(most);
-    let columns = columns(&args.parts);
-    let mut figures = Figures::new();
-    for cpus in counts.iter().copied() {
-        let ports: Vec<[u16; 3]> = servers.iter().map(|_| free_ports()).collect::<Result<_, _>>()?;
-        let used: Vec<usize> = allowed.iter().copied().take(cpus).collect();
-        let mut running = Vec::new();
-        for ((name, program), ports) in servers.iter().zip(&ports) {
-            let home = dir.path().join(format!("{name}-{cpus}"));
-            std::fs::create_dir(&home).map_err(Error::io(home.display()))?;
-            let conf = home.join("nginx.conf");
-            let text =
-                configuration(dir.path(), &used, ports).replace("/pid;", &format!("/{name}-{cpus}/pid;"));
-            std::fs::write(&conf, text).map_err(Error::io(conf.display()))?;
-            let mut started = Started::new(program, &conf)?;
-            let addr = crate::url::Address::Tcp(([127, 0, 0, 1], ports[0]).into());
-            started.wait(|| accepts(&addr)).map_err(|e| Error::Usage(format!("{name}: {e}")))?;
-            running.push(started);
+    counts
+}
+
+/// A server that runs.
+struct Contender {
+    process: Started,
+    ports: [u16; 3],
+}
+
+impl Matrix<'_> {
+    /// Measures all columns with servers on so many CPUs.
+    fn measure(&mut self, cpus: usize) -> Result<(), Error> {
+        let used: Vec<usize> = self.allowed.iter().copied().take(cpus).collect();
+        let running = self.start(&used)?;
+        let mut rest: Vec<usize> = self.allowed.iter().copied().filter(|c| !used.contains(c)).collect();
+        if rest.is_empty() {
+            rest.clone_from(&self.allowed);
         }
-        let rest: Vec<usize> = allowed.iter().copied().filter(|c| !used.contains(c)).collect();
-        for (at, column) in columns.iter().enumerate() {
-            let mut all: Vec<Vec<(f64, bool)>> = vec![Vec::new(); servers.len()];
-            for round in 0..args.rounds {
-                let mut turn: Vec<usize> = (0..servers.len()).collect();
-                if round % 2 == 1 {
-                    turn.reverse();
-                }
-                for s in turn {
-                    let cell = measure(
-                        args,
-                        column,
-                        &ports[s],
-                        running[s].pid(),
-                        if rest.is_empty() { &allowed } else { &rest },
-                    )?;
-                    all[s].push(cell);
-                }
-                if crate::signals::interrupted() {
-                    break;
-                }
-            }
-            for (s, cells) in all.iter().enumerate().filter(|(_, c)| !c.is_empty()) {
-                let values: Vec<f64> = cells.iter().map(|c| c.0).collect();
-                let cell = (crate::stats::median(&values), cells.iter().any(|c| c.1));
-                figures.insert((at, cpus, s), cell);
-                eprintln!(
-                    "{cpus} CPUs  {:<12} {:<18} {:<8} {:>12.1}",
-                    column.part, column.name, servers[s].0, cell.0
-                );
+        for at in 0..self.columns.len() {
+            for (s, cell) in self.column(at, &running, &rest)? {
+                let Column { part, name, .. } = &self.columns[at];
+                eprintln!("{cpus} CPUs  {part:<12} {name:<18} {:<8} {:>12.1}", self.servers[s].0, cell.value);
+                self.figures.insert((at, cpus, s), cell);
             }
             if crate::signals::interrupted() {
                 break;
             }
         }
-        drop(running);
-        if crate::signals::interrupted() {
-            break;
+        Ok(())
+    }
+
+    /// Starts all servers on CPUs.
+    fn start(&self, cpus: &[usize]) -> Result<Vec<Contender>, Error> {
+        let ports: Vec<[u16; 3]> = self.servers.iter().map(|_| free_ports()).collect::<Result<_, _>>()?;
+        let mut running = Vec::new();
+        for ((name, program), ports) in self.servers.iter().zip(ports) {
+            let folder = format!("{name}-{}", cpus.len());
+            let home = self.dir.join(&folder);
+            std::fs::create_dir(&home).map_err(Error::io(home.display()))?;
+            let conf = home.join("nginx.conf");
+            let text = configuration(self.dir, cpus, &ports).replace("/pid;", &format!("/{folder}/pid;"));
+            std::fs::write(&conf, text).map_err(Error::io(conf.display()))?;
+            let mut process = Started::new(program, &conf)?;
+            let addr = Address::Tcp(([127, 0, 0, 1], ports[0]).into());
+            process.wait(|| accepts(&addr)).map_err(|e| Error::Usage(format!("{name}: {e}")))?;
+            running.push(Contender { process, ports });
         }
+        Ok(running)
     }
-    let names: Vec<&str> = servers.iter().map(|(n, _)| *n).collect();
-    let shared = counts.last().is_some_and(|n| *n == allowed.len());
-    let text = tables(&columns, &counts, &names, &figures, shared);
-    print!("{text}");
-    if let Some(file) = &args.json {
-        let cells: Vec<_> = figures
-            .iter()
-            .map(|((at, cpus, s), (value, limited))| {
-                json!({"part": columns[*at].part, "column": columns[*at].name, "cpus": cpus, "server": names[*s], "value": value,
-                       "client_limited": limited, "published": published(columns[*at].part, columns[*at].index, *cpus)})
-            })
-            .collect();
-        crate::cli::write_out(
-            file,
-            &format!("{:#}\n", json!({"schema": crate::output::json::SCHEMA, "cells": cells})),
-        )?;
+
+    /// Measures a column in rounds; returns the median of each server that was measured.
+    fn column(&self, at: usize, running: &[Contender], cpus: &[usize]) -> Result<Vec<(usize, Cell)>, Error> {
+        let mut all: Vec<Vec<Cell>> = vec![Vec::new(); running.len()];
+        for round in 0..self.args.rounds {
+            let mut turn: Vec<usize> = (0..running.len()).collect();
+            if round % 2 == 1 {
+                turn.reverse();
+            }
+            for s in turn {
+                all[s].push(measure(self.args, &self.columns[at], &running[s], cpus)?);
+            }
+            if crate::signals::interrupted() {
+                break;
+            }
+        }
+        let median = |cells: &[Cell]| Cell {
+            value: crate::stats::median(&cells.iter().map(|c| c.value).collect::<Vec<_>>()),
+            limited: cells.iter().any(|c| c.limited),
+        };
+        Ok(all.iter().enumerate().filter(|(_, c)| !c.is_empty()).map(|(s, c)| (s, median(c))).collect())
     }
-    if let Some(file) = &args.html {
-        crate::cli::write_out(file, &page(&columns, &counts, &names, &figures, &text))?;
-    }
-    Ok(u8::from(figures.is_empty()))
 }
 
-fn measure(
-    args: &MatrixArgs,
-    column: &Column,
-    ports: &[u16; 3],
-    pid: u32,
-    cpus: &[usize],
-) -> Result<(f64, bool), Error> {
+fn measure(args: &MatrixArgs, column: &Column, server: &Contender, cpus: &[usize]) -> Result<Cell, Error> {
     let scheme = if column.port == 0 { "http" } else { "https" };
-    let url = format!("{scheme}://127.0.0.1:{}{}", ports.get(column.port).copied().unwrap_or(0), column.path);
+    let port = server.ports.get(column.port).copied().unwrap_or(0);
+    let url = format!("{scheme}://127.0.0.1:{port}{}", column.path);
+    let pid = server.process.pid();
     let mut options = LoadArgs::plain();
     options.connections = args.connections;
     options.duration = args.duration;
@@ -310,15 +353,12 @@ fn measure(
         let why = report.findings.iter().find(|f| f.void).map_or("", |f| f.text.as_str());
         return Err(Error::Usage(format!("{} {}: {why}", column.part, column.name)));
     }
+    let outcome = &report.outcome;
     let value = match column.part {
-        "throughput" => {
-            report.outcome.record.bytes_in as f64 * 8.0
-                / 1e9
-                / report.outcome.measured.as_secs_f64().max(1e-9)
-        }
-        _ => report.outcome.rate(),
+        "throughput" => outcome.record.bytes_in as f64 * 8.0 / 1e9 / outcome.measured.as_secs_f64().max(1e-9),
+        _ => outcome.rate(),
     };
-    Ok((value, report.findings.iter().any(|f| f.client)))
+    Ok(Cell { value, limited: report.findings.iter().any(|f| f.client) })
 }
 
 fn thousands(value: f64) -> String {
@@ -343,139 +383,184 @@ const TITLES: [(&str, &str); 4] = [
     ("throughput", "Throughput in Gbit/s"),
 ];
 
-fn tables(columns: &[Column], counts: &[usize], names: &[&str], figures: &Figures, shared: bool) -> String {
-    let mut out = String::new();
-    for (part, title) in TITLES {
-        let here: Vec<(usize, &Column)> =
-            columns.iter().enumerate().filter(|(_, c)| c.part == part).collect();
-        if here.is_empty() {
-            continue;
-        }
-        let _ = writeln!(out, "\n## {title}\n");
-        let mut head = String::from("| CPUs | what |");
-        names.iter().for_each(|n| {
-            let _ = write!(head, " {n} |");
-        });
-        if names.len() == 2 {
-            let _ = write!(head, " {}/{} |", names[0], names[1]);
-        }
-        let _ = writeln!(out, "{head} published | {} to 1 CPU | published to 1 CPU |", names[0]);
-        let _ = writeln!(out, "|{}", " ---: |".repeat(names.len() + 5 + usize::from(names.len() == 2)));
-        for cpus in counts {
-            for (at, column) in &here {
-                let cell = |s: usize| figures.get(&(*at, *cpus, s));
-                let show = |c: Option<&(f64, bool)>| match c {
-                    Some((v, limited)) => format!("{}{}", thousands(*v), if *limited { "*" } else { "" }),
-                    None => "-".into(),
-                };
-                let _ = write!(out, "| {cpus} | {} |", column.name);
-                (0..names.len()).for_each(|s| {
-                    let _ = write!(out, " {} |", show(cell(s)));
-                });
-                if names.len() == 2 {
-                    let ratio = cell(0)
-                        .zip(cell(1))
-                        .map_or("-".into(), |(a, b)| format!("{:.2}", a.0 / b.0.max(1e-9)));
-                    let _ = write!(out, " {ratio} |");
-                }
-                let before = published(part, column.index, *cpus);
-                let factor = |a: Option<f64>, b: Option<f64>| match (a, b) {
-                    (Some(a), Some(b)) if b > 0.0 => format!("{:.2}", a / b),
-                    _ => "-".into(),
-                };
-                let own = factor(cell(0).map(|c| c.0), figures.get(&(*at, 1, 0)).map(|c| c.0));
-                let theirs = factor(before, published(part, column.index, 1));
-                let _ = writeln!(out, " {} | {own} | {theirs} |", before.map_or("-".into(), thousands));
-            }
-        }
-    }
-    let _ = writeln!(out, "\n\\* the client was the limit: the server can do at least this.");
-    let _ = writeln!(
-        out,
-        "Published: nginx 1.9.7 on two Xeon E5-2699 v3 over 40 GbE; compare the shape, not the height."
-    );
-    if shared {
-        let _ = writeln!(out, "With all CPUs for the server the client ran on the same ones.");
-    }
-    out
+/// A matrix that was measured.
+struct Results<'a> {
+    columns: &'a [Column],
+    /// Numbers of CPUs.
+    counts: &'a [usize],
+    names: Vec<&'static str>,
+    figures: &'a Figures,
+    /// Whether servers and client had the same CPUs at the highest number.
+    shared: bool,
 }
 
-/// The tables as HTML.
+/// Returns a ratio for tables.
+fn factor(a: Option<f64>, b: Option<f64>) -> String {
+    match (a, b) {
+        (Some(a), Some(b)) if b > 0.0 => format!("{:.2}", a / b),
+        _ => "-".into(),
+    }
+}
+
+impl Results<'_> {
+    /// Prints the tables and writes the files that were asked for.
+    fn write(&self, args: &MatrixArgs) -> Result<(), Error> {
+        let text = self.tables();
+        print!("{text}");
+        if let Some(file) = &args.json {
+            crate::cli::write_out(file, &format!("{:#}\n", self.json()))?;
+        }
+        if let Some(file) = &args.html {
+            crate::cli::write_out(file, &self.page(&text))?;
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Value {
+        let cell = |((at, cpus, s), cell): (&(usize, usize, usize), &Cell)| {
+            let Column { part, name, index, .. } = &self.columns[*at];
+            json!({"part": part, "column": name, "cpus": cpus, "server": self.names[*s], "value": cell.value,
+                   "client_limited": cell.limited, "published": published(part, *index, *cpus)})
+        };
+        let cells: Vec<Value> = self.figures.iter().map(cell).collect();
+        json!({"schema": crate::output::json::SCHEMA, "cells": cells})
+    }
+
+    fn value(&self, column: usize, cpus: usize, server: usize) -> Option<f64> {
+        self.figures.get(&(column, cpus, server)).map(|cell| cell.value)
+    }
+
+    /// Returns the columns of a part with their numbers.
+    fn part(&self, part: &str) -> Vec<(usize, &Column)> {
+        self.columns.iter().enumerate().filter(|(_, c)| c.part == part).collect()
+    }
+
+    /// Returns the tables as Markdown.
+    fn tables(&self) -> String {
+        let mut out = String::new();
+        for (part, title) in TITLES {
+            let columns = self.part(part);
+            if columns.is_empty() {
+                continue;
+            }
+            let _ = writeln!(out, "\n## {title}\n");
+            self.head(&mut out);
+            for cpus in self.counts {
+                for (at, column) in &columns {
+                    self.row(&mut out, *cpus, *at, column);
+                }
+            }
+        }
+        let _ = writeln!(out, "\n\\* the client was the limit: the server can do at least this.");
+        let _ = writeln!(
+            out,
+            "Published: nginx 1.9.7 on two Xeon E5-2699 v3 over 40 GbE; compare the shape, not the height."
+        );
+        if self.shared {
+            let _ = writeln!(out, "With all CPUs for the server the client ran on the same ones.");
+        }
+        out
+    }
+
+    fn head(&self, out: &mut String) {
+        let mut head = String::from("| CPUs | what |");
+        for name in &self.names {
+            let _ = write!(head, " {name} |");
+        }
+        if let [a, b] = self.names.as_slice() {
+            let _ = write!(head, " {a}/{b} |");
+        }
+        let first = self.names[0];
+        let _ = writeln!(out, "{head} published | {first} to 1 CPU | published to 1 CPU |");
+        let columns = self.names.len() + 5 + usize::from(self.names.len() == 2);
+        let _ = writeln!(out, "|{}", " ---: |".repeat(columns));
+    }
+
+    fn row(&self, out: &mut String, cpus: usize, at: usize, column: &Column) {
+        let _ = write!(out, "| {cpus} | {} |", column.name);
+        for s in 0..self.names.len() {
+            let cell = match self.figures.get(&(at, cpus, s)) {
+                Some(cell) => format!("{}{}", thousands(cell.value), if cell.limited { "*" } else { "" }),
+                None => "-".into(),
+            };
+            let _ = write!(out, " {cell} |");
+        }
+        let value = |s: usize| self.value(at, cpus, s);
+        if self.names.len() == 2 {
+            let _ = write!(out, " {} |", factor(value(0), value(1).map(|b| b.max(1e-9))));
+        }
+        let published_here = published(column.part, column.index, cpus);
+        let own = factor(value(0), self.value(at, 1, 0));
+        let theirs = factor(published_here, published(column.part, column.index, 1));
+        let _ = writeln!(out, " {} | {own} | {theirs} |", published_here.map_or("-".into(), thousands));
+    }
+
+    /// Returns tables and plots as HTML.
+    fn page(&self, text: &str) -> String {
+        let mut body = markdown(text);
+        for (part, title) in TITLES {
+            let title = title.split(" (").next().unwrap_or(title);
+            for (at, column) in self.part(part) {
+                body.push_str(&self.scaling(title, at, column).svg());
+            }
+        }
+        html::page("forebay bench matrix", &body)
+    }
+
+    /// Returns the plot of a column: figures relative to those with one CPU.
+    fn scaling(&self, title: &str, at: usize, column: &Column) -> Plot {
+        let factors = |f: &dyn Fn(usize) -> Option<f64>| -> Vec<(f64, f64)> {
+            let one = f(1).unwrap_or(0.0);
+            let points = self.counts.iter().filter_map(|n| Some((*n as f64, f(*n)? / one)));
+            points.filter(|p| p.1.is_finite()).collect()
+        };
+        let line =
+            |name: &str, f: &dyn Fn(usize) -> Option<f64>| Line { name: name.into(), points: factors(f) };
+        let mut lines: Vec<Line> =
+            self.names.iter().enumerate().map(|(s, name)| line(name, &|n| self.value(at, n, s))).collect();
+        lines.push(line("published", &|n| published(column.part, column.index, n)));
+        Plot {
+            title: format!("{title}, {}: scaling", column.name),
+            x_label: "CPUs of the server".into(),
+            y_label: "times 1 CPU".into(),
+            lines,
+            x_ticks: self.counts.iter().map(|n| (*n as f64, n.to_string())).collect(),
+            log: false,
+        }
+    }
+}
+
+/// Returns tables of Markdown as HTML.
 fn markdown(text: &str) -> String {
     let mut out = String::new();
     let mut rows = 0;
     for line in text.lines() {
-        let cells = line.strip_prefix('|').map(|l| l.trim_end_matches('|').split('|').map(str::trim));
-        match cells {
-            Some(mut cells) if cells.clone().all(|c| c.starts_with('-') && c.ends_with(':')) => {
-                let _ = cells.next();
-            }
-            Some(cells) => {
-                let tag = if rows == 0 { "th" } else { "td" };
-                out.push_str(if rows == 0 { "<table><tr>" } else { "<tr>" });
-                cells.for_each(|c| {
-                    let _ = write!(out, "<{tag}>{}</{tag}>", html::escape(c));
-                });
-                out.push_str("</tr>\n");
+        if let Some(cells) = line.strip_prefix('|') {
+            let cells: Vec<&str> = cells.trim_end_matches('|').split('|').map(str::trim).collect();
+            if !cells.iter().all(|c| c.starts_with('-') && c.ends_with(':')) {
+                markdown_row(&mut out, &cells, rows == 0);
                 rows += 1;
             }
-            None => {
-                if rows > 0 {
-                    out.push_str("</table>\n");
-                    rows = 0;
-                }
-                match line.strip_prefix("## ") {
-                    Some(title) => {
-                        let _ = writeln!(out, "<h2>{}</h2>", html::escape(title));
-                    }
-                    None if !line.is_empty() => {
-                        let _ = writeln!(out, "<p>{}</p>", html::escape(line.trim_start_matches('\\')));
-                    }
-                    None => {}
-                }
-            }
+            continue;
+        }
+        if rows > 0 {
+            out.push_str("</table>\n");
+            rows = 0;
+        }
+        if let Some(title) = line.strip_prefix("## ") {
+            let _ = writeln!(out, "<h2>{}</h2>", html::escape(title));
+        } else if !line.is_empty() {
+            let _ = writeln!(out, "<p>{}</p>", html::escape(line.trim_start_matches('\\')));
         }
     }
     out
 }
 
-fn page(columns: &[Column], counts: &[usize], names: &[&str], figures: &Figures, text: &str) -> String {
-    let mut body = markdown(text);
-    for (part, title) in TITLES {
-        let title = title.split(" (").next().unwrap_or(title);
-        for (at, column) in columns.iter().enumerate().filter(|(_, c)| c.part == part) {
-            let factors = |f: &dyn Fn(usize) -> Option<f64>| -> Vec<(f64, f64)> {
-                let one = f(1).unwrap_or(0.0);
-                counts
-                    .iter()
-                    .filter_map(|n| Some((*n as f64, f(*n)? / one)))
-                    .filter(|p| p.1.is_finite())
-                    .collect()
-            };
-            let mut lines: Vec<Line> = names
-                .iter()
-                .enumerate()
-                .map(|(s, name)| Line {
-                    name: (*name).into(),
-                    points: factors(&|n| figures.get(&(at, n, s)).map(|c| c.0)),
-                })
-                .collect();
-            lines.push(Line {
-                name: "published".into(),
-                points: factors(&|n| published(part, column.index, n)),
-            });
-            body.push_str(
-                &Plot {
-                    title: format!("{title}, {}: scaling", column.name),
-                    x_label: "CPUs of the server".into(),
-                    y_label: "times 1 CPU".into(),
-                    lines,
-                    x_ticks: counts.iter().map(|n| (*n as f64, n.to_string())).collect(),
-                    log: false,
-                }
-                .svg(),
-            );
-        }
+fn markdown_row(out: &mut String, cells: &[&str], is_head: bool) {
+    let tag = if is_head { "th" } else { "td" };
+    out.push_str(if is_head { "<table><tr>" } else { "<tr>" });
+    for cell in cells {
+        let _ = write!(out, "<{tag}>{}</{tag}>", html::escape(cell));
     }
-    html::page("forebay bench matrix", &body)
+    out.push_str("</tr>\n");
 }

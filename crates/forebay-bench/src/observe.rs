@@ -1,13 +1,13 @@
-//! What this machine and the server's process did meanwhile, from /proc.
+//! CPU time and memory of this machine and of the server's processes during a run, from /proc.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// A server's processes at one moment; the difference of two is what it used.
+/// Counters of a server's processes at one moment; the difference of two is what it used in between.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
-    /// ns of CPU time of all its threads, those that have ended and processes that were waited for included.
+    /// ns of CPU time of all its threads, including those that have ended and child processes that have exited.
     pub cpu: u64,
     /// Context switches, of its own accord and not.
     pub switches: (u64, u64),
@@ -17,7 +17,7 @@ pub struct Usage {
     pub processes: usize,
 }
 
-/// A process and its children, found anew at each reading, since workers come and go.
+/// A process and its children. They are looked up at each reading, since workers come and go.
 #[derive(Clone, Debug)]
 pub struct Server {
     /// The oldest one.
@@ -95,12 +95,12 @@ impl Server {
         all
     }
 
-    /// Its name.
+    /// Returns the name of the process.
     pub fn name(&self) -> String {
         text(&format!("/proc/{}/comm", self.pid)).trim().to_owned()
     }
 
-    /// What it has used until now.
+    /// Returns the counters of all its processes.
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
         for pid in self.processes() {
@@ -115,7 +115,7 @@ impl Server {
                 usage.switches.0 += number(&status, "voluntary_ctxt_switches").unwrap_or(0);
                 usage.switches.1 += number(&status, "nonvoluntary_ctxt_switches").unwrap_or(0);
             }
-            // Only in clock ticks: what is finer is preferred as long as no thread has ended.
+            // This is in clock ticks only. The finer figure is preferred as long as no thread has ended.
             let (all, children) = ticks(&text(&format!("/proc/{pid}/stat")));
             let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
             let all = all * tick;
@@ -143,7 +143,7 @@ impl Server {
     }
 }
 
-/// Ticks of CPU time of a process, and of its children that have ended, from its stat.
+/// Returns the ticks of CPU time of a process, and of its children that have ended, from its stat.
 fn ticks(stat: &str) -> (u64, u64) {
     // The name may have spaces and parentheses in it.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);

@@ -7,12 +7,13 @@ use crate::tls::{Trust, config};
 use crate::url::{Address, Url, is_private};
 use crate::{Error, sources, units};
 use clap::{Args, ValueEnum};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// How requests of an open loop come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Arrival {
+pub(crate) enum Arrival {
     /// At random, as independent users do
     Poisson,
     /// Evenly
@@ -21,7 +22,7 @@ pub enum Arrival {
 
 /// What to load and how.
 #[derive(Args, Clone, Debug)]
-pub struct LoadArgs {
+pub(crate) struct LoadArgs {
     /// Connections
     #[arg(short, long, default_value = "50", value_parser = units::count)]
     pub connections: u64,
@@ -125,7 +126,7 @@ pub struct LoadArgs {
 
 impl LoadArgs {
     /// The defaults, without a command line.
-    pub fn plain() -> LoadArgs {
+    pub(crate) fn plain() -> LoadArgs {
         use clap::FromArgMatches;
         let command = LoadArgs::augment_args(clap::Command::new("x"));
         // Every argument has a default or is optional.
@@ -134,7 +135,7 @@ impl LoadArgs {
     }
 
     /// Whether files are named.
-    pub fn files(&self) -> bool {
+    pub(crate) fn files(&self) -> bool {
         self.url_file.is_some()
             || self.access_log.is_some()
             || self.nginx_conf.is_some()
@@ -146,47 +147,23 @@ impl LoadArgs {
     ///
     /// # Errors
     /// Those of the file that it is in.
-    pub fn bytes(&self) -> Result<Option<Vec<u8>>, Error> {
-        Ok(match (self.content.as_ref(), self.body.as_deref()) {
-            (Some(content), _) => Some(content.clone()),
-            (None, None) => None,
-            (None, Some(text)) => Some(match text.strip_prefix('@') {
-                Some(file) => std::fs::read(file).map_err(Error::io(file))?,
-                None => text.as_bytes().to_vec(),
-            }),
-        })
+    pub(crate) fn bytes(&self) -> Result<Option<Vec<u8>>, Error> {
+        if let Some(content) = &self.content {
+            return Ok(Some(content.clone()));
+        }
+        let Some(text) = self.body.as_deref() else { return Ok(None) };
+        Ok(Some(match text.strip_prefix('@') {
+            Some(file) => std::fs::read(file).map_err(Error::io(file))?,
+            None => text.as_bytes().to_vec(),
+        }))
     }
 
     fn wanted(&self, urls: &[String]) -> Result<Vec<Wanted>, Error> {
-        let mut all = Vec::new();
-        let parsed = urls.iter().map(|u| Url::parse(u)).collect::<Result<Vec<_>, _>>()?;
-        match &self.access_log {
-            Some(log) => {
-                let [base] = parsed.as_slice() else {
-                    return Err(Error::Usage(
-                        "--access-log needs one URL: where its requests are sent".into(),
-                    ));
-                };
-                all.extend(sources::access_log(log, base)?);
-            }
-            None => all.extend(parsed.into_iter().map(Wanted::get)),
-        }
-        if let Some(file) = &self.url_file {
-            all.extend(sources::list(file)?);
-        }
-        if let Some(file) = &self.nginx_conf {
-            all.extend(sources::nginx_conf(file)?);
-        }
+        let mut all = self.sources(urls)?;
         if all.is_empty() {
             return Err(Error::Usage("there is no URL; see forebay bench --help".into()));
         }
-        let mut fields = Vec::new();
-        for text in &self.headers {
-            let (name, value) = text
-                .split_once(':')
-                .ok_or_else(|| Error::Usage(format!("field \"{text}\": expected \"Name: value\"")))?;
-            fields.push((name.trim().to_owned(), value.trim().to_owned()));
-        }
+        let fields = self.fields()?;
         let body = self.bytes()?;
         for wanted in &mut all {
             for field in &fields {
@@ -204,11 +181,40 @@ impl LoadArgs {
         Ok(all)
     }
 
+    /// Returns the requests of the command line and of files.
+    fn sources(&self, urls: &[String]) -> Result<Vec<Wanted>, Error> {
+        let parsed = urls.iter().map(|u| Url::parse(u)).collect::<Result<Vec<_>, _>>()?;
+        let mut all = match (&self.access_log, parsed.as_slice()) {
+            (Some(log), [base]) => sources::access_log(log, base)?,
+            (Some(_), _) => {
+                return Err(Error::Usage("--access-log needs one URL: where its requests are sent".into()));
+            }
+            (None, _) => parsed.into_iter().map(Wanted::get).collect(),
+        };
+        if let Some(file) = &self.url_file {
+            all.extend(sources::list(file)?);
+        }
+        if let Some(file) = &self.nginx_conf {
+            all.extend(sources::nginx_conf(file)?);
+        }
+        Ok(all)
+    }
+
+    fn fields(&self) -> Result<Vec<(String, String)>, Error> {
+        let field = |text: &String| {
+            let (name, value) = text
+                .split_once(':')
+                .ok_or_else(|| Error::Usage(format!("field \"{text}\": expected \"Name: value\"")))?;
+            Ok((name.trim().to_owned(), value.trim().to_owned()))
+        };
+        self.headers.iter().map(field).collect()
+    }
+
     /// The rate of an open loop.
     ///
     /// # Errors
     /// A text that is none.
-    pub fn rate(&self) -> Result<Option<Rate>, Error> {
+    pub(crate) fn rate(&self) -> Result<Option<Rate>, Error> {
         let Some(text) = &self.rate else { return Ok(None) };
         let (from, to) = text.split_once("..").unwrap_or((text, text));
         let number = |text: &str| {
@@ -219,14 +225,34 @@ impl LoadArgs {
         Ok(Some(Rate { from: number(from)?, to: number(to)?, poisson: self.arrival == Arrival::Poisson }))
     }
 
-    /// The load for these URLs, and the server's process if it is seen from here.
+    /// Returns the load for these URLs, and the server's process if it is visible from here.
     ///
     /// # Errors
     /// Options that contradict each other or that no run can follow, and targets that are not allowed.
-    pub fn load(&self, urls: &[String]) -> Result<(Load, Option<Server>), Error> {
-        let usage = |text: &str| Err(Error::Usage(text.to_owned()));
+    pub(crate) fn load(&self, urls: &[String]) -> Result<(Load, Option<Server>), Error> {
         let mut wanted = self.wanted(urls)?;
         let protocol = if self.http2 { Protocol::Http2 } else { Protocol::Http1 };
+        self.check()?;
+        let per_connection = if self.no_keepalive { 1 } else { self.per_connection.unwrap_or(0) };
+        if per_connection == 1 && !self.http2 {
+            Load::close_each(&mut wanted);
+        }
+        let order = if self.access_log.is_some() || wanted.len() > 1 { Order::Mixed } else { Order::Listed };
+        let mut load = Load::new(&wanted, protocol, order, self.seed)?;
+        self.check_targets(&load)?;
+        load.per_connection = per_connection;
+        self.set_course(&mut load)?;
+        if load.is_encrypted() {
+            load.tls = Some(config(&self.trust(), protocol)?);
+        }
+        let server = self.server(&load)?;
+        load.cpus = self.cpus(server.as_ref())?;
+        Ok((load, server))
+    }
+
+    /// Checks that options do not contradict each other.
+    fn check(&self) -> Result<(), Error> {
+        let usage = |text: &str| Err(Error::Usage(text.to_owned()));
         if self.streams > 1 && !self.http2 {
             return usage("--streams is for HTTP/2: add --http2 (HTTP/1.1 has --pipeline)");
         }
@@ -236,80 +262,74 @@ impl LoadArgs {
         if self.timeout.is_zero() || self.duration.is_zero() {
             return usage("times of 0 measure nothing");
         }
-        let per_connection = if self.no_keepalive { 1 } else { self.per_connection.unwrap_or(0) };
-        if per_connection == 1 && !self.http2 {
-            Load::close_each(&mut wanted);
-        }
-        let order = if self.access_log.is_some() || wanted.len() > 1 { Order::Mixed } else { Order::Listed };
-        let mut load = Load::new(&wanted, protocol, order, self.seed)?;
-        self.check_targets(&load)?;
+        Ok(())
+    }
+
+    /// Sets how many requests are sent, how fast and for how long, and what is expected of responses.
+    fn set_course(&self, load: &mut Load) -> Result<(), Error> {
         load.connections = usize::try_from(self.connections).unwrap_or(usize::MAX);
-        load.stop = match self.requests {
-            Some(n) => Stop::Count(n, None),
-            None => Stop::After(self.duration),
+        let (stop, warmup) = match self.requests {
+            Some(n) => (Stop::Count(n, None), Duration::ZERO),
+            None => (Stop::After(self.duration), (self.duration / 10).min(Duration::from_secs(2))),
         };
-        let tenth = self.duration / 10;
-        let default =
-            if self.requests.is_some() { Duration::ZERO } else { tenth.min(Duration::from_secs(2)) };
-        load.warmup = self.warmup.unwrap_or(default);
+        load.stop = stop;
+        load.warmup = self.warmup.unwrap_or(warmup);
         load.rate = self.rate()?;
         load.timeout = self.timeout;
         load.think = self.think;
         load.parallel = if self.http2 { self.streams } else { self.pipeline }.min(100_000) as usize;
-        load.per_connection = per_connection;
         load.resume = self.resume;
         load.checks.status = (!self.expect_status.is_empty()).then(|| self.expect_status.clone());
         load.checks.length = self.expect_length;
         load.checks.contains = self.expect_body.as_ref().map(|t| t.as_bytes().to_vec());
-        if load.is_encrypted() {
-            let trust = match (&self.ca, self.insecure) {
-                (_, true) => Trust::Anyone,
-                (Some(file), _) => Trust::File(file),
-                _ => Trust::System,
-            };
-            load.tls = Some(config(&trust, protocol)?);
+        Ok(())
+    }
+
+    fn trust(&self) -> Trust<'_> {
+        match (&self.ca, self.insecure) {
+            (_, true) => Trust::Anyone,
+            (Some(file), _) => Trust::File(file),
+            _ => Trust::System,
         }
-        let server = match (self.server_pid, load.origins.first().map(|o| &o.address)) {
+    }
+
+    /// Returns the server's process, if it is visible from here.
+    fn server(&self, load: &Load) -> Result<Option<Server>, Error> {
+        match (self.server_pid, load.origins.first().map(|o| &o.address)) {
             (Some(pid), _) => {
-                Some(Server::of(pid).ok_or_else(|| Error::Usage(format!("there is no process {pid}")))?)
+                let server = Server::of(pid);
+                server.map(Some).ok_or_else(|| Error::Usage(format!("there is no process {pid}")))
             }
-            (None, Some(Address::Tcp(addr))) => Server::listening(*addr),
-            _ => None,
-        };
-        load.cpus = match &self.cpus {
-            None => choose_cpus(server.as_ref(), self.threads),
-            Some(list) => {
-                let cpus = forebay_sys::affinity::parse_cpu_list(list).filter(|c| !c.is_empty());
-                let cpus = cpus
-                    .ok_or_else(|| Error::Usage(format!("--cpus {list}: expected a list such as 0-1,3")))?;
-                let allowed = forebay_sys::affinity::allowed().unwrap_or_default();
-                if let Some(cpu) = cpus.iter().find(|c| !allowed.contains(c)) {
-                    return Err(Error::Usage(format!(
-                        "--cpus {list}: CPU {cpu} is not there for this process"
-                    )));
-                }
-                cpus
-            }
-        };
-        Ok((load, server))
+            (None, Some(Address::Tcp(addr))) => Ok(Server::listening(*addr)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the CPUs of the client.
+    fn cpus(&self, server: Option<&Server>) -> Result<Vec<usize>, Error> {
+        let Some(list) = &self.cpus else { return Ok(choose_cpus(server, self.threads)) };
+        let cpus = forebay_sys::affinity::parse_cpu_list(list).filter(|c| !c.is_empty());
+        let cpus =
+            cpus.ok_or_else(|| Error::Usage(format!("--cpus {list}: expected a list such as 0-1,3")))?;
+        let allowed = forebay_sys::affinity::allowed().unwrap_or_default();
+        match cpus.iter().find(|c| !allowed.contains(c)) {
+            Some(cpu) => Err(Error::Usage(format!("--cpus {list}: CPU {cpu} is not there for this process"))),
+            None => Ok(cpus),
+        }
     }
 
     fn check_targets(&self, load: &Load) -> Result<(), Error> {
-        let mut hosts: Vec<String> = load
-            .origins
-            .iter()
-            .map(|o| match &o.address {
-                Address::Tcp(addr) => addr.ip().to_string(),
-                Address::Unix(_) => "localhost".into(),
-            })
-            .collect();
-        hosts.sort();
-        hosts.dedup();
+        let host = |address: &Address| match address {
+            Address::Tcp(addr) => addr.ip().to_string(),
+            Address::Unix(_) => "localhost".into(),
+        };
+        let hosts: BTreeSet<String> = load.origins.iter().map(|o| host(&o.address)).collect();
         if hosts.len() > 1 && !self.many_hosts {
+            let names: Vec<&str> = hosts.iter().map(String::as_str).collect();
             return Err(Error::Usage(format!(
                 "{} hosts would be loaded ({}); say --many-hosts if that is wanted",
-                hosts.len(),
-                hosts.join(", ")
+                names.len(),
+                names.join(", ")
             )));
         }
         for origin in &load.origins {
@@ -333,7 +353,7 @@ impl LoadArgs {
 ///
 /// # Errors
 /// Another text.
-pub fn limit(text: &str) -> Result<(f64, Duration), Error> {
+pub(crate) fn limit(text: &str) -> Result<(f64, Duration), Error> {
     let bad = || Error::Usage(format!("--find-limit {text}: expected for instance p99=10ms"));
     let (quantile, time) = text.strip_prefix('p').and_then(|t| t.split_once('=')).ok_or_else(bad)?;
     let quantile: f64 = quantile.parse().ok().filter(|q| *q > 0.0 && *q < 100.0).ok_or_else(bad)?;

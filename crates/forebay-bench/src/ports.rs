@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A TCP port of 127.0.0.1 that nobody uses now, another one each time. It is below those that outgoing connections
+/// Returns a TCP port of 127.0.0.1 that is free now, another one each time. It is below those that outgoing connections
 /// take, the load's among them: one of these could have it by the time the server is started, or started again.
 ///
 /// # Errors

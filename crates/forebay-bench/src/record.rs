@@ -1,4 +1,4 @@
-//! What a thread counts, and the sum over threads. Hot path.
+//! Counts of a thread, and the sum over threads. Hot path.
 
 use crate::histogram::{Coarse, Histogram};
 
@@ -20,7 +20,7 @@ pub enum Failure {
     Status,
     /// The content ended early or had another length than expected.
     Length,
-    /// The content is not what was expected.
+    /// The content differs from the expected one.
     Body,
     /// The answer is not HTTP.
     Protocol,
@@ -29,7 +29,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// What it means, where nothing more is known.
+    /// Returns the meaning in words, for where nothing more is known.
     pub fn words(self) -> &'static str {
         match self {
             Failure::Connect => "no connection",
@@ -56,27 +56,27 @@ pub struct Record {
     pub ok: u64,
     /// Answers received whole, whatever their status.
     pub complete: u64,
-    /// Answers received whole within the measured time, also to requests from before: what a rate is
-    /// made of.
+    /// Answers received whole within the measured time, also to requests from before. The
+    /// rate is made of these.
     pub in_time: u64,
     /// Requests that were due within the measured time. Open loop only.
     pub due: u64,
-    /// From the moment a request was due, ns. In a closed loop that is when it was sent.
+    /// Time from the moment a request was due, ns. In a closed loop it is due when it is sent.
     pub latency: Histogram,
-    /// From the moment a request was sent, ns. Open loop only.
+    /// Time from the moment a request was sent, ns. Open loop only.
     pub uncorrected: Histogram,
-    /// How late this machine sent what it could have sent, ns. Open loop only.
+    /// Lateness of requests that this machine could have sent earlier, ns. Open loop only.
     pub lateness: Histogram,
-    /// Until a connection stood, ns.
+    /// Time until a connection was made, ns.
     pub connect: Histogram,
     /// TLS handshakes, ns.
     pub handshake: Histogram,
-    /// Of each request the time until its connection stood, 0 on one that stood already, ns. This and the next two
-    /// for [`crate::load::Load::split`] only.
+    /// Connect time per request, ns; 0 on a connection that was open already. This and the next two are
+    /// filled with [`crate::load::Load::split`] only.
     pub dial: Histogram,
-    /// From when it left until its answer was whole, ns.
+    /// Time from sending a request to the end of its answer, ns.
     pub processing: Histogram,
-    /// From when it left until its answer began, ns.
+    /// Time from sending a request to the beginning of its answer, ns.
     pub waiting: Histogram,
     /// By [`Failure`].
     pub failures: [u64; FAILURES.len()],
@@ -86,7 +86,7 @@ pub struct Record {
     pub connections: u64,
     /// Handshakes that resumed a session.
     pub resumed: u64,
-    /// Requests given up because the server closed first, and sent again.
+    /// Requests sent again because the server closed the connection without processing them.
     pub retried: u64,
     /// Bytes received, heads and frames included, TLS not.
     pub bytes_in: u64,
@@ -130,12 +130,12 @@ impl Record {
         self.failures[kind as usize] += 1;
     }
 
-    /// How often it failed that way.
+    /// Returns the number of failures of a kind.
     pub fn failed(&self, kind: Failure) -> u64 {
         self.failures[kind as usize]
     }
 
-    /// All failures.
+    /// Returns the number of all failures.
     pub fn errors(&self) -> u64 {
         self.failures.iter().sum()
     }
@@ -145,12 +145,12 @@ impl Record {
         self.statuses.iter().skip(class * 100).take(100).sum()
     }
 
-    /// Status and count of what was received.
+    /// Returns the statuses received with their counts.
     pub fn seen(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         self.statuses.iter().copied().enumerate().filter(|(_, n)| *n > 0)
     }
 
-    /// Adds the counts of another.
+    /// Adds the counts of another record.
     pub fn merge(&mut self, other: &Record) {
         self.ok += other.ok;
         self.complete += other.complete;
@@ -179,10 +179,10 @@ impl Record {
     }
 }
 
-/// What a thread sends about every tenth of a second.
+/// Report of a thread about every tenth of a second.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// Which thread.
+    /// Index of the thread.
     pub thread: usize,
     /// ns since the start of the run.
     pub at: u64,
@@ -202,7 +202,7 @@ pub struct Sample {
     pub latency: Coarse,
 }
 
-/// What a thread used, over the measured time.
+/// CPU time and waiting time of a thread over the measured time.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadUse {
     /// CPU it was pinned to.

@@ -2,7 +2,7 @@
 
 use crate::engine::{self, Outcome};
 use crate::histogram::Coarse;
-use crate::load::{Load, Stop};
+use crate::load::{Load, Protocol};
 use crate::observe::{Machine, Server, Usage};
 use crate::record::Sample;
 use crate::schedule::Rate;
@@ -36,12 +36,12 @@ pub struct Point {
     pub server_cpu: Option<f64>,
 }
 
-/// What the server used during a run.
+/// CPU time, switches and memory of the server during a run.
 #[derive(Clone, Debug)]
 pub struct ServerUse {
-    /// Its pid.
+    /// Returns the pid.
     pub pid: u32,
-    /// Its name.
+    /// Returns the name of the process.
     pub name: String,
     /// Processes at the end.
     pub processes: usize,
@@ -57,12 +57,12 @@ pub struct ServerUse {
     pub cpus: f64,
 }
 
-/// All that is known after a run.
+/// Figures and findings of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// What was loaded.
+    /// Target of the load.
     pub target: String,
-    /// How, in a line.
+    /// How the load was sent, in a line.
     pub manner: String,
     /// Connections.
     pub connections: usize,
@@ -70,13 +70,13 @@ pub struct Report {
     pub rate: Option<Rate>,
     /// Counts.
     pub outcome: Outcome,
-    /// Over time.
+    /// Figures over time.
     pub points: Vec<Point>,
     /// The server.
     pub server: Option<ServerUse>,
     /// Shares of the machine's CPU time: busy, stolen.
     pub machine: (f64, f64),
-    /// What has to be said about the figures.
+    /// Findings about the figures.
     pub findings: Vec<Finding>,
 }
 
@@ -115,7 +115,7 @@ pub struct Progress<'a> {
     pub latency: &'a Coarse,
 }
 
-/// Runs a load and watches. `show` is called some ten times a second and gives `false` to stop.
+/// Runs a load and watches. `show` is called some ten times a second and returns `false` to stop.
 ///
 /// # Errors
 /// Those of [`engine::run`], and a rate that this machine cannot hold.
@@ -131,39 +131,20 @@ pub fn run(
     let before = server.as_ref().map(Server::usage);
     let machine = Machine::now();
     let start = clock();
-    let total = match load.stop {
-        Stop::After(time) | Stop::Count(_, Some(time)) => Some((time + load.warmup).as_secs_f64()),
-        Stop::Count(_, None) => None,
-    };
-    let count = if let Stop::Count(n, _) = load.stop { Some(n) } else { None };
+    let (total, count) = (load.seconds(), load.count());
     let threads = load.cpus.len().max(1).min(load.connections.max(1));
     let outcome = engine::run(load, |samples| {
         gather.take(samples, threads, server.as_ref());
-        show(&Progress {
-            points: &gather.points,
-            elapsed: (clock() - start) as f64 / 1e9,
-            total,
-            count,
-            complete: gather.complete,
-            errors: gather.errors,
-            latency: &gather.latency,
-        })
+        let elapsed = (clock() - start) as f64 / 1e9;
+        let Gather { points, complete, errors, latency, .. } = &gather;
+        show(&Progress { points, elapsed, total, count, complete: *complete, errors: *errors, latency })
     })?;
     let wall = clock() - start;
     let machine = Machine::now().since(machine);
     let server =
         server.zip(before).map(|(server, before)| server_use(&server, &before, gather.complete, wall));
-    let names: Vec<&str> = load.origins.iter().map(|o| o.name.as_str()).collect();
-    let target = match load.requests.as_slice() {
-        [only] => {
-            let name = names.join(" ");
-            let colon = if name.starts_with("unix:") { ":" } else { "" };
-            format!("{name}{colon}{}", only.name.split_once(' ').map_or("", |(_, path)| path))
-        }
-        all => format!("{} ({} requests)", names.join(" "), all.len()),
-    };
     let mut report = Report {
-        target,
+        target: target(load),
         manner: manner(load),
         connections: load.connections,
         rate: load.rate,
@@ -175,6 +156,19 @@ pub fn run(
     };
     report.findings = verdict::judge(&report);
     Ok(report)
+}
+
+/// Returns the target of a load, in words.
+fn target(load: &Load) -> String {
+    let names: Vec<&str> = load.origins.iter().map(|o| o.name.as_str()).collect();
+    let name = names.join(" ");
+    match load.requests.as_slice() {
+        [only] => {
+            let colon = if name.starts_with("unix:") { ":" } else { "" };
+            format!("{name}{colon}{}", only.name.split_once(' ').map_or("", |(_, path)| path))
+        }
+        all => format!("{name} ({} requests)", all.len()),
+    }
 }
 
 fn server_use(server: &Server, before: &Usage, complete: u64, wall: u64) -> ServerUse {
@@ -194,45 +188,56 @@ fn server_use(server: &Server, before: &Usage, complete: u64, wall: u64) -> Serv
     }
 }
 
+/// Returns how a load is sent, in a line.
 fn manner(load: &Load) -> String {
-    use crate::load::Protocol;
     let protocol = match load.protocol {
         Protocol::Http1 => "HTTP/1.1",
         Protocol::Http10 => "HTTP/1.0",
         Protocol::Http2 => "HTTP/2",
     };
     let tls = if load.is_encrypted() { " over TLS" } else { "" };
+    format!("{protocol}{tls}, {}{}{}{}", places(load), parallel(load), per_connection(load), pace(load))
+}
+
+/// Returns connections, threads and CPUs.
+fn places(load: &Load) -> String {
+    let plural = |n: usize| if n == 1 { "" } else { "s" };
     let threads = load.cpus.len().max(1);
-    let several = |n: usize| if n == 1 { "" } else { "s" };
     let mut text = format!(
-        "{protocol}{tls}, {} connection{}, {threads} thread{}",
+        "{} connection{}, {threads} thread{}",
         load.connections,
-        several(load.connections),
-        several(threads)
+        plural(load.connections),
+        plural(threads)
     );
     if !load.cpus.is_empty() {
         let cpus: Vec<String> = load.cpus.iter().map(ToString::to_string).collect();
-        text.push_str(&format!(" on CPU{} {}", several(cpus.len()), cpus.join(",")));
-    }
-    if load.parallel > 1 {
-        let what = if load.protocol == Protocol::Http2 { "streams" } else { "requests in a pipeline" };
-        text.push_str(&format!(", {} {what}", load.parallel));
-    }
-    match load.per_connection {
-        0 => {}
-        1 => text.push_str(", a new connection for each request"),
-        n => text.push_str(&format!(", {n} requests on a connection")),
-    }
-    match load.rate {
-        None => text.push_str(", closed loop"),
-        Some(Rate { from, to, poisson }) => {
-            let how = if poisson { " at random (Poisson)" } else { "" };
-            let way = if from < to { "rising" } else { "falling" };
-            let rate = if from == to { format!("{from}") } else { format!("{from} {way} to {to}") };
-            text.push_str(&format!(", open loop: {rate} requests/s{how}"));
-        }
+        text.push_str(&format!(" on CPU{} {}", plural(cpus.len()), cpus.join(",")));
     }
     text
+}
+
+fn parallel(load: &Load) -> String {
+    match load.protocol {
+        _ if load.parallel <= 1 => String::new(),
+        Protocol::Http2 => format!(", {} streams", load.parallel),
+        Protocol::Http1 | Protocol::Http10 => format!(", {} requests in a pipeline", load.parallel),
+    }
+}
+
+fn per_connection(load: &Load) -> String {
+    match load.per_connection {
+        0 => String::new(),
+        1 => ", a new connection for each request".into(),
+        n => format!(", {n} requests on a connection"),
+    }
+}
+
+fn pace(load: &Load) -> String {
+    let Some(Rate { from, to, poisson }) = load.rate else { return ", closed loop".into() };
+    let how = if poisson { " at random (Poisson)" } else { "" };
+    let way = if from < to { "rising" } else { "falling" };
+    let rate = if from == to { format!("{from}") } else { format!("{from} {way} to {to}") };
+    format!(", open loop: {rate} requests/s{how}")
 }
 
 /// Samples of all threads, put together by time.
@@ -263,121 +268,148 @@ struct Sum {
 impl Gather {
     fn take(&mut self, samples: &[Sample], threads: usize, server: Option<&Server>) {
         if let Some(server) = server {
-            let now = clock();
-            let last = self.server.get_or_insert_with(|| (now, server.usage().cpu));
-            if now - last.0 >= 500_000_000 {
-                let cpu = server.usage().cpu;
-                self.server_cpu = Some(cpu.saturating_sub(last.1) as f64 / (now - last.0) as f64);
-                *last = (now, cpu);
-            }
+            self.watch(server);
         }
         for sample in samples {
             self.complete += sample.complete;
             self.errors += sample.errors;
             self.latency.merge(&sample.latency);
-            let slot = self.open.entry(sample.at / engine::TICK).or_default();
-            slot.0 += 1;
-            let sum = &mut slot.1;
-            sum.at = sum.at.max(sample.at);
-            sum.span = sum.span.max(sample.span);
-            sum.warmup |= sample.warmup;
-            sum.complete += sample.complete;
-            sum.errors += sample.errors;
-            sum.bytes += sample.bytes;
-            sum.cpu += sample.cpu;
-            sum.latency.merge(&sample.latency);
+            let (n, sum) = self.open.entry(sample.at / engine::TICK).or_default();
+            *n += 1;
+            sum.add(sample);
         }
-        // A thread that is late by more than a few ticks is not waited for.
+        // A thread that is late by more than a few ticks does not hold up the others.
         let newest = self.open.keys().next_back().copied().unwrap_or(0);
         while let Some(entry) = self.open.first_entry() {
             if entry.get().0 < threads && entry.key() + 3 > newest {
                 break;
             }
             let (_, sum) = entry.remove();
-            let seconds = (sum.span as f64 / 1e9).max(1e-3);
-            if sum.span < engine::TICK / 2 {
-                continue;
-            }
-            self.points.push(Point {
-                at: sum.at as f64 / 1e9,
-                span: seconds,
-                warmup: sum.warmup,
-                rate: sum.complete as f64 / seconds,
-                errors: sum.errors as f64 / seconds,
-                p50: sum.latency.quantile(0.5),
-                p99: sum.latency.quantile(0.99),
-                bytes: sum.bytes as f64 / seconds,
-                client_cpu: sum.cpu as f64 / 1e9 / seconds,
-                server_cpu: self.server_cpu,
-            });
+            self.points.extend(sum.point(self.server_cpu));
+        }
+    }
+
+    /// Reads the server's CPU time twice a second.
+    fn watch(&mut self, server: &Server) {
+        let now = clock();
+        let last = self.server.get_or_insert_with(|| (now, server.usage().cpu));
+        if now - last.0 >= 500_000_000 {
+            let cpu = server.usage().cpu;
+            self.server_cpu = Some(cpu.saturating_sub(last.1) as f64 / (now - last.0) as f64);
+            *last = (now, cpu);
         }
     }
 }
 
-/// What [`find_limit`] found.
+impl Sum {
+    fn add(&mut self, sample: &Sample) {
+        self.at = self.at.max(sample.at);
+        self.span = self.span.max(sample.span);
+        self.warmup |= sample.warmup;
+        self.complete += sample.complete;
+        self.errors += sample.errors;
+        self.bytes += sample.bytes;
+        self.cpu += sample.cpu;
+        self.latency.merge(&sample.latency);
+    }
+
+    /// Returns the point, unless the samples cover too little time for one.
+    fn point(&self, server_cpu: Option<f64>) -> Option<Point> {
+        let seconds = (self.span as f64 / 1e9).max(1e-3);
+        (self.span >= engine::TICK / 2).then(|| Point {
+            at: self.at as f64 / 1e9,
+            span: seconds,
+            warmup: self.warmup,
+            rate: self.complete as f64 / seconds,
+            errors: self.errors as f64 / seconds,
+            p50: self.latency.quantile(0.5),
+            p99: self.latency.quantile(0.99),
+            bytes: self.bytes as f64 / seconds,
+            client_cpu: self.cpu as f64 / 1e9 / seconds,
+            server_cpu,
+        })
+    }
+}
+
+/// Result of [`find_limit`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit {
     /// The highest rate that was held; 0 when none was.
     pub rate: f64,
     /// All that was tried: rate, latency at the quantile in ns, whether it was held.
     pub tried: Vec<(f64, u64, bool)>,
-    /// Whether the client was what ended it.
+    /// Whether the client was the limit at the end.
     pub client_limited: bool,
 }
 
-/// Searches the highest open-loop rate at which the share `quantile` of requests is answered within
-/// `within`, failures at most one in a thousand. Steps up by 1.6 until it fails, then halves the distance
-/// in logarithms until it is below 4 %.
-///
-/// # Errors
-/// Those of [`run`], other than for a rate that this machine cannot hold, which ends the search.
-pub fn find_limit(
-    load: &Load,
-    server: Option<&Server>,
-    quantile: f64,
-    within: Duration,
-    mut show: impl FnMut(f64, u64, bool) -> bool,
-) -> Result<Limit, Error> {
-    let mut tried: Vec<(f64, u64, bool)> = Vec::new();
-    let (mut good, mut bad) = (0.0f64, f64::INFINITY);
-    let mut limited = false;
-    let mut rate = load.rate.map_or(1000.0, |r| r.from);
-    while tried.len() < 24 && (bad / good.max(1e-9) > 1.04) && rate >= 1.0 {
-        let mut step = load.clone();
-        step.rate = Some(Rate { from: rate, to: rate, poisson: load.rate.is_none_or(|r| r.poisson) });
-        let report = match run(&step, server.cloned(), |_| !crate::signals::interrupted()) {
-            Ok(report) => report,
-            Err(Error::Usage(_)) if good > 0.0 => {
-                limited = true;
-                break;
-            }
-            Err(e) => return Err(e),
-        };
-        let at = report.outcome.record.latency.quantile(quantile);
+/// The demand on a rate that [`find_limit`] searches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Demand {
+    /// Share of the requests, 0 to 1.
+    pub(crate) quantile: f64,
+    /// That share is answered within this time.
+    pub(crate) within: Duration,
+}
+
+impl Demand {
+    /// Whether a run met the demand: in time, at most one failure in a thousand, and the rate held.
+    fn is_met(self, report: &Report) -> bool {
         let record = &report.outcome.record;
+        let at = record.latency.quantile(self.quantile);
         let few = record.errors() * 1000 <= record.complete;
         // What comes in the last moments is answered after the end.
         let due = record.due as f64;
         let held = record.in_time as f64 >= 0.97 * due - 3.0 * due.sqrt();
+        at <= self.within.as_nanos() as u64 && few && held
+    }
+}
+
+/// Searches the highest open-loop rate that meets a demand. Steps up by 1.6 until it fails, then halves the distance in
+/// logarithms until it is below 4 %.
+///
+/// # Errors
+/// Those of [`run`], other than for a rate that this machine cannot hold, which ends the search.
+pub(crate) fn find_limit(
+    load: &Load,
+    server: Option<&Server>,
+    demand: Demand,
+    mut show: impl FnMut(f64, u64, bool) -> bool,
+) -> Result<Limit, Error> {
+    let mut limit = Limit { rate: 0.0, tried: Vec::new(), client_limited: false };
+    let mut bad = f64::INFINITY;
+    let mut rate = load.rate.map_or(1000.0, |r| r.from);
+    while limit.tried.len() < 24 && (bad / limit.rate.max(1e-9) > 1.04) && rate >= 1.0 {
+        let mut step = load.clone();
+        step.rate = Some(Rate { from: rate, to: rate, poisson: load.rate.is_none_or(|r| r.poisson) });
+        let report = match run(&step, server.cloned(), |_| !crate::signals::interrupted()) {
+            Ok(report) => report,
+            Err(Error::Usage(_)) if limit.rate > 0.0 => {
+                limit.client_limited = true;
+                break;
+            }
+            Err(e) => return Err(e),
+        };
         if report.outcome.interrupted {
             break;
         }
-        let passed = at <= within.as_nanos() as u64 && few && held;
-        limited = report.findings.iter().any(|f| f.client) && !passed;
-        tried.push((rate, at, passed));
+        let at = report.outcome.record.latency.quantile(demand.quantile);
+        let passed = demand.is_met(&report);
+        limit.client_limited = report.findings.iter().any(|f| f.client) && !passed;
+        limit.tried.push((rate, at, passed));
         if !show(rate, at, passed) {
             break;
         }
-        if passed {
-            good = rate
-        } else {
-            bad = rate
-        }
-        rate = match () {
-            () if bad.is_infinite() => rate * 1.6,
-            () if good == 0.0 => rate / 4.0,
-            () => (good * bad).sqrt(),
-        };
+        *(if passed { &mut limit.rate } else { &mut bad }) = rate;
+        rate = next_rate(rate, limit.rate, bad);
     }
-    Ok(Limit { rate: good, tried, client_limited: limited })
+    Ok(limit)
+}
+
+/// Returns the rate to try after `rate`, between the highest good one and the lowest bad one.
+fn next_rate(rate: f64, good: f64, bad: f64) -> f64 {
+    match () {
+        () if bad.is_infinite() => rate * 1.6,
+        () if good == 0.0 => rate / 4.0,
+        () => (good * bad).sqrt(),
+    }
 }

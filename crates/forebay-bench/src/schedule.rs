@@ -12,12 +12,12 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Evenly, the same all the time.
+    /// Returns a rate that is always the same, evenly spread.
     pub fn constant(rate: f64) -> Rate {
         Rate { from: rate, to: rate, poisson: false }
     }
 
-    /// The highest rate.
+    /// Returns the highest rate.
     pub fn highest(&self) -> f64 {
         self.from.max(self.to)
     }
@@ -57,7 +57,7 @@ impl Schedule {
         self.position += self.threads * if self.rate.poisson { self.random.exponential() } else { 1.0 };
     }
 
-    /// Time of the next request, ns from the start.
+    /// Returns the time of the next request, ns from the start.
     #[inline]
     pub fn following(&mut self) -> u64 {
         let at = self.time_of(self.position);
@@ -65,7 +65,7 @@ impl Schedule {
         at
     }
 
-    /// The time by which `n` requests are due, ns.
+    /// Returns the time by which `n` requests are due, ns.
     fn time_of(&self, n: f64) -> u64 {
         let (a, b) = (self.rate.from / 1e9, self.rate.to / 1e9);
         if a == b {
@@ -95,7 +95,7 @@ impl Random {
         Random((z ^ z >> 31) | 1)
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     #[inline]
     pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
@@ -104,25 +104,25 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// From 0 to below 1.
+    /// Returns a number from 0 to below 1.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Below `n`; 0 when `n` is 0.
+    /// Returns a number below `n`; 0 when `n` is 0.
     #[inline]
     pub fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.bits()) * n as u128) >> 64) as usize
     }
 
-    /// Exponentially distributed with mean 1.
+    /// Returns an exponentially distributed number with mean 1.
     #[inline]
     pub fn exponential(&mut self) -> f64 {
         -(1.0 - self.unit()).ln()
     }
 
-    /// Normally distributed with mean 0 and deviation 1.
+    /// Returns a normally distributed number with mean 0 and deviation 1.
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (2.0 * std::f64::consts::PI * self.unit()).cos()

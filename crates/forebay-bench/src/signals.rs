@@ -1,4 +1,4 @@
-//! ^C and SIGTERM: noticed, not obeyed at once, so that what was measured is still told.
+//! ^C and SIGTERM. They are noted instead of ending the process, so that the results so far are still printed.
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static FD: OnceLock<Option<SignalFd>> = OnceLock::new();
 static SEEN: AtomicBool = AtomicBool::new(false);
 
-/// From now on the signals are only noted. To be called before any thread is started.
+/// Blocks the signals, so that they are only noted. Call it before any thread is started.
 pub fn catch() {
     FD.get_or_init(|| {
         let mut set = SigSet::empty();
@@ -19,7 +19,7 @@ pub fn catch() {
     });
 }
 
-/// Whether one has come.
+/// Whether a signal has come.
 pub fn interrupted() -> bool {
     if let Some(Some(fd)) = FD.get()
         && matches!(fd.read_signal(), Ok(Some(_)))
@@ -29,7 +29,7 @@ pub fn interrupted() -> bool {
     SEEN.load(Ordering::Relaxed)
 }
 
-/// As if one had come.
+/// Stops the run as a signal would.
 pub fn interrupt() {
     SEEN.store(true, Ordering::Relaxed);
 }

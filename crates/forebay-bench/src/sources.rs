@@ -1,4 +1,4 @@
-//! Where requests come from: lists, access logs, an nginx.conf.
+//! Sources of requests: lists, access logs, an nginx.conf.
 
 use crate::Error;
 use crate::load::Wanted;
@@ -53,11 +53,11 @@ fn some(all: Vec<Wanted>, path: &Path) -> Result<Vec<Wanted>, Error> {
     if all.is_empty() { Err(Error::Usage(format!("{}: no request in it", path.display()))) } else { Ok(all) }
 }
 
-/// An access log in combined or common format: GET and HEAD requests, each as often as it stands there.
-/// They are sent to `base`.
+/// An access log in combined or common format: GET and HEAD requests, each as often as it is in the log.
+/// The requests are sent to `base`.
 ///
 /// # Errors
-/// No such request in it.
+/// The log has no such request.
 pub fn access_log(path: &Path, base: &Url) -> Result<Vec<Wanted>, Error> {
     let mut all: Vec<Wanted> = Vec::new();
     let mut known: HashMap<(String, String), usize> = HashMap::new();
@@ -121,47 +121,57 @@ fn values(within: &Block, name: &str) -> Vec<Vec<String>> {
     found.map(|d| d.args.iter().map(|w| w.as_str().into_owned()).collect()).collect()
 }
 
+/// Adds the files of a server.
 fn servers_files(http: &Block, server: &Block, dir: &Path, all: &mut Vec<Wanted>) {
-    let first =
-        |name: &str| values(server, name).into_iter().chain(values(http, name)).next()?.into_iter().next();
-    let root: PathBuf = dir.join(first("root").unwrap_or_else(|| "html".into()));
+    let root = values(server, "root")
+        .into_iter()
+        .chain(values(http, "root"))
+        .next()
+        .and_then(|r| r.into_iter().next());
+    let root: PathBuf = dir.join(root.unwrap_or_else(|| "html".into()));
     let mut paths = Vec::new();
     walk(&root, &root, &mut paths);
     if paths.is_empty() {
         paths.push("/".to_owned());
     }
-    let name = values(server, "server_name").into_iter().flatten().find(|n| {
+    let Some(base) = address_of(server) else { return };
+    let name = plain_name(server);
+    for path in paths {
+        let mut wanted = Wanted::get(Url { path, ..base.clone() });
+        wanted.fields.extend(name.clone().map(|name| ("Host".into(), name)));
+        all.push(wanted);
+    }
+}
+
+/// Returns the first name of a server that is no pattern.
+fn plain_name(server: &Block) -> Option<String> {
+    let is_plain = |n: &String| {
         !n.is_empty() && n != "_" && !n.starts_with(['~', '*', '.']) && !n.ends_with('*') && !n.contains('$')
-    });
+    };
+    values(server, "server_name").into_iter().flatten().find(is_plain)
+}
+
+/// Returns where the first `listen` of a server is reached.
+fn address_of(server: &Block) -> Option<Url> {
     let mut listens = values(server, "listen");
     if listens.is_empty() {
         listens.push(vec!["80".into()]);
     }
-    let Some(listen) = listens.first() else { return };
-    let Some(address) = listen.first() else { return };
+    let listen = listens.first()?;
+    let address = listen.first()?;
     let tls = listen.iter().any(|w| w == "ssl");
-    let base = if let Some(socket) = address.strip_prefix("unix:") {
-        Url { tls: false, host: "localhost".into(), port: 0, path: "/".into(), socket: Some(socket.into()) }
-    } else {
-        let scheme = if tls { "https" } else { "http" };
-        let (host, port) = match address.rsplit_once(':') {
-            Some((host, port)) if !port.ends_with(']') => (host, port),
-            _ if address.bytes().all(|b| b.is_ascii_digit()) => ("*", address.as_str()),
-            _ => (address.as_str(), if tls { "443" } else { "80" }),
-        };
-        let host = if matches!(host, "*" | "0.0.0.0" | "[::]") { "127.0.0.1" } else { host };
-        match Url::parse(&format!("{scheme}://{host}:{port}/")) {
-            Ok(url) => url,
-            Err(_) => return,
-        }
-    };
-    for path in paths {
-        let mut wanted = Wanted::get(Url { path, ..base.clone() });
-        if let Some(name) = &name {
-            wanted.fields.push(("Host".into(), name.clone()));
-        }
-        all.push(wanted);
+    if let Some(socket) = address.strip_prefix("unix:") {
+        let socket = Some(socket.into());
+        return Some(Url { tls: false, host: "localhost".into(), port: 0, path: "/".into(), socket });
     }
+    let (host, port) = match address.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port),
+        _ if address.bytes().all(|b| b.is_ascii_digit()) => ("*", address.as_str()),
+        _ => (address.as_str(), if tls { "443" } else { "80" }),
+    };
+    let host = if matches!(host, "*" | "0.0.0.0" | "[::]") { "127.0.0.1" } else { host };
+    let scheme = if tls { "https" } else { "http" };
+    Url::parse(&format!("{scheme}://{host}:{port}/")).ok()
 }
 
 fn walk(root: &Path, dir: &Path, paths: &mut Vec<String>) {
@@ -170,18 +180,19 @@ fn walk(root: &Path, dir: &Path, paths: &mut Vec<String>) {
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for entry in entries {
         let (path, kind) = (entry.path(), entry.file_type());
-        let plain = |p: &Path| {
-            let text = p.strip_prefix(root).ok()?.to_str()?;
-            text.bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"/._-~".contains(&b))
-                .then(|| format!("/{text}"))
-        };
         match kind {
             Ok(kind) if kind.is_dir() => walk(root, &path, paths),
-            Ok(kind) if kind.is_file() && paths.len() < 100 => paths.extend(plain(&path)),
+            Ok(kind) if kind.is_file() && paths.len() < 100 => paths.extend(plain_path(root, &path)),
             _ => {}
         }
     }
+}
+
+/// Returns the path of a file in URLs, unless it has characters that need escaping.
+fn plain_path(root: &Path, file: &Path) -> Option<String> {
+    let text = file.strip_prefix(root).ok()?.to_str()?;
+    let is_plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-~".contains(&b));
+    is_plain.then(|| format!("/{text}"))
 }
 
 #[cfg(test)]

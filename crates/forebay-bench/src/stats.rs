@@ -5,9 +5,9 @@ use crate::schedule::Random;
 /// Draws of a bootstrap.
 const DRAWS: usize = 2000;
 
-/// What can be said about B against A.
+/// Verdict on B against A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// B is more than A, beyond chance.
     Faster,
     /// B is less than A, beyond chance.
@@ -18,7 +18,7 @@ pub enum Verdict {
 
 impl Verdict {
     /// `faster`, `slower` or `no difference shown`.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Verdict::Faster => "faster",
             Verdict::Slower => "slower",
@@ -29,19 +29,19 @@ impl Verdict {
 
 /// B against A.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     /// Ratio of medians, B / A.
     pub ratio: f64,
     /// 95 % confidence interval of the ratio.
     pub low: f64,
     /// See `low`.
     pub high: f64,
-    /// What follows.
+    /// Verdict from the interval.
     pub verdict: Verdict,
 }
 
 /// The median; 0 for an empty set. Values that are no number are left out.
-pub fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted: Vec<f64> = values.iter().copied().filter(|v| v.is_finite()).collect();
     sorted.sort_by(f64::total_cmp);
     quantile_sorted(&sorted, 0.5)
@@ -58,7 +58,7 @@ fn quantile_sorted(sorted: &[f64], q: f64) -> f64 {
 }
 
 /// Spread: interquartile range over median; 0 for fewer than two values.
-pub fn spread(values: &[f64]) -> f64 {
+pub(crate) fn spread(values: &[f64]) -> f64 {
     let mut sorted: Vec<f64> = values.iter().copied().filter(|v| v.is_finite()).collect();
     sorted.sort_by(f64::total_cmp);
     let middle = quantile_sorted(&sorted, 0.5);
@@ -74,7 +74,7 @@ pub fn spread(values: &[f64]) -> f64 {
 /// The interval is a percentile bootstrap over rounds of the trimmed mean of the logarithms of `b[i] / a[i]`
 /// (a median of few rounds takes few values), widened by the t distribution's factor because a bootstrap of
 /// few rounds is too narrow. Fewer than five rounds never show a difference.
-pub fn compare(a: &[f64], b: &[f64], seed: u64) -> Comparison {
+pub(crate) fn compare(a: &[f64], b: &[f64], seed: u64) -> Comparison {
     let pairs: Vec<f64> = a
         .iter()
         .zip(b)
@@ -114,7 +114,7 @@ pub fn compare(a: &[f64], b: &[f64], seed: u64) -> Comparison {
 
 /// Withdraws a claim that is no larger than what A shows against itself from one round to the next: a machine that
 /// finds such differences between equals cannot tell others by them.
-pub fn gate(claim: Comparison, a: &[f64], seed: u64) -> Comparison {
+pub(crate) fn gate(claim: Comparison, a: &[f64], seed: u64) -> Comparison {
     let (x, y): (Vec<f64>, Vec<f64>) = a.chunks_exact(2).map(|p| (p[0], p[1])).unzip();
     let same = compare(&x, &y, seed);
     let differs = same.verdict != Verdict::NoDifference;
@@ -146,41 +146,41 @@ fn t_factor(n: usize) -> f64 {
 
 /// How the rounds of two targets are put in order: `true` for B. ABBA, then BAAB, and so on, so that neither
 /// a drift nor a habit of going first favours one.
-pub fn order(rounds: usize) -> Vec<[bool; 2]> {
+pub(crate) fn order(rounds: usize) -> Vec<[bool; 2]> {
     (0..rounds).map(|i| if matches!(i % 4, 0 | 3) { [false, true] } else { [true, false] }).collect()
-}
-
-/// Runs two measurements in interleaved rounds and compares them. Each closure gives one value, more is
-/// better, or `None` when it could not measure, which leaves the round out. Gives the values and the result.
-pub fn interleave(
-    rounds: usize,
-    seed: u64,
-    mut a: impl FnMut() -> Option<f64>,
-    mut b: impl FnMut() -> Option<f64>,
-) -> (Vec<f64>, Vec<f64>, Comparison) {
-    let (mut all_a, mut all_b) = (Vec::new(), Vec::new());
-    for turn in order(rounds) {
-        let (mut x, mut y) = (None, None);
-        for second in turn {
-            if second {
-                y = b();
-            } else {
-                x = a();
-            }
-        }
-        if let (Some(x), Some(y)) = (x, y) {
-            all_a.push(x);
-            all_b.push(y);
-        }
-    }
-    let result = compare(&all_a, &all_b, seed);
-    (all_a, all_b, result)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::compare::ROUNDS;
+
+    /// Runs two measurements in interleaved rounds and compares them. Each closure gives one value, more is
+    /// better, or `None` when it could not measure, which leaves the round out. Gives the values and the result.
+    fn interleave(
+        rounds: usize,
+        seed: u64,
+        mut a: impl FnMut() -> Option<f64>,
+        mut b: impl FnMut() -> Option<f64>,
+    ) -> (Vec<f64>, Vec<f64>, Comparison) {
+        let (mut all_a, mut all_b) = (Vec::new(), Vec::new());
+        for turn in order(rounds) {
+            let (mut x, mut y) = (None, None);
+            for second in turn {
+                if second {
+                    y = b();
+                } else {
+                    x = a();
+                }
+            }
+            if let (Some(x), Some(y)) = (x, y) {
+                all_a.push(x);
+                all_b.push(y);
+            }
+        }
+        let result = compare(&all_a, &all_b, seed);
+        (all_a, all_b, result)
+    }
 
     /// Rates as machines give them: 3 % of noise, a drift that both see, and now and then a disturbed round.
     fn trial(effect: f64, seed: u64) -> Verdict {

@@ -53,7 +53,7 @@ struct Verifier {
     named: Option<Named>,
 }
 
-/// What a file vouches for: what its certificates have signed, and these themselves. A self-signed one is most often marked as an
+/// Trust in a file: in the certificates that its own have signed, and in these themselves. A self-signed one is most often marked as an
 /// authority (`openssl req -x509`), which none may be that a server shows.
 #[derive(Debug)]
 struct Named {
@@ -131,7 +131,7 @@ fn is_authority(why: &CertificateError) -> bool {
     matches!(why, CertificateError::Other(e) if e.to_string().contains("CaUsedAsEndEntity"))
 }
 
-/// Which certificates are believed.
+/// Certificates that are trusted.
 #[derive(Clone, Debug, Default)]
 pub enum Trust<'a> {
     /// Those of the system.

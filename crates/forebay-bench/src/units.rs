@@ -5,7 +5,7 @@ use std::time::Duration;
 /// `10` (seconds), `500ms`, `10s`, `2m`, `1h`, `100us`.
 ///
 /// # Errors
-/// What is expected.
+/// The text has another form.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -28,7 +28,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// `500`, `10k`, `1.5M`.
 ///
 /// # Errors
-/// What is expected.
+/// The text has another form.
 pub fn number(text: &str) -> Result<f64, String> {
     let bad = || format!("\"{text}\": expected a number such as 500 or 10k");
     let (digits, factor) = match text.as_bytes().last() {
@@ -44,7 +44,7 @@ pub fn number(text: &str) -> Result<f64, String> {
 /// A whole number above 0.
 ///
 /// # Errors
-/// What is expected.
+/// The text has another form.
 pub fn count(text: &str) -> Result<u64, String> {
     let n = number(text)?;
     if n >= 1.0 && n.fract() == 0.0 && n < 1e15 {

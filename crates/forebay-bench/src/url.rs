@@ -4,7 +4,7 @@ use crate::Error;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
-/// Where connections go.
+/// Address that connections go to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// TCP.
@@ -32,68 +32,53 @@ impl Url {
     /// Reads a URL. Without a scheme it is taken for `http://`.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The text is no URL.
     pub fn parse(text: &str) -> Result<Url, Error> {
-        let bad = |why: &str| Error::Usage(format!("URL \"{text}\": {why}"));
+        Url::read(text).map_err(|why| Error::Usage(format!("URL \"{text}\": {why}")))
+    }
+
+    fn read(text: &str) -> Result<Url, String> {
         if text.is_empty() {
-            return Err(bad("is empty"));
+            return Err("is empty".into());
         }
         if text.bytes().any(|b| b <= b' ' || b == 0x7f) {
-            return Err(bad("contains a blank or a control character"));
+            return Err("contains a blank or a control character".into());
         }
         if let Some(rest) = text.strip_prefix("unix:") {
-            let (socket, path) = rest.split_once(':').unwrap_or((rest, "/"));
-            if socket.is_empty() || !path.starts_with('/') {
-                return Err(bad("expected unix:/path/of/socket:/path"));
-            }
-            let (host, port, path) = ("localhost".to_owned(), 0, path.to_owned());
-            return Ok(Url { tls: false, host, port, path, socket: Some(PathBuf::from(socket)) });
+            return Url::read_unix(rest);
         }
-        let (tls, rest) = match text.split_once("://") {
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
-            Some((scheme, _)) => return Err(bad(&format!("unknown scheme \"{scheme}\""))),
-            None => (false, text),
-        };
+        let (tls, rest) = scheme(text)?;
         let rest = rest.split('#').next().unwrap_or_default();
         let (authority, path) = match rest.find(['/', '?']) {
             Some(at) => rest.split_at(at),
             None => (rest, "/"),
         };
         if authority.contains('@') {
-            return Err(bad("user names belong into -A or an Authorization field"));
+            return Err("user names belong into -A or an Authorization field".into());
         }
-        let (host, port) = match authority.strip_prefix('[') {
-            Some(v6) => {
-                let (host, after) = v6.split_once(']').ok_or_else(|| bad("\"[\" is not closed"))?;
-                host.parse::<std::net::Ipv6Addr>()
-                    .map_err(|_| bad("no IPv6 address between the brackets"))?;
-                (host, if after.is_empty() { None } else { Some(after.strip_prefix(':').unwrap_or("x")) })
-            }
-            None => match authority.rsplit_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (authority, None),
-            },
-        };
+        let (host, port) = host_and_port(authority)?;
         if host.is_empty() || host.contains(':') && !authority.starts_with('[') {
-            return Err(bad("has no host"));
+            return Err("has no host".into());
         }
         let port = match port {
-            None | Some("") => {
-                if tls {
-                    443
-                } else {
-                    80
-                }
+            None | Some("") => default_port(tls),
+            Some(port) => {
+                let port = port.parse().ok().filter(|p| *p > 0);
+                port.ok_or("the port is not a number from 1 to 65535")?
             }
-            Some(port) => port
-                .parse()
-                .ok()
-                .filter(|p| *p > 0)
-                .ok_or_else(|| bad("the port is not a number from 1 to 65535"))?,
         };
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         Ok(Url { tls, host: host.to_owned(), port, path, socket: None })
+    }
+
+    /// Reads what follows `unix:`.
+    fn read_unix(rest: &str) -> Result<Url, String> {
+        let (socket, path) = rest.split_once(':').unwrap_or((rest, "/"));
+        if socket.is_empty() || !path.starts_with('/') {
+            return Err("expected unix:/path/of/socket:/path".into());
+        }
+        let (host, port, path) = ("localhost".to_owned(), 0, path.to_owned());
+        Ok(Url { tls: false, host, port, path, socket: Some(PathBuf::from(socket)) })
     }
 
     /// `Host` field or `:authority`.
@@ -110,7 +95,7 @@ impl Url {
         if self.tls { "https" } else { "http" }
     }
 
-    /// Looks up where the URL leads.
+    /// Looks up the address of the URL.
     ///
     /// # Errors
     /// The name has no address.
@@ -128,6 +113,34 @@ impl Url {
             Error::Resolve(self.host.clone(), std::io::Error::other("the name has no address"))
         })
     }
+}
+
+/// Splits off the scheme; returns whether it is that of TLS, and the rest.
+fn scheme(text: &str) -> Result<(bool, &str), String> {
+    match text.split_once("://") {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => Ok((false, rest)),
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => Ok((true, rest)),
+        Some((scheme, _)) => Err(format!("unknown scheme \"{scheme}\"")),
+        None => Ok((false, text)),
+    }
+}
+
+fn default_port(tls: bool) -> u16 {
+    if tls { 443 } else { 80 }
+}
+
+/// Splits `host:port` or `[address]:port`; the brackets are removed.
+fn host_and_port(authority: &str) -> Result<(&str, Option<&str>), String> {
+    let Some(v6) = authority.strip_prefix('[') else {
+        return Ok(match authority.rsplit_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        });
+    };
+    let (host, after) = v6.split_once(']').ok_or("\"[\" is not closed")?;
+    host.parse::<std::net::Ipv6Addr>().map_err(|_| "no IPv6 address between the brackets")?;
+    // Anything but a port is refused as a bad one.
+    Ok((host, if after.is_empty() { None } else { Some(after.strip_prefix(':').unwrap_or("x")) }))
 }
 
 fn accepts(addr: &SocketAddr) -> bool {

@@ -13,7 +13,7 @@ use std::io::{Read, Write};
 pub struct Finding {
     /// The figure may not be used.
     pub void: bool,
-    /// The client was what limited.
+    /// The client was the limit.
     pub client: bool,
     /// In words.
     pub text: String,
@@ -52,7 +52,7 @@ struct Judge<'r> {
     findings: Vec<Finding>,
 }
 
-/// What a finding is about.
+/// Subject of a finding.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum About {
     /// The server or the machine.
@@ -210,7 +210,7 @@ pub(crate) fn steady_rates(report: &Report) -> Vec<f64> {
 /// Refuses a rate that this machine cannot send.
 ///
 /// # Errors
-/// [`Error::Usage`] with what it can.
+/// The machine is too slow; the text has the rate that it can send.
 pub fn refuse_rate(rate: Rate, load: &Load) -> Result<(), Error> {
     if !(rate.from > 0.0 && rate.to > 0.0 && rate.highest().is_finite()) {
         return Err(Error::Usage("a rate is a number above 0".into()));
@@ -232,7 +232,7 @@ pub fn refuse_rate(rate: Rate, load: &Load) -> Result<(), Error> {
     Ok(())
 }
 
-/// Messages a second that one thread can send and have answered over loopback, at best.
+/// Measures how many messages a second one thread can send and have answered over loopback, at best.
 fn round_trips() -> Option<f64> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").ok()?;
     let mut client = std::net::TcpStream::connect(listener.local_addr().ok()?).ok()?;

@@ -1,5 +1,6 @@
 //! `bench wrk`: options and output of wrk 4 and wrk2.
 
+use crate::histogram::Histogram;
 use crate::load::{Load, Order, Protocol, Stop, Wanted};
 use crate::observe::Server;
 use crate::record::Failure;
@@ -29,7 +30,7 @@ const USAGE: &str = "Usage: forebay bench wrk <options> <url>
 
 /// The options.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub(crate) struct Options {
     threads: usize,
     connections: usize,
     duration: Duration,
@@ -42,108 +43,161 @@ pub struct Options {
     own: bool,
 }
 
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            threads: 2,
+            connections: 10,
+            duration: Duration::from_secs(10),
+            timeout: Duration::from_secs(2),
+            latency: false,
+            uncorrected: false,
+            rate: None,
+            fields: Vec::new(),
+            url: String::new(),
+            own: false,
+        }
+    }
+}
+
+fn bad(text: String) -> Error {
+    Error::Usage(format!("{text}\n{USAGE}"))
+}
+
+/// An option as it was given: its name, and its value if that is in the same word.
+fn split_option(word: &str) -> Option<(String, Option<String>)> {
+    if word.starts_with("--") {
+        return Some(match word.split_once('=') {
+            Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+            None => (word.to_owned(), None),
+        });
+    }
+    if !word.starts_with('-') || word.len() == 1 {
+        return None;
+    }
+    let mut chars = word.chars();
+    let name: String = chars.by_ref().take(2).collect();
+    let value = chars.as_str().to_owned();
+    Some((name, (!value.is_empty()).then_some(value)))
+}
+
 /// Reads wrk's options. `Ok(None)`: help or version was printed.
 ///
 /// # Errors
-/// What is wrong.
-pub fn parse(args: &[String]) -> Result<Option<Options>, Error> {
-    let bad = |text: String| Error::Usage(format!("{text}\n{USAGE}"));
-    let mut o = Options {
-        threads: 2,
-        connections: 10,
-        duration: Duration::from_secs(10),
-        timeout: Duration::from_secs(2),
-        latency: false,
-        uncorrected: false,
-        rate: None,
-        fields: Vec::new(),
-        url: String::new(),
-        own: false,
-    };
+/// An option that is not known, or a bad value.
+pub(crate) fn parse(args: &[String]) -> Result<Option<Options>, Error> {
+    let mut o = Options::default();
     let mut rest = args.iter();
     while let Some(word) = rest.next() {
-        let (name, glued) = match word.as_str() {
-            w if w.starts_with("--") => match w.split_once('=') {
-                Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
-                None => (w.to_owned(), None),
-            },
-            w if w.starts_with('-') && w.len() > 1 => {
-                let mut chars = w.chars();
-                let name: String = chars.by_ref().take(2).collect();
-                let value = chars.as_str().to_owned();
-                (name, (!value.is_empty()).then_some(value))
-            }
-            url if o.url.is_empty() => {
-                url.clone_into(&mut o.url);
-                continue;
-            }
-            other => return Err(bad(format!("unexpected \"{other}\""))),
+        let Some((name, glued)) = split_option(word) else {
+            o.set_url(word)?;
+            continue;
         };
-        match name.as_str() {
-            "-h" | "--help" => {
-                print!("{USAGE}");
-                return Ok(None);
-            }
-            "-v" | "--version" => {
-                println!("forebay bench {}, as wrk 4.1", env!("CARGO_PKG_VERSION"));
-                return Ok(None);
-            }
-            "--latency" | "-L" => {
-                o.latency = true;
-                continue;
-            }
-            "--u_latency" | "-U" => {
-                (o.latency, o.uncorrected) = (true, true);
-                continue;
-            }
-            // Requests of wrk2's scripts that leave together; there are no scripts here.
-            "--batch_latency" | "-B" => continue,
-            "--i-own-this-target" => {
-                o.own = true;
-                continue;
-            }
-            "-s" | "--script" => {
-                return Err(Error::Usage(
-                    "Lua scripts (-s) are not run. Methods, fields, bodies and mixes: see forebay bench --help (-X, -H, -b, --urls)".into(),
-                ));
-            }
-            _ => {}
+        match o.flag(&name)? {
+            Flag::Print => return Ok(None),
+            Flag::Set => continue,
+            Flag::No => {}
         }
         let value = match glued {
             Some(value) => value,
             None => rest.next().cloned().ok_or_else(|| bad(format!("option {name} needs a value")))?,
         };
-        let count = || units::count(&value).map(|n| usize::try_from(n).unwrap_or(usize::MAX)).map_err(&bad);
-        let time = || {
-            units::duration(&value)
-                .ok()
-                .filter(|t| !t.is_zero())
-                .ok_or_else(|| bad(format!("bad time \"{value}\"")))
-        };
-        match name.as_str() {
-            "-t" | "--threads" => o.threads = count()?,
-            "-c" | "--connections" => o.connections = count()?,
-            "-d" | "--duration" => o.duration = time()?,
-            "--timeout" | "-T" => o.timeout = time()?,
-            "-R" | "--rate" => o.rate = Some(count()? as f64),
-            "-H" | "--header" => {
-                let (name, value) =
-                    value.split_once(':').ok_or_else(|| bad(format!("bad header \"{value}\"")))?;
-                o.fields.push((name.trim().to_owned(), value.trim().to_owned()));
-            }
-            _ => return Err(bad(format!("unknown option {name}"))),
-        }
+        o.value(&name, &value)?;
     }
-    if o.url.is_empty() {
-        return Err(bad("there is no URL".into()));
-    }
-    if o.connections < o.threads {
-        return Err(bad("number of connections must be >= threads".into()));
-    }
+    o.check()?;
     Ok(Some(o))
 }
 
-/// A load from options of other tools: everything that is not said is as that tool has it.
+/// Whether an option is one without a value.
+enum Flag {
+    Set,
+    /// Help or version was printed.
+    Print,
+    No,
+}
+
+impl Options {
+    fn set_url(&mut self, word: &str) -> Result<(), Error> {
+        if !self.url.is_empty() {
+            return Err(bad(format!("unexpected \"{word}\"")));
+        }
+        word.clone_into(&mut self.url);
+        Ok(())
+    }
+
+    /// Sets an option without a value.
+    fn flag(&mut self, name: &str) -> Result<Flag, Error> {
+        match name {
+            "-h" | "--help" => {
+                print!("{USAGE}");
+                return Ok(Flag::Print);
+            }
+            "-v" | "--version" => {
+                println!("forebay bench {}, as wrk 4.1", env!("CARGO_PKG_VERSION"));
+                return Ok(Flag::Print);
+            }
+            "--latency" | "-L" => self.latency = true,
+            "--u_latency" | "-U" => (self.latency, self.uncorrected) = (true, true),
+            // Requests of wrk2's scripts that leave together; there are no scripts here.
+            "--batch_latency" | "-B" => {}
+            "--i-own-this-target" => self.own = true,
+            "-s" | "--script" => {
+                return Err(Error::Usage(
+                    "Lua scripts (-s) are not run. Methods, fields, bodies and mixes: see forebay bench --help (-X, -H, -b, --urls)".into(),
+                ));
+            }
+            _ => return Ok(Flag::No),
+        }
+        Ok(Flag::Set)
+    }
+
+    /// Sets an option with a value.
+    fn value(&mut self, name: &str, value: &str) -> Result<(), Error> {
+        let count = || units::count(value).map(|n| usize::try_from(n).unwrap_or(usize::MAX)).map_err(bad);
+        let time = || {
+            let time = units::duration(value).ok().filter(|t| !t.is_zero());
+            time.ok_or_else(|| bad(format!("bad time \"{value}\"")))
+        };
+        match name {
+            "-t" | "--threads" => self.threads = count()?,
+            "-c" | "--connections" => self.connections = count()?,
+            "-d" | "--duration" => self.duration = time()?,
+            "--timeout" | "-T" => self.timeout = time()?,
+            "-R" | "--rate" => self.rate = Some(count()? as f64),
+            "-H" | "--header" => {
+                let field = value.split_once(':').ok_or_else(|| bad(format!("bad header \"{value}\"")))?;
+                self.fields.push((field.0.trim().to_owned(), field.1.trim().to_owned()));
+            }
+            _ => return Err(bad(format!("unknown option {name}"))),
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.url.is_empty() {
+            return Err(bad("there is no URL".into()));
+        }
+        if self.connections < self.threads {
+            return Err(bad("number of connections must be >= threads".into()));
+        }
+        Ok(())
+    }
+
+    fn load(&self) -> Result<(Load, Option<Server>), Error> {
+        let mut wanted = Wanted::get(Url::parse(&self.url)?);
+        wanted.fields.clone_from(&self.fields);
+        let mut load = Load::new(&[wanted], Protocol::Http1, Order::Listed, 1)?;
+        load.connections = self.connections;
+        load.stop = Stop::After(self.duration);
+        load.timeout = self.timeout;
+        // wrk counts a response of any status and reports the bad ones at the end.
+        load.checks.status = Some((100..1000).collect());
+        load.rate = self.rate.map(Rate::constant);
+        prepare(load, self.threads, self.own)
+    }
+}
+
+/// Prepares a load from options of other tools: trust, CPUs and the server's process are as these tools have them.
 pub(crate) fn prepare(mut load: Load, threads: usize, own: bool) -> Result<(Load, Option<Server>), Error> {
     let mut server = None;
     for origin in &load.origins {
@@ -172,41 +226,43 @@ pub(crate) fn prepare(mut load: Load, threads: usize, own: bool) -> Result<(Load
 ///
 /// # Errors
 /// Bad options, or a run that is not possible.
-pub fn main(args: &[String]) -> Result<u8, Error> {
+pub(crate) fn main(args: &[String]) -> Result<u8, Error> {
     let Some(o) = parse(args)? else { return Ok(0) };
-    let url = Url::parse(&o.url)?;
-    let mut wanted = Wanted::get(url);
-    wanted.fields.clone_from(&o.fields);
-    let mut load = Load::new(&[wanted], Protocol::Http1, Order::Listed, 1)?;
-    load.connections = o.connections;
-    load.stop = Stop::After(o.duration);
-    load.timeout = o.timeout;
-    // wrk takes any status for an answer and tells the bad ones apart at the end.
-    load.checks.status = Some((100..1000).collect());
-    load.rate = o.rate.map(Rate::constant);
-    let (load, server) = prepare(load, o.threads, o.own)?;
-    if let Some(origin) = load.origins.first()
-        && let Address::Tcp(addr) = &origin.address
-        && let Err(e) = std::net::TcpStream::connect_timeout(addr, o.timeout)
-    {
-        let why = e.to_string();
-        let why = why.split(" (os error").next().unwrap_or_default();
-        eprintln!("unable to connect to {}:{} {why}", addr.ip(), addr.port());
+    let (load, server) = o.load()?;
+    if let Some(why) = refusal(&load, o.timeout) {
+        eprintln!("{why}");
         return Ok(1);
     }
-    let unit = |t: Duration| match t.as_secs() {
-        s if s >= 3600 && s % 3600 == 0 => format!("{}h", s / 3600),
-        s if s >= 60 && s % 60 == 0 => format!("{}m", s / 60),
-        s => format!("{s}s"),
-    };
-    println!("Running {} test @ {}", unit(o.duration), o.url);
+    println!("Running {} test @ {}", whole_units(o.duration), o.url);
     println!("  {} threads and {} connections", o.threads, o.connections);
     let report = run::run(&load, server, |_| !crate::signals::interrupted())?;
     print!("{}", render(&o, &report));
+    say_findings(&report);
+    Ok(u8::from(report.outcome.record.complete == 0))
+}
+
+/// Writes the findings that the other tool's output has no place for to standard error.
+pub(crate) fn say_findings(report: &Report) {
     for finding in report.findings.iter().filter(|f| f.client || f.void) {
         eprintln!("forebay bench: {}", finding.text);
     }
-    Ok(u8::from(report.outcome.record.complete == 0))
+}
+
+/// Tries to connect; returns wrk's words if that fails.
+fn refusal(load: &Load, timeout: Duration) -> Option<String> {
+    let Address::Tcp(addr) = &load.origins.first()?.address else { return None };
+    let why = std::net::TcpStream::connect_timeout(addr, timeout).err()?.to_string();
+    let why = why.split(" (os error").next().unwrap_or_default();
+    Some(format!("unable to connect to {}:{} {why}", addr.ip(), addr.port()))
+}
+
+/// Returns a time in the largest unit of which it is a multiple.
+fn whole_units(t: Duration) -> String {
+    match t.as_secs() {
+        s if s >= 3600 && s % 3600 == 0 => format!("{}h", s / 3600),
+        s if s >= 60 && s % 60 == 0 => format!("{}m", s / 60),
+        s => format!("{s}s"),
+    }
 }
 
 /// A number with a unit, as wrk chooses it: the next one from 85 % of it on.
@@ -235,7 +291,7 @@ fn metric(n: f64) -> String {
     scaled(n, 1e3, "", &["k", "M", "G", "T"])
 }
 
-/// As in wrk's table: units of one letter or none leave room where those of two stand, so that points align.
+/// Aligns a figure as wrk's table does: a unit of one letter or none leaves room for two, so that points align.
 fn column(text: &str, width: usize) -> String {
     let letters = text.bytes().rev().take(2).filter(u8::is_ascii_alphabetic).count();
     let pad = 2 - letters.min(2);
@@ -243,7 +299,7 @@ fn column(text: &str, width: usize) -> String {
 }
 
 /// A distribution as wrk2 prints it.
-fn wrk2_distribution(out: &mut String, what: &str, h: &crate::histogram::Histogram) {
+fn wrk2_distribution(out: &mut String, what: &str, h: &Histogram) {
     let _ = writeln!(out, "  Latency Distribution (HdrHistogram - {what})");
     for percent in [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999, 100.0] {
         let value = time(h.quantile(percent / 100.0) as f64 / 1e3);
@@ -254,72 +310,75 @@ fn wrk2_distribution(out: &mut String, what: &str, h: &crate::histogram::Histogr
     let _ = writeln!(out, "----------------------------------------------------------");
 }
 
-/// The lines after the first two.
-pub fn render(o: &Options, report: &Report) -> String {
+/// Returns the lines after the first two.
+pub(crate) fn render(o: &Options, report: &Report) -> String {
     let mut out = String::new();
-    let outcome = &report.outcome;
-    let record = &outcome.record;
-    let h = &record.latency;
-    let (mean, deviation) = (h.mean() / 1e3, h.deviation() / 1e3);
-    let share = |h: &crate::histogram::Histogram| {
-        let (low, high) = ((h.mean() - h.deviation()).max(0.0), h.mean() + h.deviation());
-        let within =
-            h.count_up_to(high as u64).saturating_sub(if low > 0.0 { h.count_up_to(low as u64) } else { 0 });
-        within as f64 / h.len().max(1) as f64 * 100.0
-    };
+    thread_stats(&mut out, o, report);
+    if o.latency {
+        distributions(&mut out, o, report);
+    }
+    totals(&mut out, report);
+    out
+}
+
+/// Adds the table of latency and requests a second of a thread.
+fn thread_stats(out: &mut String, o: &Options, report: &Report) {
+    let h = &report.outcome.record.latency;
     let rates: Vec<f64> =
         report.points.iter().filter(|p| !p.warmup).map(|p| p.rate / o.threads.max(1) as f64).collect();
     let n = rates.len().max(1) as f64;
-    let rate_mean = rates.iter().sum::<f64>() / n;
-    let rate_dev = (rates.iter().map(|r| (r - rate_mean).powi(2)).sum::<f64>() / n).sqrt();
-    let rate_max = rates.iter().copied().fold(0.0, f64::max);
-    let near = rates.iter().filter(|r| (**r - rate_mean).abs() <= rate_dev).count() as f64 / n * 100.0;
+    let mean = rates.iter().sum::<f64>() / n;
+    let deviation = (rates.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / n).sqrt();
+    let max = rates.iter().copied().fold(0.0, f64::max);
+    let near = rates.iter().filter(|r| (**r - mean).abs() <= deviation).count() as f64 / n * 100.0;
     let _ = writeln!(out, "  Thread Stats{:>6}{:>11}{:>8}{:>12}", "Avg", "Stdev", "Max", "+/- Stdev");
-    let _ = writeln!(
-        out,
-        "    {:<10}{}{}{}{:>8.2}%",
-        "Latency",
-        column(&time(mean), 8),
-        column(&time(deviation), 10),
-        column(&time(h.max() as f64 / 1e3), 9),
-        share(h)
-    );
-    let _ = writeln!(
-        out,
-        "    {:<10}{}{}{}{near:>8.2}%",
-        "Req/Sec",
-        column(&metric(rate_mean), 8),
-        column(&metric(rate_dev), 10),
-        column(&metric(rate_max), 9)
-    );
-    if o.latency {
-        if o.rate.is_some() {
-            wrk2_distribution(&mut out, "Recorded Latency", h);
-            if o.uncorrected {
-                let what = "Uncorrected Latency (measured without taking delayed starts into account)";
-                wrk2_distribution(&mut out, what, &record.uncorrected);
-            }
-        } else {
-            let _ = writeln!(out, "  Latency Distribution");
-            for q in [0.5, 0.75, 0.9, 0.99] {
-                let value = time(h.quantile(q) as f64 / 1e3);
-                let _ = writeln!(out, "{:>7.0}%{}", q * 100.0, column(&value, 10));
-            }
+    let mut row = |name: &str, [mean, deviation, max]: [String; 3], share: f64| {
+        let cells = [column(&mean, 8), column(&deviation, 10), column(&max, 9)].concat();
+        let _ = writeln!(out, "    {name:<10}{cells}{share:>8.2}%");
+    };
+    let times = [h.mean() / 1e3, h.deviation() / 1e3, h.max() as f64 / 1e3].map(time);
+    row("Latency", times, share_near_mean(h));
+    row("Req/Sec", [mean, deviation, max].map(metric), near);
+}
+
+/// Returns the percentage of times within a standard deviation of the mean.
+fn share_near_mean(h: &Histogram) -> f64 {
+    let (low, high) = ((h.mean() - h.deviation()).max(0.0), h.mean() + h.deviation());
+    let below = if low > 0.0 { h.count_up_to(low as u64) } else { 0 };
+    let within = h.count_up_to(high as u64).saturating_sub(below);
+    within as f64 / h.len().max(1) as f64 * 100.0
+}
+
+/// Adds the distributions of latency.
+fn distributions(out: &mut String, o: &Options, report: &Report) {
+    let record = &report.outcome.record;
+    if o.rate.is_none() {
+        let _ = writeln!(out, "  Latency Distribution");
+        for q in [0.5, 0.75, 0.9, 0.99] {
+            let value = time(record.latency.quantile(q) as f64 / 1e3);
+            let _ = writeln!(out, "{:>7.0}%{}", q * 100.0, column(&value, 10));
         }
+        return;
     }
+    wrk2_distribution(out, "Recorded Latency", &record.latency);
+    if o.uncorrected {
+        let what = "Uncorrected Latency (measured without taking delayed starts into account)";
+        wrk2_distribution(out, what, &record.uncorrected);
+    }
+}
+
+/// Adds requests, bytes and errors.
+fn totals(out: &mut String, report: &Report) {
+    let outcome = &report.outcome;
+    let record = &outcome.record;
     let seconds = outcome.measured.as_secs_f64();
-    let _ = writeln!(
-        out,
-        "  {} requests in {}, {}B read",
-        record.in_time,
-        time(seconds * 1e6),
-        binary(record.bytes_in as f64)
-    );
-    let connect = record.failed(Failure::Connect) + record.failed(Failure::Tls);
-    let read =
-        [Failure::Read, Failure::Length, Failure::Protocol].iter().map(|k| record.failed(*k)).sum::<u64>();
-    let write = record.failed(Failure::Write);
-    let timeout = record.failed(Failure::Timeout) + record.failed(Failure::Unanswered);
+    let read = binary(record.bytes_in as f64);
+    let _ = writeln!(out, "  {} requests in {}, {read}B read", record.in_time, time(seconds * 1e6));
+    let sum = |kinds: &[Failure]| kinds.iter().map(|k| record.failed(*k)).sum::<u64>();
+    let connect = sum(&[Failure::Connect, Failure::Tls]);
+    let read = sum(&[Failure::Read, Failure::Length, Failure::Protocol]);
+    let write = sum(&[Failure::Write]);
+    let timeout = sum(&[Failure::Timeout, Failure::Unanswered]);
     if connect + read + write + timeout > 0 {
         let _ = writeln!(
             out,
@@ -333,7 +392,6 @@ pub fn render(o: &Options, report: &Report) -> String {
     }
     let _ = writeln!(out, "Requests/sec: {:>9.2}", outcome.rate());
     let _ = writeln!(out, "Transfer/sec: {:>10}B", binary(record.bytes_in as f64 / seconds.max(1e-9)));
-    out
 }
 
 #[cfg(test)]

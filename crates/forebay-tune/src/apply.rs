@@ -26,7 +26,7 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<(), String> {
 
 /// The server whose configuration is changed.
 #[derive(Clone, Copy, Debug)]
-pub struct Server<'a> {
+pub(crate) struct Server<'a> {
     /// Executable.
     pub program: &'a Path,
     /// Prefix, if not its own.
@@ -62,7 +62,7 @@ impl Server<'_> {
 /// # Errors
 /// The server's words, a file that could not be written, or an address that answers no more. A server that does not run
 /// is no error.
-pub fn apply(
+pub(crate) fn apply(
     source: &Source,
     edits: &[Edit],
     out: &Path,
@@ -205,7 +205,7 @@ fn check(at: SocketAddr) -> Result<(), String> {
 ///
 /// # Errors
 /// There is nothing to undo, or a file was changed since.
-pub fn rollback(out: &Path) -> Result<(), String> {
+pub(crate) fn rollback(out: &Path) -> Result<(), String> {
     let file = out.join("applied.json");
     let note: Value = std::fs::read(&file)
         .ok()

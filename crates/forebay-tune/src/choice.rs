@@ -14,7 +14,7 @@ const MOST: usize = 23;
 /// Settings that are not tried, and why.
 pub(crate) type LeftOut = Vec<(&'static str, String)>;
 
-/// What decides about a setting.
+/// Everything that decides whether a setting is tried.
 pub(crate) struct Choice<'a> {
     pub(crate) args: &'a RunArgs,
     pub(crate) view: &'a View<'a>,

@@ -44,7 +44,7 @@ pub(crate) enum Workload {
     Mixed,
 }
 
-/// A tuning.
+/// Command line of a tuning.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RunArgs {
     /// Configuration
@@ -192,7 +192,7 @@ fn list() {
 /// The arguments of a tuning, from words.
 ///
 /// # Errors
-/// What clap says.
+/// A word that is no option, or a bad value.
 pub(crate) fn arguments(words: &[String]) -> Result<RunArgs, String> {
     let line = Line::try_parse_from(std::iter::once("forebay tune").chain(words.iter().map(String::as_str)))
         .map_err(|e| e.to_string())?;

@@ -8,7 +8,7 @@ const PB12: [u8; 11] = [1, 1, 0, 1, 1, 1, 0, 0, 0, 1, 0];
 /// Rows of zeros and ones for `factors` factors: each factor is at 1 in half of the rows, and any two factors are at
 /// each combination equally often. With `fold` the mirrored rows follow, so that products of two factors do not
 /// disturb single ones. More than 23 factors are spread over several designs, in which the others stay at 0.
-pub fn screening(factors: usize, fold: bool) -> Vec<Vec<u8>> {
+pub(crate) fn screening(factors: usize, fold: bool) -> Vec<Vec<u8>> {
     let mut rows = Vec::new();
     let mut first = 0;
     while first < factors {

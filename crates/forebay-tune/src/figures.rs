@@ -34,7 +34,7 @@ impl Figures {
         }
     }
 
-    /// For `result.json`.
+    /// Returns the value for `result.json`.
     pub fn json(&self) -> Value {
         json!({"rate": self.rate, "p50_ns": self.p50, "p99_ns": self.p99, "cpu_us": self.cpu, "memory": self.memory})
     }

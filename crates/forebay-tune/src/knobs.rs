@@ -1,4 +1,4 @@
-//! What can be set: one table. A level is text as it stands in a configuration; level 0 is always what the user has.
+//! The table of settings that can be tried. A level is text of a configuration; level 0 is always the user's own.
 
 /// Where a setting goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub enum Place {
     Main,
     /// The `events` block.
     Events,
-    /// Wherever it stands, outside of `upstream`; nowhere else, since the value is the default.
+    /// Places where it is set already, outside of `upstream`; nowhere else, since the value is the default.
     There,
     /// The `http` block; deeper occurrences of the same directive change with it.
     Http,
@@ -45,7 +45,7 @@ pub enum Need {
 }
 
 impl Place {
-    /// In words, for `--list`.
+    /// Returns the words for `--list`.
     pub fn text(self) -> &'static str {
         match self {
             Main => "a directive at the top of the file",
@@ -61,7 +61,7 @@ impl Place {
 }
 
 impl Need {
-    /// In words, for `--list`.
+    /// Returns the words for `--list`.
     pub fn text(self) -> &'static str {
         match self {
             Need::Nothing => "any load",
@@ -77,29 +77,29 @@ impl Need {
     }
 }
 
-/// What a setting can cost.
+/// Risk of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Safety {
     /// Answers and logs stay as they are.
     Safe,
-    /// Changes what users or operators may notice; the text says what.
+    /// Users or operators may notice it; the text says how.
     Notice(&'static str),
     /// Changes the whole machine.
     Machine,
 }
 
-/// A row.
+/// A setting that can be tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Knob {
     /// Name, for `--only`, `--skip` and reports.
     pub name: &'static str,
-    /// Where it goes.
+    /// Place of the setting.
     pub place: Place,
     /// Levels from 1 on, the most promising first. `{half}` and `{more}` are numbers of this machine.
     pub levels: &'static [&'static str],
-    /// When it matters.
+    /// Condition for an effect.
     pub need: Need,
-    /// What it can cost.
+    /// Its risk.
     pub safety: Safety,
 }
 
@@ -117,7 +117,7 @@ const fn machine(knob: Knob) -> Knob {
 
 use Place::{AccessLog, Events, Http, Listen, Main, Sysctl, There, Upstream};
 
-/// All that can be set.
+/// All settings that can be tried.
 pub const KNOBS: &[Knob] = &[
     row(
         "worker_processes",
@@ -209,7 +209,7 @@ pub const KNOBS: &[Knob] = &[
     machine(row("tcp_tw_reuse", Sysctl, &["net.ipv4.tcp_tw_reuse = 1"], Need::Proxy)),
     machine(row("tcp_fastopen", Sysctl, &["net.ipv4.tcp_fastopen = 3; fastopen=256"], Need::Nothing)),
     machine(row("netdev_max_backlog", Sysctl, &["net.core.netdev_max_backlog = 4000"], Need::Nothing)),
-    // What newer kernels have by themselves: less would be a step back.
+    // Newer kernels have these values by default: less would be a step back.
     machine(row("tcp_rmem", Sysctl, &["net.ipv4.tcp_rmem = 4096 131072 33554432"], Need::Nothing)),
     machine(row("tcp_wmem", Sysctl, &["net.ipv4.tcp_wmem = 4096 65536 16777216"], Need::Nothing)),
     machine(row("tcp_notsent_lowat", Sysctl, &["net.ipv4.tcp_notsent_lowat = 131072"], Need::Nothing)),

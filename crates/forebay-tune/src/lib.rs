@@ -1,9 +1,19 @@
-//! Tuning by measurement. `search` is the method: it knows nothing of servers and decides which settings to try, which
-//! lines to keep and what may be claimed. `model` is the regression that it learns with, `stats` the intervals.
-//! `knobs` is the table of what can be set, `patch` writes it into a configuration, `scene` makes the private copy that
-//! `rig` starts and loads, `load_point` says how much of its capacity is asked for, `sysctl` changes kernel settings with a journal, `output` tells, `apply` puts results in place
-//! and takes them out again, `watch` cleans up behind a tuner that was killed, `replay` has the ladders of published
-//! articles, `table` tunes five loads for both servers, `cli` is the command line.
+//! Tuning by measurement.
+//!
+//! - [`search`] is the method: it knows nothing of servers and decides which settings to try, which lines to keep and
+//!   what may be claimed. `model` is the regression that it learns with, `stats` has the intervals, `design` the screening
+//!   design.
+//! - [`knobs`] is the table of settings; [`patch`] writes them into a configuration.
+//! - [`scene`] makes the private copy of a configuration, [`program`] starts its server, [`manner`] loads it, and [`rig`]
+//!   measures points of a search with it. [`load_point`] has the load as a part of the capacity.
+//! - `choice` picks the settings to try, `tuning` is one tuning from start to end, `past` reads its log, `output` and
+//!   `results` write its reports, `apply` puts them into the user's files and takes them out again.
+//! - `state` has the lock, `sysctl` changes kernel settings with a journal, `watch` cleans up after a tuner that was
+//!   killed.
+//! - `replay` measures the steps of published articles, `table` tunes five loads for both servers, [`cli`] is the command
+//!   line.
+
+#![warn(unreachable_pub)]
 
 // A line for people; a reader that has gone away, as `head` does, ends nothing.
 macro_rules! say {
@@ -13,30 +23,30 @@ macro_rules! say {
     }};
 }
 
-pub mod apply;
+mod apply;
 mod choice;
 pub mod cli;
-pub mod design;
+mod design;
 pub mod figures;
 pub mod knobs;
 pub mod load_point;
 pub mod manner;
-pub mod model;
-pub mod output;
+mod model;
+mod output;
 mod past;
 pub mod patch;
 pub mod program;
-pub mod random;
-pub mod replay;
+mod random;
+mod replay;
 mod results;
 pub mod rig;
 pub mod scene;
 pub mod search;
-pub mod service;
-pub mod state;
-pub mod stats;
-pub mod sysctl;
-pub mod table;
+mod service;
+mod state;
+mod stats;
+mod sysctl;
+mod table;
 mod tuning;
-pub mod upstream;
-pub mod watch;
+mod upstream;
+mod watch;

@@ -33,12 +33,12 @@ pub fn share(rate: f64, percent: u8) -> f64 {
     (rate * f64::from(percent) / 100.0).round().max(1.0)
 }
 
-/// What of the time is set aside for the check: a twentieth, and enough for eight short runs.
+/// Returns the time that is set aside for the check: a twentieth, and enough for eight short runs.
 pub fn reserve(budget: Duration) -> Duration {
     (budget / 20).max(Duration::from_secs(4)).min(budget / 4)
 }
 
-/// What the check at half of the load came to.
+/// Figures of the check at half of the load.
 #[derive(Clone, Debug, Default)]
 pub struct Half {
     /// Requests a second that were sent.
@@ -55,12 +55,12 @@ pub struct Half {
     pub cpu: Interval,
 }
 
-/// The check.
+/// Result of the check.
 #[derive(Clone, Debug)]
 pub enum Check {
     /// Both were measured.
     Done(Half),
-    /// Nobody knows, and why: the time was over, the user has had enough, the original did not answer.
+    /// Not measured, with the reason: the time was over, the user stopped it, or the original did not answer.
     Unchecked(String),
     /// The final configuration does not answer there; with its words.
     Fails(String),
@@ -83,7 +83,7 @@ impl Half {
         Some(Half { rate, pairs, before: Figures::median(before), after: Figures::median(after), p99, cpu })
     }
 
-    /// What is worse with the final configuration, beyond the noise.
+    /// Returns the figures that are worse with the final configuration, beyond the noise.
     pub fn worse(&self) -> Vec<String> {
         let mut out = Vec::new();
         if self.p99.low > 0.0 && self.p99.mid > WORSE_P99.ln() {
@@ -125,7 +125,7 @@ impl Check {
             .map_or_else(|| Check::Unchecked("the time was over".into()), Check::Done)
     }
 
-    /// What is worse with the final configuration; nothing, where it is as good or nobody knows.
+    /// Returns the figures that are worse with the final configuration; `None` where it is as good or was not checked.
     pub fn worse(&self) -> Option<String> {
         let all = match self {
             Check::Done(half) => half.worse().join(", "),
@@ -135,7 +135,7 @@ impl Check {
         (!all.is_empty()).then(|| format!("at half of the load the tuned configuration is worse: {all}"))
     }
 
-    /// For people; `row` makes a line of figures.
+    /// Returns the text for people; `row` makes a line of figures.
     pub fn text(&self, row: impl Fn(&str, &Figures) -> String) -> String {
         let mut out = match self {
             Check::Done(h) => format!(
@@ -157,7 +157,7 @@ impl Check {
         out
     }
 
-    /// For `result.json`.
+    /// Returns the value for `result.json`.
     pub fn json(&self) -> Value {
         let ratio = |i: &Interval| json!({"mid": i.mid.exp(), "low": i.low.exp(), "high": i.high.exp()});
         match self {

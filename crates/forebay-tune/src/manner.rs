@@ -11,7 +11,7 @@ use forebay_bench::{run, signals, sources};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What is sent.
+/// How requests are sent.
 #[derive(Clone, Debug)]
 pub struct Manner {
     /// Connections.
@@ -20,9 +20,9 @@ pub struct Manner {
     pub seed: u64,
     /// HTTP/2.
     pub http2: bool,
-    /// Take compressed answers.
+    /// Whether compressed answers are accepted.
     pub gzip: bool,
-    /// A new connection for each request.
+    /// Whether each request has a new connection.
     pub close: bool,
     /// An access log whose requests replace those of the targets.
     pub access_log: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! What is learned from runs: a Gaussian process over settings and time.
+//! The model that is learned from runs: a Gaussian process over settings and time.
 //!
 //! A setting is a level for each knob, 0 being what the user has. The kernel is that of a linear model with an effect for
 //! each level and for each pair of levels; slow drift of the machine is a process in time, and each run has noise of its
@@ -8,7 +8,7 @@ use crate::stats::normal_cdf;
 
 /// Usual spread of the effects of one level, in logarithms.
 const MAIN: f64 = 0.05;
-/// Usual spread of what two levels do together.
+/// Usual spread of the effect that two levels have together.
 const PAIR: f64 = 0.015;
 /// Variance of the level of the machine itself, which is not known either.
 const LEVEL: f64 = 0.01;
@@ -31,20 +31,19 @@ pub struct Sample {
 }
 
 /// A fitted model.
-pub struct Model {
+pub(crate) struct Model {
     samples: Vec<Sample>,
-    mean: f64,
     /// Lower triangle of the Cholesky factor, row by row.
     factor: Vec<f64>,
     /// Inverse covariance times centred scores.
     weights: Vec<f64>,
-    /// What was taken for granted.
+    /// Assumptions of the fit.
     pub scale: Scale,
 }
 
-/// What a fit takes for granted of the machine and the knobs.
+/// Assumptions of a fit about the machine and the knobs.
 #[derive(Clone, Debug)]
-pub struct Scale {
+pub(crate) struct Scale {
     /// Noise of a run.
     pub noise: f64,
     /// Spread of the drift.
@@ -77,7 +76,7 @@ impl Model {
     ///
     /// Noise, drift and the size of effects are those under which the runs are most likely, runs that fit nothing else
     /// set aside; found by changing one of the three at a time.
-    pub fn fit(samples: &[Sample], noise: f64) -> Model {
+    pub(crate) fn fit(samples: &[Sample], noise: f64) -> Model {
         let knobs = samples.first().map_or(0, |s| s.point.len());
         let noise = noise.max(LEAST_NOISE);
         let mut best = (f64::NEG_INFINITY, Model::empty(noise, knobs));
@@ -114,10 +113,10 @@ impl Model {
         best.1
     }
 
-    /// What is known before the first run.
+    /// Returns the model before the first run.
     fn empty(noise: f64, knobs: usize) -> Model {
         let scale = Scale { noise, drift: 0.5 * noise, sizes: vec![1.0; knobs] };
-        Model { samples: Vec::new(), mean: 0.0, factor: Vec::new(), weights: Vec::new(), scale }
+        Model { samples: Vec::new(), factor: Vec::new(), weights: Vec::new(), scale }
     }
 
     /// Whether some level of a knob does more than is usual.
@@ -132,7 +131,7 @@ impl Model {
     }
 
     /// Fits to more runs with what an earlier fit has learned of noise, drift and the size of effects.
-    pub fn update(&self, samples: &[Sample]) -> Model {
+    pub(crate) fn update(&self, samples: &[Sample]) -> Model {
         match Model::robust(samples, self.scale.clone()) {
             Some((_, m)) => m,
             None => Model::fit(samples, self.scale.noise),
@@ -181,7 +180,7 @@ impl Model {
                 };
             }
         }
-        let mut m = Model { samples: samples.to_vec(), mean, factor, weights: Vec::new(), scale };
+        let mut m = Model { samples: samples.to_vec(), factor, weights: Vec::new(), scale };
         let centred: Vec<f64> = samples.iter().map(|s| s.score - mean).collect();
         let half = m.forward(&centred);
         let log_det: f64 = (0..n).map(|i| m.factor[i * n + i].ln()).sum();
@@ -227,19 +226,8 @@ impl Model {
             .collect()
     }
 
-    /// Expected score of a setting, without drift.
-    pub fn expect(&self, point: &[u8]) -> f64 {
-        self.mean
-            + self
-                .samples
-                .iter()
-                .zip(&self.weights)
-                .map(|(s, w)| (self.scale.level() + self.scale.settings(&s.point, point)) * w)
-                .sum::<f64>()
-    }
-
-    /// Expected gain of `b` over `a` and its standard deviation.
-    pub fn gain(&self, a: &[u8], b: &[u8]) -> (f64, f64) {
+    /// Returns the expected gain of `b` over `a` and its standard deviation.
+    pub(crate) fn gain(&self, a: &[u8], b: &[u8]) -> (f64, f64) {
         let settings = |a, b| self.scale.settings(a, b);
         let differ: Vec<f64> =
             self.samples.iter().map(|s| settings(&s.point, b) - settings(&s.point, a)).collect();
@@ -250,8 +238,8 @@ impl Model {
         (mid, (prior - known).max(0.0).sqrt())
     }
 
-    /// Expected improvement of a setting over the incumbent.
-    pub fn improvement(&self, incumbent: &[u8], point: &[u8]) -> f64 {
+    /// Returns the expected improvement of a setting over the incumbent.
+    pub(crate) fn improvement(&self, incumbent: &[u8], point: &[u8]) -> f64 {
         let (mid, sd) = self.gain(incumbent, point);
         if sd < 1e-9 {
             return mid.max(0.0);

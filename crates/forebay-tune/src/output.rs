@@ -1,4 +1,4 @@
-//! What a tuning leaves behind: a summary for the terminal, `result.json`, `report.html`, `rejected.md`, `tuned.conf`.
+//! Reports of a tuning: a summary for the terminal, `result.json`, `report.html`, `rejected.md`, `tuned.conf`.
 
 use crate::figures::Figures;
 use crate::knobs::Place;
@@ -11,22 +11,22 @@ use forebay_bench::duration_text;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// What is known at the end.
+/// Everything that reports are made of.
 #[derive(Debug)]
-pub struct Summary<'r> {
-    /// What was not tried, and why.
+pub(crate) struct Summary<'r> {
+    /// Settings that were not tried, with the reason.
     pub left_out: &'r [(&'static str, String)],
-    /// Of the search.
+    /// Result of the search.
     pub report: &'r Report,
-    /// What could be set.
+    /// Settings that were tried.
     pub active: &'r [Active],
-    /// By number of the run.
+    /// Figures by number of the run.
     pub figures: &'r [Option<Figures>],
     /// Points by number of the run.
     pub points: &'r [Vec<u8>],
-    /// What was to be better.
+    /// Objective in words.
     pub goal: &'r str,
-    /// What was measured, in a line.
+    /// Server and load, in a line.
     pub about: String,
     /// Original and final at half of the load, where a gain is proven.
     pub half: Option<Check>,
@@ -36,12 +36,12 @@ pub struct Summary<'r> {
 const TOO_NOISY: f64 = 0.05;
 
 /// A difference of logarithms as a percentage.
-pub fn percent(x: f64) -> String {
+pub(crate) fn percent(x: f64) -> String {
     format!("{:+.1} %", x.exp_m1() * 100.0)
 }
 
-/// With its interval.
-pub fn gain(i: &Interval) -> String {
+/// Returns a gain with its interval.
+pub(crate) fn gain(i: &Interval) -> String {
     if !i.low.is_finite() || !i.high.is_finite() {
         return format!("{} [too few pairs]", percent(i.mid));
     }
@@ -55,20 +55,20 @@ fn row(name: &str, f: &Figures) -> String {
 }
 
 impl Summary<'_> {
-    /// Name and level of a line.
-    pub fn name(&self, line: &Line) -> String {
+    /// Returns the name and the level of a line.
+    pub(crate) fn name(&self, line: &Line) -> String {
         let a = &self.active[line.knob];
         let text = a.levels.get(usize::from(line.level).wrapping_sub(1)).map_or("", |l| l.0.as_str());
         format!("{}: {}", a.knob.name, text.trim_end_matches(';'))
     }
 
-    /// What only the model says is no proof: runs with and without the line are.
+    /// Whether runs with and without the line prove it. What only the model says is no proof.
     fn proven(line: &Line) -> bool {
         line.proven && line.pairs >= 2
     }
 
-    /// Kept or not, and why.
-    pub fn verdict(&self, line: &Line) -> &'static str {
+    /// Returns whether a line is kept, and why.
+    pub(crate) fn verdict(&self, line: &Line) -> &'static str {
         match () {
             () if line.kept && !self.report.proven => "not proposed: the whole is not proven",
             () if Self::proven(line) => "kept",
@@ -79,8 +79,8 @@ impl Summary<'_> {
         }
     }
 
-    /// Why a line is in tuned.conf.
-    pub fn reason(&self, line: &Line) -> String {
+    /// Returns the reason for a line in tuned.conf.
+    pub(crate) fn reason(&self, line: &Line) -> String {
         let group = if Self::proven(line) { "" } else { ", as part of the group" };
         format!("forebay tune: {} {}, {} pairs{group}", gain(&line.gain), self.goal, line.pairs)
     }
@@ -90,8 +90,8 @@ impl Summary<'_> {
         self.report.lines.iter().any(|l| l.kept && self.active[l.knob].knob.place == Place::Sysctl)
     }
 
-    /// Medians of the figures at a point.
-    pub fn at(&self, point: &[u8]) -> Option<Figures> {
+    /// Returns the medians of the figures at a point.
+    pub(crate) fn at(&self, point: &[u8]) -> Option<Figures> {
         let all: Vec<Figures> = self
             .points
             .iter()
@@ -102,8 +102,8 @@ impl Summary<'_> {
         (!all.is_empty()).then(|| Figures::median(&all))
     }
 
-    /// For the terminal.
-    pub fn text(&self) -> String {
+    /// Returns the summary for the terminal.
+    pub(crate) fn text(&self) -> String {
         let mut out = String::new();
         let _ = writeln!(out, "\n{}", self.about);
         let _ = writeln!(out, "Noise of one run: {:.1} %\n", self.report.noise * 100.0);
@@ -148,7 +148,7 @@ impl Summary<'_> {
         out
     }
 
-    /// Why no gain is proven, and how large one would not have been missed.
+    /// Returns why no gain is proven, and how large one would have been seen.
     fn why_not(&self) -> String {
         if let Some(phase) = self.report.ended {
             return format!(
@@ -172,7 +172,7 @@ impl Summary<'_> {
     }
 
     /// `result.json`.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let interval = |i: &Interval| json!({"mid": i.mid.exp_m1(), "low": finite(i.low.exp_m1()), "high": finite(i.high.exp_m1())});
         let fig = |f: Option<Figures>| f.map(|f| f.json());
         let lines: Vec<Value> = self
@@ -210,7 +210,7 @@ impl Summary<'_> {
     }
 
     /// `rejected.md`.
-    pub fn rejected(&self) -> String {
+    pub(crate) fn rejected(&self) -> String {
         let mut out = "# Tried and not taken\n\n".to_owned();
         for l in self.report.lines.iter().filter(|l| !l.kept || !self.report.proven) {
             let _ = writeln!(out, "- {}: {}, {}", self.name(l), gain(&l.gain), self.verdict(l));
@@ -236,7 +236,7 @@ impl Summary<'_> {
     }
 
     /// `report.html`.
-    pub fn html(&self) -> String {
+    pub(crate) fn html(&self) -> String {
         let mut out = String::from(
             "<!DOCTYPE html><meta charset=utf-8><title>forebay tune</title><style>body{font:15px/1.5 system-ui,sans-serif;\
              max-width:60em;margin:2em auto;padding:0 1em;color:#222}table{border-collapse:collapse}td,th{padding:.2em .8em;\

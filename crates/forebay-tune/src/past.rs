@@ -1,4 +1,4 @@
-//! What earlier processes of a tuning left in its log, for `--resume`.
+//! The log of earlier processes of a tuning, for `--resume`.
 
 use serde_json::Value;
 use std::collections::VecDeque;

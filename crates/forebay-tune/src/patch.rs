@@ -1,4 +1,4 @@
-//! Changes of a configuration by the places of its words: what is not changed keeps every byte.
+//! Edits of a configuration at the places of its words: everything else keeps every byte.
 
 use crate::knobs::{Knob, Place, statements};
 use forebay_conf::error::Level;
@@ -17,7 +17,7 @@ pub struct Edit {
     pub start: u32,
     /// Byte after the last one; equal to `start` for an insertion.
     pub end: u32,
-    /// What stands there then.
+    /// The new text.
     pub text: String,
 }
 
@@ -26,7 +26,7 @@ pub struct Edit {
 pub struct Node<'t> {
     /// The directive.
     pub d: &'t Directive,
-    /// Number of the directive that it stands in.
+    /// Number of the directive around it.
     pub parent: Option<usize>,
 }
 
@@ -48,11 +48,11 @@ pub struct Source {
     pub files: Files,
     /// The tree.
     pub tree: Tree,
-    /// Takes out what is not measured and Forebay does not read: `stream` and `mail`.
+    /// Edits that remove `stream` and `mail`: they are not measured, and Forebay does not read them.
     pub unserved: Vec<Edit>,
 }
 
-/// Takes out of a block, and of what it includes, the directives that edits replace.
+/// Removes from a block, and from the files it includes, the directives that edits replace.
 fn without(block: &mut Block, edits: &[Edit]) {
     block.items.retain(|d| {
         let at = d.name.span;
@@ -73,7 +73,7 @@ impl Source {
         Source::read_but(path, |_| false)
     }
 
-    /// Reads a configuration of nginx, which may name what Forebay does not have: nginx itself judges that.
+    /// Reads a configuration of nginx. Directives that Forebay does not have are left to nginx to judge.
     ///
     /// # Errors
     /// As [`Source::read`].
@@ -197,20 +197,20 @@ impl<'t> View<'t> {
         self.nodes[n].d.name.span
     }
 
-    /// Replaces a whole directive that has no block.
+    /// Returns the edit that replaces a whole directive without a block.
     pub fn replace(&self, n: usize, text: &str) -> Edit {
         let s = self.span(n);
         Edit { file: s.file, start: s.start, end: self.nodes[n].d.end.end, text: text.to_owned() }
     }
 
-    /// Adds words before the `;` of a directive.
+    /// Returns the edit that adds words before the `;` of a directive.
     pub fn append(&self, n: usize, words: &str) -> Edit {
         let d = self.nodes[n].d;
         let at = d.args.last().map_or(d.name.span, |w| w.span);
         Edit { file: at.file, start: at.end, end: at.end, text: format!(" {words}") }
     }
 
-    /// Inserts a directive as the first one of a block, or of the main file.
+    /// Returns the edit that inserts a directive as the first one of a block, or of the main file.
     pub fn insert(&self, block: Option<usize>, text: &str) -> Edit {
         let Some(b) = block else {
             // Before the first directive: what comments say at the top of a file is about the file.

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A step: what it claims, and what it adds to those before it.
+/// A step of an article: the rate it claims, and the directives that it adds to those before it.
 struct Step {
     name: &'static str,
     /// Requests a second that the article reports; 0: none for this step.
@@ -156,7 +156,7 @@ const ARTICLES: &[Article] = &[
 
 /// Which article.
 #[derive(clap::Args, Clone, Debug)]
-pub struct ReplayArgs {
+pub(crate) struct ReplayArgs {
     /// step-by-step, vps-guide, high-concurrency, production, or all
     pub article: String,
     /// Measured time of a run; each step has three
@@ -217,7 +217,7 @@ fn configuration(a: &Article, steps: usize, dir: &Path, port: u16) -> String {
 ///
 /// # Errors
 /// There is no openssl.
-pub fn certificate(dir: &Path) -> Result<(), String> {
+pub(crate) fn certificate(dir: &Path) -> Result<(), String> {
     self_signed(Kind::Rsa, &dir.join("cert.pem"), &dir.join("key.pem")).map_err(|e| e.to_string())
 }
 
@@ -228,7 +228,7 @@ type Server = (&'static str, PathBuf);
 ///
 /// # Errors
 /// There is no such article, no nginx, or a server does not start.
-pub fn main(args: &ReplayArgs) -> Result<(), String> {
+pub(crate) fn main(args: &ReplayArgs) -> Result<(), String> {
     let chosen: Vec<&Article> =
         ARTICLES.iter().filter(|a| args.article == "all" || args.article == a.name).collect();
     if chosen.is_empty() {

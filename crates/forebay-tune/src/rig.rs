@@ -74,20 +74,20 @@ pub struct Subject<'s> {
     pub copy: Copy,
     /// The program that runs the copy.
     pub program: Program,
-    /// What is requested.
+    /// Targets of the load.
     pub targets: Vec<Target>,
-    /// How it is requested.
+    /// How requests are sent.
     pub manner: Manner,
 }
 
 /// The question of a tuning.
 #[derive(Debug)]
 pub struct Task {
-    /// What can be set.
+    /// Settings that can be tried.
     pub active: Vec<Active>,
     /// What is to be better.
     pub goal: Goal,
-    /// What else has to hold.
+    /// Limits that have to hold as well.
     pub limits: Limits,
 }
 
@@ -124,7 +124,7 @@ impl RunLog {
 pub struct Live<'s> {
     /// The server and its load.
     pub subject: Subject<'s>,
-    /// What can be set and what is to be better.
+    /// Settings and objective.
     pub task: Task,
     /// The time.
     pub time: Timetable,

@@ -1,5 +1,5 @@
 //! The private copy of a configuration that is measured: the user's files with other ports, logs, temporary files and
-//! upstreams, and what can be asked of it.
+//! upstreams, and its targets.
 
 mod rewrite;
 
@@ -24,14 +24,14 @@ pub struct Place {
     pub root: Option<PathBuf>,
 }
 
-/// Something to ask for.
+/// A URL that can be requested.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// URL at the copy's port.
     pub url: String,
     /// The `Host` field, if the server has a name.
     pub host: Option<String>,
-    /// Passed on to an upstream.
+    /// Whether the request is passed on to an upstream.
     pub proxied: bool,
     /// Bytes of the file.
     pub size: u64,
@@ -40,7 +40,7 @@ pub struct Target {
 /// A private copy.
 #[derive(Debug)]
 pub struct Copy {
-    /// Where it is.
+    /// Place of the copy.
     pub place: Place,
     /// Ports by original address.
     pub ports: BTreeMap<String, u16>,
@@ -112,7 +112,7 @@ impl Copy {
     pub fn write(&self, source: &Source, knobs: &[Edit]) -> Result<PathBuf, String> {
         let conf = self.place.dir.join("conf");
         let name = |id: FileId| conf.join(format!("{}.conf", id.0));
-        // Ordered: a setting of a knob that replaces a directive goes before what this copy would do with it.
+        // The order matters: a knob's edit of a directive replaces the one that this copy would make.
         let measured = |e: &Edit| Edit { text: scaled(&e.text), ..e.clone() };
         let mut edits: Vec<Edit> = knobs.iter().map(measured).collect();
         for e in &self.edits {

@@ -18,33 +18,33 @@ pub struct Knob {
 /// Levels of all knobs.
 pub type Point = Vec<u8>;
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// Logarithm of the objective; more is better.
     Score(f64),
     /// A limit was broken, or the server refused the settings; with its words.
     Infeasible(String),
-    /// The user ended it in the middle: it says nothing.
+    /// The user ended it in the middle: it does not count.
     Void,
 }
 
 /// Measures settings.
 pub trait Rig {
-    /// One run; `fresh`: the server is started anew.
+    /// Does one run; `fresh`: the server is started again.
     fn run(&mut self, point: &Point, fresh: bool) -> Outcome;
-    /// Whether to end early (the time is over, the user has had enough). What is known is kept.
+    /// Whether to end early: the time is over, or the user has stopped it. The results so far are kept.
     fn over(&self) -> bool {
         false
     }
-    /// The part of the time that is gone. Phases end by it where runs take longer than planned, so that the last ones
+    /// Returns the part of the time that is gone. Phases end by it where runs take longer than planned, so that the last ones
     /// have their share.
     fn used(&self) -> f64 {
         0.0
     }
 }
 
-/// How a search goes.
+/// Parameters of a search.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Runs in all; at least 60 are needed to claim anything.
@@ -61,18 +61,18 @@ impl Default for Settings {
     }
 }
 
-/// What is going on.
+/// Progress of a search.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A phase begins: its name and how many runs it may take.
     Phase(&'static str, usize),
     /// A run is over.
     Run {
-        /// Its number.
+        /// Number of the run.
         number: usize,
-        /// What was measured.
+        /// The settings that were measured.
         point: Point,
-        /// What it came to.
+        /// Its result.
         outcome: Outcome,
     },
 }
@@ -90,11 +90,11 @@ pub struct Line {
     pub pairs: usize,
     /// Kept.
     pub kept: bool,
-    /// Stands also when all lines are claimed together (Holm); else it is kept as part of the group.
+    /// Significant also when all lines are claimed together (Holm); else it is kept as part of the group.
     pub proven: bool,
 }
 
-/// What a search came to.
+/// Result of a search.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Spread of the same settings measured again, as a logarithm.
@@ -252,7 +252,7 @@ impl Search<'_> {
         best
     }
 
-    /// Runs what the model expects most of.
+    /// Runs the settings of which the model expects most.
     fn model(&mut self, noise: f64, until: usize) {
         let base = self.base();
         let mut tired = 0;
@@ -562,7 +562,7 @@ struct Found {
     noise: f64,
 }
 
-/// Tunes. Everything is reported through `tell` as it happens.
+/// Tunes. `tell` gets each event as it happens.
 pub fn tune(knobs: &[Knob], rig: &mut dyn Rig, settings: &Settings, tell: &mut dyn FnMut(Event)) -> Report {
     let mut s = Search {
         knobs,

@@ -2,7 +2,7 @@
 
 use crate::patch::{Edit, Source};
 
-/// What a directive is set to: by the last of the edits that names it, else by the configuration.
+/// Returns the value of a directive: that of the last edit that names it, else that of the configuration.
 fn value(source: &Source, edits: &[Edit], name: &str) -> Option<String> {
     let view = source.view();
     let of = |text: &str| {
@@ -16,7 +16,7 @@ fn value(source: &Source, edits: &[Edit], name: &str) -> Option<String> {
 
 /// Descriptors of a worker in the worst case: two for each connection where requests are passed on, one for each
 /// cached file, and some for logs and sockets.
-pub fn descriptors(source: &Source, edits: &[Edit]) -> u64 {
+pub(crate) fn descriptors(source: &Source, edits: &[Edit]) -> u64 {
     let connections = value(source, edits, "worker_connections").and_then(|v| v.parse().ok()).unwrap_or(512);
     let cached = value(source, edits, "open_file_cache")
         .and_then(|v| v.split(' ').find_map(|w| w.strip_prefix("max=")?.parse().ok()))
@@ -27,10 +27,10 @@ pub fn descriptors(source: &Source, edits: &[Edit]) -> u64 {
     connections * each + cached + 64
 }
 
-/// The drop-in, with what it is for and where it goes.
-pub fn unit(source: &Source, edits: &[Edit]) -> String {
+/// Returns the drop-in, with a comment on its purpose and its place.
+pub(crate) fn unit(source: &Source, edits: &[Edit]) -> String {
     let need = descriptors(source, edits);
-    // systemd's own hard limit is half a million; below 1024 nobody is limited.
+    // systemd's own hard limit is half a million; 1024 is its default soft limit.
     let limit = need.next_power_of_two().max(1024);
     format!(
         "# For /etc/systemd/system/nginx.service.d/forebay.conf, or that of the unit that runs the server; then\n\

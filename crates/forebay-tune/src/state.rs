@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 ///
 /// # Errors
 /// It cannot be made.
-pub fn state_dir(wanted: Option<&Path>) -> Result<PathBuf, String> {
+pub(crate) fn state_dir(wanted: Option<&Path>) -> Result<PathBuf, String> {
     let mut places: Vec<PathBuf> = wanted.map(Into::into).into_iter().collect();
     if places.is_empty() {
         places.push("/run/forebay-tune".into());
@@ -33,11 +33,11 @@ pub fn state_dir(wanted: Option<&Path>) -> Result<PathBuf, String> {
     Err(last)
 }
 
-/// Only one tuner runs at a time: two would measure each other. What one that was killed left behind is cleaned up.
+/// Takes the lock, as two tuners would measure each other, and cleans up after a tuner that was killed.
 ///
 /// # Errors
 /// Another one runs.
-pub fn lock(state: &Path) -> Result<File, String> {
+pub(crate) fn lock(state: &Path) -> Result<File, String> {
     let path = state.join("lock");
     let file = File::options()
         .create(true)
@@ -45,7 +45,7 @@ pub fn lock(state: &Path) -> Result<File, String> {
         .write(true)
         .open(&path)
         .map_err(|e| format!("{}: {e}", path.display()))?;
-    // Who cleans up behind a tuner that was killed has it for a moment.
+    // The watcher of a tuner that was killed may hold the lock for a moment while it cleans up.
     let patience = Instant::now() + Duration::from_secs(1);
     while rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
         if Instant::now() > patience {

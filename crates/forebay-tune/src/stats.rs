@@ -14,7 +14,7 @@ pub struct Interval {
 }
 
 /// Median of the means of all pairs of values (Hodges and Lehmann): unmoved by a few wild ones.
-pub fn hodges_lehmann(v: &[f64]) -> f64 {
+pub(crate) fn hodges_lehmann(v: &[f64]) -> f64 {
     let mut means = Vec::with_capacity(v.len() * (v.len() + 1) / 2);
     for (i, a) in v.iter().enumerate() {
         means.extend(v[i..].iter().map(|b| (a + b) / 2.0));
@@ -23,7 +23,7 @@ pub fn hodges_lehmann(v: &[f64]) -> f64 {
 }
 
 /// Median; 0 of nothing.
-pub fn median(v: &mut [f64]) -> f64 {
+pub(crate) fn median(v: &mut [f64]) -> f64 {
     if v.is_empty() {
         return 0.0;
     }
@@ -33,7 +33,7 @@ pub fn median(v: &mut [f64]) -> f64 {
 }
 
 /// Spread of values as a standard deviation, from the median of absolute deviations.
-pub fn spread(v: &[f64]) -> f64 {
+pub(crate) fn spread(v: &[f64]) -> f64 {
     let mid = median(&mut v.to_vec());
     1.4826 * median(&mut v.iter().map(|x| (x - mid).abs()).collect::<Vec<_>>())
 }
@@ -51,7 +51,7 @@ fn few(n: usize) -> f64 {
 
 /// Estimate and 95 % interval of the differences in `starts`: one list for each fresh start of the servers, each value
 /// from one pair of runs. Bootstrap over starts, then over pairs within them.
-pub fn interval(starts: &[Vec<f64>], draws: usize, random: &mut Random) -> Interval {
+pub(crate) fn interval(starts: &[Vec<f64>], draws: usize, random: &mut Random) -> Interval {
     let all: Vec<f64> = starts.iter().flatten().copied().collect();
     let mid = hodges_lehmann(&all);
     if all.len() < 3 {
@@ -76,7 +76,7 @@ pub fn interval(starts: &[Vec<f64>], draws: usize, random: &mut Random) -> Inter
 }
 
 /// Probability that a standard normal value is below `z` (Abramowitz and Stegun 7.1.26).
-pub fn normal_cdf(z: f64) -> f64 {
+pub(crate) fn normal_cdf(z: f64) -> f64 {
     let x = z.abs() / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
     let poly = t
@@ -86,8 +86,8 @@ pub fn normal_cdf(z: f64) -> f64 {
     if z < 0.0 { half } else { 1.0 - half }
 }
 
-/// Which of these p-values stand when all are claimed together (Holm).
-pub fn holm(p: &[f64], alpha: f64) -> Vec<bool> {
+/// Returns which of these p-values are significant when all are claimed together (Holm).
+pub(crate) fn holm(p: &[f64], alpha: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
     let mut stands = vec![false; p.len()];

@@ -14,7 +14,7 @@ pub struct Journal {
 
 impl Journal {
     /// A journal at `path` of settings below `root` (normally `/proc/sys`). What an earlier process left there is put
-    /// back first; gives the number of such settings.
+    /// back first; returns the number of such settings.
     ///
     /// # Errors
     /// Text for people.
@@ -30,10 +30,10 @@ impl Journal {
         Ok(self.root.join(name.replace('.', "/")))
     }
 
-    /// What a setting is.
+    /// Returns the value of a setting.
     ///
     /// # Errors
-    /// It is not there.
+    /// The setting does not exist.
     pub fn get(&self, name: &str) -> Result<String, String> {
         let file = self.file(name)?;
         let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
@@ -100,11 +100,11 @@ impl Drop for Journal {
     }
 }
 
-/// Puts back what a journal says, last change first, and removes it; the number of settings.
+/// Puts back the settings of a journal, last change first, and removes it; returns their number.
 ///
 /// # Errors
 /// A value could not be written; the journal stays then.
-pub fn restore(path: &Path) -> Result<usize, String> {
+pub(crate) fn restore(path: &Path) -> Result<usize, String> {
     let mut text = String::new();
     match File::open(path) {
         Ok(mut f) => f.read_to_string(&mut text).map_err(|e| format!("{}: {e}", path.display()))?,

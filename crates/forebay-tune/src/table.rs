@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// `forebay tune table`.
 #[derive(clap::Args, Clone, Debug)]
-pub struct TableArgs {
+pub(crate) struct TableArgs {
     /// Time for each tuning; there are two for each load
     #[arg(long, default_value = "10m", value_parser = units::duration)]
     pub budget: Duration,
@@ -117,7 +117,7 @@ fn site(dir: &Path) -> Result<(), String> {
         file(format!("mixed/{i}.bin"), 100 << 10).map_err(io)?;
     }
     replay::certificate(dir)?;
-    // Workers of another user have to come in.
+    // Workers of another user need access.
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).map_err(io)
 }
 
@@ -184,7 +184,7 @@ fn gained(result: &Value) -> String {
 ///
 /// # Errors
 /// A server or openssl is missing, a load is not known, or a tuning fails.
-pub fn main(args: &TableArgs) -> Result<(), String> {
+pub(crate) fn main(args: &TableArgs) -> Result<(), String> {
     if let Some(bad) = args.loads.iter().find(|l| KINDS.iter().all(|k| k.name != l.as_str())) {
         let names: Vec<&str> = KINDS.iter().map(|k| k.name).collect();
         return Err(format!("there is no load \"{bad}\"; known: {}", names.join(", ")));

@@ -170,7 +170,7 @@ impl<'a> Tuning<'a> {
         }
     }
 
-    /// Returns what is measured, in a line.
+    /// Returns server and load, in a line.
     fn about(&self, subject: &Subject<'_>) -> String {
         let proxied = subject.targets.iter().filter(|t| t.proxied).count();
         format!(
@@ -192,7 +192,7 @@ impl<'a> Tuning<'a> {
         }
     }
 
-    /// Returns what has to be the same for `--resume`.
+    /// Returns the parameters that have to be the same for `--resume`.
     fn question(&self, active: &[Active], plan: &Plan) -> Value {
         let knobs: Vec<Vec<&str>> =
             active.iter().map(|a| a.levels.iter().map(|l| l.0.as_str()).collect()).collect();
@@ -230,7 +230,7 @@ impl<'a> Tuning<'a> {
         Ok(measured)
     }
 
-    /// Searches, and says how it goes.
+    /// Searches, and prints each run.
     fn search(&self, active: &[Active], live: &mut Live<'_>, runs: usize) -> (Report, Vec<Point>) {
         let knobs: Vec<Knob> = active
             .iter()
@@ -242,7 +242,7 @@ impl<'a> Tuning<'a> {
         (report, progress.points)
     }
 
-    /// Returns what is to be better, in words.
+    /// Returns the objective in words.
     fn goal(&self, live: &Live<'_>) -> String {
         let goal = match self.args.goal {
             Goal::Cpu => "requests per CPU second",
@@ -412,7 +412,7 @@ fn ask(target: &Target, manner: &Manner) -> Result<Answer, String> {
     Ok(if good { Answer::Good } else { Answer::Bad(r.outcome.first_error) })
 }
 
-/// Measures the original and says what it does.
+/// Measures the original and prints its figures.
 fn prove(live: &mut Live<'_>) -> Result<(), String> {
     let first = live.prove()?;
     say!(

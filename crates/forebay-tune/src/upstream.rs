@@ -12,7 +12,7 @@ const MOST: usize = 2048;
 ///
 /// # Errors
 /// No port.
-pub fn start(latency: Duration, size: usize) -> std::io::Result<u16> {
+pub(crate) fn start(latency: Duration, size: usize) -> std::io::Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let port = listener.local_addr()?.port();
     let mut answer =

@@ -1,5 +1,5 @@
-//! A process beside the tuner that puts kernel settings back and ends the measured server when the tuner is killed:
-//! nothing can be done by who gets SIGKILL.
+//! A second process that puts kernel settings back and ends the measured server when the tuner is killed: a process
+//! that gets SIGKILL cannot do that itself.
 
 use crate::{state, sysctl};
 use std::io::{Read, Write};
@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 
 /// `tune watch`, which the tuner starts itself.
 #[derive(clap::Args, Clone, Debug)]
-pub struct WatchArgs {
+pub(crate) struct WatchArgs {
     /// Where the lock, the private copy and the journal are
     state: PathBuf,
 }
 
 /// The watcher, as long as it is held.
 #[derive(Debug)]
-pub struct Watcher(Option<Child>);
+pub(crate) struct Watcher(Option<Child>);
 
 impl Drop for Watcher {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            // By now there is nothing to put back.
+            // Nothing is left to put back by now.
             if let Some(mut input) = child.stdin.take() {
                 let _ = input.write_all(b".");
             }
@@ -32,7 +32,7 @@ impl Drop for Watcher {
 }
 
 /// Starts the watcher. Without it everything works, and the next start cleans up.
-pub fn start(state: &Path) -> Watcher {
+pub(crate) fn start(state: &Path) -> Watcher {
     let spawn = || {
         Command::new(std::env::current_exe()?)
             .args(["tune", "watch"])
@@ -51,7 +51,7 @@ pub fn start(state: &Path) -> Watcher {
 ///
 /// # Errors
 /// A setting cannot be put back.
-pub fn main(args: &WatchArgs) -> Result<(), String> {
+pub(crate) fn main(args: &WatchArgs) -> Result<(), String> {
     let mut byte = [0];
     loop {
         match std::io::stdin().read(&mut byte) {

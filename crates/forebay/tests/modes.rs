@@ -56,9 +56,10 @@ fn made_by(program: &str) -> BTreeSet<String> {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{program}: {line}: {answer}");
     }
     let head = "HTTP/1.1\r\nHost: name\r\nConnection: close\r\n";
-    for line in
-        [format!("MKCOL /dav/made/ {head}\r\n"), format!("COPY /dav/a/b {head}Destination: /dav/copy\r\n\r\n")]
-    {
+    for line in [
+        format!("MKCOL /dav/made/ {head}\r\n"),
+        format!("COPY /dav/a/b {head}Destination: /dav/copy\r\n\r\n"),
+    ] {
         let answer = raw(site.addr(0), line.as_bytes());
         assert!(
             answer.starts_with(b"HTTP/1.1 20"),

@@ -1,4 +1,4 @@
-//! One connection: its phase, what it may send and what it receives. Hot path.
+//! One connection: its phase, sending and receiving. Hot path.
 
 use super::context::Ctx;
 use super::flight::Flight;
@@ -48,7 +48,7 @@ pub(super) struct Conn {
     position: usize,
 }
 
-/// What follows from what was received.
+/// Next step of a connection after reading.
 pub(super) enum Next {
     /// Wait for more.
     Wait,
@@ -168,7 +168,7 @@ impl Conn {
         sent.map_err(|kind| self.unsent(kind))
     }
 
-    /// Sends what TLS and the socket did not take before.
+    /// Sends the bytes that TLS and the socket did not take before.
     pub(super) fn flush(&mut self) -> Result<(), Failure> {
         let sent = self.transport.flush();
         sent.map_err(|kind| self.unsent(kind))
@@ -201,7 +201,7 @@ impl Conn {
         self.write(ctx, &buffers.output)
     }
 
-    /// Receives and handles what is there. `last`: the peer will send no more.
+    /// Receives and handles all bytes that have come. `last`: the peer will send no more.
     pub(super) fn receive(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -280,7 +280,7 @@ impl Conn {
         let mut data = data;
         loop {
             self.transport.decrypt(&mut data).map_err(|e| self.broken_tls(ctx, &e))?;
-            // What the server sends at once is for the protocol that is set up when the handshake is over.
+            // Content that comes with the handshake is kept in TLS until HTTP is set up.
             while self.phase == Phase::Open
                 && let Some(content) = self.transport.content()
             {
@@ -325,7 +325,7 @@ impl Conn {
         spent && self.http.is_idle() && self.phase == Phase::Open
     }
 
-    /// Returns what the loss of the connection means in this phase.
+    /// Returns the failure that the loss of the connection is in this phase.
     fn lost(&self) -> Failure {
         if self.phase == Phase::Handshaking { Failure::Tls } else { self.http.reset_by_peer() }
     }

@@ -1,4 +1,4 @@
-//! What all connections of a thread share: the load, the time, the supply of requests and the counts. Hot path.
+//! State that all connections of a thread share: load, time, supply of requests and counts. Hot path.
 
 use super::flight::Flight;
 use super::known_head::KnownHead;
@@ -138,7 +138,7 @@ impl<'a> Ctx<'a> {
         }
     }
 
-    /// Returns what is wrong with a response.
+    /// Returns the check that a response fails.
     fn judge(&mut self, flight: Flight, status: u16, length: u64, content: &[u8]) -> Option<Failure> {
         let checks = &self.load.checks;
         if !checks.status_ok(status) {
@@ -156,6 +156,7 @@ impl<'a> Ctx<'a> {
         (!found).then_some(Failure::Body)
     }
 
+    #[cold]
     fn unexpected(&mut self, kind: Failure, status: u16, length: u64) {
         self.record.fail(kind);
         self.interval.errors += 1;
@@ -177,7 +178,8 @@ impl<'a> Ctx<'a> {
         self.interval.errors += 1;
         // A request from the warm-up that hung until the measured time belongs to that.
         let silent = matches!(kind, Failure::Timeout | Failure::Unanswered);
-        if !self.in_window(flight) && !(silent && self.now >= self.times.from) {
+        let counts = self.in_window(flight) || silent && self.now >= self.times.from;
+        if !counts {
             return;
         }
         self.record.fail(kind);

@@ -152,6 +152,8 @@ impl H1 {
         self.parse_head(ctx, request, data)
     }
 
+    // Most heads are known: this stays out of the loop that reads them.
+    #[inline(never)]
     fn parse_head<'d>(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -217,6 +219,7 @@ impl H1 {
         rest
     }
 
+    #[inline(never)]
     fn take_chunk<'d>(&mut self, ctx: &mut Ctx<'_>, data: &'d [u8]) -> Result<&'d [u8], Failure> {
         match self.chunked.decode(data).map_err(|_| Failure::Protocol)? {
             Step::Data { start, end } => {
@@ -291,7 +294,7 @@ impl H1 {
         ctx.record.waiting.record(self.came_at.saturating_sub(self.left_at));
     }
 
-    /// Takes the end of the connection; returns what it cut short.
+    /// Takes the end of the connection; returns the failure that it is.
     pub(super) fn closed(&mut self, ctx: &mut Ctx<'_>) -> Option<Failure> {
         match self.expected {
             Expected::Stream => {
@@ -304,7 +307,7 @@ impl H1 {
         }
     }
 
-    /// Returns what a reset means here: a response cut short, or a request without one.
+    /// Returns the failure that a reset is: a response cut short, or a request without one.
     pub(super) fn reset_by_peer(&self) -> Failure {
         match self.expected {
             Expected::Length(_) | Expected::Chunks => Failure::Length,

@@ -39,7 +39,7 @@ struct Known {
 }
 
 /// State of an HTTP/2 connection.
-pub struct H2 {
+pub(super) struct H2 {
     streams: Vec<Stream>,
     next_id: u32,
     connection: Connection,
@@ -98,7 +98,7 @@ impl Sink for Fields {
 
 impl H2 {
     /// Starts a connection: what we send first is appended to `out`.
-    pub fn new(out: &mut Vec<u8>, parallel: usize) -> H2 {
+    pub(super) fn new(out: &mut Vec<u8>, parallel: usize) -> H2 {
         out.extend_from_slice(PREFACE);
         let most = (setting::MAX_CONCURRENT_STREAMS, 100);
         frame::push_settings(out, &[(setting::ENABLE_PUSH, 0), most, (setting::INITIAL_WINDOW_SIZE, WINDOW)]);
@@ -121,29 +121,29 @@ impl H2 {
     }
 
     /// Whether another stream may be opened.
-    pub fn has_room(&self, parallel: usize) -> bool {
+    pub(super) fn has_room(&self, parallel: usize) -> bool {
         !self.goaway
             && self.streams.len() < parallel.min(self.max_streams)
             && self.next_id < MAX_WINDOW as u32 - 2
     }
 
     /// Whether the peer wants the connection to end.
-    pub fn is_ending(&self) -> bool {
+    pub(super) fn is_ending(&self) -> bool {
         self.goaway || self.next_id >= MAX_WINDOW as u32 - 2
     }
 
     /// Requests under way.
-    pub fn flights(&self) -> impl Iterator<Item = Flight> + '_ {
+    pub(super) fn flights(&self) -> impl Iterator<Item = Flight> + '_ {
         self.streams.iter().map(|s| s.flight)
     }
 
     /// How many those are.
-    pub fn active(&self) -> usize {
+    pub(super) fn active(&self) -> usize {
         self.streams.len()
     }
 
     /// Appends a request to `out`.
-    pub fn send(&mut self, ctx: &Ctx<'_>, flight: Flight, out: &mut Vec<u8>) {
+    pub(super) fn send(&mut self, ctx: &Ctx<'_>, flight: Flight, out: &mut Vec<u8>) {
         let Some(request) = ctx.load.requests.get(flight.request as usize) else { return };
         let id = self.next_id;
         self.next_id += 2;
@@ -200,7 +200,7 @@ impl H2 {
     }
 
     /// Takes bytes of the server; what is to be answered goes to `out`.
-    pub fn bytes(&mut self, ctx: &mut Ctx<'_>, data: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
+    pub(super) fn bytes(&mut self, ctx: &mut Ctx<'_>, data: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
         let mut rest = data;
         while !rest.is_empty() {
             rest = if let Some(data) = self.data {

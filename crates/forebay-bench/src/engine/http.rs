@@ -131,7 +131,7 @@ impl Http {
         }
     }
 
-    /// Returns what a reset of the connection means here.
+    /// Returns the failure that a reset of the connection is.
     pub(super) fn reset_by_peer(&self) -> Failure {
         self.h1.reset_by_peer()
     }

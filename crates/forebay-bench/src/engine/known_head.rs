@@ -6,7 +6,7 @@ use forebay_http::request::Framing;
 /// Longest head that is remembered.
 const REMEMBERED: usize = 2048;
 
-/// What the engine needs to know of a response head.
+/// Meaning of a response head for the engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Meaning {
     pub(super) status: u16,

@@ -32,22 +32,22 @@ use worker::{ThreadResult, Worker};
 pub struct Outcome {
     /// The counts of all threads.
     pub record: Record,
-    /// What each thread used.
+    /// CPU time and waiting time of each thread.
     pub threads: Vec<ThreadUse>,
     /// All samples in order of time.
     pub samples: Vec<Sample>,
     /// Time that was measured: warm-up and waiting for the last answers not counted.
     pub measured: Duration,
-    /// Whether somebody stopped it early.
+    /// Whether the user stopped it early.
     pub interrupted: bool,
-    /// What went wrong first, in words.
+    /// The first error in words.
     pub first_error: Option<String>,
     /// Head of the last answer to the first request, in HTTP/1; empty if it was longer than 2 kB.
     pub head: Vec<u8>,
 }
 
 impl Outcome {
-    /// Requests answered a second.
+    /// Returns the requests answered a second.
     pub fn rate(&self) -> f64 {
         self.record.in_time as f64 / self.measured.as_secs_f64().max(1e-9)
     }
@@ -57,14 +57,14 @@ impl Outcome {
         self.threads.iter().map(|t| t.cpu_time as f64 / t.wall.max(1) as f64).fold(0.0, f64::max)
     }
 
-    /// CPU time of this program's threads per answer, ns.
+    /// Returns the CPU time of this program's threads per answer, ns.
     pub fn client_cpu_per_request(&self) -> f64 {
         let cpu: u64 = self.threads.iter().map(|t| t.cpu_time).sum();
         cpu as f64 / self.record.in_time.max(1) as f64
     }
 }
 
-/// What the threads of a run share.
+/// State that the threads of a run share.
 struct Run<'l> {
     load: &'l Load,
     threads: usize,

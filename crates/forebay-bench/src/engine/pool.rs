@@ -228,6 +228,7 @@ impl<'a> Pool<'a> {
         conn.send_singly(&mut self.ctx, flight)
     }
 
+    #[inline]
     fn send_many(&mut self, slot: u32) -> Result<(), Failure> {
         self.buffers.output.clear();
         while let Some(flight) = self.next_for(slot) {
@@ -429,7 +430,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Reads what is there. `last`: the peer will send no more.
+    /// Reads all bytes that have come. `last`: the peer will send no more.
     #[inline]
     fn readable(&mut self, slot: u32, generation: u32, last: bool) {
         if self.current(slot, generation).is_none() {
@@ -447,8 +448,7 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// Whether the time until the connection stands is a part of a request's time: a request is chosen before its connection
-/// is made.
+/// Whether connecting counts as a part of a request's time. Then a request is chosen before its connection is made.
 fn counts_connecting(load: &Load) -> bool {
     load.per_connection == 1 || load.split
 }

@@ -1,4 +1,4 @@
-//! When a thread reports, looks for timeouts, stops sending and gives up waiting.
+//! Deadlines and stop rules of a thread: reports, timeouts, the end of sending and of waiting.
 
 use super::usage::Usage;
 use crate::load::Load;
@@ -6,7 +6,7 @@ use crate::record::ThreadUse;
 use crate::thread_cpu;
 
 /// How often threads report, ns.
-pub const TICK: u64 = 100_000_000;
+pub(crate) const TICK: u64 = 100_000_000;
 
 /// Times of a run that all threads share, ns of the monotonic clock.
 #[derive(Clone, Copy, Debug, Default)]

@@ -180,7 +180,7 @@ impl Transport {
         !self.out.is_empty()
     }
 
-    /// Sends what waits, encrypted first.
+    /// Encrypts and sends the bytes that wait.
     pub(super) fn flush(&mut self) -> Result<(), Failure> {
         if let Some(tls) = self.tls.as_deref_mut() {
             while tls.wants_write() {

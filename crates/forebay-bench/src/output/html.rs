@@ -15,7 +15,7 @@ const COLORS: [&str; 6] = ["#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed"
 
 /// A line of a plot.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub(crate) struct Line {
     /// For the legend.
     pub name: String,
     /// Points, by x.
@@ -24,14 +24,14 @@ pub struct Line {
 
 /// A line plot.
 #[derive(Clone, Debug, Default)]
-pub struct Plot {
+pub(crate) struct Plot {
     /// Above it.
     pub title: String,
     /// Below the x axis.
     pub x_label: String,
     /// Beside the y axis.
     pub y_label: String,
-    /// What is drawn.
+    /// Lines of the plot.
     pub lines: Vec<Line>,
     /// Places of the x axis with their texts; empty: chosen.
     pub x_ticks: Vec<(f64, String)>,
@@ -40,7 +40,7 @@ pub struct Plot {
 }
 
 /// Text in HTML.
-pub fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
@@ -213,7 +213,7 @@ impl Line {
 }
 
 /// A page around a body.
-pub fn page(title: &str, body: &str) -> String {
+pub(crate) fn page(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
          <title>{0}</title><style>body{{font:15px/1.5 system-ui,sans-serif;max-width:920px;margin:2rem auto;padding:0 1rem;\
@@ -228,7 +228,7 @@ pub fn page(title: &str, body: &str) -> String {
 }
 
 /// Latency by percentile, the axis stretched towards 100 as HdrHistogram's plots have it.
-pub fn by_percentile(lines: &[(&str, &Histogram)]) -> Plot {
+pub(crate) fn by_percentile(lines: &[(&str, &Histogram)]) -> Plot {
     let longest = lines.iter().map(|(_, h)| h.len()).max().unwrap_or(0).max(10) as f64;
     let nines = longest.log10().min(6.0);
     let line = |(name, h): &(&str, &Histogram)| Line {

@@ -9,7 +9,7 @@ use crate::verdict::Finding;
 use serde_json::{Map, Value, json};
 
 /// Version of the schema.
-pub const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 
 /// Returns the report of a run. Times are in microseconds, rates a second.
 pub(crate) fn report(report: &Report) -> Value {
@@ -57,7 +57,7 @@ fn add_times(value: &mut Value, report: &Report) {
     value["handshake_us"] = quantiles(&record.handshake);
 }
 
-/// Adds what client and server used.
+/// Adds the CPU time of client and server.
 fn add_cpu(value: &mut Value, report: &Report) {
     let outcome = &report.outcome;
     let thread = |t: &ThreadUse| {

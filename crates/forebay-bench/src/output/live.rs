@@ -14,7 +14,7 @@ use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline};
 use std::io::{IsTerminal, Stderr, stderr};
 
 /// Shows progress until it is dropped.
-pub enum Live {
+pub(crate) enum Live {
     /// A screen.
     Screen(Box<Terminal<CrosstermBackend<Stderr>>>, String),
     /// A line each second.
@@ -25,26 +25,21 @@ pub enum Live {
 
 impl Live {
     /// A screen when standard error is a terminal, lines when it is not.
-    pub fn new(title: &str, quiet: bool) -> Live {
+    pub(crate) fn new(title: &str, quiet: bool) -> Live {
         if quiet {
             return Live::Quiet;
         }
         if !stderr().is_terminal() {
             return Live::Lines(0.0);
         }
-        let screen = || {
-            terminal::enable_raw_mode()?;
-            execute!(stderr(), terminal::EnterAlternateScreen, cursor::Hide)?;
-            Terminal::new(CrosstermBackend::new(stderr()))
-        };
-        match screen() {
+        match open_screen() {
             Ok(screen) => Live::Screen(Box::new(screen), title.to_owned()),
             Err(_) => Live::Lines(0.0),
         }
     }
 
     /// Shows the state; `false` when the user wants to stop.
-    pub fn show(&mut self, progress: &Progress<'_>) -> bool {
+    pub(crate) fn show(&mut self, progress: &Progress<'_>) -> bool {
         match self {
             Live::Quiet => {}
             Live::Lines(next) => {
@@ -60,6 +55,13 @@ impl Live {
         }
         !crate::signals::interrupted()
     }
+}
+
+/// Switches the terminal to a screen of its own.
+fn open_screen() -> std::io::Result<Terminal<CrosstermBackend<Stderr>>> {
+    terminal::enable_raw_mode()?;
+    execute!(stderr(), terminal::EnterAlternateScreen, cursor::Hide)?;
+    Terminal::new(CrosstermBackend::new(stderr()))
 }
 
 /// Stops the run when the user asks for it. Raw mode makes ^C a key.
@@ -119,23 +121,27 @@ fn draw(frame: &mut Frame<'_>, title: &str, p: &Progress<'_>) {
     frame.render_widget(Line::from(" q or ^C: stop and show what was measured").dim(), foot);
 }
 
-/// Returns how much of the run is done, and the time that is left in words.
-fn done(p: &Progress<'_>) -> (f64, String) {
-    let share = match (p.total, p.count) {
+/// Returns how much of the run is done, 0 to 1.
+fn share_done(p: &Progress<'_>) -> f64 {
+    match (p.total, p.count) {
         (_, Some(count)) => p.complete as f64 / count.max(1) as f64,
         (Some(total), None) => p.elapsed / total,
         _ => 0.0,
-    };
-    let left = match (p.total, share) {
+    }
+}
+
+/// Returns the time that is left in words.
+fn time_left(p: &Progress<'_>, share: f64) -> String {
+    match (p.total, share) {
         (Some(total), _) => format!("{:.0} s left", (total - p.elapsed).max(0.0)),
         (None, s) if s > 0.01 => format!("about {:.0} s left", (p.elapsed / s - p.elapsed).max(0.0)),
         _ => String::new(),
-    };
-    (share, left)
+    }
 }
 
 fn draw_gauge(frame: &mut Frame<'_>, area: Rect, p: &Progress<'_>, last: &Point) {
-    let (share, left) = done(p);
+    let share = share_done(p);
+    let left = time_left(p, share);
     let state = if last.warmup { "warm-up" } else { "measuring" };
     let gauge = Gauge::default()
         .block(Block::bordered().title(format!(" {state} ")))

@@ -1,21 +1,21 @@
-//! What people and programs get to see of a run.
+//! Output of a run, for people and programs.
 
-pub mod html;
-pub mod json;
-pub mod live;
-pub mod text;
+pub(crate) mod html;
+pub(crate) mod json;
+pub(crate) mod live;
+pub(crate) mod text;
 
 /// Quantiles that are shown.
-pub const QUANTILES: [f64; 7] = [0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 0.9999];
+pub(crate) const QUANTILES: [f64; 7] = [0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 0.9999];
 
 /// `50`, `99.9`.
-pub fn percent(q: f64) -> String {
+pub(crate) fn percent(q: f64) -> String {
     let text = format!("{:.4}", q * 100.0);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// Bytes for people: `1.23 MB`.
-pub fn bytes_text(bytes: f64) -> String {
+pub(crate) fn bytes_text(bytes: f64) -> String {
     match bytes {
         b if b < 1024.0 => format!("{b:.0} B"),
         b if b < 1048576.0 => format!("{:.2} KB", b / 1024.0),

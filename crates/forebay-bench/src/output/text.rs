@@ -9,7 +9,7 @@ use crate::verdict;
 use std::fmt::Write;
 
 /// Returns the whole summary.
-pub fn summary(report: &Report) -> String {
+pub(crate) fn summary(report: &Report) -> String {
     let mut out = format!("{}\n{}\n\n", report.target, report.manner);
     counts(&mut out, report);
     connections(&mut out, report);
@@ -126,7 +126,7 @@ fn latencies(out: &mut String, report: &Report) {
 }
 
 /// The distribution as HdrHistogram's tools read it, in milliseconds.
-pub fn hgrm(h: &Histogram) -> String {
+pub(crate) fn hgrm(h: &Histogram) -> String {
     let head = "       Value     Percentile TotalCount 1/(1-Percentile)";
     spectrum(h, head, |value, reached, count, last| {
         format!("{value:12.3} {reached:14.12} {count:10} {last:>14}")
@@ -134,7 +134,7 @@ pub fn hgrm(h: &Histogram) -> String {
 }
 
 /// The same in the columns of wrk2.
-pub fn hgrm_wrk2(h: &Histogram) -> String {
+pub(crate) fn hgrm_wrk2(h: &Histogram) -> String {
     let head = "       Value   Percentile   TotalCount 1/(1-Percentile)";
     spectrum(h, head, |value, reached, count, last| {
         format!("{value:12.3} {reached:12.6} {count:12} {last:>12}")

@@ -1,4 +1,4 @@
-//! What becomes of each directive in the private copy: other ports, logs, temporary files and upstreams.
+//! Edits that turn a configuration into its private copy: other ports, logs, temporary files and upstreams.
 
 use super::{Place, TEMP_PATHS, quote, scaled};
 use crate::patch::{Edit, Source, View, normal};
