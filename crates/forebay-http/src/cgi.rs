@@ -73,30 +73,36 @@ pub fn parse(head: &mut ResponseHead, max_len: usize) -> Result<Status, BadHead>
         Ok(Status::Partial) => return Ok(Status::Partial),
         Err(bad) => return Err(BadHead::Http(bad)),
     }
-    let status = head.fields.iter().position(|f| {
-        f.id == Name::Other && f.name.len() == 6 && f.name.of(&head.buf).eq_ignore_ascii_case(b"Status")
-    });
-    // Most say nothing, or what is assumed.
     let mut line = [0; LONGEST + 4];
-    let len = match status.and_then(|i| head.fields.get(i).map(|f| (i, *f))) {
-        Some((i, f)) => {
-            let value = f.value.of(&head.buf);
-            if value == b"200 OK" {
-                return Ok(Status::Complete);
-            }
-            let Some((code, text)) = code(value) else { return Err(BadHead::Status(i)) };
-            match text {
-                [] => put(&mut line, code, response::reason(code).as_bytes()),
-                // No program reads it, so the rest of a longer one is no loss.
-                text => put(&mut line, code, text.get(..LONGEST).unwrap_or(text)),
-            }
-        }
-        None if head.get(Name::Location).is_some() => put(&mut line, 302, b"Moved Temporarily"),
-        None => return Ok(Status::Complete),
-    };
+    let len = status_line(head, &mut line)?;
+    if len == 0 {
+        return Ok(Status::Complete);
+    }
     head.buf.splice(STATUS, line.iter().take(len).copied());
     head.advance(0);
     client::parse(head, usize::MAX).map_err(BadHead::Http)
+}
+
+/// Writes code and reason phrase of the status to `line`, and returns their length; 0 where they are those of [`PRELUDE`].
+fn status_line(head: &ResponseHead, line: &mut [u8; LONGEST + 4]) -> Result<usize, BadHead> {
+    let status = head.fields.iter().position(|f| {
+        f.id == Name::Other && f.name.len() == 6 && f.name.of(&head.buf).eq_ignore_ascii_case(b"Status")
+    });
+    let Some((i, f)) = status.and_then(|i| head.fields.get(i).map(|f| (i, *f))) else {
+        let redirects = head.get(Name::Location).is_some();
+        return Ok(if redirects { put(line, 302, b"Moved Temporarily") } else { 0 });
+    };
+    let value = f.value.of(&head.buf);
+    // Most programs say what is assumed.
+    if value == b"200 OK" {
+        return Ok(0);
+    }
+    let (code, text) = code(value).ok_or(BadHead::Status(i))?;
+    Ok(match text {
+        [] => put(line, code, response::reason(code).as_bytes()),
+        // No program reads it, so the rest of a longer one is no loss.
+        text => put(line, code, text.get(..LONGEST).unwrap_or(text)),
+    })
 }
 
 /// Code and reason phrase of what `Status` says.

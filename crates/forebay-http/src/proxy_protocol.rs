@@ -126,12 +126,8 @@ pub enum Version {
     Two,
 }
 
-/// Appends a header that tells for whom a connection is made. `None`: for somebody without an IP address.
+/// Appends a header. `between`: the client and the server that it reached; `None` for a client without an IP address.
 pub fn write(version: Version, between: Option<(SocketAddr, SocketAddr)>, out: &mut Vec<u8>) {
-    let mapped = |ip: IpAddr| match ip {
-        IpAddr::V4(a) => a.to_ipv6_mapped(),
-        IpAddr::V6(a) => a,
-    };
     match (version, between) {
         (Version::One, None) => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
         (Version::One, Some((client, server))) => {
@@ -142,22 +138,34 @@ pub fn write(version: Version, between: Option<(SocketAddr, SocketAddr)>, out: &
             out.extend_from_slice(text.as_bytes());
             out.extend_from_slice(format!(" {} {}\r\n", client.port(), server.port()).as_bytes());
         }
-        (Version::Two, between) => {
+        (Version::Two, None) => {
             out.extend_from_slice(SIGNATURE);
-            let Some((client, server)) = between else { return out.extend_from_slice(&[0x21, 0, 0, 0]) };
-            match (client.ip(), server.ip()) {
-                (IpAddr::V4(c), IpAddr::V4(s)) => {
-                    out.extend_from_slice(&[0x21, 0x11, 0, 12]);
-                    out.extend_from_slice(&[c.octets(), s.octets()].concat());
-                }
-                (c, s) => {
-                    out.extend_from_slice(&[0x21, 0x21, 0, 36]);
-                    out.extend_from_slice(&[mapped(c).octets(), mapped(s).octets()].concat());
-                }
-            }
-            out.extend_from_slice(&client.port().to_be_bytes());
-            out.extend_from_slice(&server.port().to_be_bytes());
+            out.extend_from_slice(&[0x21, 0, 0, 0]);
         }
+        (Version::Two, Some((client, server))) => write_version2(client, server, out),
+    }
+}
+
+fn write_version2(client: SocketAddr, server: SocketAddr, out: &mut Vec<u8>) {
+    out.extend_from_slice(SIGNATURE);
+    match (client.ip(), server.ip()) {
+        (IpAddr::V4(c), IpAddr::V4(s)) => {
+            out.extend_from_slice(&[0x21, 0x11, 0, 12]);
+            out.extend_from_slice(&[c.octets(), s.octets()].concat());
+        }
+        (c, s) => {
+            out.extend_from_slice(&[0x21, 0x21, 0, 36]);
+            out.extend_from_slice(&[mapped(c).octets(), mapped(s).octets()].concat());
+        }
+    }
+    out.extend_from_slice(&client.port().to_be_bytes());
+    out.extend_from_slice(&server.port().to_be_bytes());
+}
+
+fn mapped(ip: IpAddr) -> Ipv6Addr {
+    match ip {
+        IpAddr::V4(a) => a.to_ipv6_mapped(),
+        IpAddr::V6(a) => a,
     }
 }
 
