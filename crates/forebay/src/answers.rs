@@ -67,6 +67,20 @@ impl Answers {
         !self.bytes.is_empty()
     }
 
+    /// Takes all whole messages, each once: doing twice what was said twice at once would be of no use. The result says
+    /// whether more can be read.
+    pub(crate) fn take_all(&mut self) -> (Vec<Answer>, Result<(), Broken>) {
+        let mut answers = Vec::new();
+        loop {
+            match self.next() {
+                Ok(Some(answer)) if answers.contains(&answer) => {}
+                Ok(Some(answer)) => answers.push(answer),
+                Ok(None) => return (answers, Ok(())),
+                Err(broken) => return (answers, Err(broken)),
+            }
+        }
+    }
+
     /// Takes the next whole message; `None` when there is none yet.
     ///
     /// # Errors

@@ -60,14 +60,7 @@ pub(crate) fn parse(args: &[String]) -> Result<Options, String> {
             if options.flag(letter) {
                 continue;
             }
-            let missing = match letter {
-                'p' => "option \"-p\" requires directory name",
-                'c' => "option \"-c\" requires file name",
-                'e' => "option \"-e\" requires file name",
-                'g' => "option \"-g\" requires parameter",
-                's' => "option \"-s\" requires parameter",
-                other => return Err(format!("invalid option: \"{other}\"")),
-            };
+            let missing = missing_value(letter).ok_or_else(|| format!("invalid option: \"{letter}\""))?;
             let value = match rest {
                 "" => args.next().ok_or(missing)?.as_str(),
                 glued => glued,
@@ -77,6 +70,18 @@ pub(crate) fn parse(args: &[String]) -> Result<Options, String> {
         }
     }
     Ok(options)
+}
+
+/// Returns nginx's text for an option without its value; `None` for a letter that is no such option.
+fn missing_value(letter: char) -> Option<&'static str> {
+    Some(match letter {
+        'p' => "option \"-p\" requires directory name",
+        'c' => "option \"-c\" requires file name",
+        'e' => "option \"-e\" requires file name",
+        'g' => "option \"-g\" requires parameter",
+        's' => "option \"-s\" requires parameter",
+        _ => return None,
+    })
 }
 
 impl Options {

@@ -54,28 +54,12 @@ pub(crate) fn open(
     log: &Log,
 ) -> Result<Listeners, Refused> {
     for attempt in 1..=TRIES {
-        let mut result = Listeners::default();
-        let mut busy = false;
-        // All addresses are probed before any is opened: `*:80` would stand in the way of `127.0.0.1:80`.
-        let free: Vec<_> = wanted.iter().map(|listener| probe(listener, old)).collect();
-        for (listener, free) in wanted.iter().zip(free) {
-            match free.and_then(|()| open_one(listener, old, threads.max(1))) {
-                Ok(open) => result.open.push(open),
-                Err(e) if test && in_use(&e.1) => {}
-                Err((call, e)) => {
-                    log.emerg(&format!("{call} failed ({})", errno(&e)));
-                    if !in_use(&e) {
-                        return Err(Refused);
-                    }
-                    busy = true;
-                }
-            }
-        }
+        let (opened, busy) = open_all(wanted, old, threads, test, log)?;
         if !busy {
-            return Ok(result);
+            return Ok(opened);
         }
         // What this attempt bound is closed again: the addresses are tried together.
-        unlink_new(&result, old);
+        unlink_new(&opened, old);
         if attempt < TRIES {
             log.notice("try again to bind() after 500ms");
             std::thread::sleep(PAUSE);
@@ -83,6 +67,34 @@ pub(crate) fn open(
     }
     log.emerg("still could not bind()");
     Err(Refused)
+}
+
+/// Tries to open all addresses once. Returns those that it could open, and whether others are in use.
+fn open_all(
+    wanted: &[Listener],
+    old: &Listeners,
+    threads: usize,
+    test: bool,
+    log: &Log,
+) -> Result<(Listeners, bool), Refused> {
+    let mut opened = Listeners::default();
+    let mut busy = false;
+    // All addresses are probed before any is opened: `*:80` would be in the way of `127.0.0.1:80`.
+    let free: Vec<_> = wanted.iter().map(|listener| probe(listener, old)).collect();
+    for (listener, free) in wanted.iter().zip(free) {
+        match free.and_then(|()| open_one(listener, old, threads.max(1))) {
+            Ok(open) => opened.open.push(open),
+            Err(e) if test && in_use(&e.1) => {}
+            Err((call, e)) => {
+                log.emerg(&format!("{call} failed ({})", errno(&e)));
+                if !in_use(&e) {
+                    return Err(Refused);
+                }
+                busy = true;
+            }
+        }
+    }
+    Ok((opened, busy))
 }
 
 /// The failed call in nginx's words with the reason.

@@ -306,10 +306,10 @@ impl Master {
         }
     }
 
-    fn start_worker(&mut self) -> io::Result<Child> {
-        let (control, theirs) = UnixStream::pair()?;
+    /// The command that starts a worker, which reads its orders from `control`.
+    fn worker_command(&self, control: UnixStream) -> Command {
         let mut command = Command::new("/proc/self/exe");
-        command.arg0(worker::TITLE).env_clear().stdin(Stdio::from(OwnedFd::from(theirs)));
+        command.arg0(worker::TITLE).env_clear().stdin(Stdio::from(OwnedFd::from(control)));
         command.env("GLIBC_TUNABLES", TUNABLES);
         // nginx: env. Only what is named is inherited, and TZ.
         for (name, value) in &self.state.config.main.env {
@@ -322,7 +322,14 @@ impl Master {
             command.env("TZ", zone);
         }
         command.env(worker::RESPAWNED, self.respawned.to_string());
-        let process = command.env(worker::ROLE, title::process_name(&self.start.arguments)).spawn()?;
+        command.env(worker::ROLE, title::process_name(&self.start.arguments));
+        command
+    }
+
+    fn start_worker(&mut self) -> io::Result<Child> {
+        let (control, theirs) = UnixStream::pair()?;
+        let mut command = self.worker_command(theirs);
+        let process = command.spawn()?;
         let pid = Pid::from_raw(i32::try_from(process.id()).map_err(io::Error::other)?);
         self.generations += 1;
         let mut logs = WorkerLogs::new(&self.log);
@@ -367,16 +374,7 @@ impl Master {
                 return;
             }
         }
-        let mut answers = Vec::new();
-        let end = loop {
-            match child.answers.next() {
-                Ok(Some(answer)) if !answers.contains(&answer) => answers.push(answer),
-                // What is said twice at once has to be done once.
-                Ok(Some(_)) => {}
-                Ok(None) => break Ok(()),
-                Err(broken) => break Err(broken),
-            }
-        };
+        let (answers, end) = child.answers.take_all();
         let since = child.silent_at.filter(|_| answers.is_empty());
         child.silent_at = child.answers.waiting().then(|| since.unwrap_or(Instant::now() + MESSAGE_TIMEOUT));
         for answer in answers {

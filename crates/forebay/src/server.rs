@@ -216,57 +216,83 @@ impl Run {
 }
 
 /// nginx: master_process off. The threads run in this process, for debugging; privilege is kept.
+struct Alone {
+    start: Start,
+    state: State,
+    log: Arc<Log>,
+    worker: Worker,
+    /// Threads of the worker.
+    threads: usize,
+    /// Number of the configuration in use.
+    generation: u64,
+    quitting: bool,
+}
+
 fn alone(run: Run) -> io::Result<()> {
-    let Run { mut state, signals, start } = run;
-    let mut log = Arc::new(state.log());
+    let Run { state, signals, start } = run;
+    let log = Arc::new(state.log());
     log.take_last_words();
     limits::raise_descriptors();
-    let mut generation = 1;
+    let generation = 1;
     // Nobody reads it when this process has ended. It is there so that this mode runs what the other one does.
     let area = Area::create().and_then(|area| Mapped::new(area.fd().try_clone_to_owned()?)).ok();
     let worker = Worker::start(state.generation(&[], generation)?, &state.plan.threads, area)?;
     let threads = state.plan.threads.cpus.len();
-    let mut quitting = false;
-    while !(quitting && worker.finished()) {
-        signals.wait(&[], quitting.then(|| Instant::now() + Duration::from_millis(20)))?;
+    let mut alone = Alone { start, state, log, worker, threads, generation, quitting: false };
+    while !(alone.quitting && alone.worker.finished()) {
+        signals.wait(&[], alone.quitting.then(|| Instant::now() + Duration::from_millis(20)))?;
         while let Some(received) = signals.next() {
-            log.notice(&received_line(received, ""));
-            match received.signal {
-                Signal::SIGTERM | Signal::SIGINT => {
-                    quitting = true;
-                    worker.stop();
-                }
-                Signal::SIGQUIT if !quitting => {
-                    quitting = true;
-                    worker.quit(state.config.main.worker_shutdown_timeout);
-                }
-                Signal::SIGHUP if !quitting => {
-                    let known = state.addresses();
-                    let environment = state.environment.clone();
-                    let before =
-                        Before { listeners: Some(&state.listeners), threads: Some(threads), test: false };
-                    let opened = state::open(&environment, &start.paths, before, &log);
-                    let Ok(new) = opened else { continue };
-                    generation += 1;
-                    worker.reload(new.generation(&known, generation)?);
-                    state.listeners.unlink_except(&new.listeners);
-                    state = new;
-                    log = Arc::new(state.log());
-                    log.take_last_words();
-                }
-                Signal::SIGUSR1 => {
-                    state.reopen_logs();
-                    log = Arc::new(state.log());
-                    log.take_last_words();
-                    worker.reopen(state.log_copies()?);
-                }
-                _ => {}
-            }
+            alone.log.notice(&received_line(received, ""));
+            alone.signal(received.signal)?;
         }
     }
-    worker.join();
-    state.listeners.unlink_except(&Listeners::default());
-    let _ = std::fs::remove_file(&state.pid);
-    log.notice("exit");
+    alone.worker.join();
+    alone.state.listeners.unlink_except(&Listeners::default());
+    let _ = std::fs::remove_file(&alone.state.pid);
+    alone.log.notice("exit");
     Ok(())
+}
+
+impl Alone {
+    fn signal(&mut self, signal: Signal) -> io::Result<()> {
+        match signal {
+            Signal::SIGTERM | Signal::SIGINT => {
+                self.quitting = true;
+                self.worker.stop();
+            }
+            Signal::SIGQUIT if !self.quitting => {
+                self.quitting = true;
+                self.worker.quit(self.state.config.main.worker_shutdown_timeout);
+            }
+            Signal::SIGHUP if !self.quitting => self.reload()?,
+            Signal::SIGUSR1 => {
+                self.state.reopen_logs();
+                self.use_own_log();
+                self.worker.reopen(self.state.log_copies()?);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn reload(&mut self) -> io::Result<()> {
+        let known = self.state.addresses();
+        let environment = self.state.environment.clone();
+        // The worker stays, and with it the number of its threads.
+        let threads = Some(self.threads);
+        let before = Before { listeners: Some(&self.state.listeners), threads, test: false };
+        let opened = state::open(&environment, &self.start.paths, before, &self.log);
+        let Ok(new) = opened else { return Ok(()) };
+        self.generation += 1;
+        self.worker.reload(new.generation(&known, self.generation)?);
+        self.state.listeners.unlink_except(&new.listeners);
+        self.state = new;
+        self.use_own_log();
+        Ok(())
+    }
+
+    fn use_own_log(&mut self) {
+        self.log = Arc::new(self.state.log());
+        self.log.take_last_words();
+    }
 }

@@ -132,25 +132,14 @@ pub(crate) fn open(
     if let Some(warning) = plan.warning() {
         log.warn(&warning);
     }
-    if !before.test
-        && let Some(directory) = &config.main.working_directory
-        && let Err(e) = std::fs::metadata(directory.join("."))
-    {
-        // No worker could start: one line now instead of one for each attempt.
-        return Err(refuse(failed("chdir()", directory, &e)));
+    if !before.test {
+        check_working_directory(&config).map_err(refuse)?;
     }
     let pid = pid_path(&config, paths);
     if before.test {
         touch(&pid).map_err(|e| refuse(failed("open()", &pid, &e)))?;
     }
-    for directory in &config.temp_paths {
-        make_directory(directory, identity.as_ref()).map_err(refuse)?;
-    }
-    for directory in &config.default_temp_paths {
-        if let Err(text) = make_directory(directory, identity.as_ref()) {
-            log.warn(&text);
-        }
-    }
+    make_temp_directories(&config, identity.as_ref(), log).map_err(refuse)?;
     let error_log = error_targets(&config, environment);
     let logs = open_logs(&config, &error_log).map_err(refuse)?;
     let none = Listeners::default();
@@ -168,6 +157,28 @@ pub(crate) fn open(
         error_log,
         pid,
     })
+}
+
+/// Checks that workers can enter `working_directory`: one line of the log now instead of one for each attempt.
+fn check_working_directory(config: &Config) -> Result<(), String> {
+    let Some(directory) = &config.main.working_directory else { return Ok(()) };
+    match std::fs::metadata(directory.join(".")) {
+        Ok(_) => Ok(()),
+        Err(e) => Err(failed("chdir()", directory, &e)),
+    }
+}
+
+/// Makes the directories for temporary files. Only those that the configuration names are required.
+fn make_temp_directories(config: &Config, identity: Option<&Identity>, log: &Log) -> Result<(), String> {
+    for directory in &config.temp_paths {
+        make_directory(directory, identity)?;
+    }
+    for directory in &config.default_temp_paths {
+        if let Err(text) = make_directory(directory, identity) {
+            log.warn(&text);
+        }
+    }
+    Ok(())
 }
 
 impl State {
