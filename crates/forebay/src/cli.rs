@@ -60,9 +60,11 @@ pub(crate) fn parse(args: &[String]) -> Result<Options, String> {
             if options.flag(letter) {
                 continue;
             }
-            let missing = missing_value(letter).ok_or_else(|| format!("invalid option: \"{letter}\""))?;
+            let Some((_, missing)) = WITH_VALUE.iter().find(|(known, _)| *known == letter) else {
+                return Err(format!("invalid option: \"{letter}\""));
+            };
             let value = match rest {
-                "" => args.next().ok_or(missing)?.as_str(),
+                "" => args.next().ok_or(*missing)?.as_str(),
                 glued => glued,
             };
             options.value(letter, value)?;
@@ -72,17 +74,14 @@ pub(crate) fn parse(args: &[String]) -> Result<Options, String> {
     Ok(options)
 }
 
-/// Returns nginx's text for an option without its value; `None` for a letter that is no such option.
-fn missing_value(letter: char) -> Option<&'static str> {
-    Some(match letter {
-        'p' => "option \"-p\" requires directory name",
-        'c' => "option \"-c\" requires file name",
-        'e' => "option \"-e\" requires file name",
-        'g' => "option \"-g\" requires parameter",
-        's' => "option \"-s\" requires parameter",
-        _ => return None,
-    })
-}
+/// Options that have a value, with nginx's text for one that lacks it.
+const WITH_VALUE: [(char, &str); 5] = [
+    ('p', "option \"-p\" requires directory name"),
+    ('c', "option \"-c\" requires file name"),
+    ('e', "option \"-e\" requires file name"),
+    ('g', "option \"-g\" requires parameter"),
+    ('s', "option \"-s\" requires parameter"),
+];
 
 impl Options {
     /// Takes a letter that has no value; `false` if it is none of them.

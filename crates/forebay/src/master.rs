@@ -74,6 +74,26 @@ struct Child {
     logs: WorkerLogs,
 }
 
+impl Child {
+    /// Reads bytes that the process has sent. Returns whether any have come.
+    fn has_sent(&mut self) -> bool {
+        let Some(control) = &self.control else { return false };
+        let mut bytes = [0; MOUTHFUL];
+        match fds::read_ready(control, &mut bytes) {
+            Ok(None) => false,
+            Ok(Some(count)) if count > 0 => {
+                self.answers.add(bytes.get(..count).unwrap_or_default());
+                true
+            }
+            // The process is at its end: SIGCHLD says the rest.
+            Ok(_) | Err(_) => {
+                (self.control, self.silent_at) = (None, None);
+                false
+            }
+        }
+    }
+}
+
 /// Time between two looks at certificates.
 const RENEWAL: Duration = Duration::from_secs(2);
 
@@ -363,16 +383,8 @@ impl Master {
     /// Reads what a worker has to say. It may be in the hands of an attacker: nothing here waits for it.
     fn listen_to(&mut self, pid: Pid) {
         let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) else { return };
-        let Some(control) = &child.control else { return };
-        let mut bytes = [0; MOUTHFUL];
-        match fds::read_ready(control, &mut bytes) {
-            Ok(None) => return,
-            Ok(Some(count)) if count > 0 => child.answers.add(bytes.get(..count).unwrap_or_default()),
-            // The process is at its end: SIGCHLD says the rest.
-            Ok(_) | Err(_) => {
-                (child.control, child.silent_at) = (None, None);
-                return;
-            }
+        if !child.has_sent() {
+            return;
         }
         let (answers, end) = child.answers.take_all();
         let since = child.silent_at.filter(|_| answers.is_empty());

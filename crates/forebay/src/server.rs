@@ -7,6 +7,7 @@ use crate::master_log::{Log, errno, failed};
 use crate::signals::{Signals, received_line};
 use crate::state::{self, Before, State};
 use crate::title;
+use forebay_conf::error::Level;
 use forebay_conf::files::Files;
 use forebay_server::process::Worker;
 use forebay_sys::log_area::{Area, Mapped};
@@ -15,6 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getppid};
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -80,31 +82,25 @@ fn test(options: &Options) -> u8 {
     }
     let (environment, paths) = options.places();
     let name = environment.conf_path.display();
-    let mut files = Files::disk();
-    let mut result = state::read(&environment, &mut files, &log).map(|_| ());
-    if result.is_ok() {
+    let say = |text: String| {
         if !options.quiet {
-            eprintln!("nginx: the configuration file {name} syntax is ok");
+            eprintln!("{text}");
         }
-        // Read once more; what it has to say has been said to the log.
-        result = state::open(&environment, &paths, Before { test: true, ..Before::default() }, &opening).map(
-            |state| {
-                // Unix sockets bound for the test are removed again.
-                state.listeners.unlink_except(&Listeners::default());
-            },
-        );
-    }
-    if result.is_err() {
+    };
+    let mut files = Files::disk();
+    let opened = state::read(&environment, &mut files, &log).and_then(|_| {
+        say(format!("nginx: the configuration file {name} syntax is ok"));
+        // Read once more; the log has its warnings already.
+        state::open(&environment, &paths, Before { test: true, ..Before::default() }, &opening)
+    });
+    let Ok(state) = opened else {
         eprintln!("nginx: configuration file {name} test failed");
         return 1;
-    }
-    if !options.quiet {
-        eprintln!("nginx: configuration file {name} test is successful");
-    }
-    if options.dump && dump(&files).is_err() {
-        return 1;
-    }
-    0
+    };
+    // Unix sockets bound for the test are removed again.
+    state.listeners.unlink_except(&Listeners::default());
+    say(format!("nginx: configuration file {name} test is successful"));
+    u8::from(options.dump && dump(&files).is_err())
 }
 
 fn dump(files: &Files) -> io::Result<()> {
@@ -122,17 +118,11 @@ fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
     let log = early_log(options);
     let (environment, paths) = options.places();
     let (config, _) = state::read(&environment, &mut Files::disk(), &log)?;
-    let path = state::pid_path(&config, &paths);
     let refuse = |level, text: String| {
         log.write(level, &text);
         Refused
     };
-    use forebay_conf::error::Level::{Alert, Error};
-    let text = std::fs::read_to_string(&path).map_err(|e| refuse(Error, failed("open()", &path, &e)))?;
-    let text = text.trim_end();
-    let pid = text.parse::<i32>().ok().filter(|pid| *pid > 0);
-    let invalid = || refuse(Error, format!("invalid PID number \"{text}\" in \"{}\"", path.display()));
-    let pid = pid.ok_or_else(invalid)?;
+    let pid = read_pid(&state::pid_path(&config, &paths)).map_err(|text| refuse(Level::Error, text))?;
     let signal = match wish {
         Wish::Stop => Signal::SIGTERM,
         Wish::Quit => Signal::SIGQUIT,
@@ -140,7 +130,15 @@ fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
         Wish::Reload => Signal::SIGHUP,
     };
     kill(Pid::from_raw(pid), signal)
-        .map_err(|e| refuse(Alert, format!("kill({pid}, {}) failed ({})", signal as i32, errno(&e.into()))))
+        .map_err(|e| format!("kill({pid}, {}) failed ({})", signal as i32, errno(&e.into())))
+        .map_err(|text| refuse(Level::Alert, text))
+}
+
+fn read_pid(path: &Path) -> Result<i32, String> {
+    let text = std::fs::read_to_string(path).map_err(|e| failed("open()", path, &e))?;
+    let text = text.trim_end();
+    let pid = text.parse::<i32>().ok().filter(|pid| *pid > 0);
+    pid.ok_or_else(|| format!("invalid PID number \"{text}\" in \"{}\"", path.display()))
 }
 
 /// Starts the server and serves until it is told to end; gives the exit code.

@@ -57,11 +57,11 @@ pub(crate) fn read(
     files: &mut Files,
     log: &Log,
 ) -> Result<(Config, Option<Identity>), Refused> {
-    read_telling(environment, files, log, true)
+    read_configuration(environment, files, log, true)
 }
 
-/// As [`read`]; `warn`: with the warnings.
-fn read_telling(
+/// Reads a configuration as [`read`] does, and writes its warnings if `warn` is set.
+fn read_configuration(
     environment: &Environment,
     files: &mut Files,
     log: &Log,
@@ -72,15 +72,8 @@ fn read_telling(
         Refused
     };
     let (config, warnings) = load(environment, files).map_err(|error| refuse(&error, files))?;
-    // A file that many servers include is read as often, and has the same to say each time.
-    let mut told = HashSet::new();
-    for warning in warnings.iter().filter(|_| warn) {
-        let text = files.render(warning);
-        // Other words of that line may have the same said of them.
-        let place = warning.span.or(warning.at).map(|span| (span.file, span.start));
-        if told.insert((text.clone(), place)) {
-            log.write(warning.level, &text);
-        }
+    if warn {
+        write_warnings(&warnings, files, log);
     }
     let identity = who(&config).map_err(|text| {
         let tree = origin::tree(environment, files);
@@ -93,6 +86,19 @@ fn read_telling(
         }
     })?;
     Ok((config, identity))
+}
+
+/// Writes each warning once: a file that many servers include is read as often, with the same warnings.
+fn write_warnings(warnings: &[Error], files: &Files, log: &Log) {
+    let mut written = HashSet::new();
+    for warning in warnings {
+        let text = files.render(warning);
+        // Other words of the line may have the same warning.
+        let place = warning.span.or(warning.at).map(|span| (span.file, span.start));
+        if written.insert((text.clone(), place)) {
+            log.write(warning.level, &text);
+        }
+    }
 }
 
 /// The pid file that a configuration names.
@@ -123,7 +129,7 @@ pub(crate) fn open(
 ) -> Result<State, Refused> {
     let mut files = Files::disk();
     // A test has read it before, and told its warnings then.
-    let (config, identity) = read_telling(environment, &mut files, log, !before.test)?;
+    let (config, identity) = read_configuration(environment, &mut files, log, !before.test)?;
     let refuse = |text: String| {
         log.emerg(&text);
         Refused

@@ -138,24 +138,32 @@ fn named(scene: &Scene<'_>) -> Vec<(usize, Use, String)> {
     let mut out = Vec::new();
     for n in 0..scene.nodes.len() {
         let name = scene.nodes[n].d.name.as_str().into_owned();
-        let used = match name.as_str() {
-            "root" | "alias" => Use::Files,
-            "access_log" | "error_log" => Use::Log,
-            _ if name.ends_with("_cache_path") => Use::Cache,
-            _ if name.ends_with("_temp_path") => Use::Temp,
-            _ => continue,
-        };
+        let Some(used) = Use::of(&name) else { continue };
         let path = scene.arg(n, 0);
-        let elsewhere = path.is_empty()
-            || path.contains('$')
-            || (used == Use::Log
-                && (matches!(path.as_str(), "off" | "stderr")
-                    || ["syslog:", "memory:", "/dev/"].iter().any(|p| path.starts_with(p))));
-        if !elsewhere {
+        let known = !path.is_empty() && !path.contains('$');
+        if known && !(used == Use::Log && is_no_file(&path)) {
             out.push((n, used, path));
         }
     }
     out
+}
+
+impl Use {
+    /// The use of the path that a directive names.
+    fn of(directive: &str) -> Option<Use> {
+        match directive {
+            "root" | "alias" => Some(Use::Files),
+            "access_log" | "error_log" => Some(Use::Log),
+            _ if directive.ends_with("_cache_path") => Some(Use::Cache),
+            _ if directive.ends_with("_temp_path") => Some(Use::Temp),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a log goes elsewhere than to a file.
+fn is_no_file(log: &str) -> bool {
+    matches!(log, "off" | "stderr") || ["syslog:", "memory:", "/dev/"].iter().any(|p| log.starts_with(p))
 }
 
 /// Lines of /proc/self/mountinfo (proc(5)): "36 35 98:0 /root /point options shared:1 - kind source options".
