@@ -32,6 +32,19 @@ pub(crate) struct Log {
     console: Option<Level>,
 }
 
+impl Sink {
+    fn open(target: &ErrorLogTarget, files: &[(PathBuf, Arc<OwnedFd>)]) -> Option<Sink> {
+        match target {
+            ErrorLogTarget::Stderr => Some(Sink::Stderr),
+            ErrorLogTarget::File(path) => {
+                let (_, fd) = files.iter().find(|(name, _)| name == path)?;
+                Some(Sink::File(File::from(fd.try_clone().ok()?)))
+            }
+            ErrorLogTarget::Syslog(target) => Some(Sink::Syslog(target.clone())),
+        }
+    }
+}
+
 impl Log {
     /// The log before the configuration is read: the default file (`stderr` is no file) at level notice, and
     /// the console. The second part is the complaint when the file cannot be opened, which nginx survives.
@@ -62,15 +75,8 @@ impl Log {
 
     /// The log that a configuration asks for. `files` are the opened ones by path.
     pub(crate) fn configured(targets: &[ErrorLog], files: &[(PathBuf, Arc<OwnedFd>)]) -> Log {
-        let sink = |log: &ErrorLog| match &log.target {
-            ErrorLogTarget::Stderr => Some(Sink::Stderr),
-            ErrorLogTarget::File(path) => {
-                let (_, fd) = files.iter().find(|(name, _)| name == path)?;
-                Some(Sink::File(File::from(fd.try_clone().ok()?)))
-            }
-            ErrorLogTarget::Syslog(target) => Some(Sink::Syslog(target.clone())),
-        };
-        let sinks = targets.iter().filter_map(|log| Some((sink(log)?, log.level))).collect();
+        let sinks =
+            targets.iter().filter_map(|log| Some((Sink::open(&log.target, files)?, log.level))).collect();
         Log { sinks, console: None }
     }
 

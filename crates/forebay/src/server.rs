@@ -170,16 +170,12 @@ fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run
         Refused
     };
     let parent = getppid();
-    let variable = std::env::var("NGINX").ok().filter(|value| !value.is_empty());
-    let old = variable.as_deref().map(Listeners::inherited).unwrap_or_default();
-    if let Some(variable) = &variable {
-        log.notice(&format!("using inherited sockets from \"{variable}\""));
-    }
+    let old = inherited_listeners(log);
+    let inherited = old.is_some();
     let (environment, paths) = options.places();
-    let before = Before { listeners: Some(&old), ..Before::default() };
+    let before = Before { listeners: old.as_ref(), ..Before::default() };
     let state = state::open(&environment, &paths, before, log)?;
     let main = &state.config.main;
-    let inherited = variable.is_some();
     if !inherited && main.daemon != Some(false) {
         daemon::detach().map_err(|e| refuse("fork()", &e))?;
     }
@@ -191,6 +187,14 @@ fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run
     }
     greet(&state.log());
     Ok(Run { state, signals, start: Start { arguments, paths, daemonized, inherited, parent } })
+}
+
+/// Takes over the sockets of the program that this one replaces.
+fn inherited_listeners(log: &Log) -> Option<Listeners> {
+    let variable = std::env::var("NGINX").ok().filter(|value| !value.is_empty())?;
+    let listeners = Listeners::inherited(&variable);
+    log.notice(&format!("using inherited sockets from \"{variable}\""));
+    Some(listeners)
 }
 
 fn greet(log: &Log) {
@@ -228,15 +232,7 @@ struct Alone {
 
 fn alone(run: Run) -> io::Result<()> {
     let Run { state, signals, start } = run;
-    let log = Arc::new(state.log());
-    log.take_last_words();
-    limits::raise_descriptors();
-    let generation = 1;
-    // Nobody reads it when this process has ended. It is there so that this mode runs what the other one does.
-    let area = Area::create().and_then(|area| Mapped::new(area.fd().try_clone_to_owned()?)).ok();
-    let worker = Worker::start(state.generation(&[], generation)?, &state.plan.threads, area)?;
-    let threads = state.plan.threads.cpus.len();
-    let mut alone = Alone { start, state, log, worker, threads, generation, quitting: false };
+    let mut alone = Alone::new(start, state)?;
     while !(alone.quitting && alone.worker.finished()) {
         signals.wait(&[], alone.quitting.then(|| Instant::now() + Duration::from_millis(20)))?;
         while let Some(received) = signals.next() {
@@ -252,6 +248,18 @@ fn alone(run: Run) -> io::Result<()> {
 }
 
 impl Alone {
+    fn new(start: Start, state: State) -> io::Result<Alone> {
+        let log = Arc::new(state.log());
+        log.take_last_words();
+        limits::raise_descriptors();
+        let generation = 1;
+        // Nobody reads it when this process has ended. It is there so that this mode runs what the other one does.
+        let area = Area::create().and_then(|area| Mapped::new(area.fd().try_clone_to_owned()?)).ok();
+        let worker = Worker::start(state.generation(&[], generation)?, &state.plan.threads, area)?;
+        let threads = state.plan.threads.cpus.len();
+        Ok(Alone { start, state, log, worker, threads, generation, quitting: false })
+    }
+
     fn signal(&mut self, signal: Signal) -> io::Result<()> {
         match signal {
             Signal::SIGTERM | Signal::SIGINT => {

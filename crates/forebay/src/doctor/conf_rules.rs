@@ -68,31 +68,26 @@ impl Worst {
             let first = most(&format!("{p}_buffer_size"), 4096, &one);
             most(&format!("{p}_buffers"), 8 * 4096, &product).saturating_add(first)
         };
+        let responses = ["proxy", "fastcgi", "uwsgi", "scgi"].map(response);
+        // A request that is passed on has two connections, and no cached file.
+        let each = if passes_on { 2 } else { 1 };
         let cached = most("open_file_cache", 0, &|n| {
             s.args(n).iter().find_map(|a| a.strip_prefix("max=")?.parse().ok())
         });
+        let cached = if passes_on { 0 } else { cached };
         Worst {
             workers,
             connections,
-            clients: connections.saturating_mul(workers) / if passes_on { 2 } else { 1 },
+            clients: connections.saturating_mul(workers) / each,
             // A request that is passed on may have a temporary file besides.
-            descriptors: (if passes_on {
-                connections.saturating_mul(2)
-            } else {
-                connections.saturating_add(cached)
-            })
-            .saturating_add(64),
+            descriptors: connections.saturating_mul(each).saturating_add(cached).saturating_add(64),
             head: most("large_client_header_buffers", 32 << 10, &product).saturating_add(most(
                 "client_header_buffer_size",
                 1024,
                 &one,
             )),
             body: most("client_body_buffer_size", 16 << 10, &one),
-            response: if passes_on {
-                ["proxy", "fastcgi", "uwsgi", "scgi"].map(response).into_iter().max().unwrap_or(0)
-            } else {
-                0
-            },
+            response: if passes_on { responses.into_iter().max().unwrap_or(0) } else { 0 },
         }
     }
 

@@ -125,10 +125,10 @@ pub(crate) fn examine(scene: &Scene<'_>, host: &Host) -> Vec<Finding> {
     for (rule, check) in host_rules::RULES {
         check(scene, host, &mut |message| plain(rule, message));
     }
-    if let Some(running) = &host.running {
-        for (rule, check) in live_rules::RULES {
-            check(running, &mut |message| plain(rule, message));
-        }
+    for (running, (rule, check)) in
+        host.running.iter().flat_map(|r| live_rules::RULES.iter().map(move |l| (r, l)))
+    {
+        check(running, &mut |message| plain(rule, message));
     }
     found.sort_by_key(|f| (f.rule.severity, f.span.map_or((u32::MAX, 0), |s| (s.file.0, s.start))));
     found
