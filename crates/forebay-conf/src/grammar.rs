@@ -66,31 +66,38 @@ pub enum Value {
     Exactly(&'static str),
 }
 
+/// Names of values without a parameter.
+const SIMPLE_VALUES: [(&str, Value); 10] = [
+    ("", Value::Any),
+    ("num", Value::Number),
+    ("size", Value::Size),
+    ("pool", Value::Pool),
+    ("power", Value::Power),
+    ("offset", Value::Offset),
+    ("msec", Value::Millis),
+    ("sec", Value::Seconds),
+    ("size-or-variable", Value::SizeOrVariable),
+    ("buffers", Value::Buffers),
+];
+
 impl Value {
     fn parse(text: &'static str) -> Option<Value> {
-        Some(match text {
-            "" => Value::Any,
-            "num" => Value::Number,
-            "size" => Value::Size,
-            "pool" => Value::Pool,
-            "power" => Value::Power,
-            "offset" => Value::Offset,
-            "msec" => Value::Millis,
-            "sec" => Value::Seconds,
-            "size-or-variable" => Value::SizeOrVariable,
-            "buffers" => Value::Buffers,
-            _ => match text.strip_prefix("num:") {
-                Some(range) => {
-                    let (min, max) = range.split_once('-')?;
-                    Value::Range(min.parse().ok()?, max.parse().ok()?)
-                }
-                None => match (text.strip_prefix("exactly:"), text.strip_prefix("size:")) {
-                    (Some(words), _) => Value::Exactly(words),
-                    (None, Some(least)) => Value::SizeFrom(least.parse().ok()?),
-                    (None, None) => Value::OneOf(text.strip_prefix("one-of:")?),
-                },
-            },
-        })
+        let known = SIMPLE_VALUES.iter().find(|(name, _)| *name == text);
+        known.map(|(_, value)| *value).or_else(|| Value::with_parameter(text))
+    }
+
+    fn with_parameter(text: &'static str) -> Option<Value> {
+        let (kind, parameter) = text.split_once(':')?;
+        match kind {
+            "num" => {
+                let (min, max) = parameter.split_once('-')?;
+                Some(Value::Range(min.parse().ok()?, max.parse().ok()?))
+            }
+            "exactly" => Some(Value::Exactly(parameter)),
+            "size" => Some(Value::SizeFrom(parameter.parse().ok()?)),
+            "one-of" => Some(Value::OneOf(parameter)),
+            _ => None,
+        }
     }
 }
 
@@ -133,6 +140,18 @@ pub enum Support {
     Later,
     /// Will not come, for this reason: refused.
     Never(&'static str),
+}
+
+impl Support {
+    fn parse(text: &'static str) -> Option<Support> {
+        match text {
+            "yes" => Some(Support::Yes),
+            "hint" => Some(Support::Hint),
+            "met" => Some(Support::Met),
+            "later" => Some(Support::Later),
+            _ => text.strip_prefix("never:").filter(|why| !why.is_empty()).map(Support::Never),
+        }
+    }
 }
 
 /// A set of contexts.
@@ -227,11 +246,10 @@ impl Arity {
 
 impl Row {
     fn parse(line: &'static str) -> Option<Row> {
-        let mut columns = line.split('\t');
-        let (name, module, contexts) = (columns.next()?, columns.next()?, columns.next()?);
-        let (args, default, status, support) =
-            (columns.next()?, columns.next()?, columns.next()?, columns.next()?);
-        let check = columns.next()?;
+        let columns: Vec<&'static str> = line.split('\t').collect();
+        let &[name, module, contexts, args, default, status, support, check, ..] = columns.as_slice() else {
+            return None;
+        };
         let (once, value) = match check.strip_prefix("once") {
             Some(value) => (true, value.strip_prefix(',').unwrap_or(value)),
             None => (false, check),
@@ -250,13 +268,7 @@ impl Row {
             status: Status::parse(status)?,
             once,
             value: Value::parse(value)?,
-            support: match support {
-                "yes" => Support::Yes,
-                "hint" => Support::Hint,
-                "met" => Support::Met,
-                "later" => Support::Later,
-                _ => Support::Never(support.strip_prefix("never:").filter(|why| !why.is_empty())?),
-            },
+            support: Support::parse(support)?,
         })
     }
 }

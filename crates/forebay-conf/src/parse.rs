@@ -173,8 +173,14 @@ impl Parser<'_> {
         let mut block = Block::default();
         loop {
             match lexer.next() {
-                Item::Simple(words, end) => self.statement(lexer, scope, words, end, false, &mut block),
-                Item::Open(words, end) => self.statement(lexer, scope, words, end, true, &mut block),
+                Item::Simple(words, end) => {
+                    let statement = self.begin(words, end, false);
+                    block.items.extend(self.statement(lexer, scope, statement));
+                }
+                Item::Open(words, end) => {
+                    let statement = self.begin(words, end, true);
+                    block.items.extend(self.statement(lexer, scope, statement));
+                }
                 Item::Bad(error) => self.lexical(error, scope),
                 Item::BadOpen(error) => {
                     self.lexical(error, scope);
@@ -220,17 +226,13 @@ impl Parser<'_> {
         }
     }
 
-    fn statement(
-        &mut self,
-        lexer: &mut Lexer<'_>,
-        scope: Scope,
-        words: Vec<Word>,
-        end: Span,
-        opens: bool,
-        block: &mut Block,
-    ) {
-        let statement = Statement { words, end, opens, ordinal: self.next_ordinal() };
-        let directive = match scope.kind {
+    fn begin(&mut self, words: Vec<Word>, end: Span, opens: bool) -> Statement {
+        Statement { words, end, opens, ordinal: self.next_ordinal() }
+    }
+
+    fn statement(&mut self, lexer: &mut Lexer<'_>, scope: Scope, statement: Statement) -> Option<Directive> {
+        let opens = statement.opens;
+        match scope.kind {
             _ if opens && lexer.is_command_line() => {
                 let message = "block directives are not supported in -g option";
                 self.at_name(message.into(), &statement, None);
@@ -250,8 +252,7 @@ impl Parser<'_> {
             }
             Kind::Data(includes) => self.entry(lexer, scope, includes, statement),
             Kind::Table(context) => self.directive(lexer, scope, context, statement),
-        };
-        block.items.extend(directive);
+        }
     }
 
     /// An entry of a data block.

@@ -38,7 +38,12 @@ pub(super) fn check<'a>(row: &Row, args: &'a [Word], again: bool) -> Option<Wron
     }
     let word =
         args.iter().enumerate().find(|(i, word)| !fits(row.value, *i, &word.text)).map(|(_, word)| word)?;
-    let message = match row.value {
+    Some(Wrong { message: message(row, word), word: Some(word) })
+}
+
+/// Returns nginx's text for a word that does not fit.
+fn message(row: &Row, word: &Word) -> String {
+    match row.value {
         Value::Range(min, max) if units::number(&word.text).is_some() => {
             format!("value must be between {min} and {max}")
         }
@@ -60,8 +65,7 @@ pub(super) fn check<'a>(row: &Row, args: &'a [Word], again: bool) -> Option<Wron
         Value::OneOf(_) if row.name == "use" => format!("invalid event type \"{}\"", printable(word)),
         Value::OneOf(_) => format!("invalid value \"{}\"", printable(word)),
         _ => format!("\"{}\" directive invalid value", row.name),
-    };
-    Some(Wrong { message, word: Some(word) })
+    }
 }
 
 fn fits(value: Value, index: usize, text: &[u8]) -> bool {
