@@ -5,7 +5,7 @@ use crate::error::{Error, Level};
 use crate::lexer::{Item, Lexer};
 use crate::tree::{FileId, Span, Word};
 
-/// What one level is indented by.
+/// Indent of one level.
 const INDENT: &str = "    ";
 
 /// Formats a file. The result ends in a newline unless it is empty, and formatting it again changes nothing.
@@ -61,7 +61,7 @@ fn emerg(message: &str, at: Span, hint: Option<String>) -> Error {
     Error { level: Level::Emerg, message: message.to_owned(), span, at, hint, ordinal: 0 }
 }
 
-/// Where a gap between two words is.
+/// Place of a gap between two words.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// Before a directive, a closing brace or the end.

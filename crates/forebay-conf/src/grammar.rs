@@ -15,9 +15,9 @@ pub struct Row {
     pub name: &'static str,
     /// Module, as nginx names it without `ngx_` and `_module`.
     pub module: &'static str,
-    /// Where it may stand.
+    /// Contexts that allow it.
     pub contexts: Contexts,
-    /// How many words it takes.
+    /// Number of words that it takes.
     pub args: Arity,
     /// Whether it opens a block.
     pub block: bool,
@@ -25,18 +25,18 @@ pub struct Row {
     pub default: &'static str,
     /// Deprecated or obsolete, says nginx.
     pub status: Status,
-    /// What Forebay does with it.
+    /// Support for it in Forebay.
     pub support: Support,
-    /// Whether a second one in the same block is an error. Only told for rows without behaviour.
+    /// Whether a second one in the same block is an error. Only set for rows without behaviour.
     pub once: bool,
-    /// What its words must be. Only told for rows without behaviour: where there is behaviour, it checks.
+    /// Rule for its words. Only set for rows without behaviour: the behaviour of the others checks them.
     pub value: Value,
 }
 
-/// What the words of a directive must be.
+/// Rule for the words of a directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Not said here.
+    /// No rule here.
     Any,
     /// A number.
     Number,
@@ -127,14 +127,14 @@ impl Status {
     }
 }
 
-/// What Forebay does with a directive.
+/// Support for a directive in Forebay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
     /// Has behaviour.
     Yes,
     /// No behaviour yet; ignoring it is harmless, so it is accepted with a warning.
     Hint,
-    /// What it asks for holds by design; accepted in silence.
+    /// Its effect holds by design; accepted without a message.
     Met,
     /// No behaviour yet, and ignoring it would change what is served or to whom: refused.
     Later,
@@ -209,7 +209,7 @@ impl Contexts {
     }
 }
 
-/// How many words a directive takes after its name.
+/// Number of words that a directive takes after its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arity {
     /// At least so many.
@@ -293,7 +293,7 @@ pub fn rows(name: &[u8]) -> &'static [&'static Row] {
     std::str::from_utf8(name).ok().and_then(|name| BY_NAME.get(name)).map_or(&[], |rows| rows)
 }
 
-/// The row of a directive that may stand in `context`.
+/// Returns the row of a directive that `context` allows.
 pub fn row(name: &[u8], context: Contexts) -> Option<&'static Row> {
     rows(name).iter().find(|row| row.contexts.meets(context)).copied()
 }
@@ -303,7 +303,7 @@ pub(crate) fn suggest(name: &[u8]) -> Option<&'static str> {
     suggest_where(name, |_| true)
 }
 
-/// The directive that was probably meant among those that may stand in `context`.
+/// Returns the directive of `context` with the most similar name.
 pub(crate) fn suggest_in(name: &[u8], context: Contexts) -> Option<&'static str> {
     suggest_where(name, |row| row.contexts.meets(context)).or_else(|| suggest(name))
 }

@@ -6,9 +6,9 @@ use crate::h1::client::{self, BadResponse, ResponseHead};
 use crate::h1::request::Status;
 use crate::h1::response;
 
-/// What stands before the lines of the program until its status is known.
+/// Status line before the lines of the program, until its status is known.
 const PRELUDE: &[u8] = b"HTTP/1.1 200 OK\r\n";
-/// Where the status stands in it.
+/// Place of the status in it.
 const STATUS: std::ops::Range<usize> = 9..15;
 
 /// Longest reason phrase that is taken over, bytes.
@@ -19,7 +19,7 @@ const LONGEST: usize = 60;
 pub enum BadHead {
     /// As one of HTTP/1.
     Http(BadResponse),
-    /// What `Status` says is none, or none that can end a request. Index of the line in `fields`.
+    /// `Status` has no number, or none that can end a request. The index of its line in `fields`.
     Status(usize),
 }
 
@@ -44,7 +44,8 @@ pub fn begin(head: &mut ResponseHead) {
 }
 
 /// Decides whether a head has a status line of HTTP in front of its lines, which some servers that are not FastCGI's put
-/// there; what [`begin`] made is then taken away, and [`client::parse`] reads it. `None`: too little has come to tell.
+/// there. If so, the status line of [`begin`] is removed, and [`client::parse`] reads the program's. `None`: too few bytes
+/// have come.
 pub fn has_status_line(head: &mut ResponseHead) -> Option<bool> {
     const START: &[u8] = b"HTTP/";
     let came = head.buf.get(PRELUDE.len()..).unwrap_or_default();

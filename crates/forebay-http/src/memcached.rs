@@ -2,10 +2,10 @@
 
 use crate::h1::request::content_length;
 
-/// What follows the bytes of a value.
+/// Bytes behind a value.
 pub const TRAILER: &[u8] = b"\r\nEND\r\n";
 
-/// What a server says of one key.
+/// Reply of a server about one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// There is a value.
@@ -19,7 +19,7 @@ pub enum Reply {
     Missing,
 }
 
-/// Why a line is no reply to the question.
+/// The reason for which a line is no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
     /// It is none at all.

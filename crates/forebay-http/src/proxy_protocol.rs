@@ -1,5 +1,5 @@
 //! The PROXY protocol, versions 1 and 2, as HAProxy's `proxy-protocol.txt` describes it: what a proxy
-//! sends before anything else to tell for whom it connects.
+//! sends before anything else, with the address of its client.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -12,15 +12,15 @@ const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Addresses and extensions of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Who connected to the proxy.
+    /// Address of the client that connected to the proxy.
     pub client: SocketAddr,
-    /// What it connected to.
+    /// Address to which the client connected.
     pub server: SocketAddr,
     /// Extensions of version 2 as they came; see [`tlv`].
     pub tlvs: Box<[u8]>,
 }
 
-/// What the first bytes of a connection are.
+/// Result of reading the first bytes of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// The beginning of a header.
@@ -29,7 +29,7 @@ pub enum Parsed {
     Complete(usize, Option<Header>),
 }
 
-/// Why the bytes are no header.
+/// The reason for refusing a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// Neither version, or a field of version 1 that is wrong, or addresses that are cut short.
@@ -96,7 +96,7 @@ fn version2(buf: &[u8]) -> Result<Parsed, Broken> {
         return Err(Broken::TooLarge);
     }
     let Some(rest) = buf.get(16..end) else { return Ok(Parsed::Partial) };
-    // LOCAL: the proxy's own connection. Of the rest only streams between IP addresses tell us anything.
+    // LOCAL: the proxy's own connection. Of the other families only streams between IP addresses have addresses that we use.
     let header = match (version & 15, family) {
         (1, 0x11) => Some(addresses::<4>(rest, |a| Ipv4Addr::from(a).into())?),
         (1, 0x21) => Some(addresses::<16>(rest, |a| Ipv6Addr::from(a).into())?),

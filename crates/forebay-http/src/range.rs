@@ -23,7 +23,7 @@ impl ByteRange {
     }
 }
 
-/// What a `Range` field asks for.
+/// The response that a `Range` field calls for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ranges {
     /// Another unit, too many ranges or more bytes than there are: send all with status 200.

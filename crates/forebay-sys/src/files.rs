@@ -116,7 +116,7 @@ pub fn give_directory(path: &Path, uid: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// What is at the end of a path.
+/// File at the end of a path.
 enum Walked {
     /// Something, as an `O_PATH` descriptor.
     There(OwnedFd),
@@ -157,7 +157,7 @@ fn walk(path: &Path) -> io::Result<Walked> {
         }
         links += 1;
         if rustix::fs::fstatfs(&next)?.f_type == rustix::fs::PROC_SUPER_MAGIC {
-            // `/proc/self/fd/1` is no text that could be followed, and nobody else's doing.
+            // `/proc/self/fd/1` has no text that could be followed, and no other user made it.
             at = rustix::fs::openat(&at, &name, HANDLE, Mode::empty())?;
             continue;
         }
@@ -210,7 +210,7 @@ mod tests {
         assert!(create_new(&path("link"), PRIVATE).is_err());
     }
 
-    /// Links of root lead on, those of others do not. Only root can tell.
+    /// Links of root are followed, those of others are not. Only root can test this.
     #[test]
     fn links_of_other_users_are_not_followed() {
         let dir = tempfile::tempdir().expect("directory");

@@ -1,4 +1,4 @@
-//! What a worker process says to the master, as bytes.
+//! Messages of a worker process to the master, as bytes.
 //!
 //! The master keeps privileges and the worker may be in the hands of an attacker, so that the master believes nothing of
 //! it: a message is short, a text is printable before it reaches a log, and what does not fit is an error and never a

@@ -138,7 +138,7 @@ impl Options {
     }
 }
 
-/// What `-v` prints.
+/// Returns the text of `-v`.
 pub(crate) fn version_line() -> String {
     format!("nginx version: nginx/{NGINX_VERSION} (forebay {})\n", env!("CARGO_PKG_VERSION"))
 }
@@ -147,7 +147,7 @@ pub(crate) fn version_line() -> String {
 /// 3.0 is the version whose commands, names of ciphers and words of errors are followed.
 const TLS: &str = "built with OpenSSL 3.0 compatible TLS: rustls 0.23, OpenSSL itself is not linked";
 
-/// What `-V` adds.
+/// Returns the text that `-V` adds.
 pub(crate) fn build_lines() -> String {
     format!(
         "built by {}\n{TLS}\nTLS SNI support enabled\nconfigure arguments: {}\n",
@@ -156,7 +156,7 @@ pub(crate) fn build_lines() -> String {
     )
 }
 
-/// What `-h` adds. nginx's text, then what is this program's own.
+/// Returns the text that `-h` adds: nginx's, then that of the subcommands.
 pub(crate) fn usage() -> String {
     use crate::paths::{CONF, ERROR_LOG, PREFIX};
     format!(

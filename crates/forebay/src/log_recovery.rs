@@ -16,13 +16,13 @@ use std::time::Duration;
 
 /// Generations that are remembered: threads that have not taken over one of the last are stuck.
 const REMEMBERED: usize = 8;
-/// How long a pipe may take nothing before its lines are given up: the master must not wait for its reader.
+/// Longest time for which a pipe may take nothing before its lines are dropped: the master must not wait for its reader.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Log files of a generation by their number.
 type Numbered = Vec<Option<(PathBuf, Arc<OwnedFd>)>>;
 
-/// What the master knows of a worker's logs.
+/// The master's record of a worker's logs.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerLogs {
     area: Option<Area>,
@@ -109,7 +109,7 @@ impl WorkerLogs {
     }
 }
 
-/// What is to be written to a log.
+/// Lines to be written to a log.
 struct Lines<'a> {
     path: &'a Path,
     fd: BorrowedFd<'a>,
@@ -122,7 +122,7 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// Where to go on: see [`resume`].
+    /// Offset at which to continue: see [`resume`].
     fn start(&self) -> Option<usize> {
         if self.writing && is_regular(self.fd) { begun(self.fd, &self.bytes, self.gzip) } else { Some(0) }
     }
@@ -151,7 +151,7 @@ impl Lines<'_> {
     }
 }
 
-/// How much of `bytes` a write that was cut off has put at the end of the file: see [`resume`].
+/// Returns how many of `bytes` an interrupted write has put at the end of the file: see [`resume`].
 fn begun(fd: BorrowedFd<'_>, bytes: &[u8], gzip: bool) -> Option<usize> {
     // The descriptor is for writing only.
     let name = format!("/proc/self/fd/{}", fd.as_raw_fd());

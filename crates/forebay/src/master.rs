@@ -34,13 +34,13 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// A worker sends a message at once; one that has begun one has this long to end it.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
-/// What is read of a worker at a time, bytes. The others, and signals, have their turn then.
+/// Bytes read from a worker at a time, so that other workers and signals get their turn.
 const MOUTHFUL: usize = 4096;
 /// Pieces of memory of a size that a thread of the worker keeps at hand, where the C library is glibc: of its seven the
 /// streams of one HTTP/2 connection need more. `env` of the configuration may say otherwise.
 const TUNABLES: &str = "glibc.malloc.tcache_count=127";
 
-/// How the master came to run.
+/// Circumstances of the master's start.
 #[derive(Clone, Debug)]
 pub(crate) struct Start {
     /// The true command line, for the next binary.
@@ -60,7 +60,7 @@ struct Child {
     pid: Pid,
     /// `None` once the process has closed its side: it is about to end.
     control: Option<UnixStream>,
-    /// What it has said that is no whole message yet, and until when it has to be one.
+    /// Bytes that are no whole message yet, and the deadline for the rest.
     answers: Answers,
     silent_at: Option<Instant>,
     started: Instant,
@@ -507,7 +507,7 @@ impl Master {
         }
     }
 
-    /// What needs a new process is not changed by a reload: say so rather than leave it to be found out.
+    /// Logs settings that a reload cannot change because they need a new process.
     fn say_what_stays(&self, new: &State) {
         let (old_main, new_main) = (&self.state.config.main, &new.config.main);
         let stays = |name: &str, detail: String| {

@@ -16,7 +16,7 @@ use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
 use forebay_server::essential;
 use forebay_server::syslog::{Syslog, send_from_master};
 
-/// Where lines go.
+/// Target of lines.
 #[derive(Debug)]
 enum Sink {
     File(File),
@@ -68,7 +68,7 @@ impl Log {
         Log { sinks: Vec::new(), console: Some(Level::Warn) }
     }
 
-    /// The same without warnings on the console (`-q`).
+    /// Returns this log without warnings on the console (`-q`).
     pub(crate) fn quiet(self) -> Log {
         Log { console: self.console.map(|_| Level::Error), ..self }
     }

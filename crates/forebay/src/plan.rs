@@ -1,4 +1,4 @@
-//! What the machine is used for: threads, CPUs, descriptors, connections, each with its reason.
+//! Use of the machine: threads, CPUs, descriptors, connections, each with its reason.
 
 use forebay_server::config::Config;
 use forebay_server::config::main_settings::{Affinity, WorkerCount};
@@ -20,17 +20,17 @@ const FILE_CACHE: u64 = 1024;
 pub(crate) struct Plan {
     /// Threads and connections.
     pub threads: ThreadPlan,
-    /// Why this many threads.
+    /// Reason for the number of threads.
     pub threads_reason: String,
-    /// Why this many connections.
+    /// Reason for the number of connections.
     pub connections_reason: String,
-    /// Why the threads are pinned or not.
+    /// Reason for pinning the threads or not.
     pub pinning_reason: &'static str,
     /// Limit of open descriptors that the worker will have.
     pub descriptors: u64,
     /// Why.
     pub descriptors_reason: &'static str,
-    /// What was found out about the CPUs.
+    /// CPUs of the machine.
     pub cpus: CpuBudget,
 }
 

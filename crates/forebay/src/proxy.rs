@@ -73,7 +73,7 @@ fn greeting(listen: SocketAddr, upstream: &Upstream) -> Result<String, String> {
 #[derive(Debug, PartialEq, Eq)]
 struct Upstream {
     encrypted: bool,
-    /// What stands in `server`.
+    /// The value of `server`.
     server: String,
     /// Name for the certificate; empty where there is none.
     host: String,

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// The port that is tried first; when it is taken, the next ones are.
 const PORT: u16 = 8080;
-/// How many ports are tried.
+/// Number of ports to try.
 const PORTS: u16 = 100;
 
 /// The demo site, by path below its root.
@@ -62,7 +62,7 @@ const TYPES: &str = "    types {
     default_type application/octet-stream;
 ";
 
-/// What is served, and where.
+/// A folder to serve, and the address.
 struct Site {
     root: PathBuf,
     demo: bool,

@@ -1,4 +1,4 @@
-//! What the nginx-style options do: start, test, dump, signal.
+//! Actions of the nginx-style options: start, test, dump, signal.
 
 use crate::cli::{self, NGINX_VERSION, Options, Signal as Wish};
 use crate::listen::{Listeners, Refused};

@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What tells one state of a file from another: times of change, length, inode; `None`: it is not there.
+/// Fingerprint of a file: times of change, length, inode; `None` if it does not exist.
 pub(crate) type Stamp = Option<(i64, i64, u64, u64)>;
 
 /// Open log files by path.
@@ -27,7 +27,7 @@ pub(crate) type Logs = Vec<(PathBuf, Arc<OwnedFd>)>;
 /// A configuration in use, or about to be.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Where things are.
+    /// Paths.
     pub environment: Environment,
     /// The configuration.
     pub config: Arc<Config>,
@@ -35,13 +35,13 @@ pub(crate) struct State {
     pub record: Vec<u8>,
     /// Threads, connections, descriptors.
     pub plan: Plan,
-    /// Who the worker becomes; `None` without privilege.
+    /// User of the worker; `None` without privilege.
     pub identity: Option<Identity>,
     /// Listening sockets.
     pub listeners: Listeners,
     /// Log files.
     pub logs: Logs,
-    /// Where the error log goes, the default filled in.
+    /// Target of the error log, the default filled in.
     pub error_log: Vec<ErrorLog>,
     /// Pid file.
     pub pid: PathBuf,
@@ -106,7 +106,7 @@ pub(crate) fn pid_path(config: &Config, paths: &Paths) -> PathBuf {
     config.main.pid.clone().unwrap_or_else(|| paths.pid.clone())
 }
 
-/// What [`open`] builds on.
+/// Parts of the running server that [`open`] uses again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Before<'a> {
     /// Sockets to use again.
@@ -214,7 +214,7 @@ impl State {
         }
     }
 
-    /// What tells whether certificates or keys were renewed.
+    /// Fingerprints of certificates and keys.
     pub(crate) fn certificate_stamps(&self) -> Vec<Stamp> {
         use std::os::unix::fs::MetadataExt;
         let stamp = |m: std::fs::Metadata| (m.mtime(), m.mtime_nsec(), m.size(), m.ino());
@@ -265,7 +265,7 @@ impl State {
         self.listeners.open.iter().map(|open| open.addr.clone()).collect()
     }
 
-    /// The same for threads in this process (nginx: master_process off).
+    /// Makes a generation for threads in this process (nginx: master_process off).
     ///
     /// # Errors
     /// When no descriptor is left.

@@ -1,4 +1,4 @@
-//! What the master says to its worker over their socket. What the worker says is in [`crate::answers`].
+//! Messages of the master to its worker over their socket. Those of the worker are in [`crate::answers`].
 //!
 //! A message is a head (kind, length of the body, number of descriptors; little-endian), the body, and the
 //! descriptors in batches. Both sides are this program, from the same file: there is no version.
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// A configuration for the worker to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Configure {
-    /// Where things are.
+    /// Paths.
     pub environment: Environment,
     /// `Files::to_bytes`: everything the configuration was read from.
     pub record: Vec<u8>,
@@ -25,7 +25,7 @@ pub(crate) struct Configure {
     pub cpus: Vec<Vec<usize>>,
     /// Connections of each thread.
     pub connections: usize,
-    /// Who to become; `None` stays who it is.
+    /// User to become; `None` keeps the user.
     pub identity: Option<Identity>,
     /// Addresses with the number of their sockets, which come first among the descriptors; none for those
     /// that the worker has already.

@@ -28,7 +28,7 @@ pub(crate) const RESPAWNED: &str = "FOREBAY_RESPAWNED";
 /// Title that `ps` shows.
 pub(crate) const TITLE: &str = "nginx: worker process";
 
-/// How often a worker that is quitting looks whether its threads have ended.
+/// Interval at which a worker that is quitting checks whether its threads have ended.
 const FINISHED_CHECK: Duration = Duration::from_millis(20);
 
 /// Runs the worker; gives the exit code.

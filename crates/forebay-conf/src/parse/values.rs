@@ -10,7 +10,7 @@ use crate::units;
 const LEAST_POOL: u64 = 112;
 const POOL_STEP: u64 = 16;
 
-/// What is wrong, and with which word (none: with the directive).
+/// A fault, and the word that has it (none: the directive has it).
 pub(super) struct Wrong<'a> {
     pub(super) message: String,
     pub(super) word: Option<&'a Word>,
@@ -22,7 +22,7 @@ pub(super) fn check<'a>(row: &Row, args: &'a [Word], again: bool) -> Option<Wron
     if ours && row.once && again {
         return Some(Wrong { message: format!("\"{}\" directive is duplicate", row.name), word: None });
     }
-    // A second flag is a duplicate before its value is looked at; who has the behaviour says so.
+    // A second flag is a duplicate, whatever its value. The code with the behaviour reports that.
     if row.args.flag && !again && !matches!(row.status, Status::Obsolete(_)) {
         return args.iter().find(|word| units::flag(&word.text).is_none()).map(|word| Wrong {
             message: format!(

@@ -54,7 +54,7 @@ fn in_literal(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b"!$&'()*+,-.:;=_~".contains(&b)
 }
 
-/// What the line parser remembers between calls, as offsets in the buffer.
+/// State of the line parser between calls, as offsets in the buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Line {
     method_end: usize,

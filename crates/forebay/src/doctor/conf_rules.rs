@@ -40,7 +40,7 @@ pub(super) fn workers(s: &Scene<'_>, h: &Host) -> u64 {
     }
 }
 
-/// What the settings come to in the worst case.
+/// Resources that the settings allow in the worst case.
 pub(super) struct Worst {
     /// Workers, and connections of each.
     pub workers: u64,
@@ -125,7 +125,7 @@ pub(super) fn word(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), name: &st
     }
 }
 
-/// What `method-list` says.
+/// Text of the rule `method-list`.
 pub(super) const PATCH_REFUSED: &str = "PATCH is refused";
 
 /// Whether the condition of an `if` lets through a list of methods without PATCH.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// A mounted file system.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mount {
-    /// Where it is mounted.
+    /// Mount point.
     pub point: PathBuf,
     /// Its kind, as in /proc/self/mountinfo.
     pub kind: String,
@@ -42,7 +42,7 @@ impl Mount {
     }
 }
 
-/// What a directory is for.
+/// Use of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// `root`, `alias`.
@@ -60,7 +60,7 @@ pub(crate) enum Use {
 pub(crate) struct Place {
     /// The directive.
     pub node: usize,
-    /// What it is for.
+    /// Its use.
     pub used: Use,
     /// Number of its file system.
     pub mount: usize,

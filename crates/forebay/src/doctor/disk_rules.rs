@@ -8,7 +8,7 @@ use forebay_conf::tree::Span;
 /// Looks for one thing; tells where and what is wrong.
 pub(super) type Check = fn(&Scene<'_>, &Disks, &mut dyn FnMut(Span, String));
 
-/// What is written to.
+/// Paths to which the server writes.
 const WRITTEN: &[Use] = &[Use::Cache, Use::Temp, Use::Log];
 
 rule_table! { Check;

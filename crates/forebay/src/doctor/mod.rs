@@ -24,7 +24,7 @@ use scene::Scene;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Severity {
     /// Breaks requests, loses safety, or makes things slower.
@@ -52,13 +52,13 @@ impl Severity {
 pub(crate) struct Rule {
     /// Stable name, also that of its section in docs/doctor.md.
     pub id: &'static str,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// What is wrong in general.
+    /// The general problem.
     pub title: &'static str,
     /// Why, and where that is known from.
     pub why: &'static str,
-    /// What to do.
+    /// Advice.
     pub instead: &'static str,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Rule {
 pub(crate) struct Finding {
     /// Id of the rule.
     pub rule: &'static Rule,
-    /// What is wrong here.
+    /// The problem here.
     pub message: String,
     /// Where; `None` for the host.
     pub span: Option<Span>,

@@ -11,7 +11,7 @@ use forebay_conf::error::Error;
 use forebay_conf::files::Files;
 use serde_json::{Value, json};
 
-/// What was looked at and what was found.
+/// Findings, with the files that they are about.
 #[derive(Clone, Copy)]
 pub(super) struct Report<'r> {
     pub findings: &'r [Finding],
@@ -92,7 +92,7 @@ fn link(rule: &str) -> String {
     format!("docs/doctor.md#{rule}")
 }
 
-/// What the settings come to in the worst case.
+/// Resources that the settings allow in the worst case.
 fn arithmetic(s: &Scene<'_>, h: &Host) -> String {
     let w = Worst::of(s, h);
     let passes_on = w.response > 0;

@@ -84,7 +84,7 @@ impl<'t> Scene<'t> {
         self.level(block).iter().copied().find(|n| self.is(*n, name))
     }
 
-    /// What stands right in a block.
+    /// Returns the directives of a block itself.
     pub(crate) fn level(&self, block: Option<usize>) -> &[usize] {
         match block {
             Some(b) => self.nodes.get(b).map(|n| n.children.as_slice()).unwrap_or_default(),

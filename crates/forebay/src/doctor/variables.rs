@@ -1,4 +1,4 @@
-//! What variables of a configuration can hold: whether the client chooses it, and which values are written down.
+//! Values that variables of a configuration can hold: whether the client chooses them, and which values are written down.
 
 use super::scene::Scene;
 

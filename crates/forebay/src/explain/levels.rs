@@ -48,7 +48,7 @@ const OWN_DEFAULTS: &[(&str, &str)] = &[("keepalive_requests", "10000")];
 pub(super) struct Level {
     /// `server app.example.com`, `location ~ \.php$`.
     pub name: String,
-    /// What holds there.
+    /// Settings in effect there.
     pub rows: Vec<Row>,
 }
 
