@@ -37,7 +37,7 @@ pub fn format(src: &[u8], file: FileId) -> Result<Vec<u8>, Vec<Error>> {
                 }
             }
             Item::Close(at) if f.depth == 0 => {
-                // The parser says what is wrong with it.
+                // The parser reports the error.
                 errors.push(emerg("unexpected \"}\"", at, None));
                 return Err(errors);
             }

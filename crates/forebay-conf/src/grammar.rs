@@ -1,7 +1,7 @@
 //! The table of directives: one row a directive and module.
 //!
-//! The rows stand in `data/directives.tsv`. Its column `support` says what Forebay does with the directive
-//! (see [`Support`]); `check`, filled for directives without behaviour, what nginx demands of the words.
+//! The rows are in `data/directives.tsv`. Its column `support` is the support for the directive in Forebay
+//! (see [`Support`]). Its column `check` has nginx's rule for the words of directives without behaviour.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -23,7 +23,7 @@ pub struct Row {
     pub block: bool,
     /// Default as nginx documents it; empty where there is none to print.
     pub default: &'static str,
-    /// Deprecated or obsolete, says nginx.
+    /// Deprecated or obsolete in nginx.
     pub status: Status,
     /// Support for it in Forebay.
     pub support: Support,

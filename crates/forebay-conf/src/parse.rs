@@ -364,8 +364,7 @@ impl Parser<'_> {
         grammar::suggest_in(&name.text, context).map(|s| format!("did you mean \"{s}\"?"))
     }
 
-    /// Skips the block of a directive without a row here. One that only stands in the wrong place is
-    /// looked into.
+    /// Skips the block of a directive without a row here. A block that is only in the wrong place is parsed.
     fn skip_misplaced(
         &mut self,
         lexer: &mut Lexer<'_>,
@@ -574,7 +573,7 @@ fn content(row: &Row, context: Contexts) -> Kind {
     Kind::Table(context)
 }
 
-/// A directive that only says what holds anyway needs no support.
+/// Whether a directive sets its default, which needs no support.
 fn asks_for_default(row: &Row, statement: &Statement) -> bool {
     match statement.args() {
         [only] => !row.default.is_empty() && only.text.eq_ignore_ascii_case(row.default.as_bytes()),

@@ -94,7 +94,7 @@ fn status_line(head: &ResponseHead, line: &mut [u8; LONGEST + 4]) -> Result<usiz
         return Ok(if redirects { put(line, 302, b"Moved Temporarily") } else { 0 });
     };
     let value = f.value.of(&head.buf);
-    // Most programs say what is assumed.
+    // Most programs send the status that is assumed.
     if value == b"200 OK" {
         return Ok(0);
     }
@@ -106,7 +106,7 @@ fn status_line(head: &ResponseHead, line: &mut [u8; LONGEST + 4]) -> Result<usiz
     })
 }
 
-/// Code and reason phrase of what `Status` says.
+/// Reads code and reason phrase of `Status`.
 fn code(value: &[u8]) -> Option<(u16, &[u8])> {
     let (digits, rest) = value.split_first_chunk::<3>()?;
     if !digits.iter().all(u8::is_ascii_digit) || rest.first().is_some_and(u8::is_ascii_digit) {

@@ -176,7 +176,7 @@ impl Records {
         self.over
     }
 
-    /// Takes what stands at the start of the input.
+    /// Takes the next part from the start of the input.
     ///
     /// # Errors
     /// A record that cannot belong to the request; nothing can be read after it.
@@ -203,7 +203,7 @@ impl Records {
                 match self.header[1] {
                     STDOUT => return Ok(Step::Stdout { start, end }),
                     STDERR => return Ok(Step::Stderr { start, end, last: self.left == 0 }),
-                    // What END_REQUEST says is for the program's own logs: nginx ignores it as well.
+                    // The content of END_REQUEST is for the program's own logs: nginx ignores it as well.
                     _ => continue,
                 }
             }

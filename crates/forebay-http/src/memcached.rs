@@ -31,7 +31,7 @@ pub enum Wrong {
 }
 
 /// Reads the first line of what a server has sent when it was asked for `key`, as that stood in the command. `None`: its end
-/// has not come. Else its length without the line feed, and what it says.
+/// has not come. Otherwise its length without the line feed, and the reply.
 pub fn reply(bytes: &[u8], key: &[u8]) -> Option<(usize, Result<Reply, Wrong>)> {
     let end = memchr::memchr(b'\n', bytes)?;
     let line = &bytes[..end];

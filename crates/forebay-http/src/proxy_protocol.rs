@@ -25,7 +25,7 @@ pub struct Header {
 pub enum Parsed {
     /// The beginning of a header.
     Partial,
-    /// A header of so many bytes. Without addresses when the proxy speaks for itself or does not say.
+    /// A header of so many bytes. It has no addresses if the proxy connects for itself or does not know them.
     Complete(usize, Option<Header>),
 }
 

@@ -128,7 +128,7 @@ pub struct RequestHead {
     pub ignored: Vec<Slice>,
     /// State of the HTTP/1 parser.
     pub(crate) scan: Scan,
-    /// The last host that was read, which is that of the next request as a rule. Stays when a head is cleared.
+    /// The last host that was read, usually that of the next request, too. It stays when a head is cleared.
     last_host: LastHost,
 }
 

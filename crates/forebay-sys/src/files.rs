@@ -22,7 +22,7 @@ pub const PRIVATE_DIRECTORY: u32 = 0o700;
 /// Mode of logs and pid files.
 pub const READABLE: u32 = 0o644;
 
-/// Returns the mode of directories whose files have `mode`: who may read may enter.
+/// Returns the mode of directories whose files have `mode`: users that may read may enter.
 pub fn directory_mode(mode: u32) -> u32 {
     mode | (mode & 0o444) >> 2
 }
@@ -77,8 +77,8 @@ pub fn append(path: &Path, mode: u32) -> io::Result<File> {
 }
 
 /// Opens a file as a process with privileges may: links of other users than root are not followed, wherever in the path
-/// they stand, so that whoever owns a directory in it cannot choose another file. Without privileges, and for what root has
-/// linked (`access.log` to `/dev/stdout`), it is open(2). `flags` as there; a file that is made gets `mode`.
+/// they are, so that the owner of a directory in it cannot choose another file. Without privileges, and for links of root
+/// (`access.log` to `/dev/stdout`), it is open(2). `flags` as there; a file that is made gets `mode`.
 ///
 /// # Errors
 /// Those of open(2); `ELOOP` for a link of another user.
@@ -89,7 +89,7 @@ pub(crate) fn open_trusted(path: &Path, flags: OFlags, mode: u32) -> io::Result<
         return Ok(rustix::fs::open(path, flags, mode)?.into());
     }
     Ok(match walk(path)? {
-        // The kernel opens what the descriptor stands for, whatever the name means by now.
+        // The kernel opens the file of the descriptor, whatever file has the name by now.
         Walked::There(fd) => {
             let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
             rustix::fs::open(name, flags.difference(OFlags::CREATE | OFlags::NOFOLLOW), mode)?

@@ -67,8 +67,8 @@ impl Answers {
         !self.bytes.is_empty()
     }
 
-    /// Takes all whole messages, each once: doing twice what was said twice at once would be of no use. The result says
-    /// whether more can be read.
+    /// Takes all whole messages. Equal ones count once, since acting on them twice in a row has no use. The result is an
+    /// error when nothing that follows can be read.
     pub(crate) fn take_all(&mut self) -> (Vec<Answer>, Result<(), Broken>) {
         let mut answers = Vec::new();
         loop {

@@ -105,7 +105,7 @@ fn in_use(error: &io::Error) -> bool {
 }
 
 /// SO_REUSEPORT would let a bind succeed although another program of the same user has the address: a bind
-/// without it finds out. Own sockets on the port would stand in the way.
+/// without it finds out. It would fail because of our own sockets on the port.
 fn probe(wanted: &Listener, old: &Listeners) -> Result<(), Failure> {
     let ListenAddr::Inet(addr) = wanted.addr else { return Ok(()) };
     if old.has_port(addr.port()) {
@@ -250,7 +250,7 @@ fn bind_unix(socket: &Socket, addr: &SockAddr, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether nobody listens on a unix address whose file exists.
+/// Whether no process listens on a unix address whose file exists.
 fn is_stale(addr: &SockAddr) -> bool {
     let Ok(client) = Socket::new(Domain::UNIX, Type::STREAM, None) else { return false };
     let _ = client.set_nonblocking(true);
@@ -310,7 +310,7 @@ impl Listeners {
         self.open.iter().filter(|open| kept.find(&open.addr).is_none()).for_each(Open::unlink);
     }
 
-    /// Value of the variable `NGINX` that tells the next master its sockets, and the sockets.
+    /// Value of the variable `NGINX` that lists the sockets for the next master, and the sockets.
     pub(crate) fn to_inherit(&self) -> (String, Vec<Arc<OwnedFd>>) {
         let mut list: Vec<Arc<OwnedFd>> = Vec::new();
         for socket in self.open.iter().flat_map(|open| &open.sockets) {

@@ -1,7 +1,7 @@
 //! Lines of logs that a worker process left when it ended: the master writes them.
 //!
-//! What the worker says is a generation and a number; which file that is, the master knows by itself. So a worker gone
-//! bad can have written by the master what it could have written before, and nothing else.
+//! The worker names a file by generation and number; the master has its own record of the files. So the master writes for a
+//! compromised worker only to files that the worker could write to itself.
 
 use crate::master_log::{Log, errno};
 use forebay_server::log_write::{encode, first_piece, is_regular, resume, write_lines};
@@ -30,7 +30,7 @@ pub(crate) struct WorkerLogs {
 }
 
 impl WorkerLogs {
-    /// Of a new worker. Without an area its threads buffer in their own memory, and the log says so.
+    /// Logs of a new worker. Without an area its threads buffer in their own memory, which the error log reports.
     pub(crate) fn new(log: &Log) -> WorkerLogs {
         let area = Area::create().map_err(|e| {
             let text =
@@ -56,7 +56,7 @@ impl WorkerLogs {
         }
     }
 
-    /// Files were opened anew.
+    /// Records that files were opened again.
     pub(crate) fn reopened(&mut self, open: &[(PathBuf, Arc<OwnedFd>)]) {
         for (path, fd) in self.generations.iter_mut().flat_map(|(_, files)| files).flatten() {
             if let Some((_, new)) = open.iter().find(|(p, _)| p == path) {
@@ -65,7 +65,7 @@ impl WorkerLogs {
         }
     }
 
-    /// Writes what the worker left, which has ended. `who` names it in lines of the error log.
+    /// Writes the lines that the ended worker left. `who` names it in lines of the error log.
     pub(crate) fn recover(self, who: &str, log: &Log) {
         let Some(area) = &self.area else { return };
         let mut all = Vec::new();
@@ -85,7 +85,7 @@ impl WorkerLogs {
         // Who was cut off inside a line goes on before others put theirs behind it. Threads wait for each other to
         // write to a file, so that there is one at most.
         lines.sort_by_key(|lines| !lines.was_cut_off());
-        // A worker may leave thousands of slots: nobody is waited for twice.
+        // A worker may leave thousands of slots: a pipe that took nothing is not waited for again.
         let mut stuck: Vec<&Path> = Vec::new();
         for lines in lines {
             let path = lines.path;
@@ -114,7 +114,7 @@ struct Lines<'a> {
     path: &'a Path,
     fd: BorrowedFd<'a>,
     count: usize,
-    /// As they stand in the file.
+    /// The lines as in the file.
     bytes: Vec<u8>,
     gzip: bool,
     /// Some may be there.

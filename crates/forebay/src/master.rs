@@ -174,7 +174,7 @@ impl Master {
         }
     }
 
-    /// Serves until told to end.
+    /// Serves until a signal ends it.
     ///
     /// # Errors
     /// When waiting for signals fails, which it does not.
@@ -196,7 +196,7 @@ impl Master {
         }
     }
 
-    /// Waits for something to do; gives the workers that have something to say.
+    /// Waits for a signal, a deadline or a message. Returns the workers that have sent one.
     fn wait(&self) -> io::Result<Vec<Pid>> {
         let (pids, sockets): (Vec<Pid>, Vec<_>) = self
             .children
@@ -380,7 +380,7 @@ impl Master {
         self.pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
     }
 
-    /// Reads what a worker has to say. It may be in the hands of an attacker: nothing here waits for it.
+    /// Reads messages of a worker. An attacker may control it: nothing here waits for it.
     fn listen_to(&mut self, pid: Pid) {
         let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) else { return };
         if !child.has_sent() {
@@ -402,7 +402,7 @@ impl Master {
         }
     }
 
-    /// Ends a worker that says what no worker says: what it serves is as little to be trusted. Another one follows.
+    /// Ends a worker that sent a broken message, since its responses cannot be trusted either. Another one follows.
     fn distrust(&mut self, pid: Pid) {
         let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) else { return };
         (child.control, child.silent_at) = (None, None);
@@ -410,8 +410,8 @@ impl Master {
         let _ = kill(pid, Signal::SIGKILL);
     }
 
-    /// A worker that somebody else told to quit may be busy for long with its last requests: the next one
-    /// starts beside it.
+    /// Starts the successor of a worker that quits because of a signal from outside. The worker may be busy with its last
+    /// requests for long, so nothing waits for its end.
     fn replace(&mut self, pid: Pid) {
         let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) else { return };
         let told = std::mem::replace(&mut child.leaving, true);

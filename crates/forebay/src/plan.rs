@@ -6,7 +6,7 @@ use forebay_server::process::ThreadPlan;
 use forebay_sys::cpus::CpuBudget;
 use forebay_sys::{affinity, cpus, limits};
 
-/// Most connections a thread is given unasked: more costs memory for slots that nobody fills.
+/// Most connections of a thread by default: more would cost memory for slots that stay empty.
 const MOST_CONNECTIONS: u64 = 65_536;
 /// Fewest: below this the server is of no use and it is better to hit the limit visibly.
 const FEWEST_CONNECTIONS: u64 = 64;

@@ -245,7 +245,7 @@ fn configuration(what: &Site, pid: &Path) -> String {
         "        index index.html index.htm;\n        autoindex on;\n        autoindex_exact_size off;\n        \
          autoindex_localtime on;\n"
     };
-    // Repositories (.git), settings and keys (.env) lie beside pages.
+    // Repositories (.git), settings and keys (.env) are often among the pages.
     let hidden = if what.demo || what.dot_files {
         ""
     } else {

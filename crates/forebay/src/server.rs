@@ -141,7 +141,7 @@ fn read_pid(path: &Path) -> Result<i32, String> {
     pid.ok_or_else(|| format!("invalid PID number \"{text}\" in \"{}\"", path.display()))
 }
 
-/// Starts the server and serves until it is told to end; gives the exit code.
+/// Starts the server and serves until a signal ends it. Returns the exit code.
 pub(crate) fn start(options: &Options, arguments: Vec<OsString>) -> u8 {
     title::set_process_name(&title::process_name(&arguments));
     let log = early_log(options);

@@ -47,8 +47,8 @@ pub(crate) struct State {
     pub pid: PathBuf,
 }
 
-/// Reads and checks a configuration; warnings and the error go to the log. The second part is who the worker
-/// becomes, `None` without privilege.
+/// Reads and checks a configuration; warnings and the error go to the log. The second part is the user of the worker,
+/// `None` without privilege.
 ///
 /// # Errors
 /// When the configuration has an error.
@@ -128,7 +128,7 @@ pub(crate) fn open(
     log: &Log,
 ) -> Result<State, Refused> {
     let mut files = Files::disk();
-    // A test has read it before, and told its warnings then.
+    // A test has read it before and has logged its warnings.
     let (config, identity) = read_configuration(environment, &mut files, log, !before.test)?;
     let refuse = |text: String| {
         log.emerg(&text);
@@ -221,7 +221,7 @@ impl State {
         self.config.http.certificate_files.iter().map(|p| std::fs::metadata(p).ok().map(stamp)).collect()
     }
 
-    /// Opens the log files anew (USR1). What cannot be opened keeps its old file, as in nginx.
+    /// Opens the log files again (USR1). A log whose file cannot be opened keeps its old one, as in nginx.
     pub(crate) fn reopen_logs(&mut self) {
         let log = self.log();
         for (path, fd) in &mut self.logs {
@@ -307,7 +307,7 @@ fn touch(path: &Path) -> std::io::Result<()> {
     files::create(path, files::READABLE).map(drop)
 }
 
-/// Looks up who the worker becomes; `None` without privilege.
+/// Looks up the user of the worker; `None` without privilege.
 ///
 /// # Errors
 /// There is no such user or group; in nginx's words.

@@ -126,7 +126,7 @@ pub fn parse(head: &mut ResponseHead, max_len: usize) -> Result<Status, BadRespo
 
 fn run(buf: &[u8], head: &mut ResponseHead, max_len: usize) -> Result<Status, BadResponse> {
     let too_big = BadResponse::new("upstream sent too big header", Detail::None);
-    // A head is refused for its length rather than for what stands beyond the limit. Slices reach no further than 4 GiB.
+    // A head is refused for its length rather than for bytes beyond the limit. Slices reach no further than 4 GiB.
     let view = buf.get(..max_len.min(u32::MAX as usize)).unwrap_or(buf);
     if head.scan.state < State::FieldStart {
         let Some(end) = status_line(view, head)? else {

@@ -73,7 +73,7 @@ pub(crate) struct Line {
 const INVALID_METHOD: &str = "client sent invalid method";
 const INVALID_REQUEST: &str = "client sent invalid request";
 
-/// Takes the scan from where it stands to the end of the request line.
+/// Continues the scan to the end of the request line.
 ///
 /// Returns the offset after the line end, or `None` if more bytes are needed.
 pub(crate) fn scan(buf: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Reject> {

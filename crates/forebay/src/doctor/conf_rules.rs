@@ -1,4 +1,4 @@
-//! Rules for the configuration. What they say was checked against nginx 1.31 and Linux 6.18.
+//! Rules for the configuration. Their texts were checked against nginx 1.31 and Linux 6.18.
 
 use super::host::Host;
 use super::rule_table;
@@ -6,7 +6,7 @@ use super::scene::Scene;
 use forebay_conf::tree::Span;
 use forebay_conf::units;
 
-/// Looks for one thing; tells where it is and what is wrong there.
+/// Looks for one problem, and reports each place with its text.
 pub(super) type Check = fn(&Scene<'_>, &Host, &mut dyn FnMut(Span, String));
 
 pub(super) fn size(s: &Scene<'_>, n: usize, arg: usize) -> Option<u64> {
@@ -103,11 +103,11 @@ pub(super) fn proxies(s: &Scene<'_>) -> bool {
         .any(|d| s.all(d).next().is_some())
 }
 
-/// Directives that say what is the default anyway.
+/// Directives that set the default.
 fn defaults(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), list: &[(&str, &[&str])]) {
     for (name, words) in list {
         for n in s.all(name) {
-            // Only where no outer level says otherwise.
+            // Only where no outer level has another value.
             let outer = s.parent(n).and_then(|p| s.effective(s.parent(p), name));
             if s.args(n) == *words && outer.is_none() {
                 found(s.span(n), format!("\"{name} {}\" is the default", words.join(" ")));

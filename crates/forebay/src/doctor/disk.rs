@@ -28,7 +28,7 @@ impl Mount {
         self.options.iter().any(|o| o == option)
     }
 
-    /// Whether each read is written down; file systems in memory or over the network do not say.
+    /// Whether the time of each read is recorded; unknown for file systems in memory or over the network.
     pub(crate) fn notes_reads(&self) -> bool {
         let disk = ["ext", "xfs", "btrfs", "f2fs"].iter().any(|k| self.kind.starts_with(k));
         disk && !["noatime", "relatime", "ro"].iter().any(|o| self.has(o))
@@ -187,7 +187,7 @@ fn unescape(text: &str) -> String {
     special.iter().fold(text.to_owned(), |t, (code, c)| t.replace(code, c))
 }
 
-/// Adds what the file system and its disk say.
+/// Adds facts about the file system and its disk.
 fn measured(mut m: Mount, at: &Path) -> Mount {
     if let Ok(s) = rustix::fs::statvfs(at) {
         m.bytes = (s.f_bavail * s.f_frsize, s.f_blocks * s.f_frsize);
@@ -200,7 +200,7 @@ fn measured(mut m: Mount, at: &Path) -> Mount {
         let files = ["queue/rotational", "../queue/rotational"].map(|f| disk.join(f));
         let turns =
             files.iter().find_map(|f| std::fs::read_to_string(f).ok()).is_some_and(|t| t.trim() == "1");
-        // The disks of virtual machines say that they turn, whatever lies below them.
+        // The disks of virtual machines are reported as rotating, whatever hardware they are on.
         let device = disk.canonicalize().unwrap_or_default();
         m.rotational = turns && !device.to_string_lossy().contains("/virtio");
     }

@@ -134,7 +134,7 @@ pub(crate) fn examine(scene: &Scene<'_>, host: &Host) -> Vec<Finding> {
     found
 }
 
-/// A line that is refused is not in the tree; what it does when it is moved to where it is allowed is told anyway.
+/// Examines refused lines, which are not in the tree, for a problem that they would have in the right place.
 fn refused_lines(errors: &[Error], files: &Files) -> Vec<Finding> {
     let rule = rules().find(|r| r.id == "method-list");
     let mut found = Vec::new();
