@@ -51,27 +51,27 @@ pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(path)
 }
 
-/// Makes a file, or opens the one that is there, for reading and writing at its beginning: see [`open_trusted`].
+/// Makes a file, or opens the one that is there, for reading and writing at its beginning: see `open_trusted`.
 ///
 /// # Errors
-/// As [`open_trusted`].
+/// As `open_trusted`.
 pub fn create(path: &Path, mode: u32) -> io::Result<File> {
     open_trusted(path, OFlags::RDWR | OFlags::CREATE, mode)
 }
 
-/// Makes a file, or empties the one that is there, and writes `bytes`: see [`open_trusted`].
+/// Makes a file, or empties the one that is there, and writes `bytes`: see `open_trusted`.
 ///
 /// # Errors
-/// As [`open_trusted`], and those of write(2).
+/// As `open_trusted`, and those of write(2).
 pub fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut file = open_trusted(path, OFlags::WRONLY | OFlags::TRUNC | OFlags::CREATE, mode)?;
     io::Write::write_all(&mut file, bytes)
 }
 
-/// Makes a file, or opens the one that is there, for writing at its end: see [`open_trusted`].
+/// Makes a file, or opens the one that is there, for writing at its end: see `open_trusted`.
 ///
 /// # Errors
-/// As [`open_trusted`].
+/// As `open_trusted`.
 pub fn append(path: &Path, mode: u32) -> io::Result<File> {
     open_trusted(path, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE, mode)
 }

@@ -389,16 +389,18 @@ impl Master {
         let (answers, end) = child.answers.take_all();
         let since = child.silent_at.filter(|_| answers.is_empty());
         child.silent_at = child.answers.waiting().then(|| since.unwrap_or(Instant::now() + MESSAGE_TIMEOUT));
-        for answer in answers {
-            match answer {
-                Answer::Applied => {}
-                Answer::Failed(text) => self.log.emerg(&format!("worker process {pid}: {text}")),
-                Answer::PleaseReopen => self.reopen(),
-                Answer::Leaving => self.replace(pid),
-            }
-        }
+        answers.into_iter().for_each(|answer| self.act_on(pid, answer));
         if end == Err(Broken) {
             self.distrust(pid);
+        }
+    }
+
+    fn act_on(&mut self, pid: Pid, answer: Answer) {
+        match answer {
+            Answer::Applied => {}
+            Answer::Failed(text) => self.log.emerg(&format!("worker process {pid}: {text}")),
+            Answer::PleaseReopen => self.reopen(),
+            Answer::Leaving => self.replace(pid),
         }
     }
 
