@@ -46,7 +46,7 @@ fuzz_target!(|data: &[u8]| {
         for chunk in content.chunks(1 + piece as usize) {
             again.extend_from_slice(encode::SizeLine::new(chunk.len() as u64).as_bytes());
             again.extend_from_slice(chunk);
-            again.extend_from_slice(encode::CHUNK_END);
+            again.extend_from_slice(b"\r\n");
         }
         again.extend_from_slice(encode::LAST);
         assert_eq!(decode(&again, again.len()), Ok((content, again.len(), true)));

@@ -41,9 +41,9 @@ pub struct Error {
     pub message: String,
     /// The word at fault, for the caret.
     pub span: Option<Span>,
-    /// What nginx prints as ` in FILE:LINE`: the place where the directive ended.
+    /// The end of the directive, which nginx prints as ` in FILE:LINE`.
     pub at: Option<Span>,
-    /// What to write instead, if known. Never part of nginx's line.
+    /// Advice on the correct form, if known. Never part of nginx's line.
     pub hint: Option<String>,
     /// Ordinal of the directive (see [`crate::tree::Directive::ordinal`]); `u32::MAX` when none.
     pub ordinal: u32,

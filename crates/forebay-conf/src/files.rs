@@ -193,21 +193,31 @@ fn decode(bytes: &[u8]) -> Option<Files> {
     let mut rest = bytes.strip_prefix(MAGIC)?;
     let mut files = Files { recorded_only: true, globals: take(&mut rest)?.into(), ..Files::default() };
     for _ in 0..take_len(&mut rest)? {
-        let path = take_path(&mut rest)?;
-        let errno = i32::from_le_bytes(take_array(&mut rest)?);
-        let bytes = take(&mut rest)?;
+        let (path, contents) = take_file(&mut rest)?;
         if files.contents.contains_key(&path) {
             return None;
         }
-        files.insert(path, if errno < 0 { Ok(bytes.into()) } else { Err(errno) });
+        files.insert(path, contents);
     }
     for _ in 0..take_len(&mut rest)? {
-        let pattern = take_path(&mut rest)?;
-        let count = take_len(&mut rest)?;
-        let found = (0..count).map(|_| take_path(&mut rest)).collect::<Option<_>>()?;
+        let (pattern, found) = take_glob(&mut rest)?;
         files.globs.insert(pattern, found);
     }
     rest.is_empty().then_some(files)
+}
+
+fn take_file(rest: &mut &[u8]) -> Option<(PathBuf, Content)> {
+    let path = take_path(rest)?;
+    let errno = i32::from_le_bytes(take_array(rest)?);
+    let bytes = take(rest)?;
+    Some((path, if errno < 0 { Ok(bytes.into()) } else { Err(errno) }))
+}
+
+fn take_glob(rest: &mut &[u8]) -> Option<(PathBuf, Vec<PathBuf>)> {
+    let pattern = take_path(rest)?;
+    let count = take_len(rest)?;
+    let found = (0..count).map(|_| take_path(rest)).collect::<Option<_>>()?;
+    Some((pattern, found))
 }
 
 fn put(out: &mut Vec<u8>, bytes: &[u8]) {

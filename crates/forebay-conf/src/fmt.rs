@@ -1,11 +1,11 @@
 //! The layout of nginx.conf: one directive a line, four spaces a level; comments, blank lines between groups and line
 //! breaks within a directive are the author's. Words are copied as they were written, so the tree stays the same.
 
-use crate::error::Error;
+use crate::error::{Error, Level};
 use crate::lexer::{Item, Lexer};
 use crate::tree::{FileId, Span, Word};
 
-/// What one level is indented by.
+/// Indent of one level.
 const INDENT: &str = "    ";
 
 /// Formats a file. The result ends in a newline unless it is empty, and formatting it again changes nothing.
@@ -28,29 +28,20 @@ pub fn format(src: &[u8], file: FileId) -> Result<Vec<u8>, Vec<Error>> {
         match lexer.next() {
             Item::Simple(words, end) => f.directive(&words, end, b";"),
             Item::Open(words, end) => {
-                f.directive(&words, end, b" {");
-                open.extend(words.first().cloned());
-                f.depth += 1;
-                f.fresh = true;
+                f.open(&words, end);
                 let foreign = words.first().is_some_and(|w| w.text.ends_with(b"_by_lua_block"));
+                open.extend(words.into_iter().next());
                 if foreign && lexer.skip_lua() {
                     open.pop();
                     f.raw(lexer.offset());
                 }
             }
+            Item::Close(at) if f.depth == 0 => {
+                // The parser reports the error.
+                errors.push(emerg("unexpected \"}\"", at, None));
+                return Err(errors);
+            }
             Item::Close(at) => {
-                if f.depth == 0 {
-                    // The parser says what is wrong with it.
-                    errors.push(Error {
-                        level: crate::error::Level::Emerg,
-                        message: "unexpected \"}\"".to_owned(),
-                        span: Some(at),
-                        at: Some(at),
-                        hint: None,
-                        ordinal: 0,
-                    });
-                    return Err(errors);
-                }
                 open.pop();
                 f.close(at);
             }
@@ -60,29 +51,17 @@ pub fn format(src: &[u8], file: FileId) -> Result<Vec<u8>, Vec<Error>> {
     }
     if let Some(opener) = open.last().filter(|_| errors.is_empty()) {
         let hint = format!("the block of \"{}\" in line {} is not closed", opener.as_str(), opener.span.line);
-        errors.push(Error {
-            level: crate::error::Level::Emerg,
-            message: "unexpected end of file, expecting \"}\"".to_owned(),
-            span: Some(opener.span),
-            at: Some(opener.span),
-            hint: Some(hint),
-            ordinal: 0,
-        });
+        errors.push(emerg("unexpected end of file, expecting \"}\"", opener.span, Some(hint)));
     }
-    if !errors.is_empty() {
-        return Err(errors);
-    }
-    f.gap(src.len(), Place::Between);
-    while matches!(f.out.last(), Some(b'\n' | b' ')) {
-        f.out.pop();
-    }
-    if !f.out.is_empty() {
-        f.out.push(b'\n');
-    }
-    Ok(f.out)
+    if errors.is_empty() { Ok(f.finish()) } else { Err(errors) }
 }
 
-/// Where a gap between two words is.
+fn emerg(message: &str, at: Span, hint: Option<String>) -> Error {
+    let (span, at) = (Some(at), Some(at));
+    Error { level: Level::Emerg, message: message.to_owned(), span, at, hint, ordinal: 0 }
+}
+
+/// Place of a gap between two words.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// Before a directive, a closing brace or the end.
@@ -104,6 +83,24 @@ struct Formatter<'a> {
 }
 
 impl Formatter<'_> {
+    fn open(&mut self, words: &[Word], end: Span) {
+        self.directive(words, end, b" {");
+        self.depth += 1;
+        self.fresh = true;
+    }
+
+    /// Ends the file: comments behind the last directive, and one newline.
+    fn finish(mut self) -> Vec<u8> {
+        self.gap(self.src.len(), Place::Between);
+        while matches!(self.out.last(), Some(b'\n' | b' ')) {
+            self.out.pop();
+        }
+        if !self.out.is_empty() {
+            self.out.push(b'\n');
+        }
+        self.out
+    }
+
     fn directive(&mut self, words: &[Word], end: Span, closing: &[u8]) {
         for (i, w) in words.iter().enumerate() {
             let start = w.span.start as usize;

@@ -1,7 +1,7 @@
 //! The table of directives: one row a directive and module.
 //!
-//! The rows stand in `data/directives.tsv`. Its column `support` says what Forebay does with the directive
-//! (see [`Support`]); `check`, filled for directives without behaviour, what nginx demands of the words.
+//! The rows are in `data/directives.tsv`. Its column `support` is the support for the directive in Forebay
+//! (see [`Support`]). Its column `check` has nginx's rule for the words of directives without behaviour.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -15,28 +15,28 @@ pub struct Row {
     pub name: &'static str,
     /// Module, as nginx names it without `ngx_` and `_module`.
     pub module: &'static str,
-    /// Where it may stand.
+    /// Contexts that allow it.
     pub contexts: Contexts,
-    /// How many words it takes.
+    /// Number of words that it takes.
     pub args: Arity,
     /// Whether it opens a block.
     pub block: bool,
     /// Default as nginx documents it; empty where there is none to print.
     pub default: &'static str,
-    /// Deprecated or obsolete, says nginx.
+    /// Deprecated or obsolete in nginx.
     pub status: Status,
-    /// What Forebay does with it.
+    /// Support for it in Forebay.
     pub support: Support,
-    /// Whether a second one in the same block is an error. Only told for rows without behaviour.
+    /// Whether a second one in the same block is an error. Only set for rows without behaviour.
     pub once: bool,
-    /// What its words must be. Only told for rows without behaviour: where there is behaviour, it checks.
+    /// Rule for its words. Only set for rows without behaviour: the behaviour of the others checks them.
     pub value: Value,
 }
 
-/// What the words of a directive must be.
+/// Rule for the words of a directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Not said here.
+    /// No rule here.
     Any,
     /// A number.
     Number,
@@ -66,31 +66,38 @@ pub enum Value {
     Exactly(&'static str),
 }
 
+/// Names of values without a parameter.
+const SIMPLE_VALUES: [(&str, Value); 10] = [
+    ("", Value::Any),
+    ("num", Value::Number),
+    ("size", Value::Size),
+    ("pool", Value::Pool),
+    ("power", Value::Power),
+    ("offset", Value::Offset),
+    ("msec", Value::Millis),
+    ("sec", Value::Seconds),
+    ("size-or-variable", Value::SizeOrVariable),
+    ("buffers", Value::Buffers),
+];
+
 impl Value {
     fn parse(text: &'static str) -> Option<Value> {
-        Some(match text {
-            "" => Value::Any,
-            "num" => Value::Number,
-            "size" => Value::Size,
-            "pool" => Value::Pool,
-            "power" => Value::Power,
-            "offset" => Value::Offset,
-            "msec" => Value::Millis,
-            "sec" => Value::Seconds,
-            "size-or-variable" => Value::SizeOrVariable,
-            "buffers" => Value::Buffers,
-            _ => match text.strip_prefix("num:") {
-                Some(range) => {
-                    let (min, max) = range.split_once('-')?;
-                    Value::Range(min.parse().ok()?, max.parse().ok()?)
-                }
-                None => match (text.strip_prefix("exactly:"), text.strip_prefix("size:")) {
-                    (Some(words), _) => Value::Exactly(words),
-                    (None, Some(least)) => Value::SizeFrom(least.parse().ok()?),
-                    (None, None) => Value::OneOf(text.strip_prefix("one-of:")?),
-                },
-            },
-        })
+        let known = SIMPLE_VALUES.iter().find(|(name, _)| *name == text);
+        known.map(|(_, value)| *value).or_else(|| Value::with_parameter(text))
+    }
+
+    fn with_parameter(text: &'static str) -> Option<Value> {
+        let (kind, parameter) = text.split_once(':')?;
+        match kind {
+            "num" => {
+                let (min, max) = parameter.split_once('-')?;
+                Some(Value::Range(min.parse().ok()?, max.parse().ok()?))
+            }
+            "exactly" => Some(Value::Exactly(parameter)),
+            "size" => Some(Value::SizeFrom(parameter.parse().ok()?)),
+            "one-of" => Some(Value::OneOf(parameter)),
+            _ => None,
+        }
     }
 }
 
@@ -120,19 +127,31 @@ impl Status {
     }
 }
 
-/// What Forebay does with a directive.
+/// Support for a directive in Forebay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
     /// Has behaviour.
     Yes,
     /// No behaviour yet; ignoring it is harmless, so it is accepted with a warning.
     Hint,
-    /// What it asks for holds by design; accepted in silence.
+    /// Its effect holds by design; accepted without a message.
     Met,
     /// No behaviour yet, and ignoring it would change what is served or to whom: refused.
     Later,
     /// Will not come, for this reason: refused.
     Never(&'static str),
+}
+
+impl Support {
+    fn parse(text: &'static str) -> Option<Support> {
+        match text {
+            "yes" => Some(Support::Yes),
+            "hint" => Some(Support::Hint),
+            "met" => Some(Support::Met),
+            "later" => Some(Support::Later),
+            _ => text.strip_prefix("never:").filter(|why| !why.is_empty()).map(Support::Never),
+        }
+    }
 }
 
 /// A set of contexts.
@@ -190,7 +209,7 @@ impl Contexts {
     }
 }
 
-/// How many words a directive takes after its name.
+/// Number of words that a directive takes after its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arity {
     /// At least so many.
@@ -227,11 +246,10 @@ impl Arity {
 
 impl Row {
     fn parse(line: &'static str) -> Option<Row> {
-        let mut columns = line.split('\t');
-        let (name, module, contexts) = (columns.next()?, columns.next()?, columns.next()?);
-        let (args, default, status, support) =
-            (columns.next()?, columns.next()?, columns.next()?, columns.next()?);
-        let check = columns.next()?;
+        let columns: Vec<&'static str> = line.split('\t').collect();
+        let &[name, module, contexts, args, default, status, support, check, ..] = columns.as_slice() else {
+            return None;
+        };
         let (once, value) = match check.strip_prefix("once") {
             Some(value) => (true, value.strip_prefix(',').unwrap_or(value)),
             None => (false, check),
@@ -250,13 +268,7 @@ impl Row {
             status: Status::parse(status)?,
             once,
             value: Value::parse(value)?,
-            support: match support {
-                "yes" => Support::Yes,
-                "hint" => Support::Hint,
-                "met" => Support::Met,
-                "later" => Support::Later,
-                _ => Support::Never(support.strip_prefix("never:").filter(|why| !why.is_empty())?),
-            },
+            support: Support::parse(support)?,
         })
     }
 }
@@ -281,7 +293,7 @@ pub fn rows(name: &[u8]) -> &'static [&'static Row] {
     std::str::from_utf8(name).ok().and_then(|name| BY_NAME.get(name)).map_or(&[], |rows| rows)
 }
 
-/// The row of a directive that may stand in `context`.
+/// Returns the row of a directive that `context` allows.
 pub fn row(name: &[u8], context: Contexts) -> Option<&'static Row> {
     rows(name).iter().find(|row| row.contexts.meets(context)).copied()
 }
@@ -291,7 +303,7 @@ pub(crate) fn suggest(name: &[u8]) -> Option<&'static str> {
     suggest_where(name, |_| true)
 }
 
-/// The directive that was probably meant among those that may stand in `context`.
+/// Returns the directive of `context` with the most similar name.
 pub(crate) fn suggest_in(name: &[u8], context: Contexts) -> Option<&'static str> {
     suggest_where(name, |row| row.contexts.meets(context)).or_else(|| suggest(name))
 }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 /// nginx reads through a buffer of so many bytes; a word (or comment) with the byte after it must fit.
 const BUFFER: usize = 4096;
 
-/// What stands next in the text.
+/// The next item of the text.
 #[derive(Debug)]
 pub(crate) enum Item {
     /// `words;`
@@ -22,7 +22,7 @@ pub(crate) enum Item {
     Bad(Error),
     /// A `{` with no words before it; what follows is its content.
     BadOpen(Error),
-    /// The end of the text. `told`: the mistake in that was already an item.
+    /// The end of the text. `told`: an item before has reported the error at the end.
     Eof { at: Span, told: bool },
 }
 
@@ -71,7 +71,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Skips to the `}` that closes a block just opened, whatever stands in it, counting braces outside
+    /// Skips to the `}` that closes a block just opened, whatever its content, counting braces outside
     /// words only as nginx's own words go. Used where the content is not ours to judge.
     pub(crate) fn skip_block(&mut self) {
         let mut depth = 1u32;
@@ -172,7 +172,7 @@ impl<'a> Lexer<'a> {
         self.file == FileId::COMMAND_LINE
     }
 
-    /// Makes later `Eof` items say that the mistake in the end is told.
+    /// Makes later `Eof` items say that the error at the end has been reported.
     pub(crate) fn end_is_told(&mut self) {
         self.told = true;
     }
@@ -289,7 +289,7 @@ impl<'a> Lexer<'a> {
     fn after_quote(&mut self) {
         match self.src.get(self.pos) {
             None | Some(b' ' | b'\t' | b'\r' | b'\n' | b';' | b'{' | b')') => {}
-            // Wrong too, and told when it is read.
+            // Wrong too, and reported when it is read.
             Some(b'}') => {}
             Some(_) => {
                 let start = self.mark();

@@ -25,7 +25,7 @@ const MAX_DEPTH: u32 = 100;
 /// would take seconds.
 const MAX_SUGGESTIONS: u32 = 100;
 
-/// What [`parse`] gives.
+/// Result of [`parse`].
 #[derive(Debug)]
 pub struct Parsed {
     /// Everything that could be read. Only fit for use when no error is [`Level::Emerg`].
@@ -41,7 +41,7 @@ impl Parsed {
     }
 }
 
-/// Where the directive that begins at an offset of a text ends, with its block.
+/// Returns the end of the directive that begins at an offset of a text, its block included.
 pub fn end_of_directive(src: &[u8], start: usize) -> usize {
     let mut lexer = Lexer::new(src.get(start..).unwrap_or_default(), FileId(0));
     if let Item::Open(..) | Item::BadOpen(_) = lexer.next() {
@@ -72,7 +72,7 @@ pub fn parse(main: &Path, globals: &str, conf_dir_for_relative_includes: &Path, 
     Parsed { tree: Tree { root }, errors }
 }
 
-/// What the words at hand are checked against.
+/// Rules for the words of a block.
 #[derive(Clone, Copy)]
 enum Kind {
     /// The table, in this context.
@@ -83,21 +83,21 @@ enum Kind {
     Unknown,
 }
 
-/// How the entries of a data block treat `include`.
+/// Treatment of `include` in a data block.
 #[derive(Clone, Copy, PartialEq)]
 enum Includes {
-    /// As an entry like any other.
+    /// It is an entry like any other.
     No,
-    /// As the directive, when it has one word.
+    /// It is the directive if it has one word.
     WithOneWord,
-    /// As the directive always.
+    /// It is always the directive.
     Always,
 }
 
 #[derive(Clone, Copy)]
 struct Scope {
     kind: Kind,
-    /// Inside a block that was refused: what Forebay lacks there need not be told again.
+    /// Inside a block that was refused: directives that Forebay lacks are not reported again.
     quiet: bool,
     depth: u32,
 }
@@ -173,8 +173,14 @@ impl Parser<'_> {
         let mut block = Block::default();
         loop {
             match lexer.next() {
-                Item::Simple(words, end) => self.statement(lexer, scope, words, end, false, &mut block),
-                Item::Open(words, end) => self.statement(lexer, scope, words, end, true, &mut block),
+                Item::Simple(words, end) => {
+                    let statement = self.begin(words, end, false);
+                    block.items.extend(self.statement(lexer, scope, statement));
+                }
+                Item::Open(words, end) => {
+                    let statement = self.begin(words, end, true);
+                    block.items.extend(self.statement(lexer, scope, statement));
+                }
                 Item::Bad(error) => self.lexical(error, scope),
                 Item::BadOpen(error) => {
                     self.lexical(error, scope);
@@ -220,17 +226,13 @@ impl Parser<'_> {
         }
     }
 
-    fn statement(
-        &mut self,
-        lexer: &mut Lexer<'_>,
-        scope: Scope,
-        words: Vec<Word>,
-        end: Span,
-        opens: bool,
-        block: &mut Block,
-    ) {
-        let statement = Statement { words, end, opens, ordinal: self.next_ordinal() };
-        let directive = match scope.kind {
+    fn begin(&mut self, words: Vec<Word>, end: Span, opens: bool) -> Statement {
+        Statement { words, end, opens, ordinal: self.next_ordinal() }
+    }
+
+    fn statement(&mut self, lexer: &mut Lexer<'_>, scope: Scope, statement: Statement) -> Option<Directive> {
+        let opens = statement.opens;
+        match scope.kind {
             _ if opens && lexer.is_command_line() => {
                 let message = "block directives are not supported in -g option";
                 self.at_name(message.into(), &statement, None);
@@ -250,8 +252,7 @@ impl Parser<'_> {
             }
             Kind::Data(includes) => self.entry(lexer, scope, includes, statement),
             Kind::Table(context) => self.directive(lexer, scope, context, statement),
-        };
-        block.items.extend(directive);
+        }
     }
 
     /// An entry of a data block.
@@ -318,7 +319,7 @@ impl Parser<'_> {
         sound.then(|| finish(statement, block, Some(row)))
     }
 
-    /// The row for the name and context; tells why there is none.
+    /// Returns the row for the name and context. Reports an error if there is none.
     fn find_row(&mut self, statement: &Statement, context: Contexts) -> Option<&'static Row> {
         let name = statement.name();
         let rows = grammar::rows(&name.text);
@@ -363,8 +364,7 @@ impl Parser<'_> {
         grammar::suggest_in(&name.text, context).map(|s| format!("did you mean \"{s}\"?"))
     }
 
-    /// Skips the block of a directive without a row here. One that only stands in the wrong place is
-    /// looked into.
+    /// Skips the block of a directive without a row here. A block that is only in the wrong place is parsed.
     fn skip_misplaced(
         &mut self,
         lexer: &mut Lexer<'_>,
@@ -377,7 +377,7 @@ impl Parser<'_> {
         }
         let name = &statement.name().text;
         if name.ends_with(b"_by_lua_block") {
-            // A block that does not end is told with the blocks around it.
+            // A block that does not end is reported with the blocks around it.
             let _closed = lexer.skip_lua();
             return;
         }
@@ -386,7 +386,7 @@ impl Parser<'_> {
         self.inner_block(lexer, scope.inside(kind, false), statement.name());
     }
 
-    /// Terminator, count and flag, in nginx's order. The first mistake is told.
+    /// Checks terminator, count and flag, in nginx's order. Reports the first error.
     fn check_form(&mut self, row: &Row, statement: &Statement) -> bool {
         if statement.opens && !row.block {
             let message = format!("directive \"{}\" is not terminated by \";\"", row.name);
@@ -549,7 +549,7 @@ fn finish(statement: Statement, block: Option<Block>, row: Option<&'static Row>)
     Directive { name, args: words.collect(), block, end, ordinal, row }
 }
 
-/// What stands in the block of a directive.
+/// Returns the kind of a directive's block.
 fn content(row: &Row, context: Contexts) -> Kind {
     let context = match (row.module, row.name) {
         (_, "events") => Contexts::EVENTS,
@@ -573,7 +573,7 @@ fn content(row: &Row, context: Contexts) -> Kind {
     Kind::Table(context)
 }
 
-/// A directive that only says what holds anyway needs no support.
+/// Whether a directive sets its default, which needs no support.
 fn asks_for_default(row: &Row, statement: &Statement) -> bool {
     match statement.args() {
         [only] => !row.default.is_empty() && only.text.eq_ignore_ascii_case(row.default.as_bytes()),

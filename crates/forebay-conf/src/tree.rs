@@ -14,7 +14,7 @@ impl FileId {
 /// A place in a file. `line` and `column` count from 1, `column`, `start` and `end` in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
-    /// File the text stands in.
+    /// File of the text.
     pub file: FileId,
     /// Line of the first byte.
     pub line: u32,
@@ -31,7 +31,7 @@ pub struct Span {
 pub struct Word {
     /// The word as nginx would see it after unquoting.
     pub text: Vec<u8>,
-    /// Where it stands, quotes included.
+    /// Its place, quotes included.
     pub span: Span,
     /// Whether it was written in quotes (`on` and `"on"` differ for `if` expressions only).
     pub quoted: bool,
@@ -44,14 +44,14 @@ impl Word {
     }
 }
 
-/// One directive: a name, its arguments, and what stands in its braces.
+/// One directive: a name, its arguments, and the content of its braces.
 #[derive(Clone, Debug)]
 pub struct Directive {
     /// The first word.
     pub name: Word,
     /// The words after it.
     pub args: Vec<Word>,
-    /// What stands in braces. For `include`: the directives of the included files, in nginx's order.
+    /// Content of the braces. For `include`: the directives of the included files, in nginx's order.
     pub block: Option<Block>,
     /// The `;` or `{` that ended the words. nginx reports errors with the line of this place.
     pub end: Span,
@@ -72,7 +72,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// The directives in effect: those of included files stand in place of their `include`.
+    /// The directives in effect, with those of included files in place of their `include`.
     pub fn iter(&self) -> Iter<'_> {
         Iter { stack: vec![self.items.iter()] }
     }

@@ -103,45 +103,48 @@ fn scaled(text: &[u8], units: &[(u8, u32)]) -> Option<u64> {
 
 /// Rank of a unit: parts must come in rising rank. A bare number that is not the last part takes `BARE`.
 const SECOND: u8 = 7;
+const MILLISECOND: u8 = 8;
 const BARE: u8 = 9;
+
+/// Rank, scale and length of the unit at the start of `text`. Times in milliseconds have no months and years, those in seconds
+/// no milliseconds.
+fn time_unit(text: &[u8], millis: bool) -> Option<(u8, u64, usize)> {
+    let (rank, seconds) = match text {
+        [b'm', b's', ..] => return millis.then_some((MILLISECOND, 1, 2)),
+        [b'y', ..] if !millis => (1, 365 * 86400),
+        [b'M', ..] if !millis => (2, 30 * 86400),
+        [b'w', ..] => (3, 7 * 86400),
+        [b'd', ..] => (4, 86400),
+        [b'h', ..] => (5, 3600),
+        [b'm', ..] => (6, 60),
+        [b's', ..] => (SECOND, 1),
+        // A bare number before a space is seconds.
+        [b' ', ..] => (BARE, 1),
+        _ => return None,
+    };
+    Some((rank, if millis { seconds * 1000 } else { seconds }, 1))
+}
 
 fn time(text: &[u8], millis: bool) -> Option<u64> {
     let per_second: u64 = if millis { 1000 } else { 1 };
     let (mut total, mut value, mut digits, mut rank) = (0u64, 0u64, false, 0u8);
     let mut rest = text;
     while let Some((&byte, tail)) = rest.split_first() {
-        rest = tail;
         if byte.is_ascii_digit() {
+            rest = tail;
             value = push_digit(value, byte)?;
             digits = true;
             continue;
         }
-        let (next, scale) = match byte {
-            b'y' if !millis => (1, 365 * 86400),
-            b'M' if !millis => (2, 30 * 86400),
-            b'w' => (3, 7 * 86400),
-            b'd' => (4, 86400),
-            b'h' => (5, 3600),
-            b'm' if rest.first() == Some(&b's') => {
-                rest = rest.split_first()?.1;
-                if !millis {
-                    return None;
-                }
-                (8, 0)
-            }
-            b'm' => (6, 60),
-            b's' => (SECOND, 1),
-            // A bare number before a space is seconds, and nothing with a unit may follow it.
-            b' ' if rank < SECOND => (BARE, 1),
-            _ => return None,
-        };
-        if next <= rank {
+        let (next, scale, len) = time_unit(rest, millis)?;
+        // Nothing with a unit may follow a bare number, and no bare number seconds.
+        if next <= rank || (next == BARE && rank >= SECOND) {
             return None;
         }
         rank = next;
-        let scale = if scale == 0 { 1 } else { scale * per_second };
         total = total.checked_add(value.checked_mul(scale)?).filter(|&v| v <= MAX)?;
         value = 0;
+        rest = rest.get(len..).unwrap_or_default();
         while let Some((b' ', tail)) = rest.split_first() {
             rest = tail;
         }

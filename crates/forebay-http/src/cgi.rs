@@ -6,9 +6,9 @@ use crate::h1::client::{self, BadResponse, ResponseHead};
 use crate::h1::request::Status;
 use crate::h1::response;
 
-/// What stands before the lines of the program until its status is known.
+/// Status line before the lines of the program, until its status is known.
 const PRELUDE: &[u8] = b"HTTP/1.1 200 OK\r\n";
-/// Where the status stands in it.
+/// Place of the status in it.
 const STATUS: std::ops::Range<usize> = 9..15;
 
 /// Longest reason phrase that is taken over, bytes.
@@ -19,7 +19,7 @@ const LONGEST: usize = 60;
 pub enum BadHead {
     /// As one of HTTP/1.
     Http(BadResponse),
-    /// What `Status` says is none, or none that can end a request. Index of the line in `fields`.
+    /// `Status` has no number, or none that can end a request. The index of its line in `fields`.
     Status(usize),
 }
 
@@ -44,7 +44,8 @@ pub fn begin(head: &mut ResponseHead) {
 }
 
 /// Decides whether a head has a status line of HTTP in front of its lines, which some servers that are not FastCGI's put
-/// there; what [`begin`] made is then taken away, and [`client::parse`] reads it. `None`: too little has come to tell.
+/// there. If so, the status line of [`begin`] is removed, and [`client::parse`] reads the program's. `None`: too few bytes
+/// have come.
 pub fn has_status_line(head: &mut ResponseHead) -> Option<bool> {
     const START: &[u8] = b"HTTP/";
     let came = head.buf.get(PRELUDE.len()..).unwrap_or_default();
@@ -73,33 +74,39 @@ pub fn parse(head: &mut ResponseHead, max_len: usize) -> Result<Status, BadHead>
         Ok(Status::Partial) => return Ok(Status::Partial),
         Err(bad) => return Err(BadHead::Http(bad)),
     }
-    let status = head.fields.iter().position(|f| {
-        f.id == Name::Other && f.name.len() == 6 && f.name.of(&head.buf).eq_ignore_ascii_case(b"Status")
-    });
-    // Most say nothing, or what is assumed.
     let mut line = [0; LONGEST + 4];
-    let len = match status.and_then(|i| head.fields.get(i).map(|f| (i, *f))) {
-        Some((i, f)) => {
-            let value = f.value.of(&head.buf);
-            if value == b"200 OK" {
-                return Ok(Status::Complete);
-            }
-            let Some((code, text)) = code(value) else { return Err(BadHead::Status(i)) };
-            match text {
-                [] => put(&mut line, code, response::reason(code).as_bytes()),
-                // No program reads it, so the rest of a longer one is no loss.
-                text => put(&mut line, code, text.get(..LONGEST).unwrap_or(text)),
-            }
-        }
-        None if head.get(Name::Location).is_some() => put(&mut line, 302, b"Moved Temporarily"),
-        None => return Ok(Status::Complete),
-    };
+    let len = status_line(head, &mut line)?;
+    if len == 0 {
+        return Ok(Status::Complete);
+    }
     head.buf.splice(STATUS, line.iter().take(len).copied());
     head.advance(0);
     client::parse(head, usize::MAX).map_err(BadHead::Http)
 }
 
-/// Code and reason phrase of what `Status` says.
+/// Writes code and reason phrase of the status to `line`, and returns their length; 0 where they are those of [`PRELUDE`].
+fn status_line(head: &ResponseHead, line: &mut [u8; LONGEST + 4]) -> Result<usize, BadHead> {
+    let status = head.fields.iter().position(|f| {
+        f.id == Name::Other && f.name.len() == 6 && f.name.of(&head.buf).eq_ignore_ascii_case(b"Status")
+    });
+    let Some((i, f)) = status.and_then(|i| head.fields.get(i).map(|f| (i, *f))) else {
+        let redirects = head.get(Name::Location).is_some();
+        return Ok(if redirects { put(line, 302, b"Moved Temporarily") } else { 0 });
+    };
+    let value = f.value.of(&head.buf);
+    // Most programs send the status that is assumed.
+    if value == b"200 OK" {
+        return Ok(0);
+    }
+    let (code, text) = code(value).ok_or(BadHead::Status(i))?;
+    Ok(match text {
+        [] => put(line, code, response::reason(code).as_bytes()),
+        // No program reads it, so the rest of a longer one is no loss.
+        text => put(line, code, text.get(..LONGEST).unwrap_or(text)),
+    })
+}
+
+/// Reads code and reason phrase of `Status`.
 fn code(value: &[u8]) -> Option<(u16, &[u8])> {
     let (digits, rest) = value.split_first_chunk::<3>()?;
     if !digits.iter().all(u8::is_ascii_digit) || rest.first().is_some_and(u8::is_ascii_digit) {

@@ -4,7 +4,7 @@ use crate::date;
 use crate::field::Name;
 use crate::request::RequestHead;
 
-/// What the conditions of a request say about the current representation.
+/// Result of the conditions of a request for the current representation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Answer as if there were no conditions.
@@ -15,7 +15,7 @@ pub enum Verdict {
     PreconditionFailed,
 }
 
-/// How `If-Modified-Since` is compared (nginx: if_modified_since).
+/// Way of comparing `If-Modified-Since` (nginx: if_modified_since).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum IfModifiedSince {
     /// Its date never counts as current.

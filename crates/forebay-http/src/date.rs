@@ -104,7 +104,7 @@ pub fn imf(unix: i64) -> [u8; 29] {
     w.bytes
 }
 
-/// As in nginx's cookies: `Sun, 06-Nov-94 08:49:37 GMT`, with four digits of the year from 2038 on.
+/// Formats a date as in nginx's cookies: `Sun, 06-Nov-94 08:49:37 GMT`, with four digits of the year from 2038 on.
 pub fn cookie(unix: i64, out: &mut Vec<u8>) {
     let c = civil(unix);
     let mut w = Writer::<31>::new();
@@ -119,7 +119,7 @@ pub fn cookie(unix: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(w.bytes.get(..len).unwrap_or_default());
 }
 
-/// As `$time_local`, for instance `21/Nov/2026:02:14:40 +0000`. The offset from UTC is in seconds.
+/// Formats a time as `$time_local`, for instance `21/Nov/2026:02:14:40 +0000`. The offset from UTC is in seconds.
 pub fn log(unix: i64, utc_offset: i32) -> [u8; 26] {
     let c = civil(unix.saturating_add(i64::from(utc_offset)));
     let mut w = Writer::new();
@@ -128,7 +128,7 @@ pub fn log(unix: i64, utc_offset: i32) -> [u8; 26] {
     w.bytes
 }
 
-/// As `$time_iso8601`, for instance `2026-11-21T02:14:40+00:00`. The offset from UTC is in seconds.
+/// Formats a time as `$time_iso8601`, for instance `2026-11-21T02:14:40+00:00`. The offset from UTC is in seconds.
 pub fn iso8601(unix: i64, utc_offset: i32) -> [u8; 25] {
     let c = civil(unix.saturating_add(i64::from(utc_offset)));
     let mut w = Writer::new();
@@ -136,7 +136,7 @@ pub fn iso8601(unix: i64, utc_offset: i32) -> [u8; 25] {
     w.bytes
 }
 
-/// As in nginx's error log, for instance `2026/11/21 02:14:40`. The offset from UTC is in seconds.
+/// Formats a time as in nginx's error log, for instance `2026/11/21 02:14:40`. The offset from UTC is in seconds.
 pub fn error_log(unix: i64, utc_offset: i32) -> [u8; 19] {
     let c = civil(unix.saturating_add(i64::from(utc_offset)));
     let mut w = Writer::new();
@@ -144,7 +144,7 @@ pub fn error_log(unix: i64, utc_offset: i32) -> [u8; 19] {
     w.bytes
 }
 
-/// As syslog wants it (RFC 3164), for instance `Nov 21 02:14:40`. The offset from UTC is in seconds.
+/// Formats a time for syslog (RFC 3164), for instance `Nov 21 02:14:40`. The offset from UTC is in seconds.
 pub fn syslog(unix: i64, utc_offset: i32) -> [u8; 15] {
     let c = civil(unix.saturating_add(i64::from(utc_offset)));
     let mut w = Writer::new();

@@ -100,7 +100,7 @@ pub fn stdin_end(out: &mut Vec<u8>) {
     out.extend_from_slice(&header(STDIN, 0));
 }
 
-/// What a server sends, cut into records; resumable at any byte.
+/// Reader of a server's records, resumable at any byte.
 #[derive(Debug, Default)]
 pub struct Records {
     header: [u8; HEADER],
@@ -112,7 +112,7 @@ pub struct Records {
     over: bool,
 }
 
-/// What the bytes at the start of the input are. Offsets are into the input.
+/// The next part of the input. Offsets are into the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Output of the program; what follows `end` is not looked at yet.
@@ -140,20 +140,20 @@ pub enum Step {
     },
 }
 
-/// Why a record is refused.
+/// The reason for refusing a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadRecord {
     /// The version of the protocol.
     Version(u8),
     /// A type that a server does not send.
     Type(u8),
-    /// Another request, told by the high byte of its number.
+    /// A record of another request, by the high byte of its number.
     RequestIdHigh(u8),
-    /// Another request, told by the low byte of its number.
+    /// A record of another request, by the low byte of its number.
     RequestIdLow(u8),
 }
 
-/// As nginx's error log says it, behind `upstream`.
+/// The text in nginx's error log behind `upstream`.
 impl std::fmt::Display for BadRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -176,7 +176,7 @@ impl Records {
         self.over
     }
 
-    /// Takes what stands at the start of the input.
+    /// Takes the next part from the start of the input.
     ///
     /// # Errors
     /// A record that cannot belong to the request; nothing can be read after it.
@@ -203,7 +203,7 @@ impl Records {
                 match self.header[1] {
                     STDOUT => return Ok(Step::Stdout { start, end }),
                     STDERR => return Ok(Step::Stderr { start, end, last: self.left == 0 }),
-                    // What END_REQUEST says is for the program's own logs: nginx ignores it as well.
+                    // The content of END_REQUEST is for the program's own logs: nginx ignores it as well.
                     _ => continue,
                 }
             }

@@ -37,7 +37,7 @@ pub struct Unsafe {
     pub name: Vec<u8>,
 }
 
-/// Refuses CR, LF and NUL in a text that is about to stand in a head, under the name of its field.
+/// Refuses CR, LF and NUL in a text that is about to be written into a head. `name` is the name of its field.
 ///
 /// # Errors
 /// [`Unsafe`].
@@ -72,7 +72,7 @@ macro_rules! names {
         pub enum Name { $($id,)* #[default] Other }
 
         impl Name {
-            /// How many known names there are.
+            /// Number of known names.
             pub const COUNT: usize = Name::Other as usize;
             /// Lower-case text of each known name, in the order of the enum.
             pub const TEXT: [&'static str; Name::COUNT] = [$($text,)*];
@@ -171,7 +171,7 @@ struct Words {
 /// Words of the longest known name.
 const WORDS: usize = 3;
 
-/// Known names by number; that of `Other` is nobody's.
+/// Known names by number; the last entry, for `Other`, matches no text.
 static KNOWN: [Words; Name::COUNT + 1] = {
     const NONE: Words = Words { len: usize::MAX, text: [0; WORDS], mask: [0; WORDS] };
     let mut known = [NONE; Name::COUNT + 1];

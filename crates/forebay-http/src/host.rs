@@ -8,7 +8,7 @@ pub struct InvalidHost;
 const REG_NAME: u8 = 1;
 const LITERAL: u8 = 2;
 
-/// Per byte: may it stand in a name, may it stand between brackets.
+/// Per byte: whether a name, and whether an address in brackets, may have it.
 static CLASS: [u8; 256] = {
     let mut t = [0u8; 256];
     let both = b"!$&'()*+,;=-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -36,7 +36,7 @@ pub fn parse(text: &[u8], out: &mut Vec<u8>) -> Result<Option<u16>, InvalidHost>
     Ok(port)
 }
 
-/// As `parse`, but only tells which part of `text` is the host, in the case that it was written in.
+/// Returns the part of `text` that is the host, in the case in which it was written. Refuses what [`parse`] refuses.
 ///
 /// # Errors
 /// As `parse`.

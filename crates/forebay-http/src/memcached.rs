@@ -2,10 +2,10 @@
 
 use crate::h1::request::content_length;
 
-/// What follows the bytes of a value.
+/// Bytes behind a value.
 pub const TRAILER: &[u8] = b"\r\nEND\r\n";
 
-/// What a server says of one key.
+/// Reply of a server about one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// There is a value.
@@ -19,7 +19,7 @@ pub enum Reply {
     Missing,
 }
 
-/// Why a line is no reply to the question.
+/// The reason for which a line is no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
     /// It is none at all.
@@ -31,7 +31,7 @@ pub enum Wrong {
 }
 
 /// Reads the first line of what a server has sent when it was asked for `key`, as that stood in the command. `None`: its end
-/// has not come. Else its length without the line feed, and what it says.
+/// has not come. Otherwise its length without the line feed, and the reply.
 pub fn reply(bytes: &[u8], key: &[u8]) -> Option<(usize, Result<Reply, Wrong>)> {
     let end = memchr::memchr(b'\n', bytes)?;
     let line = &bytes[..end];

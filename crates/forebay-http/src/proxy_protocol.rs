@@ -1,5 +1,5 @@
 //! The PROXY protocol, versions 1 and 2, as HAProxy's `proxy-protocol.txt` describes it: what a proxy
-//! sends before anything else to tell for whom it connects.
+//! sends before anything else, with the address of its client.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -12,24 +12,24 @@ const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Addresses and extensions of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Who connected to the proxy.
+    /// Address of the client that connected to the proxy.
     pub client: SocketAddr,
-    /// What it connected to.
+    /// Address to which the client connected.
     pub server: SocketAddr,
     /// Extensions of version 2 as they came; see [`tlv`].
     pub tlvs: Box<[u8]>,
 }
 
-/// What the first bytes of a connection are.
+/// Result of reading the first bytes of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// The beginning of a header.
     Partial,
-    /// A header of so many bytes. Without addresses when the proxy speaks for itself or does not say.
+    /// A header of so many bytes. It has no addresses if the proxy connects for itself or does not know them.
     Complete(usize, Option<Header>),
 }
 
-/// Why the bytes are no header.
+/// The reason for refusing a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// Neither version, or a field of version 1 that is wrong, or addresses that are cut short.
@@ -96,7 +96,7 @@ fn version2(buf: &[u8]) -> Result<Parsed, Broken> {
         return Err(Broken::TooLarge);
     }
     let Some(rest) = buf.get(16..end) else { return Ok(Parsed::Partial) };
-    // LOCAL: the proxy's own connection. Of the rest only streams between IP addresses tell us anything.
+    // LOCAL: the proxy's own connection. Of the other families only streams between IP addresses have addresses that we use.
     let header = match (version & 15, family) {
         (1, 0x11) => Some(addresses::<4>(rest, |a| Ipv4Addr::from(a).into())?),
         (1, 0x21) => Some(addresses::<16>(rest, |a| Ipv6Addr::from(a).into())?),
@@ -126,12 +126,8 @@ pub enum Version {
     Two,
 }
 
-/// Appends a header that tells for whom a connection is made. `None`: for somebody without an IP address.
+/// Appends a header. `between`: the client and the server that it reached; `None` for a client without an IP address.
 pub fn write(version: Version, between: Option<(SocketAddr, SocketAddr)>, out: &mut Vec<u8>) {
-    let mapped = |ip: IpAddr| match ip {
-        IpAddr::V4(a) => a.to_ipv6_mapped(),
-        IpAddr::V6(a) => a,
-    };
     match (version, between) {
         (Version::One, None) => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
         (Version::One, Some((client, server))) => {
@@ -142,22 +138,34 @@ pub fn write(version: Version, between: Option<(SocketAddr, SocketAddr)>, out: &
             out.extend_from_slice(text.as_bytes());
             out.extend_from_slice(format!(" {} {}\r\n", client.port(), server.port()).as_bytes());
         }
-        (Version::Two, between) => {
+        (Version::Two, None) => {
             out.extend_from_slice(SIGNATURE);
-            let Some((client, server)) = between else { return out.extend_from_slice(&[0x21, 0, 0, 0]) };
-            match (client.ip(), server.ip()) {
-                (IpAddr::V4(c), IpAddr::V4(s)) => {
-                    out.extend_from_slice(&[0x21, 0x11, 0, 12]);
-                    out.extend_from_slice(&[c.octets(), s.octets()].concat());
-                }
-                (c, s) => {
-                    out.extend_from_slice(&[0x21, 0x21, 0, 36]);
-                    out.extend_from_slice(&[mapped(c).octets(), mapped(s).octets()].concat());
-                }
-            }
-            out.extend_from_slice(&client.port().to_be_bytes());
-            out.extend_from_slice(&server.port().to_be_bytes());
+            out.extend_from_slice(&[0x21, 0, 0, 0]);
         }
+        (Version::Two, Some((client, server))) => write_version2(client, server, out),
+    }
+}
+
+fn write_version2(client: SocketAddr, server: SocketAddr, out: &mut Vec<u8>) {
+    out.extend_from_slice(SIGNATURE);
+    match (client.ip(), server.ip()) {
+        (IpAddr::V4(c), IpAddr::V4(s)) => {
+            out.extend_from_slice(&[0x21, 0x11, 0, 12]);
+            out.extend_from_slice(&[c.octets(), s.octets()].concat());
+        }
+        (c, s) => {
+            out.extend_from_slice(&[0x21, 0x21, 0, 36]);
+            out.extend_from_slice(&[mapped(c).octets(), mapped(s).octets()].concat());
+        }
+    }
+    out.extend_from_slice(&client.port().to_be_bytes());
+    out.extend_from_slice(&server.port().to_be_bytes());
+}
+
+fn mapped(ip: IpAddr) -> Ipv6Addr {
+    match ip {
+        IpAddr::V4(a) => a.to_ipv6_mapped(),
+        IpAddr::V6(a) => a,
     }
 }
 

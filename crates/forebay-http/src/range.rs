@@ -23,7 +23,7 @@ impl ByteRange {
     }
 }
 
-/// What a `Range` field asks for.
+/// The response that a `Range` field calls for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ranges {
     /// Another unit, too many ranges or more bytes than there are: send all with status 200.
@@ -42,7 +42,6 @@ pub fn parse(value: &[u8], len: u64, max_ranges: usize, out: &mut Vec<ByteRange>
     if rest.is_empty() || max_ranges == 0 || !unit.eq_ignore_ascii_case(b"bytes=") {
         return Ranges::Whole;
     }
-    let mut total = 0u128;
     loop {
         let Some((range, after)) = one(rest, len) else { return Ranges::Unsatisfiable };
         if len == 0 && range.start == 0 {
@@ -53,17 +52,21 @@ pub fn parse(value: &[u8], len: u64, max_ranges: usize, out: &mut Vec<ByteRange>
             if out.len() >= max_ranges {
                 return Ranges::Whole;
             }
-            total += u128::from(range.len());
             out.push(range);
         }
         match after {
-            [] => break,
+            [] => return judge(out, len),
             [_comma, next @ ..] => rest = next,
         }
     }
+}
+
+/// Decides about satisfiable ranges.
+fn judge(ranges: &[ByteRange], len: u64) -> Ranges {
+    let total: u128 = ranges.iter().map(|range| u128::from(range.len())).sum();
     if total > u128::from(len) {
         Ranges::Whole
-    } else if out.is_empty() {
+    } else if ranges.is_empty() {
         Ranges::Unsatisfiable
     } else {
         Ranges::Partial
@@ -80,14 +83,21 @@ fn one(text: &[u8], len: u64) -> Option<(ByteRange, &[u8])> {
     } else {
         let (start, after) = digits(text)?;
         let after = skip_blanks(skip_blanks(after).strip_prefix(b"-")?);
-        if matches!(after.first(), None | Some(b',')) {
-            (ByteRange { start, end: len }, after)
-        } else {
-            let (last, after) = digits(after)?;
-            (ByteRange { start, end: last.saturating_add(1).min(len) }, skip_blanks(after))
-        }
+        let (end, after) = if is_end(after) { (len, after) } else { last(after, len)? };
+        (ByteRange { start, end }, after)
     };
-    matches!(after.first(), None | Some(b',')).then_some((range, after))
+    is_end(after).then_some((range, after))
+}
+
+/// Reads the last position of a range. Returns the position behind it.
+fn last(text: &[u8], len: u64) -> Option<(u64, &[u8])> {
+    let (last, after) = digits(text)?;
+    Some((last.saturating_add(1).min(len), skip_blanks(after)))
+}
+
+/// Whether a range ends before `text`.
+fn is_end(text: &[u8]) -> bool {
+    matches!(text.first(), None | Some(b','))
 }
 
 fn skip_blanks(mut text: &[u8]) -> &[u8] {

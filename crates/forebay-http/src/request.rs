@@ -55,7 +55,7 @@ pub enum Method {
     Other,
 }
 
-/// How the body is framed.
+/// Framing of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Framing {
     /// No body.
@@ -126,9 +126,9 @@ pub struct RequestHead {
     pub port: Option<u16>,
     /// Whole lines left out of `fields` because of their names (nginx: ignore_invalid_headers), for the log.
     pub ignored: Vec<Slice>,
-    /// Where the HTTP/1 parser stands in `buf`.
+    /// State of the HTTP/1 parser.
     pub(crate) scan: Scan,
-    /// The last host that was read, which is that of the next request as a rule. Stays when a head is cleared.
+    /// The last host that was read, usually that of the next request, too. It stays when a head is cleared.
     last_host: LastHost,
 }
 
@@ -173,7 +173,7 @@ impl RequestHead {
         Ok(())
     }
 
-    /// As a new head, but with the capacities of its buffers.
+    /// Makes this a new head that keeps the capacities of its buffers.
     pub fn clear(&mut self) {
         self.buf.clear();
         self.forget();

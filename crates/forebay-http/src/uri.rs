@@ -115,7 +115,7 @@ fn close_segment(
     }
 }
 
-/// Which bytes `escape` writes as `%XX`. Controls, blank, `%` are in every class.
+/// Classes of bytes that `escape` writes as `%XX`. Controls, blank and `%` are in every class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Escape {

@@ -42,7 +42,7 @@ pub(crate) fn plain_path(text: &[u8], after_slash: bool) -> usize {
 mod tests {
     use super::*;
 
-    /// The same byte by byte.
+    /// Counts byte by byte.
     fn expected(text: &[u8], mut after_slash: bool) -> usize {
         for (i, b) in text.iter().enumerate() {
             let noted = *b <= b' ' || matches!(b, 0x7f | b'%' | b'#' | b'?');

@@ -8,7 +8,7 @@ thread_local! {
     static COUNTS: Cell<Counts> = const { Cell::new(Counts { allocations: 0, bytes: 0, freed: 0 }) };
 }
 
-/// What the current thread has allocated since it began. Freed memory is not taken off but counted by itself.
+/// Memory that the current thread has allocated since it began. Freed memory is not subtracted but counted by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Calls of `alloc`, `alloc_zeroed` and `realloc`.

@@ -1,4 +1,4 @@
-//! What a new process inherits.
+//! Resources that a new process inherits.
 
 use nix::sys::signal::SigSet;
 use std::os::unix::process::CommandExt;

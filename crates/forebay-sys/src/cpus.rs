@@ -1,4 +1,4 @@
-//! How many CPUs and how much memory this process may use.
+//! CPUs and memory that this process may use.
 //!
 //! The answer is the minimum of online CPUs, affinity, cpuset and CFS quota at every level of the control
 //! groups, v1 and v2. All file names are below a root directory, so that tests use trees of their own.
@@ -18,7 +18,7 @@ pub struct CpuBudget {
     pub affinity: usize,
     /// CPUs' worth of time by the tightest CFS quota.
     pub quota: Option<f64>,
-    /// What set `workers`: `online CPUs`, `CPU affinity`, `cpuset` or `CPU quota`.
+    /// Source of `workers`: `online CPUs`, `CPU affinity`, `cpuset` or `CPU quota`.
     pub limiting: &'static str,
     /// File of the tightest limit, when it came from a control group.
     pub source: Option<PathBuf>,
@@ -38,7 +38,7 @@ pub struct MemoryBudget {
     pub source: Option<PathBuf>,
 }
 
-/// What this process may use, asked from the running kernel.
+/// Detects the CPUs that this process may use, by asking the kernel.
 pub fn detect() -> CpuBudget {
     let affinity = affinity::allowed().map_or(usize::MAX, |cpus| cpus.len());
     detect_in(Path::new("/"), affinity)
@@ -127,7 +127,7 @@ struct Groups {
 struct Mount {
     /// Path inside the hierarchy that is mounted.
     base: PathBuf,
-    /// Where it is mounted.
+    /// Mount point.
     point: PathBuf,
     /// `None` for v2, the controllers for v1.
     controllers: Option<Vec<String>>,

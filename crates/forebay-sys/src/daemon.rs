@@ -7,7 +7,7 @@ use std::io;
 /// code 0. Standard input and output become `/dev/null`; standard error stays until [`silence_stderr`].
 ///
 /// # Errors
-/// When the process has more than one thread (a child would have one, and locks held by nobody), and those
+/// When the process has more than one thread (a child would have one, and locks that nothing releases), and those
 /// of fork(2), setsid(2) and open(2).
 pub fn detach() -> io::Result<()> {
     if threads()? != 1 {

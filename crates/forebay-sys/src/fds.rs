@@ -44,7 +44,7 @@ pub fn write_all(socket: impl AsFd, bytes: &[u8], until: Instant) -> io::Result<
     Ok(())
 }
 
-/// A peer that takes nothing is waited for in poll(2) only, so that a deadline holds.
+/// The function waits for a peer that takes nothing in poll(2) only, so that a deadline holds.
 const FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
 /// Repeats a call until the socket takes something, or the time is over.

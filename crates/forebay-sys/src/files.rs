@@ -22,7 +22,7 @@ pub const PRIVATE_DIRECTORY: u32 = 0o700;
 /// Mode of logs and pid files.
 pub const READABLE: u32 = 0o644;
 
-/// Returns the mode of directories whose files have `mode`: who may read may enter.
+/// Returns the mode of directories whose files have `mode`: users that may read may enter.
 pub fn directory_mode(mode: u32) -> u32 {
     mode | (mode & 0o444) >> 2
 }
@@ -51,34 +51,34 @@ pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(path)
 }
 
-/// Makes a file, or opens the one that is there, for reading and writing at its beginning: see [`open_trusted`].
+/// Makes a file, or opens the one that is there, for reading and writing at its beginning: see `open_trusted`.
 ///
 /// # Errors
-/// As [`open_trusted`].
+/// As `open_trusted`.
 pub fn create(path: &Path, mode: u32) -> io::Result<File> {
     open_trusted(path, OFlags::RDWR | OFlags::CREATE, mode)
 }
 
-/// Makes a file, or empties the one that is there, and writes `bytes`: see [`open_trusted`].
+/// Makes a file, or empties the one that is there, and writes `bytes`: see `open_trusted`.
 ///
 /// # Errors
-/// As [`open_trusted`], and those of write(2).
+/// As `open_trusted`, and those of write(2).
 pub fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut file = open_trusted(path, OFlags::WRONLY | OFlags::TRUNC | OFlags::CREATE, mode)?;
     io::Write::write_all(&mut file, bytes)
 }
 
-/// Makes a file, or opens the one that is there, for writing at its end: see [`open_trusted`].
+/// Makes a file, or opens the one that is there, for writing at its end: see `open_trusted`.
 ///
 /// # Errors
-/// As [`open_trusted`].
+/// As `open_trusted`.
 pub fn append(path: &Path, mode: u32) -> io::Result<File> {
     open_trusted(path, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE, mode)
 }
 
 /// Opens a file as a process with privileges may: links of other users than root are not followed, wherever in the path
-/// they stand, so that whoever owns a directory in it cannot choose another file. Without privileges, and for what root has
-/// linked (`access.log` to `/dev/stdout`), it is open(2). `flags` as there; a file that is made gets `mode`.
+/// they are, so that the owner of a directory in it cannot choose another file. Without privileges, and for links of root
+/// (`access.log` to `/dev/stdout`), it is open(2). `flags` as there; a file that is made gets `mode`.
 ///
 /// # Errors
 /// Those of open(2); `ELOOP` for a link of another user.
@@ -89,7 +89,7 @@ pub(crate) fn open_trusted(path: &Path, flags: OFlags, mode: u32) -> io::Result<
         return Ok(rustix::fs::open(path, flags, mode)?.into());
     }
     Ok(match walk(path)? {
-        // The kernel opens what the descriptor stands for, whatever the name means by now.
+        // The kernel opens the file of the descriptor, whatever file has the name by now.
         Walked::There(fd) => {
             let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
             rustix::fs::open(name, flags.difference(OFlags::CREATE | OFlags::NOFOLLOW), mode)?
@@ -116,7 +116,7 @@ pub fn give_directory(path: &Path, uid: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// What is at the end of a path.
+/// File at the end of a path.
 enum Walked {
     /// Something, as an `O_PATH` descriptor.
     There(OwnedFd),
@@ -157,7 +157,7 @@ fn walk(path: &Path) -> io::Result<Walked> {
         }
         links += 1;
         if rustix::fs::fstatfs(&next)?.f_type == rustix::fs::PROC_SUPER_MAGIC {
-            // `/proc/self/fd/1` is no text that could be followed, and nobody else's doing.
+            // `/proc/self/fd/1` has no text that could be followed, and no other user made it.
             at = rustix::fs::openat(&at, &name, HANDLE, Mode::empty())?;
             continue;
         }
@@ -210,7 +210,7 @@ mod tests {
         assert!(create_new(&path("link"), PRIVATE).is_err());
     }
 
-    /// Links of root lead on, those of others do not. Only root can tell.
+    /// Links of root are followed, those of others are not. Only root can test this.
     #[test]
     fn links_of_other_users_are_not_followed() {
         let dir = tempfile::tempdir().expect("directory");

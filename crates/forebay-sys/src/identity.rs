@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::fmt;
 use std::io;
 
-/// Who the worker process runs as.
+/// User and group of the worker process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// User name, for the supplementary groups.

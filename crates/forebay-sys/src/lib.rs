@@ -1,4 +1,4 @@
-//! What the kernel offers and safe crates lack; the only crate with `unsafe` code.
+//! Functions of the kernel that safe crates lack; the only crate with `unsafe` code.
 //!
 //! The program uses it to find out about the machine ([`cpus`], [`limits`]), to change what the process is
 //! ([`identity`], [`daemon`], [`affinity`]), to pass descriptors ([`fds`]), to make files with a mode ([`files`]) and to keep

@@ -36,7 +36,7 @@ const PAGE: usize = 4096;
 /// Seals from the start: the size stays, so that no access through the mapping can fail.
 const SIZED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// What the table says of a slot. Only the thread that claimed the slot writes it. Two entries never share a pair
+/// Entry of the table for a slot. Only the thread that claimed the slot writes it. Two entries never share a pair
 /// of cache lines.
 #[repr(C, align(128))]
 struct Entry {
@@ -45,7 +45,7 @@ struct Entry {
     log: AtomicU64,
     /// Level; 0: not compressed.
     gzip: AtomicU64,
-    /// Where the data begin, from the start of the area.
+    /// Offset of the data in the area.
     offset: AtomicU64,
     capacity: AtomicU64,
     /// Bytes at the start that are in the log already.
@@ -56,7 +56,7 @@ struct Entry {
     writing: AtomicU64,
 }
 
-/// What a process that has ended left in a slot: what stands from the start to the length of it.
+/// Bytes that a process left in a slot when it ended, from the start to its length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
     /// As given to [`Mapped::claim`].
@@ -160,7 +160,7 @@ impl Area {
     }
 }
 
-/// What of the area is free.
+/// Free parts of the area.
 #[derive(Debug)]
 struct Free {
     /// Entries that were given back.
@@ -238,7 +238,7 @@ impl Mapped {
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         let free = Free { entries: Vec::new(), unused: 0, space: vec![(TABLE, size / PAGE * PAGE - TABLE)] };
         let mapped = Mapped { base, size, free: Mutex::new(free) };
-        // Whoever seals the seals is the one that writes, and nobody after it: slots are nobody else's.
+        // Sealing succeeds once, so that one process writes to the area and none after it.
         let last = SealFlags::SEAL;
         let add = |seals| rustix::fs::fcntl_add_seals(&fd, seals);
         add(SealFlags::FUTURE_WRITE | last)
@@ -299,7 +299,7 @@ pub struct Slot {
     /// `offset` as an address.
     data: NonNull<u8>,
     capacity: usize,
-    /// The same as in the entry, which nobody else writes.
+    /// A copy of the length in the entry, which no other thread writes.
     length: usize,
 }
 
@@ -352,7 +352,7 @@ impl Slot {
         self.entry().writing.store(1, Ordering::Release);
     }
 
-    /// So many bytes from the start are in the log.
+    /// Bytes from the start that are in the log.
     pub fn written(&self, start: usize) {
         self.entry().start.store(start as u64, Ordering::Release);
     }

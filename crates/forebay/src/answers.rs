@@ -1,4 +1,4 @@
-//! What a worker process says to the master, as bytes.
+//! Messages of a worker process to the master, as bytes.
 //!
 //! The master keeps privileges and the worker may be in the hands of an attacker, so that the master believes nothing of
 //! it: a message is short, a text is printable before it reaches a log, and what does not fit is an error and never a
@@ -65,6 +65,20 @@ impl Answers {
     /// Whether a message has begun and not ended.
     pub(crate) fn waiting(&self) -> bool {
         !self.bytes.is_empty()
+    }
+
+    /// Takes all whole messages. Equal ones count once, since acting on them twice in a row has no use. The result is an
+    /// error when nothing that follows can be read.
+    pub(crate) fn take_all(&mut self) -> (Vec<Answer>, Result<(), Broken>) {
+        let mut answers = Vec::new();
+        loop {
+            match self.next() {
+                Ok(Some(answer)) if answers.contains(&answer) => {}
+                Ok(Some(answer)) => answers.push(answer),
+                Ok(None) => return (answers, Ok(())),
+                Err(broken) => return (answers, Err(broken)),
+            }
+        }
     }
 
     /// Takes the next whole message; `None` when there is none yet.

@@ -60,16 +60,11 @@ pub(crate) fn parse(args: &[String]) -> Result<Options, String> {
             if options.flag(letter) {
                 continue;
             }
-            let missing = match letter {
-                'p' => "option \"-p\" requires directory name",
-                'c' => "option \"-c\" requires file name",
-                'e' => "option \"-e\" requires file name",
-                'g' => "option \"-g\" requires parameter",
-                's' => "option \"-s\" requires parameter",
-                other => return Err(format!("invalid option: \"{other}\"")),
+            let Some((_, missing)) = WITH_VALUE.iter().find(|(known, _)| *known == letter) else {
+                return Err(format!("invalid option: \"{letter}\""));
             };
             let value = match rest {
-                "" => args.next().ok_or(missing)?.as_str(),
+                "" => args.next().ok_or(*missing)?.as_str(),
                 glued => glued,
             };
             options.value(letter, value)?;
@@ -78,6 +73,15 @@ pub(crate) fn parse(args: &[String]) -> Result<Options, String> {
     }
     Ok(options)
 }
+
+/// Options that have a value, with nginx's text for one that lacks it.
+const WITH_VALUE: [(char, &str); 5] = [
+    ('p', "option \"-p\" requires directory name"),
+    ('c', "option \"-c\" requires file name"),
+    ('e', "option \"-e\" requires file name"),
+    ('g', "option \"-g\" requires parameter"),
+    ('s', "option \"-s\" requires parameter"),
+];
 
 impl Options {
     /// Takes a letter that has no value; `false` if it is none of them.
@@ -134,7 +138,7 @@ impl Options {
     }
 }
 
-/// What `-v` prints.
+/// Returns the text of `-v`.
 pub(crate) fn version_line() -> String {
     format!("nginx version: nginx/{NGINX_VERSION} (forebay {})\n", env!("CARGO_PKG_VERSION"))
 }
@@ -143,7 +147,7 @@ pub(crate) fn version_line() -> String {
 /// 3.0 is the version whose commands, names of ciphers and words of errors are followed.
 const TLS: &str = "built with OpenSSL 3.0 compatible TLS: rustls 0.23, OpenSSL itself is not linked";
 
-/// What `-V` adds.
+/// Returns the text that `-V` adds.
 pub(crate) fn build_lines() -> String {
     format!(
         "built by {}\n{TLS}\nTLS SNI support enabled\nconfigure arguments: {}\n",
@@ -152,7 +156,7 @@ pub(crate) fn build_lines() -> String {
     )
 }
 
-/// What `-h` adds. nginx's text, then what is this program's own.
+/// Returns the text that `-h` adds: nginx's, then that of the subcommands.
 pub(crate) fn usage() -> String {
     use crate::paths::{CONF, ERROR_LOG, PREFIX};
     format!(

@@ -55,7 +55,7 @@ fn one(path: &Path, args: &FmtArgs) -> Result<bool, String> {
     Ok(clean)
 }
 
-/// What changes, as `diff -u` has it; empty if nothing does.
+/// Returns the changes in the form of `diff -u`; empty if there are none.
 pub(crate) fn diff(path: &Path, old: &[u8], new: &[u8]) -> String {
     let (old, new) = (String::from_utf8_lossy(old), String::from_utf8_lossy(new));
     let name = path.display().to_string();

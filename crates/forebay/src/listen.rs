@@ -54,28 +54,12 @@ pub(crate) fn open(
     log: &Log,
 ) -> Result<Listeners, Refused> {
     for attempt in 1..=TRIES {
-        let mut result = Listeners::default();
-        let mut busy = false;
-        // All addresses are probed before any is opened: `*:80` would stand in the way of `127.0.0.1:80`.
-        let free: Vec<_> = wanted.iter().map(|listener| probe(listener, old)).collect();
-        for (listener, free) in wanted.iter().zip(free) {
-            match free.and_then(|()| open_one(listener, old, threads.max(1))) {
-                Ok(open) => result.open.push(open),
-                Err(e) if test && in_use(&e.1) => {}
-                Err((call, e)) => {
-                    log.emerg(&format!("{call} failed ({})", errno(&e)));
-                    if !in_use(&e) {
-                        return Err(Refused);
-                    }
-                    busy = true;
-                }
-            }
-        }
+        let (opened, busy) = open_all(wanted, old, threads, test, log)?;
         if !busy {
-            return Ok(result);
+            return Ok(opened);
         }
         // What this attempt bound is closed again: the addresses are tried together.
-        unlink_new(&result, old);
+        unlink_new(&opened, old);
         if attempt < TRIES {
             log.notice("try again to bind() after 500ms");
             std::thread::sleep(PAUSE);
@@ -83,6 +67,34 @@ pub(crate) fn open(
     }
     log.emerg("still could not bind()");
     Err(Refused)
+}
+
+/// Tries to open all addresses once. Returns those that it could open, and whether others are in use.
+fn open_all(
+    wanted: &[Listener],
+    old: &Listeners,
+    threads: usize,
+    test: bool,
+    log: &Log,
+) -> Result<(Listeners, bool), Refused> {
+    let mut opened = Listeners::default();
+    let mut busy = false;
+    // All addresses are probed before any is opened: `*:80` would be in the way of `127.0.0.1:80`.
+    let free: Vec<_> = wanted.iter().map(|listener| probe(listener, old)).collect();
+    for (listener, free) in wanted.iter().zip(free) {
+        match free.and_then(|()| open_one(listener, old, threads.max(1))) {
+            Ok(open) => opened.open.push(open),
+            Err(e) if test && in_use(&e.1) => {}
+            Err((call, e)) => {
+                log.emerg(&format!("{call} failed ({})", errno(&e)));
+                if !in_use(&e) {
+                    return Err(Refused);
+                }
+                busy = true;
+            }
+        }
+    }
+    Ok((opened, busy))
 }
 
 /// The failed call in nginx's words with the reason.
@@ -93,7 +105,7 @@ fn in_use(error: &io::Error) -> bool {
 }
 
 /// SO_REUSEPORT would let a bind succeed although another program of the same user has the address: a bind
-/// without it finds out. Own sockets on the port would stand in the way.
+/// without it finds out. It would fail because of our own sockets on the port.
 fn probe(wanted: &Listener, old: &Listeners) -> Result<(), Failure> {
     let ListenAddr::Inet(addr) = wanted.addr else { return Ok(()) };
     if old.has_port(addr.port()) {
@@ -238,7 +250,7 @@ fn bind_unix(socket: &Socket, addr: &SockAddr, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether nobody listens on a unix address whose file exists.
+/// Whether no process listens on a unix address whose file exists.
 fn is_stale(addr: &SockAddr) -> bool {
     let Ok(client) = Socket::new(Domain::UNIX, Type::STREAM, None) else { return false };
     let _ = client.set_nonblocking(true);
@@ -298,7 +310,7 @@ impl Listeners {
         self.open.iter().filter(|open| kept.find(&open.addr).is_none()).for_each(Open::unlink);
     }
 
-    /// Value of the variable `NGINX` that tells the next master its sockets, and the sockets.
+    /// Value of the variable `NGINX` that lists the sockets for the next master, and the sockets.
     pub(crate) fn to_inherit(&self) -> (String, Vec<Arc<OwnedFd>>) {
         let mut list: Vec<Arc<OwnedFd>> = Vec::new();
         for socket in self.open.iter().flat_map(|open| &open.sockets) {

@@ -1,7 +1,7 @@
 //! Lines of logs that a worker process left when it ended: the master writes them.
 //!
-//! What the worker says is a generation and a number; which file that is, the master knows by itself. So a worker gone
-//! bad can have written by the master what it could have written before, and nothing else.
+//! The worker names a file by generation and number; the master has its own record of the files. So the master writes for a
+//! compromised worker only to files that the worker could write to itself.
 
 use crate::master_log::{Log, errno};
 use forebay_core::log::write::{encode, first_piece, is_regular, resume, write_lines};
@@ -16,13 +16,13 @@ use std::time::Duration;
 
 /// Generations that are remembered: threads that have not taken over one of the last are stuck.
 const REMEMBERED: usize = 8;
-/// How long a pipe may take nothing before its lines are given up: the master must not wait for its reader.
+/// Longest time for which a pipe may take nothing before its lines are dropped: the master must not wait for its reader.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Log files of a generation by their number.
 type Numbered = Vec<Option<(PathBuf, Arc<OwnedFd>)>>;
 
-/// What the master knows of a worker's logs.
+/// The master's record of a worker's logs.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerLogs {
     area: Option<Area>,
@@ -30,7 +30,7 @@ pub(crate) struct WorkerLogs {
 }
 
 impl WorkerLogs {
-    /// Of a new worker. Without an area its threads buffer in their own memory, and the log says so.
+    /// Logs of a new worker. Without an area its threads buffer in their own memory, which the error log reports.
     pub(crate) fn new(log: &Log) -> WorkerLogs {
         let area = Area::create().map_err(|e| {
             let text =
@@ -56,7 +56,7 @@ impl WorkerLogs {
         }
     }
 
-    /// Files were opened anew.
+    /// Records that files were opened again.
     pub(crate) fn reopened(&mut self, open: &[(PathBuf, Arc<OwnedFd>)]) {
         for (path, fd) in self.generations.iter_mut().flat_map(|(_, files)| files).flatten() {
             if let Some((_, new)) = open.iter().find(|(p, _)| p == path) {
@@ -65,7 +65,7 @@ impl WorkerLogs {
         }
     }
 
-    /// Writes what the worker left, which has ended. `who` names it in lines of the error log.
+    /// Writes the lines that the ended worker left. `who` names it in lines of the error log.
     pub(crate) fn recover(self, who: &str, log: &Log) {
         let Some(area) = &self.area else { return };
         let mut all = Vec::new();
@@ -85,7 +85,7 @@ impl WorkerLogs {
         // Who was cut off inside a line goes on before others put theirs behind it. Threads wait for each other to
         // write to a file, so that there is one at most.
         lines.sort_by_key(|lines| !lines.was_cut_off());
-        // A worker may leave thousands of slots: nobody is waited for twice.
+        // A worker may leave thousands of slots: a pipe that took nothing is not waited for again.
         let mut stuck: Vec<&Path> = Vec::new();
         for lines in lines {
             let path = lines.path;
@@ -109,12 +109,12 @@ impl WorkerLogs {
     }
 }
 
-/// What is to be written to a log.
+/// Lines to be written to a log.
 struct Lines<'a> {
     path: &'a Path,
     fd: BorrowedFd<'a>,
     count: usize,
-    /// As they stand in the file.
+    /// The lines as in the file.
     bytes: Vec<u8>,
     gzip: bool,
     /// Some may be there.
@@ -122,7 +122,7 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// Where to go on: see [`resume`].
+    /// Offset at which to continue: see [`resume`].
     fn start(&self) -> Option<usize> {
         if self.writing && is_regular(self.fd) { begun(self.fd, &self.bytes, self.gzip) } else { Some(0) }
     }
@@ -151,7 +151,7 @@ impl Lines<'_> {
     }
 }
 
-/// How much of `bytes` a write that was cut off has put at the end of the file: see [`resume`].
+/// Returns how many of `bytes` an interrupted write has put at the end of the file: see [`resume`].
 fn begun(fd: BorrowedFd<'_>, bytes: &[u8], gzip: bool) -> Option<usize> {
     // The descriptor is for writing only.
     let name = format!("/proc/self/fd/{}", fd.as_raw_fd());

@@ -34,13 +34,13 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// A worker sends a message at once; one that has begun one has this long to end it.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
-/// What is read of a worker at a time, bytes. The others, and signals, have their turn then.
+/// Bytes read from a worker at a time, so that other workers and signals get their turn.
 const MOUTHFUL: usize = 4096;
 /// Pieces of memory of a size that a thread of the worker keeps at hand, where the C library is glibc: of its seven the
 /// streams of one HTTP/2 connection need more. `env` of the configuration may say otherwise.
 const TUNABLES: &str = "glibc.malloc.tcache_count=127";
 
-/// How the master came to run.
+/// Circumstances of the master's start.
 #[derive(Clone, Debug)]
 pub(crate) struct Start {
     /// The true command line, for the next binary.
@@ -60,7 +60,7 @@ struct Child {
     pid: Pid,
     /// `None` once the process has closed its side: it is about to end.
     control: Option<UnixStream>,
-    /// What it has said that is no whole message yet, and until when it has to be one.
+    /// Bytes that are no whole message yet, and the deadline for the rest.
     answers: Answers,
     silent_at: Option<Instant>,
     started: Instant,
@@ -72,6 +72,26 @@ struct Child {
     known: Vec<ListenAddr>,
     /// Its log files, and the lines that have not reached them.
     logs: WorkerLogs,
+}
+
+impl Child {
+    /// Reads bytes that the process has sent. Returns whether any have come.
+    fn has_sent(&mut self) -> bool {
+        let Some(control) = &self.control else { return false };
+        let mut bytes = [0; MOUTHFUL];
+        match fds::read_ready(control, &mut bytes) {
+            Ok(None) => false,
+            Ok(Some(count)) if count > 0 => {
+                self.answers.add(bytes.get(..count).unwrap_or_default());
+                true
+            }
+            // The process is at its end: SIGCHLD says the rest.
+            Ok(_) | Err(_) => {
+                (self.control, self.silent_at) = (None, None);
+                false
+            }
+        }
+    }
 }
 
 /// Time between two looks at certificates.
@@ -154,7 +174,7 @@ impl Master {
         }
     }
 
-    /// Serves until told to end.
+    /// Serves until a signal ends it.
     ///
     /// # Errors
     /// When waiting for signals fails, which it does not.
@@ -176,7 +196,7 @@ impl Master {
         }
     }
 
-    /// Waits for something to do; gives the workers that have something to say.
+    /// Waits for a signal, a deadline or a message. Returns the workers that have sent one.
     fn wait(&self) -> io::Result<Vec<Pid>> {
         let (pids, sockets): (Vec<Pid>, Vec<_>) = self
             .children
@@ -306,10 +326,10 @@ impl Master {
         }
     }
 
-    fn start_worker(&mut self) -> io::Result<Child> {
-        let (control, theirs) = UnixStream::pair()?;
+    /// The command that starts a worker, which reads its orders from `control`.
+    fn worker_command(&self, control: UnixStream) -> Command {
         let mut command = Command::new("/proc/self/exe");
-        command.arg0(worker::TITLE).env_clear().stdin(Stdio::from(OwnedFd::from(theirs)));
+        command.arg0(worker::TITLE).env_clear().stdin(Stdio::from(OwnedFd::from(control)));
         command.env("GLIBC_TUNABLES", TUNABLES);
         // nginx: env. Only what is named is inherited, and TZ.
         for (name, value) in &self.state.config.main.env {
@@ -322,7 +342,14 @@ impl Master {
             command.env("TZ", zone);
         }
         command.env(worker::RESPAWNED, self.respawned.to_string());
-        let process = command.env(worker::ROLE, title::process_name(&self.start.arguments)).spawn()?;
+        command.env(worker::ROLE, title::process_name(&self.start.arguments));
+        command
+    }
+
+    fn start_worker(&mut self) -> io::Result<Child> {
+        let (control, theirs) = UnixStream::pair()?;
+        let mut command = self.worker_command(theirs);
+        let process = command.spawn()?;
         let pid = Pid::from_raw(i32::try_from(process.id()).map_err(io::Error::other)?);
         self.generations += 1;
         let mut logs = WorkerLogs::new(&self.log);
@@ -353,46 +380,31 @@ impl Master {
         self.pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
     }
 
-    /// Reads what a worker has to say. It may be in the hands of an attacker: nothing here waits for it.
+    /// Reads messages of a worker. An attacker may control it: nothing here waits for it.
     fn listen_to(&mut self, pid: Pid) {
         let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) else { return };
-        let Some(control) = &child.control else { return };
-        let mut bytes = [0; MOUTHFUL];
-        match fds::read_ready(control, &mut bytes) {
-            Ok(None) => return,
-            Ok(Some(count)) if count > 0 => child.answers.add(bytes.get(..count).unwrap_or_default()),
-            // The process is at its end: SIGCHLD says the rest.
-            Ok(_) | Err(_) => {
-                (child.control, child.silent_at) = (None, None);
-                return;
-            }
+        if !child.has_sent() {
+            return;
         }
-        let mut answers = Vec::new();
-        let end = loop {
-            match child.answers.next() {
-                Ok(Some(answer)) if !answers.contains(&answer) => answers.push(answer),
-                // What is said twice at once has to be done once.
-                Ok(Some(_)) => {}
-                Ok(None) => break Ok(()),
-                Err(broken) => break Err(broken),
-            }
-        };
+        let (answers, end) = child.answers.take_all();
         let since = child.silent_at.filter(|_| answers.is_empty());
         child.silent_at = child.answers.waiting().then(|| since.unwrap_or(Instant::now() + MESSAGE_TIMEOUT));
-        for answer in answers {
-            match answer {
-                Answer::Applied => {}
-                Answer::Failed(text) => self.log.emerg(&format!("worker process {pid}: {text}")),
-                Answer::PleaseReopen => self.reopen(),
-                Answer::Leaving => self.replace(pid),
-            }
-        }
+        answers.into_iter().for_each(|answer| self.act_on(pid, answer));
         if end == Err(Broken) {
             self.distrust(pid);
         }
     }
 
-    /// Ends a worker that says what no worker says: what it serves is as little to be trusted. Another one follows.
+    fn act_on(&mut self, pid: Pid, answer: Answer) {
+        match answer {
+            Answer::Applied => {}
+            Answer::Failed(text) => self.log.emerg(&format!("worker process {pid}: {text}")),
+            Answer::PleaseReopen => self.reopen(),
+            Answer::Leaving => self.replace(pid),
+        }
+    }
+
+    /// Ends a worker that sent a broken message, since its responses cannot be trusted either. Another one follows.
     fn distrust(&mut self, pid: Pid) {
         let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) else { return };
         (child.control, child.silent_at) = (None, None);
@@ -400,8 +412,8 @@ impl Master {
         let _ = kill(pid, Signal::SIGKILL);
     }
 
-    /// A worker that somebody else told to quit may be busy for long with its last requests: the next one
-    /// starts beside it.
+    /// Starts the successor of a worker that quits because of a signal from outside. The worker may be busy with its last
+    /// requests for long, so nothing waits for its end.
     fn replace(&mut self, pid: Pid) {
         let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) else { return };
         let told = std::mem::replace(&mut child.leaving, true);
@@ -497,7 +509,7 @@ impl Master {
         }
     }
 
-    /// What needs a new process is not changed by a reload: say so rather than leave it to be found out.
+    /// Logs settings that a reload cannot change because they need a new process.
     fn say_what_stays(&self, new: &State) {
         let (old_main, new_main) = (&self.state.config.main, &new.config.main);
         let stays = |name: &str, detail: String| {

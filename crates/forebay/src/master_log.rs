@@ -16,7 +16,7 @@ use forebay_core::essential;
 use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
 use forebay_server::syslog::{Syslog, send_from_master};
 
-/// Where lines go.
+/// Target of lines.
 #[derive(Debug)]
 enum Sink {
     File(File),
@@ -30,6 +30,19 @@ pub(crate) struct Log {
     sinks: Vec<(Sink, Level)>,
     /// The least severe lines that are also printed, as `nginx: [warn] text`: until the server runs.
     console: Option<Level>,
+}
+
+impl Sink {
+    fn open(target: &ErrorLogTarget, files: &[(PathBuf, Arc<OwnedFd>)]) -> Option<Sink> {
+        match target {
+            ErrorLogTarget::Stderr => Some(Sink::Stderr),
+            ErrorLogTarget::File(path) => {
+                let (_, fd) = files.iter().find(|(name, _)| name == path)?;
+                Some(Sink::File(File::from(fd.try_clone().ok()?)))
+            }
+            ErrorLogTarget::Syslog(target) => Some(Sink::Syslog(target.clone())),
+        }
+    }
 }
 
 impl Log {
@@ -55,22 +68,15 @@ impl Log {
         Log { sinks: Vec::new(), console: Some(Level::Warn) }
     }
 
-    /// The same without warnings on the console (`-q`).
+    /// Returns this log without warnings on the console (`-q`).
     pub(crate) fn quiet(self) -> Log {
         Log { console: self.console.map(|_| Level::Error), ..self }
     }
 
     /// The log that a configuration asks for. `files` are the opened ones by path.
     pub(crate) fn configured(targets: &[ErrorLog], files: &[(PathBuf, Arc<OwnedFd>)]) -> Log {
-        let sink = |log: &ErrorLog| match &log.target {
-            ErrorLogTarget::Stderr => Some(Sink::Stderr),
-            ErrorLogTarget::File(path) => {
-                let (_, fd) = files.iter().find(|(name, _)| name == path)?;
-                Some(Sink::File(File::from(fd.try_clone().ok()?)))
-            }
-            ErrorLogTarget::Syslog(target) => Some(Sink::Syslog(target.clone())),
-        };
-        let sinks = targets.iter().filter_map(|log| Some((sink(log)?, log.level))).collect();
+        let sinks =
+            targets.iter().filter_map(|log| Some((Sink::open(&log.target, files)?, log.level))).collect();
         Log { sinks, console: None }
     }
 

@@ -1,4 +1,4 @@
-//! Where in the configuration a setting stands.
+//! Places of settings in the configuration.
 
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;

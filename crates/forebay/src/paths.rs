@@ -1,4 +1,4 @@
-//! Where things are when nobody says: Debian's layout, or below the prefix when one is given (`-p`).
+//! Default paths: Debian's layout, or below the prefix when one is given (`-p`).
 
 use std::path::PathBuf;
 
@@ -66,7 +66,7 @@ impl Paths {
     }
 }
 
-/// What `-V` prints after `configure arguments:`. Tools look for paths and modules here: it names what works.
+/// Returns the text of `-V` behind `configure arguments:`. Tools look for paths and modules here: it names those that work.
 pub(crate) fn configure_arguments() -> String {
     let mut text = format!(
         "--prefix={} --conf-path={CONF} --error-log-path={ERROR_LOG} --http-log-path={HTTP_LOG} --pid-path={PID} \

@@ -1,4 +1,4 @@
-//! What the machine is used for: threads, CPUs, descriptors, connections, each with its reason.
+//! Use of the machine: threads, CPUs, descriptors, connections, each with its reason.
 
 use forebay_server::config::Config;
 use forebay_server::config::main_settings::{Affinity, WorkerCount};
@@ -6,7 +6,7 @@ use forebay_server::process::ThreadPlan;
 use forebay_sys::cpus::CpuBudget;
 use forebay_sys::{affinity, cpus, limits};
 
-/// Most connections a thread is given unasked: more costs memory for slots that nobody fills.
+/// Most connections of a thread by default: more would cost memory for slots that stay empty.
 const MOST_CONNECTIONS: u64 = 65_536;
 /// Fewest: below this the server is of no use and it is better to hit the limit visibly.
 const FEWEST_CONNECTIONS: u64 = 64;
@@ -20,17 +20,17 @@ const FILE_CACHE: u64 = 1024;
 pub(crate) struct Plan {
     /// Threads and connections.
     pub threads: ThreadPlan,
-    /// Why this many threads.
+    /// Reason for the number of threads.
     pub threads_reason: String,
-    /// Why this many connections.
+    /// Reason for the number of connections.
     pub connections_reason: String,
-    /// Why the threads are pinned or not.
+    /// Reason for pinning the threads or not.
     pub pinning_reason: &'static str,
     /// Limit of open descriptors that the worker will have.
     pub descriptors: u64,
     /// Why.
     pub descriptors_reason: &'static str,
-    /// What was found out about the CPUs.
+    /// CPUs of the machine.
     pub cpus: CpuBudget,
 }
 

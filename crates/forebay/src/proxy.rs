@@ -53,22 +53,27 @@ fn run(args: &ProxyArgs, arguments: Vec<OsString>) -> Result<u8, String> {
     let (environment, _) = options.places();
     let mut files = Files::disk();
     load(&environment, &mut files).map_err(|e| files.render(&e))?;
+    // A reader that has gone away is no reason to end.
+    let _ = std::io::stdout().write_all(greeting(listen, &upstream)?.as_bytes());
+    // The directory is removed when `private` goes out of scope, after the server has ended.
+    Ok(server::start(&options, arguments))
+}
+
+/// Returns the text for the user who has started it.
+fn greeting(listen: SocketAddr, upstream: &Upstream) -> Result<String, String> {
     let urls = urls(listen);
     let (first, others) = urls.split_first().ok_or("no address")?;
     let mut text = format!("Passing {first} to {}\n", upstream.shown());
     others.iter().for_each(|url| text.push_str(&format!("    and {url}\n")));
     text.push_str("End it with Ctrl-C; --print-config shows the nginx.conf behind it.\n");
-    // A reader that has gone away is no reason to end.
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    // The directory is removed when `private` goes out of scope, after the server has ended.
-    Ok(server::start(&options, arguments))
+    Ok(text)
 }
 
-/// Where requests go.
+/// The server to which requests are passed.
 #[derive(Debug, PartialEq, Eq)]
 struct Upstream {
     encrypted: bool,
-    /// What stands in `server`.
+    /// The value of `server`.
     server: String,
     /// Name for the certificate; empty where there is none.
     host: String,
@@ -101,14 +106,7 @@ impl Upstream {
             let (server, path) = (format!("127.0.0.1:{place}"), path.into());
             return Ok(Upstream { encrypted, server, host: String::new(), path });
         }
-        let (host, port) = match place.rsplit_once(':') {
-            Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
-            _ => (place, None),
-        };
-        let number = host.bytes().all(|b| b.is_ascii_digit());
-        if number || port.is_some_and(|p| !p.parse::<u16>().is_ok_and(|p| p > 0)) {
-            return bad();
-        }
+        let Some((host, port)) = host_and_port(place) else { return bad() };
         let server = format!("{host}:{}", port.unwrap_or(if encrypted { "443" } else { "80" }));
         Ok(Upstream { encrypted, server, host: host.into(), path: path.into() })
     }
@@ -116,6 +114,17 @@ impl Upstream {
     fn shown(&self) -> String {
         format!("{}://{}{}", if self.encrypted { "https" } else { "http" }, self.server, self.path)
     }
+}
+
+/// Splits `HOST[:PORT]`; `None` where the host is a number or the port is none.
+fn host_and_port(place: &str) -> Option<(&str, Option<&str>)> {
+    let (host, port) = match place.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (place, None),
+    };
+    let number = host.bytes().all(|b| b.is_ascii_digit());
+    let refused = number || port.is_some_and(|p| !p.parse::<u16>().is_ok_and(|p| p > 0));
+    (!refused).then_some((host, port))
 }
 
 fn configuration(listen: SocketAddr, upstream: &Upstream, pid: &Path) -> String {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// The port that is tried first; when it is taken, the next ones are.
 const PORT: u16 = 8080;
-/// How many ports are tried.
+/// Number of ports to try.
 const PORTS: u16 = 100;
 
 /// The demo site, by path below its root.
@@ -62,7 +62,7 @@ const TYPES: &str = "    types {
     default_type application/octet-stream;
 ";
 
-/// What is served, and where.
+/// A folder to serve, and the address.
 struct Site {
     root: PathBuf,
     demo: bool,
@@ -203,21 +203,22 @@ fn folder(dir: &Path, listen: SocketAddr) -> Result<Site, String> {
     if !about.is_dir() {
         return Err(format!("{}: not a folder", dir.display()));
     }
-    // Started by root, the worker becomes the folder's owner; root only when nobody else may look into it.
-    let user = if !identity::is_root() {
-        None
-    } else if about.uid() != 0 {
-        identity::user_name(about.uid())
-    } else if root
-        .ancestors()
-        .all(|dir| std::fs::metadata(dir).is_ok_and(|d| d.permissions().mode() & 0o5 == 0o5))
-    {
-        None
-    } else {
-        eprintln!("forebay: only root can read {}: the worker keeps root's rights", root.display());
-        Some("root root".to_owned())
-    };
+    let user = identity::is_root().then(|| user_for(&root, about.uid())).flatten();
     Ok(Site { root, demo: false, dot_files: false, access_log: false, listen, user })
+}
+
+/// Chooses the worker's user where root serves a folder: its owner, and root only if nobody else may read it. `None`: the
+/// default user.
+fn user_for(root: &Path, owner: u32) -> Option<String> {
+    if owner != 0 {
+        return identity::user_name(owner);
+    }
+    let open = |dir: &Path| std::fs::metadata(dir).is_ok_and(|d| d.permissions().mode() & 0o5 == 0o5);
+    if root.ancestors().all(open) {
+        return None;
+    }
+    eprintln!("forebay: only root can read {}: the worker keeps root's rights", root.display());
+    Some("root root".to_owned())
 }
 
 /// A word of the configuration, quoted.
@@ -244,7 +245,7 @@ fn configuration(what: &Site, pid: &Path) -> String {
         "        index index.html index.htm;\n        autoindex on;\n        autoindex_exact_size off;\n        \
          autoindex_localtime on;\n"
     };
-    // Repositories (.git), settings and keys (.env) lie beside pages.
+    // Repositories (.git), settings and keys (.env) are often among the pages.
     let hidden = if what.demo || what.dot_files {
         ""
     } else {

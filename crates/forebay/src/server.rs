@@ -1,4 +1,4 @@
-//! What the nginx-style options do: start, test, dump, signal.
+//! Actions of the nginx-style options: start, test, dump, signal.
 
 use crate::cli::{self, NGINX_VERSION, Options, Signal as Wish};
 use crate::listen::{Listeners, Refused};
@@ -7,6 +7,7 @@ use crate::master_log::{Log, errno, failed};
 use crate::signals::{Signals, received_line};
 use crate::state::{self, Before, State};
 use crate::title;
+use forebay_conf::error::Level;
 use forebay_conf::files::Files;
 use forebay_server::process::Worker;
 use forebay_sys::log_area::{Area, Mapped};
@@ -15,6 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getppid};
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -80,31 +82,25 @@ fn test(options: &Options) -> u8 {
     }
     let (environment, paths) = options.places();
     let name = environment.conf_path.display();
-    let mut files = Files::disk();
-    let mut result = state::read(&environment, &mut files, &log).map(|_| ());
-    if result.is_ok() {
+    let say = |text: String| {
         if !options.quiet {
-            eprintln!("nginx: the configuration file {name} syntax is ok");
+            eprintln!("{text}");
         }
-        // Read once more; what it has to say has been said to the log.
-        result = state::open(&environment, &paths, Before { test: true, ..Before::default() }, &opening).map(
-            |state| {
-                // Unix sockets bound for the test are removed again.
-                state.listeners.unlink_except(&Listeners::default());
-            },
-        );
-    }
-    if result.is_err() {
+    };
+    let mut files = Files::disk();
+    let opened = state::read(&environment, &mut files, &log).and_then(|_| {
+        say(format!("nginx: the configuration file {name} syntax is ok"));
+        // Read once more; the log has its warnings already.
+        state::open(&environment, &paths, Before { test: true, ..Before::default() }, &opening)
+    });
+    let Ok(state) = opened else {
         eprintln!("nginx: configuration file {name} test failed");
         return 1;
-    }
-    if !options.quiet {
-        eprintln!("nginx: configuration file {name} test is successful");
-    }
-    if options.dump && dump(&files).is_err() {
-        return 1;
-    }
-    0
+    };
+    // Unix sockets bound for the test are removed again.
+    state.listeners.unlink_except(&Listeners::default());
+    say(format!("nginx: configuration file {name} test is successful"));
+    u8::from(options.dump && dump(&files).is_err())
 }
 
 fn dump(files: &Files) -> io::Result<()> {
@@ -122,17 +118,11 @@ fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
     let log = early_log(options);
     let (environment, paths) = options.places();
     let (config, _) = state::read(&environment, &mut Files::disk(), &log)?;
-    let path = state::pid_path(&config, &paths);
     let refuse = |level, text: String| {
         log.write(level, &text);
         Refused
     };
-    use forebay_conf::error::Level::{Alert, Error};
-    let text = std::fs::read_to_string(&path).map_err(|e| refuse(Error, failed("open()", &path, &e)))?;
-    let text = text.trim_end();
-    let pid = text.parse::<i32>().ok().filter(|pid| *pid > 0);
-    let invalid = || refuse(Error, format!("invalid PID number \"{text}\" in \"{}\"", path.display()));
-    let pid = pid.ok_or_else(invalid)?;
+    let pid = read_pid(&state::pid_path(&config, &paths)).map_err(|text| refuse(Level::Error, text))?;
     let signal = match wish {
         Wish::Stop => Signal::SIGTERM,
         Wish::Quit => Signal::SIGQUIT,
@@ -140,10 +130,18 @@ fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
         Wish::Reload => Signal::SIGHUP,
     };
     kill(Pid::from_raw(pid), signal)
-        .map_err(|e| refuse(Alert, format!("kill({pid}, {}) failed ({})", signal as i32, errno(&e.into()))))
+        .map_err(|e| format!("kill({pid}, {}) failed ({})", signal as i32, errno(&e.into())))
+        .map_err(|text| refuse(Level::Alert, text))
 }
 
-/// Starts the server and serves until it is told to end; gives the exit code.
+fn read_pid(path: &Path) -> Result<i32, String> {
+    let text = std::fs::read_to_string(path).map_err(|e| failed("open()", path, &e))?;
+    let text = text.trim_end();
+    let pid = text.parse::<i32>().ok().filter(|pid| *pid > 0);
+    pid.ok_or_else(|| format!("invalid PID number \"{text}\" in \"{}\"", path.display()))
+}
+
+/// Starts the server and serves until a signal ends it. Returns the exit code.
 pub(crate) fn start(options: &Options, arguments: Vec<OsString>) -> u8 {
     title::set_process_name(&title::process_name(&arguments));
     let log = early_log(options);
@@ -172,16 +170,12 @@ fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run
         Refused
     };
     let parent = getppid();
-    let variable = std::env::var("NGINX").ok().filter(|value| !value.is_empty());
-    let old = variable.as_deref().map(Listeners::inherited).unwrap_or_default();
-    if let Some(variable) = &variable {
-        log.notice(&format!("using inherited sockets from \"{variable}\""));
-    }
+    let old = inherited_listeners(log);
+    let inherited = old.is_some();
     let (environment, paths) = options.places();
-    let before = Before { listeners: Some(&old), ..Before::default() };
+    let before = Before { listeners: old.as_ref(), ..Before::default() };
     let state = state::open(&environment, &paths, before, log)?;
     let main = &state.config.main;
-    let inherited = variable.is_some();
     if !inherited && main.daemon != Some(false) {
         daemon::detach().map_err(|e| refuse("fork()", &e))?;
     }
@@ -193,6 +187,14 @@ fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run
     }
     greet(&state.log());
     Ok(Run { state, signals, start: Start { arguments, paths, daemonized, inherited, parent } })
+}
+
+/// Takes over the sockets of the program that this one replaces.
+fn inherited_listeners(log: &Log) -> Option<Listeners> {
+    let variable = std::env::var("NGINX").ok().filter(|value| !value.is_empty())?;
+    let listeners = Listeners::inherited(&variable);
+    log.notice(&format!("using inherited sockets from \"{variable}\""));
+    Some(listeners)
 }
 
 fn greet(log: &Log) {
@@ -216,57 +218,87 @@ impl Run {
 }
 
 /// nginx: master_process off. The threads run in this process, for debugging; privilege is kept.
+struct Alone {
+    start: Start,
+    state: State,
+    log: Arc<Log>,
+    worker: Worker,
+    /// Threads of the worker.
+    threads: usize,
+    /// Number of the configuration in use.
+    generation: u64,
+    quitting: bool,
+}
+
 fn alone(run: Run) -> io::Result<()> {
-    let Run { mut state, signals, start } = run;
-    let mut log = Arc::new(state.log());
-    log.take_last_words();
-    limits::raise_descriptors();
-    let mut generation = 1;
-    // Nobody reads it when this process has ended. It is there so that this mode runs what the other one does.
-    let area = Area::create().and_then(|area| Mapped::new(area.fd().try_clone_to_owned()?)).ok();
-    let worker = Worker::start(state.generation(&[], generation)?, &state.plan.threads, area)?;
-    let threads = state.plan.threads.cpus.len();
-    let mut quitting = false;
-    while !(quitting && worker.finished()) {
-        signals.wait(&[], quitting.then(|| Instant::now() + Duration::from_millis(20)))?;
+    let Run { state, signals, start } = run;
+    let mut alone = Alone::new(start, state)?;
+    while !(alone.quitting && alone.worker.finished()) {
+        signals.wait(&[], alone.quitting.then(|| Instant::now() + Duration::from_millis(20)))?;
         while let Some(received) = signals.next() {
-            log.notice(&received_line(received, ""));
-            match received.signal {
-                Signal::SIGTERM | Signal::SIGINT => {
-                    quitting = true;
-                    worker.stop();
-                }
-                Signal::SIGQUIT if !quitting => {
-                    quitting = true;
-                    worker.quit(state.config.main.worker_shutdown_timeout);
-                }
-                Signal::SIGHUP if !quitting => {
-                    let known = state.addresses();
-                    let environment = state.environment.clone();
-                    let before =
-                        Before { listeners: Some(&state.listeners), threads: Some(threads), test: false };
-                    let opened = state::open(&environment, &start.paths, before, &log);
-                    let Ok(new) = opened else { continue };
-                    generation += 1;
-                    worker.reload(new.generation(&known, generation)?);
-                    state.listeners.unlink_except(&new.listeners);
-                    state = new;
-                    log = Arc::new(state.log());
-                    log.take_last_words();
-                }
-                Signal::SIGUSR1 => {
-                    state.reopen_logs();
-                    log = Arc::new(state.log());
-                    log.take_last_words();
-                    worker.reopen(state.log_copies()?);
-                }
-                _ => {}
-            }
+            alone.log.notice(&received_line(received, ""));
+            alone.signal(received.signal)?;
         }
     }
-    worker.join();
-    state.listeners.unlink_except(&Listeners::default());
-    let _ = std::fs::remove_file(&state.pid);
-    log.notice("exit");
+    alone.worker.join();
+    alone.state.listeners.unlink_except(&Listeners::default());
+    let _ = std::fs::remove_file(&alone.state.pid);
+    alone.log.notice("exit");
     Ok(())
+}
+
+impl Alone {
+    fn new(start: Start, state: State) -> io::Result<Alone> {
+        let log = Arc::new(state.log());
+        log.take_last_words();
+        limits::raise_descriptors();
+        let generation = 1;
+        // Nobody reads it when this process has ended. It is there so that this mode runs what the other one does.
+        let area = Area::create().and_then(|area| Mapped::new(area.fd().try_clone_to_owned()?)).ok();
+        let worker = Worker::start(state.generation(&[], generation)?, &state.plan.threads, area)?;
+        let threads = state.plan.threads.cpus.len();
+        Ok(Alone { start, state, log, worker, threads, generation, quitting: false })
+    }
+
+    fn signal(&mut self, signal: Signal) -> io::Result<()> {
+        match signal {
+            Signal::SIGTERM | Signal::SIGINT => {
+                self.quitting = true;
+                self.worker.stop();
+            }
+            Signal::SIGQUIT if !self.quitting => {
+                self.quitting = true;
+                self.worker.quit(self.state.config.main.worker_shutdown_timeout);
+            }
+            Signal::SIGHUP if !self.quitting => self.reload()?,
+            Signal::SIGUSR1 => {
+                self.state.reopen_logs();
+                self.use_own_log();
+                self.worker.reopen(self.state.log_copies()?);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn reload(&mut self) -> io::Result<()> {
+        let known = self.state.addresses();
+        let environment = self.state.environment.clone();
+        // The worker stays, and with it the number of its threads.
+        let threads = Some(self.threads);
+        let before = Before { listeners: Some(&self.state.listeners), threads, test: false };
+        let opened = state::open(&environment, &self.start.paths, before, &self.log);
+        let Ok(new) = opened else { return Ok(()) };
+        self.generation += 1;
+        self.worker.reload(new.generation(&known, self.generation)?);
+        self.state.listeners.unlink_except(&new.listeners);
+        self.state = new;
+        self.use_own_log();
+        Ok(())
+    }
+
+    fn use_own_log(&mut self) {
+        self.log = Arc::new(self.state.log());
+        self.log.take_last_words();
+    }
 }

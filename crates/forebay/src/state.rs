@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What tells one state of a file from another: times of change, length, inode; `None`: it is not there.
+/// Fingerprint of a file: times of change, length, inode; `None` if it does not exist.
 pub(crate) type Stamp = Option<(i64, i64, u64, u64)>;
 
 /// Open log files by path.
@@ -27,7 +27,7 @@ pub(crate) type Logs = Vec<(PathBuf, Arc<OwnedFd>)>;
 /// A configuration in use, or about to be.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Where things are.
+    /// Paths.
     pub environment: Environment,
     /// The configuration.
     pub config: Arc<Config>,
@@ -35,20 +35,20 @@ pub(crate) struct State {
     pub record: Vec<u8>,
     /// Threads, connections, descriptors.
     pub plan: Plan,
-    /// Who the worker becomes; `None` without privilege.
+    /// User of the worker; `None` without privilege.
     pub identity: Option<Identity>,
     /// Listening sockets.
     pub listeners: Listeners,
     /// Log files.
     pub logs: Logs,
-    /// Where the error log goes, the default filled in.
+    /// Target of the error log, the default filled in.
     pub error_log: Vec<ErrorLog>,
     /// Pid file.
     pub pid: PathBuf,
 }
 
-/// Reads and checks a configuration; warnings and the error go to the log. The second part is who the worker
-/// becomes, `None` without privilege.
+/// Reads and checks a configuration; warnings and the error go to the log. The second part is the user of the worker,
+/// `None` without privilege.
 ///
 /// # Errors
 /// When the configuration has an error.
@@ -57,11 +57,11 @@ pub(crate) fn read(
     files: &mut Files,
     log: &Log,
 ) -> Result<(Config, Option<Identity>), Refused> {
-    read_telling(environment, files, log, true)
+    read_configuration(environment, files, log, true)
 }
 
-/// As [`read`]; `warn`: with the warnings.
-fn read_telling(
+/// Reads a configuration as [`read`] does, and writes its warnings if `warn` is set.
+fn read_configuration(
     environment: &Environment,
     files: &mut Files,
     log: &Log,
@@ -72,15 +72,8 @@ fn read_telling(
         Refused
     };
     let (config, warnings) = load(environment, files).map_err(|error| refuse(&error, files))?;
-    // A file that many servers include is read as often, and has the same to say each time.
-    let mut told = HashSet::new();
-    for warning in warnings.iter().filter(|_| warn) {
-        let text = files.render(warning);
-        // Other words of that line may have the same said of them.
-        let place = warning.span.or(warning.at).map(|span| (span.file, span.start));
-        if told.insert((text.clone(), place)) {
-            log.write(warning.level, &text);
-        }
+    if warn {
+        write_warnings(&warnings, files, log);
     }
     let identity = who(&config).map_err(|text| {
         let tree = origin::tree(environment, files);
@@ -95,12 +88,25 @@ fn read_telling(
     Ok((config, identity))
 }
 
+/// Writes each warning once: a file that many servers include is read as often, with the same warnings.
+fn write_warnings(warnings: &[Error], files: &Files, log: &Log) {
+    let mut written = HashSet::new();
+    for warning in warnings {
+        let text = files.render(warning);
+        // Other words of the line may have the same warning.
+        let place = warning.span.or(warning.at).map(|span| (span.file, span.start));
+        if written.insert((text.clone(), place)) {
+            log.write(warning.level, &text);
+        }
+    }
+}
+
 /// The pid file that a configuration names.
 pub(crate) fn pid_path(config: &Config, paths: &Paths) -> PathBuf {
     config.main.pid.clone().unwrap_or_else(|| paths.pid.clone())
 }
 
-/// What [`open`] builds on.
+/// Parts of the running server that [`open`] uses again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Before<'a> {
     /// Sockets to use again.
@@ -122,8 +128,8 @@ pub(crate) fn open(
     log: &Log,
 ) -> Result<State, Refused> {
     let mut files = Files::disk();
-    // A test has read it before, and told its warnings then.
-    let (config, identity) = read_telling(environment, &mut files, log, !before.test)?;
+    // A test has read it before and has logged its warnings.
+    let (config, identity) = read_configuration(environment, &mut files, log, !before.test)?;
     let refuse = |text: String| {
         log.emerg(&text);
         Refused
@@ -132,25 +138,14 @@ pub(crate) fn open(
     if let Some(warning) = plan.warning() {
         log.warn(&warning);
     }
-    if !before.test
-        && let Some(directory) = &config.main.working_directory
-        && let Err(e) = std::fs::metadata(directory.join("."))
-    {
-        // No worker could start: one line now instead of one for each attempt.
-        return Err(refuse(failed("chdir()", directory, &e)));
+    if !before.test {
+        check_working_directory(&config).map_err(refuse)?;
     }
     let pid = pid_path(&config, paths);
     if before.test {
         touch(&pid).map_err(|e| refuse(failed("open()", &pid, &e)))?;
     }
-    for directory in &config.temp_paths {
-        make_directory(directory, identity.as_ref()).map_err(refuse)?;
-    }
-    for directory in &config.default_temp_paths {
-        if let Err(text) = make_directory(directory, identity.as_ref()) {
-            log.warn(&text);
-        }
-    }
+    make_temp_directories(&config, identity.as_ref(), log).map_err(refuse)?;
     let error_log = error_targets(&config, environment);
     let logs = open_logs(&config, &error_log).map_err(refuse)?;
     let none = Listeners::default();
@@ -168,6 +163,28 @@ pub(crate) fn open(
         error_log,
         pid,
     })
+}
+
+/// Checks that workers can enter `working_directory`: one line of the log now instead of one for each attempt.
+fn check_working_directory(config: &Config) -> Result<(), String> {
+    let Some(directory) = &config.main.working_directory else { return Ok(()) };
+    match std::fs::metadata(directory.join(".")) {
+        Ok(_) => Ok(()),
+        Err(e) => Err(failed("chdir()", directory, &e)),
+    }
+}
+
+/// Makes the directories for temporary files. Only those that the configuration names are required.
+fn make_temp_directories(config: &Config, identity: Option<&Identity>, log: &Log) -> Result<(), String> {
+    for directory in &config.temp_paths {
+        make_directory(directory, identity)?;
+    }
+    for directory in &config.default_temp_paths {
+        if let Err(text) = make_directory(directory, identity) {
+            log.warn(&text);
+        }
+    }
+    Ok(())
 }
 
 impl State {
@@ -197,14 +214,14 @@ impl State {
         }
     }
 
-    /// What tells whether certificates or keys were renewed.
+    /// Fingerprints of certificates and keys.
     pub(crate) fn certificate_stamps(&self) -> Vec<Stamp> {
         use std::os::unix::fs::MetadataExt;
         let stamp = |m: std::fs::Metadata| (m.mtime(), m.mtime_nsec(), m.size(), m.ino());
         self.config.http.certificate_files.iter().map(|p| std::fs::metadata(p).ok().map(stamp)).collect()
     }
 
-    /// Opens the log files anew (USR1). What cannot be opened keeps its old file, as in nginx.
+    /// Opens the log files again (USR1). A log whose file cannot be opened keeps its old one, as in nginx.
     pub(crate) fn reopen_logs(&mut self) {
         let log = self.log();
         for (path, fd) in &mut self.logs {
@@ -248,7 +265,7 @@ impl State {
         self.listeners.open.iter().map(|open| open.addr.clone()).collect()
     }
 
-    /// The same for threads in this process (nginx: master_process off).
+    /// Makes a generation for threads in this process (nginx: master_process off).
     ///
     /// # Errors
     /// When no descriptor is left.
@@ -290,7 +307,7 @@ fn touch(path: &Path) -> std::io::Result<()> {
     files::create(path, files::READABLE).map(drop)
 }
 
-/// Looks up who the worker becomes; `None` without privilege.
+/// Looks up the user of the worker; `None` without privilege.
 ///
 /// # Errors
 /// There is no such user or group; in nginx's words.

@@ -1,4 +1,4 @@
-//! What is this program's own: `bench`, `check`, `doctor`, `explain`, `fmt`, `proxy`, `serve`, `tune`.
+//! Subcommands, which nginx does not have: `bench`, `check`, `doctor`, `explain`, `fmt`, `proxy`, `serve`, `tune`.
 
 use crate::cli::Options;
 use crate::{check, doctor, explain, fmt, origin, proxy, serve};

@@ -1,4 +1,4 @@
-//! What the master says to its worker over their socket. What the worker says is in [`crate::answers`].
+//! Messages of the master to its worker over their socket. Those of the worker are in [`crate::answers`].
 //!
 //! A message is a head (kind, length of the body, number of descriptors; little-endian), the body, and the
 //! descriptors in batches. Both sides are this program, from the same file: there is no version.
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// A configuration for the worker to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Configure {
-    /// Where things are.
+    /// Paths.
     pub environment: Environment,
     /// `Files::to_bytes`: everything the configuration was read from.
     pub record: Vec<u8>,
@@ -25,7 +25,7 @@ pub(crate) struct Configure {
     pub cpus: Vec<Vec<usize>>,
     /// Connections of each thread.
     pub connections: usize,
-    /// Who to become; `None` stays who it is.
+    /// User to become; `None` keeps the user.
     pub identity: Option<Identity>,
     /// Addresses with the number of their sockets, which come first among the descriptors; none for those
     /// that the worker has already.
@@ -67,18 +67,9 @@ pub(crate) fn send_configure(
     fds: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let mut out = Body::default();
-    out.path(&order.environment.prefix);
-    out.path(&order.environment.conf_path);
-    out.bytes(order.environment.globals.as_bytes());
-    out.number(u64::from(order.environment.error_log.is_some()));
-    out.path(order.environment.error_log.as_deref().unwrap_or(Path::new("")));
-    out.bytes(order.environment.access_log.as_bytes());
+    out.environment(&order.environment);
     out.bytes(&order.record);
-    out.number(order.cpus.len() as u64);
-    for cpus in &order.cpus {
-        out.number(cpus.len() as u64);
-        cpus.iter().for_each(|&cpu| out.number(cpu as u64));
-    }
+    out.list(&order.cpus, |out, cpus| out.list(cpus, |out, &cpu| out.number(cpu as u64)));
     out.number(order.connections as u64);
     out.number(u64::from(order.identity.is_some()));
     if let Some(identity) = &order.identity {
@@ -86,22 +77,8 @@ pub(crate) fn send_configure(
         out.number(u64::from(identity.uid));
         out.number(u64::from(identity.gid));
     }
-    out.number(order.listeners.len() as u64);
-    for (addr, sockets) in &order.listeners {
-        match addr {
-            ListenAddr::Inet(addr) => {
-                out.number(0);
-                out.bytes(addr.to_string().as_bytes());
-            }
-            ListenAddr::Unix(path) => {
-                out.number(1);
-                out.path(path);
-            }
-        }
-        out.number(*sockets as u64);
-    }
-    out.number(order.logs.len() as u64);
-    order.logs.iter().for_each(|path| out.path(path));
+    out.list(&order.listeners, Body::listener);
+    out.list(&order.logs, |out, path| out.path(path));
     out.number(order.generation);
     out.number(u64::from(order.log_area));
     send(socket, CONFIGURE, &out.0, fds)
@@ -195,6 +172,31 @@ impl Body {
     }
     fn path(&mut self, path: &Path) {
         self.bytes(path.as_os_str().as_bytes());
+    }
+    fn list<T>(&mut self, items: &[T], write: impl Fn(&mut Body, &T)) {
+        self.number(items.len() as u64);
+        items.iter().for_each(|item| write(self, item));
+    }
+    fn environment(&mut self, environment: &Environment) {
+        self.path(&environment.prefix);
+        self.path(&environment.conf_path);
+        self.bytes(environment.globals.as_bytes());
+        self.number(u64::from(environment.error_log.is_some()));
+        self.path(environment.error_log.as_deref().unwrap_or(Path::new("")));
+        self.bytes(environment.access_log.as_bytes());
+    }
+    fn listener(&mut self, (addr, sockets): &(ListenAddr, usize)) {
+        match addr {
+            ListenAddr::Inet(addr) => {
+                self.number(0);
+                self.bytes(addr.to_string().as_bytes());
+            }
+            ListenAddr::Unix(path) => {
+                self.number(1);
+                self.path(path);
+            }
+        }
+        self.number(*sockets as u64);
     }
 }
 

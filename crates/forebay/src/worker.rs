@@ -28,7 +28,7 @@ pub(crate) const RESPAWNED: &str = "FOREBAY_RESPAWNED";
 /// Title that `ps` shows.
 pub(crate) const TITLE: &str = "nginx: worker process";
 
-/// How often a worker that is quitting looks whether its threads have ended.
+/// Interval at which a worker that is quitting checks whether its threads have ended.
 const FINISHED_CHECK: Duration = Duration::from_millis(20);
 
 /// Runs the worker; gives the exit code.
@@ -211,7 +211,7 @@ impl Process {
     fn reopen(&mut self, paths: Vec<PathBuf>, fds: Vec<OwnedFd>) {
         let logs: Vec<_> = paths.into_iter().zip(fds).collect();
         self.log.notice("reopening logs");
-        // The path that stands in when the configuration names none is the first one the master opens.
+        // Where the configuration names no path, the default is the first one that the master opens.
         let fallback = logs.first().map(|(path, _)| path.clone());
         self.log = Arc::new(own_log(&self.config, fallback.as_deref(), &logs));
         self.log.take_last_words();

@@ -32,7 +32,7 @@ const ABSENT: [(&[u8], &str); 11] = [
     (b"ngx_google_perftools_module", "no gperftools profiler is linked"),
 ];
 
-/// Whether the module of a file is built in; an error says why not.
+/// Checks that the module of a file is built in. The error is the reason why not.
 pub(super) fn check(file: &[u8]) -> Result<(), &'static str> {
     let base = file.rsplit(|&b| b == b'/').next().unwrap_or_default();
     let name = base.strip_suffix(b".so").unwrap_or(base);

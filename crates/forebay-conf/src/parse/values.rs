@@ -10,7 +10,7 @@ use crate::units;
 const LEAST_POOL: u64 = 112;
 const POOL_STEP: u64 = 16;
 
-/// What is wrong, and with which word (none: with the directive).
+/// A fault, and the word that has it (none: the directive has it).
 pub(super) struct Wrong<'a> {
     pub(super) message: String,
     pub(super) word: Option<&'a Word>,
@@ -22,7 +22,7 @@ pub(super) fn check<'a>(row: &Row, args: &'a [Word], again: bool) -> Option<Wron
     if ours && row.once && again {
         return Some(Wrong { message: format!("\"{}\" directive is duplicate", row.name), word: None });
     }
-    // A second flag is a duplicate before its value is looked at; who has the behaviour says so.
+    // A second flag is a duplicate, whatever its value. The code with the behaviour reports that.
     if row.args.flag && !again && !matches!(row.status, Status::Obsolete(_)) {
         return args.iter().find(|word| units::flag(&word.text).is_none()).map(|word| Wrong {
             message: format!(
@@ -38,7 +38,12 @@ pub(super) fn check<'a>(row: &Row, args: &'a [Word], again: bool) -> Option<Wron
     }
     let word =
         args.iter().enumerate().find(|(i, word)| !fits(row.value, *i, &word.text)).map(|(_, word)| word)?;
-    let message = match row.value {
+    Some(Wrong { message: message(row, word), word: Some(word) })
+}
+
+/// Returns nginx's text for a word that does not fit.
+fn message(row: &Row, word: &Word) -> String {
+    match row.value {
         Value::Range(min, max) if units::number(&word.text).is_some() => {
             format!("value must be between {min} and {max}")
         }
@@ -60,8 +65,7 @@ pub(super) fn check<'a>(row: &Row, args: &'a [Word], again: bool) -> Option<Wron
         Value::OneOf(_) if row.name == "use" => format!("invalid event type \"{}\"", printable(word)),
         Value::OneOf(_) => format!("invalid value \"{}\"", printable(word)),
         _ => format!("\"{}\" directive invalid value", row.name),
-    };
-    Some(Wrong { message, word: Some(word) })
+    }
 }
 
 fn fits(value: Value, index: usize, text: &[u8]) -> bool {

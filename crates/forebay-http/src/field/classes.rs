@@ -24,7 +24,7 @@ pub struct Classes(u16);
 impl Classes {
     /// Fields about one HTTP/1 connection, which are malformed in HTTP/2 (RFC 9113, section 8.2.2).
     pub const CONNECTION: Classes = Classes(1);
-    /// Fields that say where content ends (RFC 9112, section 6). Nobody but the sender of a message can write them.
+    /// Fields that set where content ends (RFC 9112, section 6). Only the sender of a message can write them.
     pub const FRAMING: Classes = Classes(1 << 1);
     /// Fields of a client's request that are not forwarded to an upstream (RFC 9110, section 7.6.1).
     pub const REQUEST_HOP: Classes = Classes(1 << 2);

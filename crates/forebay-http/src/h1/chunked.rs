@@ -25,7 +25,7 @@ impl Default for ChunkedLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidChunked;
 
-/// What `decode` found. Offsets count from the start of its input.
+/// Result of `decode`. Offsets count from the start of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Content from `start` to `end`. Input up to `end` is used up; call again with the rest.

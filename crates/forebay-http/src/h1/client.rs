@@ -34,7 +34,7 @@ pub struct ResponseHead {
     scan: Scan,
 }
 
-/// Why a response is refused: status 502, unless `not_http`.
+/// The reason for refusing a response: status 502, unless `not_http`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadResponse {
     /// Start of nginx's error log text.
@@ -100,7 +100,7 @@ impl ResponseHead {
     }
 }
 
-/// How the body of a response is framed (RFC 9112, section 6.3). `to_head`: the request was HEAD.
+/// Returns the framing of a response's body (RFC 9112, section 6.3). `to_head`: the request was HEAD.
 pub fn framing_of_response(head: &ResponseHead, to_head: bool) -> Framing {
     if to_head || matches!(head.status, 100..=199 | 204 | 304) {
         Framing::None
@@ -126,7 +126,7 @@ pub fn parse(head: &mut ResponseHead, max_len: usize) -> Result<Status, BadRespo
 
 fn run(buf: &[u8], head: &mut ResponseHead, max_len: usize) -> Result<Status, BadResponse> {
     let too_big = BadResponse::new("upstream sent too big header", Detail::None);
-    // A head is refused for its length rather than for what stands beyond the limit. Slices reach no further than 4 GiB.
+    // A head is refused for its length rather than for bytes beyond the limit. Slices reach no further than 4 GiB.
     let view = buf.get(..max_len.min(u32::MAX as usize)).unwrap_or(buf);
     if head.scan.state < State::FieldStart {
         let Some(end) = status_line(view, head)? else {
@@ -261,7 +261,7 @@ fn take_field(buf: &[u8], head: &mut ResponseHead, line: FieldLine) -> Result<()
     Ok(())
 }
 
-/// What a line says of the framing or of the connection.
+/// Takes the framing, or whether the connection persists, from a line.
 #[inline(never)]
 fn take_meaning(buf: &[u8], head: &mut ResponseHead, line: FieldLine) -> Result<(), BadResponse> {
     let whole = |l: FieldLine| Slice { start: l.name.start, end: l.value.end };

@@ -4,7 +4,7 @@
 use super::line::{Line, slice};
 use crate::field::{FieldLine, Name, Slice};
 
-/// What of a head belongs into a message about it.
+/// The part of a head that belongs into a message about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Detail {
     None,
@@ -52,7 +52,7 @@ impl Detail {
     }
 }
 
-/// Where the scan stands.
+/// State of the scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
     #[default]
@@ -80,7 +80,7 @@ pub(crate) enum State {
     Done,
 }
 
-/// What the parser remembers between calls, as offsets in the buffer.
+/// State of the parser between calls, as offsets in the buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Scan {
     pub(crate) state: State,
@@ -98,7 +98,7 @@ pub(crate) struct Scan {
     /// End of the buffer that nginx would be filling, and how many large ones it would have used.
     pub(crate) room_end: usize,
     pub(crate) large_used: usize,
-    /// What `Connection` said last.
+    /// Value of the last `Connection`.
     pub(crate) connection: Option<bool>,
 }
 
@@ -129,7 +129,7 @@ static NAME: [u8; 256] = {
     t
 };
 
-/// What `field_line` came to.
+/// Result of `field_line`.
 pub(crate) enum Event {
     /// A field line is complete: `Scan` has its parts.
     Field,

@@ -54,7 +54,7 @@ fn in_literal(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b"!$&'()*+,-.:;=_~".contains(&b)
 }
 
-/// What the line parser remembers between calls, as offsets in the buffer.
+/// State of the line parser between calls, as offsets in the buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Line {
     method_end: usize,
@@ -73,7 +73,7 @@ pub(crate) struct Line {
 const INVALID_METHOD: &str = "client sent invalid method";
 const INVALID_REQUEST: &str = "client sent invalid request";
 
-/// Takes the scan from where it stands to the end of the request line.
+/// Continues the scan to the end of the request line.
 ///
 /// Returns the offset after the line end, or `None` if more bytes are needed.
 pub(crate) fn scan(buf: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Reject> {

@@ -43,7 +43,7 @@ impl Default for Limits {
     }
 }
 
-/// How far a head has come.
+/// Result of parsing a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// More bytes are needed.
@@ -52,7 +52,7 @@ pub enum Status {
     Complete,
 }
 
-/// What was being read, for the error log.
+/// The part of a head that was being read, for the error log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// The request line: the default server of the listener answers.
@@ -62,7 +62,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// As in nginx's error log, after "while ".
+    /// The text in nginx's error log behind "while ".
     pub fn as_str(self) -> &'static str {
         match self {
             Stage::Line => "reading client request line",
@@ -71,7 +71,7 @@ impl Stage {
     }
 }
 
-/// Why a head is refused. Everything in here is logged at level `info`.
+/// The reason for refusing a head. All of it is logged at level `info`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reject {
     /// Status to answer with: 400, 405, 414, 494, 501 or 505. 494 is for `error_page`; on the wire and in the
@@ -79,7 +79,7 @@ pub struct Reject {
     pub status: u16,
     /// Start of nginx's error log text.
     pub reason: &'static str,
-    /// What was being read.
+    /// The part that was being read.
     pub stage: Stage,
     detail: Detail,
 }
@@ -246,7 +246,8 @@ fn take_field(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<(),
     Ok(())
 }
 
-fn first_line(head: &RequestHead, id: Name) -> Option<FieldLine> {
+/// The first line of a name.
+pub(crate) fn first_line(head: &RequestHead, id: Name) -> Option<FieldLine> {
     match head.first.0.get(id as usize).copied().unwrap_or(0) {
         0 => None,
         i => head.fields.get(i as usize - 1).copied(),

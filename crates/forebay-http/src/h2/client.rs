@@ -10,20 +10,7 @@ use crate::h1::response::reason;
 /// `Host` becomes `:authority`. `trailers`: `te: trailers` is sent, unless the head says so itself.
 pub(super) fn request_block(head: &[u8], https: bool, trailers: bool, out: &mut Vec<u8>) {
     let mut lines = head.split(|b| *b == b'\n').map(|l| l.strip_suffix(b"\r").unwrap_or(l));
-    let first = lines.next().unwrap_or_default();
-    let (method, rest) = first.split_at(memchr::memchr(b' ', first).unwrap_or(first.len()));
-    let target = rest.strip_prefix(b" ").unwrap_or(rest);
-    let target = &target[..memchr::memrchr(b' ', target).unwrap_or(target.len())];
-    match method {
-        b"GET" => out.push(0x82),
-        b"POST" => out.push(0x83),
-        _ => encode::indexed(out, encode::METHOD, method),
-    }
-    match target {
-        b"/" => out.push(0x84),
-        _ => encode::indexed(out, encode::PATH, target),
-    }
-    out.push(if https { 0x87 } else { 0x86 });
+    request_line(lines.next().unwrap_or_default(), https, out);
     let fields = lines.filter_map(|line| {
         let (name, value) = line.split_at_checked(memchr::memchr(b':', line)?)?;
         Some((name, value[1..].trim_ascii()))
@@ -47,14 +34,31 @@ pub(super) fn request_block(head: &[u8], https: bool, trailers: bool, out: &mut 
     }
 }
 
-/// Why a block is no head.
+/// Appends a request line as pseudo-header fields. What is usual has an index in the static table (RFC 7541, appendix A).
+fn request_line(line: &[u8], https: bool, out: &mut Vec<u8>) {
+    let (method, rest) = line.split_at(memchr::memchr(b' ', line).unwrap_or(line.len()));
+    let target = rest.strip_prefix(b" ").unwrap_or(rest);
+    let target = &target[..memchr::memrchr(b' ', target).unwrap_or(target.len())];
+    match method {
+        b"GET" => out.push(0x82),
+        b"POST" => out.push(0x83),
+        _ => encode::indexed(out, encode::METHOD, method),
+    }
+    match target {
+        b"/" => out.push(0x84),
+        _ => encode::indexed(out, encode::PATH, target),
+    }
+    out.push(if https { 0x87 } else { 0x86 });
+}
+
+/// The reason for which a block is no head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BadBlock {
     /// It is not HPACK.
     Compression,
     /// Longer than allowed.
     TooLarge,
-    /// A field that may not be there; what is wrong with it.
+    /// It has a field that may not be there. The text names the fault.
     Malformed(&'static str),
 }
 
@@ -76,45 +80,46 @@ impl Sink for Lines<'_> {
             self.bad = Some(BadBlock::TooLarge);
             return;
         }
-        let id = match label {
-            Label::Status if self.trailers => {
-                return self.refuse("pseudo-header in trailers");
-            }
-            Label::Status => return self.status(value),
-            Label::Field(id) => id,
-            Label::Capital => Name::Other,
-            _ => return self.refuse("unknown pseudo-header"),
+        let taken = match label {
+            Label::Status => self.status(value),
+            Label::Field(id) => self.regular(id, name, value, sound),
+            Label::Capital => self.regular(Name::Other, name, value, sound),
+            _ => Err("unknown pseudo-header"),
         };
-        if self.status.is_none() && !self.trailers {
-            return self.refuse("header without \":status\"");
-        }
-        let fits = |b: &u8| !matches!(b, 0..=0x20 | b':' | 0x7f | b'A'..=b'Z');
-        if name.is_empty() || !name.iter().all(fits) {
-            return self.refuse("header name");
-        }
-        if !sound {
-            return self.refuse("header value");
-        }
-        if id.is(Classes::CONNECTION) {
-            return self.refuse("connection-specific header");
-        }
-        for piece in [name, b": ", value.trim_ascii(), b"\r\n"] {
-            self.out.extend_from_slice(piece);
-        }
+        self.bad = taken.err().map(BadBlock::Malformed);
     }
 }
 
 impl Lines<'_> {
-    fn refuse(&mut self, what: &'static str) {
-        self.bad = Some(BadBlock::Malformed(what));
+    fn regular(&mut self, id: Name, name: &[u8], value: &[u8], sound: bool) -> Result<(), &'static str> {
+        if self.status.is_none() && !self.trailers {
+            return Err("header without \":status\"");
+        }
+        let fits = |b: &u8| !matches!(b, 0..=0x20 | b':' | 0x7f | b'A'..=b'Z');
+        if name.is_empty() || !name.iter().all(fits) {
+            return Err("header name");
+        }
+        if !sound {
+            return Err("header value");
+        }
+        if id.is(Classes::CONNECTION) {
+            return Err("connection-specific header");
+        }
+        for piece in [name, b": ", value.trim_ascii(), b"\r\n"] {
+            self.out.extend_from_slice(piece);
+        }
+        Ok(())
     }
 
-    fn status(&mut self, value: &[u8]) {
+    fn status(&mut self, value: &[u8]) -> Result<(), &'static str> {
+        if self.trailers {
+            return Err("pseudo-header in trailers");
+        }
         let &[a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9'] = value else {
-            return self.refuse("\":status\" header");
+            return Err("\":status\" header");
         };
         if self.status.is_some() {
-            return self.refuse("duplicate \":status\" header");
+            return Err("duplicate \":status\" header");
         }
         let digit = |d: u8| u16::from(d - b'0');
         let status = digit(a) * 100 + digit(b) * 10 + digit(c);
@@ -127,6 +132,7 @@ impl Lines<'_> {
             self.out.extend_from_slice(reason.as_bytes());
         }
         self.out.extend_from_slice(b"\r\n");
+        Ok(())
     }
 }
 

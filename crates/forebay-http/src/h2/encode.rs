@@ -81,7 +81,7 @@ pub fn indexed(out: &mut Vec<u8>, index: usize, value: &[u8]) {
     string(out, value);
 }
 
-/// As [`indexed`], with the value as it is: for short values that change with each response.
+/// Appends a field as [`indexed`] does, but without Huffman code: for short values that change with each response.
 #[inline]
 pub fn indexed_plain(out: &mut Vec<u8>, index: usize, value: &[u8]) {
     push_int(out, 0, 4, index);

@@ -1,5 +1,5 @@
 //! Frames (RFC 9113, sections 4, 6 and 7): headers, kinds, flags, error codes, settings, and functions that write them.
-//! What a received frame says is in [`super::received`]. Hot path.
+//! Received frames are read in [`super::received`]. Hot path.
 
 /// First bytes of a client (RFC 9113, section 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

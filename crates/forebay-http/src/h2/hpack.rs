@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// Size of the dynamic table that we offer to keep for a peer, bytes as RFC 7541 counts them (the default).
 pub(crate) const TABLE_SIZE: usize = 4096;
 
-/// What an entry costs beside its bytes (RFC 7541, section 4.1).
+/// Size of an entry in addition to its bytes (RFC 7541, section 4.1).
 const OVERHEAD: usize = 32;
 
 /// Most size updates at the start of a block (RFC 7541, section 4.2).
@@ -79,7 +79,7 @@ pub(crate) const STATIC: [(&str, &str); 61] = [
     ("www-authenticate", ""),
 ];
 
-/// What kind of name a field has: told once for an entry of a table instead of at each use.
+/// Kind of a field's name, found once for an entry of a table instead of at each use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Label {
     /// `:method`
@@ -122,7 +122,7 @@ impl Label {
     }
 }
 
-/// Why a block cannot be decoded; ends the connection.
+/// The reason for which a block cannot be decoded. It ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The block ends within a number (nginx: FRAME_SIZE_ERROR).
@@ -172,7 +172,7 @@ fn int(block: &[u8], at: &mut usize, bits: u32) -> Result<usize, Error> {
 /// An entry of the dynamic table.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Where its name begins in `Table::bytes`; the value follows.
+    /// Offset of its name in `Table::bytes`; the value follows.
     at: u32,
     name_len: u32,
     value_len: u32,
@@ -234,7 +234,7 @@ pub struct Decoder {
     table: Table,
     size: usize,
     max: usize,
-    /// What we allow the peer to use.
+    /// Bytes that we allow the peer to use.
     allowed: usize,
     lenient: bool,
 }
@@ -248,13 +248,13 @@ impl Default for Decoder {
 /// A decoded field.
 #[derive(Clone, Copy, Debug)]
 pub struct Field<'b> {
-    /// What kind of name it has.
+    /// Kind of its name.
     pub label: Label,
     /// The name as sent.
     pub name: &'b [u8],
     /// The value as sent.
     pub value: &'b [u8],
-    /// Whether no CR, LF or NUL is in the value: told once for an entry of a table instead of at each use.
+    /// Whether the value has no CR, LF or NUL, found once for an entry of a table instead of at each use.
     pub sound: bool,
 }
 
@@ -355,7 +355,7 @@ impl Decoder {
         }
     }
 
-    /// The peer has taken note of what it may use (SETTINGS_HEADER_TABLE_SIZE), bytes.
+    /// Limits the table to the size in bytes that the peer has acknowledged (SETTINGS_HEADER_TABLE_SIZE).
     pub fn allow(&mut self, size: usize) {
         self.allowed = size;
         self.max = self.max.min(size);
@@ -405,7 +405,7 @@ static STATIC_LABELS: [Label; 61] = {
     labels
 };
 
-/// As [`Name::of`], when the program is compiled.
+/// Returns what [`Name::of`] returns, at compile time.
 const fn name_of(text: &[u8]) -> Name {
     let mut i = 0;
     while i < Name::COUNT {

@@ -118,7 +118,7 @@ pub struct Link {
     reset: bool,
     /// The server has sent GOAWAY.
     leaving: bool,
-    /// The server wants a smaller HPACK table than is the default. The next field block has to say that ours is empty.
+    /// The server wants a smaller HPACK table than is the default. The next field block has to begin with a size of 0.
     shrink: bool,
 }
 
@@ -410,7 +410,7 @@ impl Link {
             return Err(problem(format!("sent RST_STREAM frame for unknown stream {stream}")));
         }
         self.reset = true;
-        // Behind a whole response it only says that no more of the request is wanted.
+        // Behind a whole response it only means that the server does not need the rest of the request.
         if self.ended && code == Code::NoError as u32 {
             return Ok(());
         }

@@ -9,7 +9,7 @@ use crate::request::{Framing, Method, RequestHead, Version};
 use crate::uri;
 use crate::words;
 
-/// Why a head is refused.
+/// The reason for refusing a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Status to answer with.
@@ -20,7 +20,7 @@ pub struct Refusal {
     pub malformed: bool,
 }
 
-/// What became of a block.
+/// Result of [`parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The head is complete.
@@ -39,48 +39,119 @@ const fn bad(reason: &'static str) -> Refusal {
     Refusal { status: 400, reason, malformed: false }
 }
 
+/// Pseudo-header fields (RFC 9113, section 8.3.1).
+#[derive(Clone, Copy, Default)]
+struct Pseudo {
+    method: Option<Slice>,
+    scheme: Option<Slice>,
+    path: Option<Slice>,
+    authority: Option<Slice>,
+}
+
 struct Builder<'h> {
     head: &'h mut RequestHead,
     limits: &'h Limits,
-    scheme: Option<Slice>,
-    authority: Option<Slice>,
-    path: Option<Slice>,
-    method: Option<Slice>,
+    pseudo: Pseudo,
     cookies: u32,
     refusal: Option<Refusal>,
     too_large: Option<&'static str>,
+    /// Bytes of names and values.
     total: usize,
+    /// There is a `TE` that HTTP/2 does not allow.
     te: bool,
 }
 
 impl Builder<'_> {
-    fn refuse(&mut self, r: Refusal) {
-        if self.refusal.is_none() {
-            self.refusal = Some(r);
-        }
-    }
-
     fn push(&mut self, text: &[u8]) -> Slice {
         let start = self.head.buf.len();
         self.head.buf.extend_from_slice(text);
         slice(start, self.head.buf.len())
     }
 
-    fn pseudo(&mut self, label: Label, value: &[u8]) {
+    /// Counts a field against the limits. Returns whether it and all before it are within them.
+    fn fits(&mut self, name: &[u8], value: &[u8]) -> bool {
+        self.total += name.len() + value.len();
+        let (number, size) = self.limits.large_client_header_buffers;
+        if name.len() > size || value.len() > size {
+            self.too_large.get_or_insert("client sent too large header field");
+        }
+        if self.total > number.saturating_mul(size) {
+            self.too_large.get_or_insert("client sent too large header");
+        }
+        self.too_large.is_none()
+    }
+
+    fn pseudo(&mut self, label: Label, value: &[u8]) -> Result<(), Refusal> {
         if !self.head.fields.is_empty() {
-            return self.refuse(malformed("client sent pseudo-header field after a field"));
+            return Err(malformed("client sent pseudo-header field after a field"));
         }
         let text = self.push(value);
         let place = match label {
-            Label::Method => &mut self.method,
-            Label::Path => &mut self.path,
-            Label::Scheme => &mut self.scheme,
-            Label::Authority => &mut self.authority,
-            _ => return self.refuse(malformed("client sent unknown pseudo-header field")),
+            Label::Method => &mut self.pseudo.method,
+            Label::Path => &mut self.pseudo.path,
+            Label::Scheme => &mut self.pseudo.scheme,
+            Label::Authority => &mut self.pseudo.authority,
+            _ => return Err(malformed("client sent unknown pseudo-header field")),
         };
-        if place.replace(text).is_some() {
-            self.refuse(malformed("client sent duplicate pseudo-header field"));
+        match place.replace(text) {
+            Some(_) => Err(malformed("client sent duplicate pseudo-header field")),
+            None => Ok(()),
         }
+    }
+
+    #[inline]
+    fn regular(&mut self, id: Name, name: &[u8], value: &[u8]) -> Result<(), Refusal> {
+        if id == Name::Other && self.is_invalid(name)? {
+            let start = self.push(name).start;
+            self.head.buf.extend_from_slice(b": ");
+            let end = self.push(value).end;
+            self.head.ignored.push(Slice { start, end });
+            return Ok(());
+        }
+        if self.head.fields.len() >= self.limits.max_headers {
+            return Err(bad("client sent too many header lines"));
+        }
+        self.known(id, value)?;
+        let name = self.push(name);
+        let value = self.push(value);
+        self.head.index_field(FieldLine { id, name, value });
+        Ok(())
+    }
+
+    /// Whether a name is unusual and fields with such names are ignored (nginx: ignore_invalid_headers).
+    fn is_invalid(&self, name: &[u8]) -> Result<bool, Refusal> {
+        let mut seen = 0;
+        let mut unusual = false;
+        for b in name {
+            let class = NAME_CLASS[usize::from(*b)];
+            seen |= class;
+            unusual |= class == 0;
+        }
+        if seen & NAME_BAD != 0 || name.is_empty() {
+            return Err(malformed("client sent invalid header name"));
+        }
+        unusual |= seen & NAME_UNDERSCORE != 0 && !self.limits.underscores_in_headers;
+        Ok(unusual && self.limits.ignore_invalid_headers)
+    }
+
+    /// Checks a field by its name.
+    #[inline]
+    fn known(&mut self, id: Name, value: &[u8]) -> Result<(), Refusal> {
+        let previous = self.head.first.0.get(id as usize).copied().unwrap_or(0) != 0;
+        match id {
+            id if id.is(Classes::CONNECTION) => {
+                return Err(malformed("client sent connection-specific header field"));
+            }
+            Name::Te => self.te |= value != b"trailers",
+            // Crumbs are joined (RFC 9113, section 8.2.3) when the block is done.
+            Name::Cookie => self.cookies += 1,
+            Name::Host if previous => return Err(bad("client sent duplicate host header")),
+            id if previous && id.is(Classes::ONCE_IN_REQUEST) => {
+                return Err(bad("client sent duplicate header line"));
+            }
+            _ => {}
+        }
+        Ok(())
     }
 }
 
@@ -109,75 +180,18 @@ static NAME_CLASS: [u8; 256] = {
 impl Sink for Builder<'_> {
     #[inline]
     fn field(&mut self, Field { label, name, value, sound }: Field<'_>) {
-        if self.refusal.is_some() {
-            // What follows is not judged by its size either, as in nginx: the connection goes on.
+        // What follows a refusal is not judged by its size either, as in nginx: the connection goes on.
+        if self.refusal.is_some() || !self.fits(name, value) {
             return;
         }
-        self.total += name.len() + value.len();
-        let (number, size) = self.limits.large_client_header_buffers;
-        if name.len() > size || value.len() > size {
-            self.too_large.get_or_insert("client sent too large header field");
-        }
-        if self.total > number.saturating_mul(size) {
-            self.too_large.get_or_insert("client sent too large header");
-        }
-        if self.too_large.is_some() {
-            return;
-        }
-        let id = match label {
-            Label::Field(id) => id,
-            Label::Capital => return self.refuse(malformed("client sent invalid header name")),
-            _ => return self.pseudo(label, value),
+        let taken = match label {
+            // White space around a value is malformed; line ends and zero bytes in it are an attack.
+            Label::Field(_) if !sound => Err(malformed("client sent header with invalid value")),
+            Label::Field(id) => self.regular(id, name, value),
+            Label::Capital => Err(malformed("client sent invalid header name")),
+            _ => self.pseudo(label, value),
         };
-        // White space around a value is malformed; line ends and zero bytes in it are an attack.
-        if !sound {
-            return self.refuse(malformed("client sent header with invalid value"));
-        }
-        if id == Name::Other {
-            let mut seen = 0;
-            let mut unusual = name.is_empty();
-            for b in name {
-                let class = NAME_CLASS[usize::from(*b)];
-                seen |= class;
-                unusual |= class == 0;
-            }
-            if seen & NAME_BAD != 0 || name.is_empty() {
-                return self.refuse(malformed("client sent invalid header name"));
-            }
-            unusual |= seen & NAME_UNDERSCORE != 0 && !self.limits.underscores_in_headers;
-            if unusual && self.limits.ignore_invalid_headers {
-                let start = self.push(name).start;
-                self.head.buf.extend_from_slice(b": ");
-                let end = self.push(value).end;
-                self.head.ignored.push(Slice { start, end });
-                return;
-            }
-        }
-        if self.head.fields.len() >= self.limits.max_headers {
-            return self.refuse(bad("client sent too many header lines"));
-        }
-        let previous = self.head.first.0.get(id as usize).copied().unwrap_or(0) != 0;
-        match id {
-            id if id.is(Classes::CONNECTION) => {
-                return self.refuse(malformed("client sent connection-specific header field"));
-            }
-            Name::Te => self.te |= value != b"trailers",
-            Name::Cookie => {
-                self.cookies += 1;
-                // Crumbs are joined (RFC 9113, section 8.2.3) when the block is done.
-            }
-            Name::Host if previous => return self.refuse(bad("client sent duplicate host header")),
-            id if previous && id.is(Classes::ONCE_IN_REQUEST) => {
-                return self.refuse(bad("client sent duplicate header line"));
-            }
-            _ => {}
-        }
-        let start = self.head.buf.len();
-        let middle = start + name.len();
-        self.head.buf.extend_from_slice(name);
-        self.head.buf.extend_from_slice(value);
-        let line = FieldLine { id, name: slice(start, middle), value: slice(middle, middle + value.len()) };
-        self.head.index_field(line);
+        self.refusal = taken.err();
     }
 }
 
@@ -196,10 +210,7 @@ pub fn parse(
     let mut b = Builder {
         head,
         limits,
-        scheme: None,
-        authority: None,
-        path: None,
-        method: None,
+        pseudo: Pseudo::default(),
         cookies: 0,
         refusal: None,
         too_large: None,
@@ -210,34 +221,26 @@ pub fn parse(
     if let Some(reason) = b.too_large {
         return Ok(Outcome::TooLarge(reason));
     }
-    if b.te {
-        b.refuse(malformed("client sent invalid \"TE\" header"));
-    }
-    let Builder { scheme, authority, path, method, cookies, refusal, .. } = b;
+    let te = b.te.then_some(malformed("client sent invalid \"TE\" header"));
+    let Builder { pseudo, cookies, refusal, .. } = b;
     head.version = Version::Http2;
     head.keep_alive = true;
     if cookies > 1 {
         join_cookies(head);
     }
-    let finished = finish(head, (method, scheme, path, authority), end_stream, limits);
-    match refusal.map_or(finished, Err) {
-        Ok(()) => Ok(Outcome::Complete),
-        Err(r) => Ok(Outcome::Refused(r)),
-    }
+    set_request_line(head, &pseudo);
+    // The head of a refused request is made as far as it goes, for the log.
+    let finished = finish(head, &pseudo, end_stream, limits);
+    Ok(match refusal.or(te).or(finished.err()) {
+        Some(refusal) => Outcome::Refused(refusal),
+        None => Outcome::Complete,
+    })
 }
 
-type Pseudo = (Option<Slice>, Option<Slice>, Option<Slice>, Option<Slice>);
-
-/// The checks of a complete block, and what HTTP/1 has in its request line.
-fn finish(
-    head: &mut RequestHead,
-    (method, scheme, path, authority): Pseudo,
-    end_stream: bool,
-    limits: &Limits,
-) -> Result<(), Refusal> {
-    // `$request`, made even of what is not complete, for the log.
+/// Sets the request line of HTTP/1 (`$request`) and its parts, even from pseudo-header fields that are not complete.
+fn set_request_line(head: &mut RequestHead, pseudo: &Pseudo) {
     let start = head.buf.len();
-    for part in [method, path] {
+    for part in [pseudo.method, pseudo.path] {
         if let Some(p) = part {
             head.buf.extend_from_within(p.start as usize..p.end as usize);
         }
@@ -248,53 +251,73 @@ fn finish(
     let end = head.buf.len();
     head.len = end;
     head.protocol = slice(version, end);
-    if method.is_some() || path.is_some() {
+    if pseudo.method.is_some() || pseudo.path.is_some() {
         head.request_line = slice(start, end);
     }
-    let text = method.unwrap_or_default();
-    head.method_text = text;
-    head.method = method_of(text.of(&head.buf));
-    head.target = path.unwrap_or_default();
-    if method.is_none() {
-        return Err(malformed("client sent no :method header"));
+    head.method_text = pseudo.method.unwrap_or_default();
+    head.method = method_of(head.method_text.of(&head.buf));
+    head.target = pseudo.path.unwrap_or_default();
+}
+
+/// Checks a complete block and sets the fields of the head that follow from it.
+fn finish(head: &mut RequestHead, pseudo: &Pseudo, end_stream: bool, limits: &Limits) -> Result<(), Refusal> {
+    const CONNECT: Refusal = Refusal { status: 405, reason: "client sent CONNECT method", malformed: false };
+    check_method(head, pseudo)?;
+    if head.method == Method::Connect && pseudo.scheme.is_none() && pseudo.path.is_none() {
+        return Err(CONNECT);
     }
-    if head.method == Method::Other {
-        let name = text.of(&head.buf);
-        if name.is_empty() || !name.iter().all(|b| b.is_ascii_uppercase() || matches!(b, b'-' | b'_')) {
-            return Err(bad("client sent invalid method"));
-        }
-    }
-    if head.method == Method::Connect && scheme.is_none() && path.is_none() {
-        return Err(Refusal { status: 405, reason: "client sent CONNECT method", malformed: false });
-    }
-    let Some(scheme) = scheme else { return Err(malformed("client sent no :scheme header")) };
-    let scheme = scheme.of(&head.buf);
-    if scheme != b"https"
-        && (!scheme.first().is_some_and(u8::is_ascii_alphabetic)
-            || !scheme.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.')))
-    {
-        return Err(malformed("client sent invalid :scheme header"));
-    }
-    let Some(path) = path else { return Err(malformed("client sent no :path header")) };
+    check_scheme(head, pseudo)?;
+    let Some(path) = pseudo.path else { return Err(malformed("client sent no :path header")) };
     set_path(head, path, limits.merge_slashes)?;
-    set_host(head, authority)?;
-    match head.get(Name::ContentLength) {
-        Some(text) => match content_length(text) {
-            Some(n) if !end_stream || n == 0 => head.framing = Framing::Length(n),
-            Some(_) => return Err(malformed("client closed stream with content missing")),
-            None => return Err(bad("client sent invalid \"Content-Length\" header")),
-        },
-        None if !end_stream => head.framing = Framing::Stream,
-        None => {}
-    }
+    set_host(head, pseudo.authority)?;
+    set_framing(head, end_stream)?;
     head.expect_continue =
         head.get(Name::Expect).is_some_and(|v| v.eq_ignore_ascii_case(b"100-continue")) && !end_stream;
     match head.method {
         Method::Trace => Err(Refusal { status: 405, reason: "client sent TRACE method", malformed: false }),
-        Method::Connect => {
-            Err(Refusal { status: 405, reason: "client sent CONNECT method", malformed: false })
-        }
+        Method::Connect => Err(CONNECT),
         _ => Ok(()),
+    }
+}
+
+fn check_method(head: &RequestHead, pseudo: &Pseudo) -> Result<(), Refusal> {
+    if pseudo.method.is_none() {
+        return Err(malformed("client sent no :method header"));
+    }
+    let name = head.method_text.of(&head.buf);
+    let valid = |b: &u8| b.is_ascii_uppercase() || matches!(b, b'-' | b'_');
+    if head.method == Method::Other && (name.is_empty() || !name.iter().all(valid)) {
+        return Err(bad("client sent invalid method"));
+    }
+    Ok(())
+}
+
+fn check_scheme(head: &RequestHead, pseudo: &Pseudo) -> Result<(), Refusal> {
+    let Some(scheme) = pseudo.scheme else { return Err(malformed("client sent no :scheme header")) };
+    let scheme = scheme.of(&head.buf);
+    let valid = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
+    if scheme == b"https" || (scheme.first().is_some_and(u8::is_ascii_alphabetic) && scheme.iter().all(valid))
+    {
+        return Ok(());
+    }
+    Err(malformed("client sent invalid :scheme header"))
+}
+
+/// Sets how the content ends: with a length (RFC 9113, section 8.1.1), or with the stream.
+fn set_framing(head: &mut RequestHead, end_stream: bool) -> Result<(), Refusal> {
+    let Some(text) = head.get(Name::ContentLength) else {
+        if !end_stream {
+            head.framing = Framing::Stream;
+        }
+        return Ok(());
+    };
+    match content_length(text) {
+        Some(n) if !end_stream || n == 0 => {
+            head.framing = Framing::Length(n);
+            Ok(())
+        }
+        Some(_) => Err(malformed("client closed stream with content missing")),
+        None => Err(bad("client sent invalid \"Content-Length\" header")),
     }
 }
 
@@ -305,18 +328,7 @@ fn set_path(head: &mut RequestHead, target: Slice, merge_slashes: bool) -> Resul
         None => return Err(malformed("client sent empty :path header")),
         Some(_) => return Err(bad("client sent invalid :path header")),
     }
-    let mut plain = true;
-    let run = words::plain_path(text, false);
-    let mut after_slash = run > 0 && text.get(run - 1) == Some(&b'/');
-    for &b in text.get(run..).unwrap_or_default() {
-        if b <= 0x20 || b == 0x7f {
-            return Err(bad("client sent invalid :path header"));
-        }
-        let special = matches!(b, b'%' | b'#' | b'?') || (after_slash && matches!(b, b'/' | b'.'));
-        plain &= !special;
-        after_slash = b == b'/';
-    }
-    if plain {
+    if is_plain(text)? {
         head.path.clear();
         head.path.extend_from_slice(text);
         return Ok(());
@@ -333,11 +345,24 @@ fn set_path(head: &mut RequestHead, target: Slice, merge_slashes: bool) -> Resul
     Ok(())
 }
 
+/// Whether a path is its own normal form and has no arguments.
+fn is_plain(text: &[u8]) -> Result<bool, Refusal> {
+    let mut plain = true;
+    let run = words::plain_path(text, false);
+    let mut after_slash = run > 0 && text.get(run - 1) == Some(&b'/');
+    for &b in text.get(run..).unwrap_or_default() {
+        if b <= 0x20 || b == 0x7f {
+            return Err(bad("client sent invalid :path header"));
+        }
+        let special = matches!(b, b'%' | b'#' | b'?') || (after_slash && matches!(b, b'/' | b'.'));
+        plain &= !special;
+        after_slash = b == b'/';
+    }
+    Ok(plain)
+}
+
 fn set_host(head: &mut RequestHead, authority: Option<Slice>) -> Result<(), Refusal> {
-    let line = match head.first.0.get(Name::Host as usize).copied().unwrap_or(0) {
-        0 => None,
-        i => head.fields.get(i as usize - 1).map(|f| f.value),
-    };
+    let line = crate::h1::request::first_line(head, Name::Host).map(|f| f.value);
     let Some(chosen) = authority.or(line) else {
         return Err(bad("client sent neither \":authority\" nor \"Host\" header"));
     };
@@ -356,7 +381,7 @@ fn set_host(head: &mut RequestHead, authority: Option<Slice>) -> Result<(), Refu
         return Err(bad("client sent \":authority\" and \"Host\" headers with different values"));
     }
     if line.is_none() {
-        // For those who look for the field: `$http_host`, upstreams.
+        // For code that looks for the field: `$http_host`, upstreams.
         let start = head.buf.len();
         head.buf.extend_from_slice(b"host");
         let name = slice(start, start + 4);
@@ -394,7 +419,11 @@ fn join_cookies(head: &mut RequestHead) {
     if let Some(f) = first.and_then(|i| head.fields.get_mut(i)) {
         *f = line;
     }
-    // Places have moved.
+    index_again(head);
+}
+
+/// Finds the first line of each name again after lines have moved.
+fn index_again(head: &mut RequestHead) {
     let mut places = crate::request::FirstLines::default();
     for (i, f) in head.fields.iter().enumerate() {
         if let Some(p) = places.0.get_mut(f.id as usize)
@@ -406,7 +435,7 @@ fn join_cookies(head: &mut RequestHead) {
     head.first = places;
 }
 
-/// Decodes a block that nobody waits for: trailers, and heads of streams that are refused.
+/// Decodes a block only for the HPACK table: trailers, and heads of streams that are refused.
 ///
 /// # Errors
 /// As [`parse`].
@@ -423,7 +452,7 @@ pub fn skip(decoder: &mut Decoder, block: &[u8], scratch: &mut Vec<u8>) -> Resul
     Ok(c.0)
 }
 
-/// What is known of a trailer section that was skipped.
+/// Result of [`skip`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trailers {
     /// Bytes of names and values.

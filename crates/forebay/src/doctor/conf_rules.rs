@@ -1,4 +1,4 @@
-//! Rules for the configuration. What they say was checked against nginx 1.31 and Linux 6.18.
+//! Rules for the configuration. Their texts were checked against nginx 1.31 and Linux 6.18.
 
 use super::host::Host;
 use super::rule_table;
@@ -6,7 +6,7 @@ use super::scene::Scene;
 use forebay_conf::tree::Span;
 use forebay_conf::units;
 
-/// Looks for one thing; tells where it is and what is wrong there.
+/// Looks for one problem, and reports each place with its text.
 pub(super) type Check = fn(&Scene<'_>, &Host, &mut dyn FnMut(Span, String));
 
 pub(super) fn size(s: &Scene<'_>, n: usize, arg: usize) -> Option<u64> {
@@ -40,7 +40,7 @@ pub(super) fn workers(s: &Scene<'_>, h: &Host) -> u64 {
     }
 }
 
-/// What the settings come to in the worst case.
+/// Resources that the settings allow in the worst case.
 pub(super) struct Worst {
     /// Workers, and connections of each.
     pub workers: u64,
@@ -68,31 +68,26 @@ impl Worst {
             let first = most(&format!("{p}_buffer_size"), 4096, &one);
             most(&format!("{p}_buffers"), 8 * 4096, &product).saturating_add(first)
         };
+        let responses = ["proxy", "fastcgi", "uwsgi", "scgi"].map(response);
+        // A request that is passed on has two connections, and no cached file.
+        let each = if passes_on { 2 } else { 1 };
         let cached = most("open_file_cache", 0, &|n| {
             s.args(n).iter().find_map(|a| a.strip_prefix("max=")?.parse().ok())
         });
+        let cached = if passes_on { 0 } else { cached };
         Worst {
             workers,
             connections,
-            clients: connections.saturating_mul(workers) / if passes_on { 2 } else { 1 },
+            clients: connections.saturating_mul(workers) / each,
             // A request that is passed on may have a temporary file besides.
-            descriptors: (if passes_on {
-                connections.saturating_mul(2)
-            } else {
-                connections.saturating_add(cached)
-            })
-            .saturating_add(64),
+            descriptors: connections.saturating_mul(each).saturating_add(cached).saturating_add(64),
             head: most("large_client_header_buffers", 32 << 10, &product).saturating_add(most(
                 "client_header_buffer_size",
                 1024,
                 &one,
             )),
             body: most("client_body_buffer_size", 16 << 10, &one),
-            response: if passes_on {
-                ["proxy", "fastcgi", "uwsgi", "scgi"].map(response).into_iter().max().unwrap_or(0)
-            } else {
-                0
-            },
+            response: if passes_on { responses.into_iter().max().unwrap_or(0) } else { 0 },
         }
     }
 
@@ -108,11 +103,11 @@ pub(super) fn proxies(s: &Scene<'_>) -> bool {
         .any(|d| s.all(d).next().is_some())
 }
 
-/// Directives that say what is the default anyway.
+/// Directives that set the default.
 fn defaults(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), list: &[(&str, &[&str])]) {
     for (name, words) in list {
         for n in s.all(name) {
-            // Only where no outer level says otherwise.
+            // Only where no outer level has another value.
             let outer = s.parent(n).and_then(|p| s.effective(s.parent(p), name));
             if s.args(n) == *words && outer.is_none() {
                 found(s.span(n), format!("\"{name} {}\" is the default", words.join(" ")));
@@ -130,7 +125,7 @@ pub(super) fn word(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), name: &st
     }
 }
 
-/// What `method-list` says.
+/// Text of the rule `method-list`.
 pub(super) const PATCH_REFUSED: &str = "PATCH is refused";
 
 /// Whether the condition of an `if` lets through a list of methods without PATCH.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// A mounted file system.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mount {
-    /// Where it is mounted.
+    /// Mount point.
     pub point: PathBuf,
     /// Its kind, as in /proc/self/mountinfo.
     pub kind: String,
@@ -28,7 +28,7 @@ impl Mount {
         self.options.iter().any(|o| o == option)
     }
 
-    /// Whether each read is written down; file systems in memory or over the network do not say.
+    /// Whether the time of each read is recorded; unknown for file systems in memory or over the network.
     pub(crate) fn notes_reads(&self) -> bool {
         let disk = ["ext", "xfs", "btrfs", "f2fs"].iter().any(|k| self.kind.starts_with(k));
         disk && !["noatime", "relatime", "ro"].iter().any(|o| self.has(o))
@@ -42,7 +42,7 @@ impl Mount {
     }
 }
 
-/// What a directory is for.
+/// Use of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// `root`, `alias`.
@@ -60,7 +60,7 @@ pub(crate) enum Use {
 pub(crate) struct Place {
     /// The directive.
     pub node: usize,
-    /// What it is for.
+    /// Its use.
     pub used: Use,
     /// Number of its file system.
     pub mount: usize,
@@ -138,24 +138,32 @@ fn named(scene: &Scene<'_>) -> Vec<(usize, Use, String)> {
     let mut out = Vec::new();
     for n in 0..scene.nodes.len() {
         let name = scene.nodes[n].d.name.as_str().into_owned();
-        let used = match name.as_str() {
-            "root" | "alias" => Use::Files,
-            "access_log" | "error_log" => Use::Log,
-            _ if name.ends_with("_cache_path") => Use::Cache,
-            _ if name.ends_with("_temp_path") => Use::Temp,
-            _ => continue,
-        };
+        let Some(used) = Use::of(&name) else { continue };
         let path = scene.arg(n, 0);
-        let elsewhere = path.is_empty()
-            || path.contains('$')
-            || (used == Use::Log
-                && (matches!(path.as_str(), "off" | "stderr")
-                    || ["syslog:", "memory:", "/dev/"].iter().any(|p| path.starts_with(p))));
-        if !elsewhere {
+        let known = !path.is_empty() && !path.contains('$');
+        if known && !(used == Use::Log && is_no_file(&path)) {
             out.push((n, used, path));
         }
     }
     out
+}
+
+impl Use {
+    /// The use of the path that a directive names.
+    fn of(directive: &str) -> Option<Use> {
+        match directive {
+            "root" | "alias" => Some(Use::Files),
+            "access_log" | "error_log" => Some(Use::Log),
+            _ if directive.ends_with("_cache_path") => Some(Use::Cache),
+            _ if directive.ends_with("_temp_path") => Some(Use::Temp),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a log goes elsewhere than to a file.
+fn is_no_file(log: &str) -> bool {
+    matches!(log, "off" | "stderr") || ["syslog:", "memory:", "/dev/"].iter().any(|p| log.starts_with(p))
 }
 
 /// Lines of /proc/self/mountinfo (proc(5)): "36 35 98:0 /root /point options shared:1 - kind source options".
@@ -179,7 +187,7 @@ fn unescape(text: &str) -> String {
     special.iter().fold(text.to_owned(), |t, (code, c)| t.replace(code, c))
 }
 
-/// Adds what the file system and its disk say.
+/// Adds facts about the file system and its disk.
 fn measured(mut m: Mount, at: &Path) -> Mount {
     if let Ok(s) = rustix::fs::statvfs(at) {
         m.bytes = (s.f_bavail * s.f_frsize, s.f_blocks * s.f_frsize);
@@ -192,7 +200,7 @@ fn measured(mut m: Mount, at: &Path) -> Mount {
         let files = ["queue/rotational", "../queue/rotational"].map(|f| disk.join(f));
         let turns =
             files.iter().find_map(|f| std::fs::read_to_string(f).ok()).is_some_and(|t| t.trim() == "1");
-        // The disks of virtual machines say that they turn, whatever lies below them.
+        // The disks of virtual machines are reported as rotating, whatever hardware they are on.
         let device = disk.canonicalize().unwrap_or_default();
         m.rotational = turns && !device.to_string_lossy().contains("/virtio");
     }

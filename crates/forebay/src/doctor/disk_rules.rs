@@ -5,10 +5,10 @@ use super::rule_table;
 use super::scene::Scene;
 use forebay_conf::tree::Span;
 
-/// Looks for one thing; tells where and what is wrong.
+/// Looks for one problem, and reports each place with its text.
 pub(super) type Check = fn(&Scene<'_>, &Disks, &mut dyn FnMut(Span, String));
 
-/// What is written to.
+/// Paths to which the server writes.
 const WRITTEN: &[Use] = &[Use::Cache, Use::Temp, Use::Log];
 
 rule_table! { Check;

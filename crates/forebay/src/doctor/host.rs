@@ -1,4 +1,4 @@
-//! What the rules know of the machine.
+//! Facts about the machine, for the rules.
 
 use super::scene::Scene;
 use forebay_net::tls::{pem, verify};
@@ -33,7 +33,7 @@ pub(crate) struct Host {
     pub running: Option<super::live::Running>,
 }
 
-/// What a rule asks of a certificate.
+/// Facts about a certificate, for the rules.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Certificate {
     /// Its key is an RSA key.
@@ -139,7 +139,7 @@ impl Host {
         host
     }
 
-    /// What was looked at, in lines for people; nothing if nothing was.
+    /// Describes the machine in lines of text; empty if it was not looked at.
     pub(crate) fn text(&self) -> String {
         if self.cpus == 0 {
             return String::new();

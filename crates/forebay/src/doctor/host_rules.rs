@@ -4,7 +4,7 @@ use super::host::Host;
 use super::scene::Scene;
 use super::{Rule, Severity, rule_table};
 
-/// Looks for one thing; tells what is wrong.
+/// Looks for one problem, and reports it.
 pub(super) type Check = fn(&Scene<'_>, &Host, &mut dyn FnMut(String));
 
 /// A setting that a file asks for.
@@ -14,10 +14,10 @@ pub(super) fn wanted(h: &Host, name: &str, text: &str, found: &mut dyn FnMut(Str
     }
 }
 
-/// Settings that are wrong to ask for at all: id, severity, name, what is said there, why, what to do.
+/// Settings that are wrong at any value: id, severity, name, text, reason, advice.
 macro_rules! settings {
     ($($id:literal $severity:ident $name:literal $text:literal $why:literal $instead:literal,)*) => {
-        /// Settings that are wrong to ask for at all, with what is said there. Their titles are their names.
+        /// Settings that are wrong at any value, with their texts. Their titles are their names.
         pub(super) const SETTINGS: &[(Rule, &str)] = &[$((
             Rule { id: $id, severity: Severity::$severity, title: $name, why: $why, instead: $instead },
             $text,

@@ -6,10 +6,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How much of the end of an error log is read.
+/// Bytes that are read from the end of an error log.
 const TAIL: u64 = 8 << 20;
 
-/// What a running server tells.
+/// Facts about a running server.
 #[derive(Debug, Default)]
 pub(crate) struct Running {
     /// Its master.
@@ -42,7 +42,7 @@ impl Running {
         Some(running)
     }
 
-    /// How many lines of the log have a message.
+    /// Number of lines of the log that have a message.
     pub(crate) fn lines(&self, message: &str) -> usize {
         self.log.as_ref().map_or(0, |(_, text)| text.lines().filter(|l| l.contains(message)).count())
     }

@@ -1,12 +1,12 @@
-//! Rules for what a running server tells.
+//! Rules about a running server.
 
 use super::live::Running;
 use super::rule_table;
 
-/// Looks for one thing; tells what is wrong.
+/// Looks for one problem, and reports it.
 pub(super) type Check = fn(&Running, &mut dyn FnMut(String));
 
-/// Says how often a message stands in the error log.
+/// Reports how often a message is in the error log.
 fn logged(r: &Running, message: &str, found: &mut dyn FnMut(String)) {
     let n = r.lines(message);
     if let (Some((file, _)), true) = (&r.log, n > 0) {

@@ -15,16 +15,16 @@ mod safety_rules;
 mod scene;
 mod variables;
 
-use crate::subcommands::DoctorArgs;
+use crate::subcommands::{DoctorArgs, DoctorFormat};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_conf::tree::Span;
 use host::Host;
 use scene::Scene;
 use std::io::{IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Severity {
     /// Breaks requests, loses safety, or makes things slower.
@@ -52,13 +52,13 @@ impl Severity {
 pub(crate) struct Rule {
     /// Stable name, also that of its section in docs/doctor.md.
     pub id: &'static str,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// What is wrong in general.
+    /// The general problem.
     pub title: &'static str,
     /// Why, and where that is known from.
     pub why: &'static str,
-    /// What to do.
+    /// Advice.
     pub instead: &'static str,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Rule {
 pub(crate) struct Finding {
     /// Id of the rule.
     pub rule: &'static Rule,
-    /// What is wrong here.
+    /// The problem here.
     pub message: String,
     /// Where; `None` for the host.
     pub span: Option<Span>,
@@ -125,16 +125,16 @@ pub(crate) fn examine(scene: &Scene<'_>, host: &Host) -> Vec<Finding> {
     for (rule, check) in host_rules::RULES {
         check(scene, host, &mut |message| plain(rule, message));
     }
-    if let Some(running) = &host.running {
-        for (rule, check) in live_rules::RULES {
-            check(running, &mut |message| plain(rule, message));
-        }
+    for (running, (rule, check)) in
+        host.running.iter().flat_map(|r| live_rules::RULES.iter().map(move |l| (r, l)))
+    {
+        check(running, &mut |message| plain(rule, message));
     }
     found.sort_by_key(|f| (f.rule.severity, f.span.map_or((u32::MAX, 0), |s| (s.file.0, s.start))));
     found
 }
 
-/// A line that is refused is not in the tree; what it does when it is moved to where it is allowed is told anyway.
+/// Examines refused lines, which are not in the tree, for a problem that they would have in the right place.
 fn refused_lines(errors: &[Error], files: &Files) -> Vec<Finding> {
     let rule = rules().find(|r| r.id == "method-list");
     let mut found = Vec::new();
@@ -146,6 +146,31 @@ fn refused_lines(errors: &[Error], files: &Files) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Looks at the machine, unless `skip` says otherwise, and at the files of `--sysctl`.
+fn look_at_host(
+    skip: bool,
+    sysctl: &[PathBuf],
+    scene: &Scene<'_>,
+    prefix: &Path,
+    directory: &Path,
+) -> Result<Host, String> {
+    let mut host = if skip { Host::default() } else { Host::detect() };
+    if !skip {
+        host.disks = disk::Disks::find(scene, prefix);
+        host.certificates = host::Certificate::find(scene, directory);
+        host.running = live::Running::find(scene, prefix);
+        if sysctl.is_empty() {
+            host.take_own_sysctl_files(Path::new("/etc"));
+        }
+    }
+    for file in sysctl {
+        let text =
+            std::fs::read_to_string(file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
+        host.take_sysctl_file(file, &text);
+    }
+    Ok(host)
 }
 
 /// Runs the subcommand; the exit code is 1 when something harmful was found, 2 when the file cannot be read.
@@ -164,24 +189,13 @@ pub(crate) fn main(args: DoctorArgs) -> u8 {
         return 2;
     }
     let scene = Scene::new(&parsed.tree);
-    let mut host = if args.no_host { Host::default() } else { Host::detect() };
-    if !args.no_host {
-        host.disks = disk::Disks::find(&scene, &environment.prefix);
-        host.certificates = host::Certificate::find(&scene, &dir);
-        host.running = live::Running::find(&scene, &environment.prefix);
-    }
-    if !args.no_host && args.sysctl.is_empty() {
-        host.take_own_sysctl_files(Path::new("/etc"));
-    }
-    for file in &args.sysctl {
-        match std::fs::read_to_string(file) {
-            Ok(text) => host.take_sysctl_file(file, &text),
-            Err(e) => {
-                eprintln!("forebay doctor: cannot read {}: {e}", file.display());
-                return 2;
-            }
+    let host = match look_at_host(args.no_host, &args.sysctl, &scene, &environment.prefix, &dir) {
+        Ok(host) => host,
+        Err(text) => {
+            eprintln!("forebay doctor: {text}");
+            return 2;
         }
-    }
+    };
     let mut findings = examine(&scene, &host);
     // Lines that nginx itself would refuse come with the others.
     let mut errors: Vec<_> = parsed.errors.into_iter().filter(|e| e.level == Level::Emerg).collect();
@@ -190,13 +204,13 @@ pub(crate) fn main(args: DoctorArgs) -> u8 {
     }
     findings.extend(refused_lines(&errors, &files));
     findings.retain(|f| args.all || f.rule.severity != Severity::Advice || f.span.is_some());
-    let color = std::io::stdout().is_terminal();
     let text = match args.format {
-        crate::subcommands::DoctorFormat::Text => {
-            output::text(&findings, &errors, &files, &scene, &host, color)
+        DoctorFormat::Text => {
+            let report = output::Report { findings: &findings, errors: &errors, files: &files };
+            report.text(&scene, &host, std::io::stdout().is_terminal())
         }
-        crate::subcommands::DoctorFormat::Json => output::json(&findings, &errors, &files),
-        crate::subcommands::DoctorFormat::Sarif => output::sarif(&findings, &errors, &files),
+        DoctorFormat::Json => output::json(&findings, &errors, &files),
+        DoctorFormat::Sarif => output::sarif(&findings, &errors, &files),
     };
     // A reader that has gone away, as `head` does, is no reason to complain.
     let _ = std::io::stdout().write_all(text.as_bytes());

@@ -11,29 +11,55 @@ use forebay_conf::error::Error;
 use forebay_conf::files::Files;
 use serde_json::{Value, json};
 
-/// Text with carets, a summary at the end.
-pub(super) fn text(
-    findings: &[Finding],
-    errors: &[Error],
-    files: &Files,
-    scene: &Scene<'_>,
-    host: &Host,
-    color: bool,
-) -> String {
-    let renderer = if color { Renderer::styled() } else { Renderer::plain() };
-    let renderer = renderer.decor_style(DecorStyle::Ascii);
-    let mut out = String::new();
-    if !errors.is_empty() {
-        if errors.iter().any(|e| refusal(e).1 == Severity::Harm) {
+/// Findings, with the files that they are about.
+#[derive(Clone, Copy)]
+pub(super) struct Report<'r> {
+    pub findings: &'r [Finding],
+    /// Lines that do not parse.
+    pub errors: &'r [Error],
+    pub files: &'r Files,
+}
+
+impl Report<'_> {
+    /// Renders text with carets, and a summary at the end.
+    pub(super) fn text(&self, scene: &Scene<'_>, host: &Host, color: bool) -> String {
+        let renderer = if color { Renderer::styled() } else { Renderer::plain() };
+        let renderer = renderer.decor_style(DecorStyle::Ascii);
+        let mut out = self.refused(color);
+        for finding in self.findings {
+            out.push_str(&self.finding(finding, &renderer));
+            out.push_str("\n\n");
+        }
+        out.push_str(&host.text());
+        out.push_str(&arithmetic(scene, host));
+        let count = |s: Severity| self.findings.iter().filter(|f| f.rule.severity == s).count();
+        out.push_str(&format!(
+            "{} harmful, {} warnings, {} without effect, {} to think about\n",
+            count(Severity::Harm),
+            count(Severity::Warning),
+            count(Severity::NoEffect),
+            count(Severity::Advice)
+        ));
+        out
+    }
+
+    fn refused(&self, color: bool) -> String {
+        let mut out = String::new();
+        if self.errors.is_empty() {
+            return out;
+        }
+        if self.errors.iter().any(|e| refusal(e).1 == Severity::Harm) {
             out.push_str(
                 "The configuration does not parse, so no server starts with it. The errors come first; what follows them \
                  is about the lines that could be read.\n\n",
             );
         }
-        out.push_str(&check::render_text(errors, files, color));
+        out.push_str(&check::render_text(self.errors, self.files, color));
         out.push('\n');
+        out
     }
-    for f in findings {
+
+    fn finding(&self, f: &Finding, renderer: &Renderer) -> String {
         let level = match f.rule.severity {
             Severity::Harm => Shown::ERROR.with_name("harm"),
             Severity::Warning => Shown::WARNING,
@@ -44,12 +70,12 @@ pub(super) fn text(
         let mut group = level
             .primary_title(title.as_str())
             .elements(std::iter::empty::<annotate_snippets::Message<'_>>());
-        let excerpt = f.span.map(|span| check::Excerpt::new(files.bytes(span.file), span));
+        let excerpt = f.span.map(|span| check::Excerpt::new(self.files.bytes(span.file), span));
         if let (Some(span), Some(excerpt)) = (f.span, &excerpt) {
             group = group.element(
                 Snippet::source(excerpt.text.as_str())
                     .line_start(span.line as usize)
-                    .path(files.path(span.file).to_string_lossy().into_owned())
+                    .path(self.files.path(span.file).to_string_lossy().into_owned())
                     .annotation(AnnotationKind::Primary.span(excerpt.mark.clone())),
             );
         }
@@ -57,20 +83,8 @@ pub(super) fn text(
         group = group.element(Shown::HELP.with_name("instead").message(f.rule.instead));
         let link = link(f.rule.id);
         group = group.element(Shown::NOTE.with_name("see").message(link.as_str()));
-        out.push_str(&renderer.render(&[group]));
-        out.push_str("\n\n");
+        renderer.render(&[group])
     }
-    out.push_str(&host.text());
-    out.push_str(&arithmetic(scene, host));
-    let count = |s: Severity| findings.iter().filter(|f| f.rule.severity == s).count();
-    out.push_str(&format!(
-        "{} harmful, {} warnings, {} without effect, {} to think about\n",
-        count(Severity::Harm),
-        count(Severity::Warning),
-        count(Severity::NoEffect),
-        count(Severity::Advice)
-    ));
-    out
 }
 
 /// The section of the manual about a rule.
@@ -78,7 +92,7 @@ fn link(rule: &str) -> String {
     format!("docs/doctor.md#{rule}")
 }
 
-/// What the settings come to in the worst case.
+/// Resources that the settings allow in the worst case.
 fn arithmetic(s: &Scene<'_>, h: &Host) -> String {
     let w = Worst::of(s, h);
     let passes_on = w.response > 0;
@@ -148,51 +162,61 @@ fn uri(path: &str) -> String {
     out
 }
 
-/// SARIF 2.1.0.
+/// Renders SARIF 2.1.0.
 pub(super) fn sarif(findings: &[Finding], errors: &[Error], files: &Files) -> String {
-    let level = |s: Severity| match s {
+    let index = |id: &str| super::rules().position(|r| r.id == id).map_or(0, |n| n + 2);
+    let refused = errors.iter().map(|e| {
+        let (id, severity) = refusal(e);
+        json!({
+            "ruleId": id, "ruleIndex": u8::from(id != "syntax"), "level": sarif_level(severity),
+            "message": {"text": e.message}, "locations": sarif_place(files, e.span.or(e.at)),
+        })
+    });
+    let found = findings.iter().map(|f| {
+        json!({
+            "ruleId": f.rule.id, "ruleIndex": index(f.rule.id), "level": sarif_level(f.rule.severity),
+            "message": {"text": f.message}, "locations": sarif_place(files, f.span),
+        })
+    });
+    let results: Vec<Value> = refused.chain(found).collect();
+    let log = json!({
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{
+            "tool": {"driver": {"name": "forebay doctor", "version": env!("CARGO_PKG_VERSION"), "rules": sarif_rules()}},
+            "results": results,
+        }],
+    });
+    format!("{log:#}\n")
+}
+
+fn sarif_level(s: Severity) -> &'static str {
+    match s {
         Severity::Harm => "error",
         Severity::Warning => "warning",
         Severity::NoEffect | Severity::Advice => "note",
-    };
-    let place = |span: Option<forebay_conf::tree::Span>| match span {
+    }
+}
+
+fn sarif_place(files: &Files, span: Option<forebay_conf::tree::Span>) -> Value {
+    match span {
         Some(s) => json!([{"physicalLocation": {
             "artifactLocation": {"uri": uri(&files.path(s.file).to_string_lossy())},
             "region": {"startLine": s.line, "startColumn": s.column},
         }}]),
         None => json!([]),
-    };
-    let index = |id: &str| super::rules().position(|r| r.id == id).map_or(0, |n| n + 2);
-    let mut results: Vec<Value> = Vec::new();
-    for e in errors {
-        results.push(json!({
-            "ruleId": refusal(e).0, "ruleIndex": u8::from(refusal(e).0 != "syntax"), "level": level(refusal(e).1), "message": {"text": e.message}, "locations": place(e.span.or(e.at)),
-        }));
     }
-    for f in findings {
-        results.push(json!({
-            "ruleId": f.rule.id, "ruleIndex": index(f.rule.id), "level": level(f.rule.severity), "message": {"text": f.message},
-            "locations": place(f.span),
-        }));
-    }
+}
+
+/// The rules of the doctor, behind the two for lines that do not parse.
+fn sarif_rules() -> Vec<Value> {
     let syntax = json!({"id": "syntax", "shortDescription": {"text": "a line that nginx refuses"}, "defaultConfiguration": {"level": "error"}});
     let missing = json!({"id": "not-supported", "shortDescription": {"text": "a line that Forebay does not have"}, "defaultConfiguration": {"level": "warning"}});
-    let rules: Vec<Value> = [syntax, missing]
-        .into_iter()
-        .chain(super::rules().map(|r| {
-            json!({"id": r.id, "shortDescription": {"text": r.title}, "fullDescription": {"text": r.why},
-                   "help": {"text": r.instead}, "defaultConfiguration": {"level": level(r.severity)}})
-        }))
-        .collect();
-    let log = json!({
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [{
-            "tool": {"driver": {"name": "forebay doctor", "version": env!("CARGO_PKG_VERSION"), "rules": rules}},
-            "results": results,
-        }],
+    let rules = super::rules().map(|r| {
+        json!({"id": r.id, "shortDescription": {"text": r.title}, "fullDescription": {"text": r.why},
+               "help": {"text": r.instead}, "defaultConfiguration": {"level": sarif_level(r.severity)}})
     });
-    format!("{log:#}\n")
+    [syntax, missing].into_iter().chain(rules).collect()
 }
 
 /// Prints a rule; exit code 2 if there is none of this name.

@@ -6,7 +6,7 @@ use forebay_conf::tree::{Block, Directive, Span, Tree};
 pub(crate) struct Node<'t> {
     /// The directive.
     pub d: &'t Directive,
-    /// The block that it stands in; `None` at the top.
+    /// Its block; `None` at the top.
     pub parent: Option<usize>,
     /// Directives of its own block.
     pub children: Vec<usize>,
@@ -84,7 +84,7 @@ impl<'t> Scene<'t> {
         self.level(block).iter().copied().find(|n| self.is(*n, name))
     }
 
-    /// What stands right in a block.
+    /// Returns the directives of a block itself.
     pub(crate) fn level(&self, block: Option<usize>) -> &[usize] {
         match block {
             Some(b) => self.nodes.get(b).map(|n| n.children.as_slice()).unwrap_or_default(),
@@ -103,7 +103,7 @@ impl<'t> Scene<'t> {
         }
     }
 
-    /// The block that a directive stands in.
+    /// Returns the block of a directive.
     pub(crate) fn parent(&self, n: usize) -> Option<usize> {
         self.nodes.get(n).and_then(|n| n.parent)
     }

@@ -1,4 +1,4 @@
-//! What variables of a configuration can hold: whether the client chooses it, and which values are written down.
+//! Values that variables of a configuration can hold: whether the client chooses them, and which values are written down.
 
 use super::scene::Scene;
 
@@ -99,11 +99,15 @@ pub(super) fn group<'p>(pattern: &'p str, wanted: &str) -> Option<&'p str> {
         .find_map(|(i, (name, text))| (name == Some(wanted) || (i + 1).to_string() == wanted).then_some(text))
 }
 
-/// Groups that capture, in order: their names and texts.
-pub(super) fn groups(pattern: &str) -> Vec<(Option<&str>, &str)> {
+/// A group that captures: its name and its text.
+type Group<'p> = (Option<&'p str>, &'p str);
+
+/// Groups that capture, in order.
+pub(super) fn groups(pattern: &str) -> Vec<Group<'_>> {
     let bytes = pattern.as_bytes();
+    // Of each open group its index in `out`, if it captures.
     let mut open: Vec<Option<usize>> = Vec::new();
-    let mut out: Vec<(Option<&str>, &str)> = Vec::new();
+    let mut out: Vec<Group<'_>> = Vec::new();
     let (mut i, mut in_class) = (0, false);
     while let Some(b) = bytes.get(i) {
         match b {
@@ -116,19 +120,9 @@ pub(super) fn groups(pattern: &str) -> Vec<(Option<&str>, &str)> {
             }
             b']' => in_class = false,
             b'(' if !in_class => {
-                let rest = pattern.get(i + 1..).unwrap_or_default();
-                let named = ["?<", "?P<", "?'"]
-                    .iter()
-                    .find_map(|p| rest.strip_prefix(p))
-                    .filter(|n| !n.starts_with(['=', '!']));
-                let name = named.and_then(|n| n.split(['>', '\'']).next());
-                if rest.starts_with('?') && name.is_none() || rest.starts_with('*') {
-                    open.push(None);
-                } else {
-                    open.push(Some(out.len()));
-                    let skip = name.and_then(|n| Some(rest.find(n)? + n.len() + 1)).unwrap_or(0);
-                    out.push((name, rest.get(skip..).unwrap_or_default()));
-                }
+                let group = group_at(pattern.get(i + 1..).unwrap_or_default());
+                open.push(group.map(|_| out.len()));
+                out.extend(group);
             }
             b')' if !in_class => {
                 if let Some(Some((_, text))) = open.pop().map(|n| n.and_then(|n| out.get_mut(n))) {
@@ -141,6 +135,19 @@ pub(super) fn groups(pattern: &str) -> Vec<(Option<&str>, &str)> {
         i += 1;
     }
     out
+}
+
+/// The group that begins with `rest`, the text behind its parenthesis, if it captures. Its text goes on to the end of the
+/// pattern.
+fn group_at(rest: &str) -> Option<Group<'_>> {
+    let named =
+        ["?<", "?P<", "?'"].iter().find_map(|p| rest.strip_prefix(p)).filter(|n| !n.starts_with(['=', '!']));
+    let name = named.and_then(|n| n.split(['>', '\'']).next());
+    if rest.starts_with('?') && name.is_none() || rest.starts_with('*') {
+        return None;
+    }
+    let skip = name.and_then(|n| Some(rest.find(n)? + n.len() + 1)).unwrap_or(0);
+    Some((name, rest.get(skip..).unwrap_or_default()))
 }
 
 /// Whether what a group takes of a decoded path can hold a line feed.

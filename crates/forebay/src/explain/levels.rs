@@ -48,7 +48,7 @@ const OWN_DEFAULTS: &[(&str, &str)] = &[("keepalive_requests", "10000")];
 pub(super) struct Level {
     /// `server app.example.com`, `location ~ \.php$`.
     pub name: String,
-    /// What holds there.
+    /// Settings in effect there.
     pub rows: Vec<Row>,
 }
 
@@ -144,7 +144,7 @@ impl List<'_> {
     }
 }
 
-/// Whether lines of outer levels hold beside those of inner ones (nginx: add_header_inherit, add_trailer_inherit).
+/// Whether lines of outer levels hold in addition to those of inner ones (nginx: add_header_inherit, add_trailer_inherit).
 fn merges(level: &Around<'_>, name: &[u8]) -> bool {
     let inherit: &[u8] = match name {
         b"add_header" => b"add_header_inherit",
