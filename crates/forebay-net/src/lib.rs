@@ -7,6 +7,7 @@ pub mod io;
 pub mod mux;
 pub mod pipe;
 pub mod reactor;
+pub mod relay;
 pub mod resolver;
 pub mod tls;
 pub mod wire;

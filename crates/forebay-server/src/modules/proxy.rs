@@ -23,7 +23,6 @@ use crate::upstream::exchange::{self, Outgoing};
 use crate::upstream::protocol::Protocol;
 use crate::upstream::spool::{Keep, Limits};
 use crate::upstream::stream::{self, Body};
-use crate::upstream::tunnel::Times;
 use cached::{Fetch, Found};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
@@ -33,6 +32,7 @@ use forebay_http::field::{self, Classes, Name, Unsafe};
 use forebay_http::h1::response::field;
 use forebay_http::proxy_protocol;
 use forebay_http::request::{Framing, Method};
+use forebay_net::relay::Timeouts;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -118,9 +118,9 @@ impl Settings {
         Limits { memory, file: self.max_temp_file_size.0 }
     }
 
-    /// How long a tunnel waits.
-    fn times(&self) -> Times {
-        Times { read: self.read_timeout.0, send: self.send_timeout.0 }
+    /// Times of an upstream whose protocol was switched.
+    fn relay_timeouts(&self) -> Timeouts {
+        Timeouts { read: self.read_timeout.0, send: self.send_timeout.0 }
     }
 
     /// Where a response is to be stored, if at all (nginx: proxy_store).

@@ -9,10 +9,10 @@ use crate::phases::Outcome;
 use crate::request::Request;
 use crate::upstream::exchange::{self, Outgoing};
 use crate::upstream::stream::Body;
-use crate::upstream::tunnel::Times;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_http::request::{Method, Version};
+use forebay_net::relay::Timeouts;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,11 +77,11 @@ pub async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
             let u = &mut req.modules.upstream;
             u.log_name.drain(..u.protocol.scheme(u.encrypted).len().min(u.log_name.len()));
             u.log_path.clear();
-            let times = Times { read: t.read_timeout.0, send: t.send_timeout.0 };
+            let timeouts = Timeouts { read: t.read_timeout.0, send: t.send_timeout.0 };
             req.keep_alive = false;
             req.resp.status = 200;
             req.resp.head_only = true;
-            req.resp.source = Some(Box::new(Body::switched(lease, Vec::new(), times)));
+            req.resp.source = Some(Box::new(Body::switched(lease, Vec::new(), timeouts)));
             Outcome::Done
         }
         Err(499) => {

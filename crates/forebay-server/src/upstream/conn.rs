@@ -313,6 +313,11 @@ impl Conn {
         self.wire.borrow_mut()
     }
 
+    /// What its bytes go through, where nothing else uses the connection.
+    pub fn wire_mut(&mut self) -> &mut Wire {
+        self.wire.get_mut()
+    }
+
     /// HTTP/2 on it, if that is spoken.
     pub fn link(&self) -> RefMut<'_, Option<Box<Link>>> {
         self.link.borrow_mut()

@@ -16,7 +16,7 @@ pub mod queue;
 pub mod spool;
 pub mod sticky;
 pub mod stream;
-pub mod tunnel;
+mod switched;
 pub mod upload;
 pub mod vars;
 

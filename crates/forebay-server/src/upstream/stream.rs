@@ -6,7 +6,7 @@ use super::conn::{For, Waited};
 use super::exchange::{Lease, fastcgi};
 use super::protocol::Protocol;
 use super::spool::{Keep, Limits, Next, Spool};
-use super::tunnel::{self, Times};
+use super::switched::Switched;
 use super::upload::{Stopped, Turn};
 use crate::cache::local::{Content, Entry};
 use crate::modules::core::TempDir;
@@ -16,6 +16,7 @@ use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::memcached;
 use forebay_http::request::Framing;
 use forebay_net::pipe::Pipe;
+use forebay_net::relay::Timeouts;
 use forebay_net::wire::Watch;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
@@ -42,8 +43,8 @@ pub struct Body {
     ignore_abort: bool,
     /// `proxy_pass_trailers`.
     pass_trailers: bool,
-    /// The protocol was switched: what came behind the head, and how long may pass without anything.
-    switched: Option<(Vec<u8>, Times)>,
+    /// State of a connection whose protocol was switched.
+    switched: Option<Switched>,
     /// What is read ahead of the client, once there is such a thing.
     spool: Option<Box<Spool>>,
     /// How much may be read ahead; `None`: nothing (nginx: proxy_buffering off).
@@ -85,8 +86,8 @@ pub enum Pulled {
     Failed,
 }
 
-/// Who is ready while a client is waited for.
-enum Side {
+/// Side that became ready while a client takes nothing.
+enum Ready {
     /// The client takes more.
     Client,
     /// The upstream says more.
@@ -245,8 +246,9 @@ impl Body {
     }
 
     /// The connection of a protocol that was switched to.
-    pub fn switched(lease: Lease, early: Vec<u8>, times: Times) -> Body {
-        Body { switched: Some((early, times)), ..Body::new(lease, Framing::Stream, false, times.read) }
+    pub fn switched(lease: Lease, early: Vec<u8>, timeouts: Timeouts) -> Body {
+        let switched = Some(Switched { early, timeouts });
+        Body { switched, ..Body::new(lease, Framing::Stream, false, timeouts.read) }
     }
 
     /// Whether it comes from an upstream that has not ended it.
@@ -254,12 +256,11 @@ impl Body {
         self.lease.is_some()
     }
 
-    /// Passes bytes both ways where the protocol was switched. `false`: it was not.
+    /// Passes bytes both ways where the protocol was switched. Returns `false` if it was not.
     pub async fn relay(&mut self, req: &mut Request) -> bool {
-        let Some((early, times)) = self.switched.take() else { return false };
-        let thread = req.thread.clone();
-        if let Some(conn) = self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
-            tunnel::relay(&thread, req, conn, early, times).await;
+        let Some(switched) = self.switched.take() else { return false };
+        if let Some(conn) = self.lease.as_mut().and_then(|l| l.conn.as_mut()) {
+            switched.relay(req, conn).await;
         }
         req.modules.upstream.log_name.clear();
         true
@@ -885,24 +886,24 @@ impl Body {
                 if client
                     && req.conn.wire.poll_writable(&thread.io, std::mem::take(&mut clear), cx).is_ready()
                 {
-                    return Poll::Ready(Some(Side::Client));
+                    return Poll::Ready(Some(Ready::Client));
                 }
                 if let Some(u) = upstream.filter(|_| !delayed)
                     && u.wire().poll_readable(&thread.io, false, cx).is_ready()
                 {
-                    return Poll::Ready(Some(Side::Upstream));
+                    return Poll::Ready(Some(Ready::Upstream));
                 }
                 if let Some((conn, upload)) = upload
                     && upload.poll(req, conn, cx).is_ready()
                 {
-                    return Poll::Ready(Some(Side::Request));
+                    return Poll::Ready(Some(Ready::Request));
                 }
                 thread.io.poller.poll_deadline(wake).map(|()| None)
             })
             .await;
             match ready {
-                Some(Side::Client) => return true,
-                Some(Side::Request) => continue,
+                Some(Ready::Client) => return true,
+                Some(Ready::Request) => continue,
                 None if Instant::now() >= until => return false,
                 None if full => continue,
                 _ => {}

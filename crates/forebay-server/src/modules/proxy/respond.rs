@@ -65,7 +65,7 @@ pub fn take(
         let head = &req.modules.upstream.head;
         let early = head.buf.get(head.len..).unwrap_or_default().to_vec();
         let Some(lease) = taken.lease.take() else { return Err(Stop::Status(502)) };
-        req.resp.source = Some(Box::new(Body::switched(lease, early, s.times())));
+        req.resp.source = Some(Box::new(Body::switched(lease, early, s.relay_timeouts())));
         return Ok(Outcome::Done);
     }
     if let Some(out) = accel_redirect(req, s) {
