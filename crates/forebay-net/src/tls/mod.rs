@@ -10,6 +10,7 @@ pub mod ciphers;
 pub mod constraints;
 pub mod crl;
 pub mod der;
+pub mod handshake;
 pub mod hello;
 pub mod ocsp_message;
 pub mod p521;

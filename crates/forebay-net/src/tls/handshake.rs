@@ -1,0 +1,435 @@
+//! Handshakes, which rustls does: from the first bytes of a connection to its keys.
+
+use super::record::{self, ALERT, CCS, DATA, HANDSHAKE, HEADER, Half, TAG};
+use super::stream::{MAX_FLIGHT, Stream, drain, receive};
+use super::traffic::{Kernel, Traffic};
+use crate::io::Io;
+use crate::reactor::Token;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::CertificateDer;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
+use rustls::{ExtractedSecrets, HandshakeKind, PeerMisbehaved};
+
+/// Alert `protocol_version`.
+const PROTOCOL_VERSION: u8 = 70;
+/// Alert `decode_error`.
+const DECODE_ERROR: u8 = 50;
+/// Alert `unexpected_message`.
+pub(super) const UNEXPECTED_MESSAGE: u8 = 10;
+/// A ChangeCipherSpec with a value that does not exist. rustls writes no alert for a record without a type; for this it
+/// writes the one that belongs to both, `unexpected_message` (RFC 8446, sections 5 and 5.4).
+const NO_CCS: [u8; 6] = [CCS, 3, 3, 0, 1, 2];
+
+/// State of a connection.
+pub(super) enum State {
+    /// A server that waits for a ClientHello.
+    Hello(Vec<u8>, super::hello::Reading),
+    Server(Box<UnbufferedServerConnection>, Flight),
+    Client(Box<UnbufferedClientConnection>, Flight),
+    Traffic(Box<Traffic>),
+    Broken,
+}
+
+/// Received bytes of a handshake, of which rustls sees one record more at a time.
+///
+/// rustls would open everything that is behind the last message of the handshake as well. Those records are for
+/// [`Traffic`], which knows messages in pieces and answers what is wrong with an alert.
+#[derive(Default)]
+pub(super) struct Flight {
+    pub(super) received: Vec<u8>,
+    /// Bytes of `received` that rustls sees.
+    pub(super) shown: usize,
+}
+
+impl Flight {
+    pub(super) fn new(received: Vec<u8>) -> Flight {
+        Flight { received, shown: 0 }
+    }
+
+    fn shown(&mut self) -> &mut [u8] {
+        self.received.get_mut(..self.shown).unwrap_or_default()
+    }
+
+    /// Removes bytes that rustls needs no more.
+    fn discard(&mut self, n: usize) {
+        let n = n.min(self.shown);
+        self.received.drain(..n);
+        self.shown -= n;
+    }
+
+    /// Removes records of early data that rustls has passed over. It would look at them again with every record behind them,
+    /// and count their bytes against what it passes over each time.
+    ///
+    /// They are those of which nothing is left but the tag: what cannot be opened is overwritten with zeros. A piece of a
+    /// message, which is needed, has its type.
+    fn discard_skipped(&mut self) {
+        while let Ok(Some(n)) = record::whole(self.shown())
+            && let Some([DATA, _, _, _, _, body @ ..]) = self.shown().get(..n)
+            && let Some(content @ [_, ..]) = body.get(..body.len().saturating_sub(TAG))
+            && content.iter().all(|b| *b == 0)
+        {
+            self.discard(n);
+        }
+    }
+
+    /// Shows one record more, or all if no record can begin so, which rustls has to find out. `false`: there is none.
+    fn show_more(&mut self) -> bool {
+        let rest = self.received.get(self.shown..).unwrap_or_default();
+        let more = match record::whole(rest) {
+            Ok(whole) => whole.unwrap_or(0),
+            Err(_) => rest.len(),
+        };
+        self.shown += more;
+        more > 0
+    }
+}
+
+/// Why a handshake failed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) text: String,
+    pub(super) alert: Due,
+}
+
+/// What becomes of the alert for a failure.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// It is written, or the other side has given up and waits for none.
+    Nothing,
+    /// It comes with the next turn of rustls, if rustls writes one.
+    Soon,
+    /// rustls writes none for a record without a type: [`NO_CCS`] makes it do so.
+    Forced,
+}
+
+/// What a handshake agreed on.
+#[derive(Debug, Default)]
+pub struct Agreed {
+    /// TLS 1.3, else 1.2.
+    pub v13: bool,
+    /// Number of the cipher suite.
+    pub suite: u16,
+    /// Number of the group; 0 if none was used.
+    pub group: u16,
+    /// Protocol chosen by ALPN.
+    pub alpn: Option<Box<[u8]>>,
+    /// Resumed.
+    pub resumed: bool,
+    /// The other side's certificates, its own first.
+    pub peer: Vec<CertificateDer<'static>>,
+}
+
+/// What a step of a handshake came to.
+#[derive(Debug)]
+pub enum Step {
+    /// More has to be received.
+    Read,
+    /// There is no room for what has to be sent.
+    Write,
+    /// Bytes may be exchanged.
+    Done(Box<Agreed>),
+    /// The other side closed the connection.
+    Closed,
+    /// Reading or writing failed.
+    Failed(Errno),
+    /// It does not speak TLS, or not as we do.
+    Refused(String),
+}
+
+/// What came before the handshake could begin.
+#[derive(Debug)]
+pub enum Greeting {
+    /// Not whole yet.
+    Partial,
+    /// A ClientHello.
+    Hello(Box<super::hello::Hello>),
+    /// Plain bytes, perhaps HTTP.
+    Plain(Vec<u8>),
+    /// Neither; the alert that tells so.
+    Broken(u8),
+}
+
+impl Stream {
+    /// Reads what a connection begins with.
+    ///
+    /// # Errors
+    /// Those of the socket; `Ok(None)`: it was closed.
+    pub fn greeting(&mut self, io: &Io, token: Token) -> Result<Option<Greeting>, Errno> {
+        let State::Hello(input, reading) = &mut self.state else {
+            return Ok(Some(Greeting::Broken(DECODE_ERROR)));
+        };
+        loop {
+            match input.first() {
+                Some(&HANDSHAKE) => match reading.more(input) {
+                    Ok(Some(hello)) => return Ok(Some(Greeting::Hello(Box::new(hello)))),
+                    Ok(None) => {}
+                    Err(e) => return Ok(Some(Greeting::Broken(e.alert().unwrap_or(DECODE_ERROR)))),
+                },
+                // SSL 2.0, which nobody speaks.
+                Some(b) if b & 0x80 != 0 => return Ok(Some(Greeting::Broken(PROTOCOL_VERSION))),
+                Some(_) => return Ok(Some(Greeting::Plain(std::mem::take(input)))),
+                None => {}
+            }
+            if !io.poller.is_readable(token) {
+                return Ok(Some(Greeting::Partial));
+            }
+            match receive(io, token, input, 4096) {
+                Ok(0) => return Ok(None),
+                Ok(_) => {}
+                Err(Errno::AGAIN) => return Ok(Some(Greeting::Partial)),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Whether the ClientHello has been taken.
+    pub fn greeted(&self) -> bool {
+        !matches!(self.state, State::Hello(..))
+    }
+
+    /// Goes on with the configuration that was chosen.
+    pub fn choose(&mut self, conn: UnbufferedServerConnection) {
+        if let State::Hello(input, _) = &mut self.state {
+            let input = std::mem::take(input);
+            self.state = State::Server(Box::new(conn), Flight::new(input));
+        }
+    }
+
+    /// Refuses a handshake that has only begun (RFC 6066, section 3; RFC 8446, section 6.2).
+    pub fn refuse(&mut self, io: &Io, token: Token, alert: u8) {
+        self.state = State::Broken;
+        self.owed.extend_from_slice(&plain_alert(alert));
+        let _ = self.flush(io, token, SendFlags::NOSIGNAL);
+        drain(io, token);
+    }
+
+    /// Goes on with the handshake as far as it can without waiting.
+    pub fn handshake(&mut self, io: &Io, token: Token) -> Step {
+        loop {
+            let mut failure = None;
+            let finished = match &mut self.state {
+                State::Server(conn, flight) => turns(flight, &mut failure, |input, failure| {
+                    let UnbufferedStatus { discard, state } = conn.process_tls_records(input);
+                    let turn = match state {
+                        Ok(ConnectionState::ReadEarlyData(mut early)) => {
+                            self.early = true;
+                            while let Some(Ok(data)) = early.next_record() {
+                                self.ready.extend_from_slice(data.payload);
+                            }
+                            Turn::Again
+                        }
+                        state => take_turn(state, &mut self.owed, &mut self.ready, &mut self.ended, failure),
+                    };
+                    (discard, turn)
+                }),
+                State::Client(conn, flight) => turns(flight, &mut failure, |input, failure| {
+                    let UnbufferedStatus { discard, state } = conn.process_tls_records(input);
+                    let turn = take_turn(state, &mut self.owed, &mut self.ready, &mut self.ended, failure);
+                    (discard, turn)
+                }),
+                State::Hello(..) => return Step::Read,
+                State::Traffic(_) | State::Broken => return Step::Failed(Errno::PROTO),
+            };
+            if failure.as_ref().is_some_and(|f| f.alert == Due::Soon) && self.is_in_clear() {
+                self.owed.extend_from_slice(&plain_alert(UNEXPECTED_MESSAGE));
+            }
+            match self.flush(io, token, SendFlags::NOSIGNAL) {
+                Ok(true) => {}
+                Ok(false) if failure.is_none() && !finished => return Step::Write,
+                Ok(false) => {}
+                Err(e) if failure.is_none() => return Step::Failed(e),
+                Err(_) => {}
+            }
+            if let Some(failure) = failure {
+                drain(io, token);
+                self.state = State::Broken;
+                return Step::Refused(failure.text);
+            }
+            if finished {
+                return match self.take_keys() {
+                    Some(agreed) => Step::Done(Box::new(agreed)),
+                    None => Step::Failed(Errno::PROTO),
+                };
+            }
+            if self.ended {
+                return Step::Closed;
+            }
+            let (State::Server(_, flight) | State::Client(_, flight)) = &mut self.state else {
+                return Step::Failed(Errno::PROTO);
+            };
+            let input = &mut flight.received;
+            if input.len() > MAX_FLIGHT {
+                return Step::Refused("handshake is too long".to_owned());
+            }
+            if !io.poller.is_readable(token) {
+                return Step::Read;
+            }
+            match receive(io, token, input, 4096) {
+                Ok(0) => return Step::Closed,
+                Ok(_) => {}
+                Err(Errno::AGAIN) => return Step::Read,
+                Err(e) => return Step::Failed(e),
+            }
+        }
+    }
+
+    /// Whether an alert of a server goes out as it is: before TLS 1.2 has changed its keys, which a session that is resumed
+    /// does first.
+    pub(super) fn is_in_clear(&self) -> bool {
+        let State::Server(conn, _) = &self.state else { return false };
+        conn.protocol_version() != Some(rustls::ProtocolVersion::TLSv1_3)
+            && conn.handshake_kind() != Some(HandshakeKind::Resumed)
+    }
+
+    /// Takes the keys over from rustls.
+    pub(super) fn take_keys(&mut self) -> Option<Agreed> {
+        let agree = |c: &rustls::CommonState| Agreed {
+            v13: c.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3),
+            suite: c.negotiated_cipher_suite().map_or(0, |s| u16::from(s.suite())),
+            group: c.negotiated_key_exchange_group().map_or(0, |g| u16::from(g.name())),
+            alpn: c.alpn_protocol().map(Into::into),
+            resumed: c.handshake_kind() == Some(HandshakeKind::Resumed),
+            peer: c.peer_certificates().map(<[_]>::to_vec).unwrap_or_default(),
+        };
+        let (agreed, ExtractedSecrets { tx, rx }, kernel, flight) =
+            match std::mem::replace(&mut self.state, State::Broken) {
+                State::Server(conn, flight) => {
+                    let agreed = agree(&conn);
+                    let (secrets, kernel) = conn.dangerous_into_kernel_connection().ok()?;
+                    (agreed, secrets, Kernel::Server(kernel), flight)
+                }
+                State::Client(conn, flight) => {
+                    let agreed = agree(&conn);
+                    let (secrets, kernel) = conn.dangerous_into_kernel_connection().ok()?;
+                    (agreed, secrets, Kernel::Client(kernel), flight)
+                }
+                _ => return None,
+            };
+        let v13 = agreed.v13;
+        let (tx, rx) = (Half::new(tx, v13)?, Half::new(rx, v13)?);
+        let kernel = if v13 { kernel } else { Kernel::Done };
+        self.partial = flight.received;
+        if self.partial.is_empty() {
+            self.partial = Vec::new();
+        }
+        self.unopened = !matches!(record::whole(&self.partial), Ok(None));
+        self.state = State::Traffic(Box::new(Traffic {
+            tx,
+            rx,
+            kernel,
+            v13,
+            empty: 0,
+            unsent: 0,
+            message: Vec::new(),
+        }));
+        Some(agreed)
+    }
+}
+
+/// Whether a record is an alert: by its type, or by the length that in TLS 1.3 nothing else has.
+pub(super) fn is_alert(record: &[u8]) -> bool {
+    const SEALED: usize = HEADER + 2 + 1 + 16;
+    record.first() == Some(&ALERT) || record.len() == SEALED
+}
+
+/// A fatal alert that no key seals.
+pub(super) fn plain_alert(alert: u8) -> [u8; 7] {
+    [ALERT, 3, 3, 0, 2, 2, alert]
+}
+
+pub(super) enum Turn {
+    Again,
+    Blocked,
+    Finished,
+}
+
+/// Takes turns until rustls needs more than was received. `true`: the handshake is over.
+pub(super) fn turns(
+    flight: &mut Flight,
+    failure: &mut Option<Failure>,
+    mut turn: impl FnMut(&mut [u8], &mut Option<Failure>) -> (usize, Turn),
+) -> bool {
+    loop {
+        let (discard, turn) = turn(flight.shown(), failure);
+        flight.discard(discard);
+        if failure.as_ref().is_some_and(|f| f.alert == Due::Forced) {
+            *flight = Flight { received: NO_CCS.to_vec(), shown: NO_CCS.len() };
+        }
+        match turn {
+            Turn::Again => {}
+            Turn::Finished => return true,
+            Turn::Blocked => {
+                flight.discard_skipped();
+                if failure.is_some() || !flight.show_more() {
+                    return false;
+                }
+            }
+        }
+    }
+}
+
+/// Does what rustls asks for.
+pub(super) fn take_turn<Data>(
+    state: Result<ConnectionState<'_, '_, Data>, rustls::Error>,
+    owed: &mut Vec<u8>,
+    ready: &mut Vec<u8>,
+    ended: &mut bool,
+    failure: &mut Option<Failure>,
+) -> Turn {
+    match state {
+        Ok(ConnectionState::EncodeTlsData(mut encode)) => {
+            let at = owed.len();
+            let need = match encode.encode(&mut []) {
+                Err(rustls::unbuffered::EncodeError::InsufficientSize(e)) => e.required_size,
+                _ => 0,
+            };
+            owed.resize(at + need, 0);
+            let n = encode.encode(owed.get_mut(at..).unwrap_or_default()).unwrap_or(0);
+            owed.truncate(at + n);
+            // Behind the alert nothing is to be said, and what has failed would only fail again.
+            match failure {
+                Some(failure) if owed.get(at..).is_some_and(is_alert) => {
+                    failure.alert = Due::Nothing;
+                    Turn::Blocked
+                }
+                _ => Turn::Again,
+            }
+        }
+        Ok(ConnectionState::TransmitTlsData(transmit)) => {
+            transmit.done();
+            Turn::Again
+        }
+        Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+            while let Some(Ok(data)) = traffic.next_record() {
+                ready.extend_from_slice(data.payload);
+            }
+            Turn::Again
+        }
+        Ok(ConnectionState::WriteTraffic(_)) => Turn::Finished,
+        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
+            *ended = true;
+            Turn::Blocked
+        }
+        Ok(_) => Turn::Blocked,
+        // The alert that belongs to it comes with the next turn.
+        Err(e) if failure.is_none() => {
+            let alert = match &e {
+                rustls::Error::PeerMisbehaved(PeerMisbehaved::IllegalTlsInnerPlaintext) => Due::Forced,
+                rustls::Error::PeerMisbehaved(_) => Due::Soon,
+                _ => Due::Nothing,
+            };
+            *failure = Some(Failure { text: e.to_string(), alert });
+            Turn::Again
+        }
+        Err(_) => match failure {
+            Some(failure) if failure.alert == Due::Forced => {
+                failure.alert = Due::Soon;
+                Turn::Again
+            }
+            _ => Turn::Blocked,
+        },
+    }
+}
