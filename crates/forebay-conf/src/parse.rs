@@ -153,7 +153,14 @@ impl Parser<'_> {
         let scope = Scope { kind: Kind::Table(Contexts::MAIN), quiet: false, depth: 0 };
         if let Err(message) = self.file(main, scope, &mut root.items) {
             let ordinal = self.next_ordinal();
-            self.tell(Level::Emerg, message, None, None, None, ordinal);
+            self.errors.push(Error {
+                level: Level::Emerg,
+                message,
+                span: None,
+                at: None,
+                hint: None,
+                ordinal,
+            });
         }
     }
 
@@ -216,7 +223,14 @@ impl Parser<'_> {
         let ordinal = self.next_ordinal();
         let hint = format!("the block of \"{}\" in line {} is not closed", opener.as_str(), opener.span.line);
         let message = "unexpected end of file, expecting \"}\"".to_owned();
-        self.tell(Level::Emerg, message, Some(opener.span), Some(at), Some(hint), ordinal);
+        self.errors.push(Error {
+            level: Level::Emerg,
+            message,
+            span: Some(opener.span),
+            at: Some(at),
+            hint: Some(hint),
+            ordinal,
+        });
     }
 
     fn lexical(&mut self, mut error: Error, scope: Scope) {
@@ -416,7 +430,14 @@ impl Parser<'_> {
             _ => None,
         };
         let span = word.unwrap_or(statement.name()).span;
-        self.tell(Level::Emerg, message, Some(span), Some(statement.end), hint, statement.ordinal);
+        self.errors.push(Error {
+            level: Level::Emerg,
+            message,
+            span: Some(span),
+            at: Some(statement.end),
+            hint,
+            ordinal: statement.ordinal,
+        });
         false
     }
 
@@ -434,7 +455,14 @@ impl Parser<'_> {
             Status::Current | Status::Deprecated(None) => return,
         };
         let span = statement.name().span;
-        self.tell(Level::Warn, message, Some(span), Some(statement.end), None, statement.ordinal);
+        self.errors.push(Error {
+            level: Level::Warn,
+            message,
+            span: Some(span),
+            at: Some(statement.end),
+            hint: None,
+            ordinal: statement.ordinal,
+        });
     }
 
     /// Tells what Forebay does not do. True: the directive was refused.
@@ -449,7 +477,14 @@ impl Parser<'_> {
             Support::Hint => {
                 let message = format!("\"{}\" directive is not supported yet, ignored", row.name);
                 let span = statement.name().span;
-                self.tell(Level::Warn, message, Some(span), Some(statement.end), None, statement.ordinal);
+                self.errors.push(Error {
+                    level: Level::Warn,
+                    message,
+                    span: Some(span),
+                    at: Some(statement.end),
+                    hint: None,
+                    ordinal: statement.ordinal,
+                });
                 false
             }
             Support::Later => {
@@ -467,7 +502,14 @@ impl Parser<'_> {
         }
         if let Err(why) = modules::check(&word.text) {
             let message = format!("module \"{}\" is not loaded: {why}", printable(word));
-            self.tell(Level::Notice, message, Some(word.span), Some(statement.end), None, statement.ordinal);
+            self.errors.push(Error {
+                level: Level::Notice,
+                message,
+                span: Some(word.span),
+                at: Some(statement.end),
+                hint: None,
+                ordinal: statement.ordinal,
+            });
         }
     }
 
@@ -492,7 +534,14 @@ impl Parser<'_> {
                 self.file(&path, scope, &mut block.items)
             };
             if let Err(message) = read {
-                self.tell(Level::Emerg, message, span, Some(statement.end), None, statement.ordinal);
+                self.errors.push(Error {
+                    level: Level::Emerg,
+                    message,
+                    span,
+                    at: Some(statement.end),
+                    hint: None,
+                    ordinal: statement.ordinal,
+                });
             }
         }
         block
@@ -516,23 +565,25 @@ impl Parser<'_> {
 
     fn at_name(&mut self, message: String, statement: &Statement, hint: Option<String>) {
         let span = statement.name().span;
-        self.tell(Level::Emerg, message, Some(span), Some(statement.end), hint, statement.ordinal);
+        self.errors.push(Error {
+            level: Level::Emerg,
+            message,
+            span: Some(span),
+            at: Some(statement.end),
+            hint,
+            ordinal: statement.ordinal,
+        });
     }
 
     fn emerg(&mut self, message: String, span: Span, at: Span, ordinal: u32) {
-        self.tell(Level::Emerg, message, Some(span), Some(at), None, ordinal);
-    }
-
-    fn tell(
-        &mut self,
-        level: Level,
-        message: String,
-        span: Option<Span>,
-        at: Option<Span>,
-        hint: Option<String>,
-        ordinal: u32,
-    ) {
-        self.errors.push(Error { level, message, span, at, hint, ordinal });
+        self.errors.push(Error {
+            level: Level::Emerg,
+            message,
+            span: Some(span),
+            at: Some(at),
+            hint: None,
+            ordinal,
+        });
     }
 
     fn next_ordinal(&mut self) -> u32 {
