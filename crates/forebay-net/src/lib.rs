@@ -1,6 +1,7 @@
 //! Bytes in and out: the event loop, sockets, TLS, name resolution. This crate knows neither the configuration nor HTTP.
 
 pub mod addr;
+pub mod dial;
 pub mod io;
 pub mod mux;
 pub mod pipe;
@@ -8,4 +9,5 @@ pub mod reactor;
 pub mod relay;
 pub mod resolver;
 pub mod tls;
+pub mod wait;
 pub mod wire;
