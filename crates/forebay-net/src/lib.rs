@@ -3,6 +3,7 @@
 #![warn(unreachable_pub)]
 
 pub mod addr;
+pub mod dial;
 pub mod io;
 pub mod mux;
 pub mod pipe;
@@ -10,4 +11,5 @@ pub mod reactor;
 pub mod relay;
 pub mod resolver;
 pub mod tls;
+pub mod wait;
 pub mod wire;

@@ -8,7 +8,6 @@ use forebay_conf::tree::Directive;
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
 
 crate::settings! {
     /// `proxy_bind`.
@@ -71,17 +70,6 @@ impl Settings {
             req.log(Level::Error, &format!("invalid local address \"{text}\""));
         }
         Ok(found)
-    }
-
-    /// Sets what is to be set on a new socket.
-    pub fn prepare(&self, fd: &OwnedFd) {
-        use rustix::net::sockopt;
-        if self.rcvbuf.0 > 0 {
-            let _ = sockopt::set_socket_recv_buffer_size(fd, self.rcvbuf.0 as usize);
-        }
-        if self.sndbuf.0 > 0 {
-            let _ = sockopt::set_socket_send_buffer_size(fd, self.sndbuf.0 as usize);
-        }
     }
 }
 

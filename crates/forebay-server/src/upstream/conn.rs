@@ -1,20 +1,17 @@
-//! A connection to an upstream: opened or taken from the idle ones, waited on together with the client.
-//! Hot path.
+//! A connection to an upstream, new or taken from the idle ones of a group. `open.rs` opens one. Hot path.
 
 use super::Group;
 use super::idle::Idle;
 use crate::thread::{Thread, ThreadConfig};
 use forebay_http::h2::link::Link;
-use forebay_net::addr::PeerAddr;
 use forebay_net::pipe::Pipe;
 use forebay_net::reactor::Token;
+use forebay_net::wait::{For, Wait, Waited};
 use forebay_net::wire::{self, Sent, Then, Watch, Wire};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::cell::{Cell, RefCell, RefMut};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Instant;
 
 /// An open connection; closed when dropped.
@@ -50,43 +47,6 @@ impl Drop for Conn {
             self.thread.io.poller.remove(self.token);
         }
     }
-}
-
-/// Why there is no connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// `connect()` or `socket()` failed.
-    Connect(Errno),
-    /// No descriptor or no memory for one: not the server's fault.
-    Local(Errno),
-    /// The address that connections are to come from cannot be had (nginx: proxy_bind).
-    Bind(Errno),
-    /// Not in time.
-    Timeout,
-    /// The client left meanwhile.
-    ClientGone,
-}
-
-/// What a wait came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waited {
-    /// The descriptor is ready.
-    Ready,
-    /// The time is over.
-    Timeout,
-    /// The client closed its connection.
-    ClientGone,
-}
-
-/// What to wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum For {
-    /// A read may give something.
-    Read,
-    /// A write may take something.
-    Write,
-    /// Either.
-    Both,
 }
 
 impl Conn {
@@ -127,96 +87,27 @@ impl Conn {
         })
     }
 
-    /// Opens a connection.
-    ///
-    /// # Errors
-    /// [`Failure`].
-    pub async fn open(
-        thread: &Rc<Thread>,
-        addr: &PeerAddr,
-        bind: Option<std::net::SocketAddr>,
-        prepare: impl FnOnce(&OwnedFd),
-        deadline: Instant,
-        watch: &mut Watch,
-    ) -> Result<Conn, Failure> {
-        let family = match addr {
-            PeerAddr::Inet(a) if a.is_ipv4() => AddressFamily::INET,
-            PeerAddr::Inet(_) => AddressFamily::INET6,
-            PeerAddr::Unix(_) => AddressFamily::UNIX,
-        };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(Failure::Local)?;
-        prepare(&fd);
-        if let Some(local) = bind {
-            rustix::net::bind(&fd, &local).map_err(Failure::Bind)?;
-        }
-        let begun = match addr {
-            PeerAddr::Inet(a) => match rustix::net::connect(&fd, a) {
-                // On the loopback device all is said when the call returns, only the call does not know it.
-                Err(Errno::INPROGRESS) if a.ip().is_loopback() => match rustix::net::connect(&fd, a) {
-                    Err(Errno::ISCONN) => Ok(()),
-                    Err(Errno::ALREADY) => Err(Errno::INPROGRESS),
-                    done => done,
-                },
-                begun => begun,
-            },
-            PeerAddr::Unix(p) => match rustix::net::SocketAddrUnix::new(p.as_path()) {
-                Ok(a) => rustix::net::connect(&fd, &a),
-                Err(e) => Err(e),
-            },
-        };
-        let token = thread.io.poller.insert(fd);
-        // Nothing comes before a request but by exception, and an event then tells.
-        thread.io.poller.drained(token);
-        let conn = Conn {
+    /// Takes a connection that has just been opened.
+    pub fn opened(thread: &Rc<Thread>, wire: Wire, opened: Instant) -> Conn {
+        Conn {
             thread: thread.clone(),
-            token,
-            wire: RefCell::new(Wire::Plain(token)),
+            token: wire.token(),
+            wire: RefCell::new(wire),
             made_for: 0,
             kept: false,
             written: Cell::new(false),
             prompt: Cell::new(false),
             link: RefCell::new(None),
             requests: 0,
-            opened: thread.io.poller.now(),
+            opened,
             reused: false,
-        };
-        match begun {
-            Ok(()) => return Ok(conn),
-            Err(Errno::INPROGRESS) => {}
-            Err(e) => return Err(Failure::Connect(e)),
-        }
-        match conn.wait(For::Write, deadline, watch).await {
-            Waited::Ready => {}
-            Waited::Timeout => return Err(Failure::Timeout),
-            Waited::ClientGone => return Err(Failure::ClientGone),
-        }
-        match thread.io.poller.with_fd(conn.token, |fd| rustix::net::sockopt::socket_error(fd)) {
-            Some(Ok(Ok(()))) => Ok(conn),
-            Some(Ok(Err(e)) | Err(e)) => Err(Failure::Connect(e)),
-            None => Err(Failure::Connect(Errno::BADF)),
         }
     }
 
-    /// Waits after a call that would have blocked. Reads say themselves when nothing is left.
+    /// Waits after a call that would have blocked.
     pub async fn wait(&self, what: For, deadline: Instant, watch: &mut Watch) -> Waited {
-        let r = &self.thread.io.poller;
-        let mut clear = true;
-        std::future::poll_fn(|cx| {
-            let clear = std::mem::take(&mut clear);
-            let wire = self.wire.borrow();
-            let read = what != For::Write && wire.poll_readable(&self.thread.io, false, cx).is_ready();
-            let write = what != For::Read && wire.poll_writable(&self.thread.io, clear, cx).is_ready();
-            drop(wire);
-            if read || write {
-                return Poll::Ready(Waited::Ready);
-            }
-            if watch.poll_gone(&self.thread.io.poller, cx).is_ready() {
-                return Poll::Ready(Waited::ClientGone);
-            }
-            r.poll_deadline(deadline).map(|()| Waited::Timeout)
-        })
-        .await
+        let mut wait = Wait::new(what, deadline, watch);
+        std::future::poll_fn(|cx| wait.poll(&self.thread.io, &self.wire.borrow(), cx)).await
     }
 
     /// Whether a read may give something, as far as is known.

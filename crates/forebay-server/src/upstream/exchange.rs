@@ -7,8 +7,10 @@ mod h2;
 mod memcached;
 
 use super::Reuse;
-use super::conn::{Conn, Failure, For, Waited};
+use super::conn::Conn;
+use super::fault::{Fault, READING, bad_head, client_gone, send_failed, send_timeout};
 use super::lease::{Gone, address, choose, name_of, number, picker, wait_for_one};
+use super::open::{Open, encrypt, greeting, local_address, open, wanted};
 use super::protocol::{Framing, Protocol};
 use super::upload::{Stopped, Turn, Upload};
 use crate::body::BodyError;
@@ -21,10 +23,8 @@ use forebay_conf::error::Level;
 use forebay_http::cgi;
 use forebay_http::h1::client::{self, ResponseHead};
 use forebay_http::h1::request::Status;
-use forebay_http::proxy_protocol;
-use forebay_net::addr::Peer;
 use forebay_net::addr::PeerAddr;
-use forebay_net::tls::stream::{Step, Stream};
+use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
@@ -170,29 +170,6 @@ impl Upstreamed {
     /// The server that is being asked.
     pub fn current(&mut self) -> Option<&mut Attempt> {
         self.attempts.last_mut()
-    }
-}
-
-/// What went wrong with one server.
-struct Fault {
-    kind: NextUpstream,
-    status: u16,
-    /// Nothing of the request can have been acted upon.
-    unsent: bool,
-    /// Another server would not help.
-    last: bool,
-    /// What was being done, once there was a connection.
-    doing: &'static str,
-}
-
-impl Fault {
-    fn new(kind: NextUpstream, status: u16) -> Fault {
-        Fault { kind, status, unsent: false, last: false, doing: READING }
-    }
-
-    /// The client is to blame or gone.
-    fn client(status: u16) -> Fault {
-        Fault { last: true, ..Fault::new(NextUpstream::Error, status) }
     }
 }
 
@@ -410,11 +387,7 @@ async fn attempt(
     }
     let wanted = wanted(req)?;
     let mut made_for = wanted.as_ref().map_or(0, Wanted::key) ^ protocol.made_for();
-    let http = req.http();
-    let local = match http.location(req).settings.proxy_bind.local(req) {
-        Ok(local) => local,
-        Err(_) => return Err(Fault::client(500)),
-    };
+    let local = local_address(req)?;
     if let Some(a) = local {
         use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
         made_for ^= BuildHasherDefault::<DefaultHasher>::default().hash_one(a);
@@ -425,18 +398,18 @@ async fn attempt(
     if h2 {
         made_for ^= h2::MADE_FOR;
     }
-    let greeting = s.protocol_header.version();
     let idle = if tunnel || fresh { None } else { lease.take_idle(req, made_for) };
     let conn = match idle {
         Some(c) => c,
         None => {
-            let mut conn = connect(req, addr, local, s, &mut watch).await?;
+            let greeting = greeting(req, s.protocol_header);
+            let timeout = s.connect_timeout.0;
+            let keepalive = s.socket_keepalive;
+            let o = Open { addr, local, timeout, keepalive, greeting: &greeting };
+            let mut conn = open(req, &o, &mut watch).await?;
             conn.made_for = made_for;
-            if let Some(version) = greeting {
-                greet(req, &conn, version)?;
-            }
             if let Some(wanted) = &wanted {
-                handshake(req, &conn, wanted, s, &mut watch).await?;
+                encrypt(req, &mut conn, wanted, timeout, &mut watch).await?;
             }
             conn
         }
@@ -471,154 +444,6 @@ async fn attempt(
         lease.leave_off();
     }
     read_head(req, lease, s, &mut watch).await
-}
-
-/// Tells for whom the connection is, before anything else is said (nginx: proxy_protocol, of streams).
-fn greet(req: &mut Request, conn: &Conn, version: proxy_protocol::Version) -> Result<(), Fault> {
-    let client = match req.peer {
-        Peer::Inet(a) => Some(a),
-        _ => None,
-    };
-    let between = client.zip(req.local_address());
-    let mut header = Vec::new();
-    proxy_protocol::write(version, between, &mut header);
-    // A new socket has room for it.
-    match conn.with_fd(|fd| rustix::net::send(fd, &header, rustix::net::SendFlags::NOSIGNAL)) {
-        Ok(n) if n == header.len() => Ok(()),
-        sent => {
-            let e = sent.err().unwrap_or(Errno::PIPE);
-            req.log(
-                Level::Error,
-                &format!("send() failed {} while sending PROXY protocol header to upstream", errno_text(e)),
-            );
-            Err(Fault { unsent: true, doing: SENDING, ..Fault::new(NextUpstream::Error, 502) })
-        }
-    }
-}
-
-/// What a new connection has to be, where it is encrypted.
-fn wanted(req: &mut Request) -> Result<Option<Wanted>, Fault> {
-    if !req.modules.upstream.encrypted {
-        return Ok(None);
-    }
-    let http = req.http();
-    match &http.location(req).upstream_tls {
-        Some(tls) => Ok(Some(tls.wanted(req))),
-        None => Err(Fault { last: true, ..Fault::new(NextUpstream::Error, 500) }),
-    }
-}
-
-/// The client's side of a handshake, and the judgement of the server's certificate.
-async fn handshake(
-    req: &mut Request,
-    conn: &Conn,
-    wanted: &Wanted,
-    s: &Settings,
-    watch: &mut Watch,
-) -> Result<(), Fault> {
-    const DOING: &str = "while SSL handshaking to upstream";
-    let failed = |req: &mut Request, level: Level, what: &str| {
-        req.log(level, &format!("{what} {DOING}"));
-        Fault { unsent: true, doing: DOING, ..Fault::new(NextUpstream::Error, 502) }
-    };
-    conn.hurry();
-    match wanted.begin(req).await {
-        Ok(begun) => conn.wire().encrypt(Stream::client(begun)),
-        Err(text) => return Err(failed(req, Level::Error, &text)),
-    }
-    let deadline = Instant::now() + s.connect_timeout.0;
-    let agreed = loop {
-        let thread = req.thread.clone();
-        let step = match conn.wire().tls() {
-            Some(stream) => stream.handshake(&thread.io, conn.token()),
-            None => Step::Closed,
-        };
-        let wait = match step {
-            Step::Done(agreed) => break agreed,
-            Step::Read => For::Read,
-            Step::Write => For::Write,
-            Step::Closed => return Err(failed(req, Level::Error, "peer closed connection in SSL handshake")),
-            Step::Failed(e) => {
-                return Err(failed(
-                    req,
-                    Level::Error,
-                    &format!("SSL_do_handshake() failed {}", errno_text(e)),
-                ));
-            }
-            Step::Refused(text) => {
-                return Err(failed(req, Level::Error, &format!("SSL_do_handshake() failed (SSL: {text})")));
-            }
-        };
-        match conn.wait(wait, deadline, watch).await {
-            Waited::Ready => {}
-            Waited::Timeout => {
-                let fault = failed(req, Level::Error, "upstream timed out (110: Connection timed out)");
-                return Err(Fault { kind: NextUpstream::Timeout, status: 504, ..fault });
-            }
-            Waited::ClientGone => return Err(client_gone(req, "SSL handshaking to upstream")),
-        }
-    };
-    wanted.tls.judge(&agreed.peer, &wanted.name).map_err(|text| failed(req, Level::Error, &text))
-}
-
-async fn connect(
-    req: &mut Request,
-    addr: &PeerAddr,
-    local: Option<std::net::SocketAddr>,
-    s: &Settings,
-    watch: &mut Watch,
-) -> Result<Conn, Fault> {
-    let thread = req.thread.clone();
-    let deadline = Instant::now() + s.connect_timeout.0;
-    let http = req.http();
-    let sockets = &http.location(req).settings.proxy_bind;
-    let local = local.filter(|_| matches!(addr, PeerAddr::Inet(_)));
-    match Conn::open(&thread, addr, local, |fd| sockets.prepare(fd), deadline, watch).await {
-        Ok(c) => {
-            if s.socket_keepalive {
-                let _ = c.with_fd(|fd| rustix::net::sockopt::set_socket_keepalive(fd, true));
-            }
-            Ok(c)
-        }
-        Err(Failure::Connect(e)) => {
-            let (level, to) = match addr {
-                PeerAddr::Unix(p) if e == Errno::NOENT => (Level::Crit, format!("to unix:{} ", p.display())),
-                PeerAddr::Unix(p) => (Level::Error, format!("to unix:{} ", p.display())),
-                PeerAddr::Inet(_) => (Level::Error, String::new()),
-            };
-            req.log(level, &format!("connect() {to}failed {} while connecting to upstream", errno_text(e)));
-            Err(Fault { unsent: true, doing: CONNECTING, ..Fault::new(NextUpstream::Error, 502) })
-        }
-        Err(Failure::Bind(e)) => {
-            let to = local.map(|a| if a.port() == 0 { a.ip().to_string() } else { a.to_string() });
-            let text = format!("bind({}) failed {}", to.unwrap_or_default(), errno_text(e));
-            req.log(Level::Crit, &format!("{text} while connecting to upstream"));
-            Err(Fault { unsent: true, doing: CONNECTING, last: true, ..Fault::new(NextUpstream::Error, 500) })
-        }
-        Err(Failure::Local(e)) => {
-            req.log(Level::Alert, &format!("socket() failed {} while connecting to upstream", errno_text(e)));
-            Err(Fault { unsent: true, doing: CONNECTING, last: true, ..Fault::new(NextUpstream::Error, 500) })
-        }
-        Err(Failure::Timeout) => {
-            req.log(
-                Level::Error,
-                "upstream timed out (110: Connection timed out) while connecting to upstream",
-            );
-            Err(Fault { unsent: true, doing: CONNECTING, ..Fault::new(NextUpstream::Timeout, 504) })
-        }
-        Err(Failure::ClientGone) => Err(client_gone(req, "connecting to upstream")),
-    }
-}
-
-fn client_gone(req: &mut Request, doing: &str) -> Fault {
-    req.log(
-        Level::Info,
-        &format!(
-            "epoll_wait() reported that client prematurely closed connection, so upstream connection is \
-             closed too while {doing}"
-        ),
-    );
-    Fault::client(499)
 }
 
 /// How a write ended.
@@ -734,16 +559,6 @@ async fn room(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -
     }
 }
 
-fn send_failed(req: &mut Request, e: Errno) -> Fault {
-    req.log(Level::Error, &format!("send() failed {} {SENDING}", errno_text(e)));
-    Fault { doing: SENDING, ..Fault::new(NextUpstream::Error, 502) }
-}
-
-fn send_timeout(req: &mut Request) -> Fault {
-    req.log(Level::Error, "upstream timed out (110: Connection timed out) while sending request to upstream");
-    Fault { doing: SENDING, ..Fault::new(NextUpstream::Timeout, 504) }
-}
-
 /// Sends the part of the client's body that is in a file.
 async fn send_file(
     req: &mut Request,
@@ -798,9 +613,9 @@ async fn send_file(
 /// The client's body cannot be read.
 fn refused(req: &Request, e: BodyError) -> Fault {
     match e {
-        BodyError::Status(status) => Fault::client(status),
-        BodyError::Gone if req.timed_out => Fault::client(408),
-        BodyError::Gone => Fault::client(400),
+        BodyError::Status(status) => Fault::own(status),
+        BodyError::Gone if req.timed_out => Fault::own(408),
+        BodyError::Gone => Fault::own(400),
     }
 }
 
@@ -823,10 +638,6 @@ async fn upload(req: &mut Request, lease: &mut Lease, watch: &mut Watch) -> Resu
 
 /// Most interim responses (RFC 9110, section 15.2) before the final one.
 const MAX_INTERIM: u32 = 100;
-
-const CONNECTING: &str = "while connecting to upstream";
-const SENDING: &str = "while sending request to upstream";
-const READING: &str = "while reading response header from upstream";
 
 /// Room for reading a head and what of the body comes with it, bytes.
 const READ: usize = 16 * 1024;
@@ -908,11 +719,6 @@ fn parse_cgi_head(req: &mut Request, limit: usize) -> Result<bool, Fault> {
         Ok(Status::Partial) => Ok(false),
         Err(()) => Err(bad_head(req, &message)),
     }
-}
-
-fn bad_head(req: &mut Request, message: &[u8]) -> Fault {
-    req.log(Level::Error, &format!("{} {READING}", String::from_utf8_lossy(message)));
-    Fault::new(NextUpstream::InvalidHeader, 502)
 }
 
 /// A head is complete.

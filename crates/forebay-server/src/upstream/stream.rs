@@ -2,7 +2,6 @@
 //! the bytes as they come; for one that does not they are read ahead into a [`Spool`], so that the upstream is
 //! free early (nginx: proxy_buffering). Hot path.
 
-use super::conn::{For, Waited};
 use super::exchange::{Lease, fastcgi};
 use super::protocol::Protocol;
 use super::spool::{Keep, Limits, Next, Spool};
@@ -17,6 +16,7 @@ use forebay_http::memcached;
 use forebay_http::request::Framing;
 use forebay_net::pipe::Pipe;
 use forebay_net::relay::Timeouts;
+use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;

@@ -4,13 +4,14 @@
 use super::{Fault, Lease, Outgoing, READ, Upstreamed, client_gone};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::request::Request;
-use crate::upstream::conn::{Conn, For, Waited};
+use crate::upstream::conn::Conn;
 use crate::upstream::protocol::{Framing, Protocol};
 use crate::upstream::upload::Upload;
 use forebay_conf::error::Level;
 use forebay_http::h1::client;
 use forebay_http::h1::request::Status;
 use forebay_http::h2::link::{self, Link, Problem};
+use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;

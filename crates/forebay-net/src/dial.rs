@@ -1,0 +1,291 @@
+//! Opens connections to servers: socket, local address, connect, the bytes that a connection begins with, TLS. Hot path.
+
+use crate::addr::PeerAddr;
+use crate::io::Io;
+use crate::reactor::Token;
+use crate::tls::stream::{Agreed, Step, Stream};
+use crate::wait::{For, Wait, Waited};
+use crate::wire::{Watch, Wire};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
+use rustls::client::UnbufferedClientConnection;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// Parameters of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct DialSettings<'d> {
+    /// Address of the server.
+    pub addr: &'d PeerAddr,
+    /// Address that the connection comes from; `None`: the system chooses. Not for unix sockets.
+    pub local: Option<SocketAddr>,
+    /// Longest time for the connection.
+    pub timeout: Duration,
+    /// `SO_RCVBUF`, bytes; 0 = the system's.
+    pub receive_buffer: usize,
+    /// `SO_SNDBUF`, bytes; 0 = the system's.
+    pub send_buffer: usize,
+    /// `SO_KEEPALIVE`.
+    pub keepalive: bool,
+    /// Bytes that the connection begins with, in plain text: a PROXY protocol header. A new socket must have room for them.
+    pub greeting: &'d [u8],
+}
+
+/// Reason for which there is no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DialError {
+    /// `socket()` failed: no descriptor or no memory, which is not the server's fault.
+    Socket(Errno),
+    /// `bind()` to the local address failed.
+    Bind(Errno),
+    /// `connect()` failed.
+    Connect(Errno),
+    /// The greeting could not be sent.
+    Greeting(Errno),
+    /// The time is over.
+    Timeout,
+    /// The watched client is gone.
+    ClientGone,
+}
+
+/// Reason for which a handshake failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HandshakeError {
+    /// The server closed the connection.
+    Closed,
+    /// Reading or writing failed.
+    Failed(Errno),
+    /// The server does not speak TLS, or not as we do: the reason in words.
+    Refused(String),
+    /// The time is over.
+    Timeout,
+    /// The watched client is gone.
+    ClientGone,
+}
+
+/// Opens a connection and sends its greeting.
+///
+/// # Errors
+/// [`DialError`].
+pub async fn dial(io: &Io, s: &DialSettings<'_>, watch: &mut Watch) -> Result<Wire, DialError> {
+    let fd = socket(s)?;
+    let begun = connect(&fd, s.addr);
+    let slot = Slot::insert(io, fd);
+    // Servers rarely speak first; if one does, epoll reports it.
+    io.poller.drained(slot.token);
+    match begun {
+        Ok(()) => {}
+        Err(Errno::INPROGRESS) => slot.connected(Instant::now() + s.timeout, watch).await?,
+        Err(e) => return Err(DialError::Connect(e)),
+    }
+    if s.keepalive {
+        slot.with_fd(|fd| {
+            let _ = sockopt::set_socket_keepalive(fd, true);
+        });
+    }
+    if !s.greeting.is_empty() {
+        slot.greet(s.greeting)?;
+    }
+    Ok(Wire::Plain(slot.keep()))
+}
+
+/// Makes the client's side of a TLS handshake on a connection. The caller judges the certificate.
+///
+/// # Errors
+/// [`HandshakeError`].
+pub async fn handshake(
+    io: &Io,
+    wire: &mut Wire,
+    client: UnbufferedClientConnection,
+    timeout: Duration,
+    watch: &mut Watch,
+) -> Result<Box<Agreed>, HandshakeError> {
+    wire.encrypt(Stream::client(client));
+    let deadline = Instant::now() + timeout;
+    loop {
+        let token = wire.token();
+        let what = match wire.tls().map_or(Step::Closed, |stream| stream.handshake(io, token)) {
+            Step::Done(agreed) => return Ok(agreed),
+            Step::Read => For::Read,
+            Step::Write => For::Write,
+            Step::Closed => return Err(HandshakeError::Closed),
+            Step::Failed(e) => return Err(HandshakeError::Failed(e)),
+            Step::Refused(text) => return Err(HandshakeError::Refused(text)),
+        };
+        let mut wait = Wait::new(what, deadline, watch);
+        match std::future::poll_fn(|cx| wait.poll(io, wire, cx)).await {
+            Waited::Ready => {}
+            Waited::Timeout => return Err(HandshakeError::Timeout),
+            Waited::ClientGone => return Err(HandshakeError::ClientGone),
+        }
+    }
+}
+
+/// Creates the socket and binds it.
+fn socket(s: &DialSettings<'_>) -> Result<OwnedFd, DialError> {
+    let family = match s.addr {
+        PeerAddr::Inet(a) if a.is_ipv4() => AddressFamily::INET,
+        PeerAddr::Inet(_) => AddressFamily::INET6,
+        PeerAddr::Unix(_) => AddressFamily::UNIX,
+    };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(DialError::Socket)?;
+    if s.receive_buffer > 0 {
+        let _ = sockopt::set_socket_recv_buffer_size(&fd, s.receive_buffer);
+    }
+    if s.send_buffer > 0 {
+        let _ = sockopt::set_socket_send_buffer_size(&fd, s.send_buffer);
+    }
+    if let (Some(local), PeerAddr::Inet(_)) = (s.local, s.addr) {
+        rustix::net::bind(&fd, &local).map_err(DialError::Bind)?;
+    }
+    Ok(fd)
+}
+
+/// Begins to connect.
+fn connect(fd: &OwnedFd, addr: &PeerAddr) -> Result<(), Errno> {
+    let addr = match addr {
+        PeerAddr::Inet(a) => a,
+        PeerAddr::Unix(p) => {
+            return rustix::net::connect(fd, &rustix::net::SocketAddrUnix::new(p.as_path())?);
+        }
+    };
+    match rustix::net::connect(fd, addr) {
+        // On the loopback device the handshake is over when the call returns, but only a second call reports that.
+        Err(Errno::INPROGRESS) if addr.ip().is_loopback() => match rustix::net::connect(fd, addr) {
+            Err(Errno::ISCONN) => Ok(()),
+            Err(Errno::ALREADY) => Err(Errno::INPROGRESS),
+            done => done,
+        },
+        begun => begun,
+    }
+}
+
+/// Slot of a socket, which is closed unless it is kept.
+struct Slot<'i> {
+    io: &'i Io,
+    token: Token,
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.io.poller.remove(self.token);
+    }
+}
+
+impl<'i> Slot<'i> {
+    fn insert(io: &'i Io, fd: OwnedFd) -> Slot<'i> {
+        Slot { io, token: io.poller.insert(fd) }
+    }
+
+    fn keep(self) -> Token {
+        std::mem::ManuallyDrop::new(self).token
+    }
+
+    fn with_fd<R>(&self, f: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
+        self.io.poller.with_fd(self.token, f)
+    }
+
+    /// Waits until the connection is there.
+    async fn connected(&self, deadline: Instant, watch: &mut Watch) -> Result<(), DialError> {
+        let wire = Wire::Plain(self.token);
+        let mut wait = Wait::new(For::Write, deadline, watch);
+        match std::future::poll_fn(|cx| wait.poll(self.io, &wire, cx)).await {
+            Waited::Ready => {}
+            Waited::Timeout => return Err(DialError::Timeout),
+            Waited::ClientGone => return Err(DialError::ClientGone),
+        }
+        match self.with_fd(|fd| sockopt::socket_error(fd)) {
+            Some(Ok(Ok(()))) => Ok(()),
+            Some(Ok(Err(e)) | Err(e)) => Err(DialError::Connect(e)),
+            None => Err(DialError::Connect(Errno::BADF)),
+        }
+    }
+
+    fn greet(&self, greeting: &[u8]) -> Result<(), DialError> {
+        let sent = self.with_fd(|fd| rustix::net::send(fd, greeting, SendFlags::NOSIGNAL));
+        match sent.unwrap_or(Err(Errno::BADF)) {
+            Ok(n) if n == greeting.len() => Ok(()),
+            Ok(_) => Err(DialError::Greeting(Errno::PIPE)),
+            Err(e) => Err(DialError::Greeting(e)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
+    use std::task::{Poll, Waker};
+
+    fn settings(addr: &PeerAddr) -> DialSettings<'_> {
+        DialSettings {
+            addr,
+            local: None,
+            timeout: Duration::from_secs(60),
+            receive_buffer: 0,
+            send_buffer: 0,
+            keepalive: false,
+            greeting: b"",
+        }
+    }
+
+    /// Dials where that needs no wait, as on the loopback device.
+    fn at_once(io: &Io, s: &DialSettings<'_>) -> Result<Wire, DialError> {
+        let dialed = std::pin::pin!(dial(io, s, &mut Watch::Nothing))
+            .poll(&mut std::task::Context::from_waker(Waker::noop()));
+        match dialed {
+            Poll::Ready(done) => done,
+            Poll::Pending => panic!("it waits"),
+        }
+    }
+
+    #[test]
+    fn a_connection_begins_with_its_greeting() {
+        let io = Io::new().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = PeerAddr::Inet(listener.local_addr().unwrap());
+        let local = Some(([127, 0, 0, 2], 0).into());
+        let dialed =
+            at_once(&io, &DialSettings { local, keepalive: true, greeting: b"PROXY", ..settings(&addr) });
+        let wire = dialed.unwrap();
+        let (mut server, from) = listener.accept().unwrap();
+        let mut got = [0; 5];
+        server.read_exact(&mut got).unwrap();
+        assert_eq!((&got, from.ip().to_string().as_str()), (b"PROXY", "127.0.0.2"));
+        let keepalive = wire.with_fd(&io, |fd| sockopt::socket_keepalive(fd)).unwrap();
+        assert_eq!(keepalive, Ok(true));
+    }
+
+    #[test]
+    fn failures_say_at_which_step() {
+        let io = Io::new().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = PeerAddr::Inet(listener.local_addr().unwrap());
+        // An address of documentation (RFC 5737) is none of this machine's.
+        let local = Some(([192, 0, 2, 1], 0).into());
+        let bound = at_once(&io, &DialSettings { local, ..settings(&addr) });
+        assert!(matches!(bound, Err(DialError::Bind(Errno::ADDRNOTAVAIL))), "{bound:?}");
+        drop(listener);
+        let refused = at_once(&io, &settings(&addr));
+        assert!(matches!(refused, Err(DialError::Connect(Errno::CONNREFUSED))), "{refused:?}");
+    }
+
+    /// The local address is one of the internet, which a unix socket cannot have.
+    #[test]
+    fn unix_sockets_need_no_local_address() {
+        let io = Io::new().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let addr = PeerAddr::Unix(path.clone());
+        let missing = at_once(&io, &settings(&addr));
+        assert!(matches!(missing, Err(DialError::Connect(Errno::NOENT))), "{missing:?}");
+        let listener = UnixListener::bind(path).unwrap();
+        let local = Some(([192, 0, 2, 1], 0).into());
+        at_once(&io, &DialSettings { local, ..settings(&addr) }).unwrap();
+        listener.accept().unwrap();
+    }
+}

@@ -1,0 +1,60 @@
+//! Waits for one connection together with another whose end makes the wait pointless. Hot path.
+
+use crate::io::Io;
+use crate::wire::{Watch, Wire};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+/// Events to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum For {
+    /// A read may give something.
+    Read,
+    /// A write may take something.
+    Write,
+    /// Either.
+    Both,
+}
+
+/// Result of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// The connection is ready.
+    Ready,
+    /// The time is over.
+    Timeout,
+    /// The client closed its connection.
+    ClientGone,
+}
+
+/// A wait after a call that would have blocked.
+#[derive(Debug)]
+pub struct Wait<'w> {
+    what: For,
+    deadline: Instant,
+    watch: &'w mut Watch,
+    /// Whether the last write is known to have found no room. Reads note that themselves.
+    blocked: bool,
+}
+
+impl<'w> Wait<'w> {
+    /// Creates a wait until `deadline`, or until the watched client is gone.
+    pub fn new(what: For, deadline: Instant, watch: &'w mut Watch) -> Wait<'w> {
+        Wait { what, deadline, watch, blocked: true }
+    }
+
+    /// Is ready when one of the events has come.
+    pub fn poll(&mut self, io: &Io, wire: &Wire, cx: &mut Context<'_>) -> Poll<Waited> {
+        let blocked = std::mem::take(&mut self.blocked);
+        // Both are polled, so that each is registered for its event.
+        let read = self.what != For::Write && wire.poll_readable(io, false, cx).is_ready();
+        let write = self.what != For::Read && wire.poll_writable(io, blocked, cx).is_ready();
+        if read || write {
+            return Poll::Ready(Waited::Ready);
+        }
+        if self.watch.poll_gone(&io.poller, cx).is_ready() {
+            return Poll::Ready(Waited::ClientGone);
+        }
+        io.poller.poll_deadline(self.deadline).map(|()| Waited::Timeout)
+    }
+}

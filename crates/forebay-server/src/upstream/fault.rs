@@ -1,0 +1,73 @@
+//! Failures of a server, with their lines in the error log.
+
+use crate::modules::proxy::NextUpstream;
+use crate::request::Request;
+use forebay_conf::error::Level;
+use forebay_sys::errno::errno_text;
+use rustix::io::Errno;
+
+pub(crate) const CONNECTING: &str = "while connecting to upstream";
+pub(crate) const SENDING: &str = "while sending request to upstream";
+pub(crate) const READING: &str = "while reading response header from upstream";
+
+/// Failure of one server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    /// Condition of `proxy_next_upstream`.
+    pub(crate) kind: NextUpstream,
+    /// Status for the client if no other server is asked.
+    pub(crate) status: u16,
+    /// Whether the server cannot have acted upon the request.
+    pub(crate) unsent: bool,
+    /// Whether another server would not help.
+    pub(crate) last: bool,
+    /// The step that failed, in the words of the error log.
+    pub(crate) doing: &'static str,
+}
+
+impl Fault {
+    /// Creates a fault of a request that has been sent.
+    pub(crate) fn new(kind: NextUpstream, status: u16) -> Fault {
+        Fault { kind, status, unsent: false, last: false, doing: READING }
+    }
+
+    /// Creates a fault of the client or of this server: the upstream is not to blame.
+    pub(crate) fn own(status: u16) -> Fault {
+        Fault { last: true, ..Fault::new(NextUpstream::Error, status) }
+    }
+
+    /// Creates a fault of a connection on which nothing was sent.
+    pub(crate) fn unsent(kind: NextUpstream, status: u16, doing: &'static str) -> Fault {
+        Fault { unsent: true, doing, ..Fault::new(kind, status) }
+    }
+}
+
+/// Logs that the client is gone.
+pub(crate) fn client_gone(req: &mut Request, doing: &str) -> Fault {
+    req.log(
+        Level::Info,
+        &format!(
+            "epoll_wait() reported that client prematurely closed connection, so upstream connection is \
+             closed too while {doing}"
+        ),
+    );
+    Fault::own(499)
+}
+
+/// Logs that a request cannot be sent.
+pub(crate) fn send_failed(req: &mut Request, e: Errno) -> Fault {
+    req.log(Level::Error, &format!("send() failed {} {SENDING}", errno_text(e)));
+    Fault { doing: SENDING, ..Fault::new(NextUpstream::Error, 502) }
+}
+
+/// Logs that a server takes nothing of a request.
+pub(crate) fn send_timeout(req: &mut Request) -> Fault {
+    req.log(Level::Error, "upstream timed out (110: Connection timed out) while sending request to upstream");
+    Fault { doing: SENDING, ..Fault::new(NextUpstream::Timeout, 504) }
+}
+
+/// Logs that the head of a response is invalid.
+pub(crate) fn bad_head(req: &mut Request, message: &[u8]) -> Fault {
+    req.log(Level::Error, &format!("{} {READING}", String::from_utf8_lossy(message)));
+    Fault::new(NextUpstream::InvalidHeader, 502)
+}

@@ -1,0 +1,151 @@
+//! Opens a connection to a chosen server for a request, and logs why there is none. Hot path.
+
+use super::conn::Conn;
+use super::fault::{CONNECTING, Fault, SENDING, client_gone};
+use crate::modules::proxy::{NextUpstream, SendProxy};
+use crate::request::Request;
+use crate::tls::client::Wanted;
+use forebay_conf::error::Level;
+use forebay_http::proxy_protocol;
+use forebay_net::addr::{Peer, PeerAddr};
+use forebay_net::dial::{DialError, DialSettings, HandshakeError, dial, handshake};
+use forebay_net::wire::Watch;
+use forebay_sys::errno::errno_text;
+use rustix::io::Errno;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+const HANDSHAKING: &str = "while SSL handshaking to upstream";
+
+/// Evaluates the address that connections for a request come from (nginx: proxy_bind).
+pub(crate) fn local_address(req: &mut Request) -> Result<Option<SocketAddr>, Fault> {
+    let http = req.http();
+    http.location(req).settings.proxy_bind.local(req).map_err(|_| Fault::own(500))
+}
+
+/// Writes the PROXY protocol header that names the client; it is empty without `proxy_protocol`.
+pub(crate) fn greeting(req: &Request, version: SendProxy) -> Vec<u8> {
+    let mut header = Vec::new();
+    if let Some(version) = version.version() {
+        let client = match req.peer {
+            Peer::Inet(a) => Some(a),
+            _ => None,
+        };
+        proxy_protocol::write(version, client.zip(req.local_address()), &mut header);
+    }
+    header
+}
+
+/// Parameters of a connection that the location of a request does not set for all connections alike.
+pub(crate) struct Open<'o> {
+    pub(crate) addr: &'o PeerAddr,
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) timeout: Duration,
+    pub(crate) keepalive: bool,
+    pub(crate) greeting: &'o [u8],
+}
+
+/// Opens a connection.
+pub(crate) async fn open(req: &mut Request, o: &Open<'_>, watch: &mut Watch) -> Result<Conn, Fault> {
+    let thread = req.thread.clone();
+    let http = req.http();
+    let sockets = &http.location(req).settings.proxy_bind;
+    let settings = DialSettings {
+        addr: o.addr,
+        local: o.local,
+        timeout: o.timeout,
+        receive_buffer: sockets.rcvbuf.0 as usize,
+        send_buffer: sockets.sndbuf.0 as usize,
+        keepalive: o.keepalive,
+        greeting: o.greeting,
+    };
+    let opened = thread.io.poller.now();
+    match dial(&thread.io, &settings, watch).await {
+        Ok(wire) => Ok(Conn::opened(&thread, wire, opened)),
+        Err(e) => Err(failed(req, &settings, e)),
+    }
+}
+
+/// Logs why there is no connection.
+fn failed(req: &mut Request, s: &DialSettings<'_>, e: DialError) -> Fault {
+    let error = Fault::unsent(NextUpstream::Error, 502, CONNECTING);
+    let own = Fault { last: true, status: 500, ..error };
+    match e {
+        DialError::Connect(e) => {
+            let (level, to) = match s.addr {
+                PeerAddr::Unix(p) if e == Errno::NOENT => (Level::Crit, format!("to unix:{} ", p.display())),
+                PeerAddr::Unix(p) => (Level::Error, format!("to unix:{} ", p.display())),
+                PeerAddr::Inet(_) => (Level::Error, String::new()),
+            };
+            req.log(level, &format!("connect() {to}failed {} {CONNECTING}", errno_text(e)));
+            error
+        }
+        DialError::Bind(e) => {
+            let to = s.local.map(|a| if a.port() == 0 { a.ip().to_string() } else { a.to_string() });
+            let text = format!("bind({}) failed {}", to.unwrap_or_default(), errno_text(e));
+            req.log(Level::Crit, &format!("{text} {CONNECTING}"));
+            own
+        }
+        DialError::Socket(e) => {
+            req.log(Level::Alert, &format!("socket() failed {} {CONNECTING}", errno_text(e)));
+            own
+        }
+        DialError::Greeting(e) => {
+            let text =
+                format!("send() failed {} while sending PROXY protocol header to upstream", errno_text(e));
+            req.log(Level::Error, &text);
+            Fault { doing: SENDING, ..error }
+        }
+        DialError::Timeout => {
+            req.log(Level::Error, &format!("upstream timed out (110: Connection timed out) {CONNECTING}"));
+            Fault { kind: NextUpstream::Timeout, status: 504, ..error }
+        }
+        DialError::ClientGone => client_gone(req, "connecting to upstream"),
+    }
+}
+
+/// Returns the parameters of encryption, where there is any.
+pub(crate) fn wanted(req: &mut Request) -> Result<Option<Wanted>, Fault> {
+    if !req.modules.upstream.encrypted {
+        return Ok(None);
+    }
+    let http = req.http();
+    match &http.location(req).upstream_tls {
+        Some(tls) => Ok(Some(tls.wanted(req))),
+        None => Err(Fault::own(500)),
+    }
+}
+
+/// Encrypts a connection and judges the server's certificate.
+pub(crate) async fn encrypt(
+    req: &mut Request,
+    conn: &mut Conn,
+    wanted: &Wanted,
+    timeout: Duration,
+    watch: &mut Watch,
+) -> Result<(), Fault> {
+    conn.hurry();
+    let begun = wanted.begin(req).await.map_err(|text| unencrypted(req, &text))?;
+    let thread = req.thread.clone();
+    let text = match handshake(&thread.io, conn.wire_mut(), begun, timeout, watch).await {
+        Ok(agreed) => {
+            let judged = wanted.tls.judge(&agreed.peer, &wanted.name);
+            return judged.map_err(|text| unencrypted(req, &text));
+        }
+        Err(HandshakeError::Closed) => "peer closed connection in SSL handshake".to_owned(),
+        Err(HandshakeError::Failed(e)) => format!("SSL_do_handshake() failed {}", errno_text(e)),
+        Err(HandshakeError::Refused(text)) => format!("SSL_do_handshake() failed (SSL: {text})"),
+        Err(HandshakeError::Timeout) => {
+            let fault = unencrypted(req, "upstream timed out (110: Connection timed out)");
+            return Err(Fault { kind: NextUpstream::Timeout, status: 504, ..fault });
+        }
+        Err(HandshakeError::ClientGone) => return Err(client_gone(req, "SSL handshaking to upstream")),
+    };
+    Err(unencrypted(req, &text))
+}
+
+/// Logs that a handshake failed.
+fn unencrypted(req: &mut Request, text: &str) -> Fault {
+    req.log(Level::Error, &format!("{text} {HANDSHAKING}"));
+    Fault::unsent(NextUpstream::Error, 502, HANDSHAKING)
+}
