@@ -19,6 +19,7 @@ use crate::modules::{fastcgi, grpc, memcached, scgi, uwsgi};
 use crate::phases::Outcome;
 use crate::request::Request;
 use crate::upstream::Reuse;
+use crate::upstream::attempts::Rules;
 use crate::upstream::exchange::{self, Outgoing};
 use crate::upstream::protocol::Protocol;
 use crate::upstream::spool::{Keep, Limits};
@@ -141,12 +142,18 @@ impl Settings {
         Ok(Some(Keep::Store { path: prefix.join(path), mode: self.store_access.0, modified }))
     }
 
-    /// Most servers to be asked for one request.
-    pub fn tries(&self) -> usize {
-        match self.next_upstream_tries.0 {
-            0 => usize::MAX,
-            n => usize::try_from(n).unwrap_or(usize::MAX),
-        }
+    /// Rules by which another server is asked.
+    pub(crate) fn rules(&self) -> Rules {
+        let tries = tries(self.next_upstream_tries);
+        Rules { next: self.next_upstream, tries, timeout: self.next_upstream_timeout.0 }
+    }
+}
+
+/// Most servers to be asked for one request (nginx: proxy_next_upstream_tries).
+pub(crate) fn tries(written: Number) -> usize {
+    match written.0 {
+        0 => usize::MAX,
+        n => usize::try_from(n).unwrap_or(usize::MAX),
     }
 }
 

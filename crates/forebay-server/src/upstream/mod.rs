@@ -1,17 +1,18 @@
 //! Upstream groups: their servers, what threads share about them and what each keeps for itself (nginx:
 //! ngx_http_upstream_module). Which peer a request goes to is decided in `balance.rs`. Hot path.
 
+pub(crate) mod attempts;
 pub mod background;
 pub mod balance;
 pub mod config;
 pub mod conn;
 pub mod exchange;
-mod fault;
+pub(crate) mod fault;
 pub mod hash;
 pub mod health;
 pub mod idle;
 pub mod lease;
-mod open;
+pub(crate) mod open;
 pub mod peer;
 pub mod protocol;
 pub mod queue;
