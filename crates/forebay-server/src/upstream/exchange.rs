@@ -2,16 +2,13 @@
 //! failure the next server has its turn (nginx: proxy_next_upstream). Comes from `modules/proxy.rs`; the body
 //! of the response is read in `stream.rs`. Hot path.
 
-pub mod fastcgi;
-mod h2;
-mod memcached;
-
 use super::Reuse;
 use super::attempts::{Attempts, Kept, Repeat, Verdict};
+use super::codec::protocol::{Framing, Protocol};
+use super::codec::{fastcgi, http2, memcached};
 use super::conn::Conn;
 use super::fault::{Fault, READING, bad_head, client_gone, send_failed, send_timeout};
 use super::open::{Open, encrypt, greeting, local_address, open, wanted, watch};
-use super::protocol::{Framing, Protocol};
 use super::upload::{Stopped, Turn, Upload};
 use crate::body::BodyError;
 use crate::modules::proxy::{HttpVersion, NextUpstream, SendProxy, Settings};
@@ -275,7 +272,7 @@ async fn attempt(
     }
     let h2 = s.http_version == HttpVersion::V2;
     if h2 {
-        made_for ^= h2::MADE_FOR;
+        made_for ^= http2::MADE_FOR;
     }
     let idle = if fresh { None } else { lease.take_idle(req, made_for) };
     let conn = match idle {
@@ -298,8 +295,8 @@ async fn attempt(
     }
     let conn = lease.conn.insert(conn);
     if h2 {
-        h2::send(req, lease, head, body, s, &mut watch).await?;
-        return h2::read_head(req, lease, s, &mut watch).await;
+        http2::send(req, lease, head, body, s, &mut watch).await?;
+        return http2::read_head(req, lease, s, &mut watch).await;
     }
     let wrote = match body {
         Outgoing::Streamed(_) => {
@@ -496,7 +493,7 @@ fn refused(req: &Request, e: BodyError) -> Fault {
 }
 
 /// Passes the client's body on as it comes, until all of it is sent or the server has something to say.
-async fn upload(req: &mut Request, lease: &mut Lease, watch: &mut Watch) -> Result<(), Fault> {
+pub(super) async fn upload(req: &mut Request, lease: &mut Lease, watch: &mut Watch) -> Result<(), Fault> {
     while let Lease { conn: Some(conn), upload: Some(upload), .. } = lease {
         match upload.pass(req, conn, watch).await {
             Ok(Turn::More) => {}
@@ -516,10 +513,10 @@ async fn upload(req: &mut Request, lease: &mut Lease, watch: &mut Watch) -> Resu
 const MAX_INTERIM: u32 = 100;
 
 /// Room for reading a head and what of the body comes with it, bytes.
-const READ: usize = 16 * 1024;
+pub(super) const READ: usize = 16 * 1024;
 
 /// What has come of a head.
-enum Came {
+pub(crate) enum Came {
     Part,
     /// The head of an interim response.
     Interim,
@@ -598,7 +595,7 @@ fn parse_cgi_head(req: &mut Request, limit: usize) -> Result<bool, Fault> {
 }
 
 /// A head is complete.
-fn took_head(req: &mut Request) {
+pub(super) fn took_head(req: &mut Request) {
     let status = req.modules.upstream.head.status;
     if let Some(a) = req.modules.upstream.current() {
         a.header = Some(req.thread.io.poller.since(a.started));

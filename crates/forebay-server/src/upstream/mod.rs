@@ -4,6 +4,7 @@
 pub(crate) mod attempts;
 pub mod background;
 pub mod balance;
+pub(crate) mod codec;
 pub mod config;
 pub mod conn;
 pub mod exchange;
@@ -14,7 +15,6 @@ pub mod idle;
 pub mod lease;
 pub(crate) mod open;
 pub mod peer;
-pub mod protocol;
 pub mod queue;
 pub mod spool;
 pub mod sticky;
@@ -24,6 +24,7 @@ pub mod upload;
 pub mod vars;
 
 pub use balance::Method;
+pub(crate) use codec::protocol;
 use forebay_net::addr::{PeerAddr, Place};
 use forebay_net::resolver::Resolver;
 use forebay_sys::sync::lock;
