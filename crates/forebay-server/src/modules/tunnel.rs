@@ -4,14 +4,20 @@ use crate::config::http::LocationBuild;
 use crate::config::scope::Scope;
 use crate::config::value::{Msec, Number};
 use crate::modules::Content;
-use crate::modules::proxy::{NextMask, Pass};
+use crate::modules::proxy::{NextMask, Pass, tries};
 use crate::phases::Outcome;
 use crate::request::Request;
-use crate::upstream::exchange::{self, Outgoing};
+use crate::upstream::attempts::{Attempts, Kept, Repeat, Rules, Verdict};
+use crate::upstream::conn::Conn;
+use crate::upstream::exchange::Target;
+use crate::upstream::fault::Fault;
+use crate::upstream::lease::Lease;
+use crate::upstream::open::{self, Open};
 use crate::upstream::stream::Body;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_http::request::{Method, Version};
+use forebay_net::addr::PeerAddr;
 use forebay_net::relay::Timeouts;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,44 +61,84 @@ pub async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
     if req.head.method != Method::Connect || req.head.version != Version::Http11 || req.is_subrequest() {
         return Outcome::Status(405);
     }
-    let http = req.http();
-    let l = http.location(req);
-    let t = &l.settings.tunnel;
-    let mut s = super::proxy::Settings::clone(&l.settings.proxy);
-    s.connect_timeout = t.connect_timeout;
-    s.next_upstream = t.next_upstream;
-    s.next_upstream_tries = t.next_upstream_tries;
-    s.next_upstream_timeout = t.next_upstream_timeout;
-    s.socket_keepalive = t.socket_keepalive;
-    let mut lease = None;
-    let found = match pass.resolve(req).await {
-        // Nothing is sent: the client speaks first.
-        Ok((target, _)) => exchange::run(req, &target, b"", &Outgoing::None, &s, &mut lease).await,
+    let connected = match pass.resolve(req).await {
+        Ok((target, _)) => connect(req, &target).await,
         Err(status) => Err(status),
     };
-    let found = found.and_then(|()| lease.ok_or(502));
-    match found {
-        Ok(lease) => {
-            // It is not spoken to by HTTP any more.
-            let u = &mut req.modules.upstream;
-            u.log_name.drain(..u.protocol.scheme(u.encrypted).len().min(u.log_name.len()));
-            u.log_path.clear();
-            let timeouts = Timeouts { read: t.read_timeout.0, send: t.send_timeout.0 };
-            req.keep_alive = false;
-            req.resp.status = 200;
-            req.resp.head_only = true;
-            req.resp.source = Some(Box::new(Body::switched(lease, Vec::new(), timeouts)));
-            Outcome::Done
-        }
+    if connected.is_err() {
+        req.modules.upstream.log_name.clear();
+    }
+    match connected {
+        Ok(lease) => established(req, lease),
         Err(499) => {
-            req.modules.upstream.log_name.clear();
             req.resp.status = 499;
             req.drop_connection = true;
             Outcome::Done
         }
-        Err(status) => {
-            req.modules.upstream.log_name.clear();
-            Outcome::Status(status)
+        Err(status) => Outcome::Status(status),
+    }
+}
+
+/// Connects to a server of the target. Nothing is sent: the client speaks first.
+///
+/// # Errors
+/// The status to answer with; 499 if the client is gone.
+async fn connect(req: &mut Request, target: &Target) -> Result<Lease, u16> {
+    let http = req.http();
+    let l = http.location(req);
+    let t = &l.settings.tunnel;
+    let tries = tries(t.next_upstream_tries);
+    let rules = Rules { next: t.next_upstream, tries, timeout: t.next_upstream_timeout.0 };
+    // A head of an earlier response would be taken for that of this one.
+    req.modules.upstream.head.advance(usize::MAX);
+    let mut attempts = Attempts::new(req, target, rules, Kept::No)?;
+    let mut place = None;
+    loop {
+        let lease = place.insert(attempts.begin(req).await?);
+        let Some(addr) = attempts.address() else { return Err(502) };
+        let verdict = match open_to(req, addr).await {
+            Ok(conn) => {
+                lease.conn = Some(conn);
+                attempts.answered(req, &mut place, Repeat::Always)
+            }
+            Err(fault) => attempts.failed(req, &mut place, &fault, Repeat::Always),
+        };
+        match verdict {
+            Verdict::Answered => return place.ok_or(502),
+            Verdict::Again => {}
+            Verdict::Stop(status) => return Err(status),
         }
     }
+}
+
+/// Opens the connection of an attempt.
+async fn open_to(req: &mut Request, addr: &PeerAddr) -> Result<Conn, Fault> {
+    let http = req.http();
+    let s = &http.location(req).settings;
+    let mut watch = open::watch(req, s.proxy.ignore_client_abort);
+    let local = open::local_address(req)?;
+    let greeting = open::greeting(req, s.proxy.protocol_header);
+    let (timeout, keepalive) = (s.tunnel.connect_timeout.0, s.tunnel.socket_keepalive);
+    let conn =
+        open::open(req, &Open { addr, local, timeout, keepalive, greeting: &greeting }, &mut watch).await?;
+    if let Some(a) = req.modules.upstream.current() {
+        a.connect = Some(req.thread.io.poller.since(a.started));
+    }
+    Ok(conn)
+}
+
+/// Answers that the tunnel is there; bytes are passed both ways once the head has been sent.
+fn established(req: &mut Request, lease: Lease) -> Outcome {
+    let http = req.http();
+    let t = &http.location(req).settings.tunnel;
+    // What passes through the tunnel need not be HTTP.
+    let u = &mut req.modules.upstream;
+    u.log_name.drain(..u.protocol.scheme(u.encrypted).len().min(u.log_name.len()));
+    u.log_path.clear();
+    let timeouts = Timeouts { read: t.read_timeout.0, send: t.send_timeout.0 };
+    req.keep_alive = false;
+    req.resp.status = 200;
+    req.resp.head_only = true;
+    req.resp.source = Some(Box::new(Body::switched(lease, Vec::new(), timeouts)));
+    Outcome::Done
 }

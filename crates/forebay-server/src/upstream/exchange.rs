@@ -2,22 +2,18 @@
 //! failure the next server has its turn (nginx: proxy_next_upstream). Comes from `modules/proxy.rs`; the body
 //! of the response is read in `stream.rs`. Hot path.
 
-pub mod fastcgi;
-mod h2;
-mod memcached;
-
 use super::Reuse;
+use super::attempts::{Attempts, Kept, Repeat, Verdict};
+use super::codec::protocol::{Framing, Protocol};
+use super::codec::{fastcgi, http2, memcached};
 use super::conn::Conn;
 use super::fault::{Fault, READING, bad_head, client_gone, send_failed, send_timeout};
-use super::lease::{Gone, address, choose, name_of, number, picker, wait_for_one};
-use super::open::{Open, encrypt, greeting, local_address, open, wanted};
-use super::protocol::{Framing, Protocol};
+use super::open::{Open, encrypt, greeting, local_address, open, wanted, watch};
 use super::upload::{Stopped, Turn, Upload};
 use crate::body::BodyError;
 use crate::modules::proxy::{HttpVersion, NextUpstream, SendProxy, Settings};
 use crate::request::Request;
 use crate::response::FieldList;
-use crate::thread::ThreadConfig;
 use crate::tls::client::Wanted;
 use forebay_conf::error::Level;
 use forebay_http::cgi;
@@ -96,13 +92,31 @@ pub struct Attempt {
     pub redirected: bool,
 }
 
+impl Attempt {
+    /// Creates an attempt that has just begun.
+    pub(super) fn new(name: Vec<u8>, started: Instant) -> Attempt {
+        Attempt {
+            name,
+            status: 0,
+            started,
+            connect: None,
+            header: None,
+            response: None,
+            sent: 0,
+            received: 0,
+            length: 0,
+            redirected: false,
+        }
+    }
+}
+
 /// What a request keeps about its upstreams.
 #[derive(Debug, Default)]
 pub struct Upstreamed {
     /// Servers asked, in order.
     pub attempts: Vec<Attempt>,
     /// Memory for the name of the next, empty.
-    spare_name: Vec<u8>,
+    pub(super) spare_name: Vec<u8>,
     /// How many of them variables tell of, where those behind were asked for further slices of a response.
     pub own_attempts: Option<usize>,
     /// The last head received.
@@ -186,177 +200,43 @@ pub async fn run(
     s: &Settings,
     place: &mut Option<Lease>,
 ) -> Result<(), u16> {
-    let conf = req.conf.clone();
-    let begun = req.thread.io.poller.now();
-    let mut picker = picker(req, &conf, target)?;
-    let mut tried: Vec<usize> = Vec::new();
-    req.modules.upstream.fault = Some(NextUpstream::Error);
-    let mut redirected = !req.modules.upstream.attempts.is_empty();
-    // Servers whose kept connections turned out to be closed.
-    let mut dropped = 0;
-    let implied = req.modules.upstream.reuse == Reuse::Implied;
-    let may_repeat = s.next_upstream.has(NextUpstream::Error) && may_retry(req, s, body, false);
-    let mut fresh = req.modules.upstream.reuse == Reuse::No || implied && !may_repeat;
-    loop {
-        let now = req.thread.io.poller.now();
-        let mut chosen = choose(&conf, target, picker.as_mut(), &tried, now);
-        if chosen.is_none()
-            && dropped == 1
-            && tried.is_empty()
-            && let Some(p) = &mut picker
+    let kept = match req.modules.upstream.reuse {
+        Reuse::No => Kept::No,
+        Reuse::Group => Kept::Group,
+        Reuse::Implied
+            if s.next_upstream.has(NextUpstream::Error) && repeat(req, s, body) == Repeat::Always =>
         {
-            // There is no other: it is asked again, by another connection.
-            p.ask_again();
-            dropped = 0;
-            chosen = choose(&conf, target, Some(p), &tried, now);
-        } else if chosen.is_none() && dropped == 0 && tried.is_empty() {
-            match wait_for_one(req, &conf, target, &mut picker).await {
-                Ok(one) => chosen = one,
-                Err(Gone) => return Err(client_gone(req, "waiting for a free upstream server").status),
-            }
+            Kept::Implied
         }
-        let Some((peer, addr)) =
-            chosen.and_then(|peer| Some((peer, address(target, picker.as_ref(), peer)?)))
-        else {
-            return Err(no_live(req, &conf, target, redirected));
+        Reuse::Implied => Kept::No,
+    };
+    let mut attempts = Attempts::new(req, target, s.rules(), kept)?;
+    loop {
+        let lease = place.insert(attempts.begin(req).await?);
+        let Some(addr) = attempts.address() else { return Err(502) };
+        let asked = attempt(req, lease, addr, head, body, s, !attempts.may_reuse()).await;
+        let repeat = repeat(req, s, body);
+        let verdict = match asked {
+            Ok(()) => attempts.answered(req, place, repeat),
+            Err(fault) => attempts.failed(req, place, &fault, repeat),
         };
-        let lease = place.insert(Lease::new(req, target, picker.as_ref(), peer, now));
-        let mut name = std::mem::take(&mut req.modules.upstream.spare_name);
-        name_of(target, picker.as_ref(), peer, &mut name);
-        req.modules.upstream.attempts.push(Attempt {
-            name,
-            status: 0,
-            started: now,
-            connect: None,
-            header: None,
-            response: None,
-            sent: 0,
-            received: 0,
-            length: 0,
-            redirected: std::mem::take(&mut redirected),
-        });
-        name_in_log(req, Some(addr));
-        let asked = attempt(req, lease, addr, head, body, s, fresh).await;
-        let in_time = s.next_upstream_timeout.0.is_zero()
-            || req.thread.io.poller.since(begun) < s.next_upstream_timeout.0;
-        let fault = match asked {
-            Ok(()) => {
-                let status = req.modules.upstream.head.status;
-                match NextUpstream::of_status(status) {
-                    Some(kind)
-                        if s.next_upstream.has(kind)
-                            && in_time
-                            && tried.len() + 1 < number(target, picker.as_ref()).min(s.tries())
-                            && may_retry(req, s, body, false) =>
-                    {
-                        Fault::new(kind, status)
-                    }
-                    _ => {
-                        lease.answered(req);
-                        return Ok(());
-                    }
-                }
-            }
-            Err(fault) => fault,
-        };
-        req.modules.upstream.fault = Some(fault.kind).filter(|_| !fault.last);
-        let reused = lease.conn.as_ref().is_some_and(|c| c.reused);
-        let received = {
-            let Some(a) = req.modules.upstream.current() else { return Err(502) };
-            a.status = fault.status;
-            a.response = Some(req.thread.io.poller.since(a.started));
-            a.received
-        };
-        if !(reused && received == 0) {
-            lease.count(req);
-        }
-        *place = None;
-        if fault.last {
-            if let Some(a) = req.modules.upstream.current() {
-                a.status = 0;
-            }
-            return Err(fault.status);
-        }
-        let again = s.next_upstream.has(fault.kind) && in_time && may_retry(req, s, body, fault.unsent);
-        // An idle connection may have been closed while the request was on its way: that says nothing
-        // about the server and is no try, but another one comes first.
-        if reused && (received == 0 || fault.unsent) && fault.kind == NextUpstream::Error {
-            if implied {
-                // Nobody is to learn of it: nginx has no connections to be closed here.
-                redirected = req.modules.upstream.attempts.pop().is_some_and(|a| a.redirected);
-                fresh = true;
-                continue;
-            }
-            if !again {
-                return Err(fault.status);
-            }
-            if let Some(p) = &mut picker {
-                p.give_up(peer);
-            }
-            dropped += 1;
-            continue;
-        }
-        if let (Target::Group(g), Some(p)) = (target, &mut picker) {
-            let set = p.local.set.clone();
-            p.give_up(peer);
-            if !matches!(fault.kind, NextUpstream::Http403 | NextUpstream::Http404)
-                && conf.config.http.upstreams.get(*g).is_some_and(|group| group.fail(&set, peer, now))
-            {
-                req.log(Level::Warn, &format!("upstream server temporarily disabled {}", fault.doing));
-            }
-        }
-        tried.push(peer);
-        if !again || tried.len() >= number(target, picker.as_ref()).min(s.tries()) {
-            return Err(fault.status);
+        match verdict {
+            Verdict::Answered => return Ok(()),
+            Verdict::Again => {}
+            Verdict::Stop(status) => return Err(status),
         }
     }
 }
 
-/// Whether a request may be sent again: one that changes something only if it was never sent, or if the
-/// configuration allows it (nginx: non_idempotent); one whose body is passed on as it comes only if it was never
-/// sent, and while what was taken of the body is remembered.
-fn may_retry(req: &Request, s: &Settings, body: &Outgoing, unsent: bool) -> bool {
+/// Decides whether a request may be sent again. One that changes something may be only if the configuration allows it (nginx:
+/// non_idempotent). One whose body is passed on as it comes may be if it was never sent, while what was taken of the body
+/// is remembered.
+fn repeat(req: &Request, s: &Settings, body: &Outgoing) -> Repeat {
     if matches!(body, Outgoing::Streamed(_)) {
-        return unsent && req.body.len == req.body.stored.len();
+        return if req.body.len == req.body.stored.len() { Repeat::Unsent } else { Repeat::Never };
     }
     let changes = matches!(req.head.method_text.of(&req.head.buf), b"POST" | b"LOCK" | b"PATCH");
-    unsent || !changes || s.next_upstream.has(NextUpstream::NonIdempotent)
-}
-
-fn no_live(req: &mut Request, conf: &ThreadConfig, target: &Target, redirected: bool) -> u16 {
-    let name = match target {
-        Target::Group(g) => conf.config.http.upstreams.get(*g).map(|g| g.name.clone()),
-        Target::Direct(_) => None,
-    };
-    if let Some(name) = name {
-        req.modules.upstream.attempts.push(Attempt {
-            name,
-            status: 502,
-            started: req.thread.io.poller.now(),
-            connect: None,
-            header: None,
-            response: Some(Duration::ZERO),
-            sent: 0,
-            received: 0,
-            length: 0,
-            redirected,
-        });
-        name_in_log(req, None);
-    }
-    req.log(Level::Error, "no live upstreams while connecting to upstream");
-    502
-}
-
-/// Tells the error log who is being asked: the last of the attempts.
-fn name_in_log(req: &mut Request, addr: Option<&PeerAddr>) {
-    let u = &mut req.modules.upstream;
-    let Some(a) = u.attempts.last() else { return };
-    u.log_name.clear();
-    u.log_name.extend_from_slice(u.protocol.scheme(u.encrypted));
-    u.log_name.extend_from_slice(&a.name);
-    if matches!(addr, Some(PeerAddr::Unix(_))) {
-        u.log_name.push(b':');
-    }
+    if changes && !s.next_upstream.has(NextUpstream::NonIdempotent) { Repeat::Unsent } else { Repeat::Always }
 }
 
 /// Asks a chosen server; `fresh`: by a new connection in any case.
@@ -369,9 +249,7 @@ async fn attempt(
     s: &Settings,
     fresh: bool,
 ) -> Result<(), Fault> {
-    // What will be stored is fetched to its end.
-    let watched = !s.ignore_client_abort && !req.modules.proxy_cache.detached;
-    let mut watch = if watched { req.conn.wire.watch() } else { Watch::Nothing };
+    let mut watch = watch(req, s.ignore_client_abort);
     let protocol = req.modules.upstream.protocol;
     match protocol {
         Protocol::Http | Protocol::Grpc | Protocol::Memcached => {
@@ -392,13 +270,11 @@ async fn attempt(
         use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
         made_for ^= BuildHasherDefault::<DefaultHasher>::default().hash_one(a);
     }
-    // A tunnel has no head of its own, and its connection to itself.
-    let tunnel = head.is_empty();
-    let h2 = s.http_version == HttpVersion::V2 && !tunnel;
+    let h2 = s.http_version == HttpVersion::V2;
     if h2 {
-        made_for ^= h2::MADE_FOR;
+        made_for ^= http2::MADE_FOR;
     }
-    let idle = if tunnel || fresh { None } else { lease.take_idle(req, made_for) };
+    let idle = if fresh { None } else { lease.take_idle(req, made_for) };
     let conn = match idle {
         Some(c) => c,
         None => {
@@ -418,12 +294,9 @@ async fn attempt(
         a.connect = Some(req.thread.io.poller.since(a.started));
     }
     let conn = lease.conn.insert(conn);
-    if tunnel {
-        return Ok(());
-    }
     if h2 {
-        h2::send(req, lease, head, body, s, &mut watch).await?;
-        return h2::read_head(req, lease, s, &mut watch).await;
+        http2::send(req, lease, head, body, s, &mut watch).await?;
+        return http2::read_head(req, lease, s, &mut watch).await;
     }
     let wrote = match body {
         Outgoing::Streamed(_) => {
@@ -620,7 +493,7 @@ fn refused(req: &Request, e: BodyError) -> Fault {
 }
 
 /// Passes the client's body on as it comes, until all of it is sent or the server has something to say.
-async fn upload(req: &mut Request, lease: &mut Lease, watch: &mut Watch) -> Result<(), Fault> {
+pub(super) async fn upload(req: &mut Request, lease: &mut Lease, watch: &mut Watch) -> Result<(), Fault> {
     while let Lease { conn: Some(conn), upload: Some(upload), .. } = lease {
         match upload.pass(req, conn, watch).await {
             Ok(Turn::More) => {}
@@ -640,10 +513,10 @@ async fn upload(req: &mut Request, lease: &mut Lease, watch: &mut Watch) -> Resu
 const MAX_INTERIM: u32 = 100;
 
 /// Room for reading a head and what of the body comes with it, bytes.
-const READ: usize = 16 * 1024;
+pub(super) const READ: usize = 16 * 1024;
 
 /// What has come of a head.
-enum Came {
+pub(crate) enum Came {
     Part,
     /// The head of an interim response.
     Interim,
@@ -722,7 +595,7 @@ fn parse_cgi_head(req: &mut Request, limit: usize) -> Result<bool, Fault> {
 }
 
 /// A head is complete.
-fn took_head(req: &mut Request) {
+pub(super) fn took_head(req: &mut Request) {
     let status = req.modules.upstream.head.status;
     if let Some(a) = req.modules.upstream.current() {
         a.header = Some(req.thread.io.poller.since(a.started));

@@ -1,19 +1,20 @@
 //! Upstream groups: their servers, what threads share about them and what each keeps for itself (nginx:
 //! ngx_http_upstream_module). Which peer a request goes to is decided in `balance.rs`. Hot path.
 
+pub(crate) mod attempts;
 pub mod background;
 pub mod balance;
+pub(crate) mod codec;
 pub mod config;
 pub mod conn;
 pub mod exchange;
-mod fault;
+pub(crate) mod fault;
 pub mod hash;
 pub mod health;
 pub mod idle;
 pub mod lease;
-mod open;
+pub(crate) mod open;
 pub mod peer;
-pub mod protocol;
 pub mod queue;
 pub mod spool;
 pub mod sticky;
@@ -23,6 +24,7 @@ pub mod upload;
 pub mod vars;
 
 pub use balance::Method;
+pub(crate) use codec::protocol;
 use forebay_net::addr::{PeerAddr, Place};
 use forebay_net::resolver::Resolver;
 use forebay_sys::sync::lock;

@@ -17,6 +17,13 @@ use std::time::Duration;
 
 const HANDSHAKING: &str = "while SSL handshaking to upstream";
 
+/// Watches the client while an upstream is waited for (nginx: proxy_ignore_client_abort).
+pub(crate) fn watch(req: &Request, ignore_abort: bool) -> Watch {
+    // A response that will be stored is fetched to its end.
+    let watched = !ignore_abort && !req.modules.proxy_cache.detached;
+    if watched { req.conn.wire.watch() } else { Watch::Nothing }
+}
+
 /// Evaluates the address that connections for a request come from (nginx: proxy_bind).
 pub(crate) fn local_address(req: &mut Request) -> Result<Option<SocketAddr>, Fault> {
     let http = req.http();

@@ -2,8 +2,9 @@
 //! the bytes as they come; for one that does not they are read ahead into a [`Spool`], so that the upstream is
 //! free early (nginx: proxy_buffering). Hot path.
 
-use super::exchange::{Lease, fastcgi};
-use super::protocol::Protocol;
+use super::codec::fastcgi;
+use super::codec::protocol::Protocol;
+use super::exchange::Lease;
 use super::spool::{Keep, Limits, Next, Spool};
 use super::switched::Switched;
 use super::upload::{Stopped, Turn};

@@ -2,8 +2,8 @@
 //! earlier than the body ends. Over HTTP/1 and FastCGI that is a body which is passed on as it comes (nginx:
 //! proxy_request_buffering off), over HTTP/2 any. Comes from `exchange.rs`, and from `stream.rs` once there is a head.
 
+use super::codec::protocol::Framing;
 use super::conn::Conn;
-use super::protocol::Framing;
 use crate::body::{self, BodyError};
 use crate::request::Request;
 use forebay_net::wait::{For, Waited};

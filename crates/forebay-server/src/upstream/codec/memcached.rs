@@ -1,15 +1,16 @@
 //! What memcached says, as a head that all protocols share. What the words mean is decided in forebay-http, `memcached.rs`.
 //! Hot path.
 
-use super::{Came, Fault, READING, bad_head, took_head};
 use crate::request::Request;
+use crate::upstream::exchange::{Came, took_head};
+use crate::upstream::fault::{Fault, READING, bad_head};
 use forebay_conf::error::Level;
 use forebay_http::h1::client;
 use forebay_http::h1::request::Status;
 use forebay_http::memcached::{self, Reply, Wrong};
 
 /// Takes the first line of an answer for a head; what follows it stays behind. `limit`: most bytes of that line.
-pub fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
+pub(crate) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
     let upstream = &req.modules.upstream;
     let Some((end, said)) = memcached::reply(&upstream.head.buf, &upstream.key) else {
         if upstream.head.buf.len() >= limit {

@@ -1,9 +1,10 @@
 //! What a FastCGI server sends, between its connection and the code that all protocols share (nginx:
 //! ngx_http_fastcgi_module). What the records mean is decided in forebay-http, `fastcgi.rs` and `cgi.rs`. Hot path.
 
-use super::{Fault, READING, Upstreamed};
 use crate::modules::proxy::NextUpstream;
 use crate::request::Request;
+use crate::upstream::exchange::Upstreamed;
+use crate::upstream::fault::{Fault, READING};
 use forebay_conf::error::Level;
 use forebay_http::cgi;
 use forebay_http::fastcgi::{Records, Step};
@@ -80,7 +81,7 @@ pub fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> bool {
 
 /// Takes bytes that have been received before the head was complete. What stands behind it is taken as well, and stays in
 /// the buffer of the head. `limit`: longest head, bytes.
-pub(super) fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
+pub(crate) fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
     let mut rest = raw;
     loop {
         let Upstreamed { fastcgi: link, head, .. } = &mut req.modules.upstream;
@@ -143,7 +144,7 @@ fn say(req: &mut Request, doing: &str) -> bool {
 }
 
 /// The head is not complete yet: whether it can still become so.
-pub(super) fn may_go_on(req: &mut Request) -> Result<(), Fault> {
+pub(crate) fn may_go_on(req: &mut Request) -> Result<(), Fault> {
     let records = &req.modules.upstream.fastcgi.records;
     let text = match (records.is_closed(), records.is_over()) {
         (false, false) => return Ok(()),

@@ -1,11 +1,12 @@
 //! A request over HTTP/2 (nginx: proxy_http_version 2). A connection carries one stream at a time and is kept like one
 //! of HTTP/1; what the frames mean is decided in forebay-http, `h2/link.rs`. Hot path.
 
-use super::{Fault, Lease, Outgoing, READ, Upstreamed, client_gone};
+use super::protocol::{Framing, Protocol};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::request::Request;
 use crate::upstream::conn::Conn;
-use crate::upstream::protocol::{Framing, Protocol};
+use crate::upstream::exchange::{self, Lease, Outgoing, READ, Upstreamed};
+use crate::upstream::fault::{Fault, READING, SENDING, client_gone};
 use crate::upstream::upload::Upload;
 use forebay_conf::error::Level;
 use forebay_http::h1::client;
@@ -18,10 +19,7 @@ use rustix::io::Errno;
 use std::time::Instant;
 
 /// Tells connections of this version from others.
-pub const MADE_FOR: u64 = 0x6832_0000_0000_0000;
-
-const SENDING: &str = "while sending request to upstream";
-const READING: &str = "while reading response header from upstream";
+pub(crate) const MADE_FOR: u64 = 0x6832_0000_0000_0000;
 
 /// Calls `f` with the state of a connection that speaks HTTP/2.
 fn with<R>(conn: &Conn, f: impl FnOnce(&mut Link) -> R) -> R {
@@ -120,7 +118,7 @@ async fn wait(
 
 /// Sends the request: its head, then as much content as the server takes until it has something to say. The rest is sent
 /// beside the response.
-pub async fn send(
+pub(crate) async fn send(
     req: &mut Request,
     lease: &mut Lease,
     head: &[u8],
@@ -145,12 +143,12 @@ pub async fn send(
     with(conn, |link| link.request(&request));
     let Some(upload) = upload else { return flush(req, conn, s, watch, SENDING).await };
     lease.upload = Some(Box::new(upload));
-    super::upload(req, lease, watch).await
+    exchange::upload(req, lease, watch).await
 }
 
 /// Reads until the head of the response is there, and sends what is left of the request meanwhile. The time for reading is
 /// that for the whole head, from the end of the request on.
-pub async fn read_head(
+pub(crate) async fn read_head(
     req: &mut Request,
     lease: &mut Lease,
     s: &Settings,
@@ -197,7 +195,7 @@ pub async fn read_head(
                 return Err(Fault::new(NextUpstream::Error, 502));
             }
             Came::Nothing if lease.upload.is_some() => {
-                super::upload(req, lease, watch).await?;
+                exchange::upload(req, lease, watch).await?;
                 deadline = req.thread.io.poller.now() + s.read_timeout.0;
             }
             Came::Nothing => match conn.wait(For::Read, deadline, watch).await {

@@ -1,0 +1,459 @@
+//! Directives of `proxy_pass` (nginx: ngx_http_proxy_module), also those that the other protocols have under names of their own.
+
+use crate::config::scope::Scope;
+use crate::config::value::{Buffers, Msec, Number, Setting, Size, first, once};
+use crate::keyword;
+use crate::modules::core::TempPath;
+use crate::request::Request;
+use crate::upstream::attempts::Rules;
+use crate::upstream::spool::{Keep, Limits};
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_core::vars::Template;
+use forebay_core::vars::VarError;
+use forebay_http::field::Name;
+use forebay_http::proxy_protocol;
+use forebay_net::relay::Timeouts;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+crate::settings! {
+    /// `proxy_set_header`.
+    "proxy_set_header" => set_header: SetHeaders = SetHeaders::default();
+    /// `proxy_set_body`.
+    "proxy_set_body" => set_body: Value = Value(None);
+    /// `proxy_method`.
+    "proxy_method" => method: Value = Value(None);
+    /// `proxy_http_version`.
+    "proxy_http_version" => http_version: HttpVersion = HttpVersion::V11;
+    /// `proxy_protocol`: what connections begin with.
+    // nginx has it for streams only.
+    "proxy_protocol" => protocol_header: SendProxy = SendProxy::Off;
+    /// `proxy_pass_header`.
+    "proxy_pass_header" => pass_header: Names = Names::default();
+    /// `proxy_hide_header`.
+    "proxy_hide_header" => hide_header: Names = Names::default();
+    /// `proxy_ignore_headers`.
+    "proxy_ignore_headers" => ignore_headers: Ignored = Ignored::default();
+    /// `proxy_pass_request_headers`.
+    "proxy_pass_request_headers" => pass_request_headers: bool = true;
+    /// `proxy_pass_request_body`.
+    "proxy_pass_request_body" => pass_request_body: bool = true;
+    /// `proxy_redirect`.
+    "proxy_redirect" => redirect: Redirects = Redirects(Arc::new(vec![Redirect::Default]));
+    /// `proxy_intercept_errors`.
+    "proxy_intercept_errors" => intercept_errors: bool = false;
+    /// `proxy_next_upstream`.
+    "proxy_next_upstream" => next_upstream: NextMask = NextMask::DEFAULT;
+    /// `proxy_next_upstream_tries`; 0 = no limit.
+    "proxy_next_upstream_tries" => next_upstream_tries: Number = Number(0);
+    /// `proxy_next_upstream_timeout`; 0 = no limit.
+    "proxy_next_upstream_timeout" => next_upstream_timeout: Msec = Msec(Duration::ZERO);
+    /// `proxy_connect_timeout`.
+    "proxy_connect_timeout" => connect_timeout: Msec = Msec(Duration::from_secs(60));
+    /// `proxy_send_timeout`.
+    "proxy_send_timeout" => send_timeout: Msec = Msec(Duration::from_secs(60));
+    /// `proxy_read_timeout`.
+    "proxy_read_timeout" => read_timeout: Msec = Msec(Duration::from_secs(60));
+    /// `proxy_request_buffering`.
+    "proxy_request_buffering" => request_buffering: bool = true;
+    /// `proxy_buffer_size`: longest head of a response, bytes.
+    "proxy_buffer_size" => buffer_size: Size = Size(4096);
+    /// `proxy_ignore_client_abort`.
+    "proxy_ignore_client_abort" => ignore_client_abort: bool = false;
+    /// `proxy_pass_trailers`.
+    "proxy_pass_trailers" => pass_trailers: bool = false;
+    /// `proxy_socket_keepalive`.
+    "proxy_socket_keepalive" => socket_keepalive: bool = false;
+    /// `proxy_force_ranges`.
+    "proxy_force_ranges" => force_ranges: bool = false;
+    /// `proxy_buffering`.
+    "proxy_buffering" => buffering: bool = true;
+    /// `proxy_buffers`: how much is read ahead in memory.
+    "proxy_buffers" => buffers: Buffers = Buffers { count: 8, size: 4096 };
+    /// `proxy_busy_buffers_size`: checked only, what is sent is not held back from reading.
+    "proxy_busy_buffers_size" => busy_buffers_size: Option<Size> = None;
+    /// `proxy_max_temp_file_size`, bytes; 0 = no file.
+    "proxy_max_temp_file_size" => max_temp_file_size: Size = Size(1024 << 20);
+    /// `proxy_temp_file_write_size`: most bytes in memory before some are written.
+    "proxy_temp_file_write_size" => temp_file_write_size: Option<Size> = None;
+    /// `proxy_temp_path`.
+    "proxy_temp_path" => temp_path: TempPath = TempPath(None);
+    /// `proxy_limit_rate`.
+    "proxy_limit_rate" => limit_rate: Value = Value(None);
+    /// `proxy_store`.
+    "proxy_store" => store: Store = Store::Off;
+    /// `proxy_store_access`.
+    "proxy_store_access" => store_access: Access = Access(0o600);
+}
+
+impl Settings {
+    /// How much of a response is read ahead of the client.
+    pub fn ahead(&self) -> Limits {
+        let memory = self.buffers.count.saturating_mul(self.buffers.size).saturating_add(self.buffer_size.0);
+        let memory = usize::try_from(memory).unwrap_or(usize::MAX).min(64 << 20);
+        Limits { memory, file: self.max_temp_file_size.0 }
+    }
+
+    /// Times of an upstream whose protocol was switched.
+    pub(super) fn relay_timeouts(&self) -> Timeouts {
+        Timeouts { read: self.read_timeout.0, send: self.send_timeout.0 }
+    }
+
+    /// Where a response is to be stored, if at all (nginx: proxy_store).
+    pub(super) fn store(&self, req: &mut Request) -> Result<Option<Keep>, VarError> {
+        let mut path = Vec::new();
+        match &self.store {
+            Store::Off => return Ok(None),
+            Store::On => crate::modules::static_file::map_path(req, &mut path)?,
+            Store::Path(t) => t.eval(req, &mut path)?,
+        }
+        let h = &req.modules.upstream.head;
+        if h.status != 200 || path.is_empty() || path.contains(&0) || path.ends_with(b"/") {
+            return Ok(None);
+        }
+        let modified = h.get(Name::LastModified).and_then(forebay_http::date::parse);
+        let path = std::ffi::OsStr::from_bytes(&path);
+        let prefix = std::path::Path::new(std::ffi::OsStr::from_bytes(&req.conf.config.prefix));
+        Ok(Some(Keep::Store { path: prefix.join(path), mode: self.store_access.0, modified }))
+    }
+
+    /// Rules by which another server is asked.
+    pub(crate) fn rules(&self) -> Rules {
+        let tries = tries(self.next_upstream_tries);
+        Rules { next: self.next_upstream, tries, timeout: self.next_upstream_timeout.0 }
+    }
+}
+
+/// Most servers to be asked for one request (nginx: proxy_next_upstream_tries).
+pub(crate) fn tries(written: Number) -> usize {
+    match written.0 {
+        0 => usize::MAX,
+        n => usize::try_from(n).unwrap_or(usize::MAX),
+    }
+}
+
+/// A size that may be left out.
+impl Setting for Option<Size> {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        Size::take(previous.flatten(), d, cx).map(Some)
+    }
+}
+
+/// `proxy_store`.
+#[derive(Clone, Debug)]
+pub enum Store {
+    /// Nothing is stored.
+    Off,
+    /// Where `root` or `alias` say.
+    On,
+    /// Under this name.
+    Path(Template),
+}
+
+impl Setting for Store {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        match d.args.first() {
+            None => Ok(Store::Off),
+            Some(w) if w.text == b"off" => Ok(Store::Off),
+            Some(w) if w.text == b"on" => Ok(Store::On),
+            Some(w) => Ok(Store::Path(cx.template(d, w)?)),
+        }
+    }
+}
+
+/// `proxy_store_access`: the mode of stored files.
+#[derive(Clone, Copy, Debug)]
+pub struct Access(pub u32);
+
+impl Setting for Access {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let mut mode = 0o600;
+        for w in &d.args {
+            let invalid = || cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()));
+            let (who, what) = w.text.split_at(memchr::memchr(b':', &w.text).ok_or_else(invalid)?);
+            let shift = match who {
+                b"user" => 6,
+                b"group" => 3,
+                b"all" => 0,
+                _ => return Err(invalid()),
+            };
+            let bits = match what {
+                b":rw" => 6,
+                b":r" => 4,
+                _ => return Err(invalid()),
+            };
+            mode |= if shift == 0 { bits << 3 | bits } else { bits << shift };
+        }
+        Ok(Access(mode))
+    }
+}
+
+keyword! {
+    /// `proxy_http_version`.
+    pub enum HttpVersion { V10 = "1.0", V11 = "1.1", V2 = "2", }
+}
+
+keyword! {
+    /// `proxy_protocol`.
+    pub enum SendProxy { Off = "off", On = "on", V1 = "v1", V2 = "v2", }
+}
+
+impl SendProxy {
+    /// The header's version; `None`: none is sent.
+    pub fn version(self) -> Option<proxy_protocol::Version> {
+        match self {
+            SendProxy::Off => None,
+            SendProxy::On | SendProxy::V1 => Some(proxy_protocol::Version::One),
+            SendProxy::V2 => Some(proxy_protocol::Version::Two),
+        }
+    }
+}
+
+/// A value that may be given once.
+#[derive(Clone, Debug)]
+pub struct Value(pub Option<Template>);
+
+impl Setting for Value {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        match d.args.first() {
+            Some(w) => Ok(Value(Some(cx.template(d, w)?))),
+            None => Ok(Value(None)),
+        }
+    }
+}
+
+/// Lines of `proxy_set_header`.
+#[derive(Clone, Debug, Default)]
+pub struct SetHeaders(pub Arc<Vec<SetHeader>>);
+
+/// A line of `proxy_set_header`.
+#[derive(Clone, Debug)]
+pub struct SetHeader {
+    /// Name of the field as written.
+    pub name: Vec<u8>,
+    /// What that is known as.
+    pub id: Name,
+    /// Its value.
+    pub value: Template,
+}
+
+impl SetHeaders {
+    /// Whether there is one for a field with this name.
+    pub(crate) fn has(&self, id: Name, name: &[u8]) -> bool {
+        self.0.iter().any(|h| h.id == id && (id != Name::Other || h.name.eq_ignore_ascii_case(name)))
+    }
+}
+
+impl Setting for SetHeaders {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut lines = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        if let Some(value) = d.args.get(1) {
+            let name = first(d).to_vec();
+            let line = SetHeader { id: Name::of(&name), name, value: cx.template(d, value)?.folded() };
+            if line.id == Name::Host {
+                // A request has one. As in nginx the last counts and is sent first; of other names all are sent.
+                lines.retain(|l| l.id != Name::Host);
+                lines.insert(0, SetHeader { name: b"Host".to_vec(), ..line });
+            } else {
+                lines.push(line);
+            }
+        }
+        Ok(SetHeaders(Arc::new(lines)))
+    }
+}
+
+/// Field names.
+#[derive(Clone, Debug, Default)]
+pub struct Names(pub Arc<Vec<Vec<u8>>>);
+
+impl Names {
+    /// Whether a name is among them.
+    pub fn has(&self, name: &[u8]) -> bool {
+        self.0.iter().any(|n| n.eq_ignore_ascii_case(name))
+    }
+}
+
+impl Setting for Names {
+    fn take(previous: Option<Self>, d: &Directive, _cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let mut names = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        names.extend(d.args.iter().map(|w| w.text.clone()));
+        Ok(Names(Arc::new(names)))
+    }
+}
+
+/// Fields of a response that this proxy would heed.
+#[derive(Clone, Debug, Default)]
+pub struct Ignored(Names);
+
+impl Ignored {
+    const ALL: [&[u8]; 9] = [
+        b"X-Accel-Redirect",
+        b"X-Accel-Expires",
+        b"X-Accel-Limit-Rate",
+        b"X-Accel-Buffering",
+        b"X-Accel-Charset",
+        b"Expires",
+        b"Cache-Control",
+        b"Set-Cookie",
+        b"Vary",
+    ];
+
+    /// Whether a name is among them.
+    pub fn has(&self, name: &[u8]) -> bool {
+        self.0.has(name)
+    }
+}
+
+impl Setting for Ignored {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        for w in &d.args {
+            if !Ignored::ALL.iter().any(|n| n.eq_ignore_ascii_case(&w.text)) {
+                return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
+            }
+        }
+        Names::take(previous.map(|p| p.0), d, cx).map(Ignored)
+    }
+}
+
+/// One `proxy_redirect`.
+#[derive(Clone, Debug)]
+pub enum Redirect {
+    /// `default`: the location in place of the `proxy_pass`.
+    Default,
+    /// A prefix and what replaces it.
+    Prefix(Template, Template),
+    /// A pattern and what replaces the whole.
+    Pattern(forebay_core::pattern::Pattern, Template),
+}
+
+/// All `proxy_redirect` of a level; empty: off.
+#[derive(Clone, Debug)]
+pub struct Redirects(pub Arc<Vec<Redirect>>);
+
+impl Setting for Redirects {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let off = d.args.len() == 1 && first(d) == b"off";
+        if previous.as_ref().is_some_and(|p| off || p.0.is_empty()) {
+            return Err(cx.directive_error(d, "is duplicate"));
+        }
+        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        match d.args.as_slice() {
+            [w] if w.text == b"off" => {}
+            [w] if w.text == b"default" => all.push(Redirect::Default),
+            [w] => {
+                return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
+            }
+            [from, to, ..] => {
+                let to = cx.template(d, to)?;
+                all.push(match from.text.as_slice() {
+                    [b'~', b'*', p @ ..] => Redirect::Pattern(cx.pattern(d, p, true)?, to),
+                    [b'~', p @ ..] => Redirect::Pattern(cx.pattern(d, p, false)?, to),
+                    _ => Redirect::Prefix(cx.template(d, from)?, to),
+                });
+            }
+            [] => {}
+        }
+        Ok(Redirects(Arc::new(all)))
+    }
+}
+
+/// What may send a request to the next server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum NextUpstream {
+    Error,
+    Timeout,
+    InvalidHeader,
+    NonIdempotent,
+    Http403,
+    Http404,
+    Http429,
+    Http500,
+    Http502,
+    Http503,
+    Http504,
+}
+
+impl NextUpstream {
+    /// The kind of a status.
+    pub fn of_status(status: u16) -> Option<NextUpstream> {
+        Some(match status {
+            403 => NextUpstream::Http403,
+            404 => NextUpstream::Http404,
+            429 => NextUpstream::Http429,
+            500 => NextUpstream::Http500,
+            502 => NextUpstream::Http502,
+            503 => NextUpstream::Http503,
+            504 => NextUpstream::Http504,
+            _ => return None,
+        })
+    }
+}
+
+/// `proxy_next_upstream`: a set.
+#[derive(Clone, Copy, Debug)]
+pub struct NextMask(u32);
+
+/// Beside the bits of kinds: there are to be none.
+pub const OFF: u32 = 1 << 31;
+
+impl NextMask {
+    /// What holds where nothing is said.
+    pub const DEFAULT: NextMask =
+        NextMask(1 << NextUpstream::Error as u32 | 1 << NextUpstream::Timeout as u32);
+
+    /// Whether a kind is in it.
+    pub fn has(self, kind: NextUpstream) -> bool {
+        self.0 & (1 << kind as u32) != 0
+    }
+}
+
+/// Whether servers that a directive is about may be gateways, which answer 502 and 504.
+pub fn says_gateway(d: &Directive) -> bool {
+    [&b"fastcgi_"[..], b"uwsgi_", b"scgi_"].iter().all(|prefix| !d.name.text.starts_with(prefix))
+}
+
+impl Setting for NextMask {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        let name = d.name.text.as_slice();
+        // A tunnel has no response to judge, and memcached no status.
+        let (tunnel, memcached) = (name.starts_with(b"tunnel_"), name.starts_with(b"memcached_"));
+        let http = !tunnel && !memcached;
+        // As in nginx several of a level add up, and `off` stays.
+        let mut mask = previous.map_or(0, |p| p.0);
+        for w in &d.args {
+            use NextUpstream as N;
+            let kind = match w.text.to_ascii_lowercase().as_slice() {
+                b"off" => {
+                    mask |= OFF;
+                    continue;
+                }
+                b"updating" if http && !name.starts_with(b"grpc_") => continue,
+                b"error" => Some(N::Error),
+                b"timeout" => Some(N::Timeout),
+                b"not_found" if memcached => Some(N::Http404),
+                b"invalid_response" if memcached => Some(N::InvalidHeader),
+                _ if !http => None,
+                b"invalid_header" => Some(N::InvalidHeader),
+                b"non_idempotent" => Some(N::NonIdempotent),
+                b"http_403" => Some(N::Http403),
+                b"http_404" => Some(N::Http404),
+                b"http_429" => Some(N::Http429),
+                b"http_500" => Some(N::Http500),
+                b"http_503" => Some(N::Http503),
+                // Only a gateway says so.
+                b"http_502" if says_gateway(d) => Some(N::Http502),
+                b"http_504" if says_gateway(d) => Some(N::Http504),
+                _ => None,
+            };
+            let invalid = || cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()));
+            mask |= 1 << kind.ok_or_else(invalid)? as u32;
+        }
+        Ok(NextMask(if mask & OFF != 0 { OFF } else { mask }))
+    }
+}

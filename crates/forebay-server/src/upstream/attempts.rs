@@ -1,0 +1,396 @@
+//! Attempts of a request: a server is chosen, asked, and judged; after a failure the next one is asked (nginx:
+//! proxy_next_upstream). What an attempt does is up to the caller. Hot path.
+
+use super::balance::Picker;
+use super::exchange::{Attempt, Target};
+use super::fault::{Fault, client_gone};
+use super::lease::{Gone, Lease, address, choose, name_of, number, picker, wait_for_one};
+use crate::modules::proxy::{NextMask, NextUpstream};
+use crate::request::Request;
+use crate::thread::ThreadConfig;
+use forebay_conf::error::Level;
+use forebay_net::addr::PeerAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Rules of a location by which another server is asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// `proxy_next_upstream`.
+    pub(crate) next: NextMask,
+    /// `proxy_next_upstream_tries`; `usize::MAX` = no limit.
+    pub(crate) tries: usize,
+    /// `proxy_next_upstream_timeout`; 0 = no limit.
+    pub(crate) timeout: Duration,
+}
+
+/// Condition under which a request may be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    Always,
+    /// If the server cannot have acted upon it.
+    Unsent,
+    Never,
+}
+
+impl Rules {
+    fn is_in_time(&self, elapsed: Duration) -> bool {
+        self.timeout.is_zero() || elapsed < self.timeout
+    }
+
+    /// Whether the request may be sent again after a failure.
+    fn allow(&self, fault: &Fault, repeat: Repeat, elapsed: Duration) -> bool {
+        self.next.has(fault.kind) && self.is_in_time(elapsed) && repeat.allows(fault.unsent)
+    }
+}
+
+impl Repeat {
+    fn allows(self, unsent: bool) -> bool {
+        match self {
+            Repeat::Always => true,
+            Repeat::Unsent => unsent,
+            Repeat::Never => false,
+        }
+    }
+}
+
+/// Kept connections that a request may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// None.
+    No,
+    /// Those of the group. One that turns out to be closed is an attempt, but no try.
+    Group,
+    /// Those of a group that `proxy_pass` implies. One that turns out to be closed leaves no trace: nginx has no such
+    /// connections.
+    Implied,
+}
+
+/// The attempts of one request.
+pub(crate) struct Attempts<'t> {
+    conf: Rc<ThreadConfig>,
+    target: &'t Target,
+    picker: Option<Picker>,
+    rules: Rules,
+    kept: Kept,
+    begun: Instant,
+    /// Servers that failed.
+    tried: Vec<usize>,
+    /// Number of servers whose kept connections turned out to be closed.
+    dropped: u32,
+    /// The server that is being asked, and since when.
+    current: (usize, Instant),
+    /// Whether the next attempt is the first of another location.
+    redirected: bool,
+}
+
+/// What follows an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The response is passed on.
+    Answered,
+    /// Another attempt is made.
+    Again,
+    /// The client gets this status.
+    Stop(u16),
+}
+
+impl<'t> Attempts<'t> {
+    /// Evaluates what the choice of a server depends on.
+    ///
+    /// # Errors
+    /// The status to answer with.
+    pub(crate) fn new(
+        req: &mut Request,
+        target: &'t Target,
+        rules: Rules,
+        kept: Kept,
+    ) -> Result<Attempts<'t>, u16> {
+        let conf = req.conf.clone();
+        let begun = req.thread.io.poller.now();
+        let picker = picker(req, &conf, target)?;
+        req.modules.upstream.fault = Some(NextUpstream::Error);
+        let redirected = !req.modules.upstream.attempts.is_empty();
+        let (tried, current) = (Vec::new(), (0, begun));
+        Ok(Attempts { conf, target, picker, rules, kept, begun, tried, dropped: 0, current, redirected })
+    }
+
+    /// Whether the next attempt may use a kept connection.
+    pub(crate) fn may_reuse(&self) -> bool {
+        self.kept != Kept::No
+    }
+
+    /// Chooses the next server, waits for one if need be, and begins an attempt at it.
+    ///
+    /// # Errors
+    /// The status to answer with.
+    pub(crate) async fn begin(&mut self, req: &mut Request) -> Result<Lease, u16> {
+        let now = req.thread.io.poller.now();
+        let mut chosen = self.choose(now);
+        if chosen.is_none() && self.tried.is_empty() {
+            match (self.dropped, &mut self.picker) {
+                // There is no other server: it is asked again, by another connection.
+                (1, Some(p)) => {
+                    p.ask_again();
+                    self.dropped = 0;
+                    chosen = self.choose(now);
+                }
+                (0, picker) => {
+                    chosen = wait_for_one(req, &self.conf, self.target, picker)
+                        .await
+                        .map_err(|Gone| client_gone(req, "waiting for a free upstream server").status)?;
+                }
+                _ => {}
+            }
+        }
+        let peer = chosen.filter(|peer| self.address_of(*peer).is_some()).ok_or_else(|| self.no_live(req))?;
+        self.current = (peer, now);
+        let lease = Lease::new(req, self.target, self.picker.as_ref(), peer, now);
+        let mut name = std::mem::take(&mut req.modules.upstream.spare_name);
+        name_of(self.target, self.picker.as_ref(), peer, &mut name);
+        let redirected = std::mem::take(&mut self.redirected);
+        req.modules.upstream.attempts.push(Attempt { redirected, ..Attempt::new(name, now) });
+        name_in_log(req, self.address());
+        Ok(lease)
+    }
+
+    /// Address of the server that is being asked.
+    pub(crate) fn address(&self) -> Option<&PeerAddr> {
+        self.address_of(self.current.0)
+    }
+
+    /// Ends an attempt that has led to a response, or to a connection where there is no response.
+    pub(crate) fn answered(
+        &mut self,
+        req: &mut Request,
+        place: &mut Option<Lease>,
+        repeat: Repeat,
+    ) -> Verdict {
+        let status = req.modules.upstream.head.status;
+        let another = self.tried.len() + 1 < self.limit()
+            && self.rules.is_in_time(req.thread.io.poller.since(self.begun));
+        match NextUpstream::of_status(status) {
+            Some(kind) if another && self.rules.next.has(kind) && repeat == Repeat::Always => {
+                self.failed(req, place, &Fault::new(kind, status), repeat)
+            }
+            _ => {
+                if let Some(lease) = place {
+                    lease.answered(req);
+                }
+                Verdict::Answered
+            }
+        }
+    }
+
+    /// Ends an attempt that has failed, and gives its place back.
+    pub(crate) fn failed(
+        &mut self,
+        req: &mut Request,
+        place: &mut Option<Lease>,
+        fault: &Fault,
+        repeat: Repeat,
+    ) -> Verdict {
+        let again = self.rules.allow(fault, repeat, req.thread.io.poller.since(self.begun));
+        let (reused, received) = note_failure(req, place.as_ref(), fault);
+        // Gives the place back before another server is chosen.
+        *place = None;
+        if fault.last {
+            if let Some(a) = req.modules.upstream.current() {
+                a.status = 0;
+            }
+            return Verdict::Stop(fault.status);
+        }
+        // The server may have closed an idle connection while the request was on its way. That is no failure of the server
+        // and no try.
+        if reused && (received == 0 || fault.unsent) && fault.kind == NextUpstream::Error {
+            return self.closed(req, fault.status, again);
+        }
+        self.mark_failed(req, fault);
+        self.tried.push(self.current.0);
+        if again && self.tried.len() < self.limit() { Verdict::Again } else { Verdict::Stop(fault.status) }
+    }
+
+    /// Goes on after a kept connection that turned out to be closed.
+    fn closed(&mut self, req: &mut Request, status: u16, again: bool) -> Verdict {
+        if self.kept == Kept::Implied {
+            self.redirected = req.modules.upstream.attempts.pop().is_some_and(|a| a.redirected);
+            self.kept = Kept::No;
+            return Verdict::Again;
+        }
+        if !again {
+            return Verdict::Stop(status);
+        }
+        // Another server comes first.
+        if let Some(p) = &mut self.picker {
+            p.give_up(self.current.0);
+        }
+        self.dropped += 1;
+        Verdict::Again
+    }
+
+    /// Counts a failure against the server (nginx: max_fails).
+    fn mark_failed(&mut self, req: &mut Request, fault: &Fault) {
+        let (Target::Group(g), Some(p)) = (self.target, &mut self.picker) else { return };
+        let (peer, since) = self.current;
+        let set = p.local.set.clone();
+        p.give_up(peer);
+        if matches!(fault.kind, NextUpstream::Http403 | NextUpstream::Http404) {
+            return;
+        }
+        let group = self.conf.config.http.upstreams.get(*g);
+        if group.is_some_and(|group| group.fail(&set, peer, since)) {
+            req.log(Level::Warn, &format!("upstream server temporarily disabled {}", fault.doing));
+        }
+    }
+
+    fn choose(&mut self, now: Instant) -> Option<usize> {
+        choose(&self.conf, self.target, self.picker.as_mut(), &self.tried, now)
+    }
+
+    fn address_of(&self, peer: usize) -> Option<&PeerAddr> {
+        address(self.target, self.picker.as_ref(), peer)
+    }
+
+    /// Most servers that may be tried.
+    fn limit(&self) -> usize {
+        number(self.target, self.picker.as_ref()).min(self.rules.tries)
+    }
+
+    /// Logs that no server can be asked.
+    fn no_live(&self, req: &mut Request) -> u16 {
+        let group = match self.target {
+            Target::Group(g) => self.conf.config.http.upstreams.get(*g),
+            Target::Direct(_) => None,
+        };
+        if let Some(group) = group {
+            let attempt = Attempt::new(group.name.clone(), req.thread.io.poller.now());
+            let (response, redirected) = (Some(Duration::ZERO), self.redirected);
+            req.modules.upstream.attempts.push(Attempt { status: 502, response, redirected, ..attempt });
+            name_in_log(req, None);
+        }
+        req.log(Level::Error, "no live upstreams while connecting to upstream");
+        502
+    }
+}
+
+/// Notes the failure of the last attempt, and counts it unless a kept connection was closed. Returns whether the connection
+/// was a kept one, and the number of bytes received by it.
+fn note_failure(req: &mut Request, lease: Option<&Lease>, fault: &Fault) -> (bool, u64) {
+    req.modules.upstream.fault = Some(fault.kind).filter(|_| !fault.last);
+    let reused = lease.and_then(|l| l.conn.as_ref()).is_some_and(|c| c.reused);
+    let mut received = 0;
+    if let Some(a) = req.modules.upstream.attempts.last_mut() {
+        a.status = fault.status;
+        a.response = Some(req.thread.io.poller.since(a.started));
+        received = a.received;
+    }
+    if let Some(lease) = lease.filter(|_| !reused || received > 0) {
+        lease.count(req);
+    }
+    (reused, received)
+}
+
+/// Sets the name of the server in the error log: that of the last attempt.
+fn name_in_log(req: &mut Request, addr: Option<&PeerAddr>) {
+    let u = &mut req.modules.upstream;
+    let Some(a) = u.attempts.last() else { return };
+    u.log_name.clear();
+    u.log_name.extend_from_slice(u.protocol.scheme(u.encrypted));
+    u.log_name.extend_from_slice(&a.name);
+    if matches!(addr, Some(PeerAddr::Unix(_))) {
+        u.log_name.push(b':');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::{Context, Poll, Waker};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn rules() -> Rules {
+        Rules { next: NextMask::DEFAULT, tries: usize::MAX, timeout: Duration::ZERO }
+    }
+
+    #[test]
+    fn only_what_the_location_names_is_sent_again() {
+        let (error, status) = (Fault::new(NextUpstream::Error, 502), Fault::new(NextUpstream::Http404, 404));
+        assert!(rules().allow(&error, Repeat::Always, SECOND));
+        assert!(!rules().allow(&status, Repeat::Always, SECOND));
+    }
+
+    #[test]
+    fn a_request_that_changes_something_is_sent_again_only_if_it_was_not_sent() {
+        let sent = Fault::new(NextUpstream::Error, 502);
+        let unsent = Fault { unsent: true, ..sent };
+        let of = |repeat| [&sent, &unsent].map(|f| rules().allow(f, repeat, SECOND));
+        assert_eq!(of(Repeat::Always), [true, true]);
+        assert_eq!(of(Repeat::Unsent), [false, true]);
+        assert_eq!(of(Repeat::Never), [false, false]);
+    }
+
+    #[test]
+    fn the_time_for_all_attempts_ends() {
+        let rules = Rules { timeout: 5 * SECOND, ..rules() };
+        let fault = Fault::new(NextUpstream::Timeout, 504);
+        assert!(rules.allow(&fault, Repeat::Always, 4 * SECOND));
+        assert!(!rules.allow(&fault, Repeat::Always, 5 * SECOND));
+    }
+
+    /// Begins an attempt where no server has to be waited for.
+    fn begin(attempts: &mut Attempts<'_>, req: &mut Request) -> Lease {
+        let begun = std::pin::pin!(attempts.begin(req));
+        match begun.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(lease) => lease.unwrap(),
+            Poll::Pending => panic!("it waits"),
+        }
+    }
+
+    fn direct(ports: &[u16]) -> Target {
+        let addr = |port: &u16| PeerAddr::Inet(([127, 0, 0, 1], *port).into());
+        Target::Direct(ports.iter().map(addr).collect())
+    }
+
+    /// Every server of a list is asked once; the last failure is the answer.
+    #[test]
+    fn servers_are_tried_in_turn() {
+        let mut req = crate::testing::request("", "");
+        let target = direct(&[1, 2]);
+        let mut attempts = Attempts::new(&mut req, &target, rules(), Kept::No).unwrap();
+        let refused = Fault::unsent(NextUpstream::Error, 502, "while connecting to upstream");
+        for (port, then) in [(1, Verdict::Again), (2, Verdict::Stop(502))] {
+            let mut place = Some(begin(&mut attempts, &mut req));
+            let Some(PeerAddr::Inet(addr)) = attempts.address() else { panic!("no address") };
+            assert_eq!(addr.port(), port);
+            assert_eq!(attempts.failed(&mut req, &mut place, &refused, Repeat::Unsent), then);
+            assert!(place.is_none());
+        }
+        let statuses: Vec<u16> = req.modules.upstream.attempts.iter().map(|a| a.status).collect();
+        assert_eq!(statuses, [502, 502]);
+    }
+
+    #[test]
+    fn tries_are_limited() {
+        let mut req = crate::testing::request("", "");
+        let target = direct(&[1, 2]);
+        let rules = Rules { tries: 1, ..rules() };
+        let mut attempts = Attempts::new(&mut req, &target, rules, Kept::No).unwrap();
+        let mut place = Some(begin(&mut attempts, &mut req));
+        let refused = Fault::unsent(NextUpstream::Error, 502, "while connecting to upstream");
+        let verdict = attempts.failed(&mut req, &mut place, &refused, Repeat::Always);
+        assert_eq!(verdict, Verdict::Stop(502));
+    }
+
+    /// The client or this server is to blame: no other server is asked, and the attempt has no status.
+    #[test]
+    fn a_fault_of_our_own_is_the_last() {
+        let mut req = crate::testing::request("", "");
+        let target = direct(&[1, 2]);
+        let mut attempts = Attempts::new(&mut req, &target, rules(), Kept::No).unwrap();
+        let mut place = Some(begin(&mut attempts, &mut req));
+        let verdict = attempts.failed(&mut req, &mut place, &Fault::own(499), Repeat::Always);
+        assert_eq!(verdict, Verdict::Stop(499));
+        assert_eq!(req.modules.upstream.current().map(|a| a.status), Some(0));
+    }
+}
