@@ -40,13 +40,13 @@ pub const MAX_URI_CHANGES: u8 = 11;
 pub async fn run(req: &mut Request) {
     post_read(req);
     let outcome = walk(req, Start::ServerRewrite).await;
-    settle_outcome(req, outcome).await;
+    follow_up(req, outcome).await;
 }
 
 /// Answers a status that was found outside of the phases (a head that was refused, a header filter), with its error
 /// page.
 pub async fn refuse(req: &mut Request, status: u16) {
-    settle_outcome(req, Outcome::Status(status)).await;
+    follow_up(req, Outcome::Status(status)).await;
 }
 
 /// Runs the phases for a subrequest. A name of a location in `target` is where it begins.
@@ -63,7 +63,7 @@ pub async fn subrequest(req: &mut Request, target: &[u8]) {
         },
         _ => walk(req, Start::ServerRewrite).await,
     };
-    settle_outcome(req, outcome).await;
+    follow_up(req, outcome).await;
 }
 
 /// As [`subrequest`], for one whose body is wanted. `bare`: an error is not answered but given back.
@@ -75,7 +75,7 @@ pub async fn included(req: &mut Request, bare: bool) -> Option<u16> {
             Outcome::Named => Start::Rewrite,
             Outcome::Status(status) if bare && status >= 300 => return Some(status),
             other => {
-                settle_outcome(req, other).await;
+                follow_up(req, other).await;
                 return None;
             }
         };
@@ -83,7 +83,8 @@ pub async fn included(req: &mut Request, bare: bool) -> Option<u16> {
     }
 }
 
-async fn settle_outcome(req: &mut Request, first: Outcome) {
+/// Runs further phases as long as an outcome asks for it: after redirects, and for pages of errors.
+async fn follow_up(req: &mut Request, first: Outcome) {
     let mut outcome = first;
     loop {
         let start = match outcome {
@@ -242,7 +243,7 @@ async fn preaccess(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
     for hook in &http.location(req).plan.preaccess {
         let verdict = hook(req);
-        match settle(req, verdict).await {
+        match await_verdict(req, verdict).await {
             Verdict::Declined | Verdict::Allowed => {}
             v => return Some(outcome(v)),
         }
@@ -264,7 +265,7 @@ async fn access(req: &mut Request) -> Option<Outcome> {
         let verdict = match hooks.next() {
             Some(hook) => {
                 let verdict = hook(req);
-                settle(req, verdict).await
+                await_verdict(req, verdict).await
             }
             None if std::mem::take(&mut asks) => Box::pin(auth_request::check(req)).await,
             None => break,
@@ -320,7 +321,7 @@ async fn pause(req: &Request, wait: std::time::Duration) -> bool {
 }
 
 /// Waits as long as a verdict asks for it.
-async fn settle(req: &mut Request, v: Verdict) -> Verdict {
+async fn await_verdict(req: &mut Request, v: Verdict) -> Verdict {
     let mut v = v;
     loop {
         v = match v {

@@ -200,15 +200,15 @@ pub fn use_form(req: &mut Request, form: Arc<Form>, from: u64) {
     state.form = Some(form);
 }
 
-/// Whether [`settle`] has something to do.
+/// Whether the header filter has asked for a compressed form.
 #[inline]
-pub fn unsettled(req: &Request) -> bool {
+pub fn wants_form(req: &Request) -> bool {
     req.modules.compress.wanted.is_some()
 }
 
 /// Makes the form that the header filter asked for, on another thread. Where that cannot be, the response is
 /// compressed as it is sent.
-pub async fn settle(req: &mut Request) {
+pub async fn make_form(req: &mut Request) {
     let Some((subject, key)) = req.modules.compress.wanted.take() else { return };
     match forms::make(req, &subject, key).await {
         Some(form) => use_form(req, form, subject.len()),

@@ -111,15 +111,16 @@ pub fn check(req: &mut Request) -> Verdict {
     };
     let hash = hash.clone();
     if !password::is_slow(&hash) {
-        return settle(req, password::verify(&pass, &hash), &user, &realm);
+        return judge(req, password::verify(&pass, &hash), &user, &realm);
     }
     Verdict::Offload(Offload {
         work: Box::new(move || password::verify(&pass, &hash)),
-        then: Box::new(move |req, right| settle(req, right, &user, &realm)),
+        then: Box::new(move |req, right| judge(req, right, &user, &realm)),
     })
 }
 
-fn settle(req: &mut Request, right: bool, user: &[u8], realm: &[u8]) -> Verdict {
+/// Makes the verdict of a checked password.
+fn judge(req: &mut Request, right: bool, user: &[u8], realm: &[u8]) -> Verdict {
     if right {
         return Verdict::Allowed;
     }

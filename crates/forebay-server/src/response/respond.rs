@@ -98,8 +98,8 @@ async fn run_header_filters(req: &mut Request) {
             }
         }
         let Some(refusal) = req.refusal.take() else {
-            if compress::unsettled(req) {
-                compress::settle(req).await;
+            if compress::wants_form(req) {
+                compress::make_form(req).await;
             }
             break;
         };

@@ -127,7 +127,7 @@ impl Page {
     pub async fn run(&mut self, out: &mut Outlet, req: &mut Request, piece: &[u8]) -> Result<(), Broken> {
         let mut done = self.run_piece(out, req, piece).await;
         if done.is_ok() {
-            done = self.settle(out, req, 0).await;
+            done = self.send_queue(out, req, 0).await;
         }
         if done.is_err() {
             // Nothing is cut off in the middle of what it is doing.
@@ -155,8 +155,8 @@ impl Page {
         Ok(())
     }
 
-    /// Sends what is in the queue, until at most so many includes are left there.
-    async fn settle(&mut self, out: &mut Outlet, req: &mut Request, left: usize) -> Result<(), Broken> {
+    /// Sends the queue until at most `left` includes are in it.
+    async fn send_queue(&mut self, out: &mut Outlet, req: &mut Request, left: usize) -> Result<(), Broken> {
         let parts = |queue: &VecDeque<Item>| queue.iter().filter(|i| matches!(i, Item::Part(_))).count();
         while left == 0 && !self.queue.is_empty() || parts(&self.queue) > left {
             match self.queue.pop_front() {
@@ -398,7 +398,7 @@ impl Page {
         let what = Include { uri, args, stub, keep: variable.is_some() };
         let waits = variable.is_some() || p("virtual").is_none() || p("wait") == Some(b"yes");
         if !waits {
-            if let Err(broken) = self.settle(out, req, AHEAD - 1).await {
+            if let Err(broken) = self.send_queue(out, req, AHEAD - 1).await {
                 return Ok(Err(broken));
             }
             match Started::new(req, what) {
@@ -407,7 +407,7 @@ impl Page {
             }
             return Ok(Ok(()));
         }
-        if let Err(broken) = self.settle(out, req, 0).await {
+        if let Err(broken) = self.send_queue(out, req, 0).await {
             return Ok(Err(broken));
         }
         match include(out, req, what).await {
