@@ -331,7 +331,7 @@ impl Sum {
     }
 }
 
-/// Result of [`find_limit`].
+/// Result of `find_limit`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit {
     /// The highest rate that was held; 0 when none was.

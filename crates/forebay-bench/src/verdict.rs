@@ -25,7 +25,7 @@ const BUSY: f64 = 0.85;
 const FAILED: f64 = 0.01;
 /// Spread of the rate over time, interquartile range over median, that is too large.
 const SPREAD: f64 = 0.15;
-/// So many [`steady_rates`] are needed to judge their spread.
+/// Number of `steady_rates` needed to judge their spread.
 pub const ENOUGH: usize = 8;
 
 /// Judges a run.

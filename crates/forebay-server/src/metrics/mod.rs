@@ -1,5 +1,5 @@
 //! What is counted for observers: zones of servers, locations and caches, outcomes of limits, the life of the process.
-//! Each thread writes cells of its own; they are summed when somebody reads them. What [`crate::counters`] has is
+//! Each thread writes cells of its own; they are summed when somebody reads them. What [`forebay_core::counters`] has is
 //! counted always, and so are servers, by their names; zones only where the configuration asks for them (NGINX Plus:
 //! status_zone).
 
