@@ -1,4 +1,4 @@
-//! What one worker thread owns: its reactor, clock, file cache, logs and counters. Hot path.
+//! State of one worker thread: its reactor, clock, file cache, logs and counters. Hot path.
 
 use crate::client::Client;
 use crate::config::Config;
@@ -14,25 +14,25 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A configuration as one thread holds it.
+/// A configuration together with the state that one thread keeps for it.
 #[derive(Debug)]
 pub struct ThreadConfig {
     /// The configuration, shared by all threads.
     pub config: Arc<Config>,
-    /// Per listener slot of this thread: its number among the configuration's listeners. Numbers of
-    /// listeners are for the life of the process; one that is gone maps to `None`.
+    /// Index among the configuration's listeners, by the number of this thread's listener slot. Slot numbers are never
+    /// reused; a listener that no longer exists maps to `None`.
     pub listeners: Vec<Option<usize>>,
     /// State of the upstream groups, by their numbers.
     pub groups: RefCell<Vec<crate::upstream::GroupState>>,
-    /// Its log files, by their numbers there. USR1 opens them anew; after the next configuration has come they are those
-    /// of requests that have not ended.
+    /// Log files, by their index in the configuration. USR1 replaces them with reopened ones. After a reload, the old
+    /// configuration's files stay open for its running requests.
     pub logs: RefCell<Vec<Arc<OwnedFd>>>,
-    /// Where requests to servers without `status_zone` are counted, by the servers' numbers.
+    /// Counters for requests to servers without `status_zone`, by server index.
     pub counted: crate::metrics::ByName,
 }
 
 impl ThreadConfig {
-    /// A configuration without listeners, logs and state of upstreams.
+    /// Creates the state for a configuration, without listeners, logs and upstream groups.
     pub fn new(config: Arc<Config>) -> ThreadConfig {
         ThreadConfig {
             config,
@@ -46,39 +46,39 @@ impl ThreadConfig {
 
 /// A worker thread.
 pub struct Thread {
-    /// Its number among the threads of the process.
+    /// Index among the worker threads of the process.
     pub number: usize,
     /// Sockets, deadlines and buffers for their bytes.
     pub io: Rc<Io>,
-    /// Runners and idle connections.
+    /// Tasks that serve connections ("runners"), and the idle connections.
     pub reactor: Reactor<Connection, Work>,
-    /// Client of requests without a connection.
+    /// Placeholder client for requests without a connection.
     pub no_client: Rc<Client>,
-    /// Time.
+    /// Time of the current turn of the event loop.
     pub clock: Clock,
     /// Configuration in effect for new requests.
     pub conf: RefCell<Rc<ThreadConfig>>,
-    /// Requests that wait for their clients.
+    /// Requests blocked on their clients.
     pub transfers: Rc<crate::transfers::Transfers>,
     /// Open files.
     pub files: RefCell<FileCache>,
     /// Responses of upstreams that this thread has served from a cache.
     pub cached: crate::cache::local::Local,
-    /// Requests without a client that are running.
+    /// Running requests without a client.
     pub background: crate::background::Running,
     /// Buffers of the access logs.
     pub log_buffers: RefCell<LogBuffers>,
-    /// Lines of error logs of this turn.
+    /// Error log lines of this turn, not written yet.
     pub error_lines: RefCell<crate::error_log::Pending>,
     /// Counters of this thread.
     pub counters: Arc<Counters>,
-    /// Counters of all threads, for whoever reads them.
+    /// Counters of all threads, for the status pages that add them up.
     pub all_counters: Arc<Vec<Arc<Counters>>>,
     /// Process id, for log lines.
     pub pid: u32,
-    /// Stops accepting and closes idle connections.
+    /// Graceful shutdown has begun: the thread accepts no connections and keeps none open between requests.
     pub quitting: Cell<bool>,
-    /// Ends at once.
+    /// The thread ends at once.
     pub stopping: Cell<bool>,
     /// Most connections at a time.
     pub max_connections: usize,
@@ -86,7 +86,7 @@ pub struct Thread {
     pub h2: crate::h2::drive::Shared,
 }
 
-/// Parts of a thread that the process decides on.
+/// Arguments of [`Thread::new`].
 pub struct Parts {
     /// Number of the thread.
     pub number: usize,
@@ -130,13 +130,13 @@ impl Thread {
         })
     }
 
-    /// Configuration for a new request.
+    /// Returns the configuration for a new request.
     #[inline]
     pub fn config(&self) -> Rc<ThreadConfig> {
         self.conf.borrow().clone()
     }
 
-    /// Calls `f` with a log file of the current configuration; `None`: there is none of this number.
+    /// Calls `f` with a log file of the current configuration. Returns `None` if `number` is out of range.
     pub fn with_log<R>(&self, number: usize, f: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
         self.conf.borrow().logs.borrow().get(number).map(|fd| f(fd))
     }
@@ -145,7 +145,7 @@ impl Thread {
 /// The time, read once a turn of the loop and formatted once a second.
 pub struct Clock {
     now: Cell<Instant>,
-    /// When `unix` is to be looked at again: within a second.
+    /// Time of the next look at the system clock: the start of its next second.
     look: Cell<Instant>,
     unix: Cell<i64>,
     http: Cell<[u8; 29]>,
@@ -174,8 +174,8 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// Sets the time of this turn. The system's clock is looked at when the next second begins by it; that somebody has
-    /// set it is noticed then.
+    /// Sets the time of this turn. Reads the system clock only when its next second should have begun, so a change of
+    /// the system clock takes effect up to a second late.
     #[inline]
     pub fn tick(&self, now: Instant) {
         self.now.set(now);
@@ -202,42 +202,42 @@ impl Clock {
         self.error.set(forebay_http::date::error_log(unix, offset));
     }
 
-    /// Offset of local time from UTC at a time, seconds.
+    /// Returns the offset of local time from UTC at a time, in seconds.
     pub fn offset(&self, unix: i64) -> i32 {
         jiff::Timestamp::from_second(unix).map_or(0, |t| self.zone.to_offset(t).seconds())
     }
 
-    /// Abbreviation of the local time zone at a time.
+    /// Returns the abbreviation of the local time zone at a time.
     pub fn zone(&self, unix: i64) -> String {
         let time = jiff::Timestamp::from_second(unix);
         time.map_or_else(|_| String::new(), |t| self.zone.to_offset_info(t).abbreviation().to_owned())
     }
 
-    /// Time of this turn.
+    /// Returns the time of this turn.
     pub fn now(&self) -> Instant {
         self.now.get()
     }
-    /// Unix seconds.
+    /// Returns the Unix time in seconds.
     pub fn unix(&self) -> i64 {
         self.unix.get()
     }
-    /// `Sun, 06 Nov 1994 08:49:37 GMT`.
+    /// Returns the value of a `Date` field: `Sun, 06 Nov 1994 08:49:37 GMT`.
     pub fn http_date(&self) -> [u8; 29] {
         self.http.get()
     }
-    /// `$time_local`.
+    /// Returns the value of `$time_local`.
     pub fn log_time(&self) -> [u8; 26] {
         self.log.get()
     }
-    /// `$time_iso8601`.
+    /// Returns the value of `$time_iso8601`.
     pub fn iso8601(&self) -> [u8; 25] {
         self.iso.get()
     }
-    /// Time of an error log line.
+    /// Returns the time for an error log line.
     pub fn error_time(&self) -> [u8; 19] {
         self.error.get()
     }
-    /// Seconds and milliseconds since the epoch.
+    /// Reads the system clock: time since the epoch, for milliseconds.
     pub fn msec(&self) -> Duration {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
@@ -253,7 +253,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let first = c.look.get();
         assert!(first > c.now() && first <= c.now() + second);
-        // Nobody looks before.
+        // Before that second begins, `tick` must not touch the cached time.
         let unix = c.unix();
         c.unix.set(7);
         c.tick(c.now());

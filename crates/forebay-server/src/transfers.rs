@@ -1,7 +1,7 @@
-//! Requests under way that wait for their client: for more of the body, or for room in the socket. Where connections
-//! run short and none is idle, the clients that move least are given up, so that nobody holds a place by sending or
-//! reading a byte now and then; first of all those of the network that has most of them. An HTTP/2 connection counts as
-//! one, while all of its streams wait.
+//! Requests that are blocked on a slow client: on more of the body, or on room in the socket. When a worker runs out of
+//! connections and none is idle, it drops the slowest clients, so that a client cannot hold a connection by sending or
+//! reading a byte now and then. Clients of the network with the most slow clients go first. An HTTP/2 connection counts
+//! as one transfer while all of its streams are blocked on the client.
 
 use crate::client::Client;
 use crate::request::Request;
@@ -14,13 +14,13 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-/// A client that moves at least so many bytes a second is not slow.
+/// Rate from which on a client does not count as slow, bytes a second.
 const LEAST_RATE: u64 = 240;
 
-/// How long a client may be slow before it can be given up for another one.
+/// Time for which a client may be slow before its connection can go to another client.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What moves between a client and a request.
+/// Part of the exchange that a transfer measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Direction {
@@ -28,27 +28,28 @@ pub enum Direction {
     Response,
 }
 
-/// The part of a request, or of an HTTP/2 connection, in which its client is waited for now and then.
+/// Progress of one client: in one direction of a request, or on a whole HTTP/2 connection.
 #[derive(Debug)]
 pub struct Transfer {
     direction: Direction,
-    /// Where the client is.
+    /// Network of the client.
     network: Network,
-    /// Since when something else is waited for, too: that time does not count.
+    /// Time since which the transfer also waits for something other than the client. Such time does not count against
+    /// the client.
     busy: Cell<Option<Instant>>,
-    /// Start of the period over which its rate counts, and what had been moved by then, bytes.
+    /// Start of the period over which the rate is measured, and bytes moved before it (`from`).
     since: Cell<Instant>,
     from: Cell<u64>,
-    /// Since when it is waited for now, and what had been moved by then.
+    /// Start of the current wait for the client, and bytes moved before it (`bytes`).
     stuck: Cell<Instant>,
     bytes: Cell<u64>,
     given_up: Cell<bool>,
-    /// Its place among those that wait.
+    /// Index in [`Transfers`] while the transfer waits.
     place: Cell<usize>,
 }
 
 impl Transfer {
-    /// Creates the transfer of a client that is not waited for yet, after `bytes`.
+    /// Creates a transfer that is not waiting yet. `bytes` is the count moved so far.
     pub fn new(direction: Direction, network: Network, bytes: u64, now: Instant) -> Rc<Transfer> {
         Rc::new(Transfer {
             direction,
@@ -63,17 +64,18 @@ impl Transfer {
         })
     }
 
-    /// One of an HTTP/2 connection, whichever way.
+    /// Creates the transfer of an HTTP/2 connection, which counts both directions.
     pub fn of_connection(network: Network, bytes: u64, now: Instant) -> Rc<Transfer> {
         Transfer::new(Direction::Body, network, bytes, now)
     }
 
-    /// Whether the client's place is needed.
+    /// Returns `true` if the client was too slow and must leave its connection to another one.
     pub fn is_given_up(&self) -> bool {
         self.given_up.get()
     }
 
-    /// Whether nothing but the client is waited for now, and what has been moved.
+    /// Records the current state: `only_client` if nothing but the client blocks the transfer, and the bytes moved so
+    /// far.
     pub fn look(&self, only_client: bool, bytes: u64, now: Instant) {
         match (self.busy.get(), only_client) {
             (None, false) => self.busy.set(Some(now)),
@@ -87,7 +89,7 @@ impl Transfer {
         }
     }
 
-    /// Bytes a second; `None`: it has not been slow for long enough.
+    /// Returns the client's rate in bytes a second if it has been slow for at least [`GRACE`].
     fn rate(&self, now: Instant) -> Option<u64> {
         if self.busy.get().is_some() {
             return None;
@@ -100,11 +102,11 @@ impl Transfer {
         (age >= GRACE && rate < LEAST_RATE).then_some(rate)
     }
 
-    /// It is waited for again.
+    /// Begins another wait for the client.
     fn again(&self, bytes: u64, now: Instant) {
         self.bytes.set(bytes.max(self.from.get()));
         self.stuck.set(now);
-        // Who was fast at first may be slow later.
+        // Begin another period, so that an average over a fast start does not hide a client that slows down later.
         if now.saturating_duration_since(self.since.get()) >= GRACE && self.rate(now).is_none() {
             self.since.set(now);
             self.from.set(self.bytes.get());
@@ -112,17 +114,17 @@ impl Transfer {
     }
 }
 
-/// Why a client is waited for no longer.
+/// Reason for which the wait for a client ended without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     /// Its timeout has passed.
     Timeout,
-    /// Its place is needed.
+    /// The client is slow and its connection is needed for another client.
     GivenUp,
 }
 
 impl Over {
-    /// How the log says it.
+    /// Returns the text for the error log.
     pub fn text(self) -> &'static str {
         match self {
             Over::Timeout => "client timed out (110: Connection timed out)",
@@ -131,12 +133,12 @@ impl Over {
     }
 }
 
-/// Request that waits for its client.
+/// The kind of connection on which a request waits for its client.
 #[derive(Debug)]
 pub enum Waiting {
-    /// It has the connection for itself.
+    /// HTTP/1: the request has the connection to itself.
     Alone(Rc<Transfer>),
-    /// It shares the connection (HTTP/2).
+    /// HTTP/2: the request shares the connection with others.
     Among(Rc<dyn Mux>),
 }
 
@@ -149,18 +151,19 @@ impl Waiting {
     }
 }
 
-/// The transfers of a thread that wait, and those of its HTTP/2 connections.
+/// The waiting transfers of a thread, and those of its HTTP/2 connections.
 #[derive(Debug, Default)]
 pub struct Transfers(RefCell<Vec<Rc<Transfer>>>);
 
 impl Transfers {
-    /// Whether no transfer waits.
+    /// Returns `true` if no transfer waits.
     pub fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }
 
-    /// Gives up one in eight of those that are slow: of the network that has most of them first, the slowest before others.
-    /// Says how many. Their runners have to be woken.
+    /// Marks one in eight of the slow transfers to be dropped, and returns their number. The network with the most slow
+    /// transfers loses some first, the slowest ones before others. The caller has to wake the runners, which notice the
+    /// mark only when they are polled.
     pub fn give_up(&self, now: Instant) -> usize {
         let all = self.0.borrow();
         let waiting = all.iter().enumerate().filter(|(_, t)| !t.given_up.get());
@@ -179,14 +182,14 @@ impl Transfers {
         count
     }
 
-    /// Adds one.
+    /// Adds a transfer that begins to wait.
     pub fn add(&self, transfer: &Rc<Transfer>) {
         let mut all = self.0.borrow_mut();
         transfer.place.set(all.len());
         all.push(transfer.clone());
     }
 
-    /// Takes one out that was added.
+    /// Removes a transfer. It must have been added.
     pub fn remove(&self, transfer: &Transfer) {
         let mut all = self.0.borrow_mut();
         let place = transfer.place.get();
@@ -196,7 +199,7 @@ impl Transfers {
         }
     }
 
-    /// Waits for `f`, for which the client has to do something, until `deadline`.
+    /// Runs `f`, which needs the client to do something, until `deadline`.
     ///
     /// # Errors
     /// [`Over`].
@@ -210,7 +213,7 @@ impl Transfers {
         let _waits = Waits::new(self, &client, poller);
         let mut f = std::pin::pin!(f);
         let ready = std::future::poll_fn(|cx| match f.as_mut().poll(cx) {
-            // Where the connection has been closed for it, that comes as the client's end.
+            // Dropping an HTTP/2 connection completes `f` with an end of input, which must not pass for a result.
             Poll::Ready(_) if matches!(client, Waiting::Among(_)) && client.is_given_up() => {
                 Poll::Ready(None)
             }
@@ -222,7 +225,7 @@ impl Transfers {
     }
 }
 
-/// The transfer of a request: the one it has, unless that went the other way.
+/// Returns the transfer of a request in `direction`. Replaces one of the other direction.
 fn transfer(
     of: &mut Option<Rc<Transfer>>,
     client: &Client,
@@ -244,7 +247,7 @@ fn transfer(
 }
 
 impl Request {
-    /// The request as one that waits for its client.
+    /// Returns the transfer or the HTTP/2 stream by which the wait for this request's client is tracked.
     pub fn waiting(&mut self, direction: Direction, now: Instant) -> Waiting {
         if let Some(s) = self.conn.wire.as_mux() {
             return Waiting::Among(s.clone());
@@ -253,14 +256,14 @@ impl Request {
         Waiting::Alone(transfer(&mut self.transfer, &self.conn.client, direction, bytes, now))
     }
 
-    /// Whether the log has a line of its own for a client that is waited for no longer: a connection with several requests
-    /// has one for all.
+    /// Returns `true` if this request should log the end of the wait itself. A dropped HTTP/2 connection logs one line
+    /// for all of its requests.
     pub fn tells(&self, over: Over) -> bool {
         over == Over::Timeout || !self.conn.wire.is_multiplexed()
     }
 }
 
-/// Keeps a client among those that are waited for.
+/// Guard that counts a client among the slow candidates while it lives.
 struct Waits<'a> {
     all: &'a Transfers,
     client: &'a Waiting,
@@ -295,7 +298,7 @@ mod tests {
         let all = Transfers::default();
         let start = Instant::now();
         let at = |s: u64| start + Duration::from_secs(s);
-        // Waited for first, then again for each second and what had been moved by then.
+        // Creates a transfer that begins to wait at `since`, and again at each `(second, bytes moved)` of `then`.
         let make = |since: u64, then: &[(u64, u64)]| {
             let (mut of, conn) = (None, Client::none(start));
             let first = transfer(&mut of, &conn, Direction::Body, 90, at(since));
@@ -318,7 +321,7 @@ mod tests {
         assert_eq!(all.give_up(at(20)), 1);
         assert_eq!(given_up(), [true, true, true, false, false]);
         assert_eq!(all.give_up(at(20)), 0);
-        // Fast at first, then not.
+        // Four seconds later the transfer that was fast at first is slow, too.
         assert_eq!((all.give_up(at(24)), all.give_up(at(24))), (1, 1));
         each.iter().for_each(|t| all.remove(t));
         assert!(all.is_empty());
@@ -344,7 +347,7 @@ mod tests {
         let left: Vec<_> = many.iter().map(|t| t.is_given_up()).collect();
         assert_eq!(left, (0..15).map(|i| i < 4).collect::<Vec<_>>(), "the slowest of the many");
         assert!(!alone.is_given_up(), "though it is slower than they are");
-        // HTTP/2 connections are among them.
+        // HTTP/2 connections count in the same way.
         let network = |third| Network::of(Some([10, 0, third, 1].into()));
         let session = |third| {
             let t = Transfer::of_connection(network(third), 0, start);
@@ -374,16 +377,16 @@ mod tests {
         let t = Transfer::of_connection(Network::default(), 0, start);
         all.add(&t);
         t.look(false, 100, at(1));
-        // An upstream takes an hour, then much is moved.
+        // The upstream takes an hour, then the client reads a lot.
         assert_eq!(all.give_up(at(3600)), 0);
         t.look(true, 50_000, at(3601));
         assert_eq!((t.rate(at(3602)), all.give_up(at(3604))), (None, 0));
-        // Little requests in between do not hide a client that moves nothing else.
+        // Small requests in between do not hide a client that moves hardly anything.
         (3604..3620).for_each(|s| {
             t.look(false, 50_000, at(s));
             t.look(true, 50_000 + (s - 3604) * 20, at(s));
         });
-        // Since 3605, when it was last seen to be fast.
+        // The period began at 3605, when the client last counted as fast.
         assert_eq!(t.rate(at(3620)), Some(14 * 20 / 15));
         assert_eq!((all.give_up(at(3620)), t.is_given_up()), (1, true));
     }

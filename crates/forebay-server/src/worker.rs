@@ -1,4 +1,4 @@
-//! One worker thread: accepts, applies new configurations, ends in good order.
+//! A worker thread: accepts connections, applies new configurations, shuts down gracefully.
 
 use crate::client::Client;
 use crate::config::ListenAddr;
@@ -33,16 +33,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What the process tells a thread.
+/// Command from the process to a worker thread.
 #[derive(Debug)]
 pub enum Command {
     /// A new configuration.
     Reload(Box<Share>),
     /// New descriptors for log files.
     Reopen(Arc<Vec<(PathBuf, Arc<OwnedFd>)>>),
-    /// Graceful end.
+    /// Shut down gracefully, at the latest after this time.
     Quit(Option<Duration>),
-    /// End.
+    /// Shut down at once.
     Stop,
     /// A line for the error log.
     Log(Level, String),
@@ -50,7 +50,7 @@ pub enum Command {
     Judge(Box<crate::upstream::health::Question>),
 }
 
-/// Commands on their way to a thread.
+/// Queue of commands to a thread.
 #[derive(Debug, Default)]
 pub struct Mailbox {
     full: AtomicBool,
@@ -65,7 +65,8 @@ impl Mailbox {
     }
 
     fn take(&self) -> Vec<Command> {
-        // Looked at in each turn of the loop: as long as there is nothing, nothing is written.
+        // Every turn of the loop calls this. The plain load keeps the cache line shared while the queue is empty;
+        // `swap` would take it away from the other threads each time.
         if !self.full.load(Ordering::Relaxed) || !self.full.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
@@ -73,13 +74,13 @@ impl Mailbox {
     }
 }
 
-/// What a thread starts with.
+/// Arguments of a worker thread.
 pub struct Setup {
     /// Number of the thread.
     pub number: usize,
     /// CPUs to run on.
     pub cpus: Vec<usize>,
-    /// Most connections.
+    /// `worker_connections` of this thread.
     pub connections: usize,
     /// Its share of the first generation.
     pub share: Share,
@@ -87,18 +88,19 @@ pub struct Setup {
     pub counters: Arc<Vec<Arc<Counters>>>,
     /// Commands.
     pub mailbox: Arc<Mailbox>,
-    /// Where lines of logs wait so that the master has them too; `None`: in the thread's own memory.
+    /// Shared memory for buffered log lines, from which the master writes them should this process crash. `None`
+    /// buffers them in the thread's own memory.
     pub log_area: Option<Arc<forebay_sys::log_area::Mapped>>,
     /// The process's tokio runtime.
     pub tokio: tokio::runtime::Handle,
-    /// Told when the loop is ready.
+    /// Receives the handle of the loop once it is ready, or the error that prevented it.
     pub started: std::sync::mpsc::Sender<io::Result<Remote>>,
 }
 
 /// Serial numbers of connections, unique in the process (`$connection`).
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
-/// Connections accepted before other events get their turn.
+/// Connections accepted in a row before the loop handles other events.
 const ACCEPT_BATCH: usize = 64;
 
 struct ListenSlot {
@@ -108,21 +110,22 @@ struct ListenSlot {
     shared: bool,
 }
 
-/// Why and how long nothing is accepted.
+/// Conditions that end a pause in accepting connections.
 #[derive(Clone, Copy)]
 struct Pause {
-    /// Goes on when fewer connections than this are open,
+    /// The pause ends when fewer connections than this are open,
     below: usize,
     /// or when more than this are idle: one of them can be closed.
     idle: usize,
-    /// Goes on then at the latest: something else may have given back what is short.
+    /// The pause ends at this time at the latest: another process may have freed descriptors or memory.
     until: Option<Instant>,
 }
 
-/// Time after which a call of `accept4` that failed is tried again (nginx: accept_mutex_delay).
+/// Delay before the next call after `accept4` failed (nginx: accept_mutex_delay).
 const RETRY: Duration = Duration::from_millis(500);
 
-/// The descriptor number at which the reserve for files and upstreams begins: an eighth of the limit.
+/// Returns the descriptor number at which the reserve for files and upstreams begins. The reserve is an eighth of the
+/// limit.
 fn reserve(limit: u64, threads: usize) -> RawFd {
     let kept = (limit / 8).clamp(8, 256).saturating_add(threads as u64);
     RawFd::try_from(limit.saturating_sub(kept)).unwrap_or(RawFd::MAX)
@@ -131,19 +134,20 @@ fn reserve(limit: u64, threads: usize) -> RawFd {
 struct WorkerThread {
     thread: Rc<Thread>,
     mailbox: Arc<Mailbox>,
-    /// By listener number; numbers are never used again, so idle connections can keep theirs.
+    /// Listeners by number. Numbers are never reused, so that idle connections can keep theirs across reloads.
     listeners: RefCell<Vec<Option<ListenSlot>>>,
     pause: Cell<Option<Pause>>,
-    /// Connections whose descriptors have this number or a higher one take from the reserve for files.
+    /// First descriptor number of the reserve for files and upstreams. A connection with such a descriptor is one too
+    /// many.
     reserve: RawFd,
-    /// Connections at which the reserve is touched, once that has happened.
+    /// Number of open connections at which descriptors reached the reserve; `usize::MAX` until that happens.
     ceiling: Cell<usize>,
-    /// When [`WorkerThread::make_room`] last told about itself.
+    /// Time of the last warning that connections run short: at most one is logged a second.
     told: Cell<Option<Instant>>,
     quit_deadline: Cell<Option<Instant>>,
 }
 
-/// The body of a thread.
+/// Runs a worker thread until it is told to end.
 pub fn main(setup: Setup) {
     if !setup.cpus.is_empty() {
         let _ = forebay_sys::affinity::pin_current_thread(&setup.cpus);
@@ -183,7 +187,7 @@ pub fn main(setup: Setup) {
     let _ = setup.started.send(Ok(remote));
     let ended = catch_unwind(AssertUnwindSafe(|| thread.reactor.run(&worker)));
     if !matches!(ended, Ok(Ok(()))) {
-        // What other lines say may tell why it ends.
+        // Buffered lines may explain the failure: write them before the process ends.
         let _ = catch_unwind(AssertUnwindSafe(|| thread.error_lines.borrow_mut().flush(&thread)));
         match ended {
             Ok(Err(e)) => {
@@ -193,7 +197,8 @@ pub fn main(setup: Setup) {
             Ok(Ok(())) => {}
         }
     }
-    // Nobody looks after them any more, and other threads may serve for a while yet.
+    // Idle upstream connections of this thread have no event loop from here on, but other threads may run on and would
+    // take them from the shared group.
     worker.close_spares(&thread.config());
     log_buffers::flush(&thread, true);
     thread.error_lines.borrow_mut().flush(&thread);
@@ -209,11 +214,11 @@ impl Thread {
 }
 
 impl WorkerThread {
-    /// Takes over a configuration: listeners by address, then the rest at once.
+    /// Applies a configuration. Matches listeners by address first, then replaces everything else in one step.
     fn apply(&self, share: Share) {
         let mut slots = self.listeners.borrow_mut();
         let wanted = &share.config.listeners;
-        // Listeners that are gone.
+        // Close listeners whose address the new configuration does not have.
         for slot in slots.iter_mut() {
             if let Some(s) = slot
                 && !wanted.iter().any(|l| l.addr == s.addr)
@@ -280,11 +285,11 @@ impl WorkerThread {
         let old = self.thread.conf.replace(new);
         self.close_spares(&old);
         forebay_core::pattern::forget();
-        // Idle connections of listeners that are gone have nobody to answer them.
+        // The new configuration has no servers for idle connections of removed listeners.
         self.close_idle(|c, _| map.get(c.client.listener as usize).copied().flatten().is_none());
     }
 
-    /// Closes the idle upstream connections that this thread has of a configuration.
+    /// Closes this thread's idle upstream connections of a configuration.
     fn close_spares(&self, conf: &ThreadConfig) {
         for group in &conf.config.http.upstreams {
             let (entries, taken) = group.idle.clear(self.thread.number);
@@ -319,7 +324,7 @@ impl WorkerThread {
                 self.thread.quitting.set(true);
                 self.quit_deadline.set(timeout.map(|t| Instant::now() + t));
                 self.close_idle(|c, _| c.partial.is_none() && c.requests > 0 && c.session.is_none());
-                // HTTP/2 clients are told.
+                // Wake idle HTTP/2 connections, which send GOAWAY before they close.
                 for job in self.thread.reactor.take_idle(|c| c.session.is_some()) {
                     self.thread.reactor.queue(job);
                 }
@@ -341,7 +346,7 @@ impl WorkerThread {
         }
     }
 
-    /// Closes idle connections for which `f` says so.
+    /// Closes the idle connections for which `f` returns `true`. Returns their number.
     fn close_idle(&self, mut f: impl FnMut(&Connection, Instant) -> bool) -> usize {
         let mut reading = 0;
         let closed = self.thread.reactor.close_idle(|c, deadline| {
@@ -358,7 +363,8 @@ impl WorkerThread {
         self.thread.counters.active.get() as usize
     }
 
-    /// Closes connections that wait, so that others can be accepted: see [`shares::who_leaves`]. `false`: none waits.
+    /// Closes some idle connections to make room for others; [`shares::who_leaves`] chooses them. Returns `false` if
+    /// there was none to close. In that case marks slow transfers to be dropped.
     fn make_room(&self) -> bool {
         let max = self.thread.max_connections;
         let now = self.thread.clock.now();
@@ -377,11 +383,12 @@ impl WorkerThread {
             }
             return false;
         }
-        // Some at a time: every connection is looked at, which should not be done for each new one.
+        // Close several at a time: the choice looks at every idle connection, which would cost too much for each new
+        // one.
         let batch = (max / 64).min(waiting.len() / 8).max(1);
         let mut leaves = vec![false; number];
         shares::who_leaves(waiting, batch, max).into_iter().for_each(|n| leaves[n] = true);
-        // The same connections in the same order.
+        // `close_idle` visits the connections in the same order as `each_idle` above.
         let mut leaves = leaves.into_iter();
         self.close_idle(|_, _| leaves.next() == Some(true));
         self.tell_full(now);
@@ -397,7 +404,7 @@ impl WorkerThread {
         }
     }
 
-    /// Accepts nothing for now: what waits stays in the kernel's queue.
+    /// Stops accepting for now. New connections stay in the kernel's queue.
     fn pause(&self, until: Option<Instant>) {
         self.pause.set(Some(Pause { below: self.connections(), idle: self.thread.io.poller.idle(), until }));
         for s in self.listeners.borrow().iter().flatten() {
@@ -415,13 +422,13 @@ impl WorkerThread {
         self.pause.set(None);
         for s in self.listeners.borrow().iter().flatten() {
             if self.thread.io.poller.resume_listener(s.token, s.shared).is_err() {
-                // Tried again with the others.
+                // The next attempt resumes all listeners again.
                 self.pause.set(Some(Pause { below: 0, idle: usize::MAX, until: Some(now + RETRY) }));
             }
         }
     }
 
-    /// `accept4` failed for lack of something, or for good.
+    /// Logs a failure of `accept4` and pauses. The cause may be temporary (out of descriptors or memory) or not.
     fn accept_failed(&self, e: Errno) {
         let short = matches!(e, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM);
         let level = if short { Level::Crit } else { Level::Alert };
@@ -434,18 +441,19 @@ impl WorkerThread {
         self.connections() >= self.thread.max_connections.min(self.ceiling.get())
     }
 
-    /// Whether one more connection may be accepted, after closing some that wait if need be.
+    /// Makes room for one more connection if necessary. Returns `false` if there is none.
     fn may_accept(&self) -> bool {
         if !self.full() {
             return true;
         }
-        // Near the limit of descriptors the cached files go first.
+        // If descriptors rather than `worker_connections` run short, close cached files before connections.
         let short = self.connections() < self.thread.max_connections;
         (short && self.thread.files.borrow_mut().shed(SHED) == SHED) || self.make_room()
     }
 
-    /// Sets how many connections there may be, from whether the last one took from the reserve. A low number
-    /// alone does not lift the limit: it may be that of a connection that was closed for this one.
+    /// Adjusts the ceiling after a connection was accepted; `crowded` if its descriptor is one of the reserve. A
+    /// descriptor below the reserve alone does not lift the ceiling, since it may have belonged to a connection that
+    /// was closed to make room.
     fn learn_ceiling(&self, crowded: bool) {
         let (open, ceiling) = (self.connections(), self.ceiling.get());
         if crowded {
@@ -473,13 +481,13 @@ impl WorkerThread {
     }
 }
 
-/// Socket options that accepted connections inherit from their listener, which spares system calls for each.
+/// Sets socket options on a listener. Accepted connections inherit them, which saves a system call for each.
 fn prepare_listener(config: &crate::config::Config, listener: usize, fd: &OwnedFd) {
     use rustix::net::sockopt;
     let Some(ListenAddr::Inet(_)) = config.listeners.get(listener).map(|l| &l.addr) else { return };
     let http = &config.http;
     let server = http.addresses.get(listener).and_then(|a| http.servers.get(a.default.default_server));
-    // What stands in the default server counts (nginx: tcp_nodelay).
+    // The default server's setting applies, since the server name is not known yet (nginx: tcp_nodelay).
     if let Some(root) = server.and_then(|s| http.locations.get(s.root)) {
         let _ = sockopt::set_tcp_nodelay(fd, root.settings.core.tcp_nodelay);
     }
@@ -500,11 +508,12 @@ impl Handler for WorkerThread {
         };
         for i in 0..ACCEPT_BATCH {
             if i > 0 && self.full() {
-                // Nobody is closed before it is known that somebody else waits: there is another event then.
+                // It is unknown whether another connection waits in the queue, so close none for it. If one does, the
+                // loop reports another event.
                 return;
             }
             if !self.may_accept() {
-                // They may have to go when they have been slow for long enough.
+                // Try again when some of the waiting clients have been slow for long enough to be dropped.
                 let waiting = self.thread.io.poller.idle() > 0 || !self.thread.transfers.is_empty();
                 self.pause(waiting.then(|| self.thread.clock.now() + GRACE));
                 return;
@@ -530,7 +539,7 @@ impl Handler for WorkerThread {
     }
 
     fn expired(self: Rc<Self>, token: Token, mut conn: Connection) {
-        // An HTTP/2 client is told.
+        // An HTTP/2 connection goes to a runner below instead, which sends GOAWAY.
         let between_requests = conn.requests > 0 && conn.partial.is_none() && conn.session.is_none();
         if between_requests {
             conn.wire.close(&self.thread.io);
@@ -544,7 +553,7 @@ impl Handler for WorkerThread {
 
     fn set_aside_ended(&self, token: Token, group: u32) {
         if let Some(g) = self.thread.conf.borrow().config.http.upstreams.get(group as usize) {
-            // Unless another thread has it: then only its slot is given back here.
+            // If another thread has taken the connection meanwhile, this only frees its slot here.
             drop(g.idle.withdraw(self.thread.number, token));
         }
     }
