@@ -5,7 +5,7 @@
 use super::Reuse;
 use super::attempts::{Attempts, Kept, Repeat, Verdict};
 use super::codec::protocol::{Framing, Protocol};
-use super::codec::{fastcgi, http2, memcached};
+use super::codec::{self, Came, fastcgi, http2};
 use super::conn::Conn;
 use super::fault::{Fault, READING, bad_head, client_gone, send_failed, send_timeout};
 use super::open::{Open, encrypt, greeting, local_address, open, wanted, watch};
@@ -16,9 +16,7 @@ use crate::request::Request;
 use crate::response::FieldList;
 use crate::tls::client::Wanted;
 use forebay_conf::error::Level;
-use forebay_http::cgi;
-use forebay_http::h1::client::{self, ResponseHead};
-use forebay_http::h1::request::Status;
+use forebay_http::h1::client::ResponseHead;
 use forebay_net::addr::PeerAddr;
 use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
@@ -45,10 +43,9 @@ impl Target {
             // What begins with the address of one client is for nobody else.
             _ if s.protocol_header != SendProxy::Off => Reuse::No,
             Some(g) if g.explicit && g.keepalive.connections > 0 => Reuse::Group,
-            Some(g) if !g.explicit => match req.modules.upstream.protocol {
-                Protocol::Http if s.http_version == HttpVersion::V11 => Reuse::Implied,
-                _ => Reuse::No,
-            },
+            Some(g) if !g.explicit && req.modules.upstream.protocol.is_reused_unasked(s.http_version) => {
+                Reuse::Implied
+            }
             _ => Reuse::No,
         }
     }
@@ -250,21 +247,9 @@ async fn attempt(
     fresh: bool,
 ) -> Result<(), Fault> {
     let mut watch = watch(req, s.ignore_client_abort);
-    let protocol = req.modules.upstream.protocol;
-    match protocol {
-        Protocol::Http | Protocol::Grpc | Protocol::Memcached => {
-            req.modules.upstream.head.advance(usize::MAX);
-        }
-        Protocol::FastCgi | Protocol::Uwsgi | Protocol::Scgi => {
-            let u = &mut req.modules.upstream;
-            cgi::begin(&mut u.head);
-            u.fastcgi.clear();
-            u.early.clear();
-            u.status_line = (protocol == Protocol::FastCgi).then_some(false);
-        }
-    }
+    codec::begin(req);
     let wanted = wanted(req)?;
-    let mut made_for = wanted.as_ref().map_or(0, Wanted::key) ^ protocol.made_for();
+    let mut made_for = wanted.as_ref().map_or(0, Wanted::key) ^ req.modules.upstream.protocol.made_for();
     let local = local_address(req)?;
     if let Some(a) = local {
         use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -361,11 +346,7 @@ async fn send(
 }
 
 fn framing(req: &Request, body: &Outgoing) -> Framing {
-    match (req.modules.upstream.protocol, body) {
-        (Protocol::FastCgi, _) => Framing::Records,
-        (Protocol::Http, Outgoing::Streamed(true)) => Framing::Chunked,
-        _ => Framing::Plain,
-    }
+    req.modules.upstream.protocol.framing(matches!(body, Outgoing::Streamed(true)))
 }
 
 /// Writes all bytes unless the server answers before it has read them.
@@ -515,38 +496,6 @@ const MAX_INTERIM: u32 = 100;
 /// Room for reading a head and what of the body comes with it, bytes.
 pub(super) const READ: usize = 16 * 1024;
 
-/// What has come of a head.
-pub(crate) enum Came {
-    Part,
-    /// The head of an interim response.
-    Interim,
-    All,
-}
-
-/// Parses what has come of a head.
-fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
-    if req.modules.upstream.protocol == Protocol::Memcached {
-        return memcached::parse_head(req, limit);
-    }
-    if req.modules.upstream.protocol != Protocol::Http {
-        return parse_cgi_head(req, limit).map(|all| if all { Came::All } else { Came::Part });
-    }
-    let head = &mut req.modules.upstream.head;
-    match client::parse(head, limit) {
-        Ok(Status::Complete) if head.is_interim() => Ok(Came::Interim),
-        Ok(Status::Complete) => {
-            took_head(req);
-            Ok(Came::All)
-        }
-        Ok(Status::Partial) => Ok(Came::Part),
-        Err(bad) => {
-            let mut message = Vec::new();
-            bad.message(head, &mut message);
-            Err(bad_head(req, &message))
-        }
-    }
-}
-
 /// Passes an interim response on where it is wanted, and takes it away. `interim` counts them.
 async fn pass_interim(req: &mut Request, interim: &mut u32) -> Result<(), Fault> {
     if *interim >= MAX_INTERIM {
@@ -558,65 +507,6 @@ async fn pass_interim(req: &mut Request, interim: &mut u32) -> Result<(), Fault>
     let len = head.len;
     head.advance(len);
     Ok(())
-}
-
-/// The same for the protocols whose heads are those of CGI, or may be.
-fn parse_cgi_head(req: &mut Request, limit: usize) -> Result<bool, Fault> {
-    let Upstreamed { head, early, protocol, status_line, .. } = &mut req.modules.upstream;
-    if status_line.is_none() {
-        *status_line = cgi::has_status_line(head);
-    }
-    let mut message = Vec::new();
-    let parsed = match status_line {
-        None => return Ok(false),
-        Some(true) => client::parse(head, limit).map_err(|bad| bad.message(head, &mut message)),
-        Some(false) => cgi::parse(head, limit).map_err(|bad| bad.message(head, &mut message)),
-    };
-    match parsed {
-        Ok(Status::Complete) if head.status < 200 => {
-            message.extend_from_slice(b"upstream sent invalid status \"");
-            message.extend_from_slice(head.status_text.of(&head.buf));
-            message.push(b'"');
-            Err(bad_head(req, &message))
-        }
-        Ok(Status::Complete) => {
-            if *protocol == Protocol::FastCgi {
-                // What stands behind it has left its records already.
-                early.extend_from_slice(head.buf.get(head.len..).unwrap_or_default());
-                head.buf.truncate(head.len);
-            }
-            took_head(req);
-            Ok(true)
-        }
-        Ok(Status::Partial) if *protocol == Protocol::FastCgi => fastcgi::may_go_on(req).map(|()| false),
-        Ok(Status::Partial) => Ok(false),
-        Err(()) => Err(bad_head(req, &message)),
-    }
-}
-
-/// A head is complete.
-pub(super) fn took_head(req: &mut Request) {
-    let status = req.modules.upstream.head.status;
-    if let Some(a) = req.modules.upstream.current() {
-        a.header = Some(req.thread.io.poller.since(a.started));
-        a.status = status;
-    }
-}
-
-/// Reads what has come of a head.
-fn read_some(req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usize, Errno>, Fault> {
-    if !conn.readable() {
-        // The kernel would say the same.
-        return Ok(Err(Errno::AGAIN));
-    }
-    if req.modules.upstream.protocol != Protocol::FastCgi {
-        return Ok(conn.read(&mut req.modules.upstream.head.buf, READ));
-    }
-    let mut raw = req.take_buf();
-    let got = conn.read(&mut raw, READ);
-    let took = if got.is_ok() { fastcgi::take_head(req, &raw, limit) } else { Ok(()) };
-    req.give_buf(raw);
-    took.map(|()| got)
 }
 
 /// Reads until the head of the response is there, and sends what is left of the request meanwhile. The time for reading is
@@ -632,7 +522,7 @@ async fn read_head(
     let mut deadline = req.thread.io.poller.now() + s.read_timeout.0;
     loop {
         if !req.modules.upstream.head.buf.is_empty() {
-            match parse_head(req, limit)? {
+            match codec::parse_head(req, limit)? {
                 Came::All => return Ok(()),
                 Came::Interim => {
                     pass_interim(req, &mut interim).await?;
@@ -642,7 +532,7 @@ async fn read_head(
             }
         }
         let Some(conn) = &lease.conn else { return Err(Fault::new(NextUpstream::Error, 502)) };
-        match read_some(req, conn, limit)? {
+        match codec::read_head(req, conn, limit)? {
             Ok(0) => {
                 req.log(Level::Error, &format!("upstream prematurely closed connection {READING}"));
                 return Err(Fault::new(NextUpstream::Error, 502));
