@@ -4,11 +4,14 @@
 use super::decoder::{Decoded, Decoder};
 use super::protocol;
 use super::protocol::Protocol;
+use super::{Came, took_head};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::request::Request;
 use crate::upstream::conn::Conn;
 use crate::upstream::exchange::{self, Lease, Outgoing, READ, Upstreamed};
-use crate::upstream::fault::{Fault, READING, SENDING, client_gone};
+use crate::upstream::fault::{
+    Fault, READING, SENDING, bad_head, client_gone, closed, receive_failed, timed_out,
+};
 use crate::upstream::upload::Upload;
 use forebay_conf::error::Level;
 use forebay_http::h1::client;
@@ -62,8 +65,7 @@ fn take_in(req: &mut Request, conn: &Conn, doing: &str) -> Result<Received, Faul
         Err(Errno::AGAIN) => Ok(Received::Nothing),
         Err(e) => {
             req.give_buf(raw);
-            req.log(Level::Error, &format!("recv() failed {} {doing}", errno_text(e)));
-            return Err(Fault::new(NextUpstream::Error, 502));
+            return Err(receive_failed(req, e, doing));
         }
     };
     req.give_buf(raw);
@@ -106,15 +108,11 @@ async fn wait(
 ) -> Result<(), Fault> {
     match conn.wait(For::Both, Instant::now() + s.send_timeout.0, watch).await {
         Waited::Ready => {}
-        Waited::Timeout => {
-            req.log(Level::Error, &format!("upstream timed out (110: Connection timed out) {doing}"));
-            return Err(Fault::new(NextUpstream::Timeout, 504));
-        }
+        Waited::Timeout => return Err(timed_out(req, doing)),
         Waited::ClientGone => return Err(client_gone(req, "sending request to upstream")),
     }
     if conn.readable() && take_in(req, conn, doing)? == Received::End {
-        req.log(Level::Error, &format!("upstream prematurely closed connection {doing}"));
-        return Err(Fault::new(NextUpstream::Error, 502));
+        return Err(closed(req, doing));
     }
     Ok(())
 }
@@ -161,29 +159,9 @@ pub(crate) async fn read_head(
     loop {
         let Some(conn) = &lease.conn else { return Err(Fault::new(NextUpstream::Error, 502)) };
         while let Some(text) = with(conn, Link::next_head) {
-            let head = &mut req.modules.upstream.head;
-            head.advance(usize::MAX);
-            head.buf.extend_from_slice(&text);
-            match client::parse(head, s.buffer_size.0 as usize) {
-                Ok(Status::Complete) if head.is_interim() => crate::modules::early_hints::pass(req).await,
-                Ok(Status::Complete) => {
-                    let status = head.status;
-                    if let Some(a) = req.modules.upstream.current() {
-                        a.header = Some(req.thread.io.poller.since(a.started));
-                        a.status = status;
-                    }
-                    return Ok(());
-                }
-                Ok(Status::Partial) => {
-                    let p = Problem { text: "sent invalid header".into(), unsent: false };
-                    return Err(failed(req, conn, &p, READING));
-                }
-                Err(bad) => {
-                    let mut message = Vec::new();
-                    bad.message(head, &mut message);
-                    req.log(Level::Error, &format!("{} {READING}", String::from_utf8_lossy(&message)));
-                    return Err(Fault::new(NextUpstream::InvalidHeader, 502));
-                }
+            match parse_head(req, conn, &text, s.buffer_size.0 as usize)? {
+                Came::All => return Ok(()),
+                _ => crate::modules::early_hints::pass(req).await,
             }
         }
         match take_in(req, conn, READING)? {
@@ -193,23 +171,35 @@ pub(crate) async fn read_head(
                     flush(req, conn, s, watch, READING).await?;
                 }
             }
-            Received::End => {
-                req.log(Level::Error, &format!("upstream prematurely closed connection {READING}"));
-                return Err(Fault::new(NextUpstream::Error, 502));
-            }
+            Received::End => return Err(closed(req, READING)),
             Received::Nothing if lease.upload.is_some() => {
                 exchange::upload(req, lease, watch).await?;
                 deadline = req.thread.io.poller.now() + s.read_timeout.0;
             }
-            Received::Nothing => match conn.wait(For::Read, deadline, watch).await {
-                Waited::Ready => {}
-                Waited::Timeout => {
-                    let text = format!("upstream timed out (110: Connection timed out) {READING}");
-                    req.log(Level::Error, &text);
-                    return Err(Fault::new(NextUpstream::Timeout, 504));
-                }
-                Waited::ClientGone => return Err(client_gone(req, "sending request to upstream")),
-            },
+            Received::Nothing => exchange::wait_for_head(req, conn, deadline, watch).await?,
+        }
+    }
+}
+
+/// Parses a head, which the connection has made into the text of HTTP/1.
+fn parse_head(req: &mut Request, conn: &Conn, text: &[u8], limit: usize) -> Result<Came, Fault> {
+    let head = &mut req.modules.upstream.head;
+    head.advance(usize::MAX);
+    head.buf.extend_from_slice(text);
+    match client::parse(head, limit) {
+        Ok(Status::Complete) if head.is_interim() => Ok(Came::Interim),
+        Ok(Status::Complete) => {
+            took_head(req);
+            Ok(Came::All)
+        }
+        Ok(Status::Partial) => {
+            let p = Problem { text: "sent invalid header".into(), unsent: false };
+            Err(failed(req, conn, &p, READING))
+        }
+        Err(bad) => {
+            let mut message = Vec::new();
+            bad.message(head, &mut message);
+            Err(bad_head(req, &message))
         }
     }
 }
