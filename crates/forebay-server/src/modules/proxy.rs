@@ -13,10 +13,9 @@ use crate::config::scope::Scope;
 use crate::modules::Content;
 use crate::modules::proxy_cache::CacheZone;
 use crate::modules::proxy_cache::Status as CacheStatus;
-use crate::modules::{fastcgi, grpc, memcached, scgi, uwsgi};
 use crate::phases::Outcome;
 use crate::request::Request;
-use crate::upstream::Reuse;
+use crate::upstream::codec::{self, Asked};
 use crate::upstream::exchange::{self, Outgoing};
 use crate::upstream::protocol::Protocol;
 use crate::upstream::stream::{self, Body};
@@ -24,8 +23,6 @@ use cached::{Fetch, Found};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_core::vars::VarError;
-use forebay_http::field::{self, Classes, Name, Unsafe};
-use forebay_http::h1::response::field;
 use forebay_http::request::{Framing, Method};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,7 +36,7 @@ pub use url::{Pass, To};
 /// # Errors
 /// In nginx's words.
 pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
-    refuse_second(Protocol::Http, d, l, cx)?;
+    refuse_second(Protocol::default(), d, l, cx)?;
     let prefix = match l.kind {
         Kind::Exact | Kind::Prefix | Kind::PrefixOnly => Some(l.name.clone()),
         _ => None,
@@ -91,7 +88,7 @@ pub fn check(
     let Some(Content::Proxy(pass)) = content else {
         return Err(Error { message: "\"health_check\" requires \"proxy_pass\"".into(), ..check.at });
     };
-    if pass.protocol != Protocol::Http {
+    if !pass.protocol.takes_url() {
         let message = format!("\"health_check\" is not supported with \"{}\"", pass.protocol.directive());
         return Err(Error { message, ..check.at });
     }
@@ -147,54 +144,12 @@ impl From<VarError> for Stop {
     }
 }
 
-/// Why the head of a request for an upstream cannot be made.
-enum Unwritten {
-    /// A variable has no value.
-    Variable(VarError),
-    /// A value would be more than one line.
-    Unsafe(Unsafe),
-}
-
-impl From<VarError> for Unwritten {
-    fn from(e: VarError) -> Unwritten {
-        Unwritten::Variable(e)
-    }
-}
-
-impl From<Unsafe> for Unwritten {
-    fn from(e: Unsafe) -> Unwritten {
-        Unwritten::Unsafe(e)
-    }
-}
-
-impl Unwritten {
-    /// The answer to it, with a line in the log.
-    fn stop(self, req: &mut Request) -> Stop {
-        match self {
-            Unwritten::Variable(e) => e.into(),
-            Unwritten::Unsafe(refused) => {
-                let name = String::from_utf8_lossy(&refused.name).into_owned();
-                // Unlike nginx: that sends the value as it is, a second request in it included.
-                let text = format!("\"{name}\" for the upstream has a line break or NUL in its value");
-                req.log(Level::Error, &text);
-                Stop::Status(500)
-            }
-        }
-    }
-}
-
 async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Outcome, Stop> {
     let streamed = !s.request_buffering
         && s.set_body.0.is_none()
         && !req.body.stored.complete
         && s.pass_request_body
-        && match pass.protocol {
-            Protocol::Http => !(req.head.framing == Framing::Chunked && s.http_version == HttpVersion::V10),
-            Protocol::FastCgi | Protocol::Grpc => true,
-            // They are told the length beforehand.
-            Protocol::Uwsgi | Protocol::Scgi => matches!(req.head.framing, Framing::Length(_)),
-            Protocol::Memcached => false,
-        }
+        && pass.protocol.can_stream(req.head.framing, s.http_version)
         // What is there already need not be waited for, and can be sent again.
         && !body::has_come(req);
     // Another upstream may have been given some of it.
@@ -226,7 +181,7 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
     if taken.lease.is_some() {
         // Another answer than the upstream's is given: nobody reads the rest of its own, if there is one.
         let head = &req.modules.upstream.head;
-        let missing = pass.protocol == Protocol::Memcached && head.status == 404;
+        let missing = pass.protocol.is_missing(head.status);
         let whole = missing && head.buf.len() == head.len;
         stream::over(req, &mut taken.lease, whole);
     }
@@ -299,44 +254,26 @@ async fn ask(
     let body = outgoing(req, s, streamed)?;
     let mut head = req.take_buf();
     req.modules.upstream.reuse = target.reuse(req, s);
-    let upgrade = match pass.protocol {
-        Protocol::Http | Protocol::Grpc => {
-            let written = write_head(req, &uri, &body, s, fetch, &mut head);
-            written.map_err(|e| e.stop(req))? && s.http_version != HttpVersion::V2
-        }
-        Protocol::FastCgi => {
-            fastcgi::write_params(req, s, fetch.cacheable(), matches!(body, Outgoing::None), &mut head)?;
-            false
-        }
-        Protocol::Uwsgi => {
-            if let Err(len) = uwsgi::write_params(req, s, fetch.cacheable(), &mut head)? {
-                req.log(Level::Alert, &format!("uwsgi request is too big: {len}"));
-                return Err(Stop::Status(500));
-            }
-            false
-        }
-        Protocol::Scgi => {
-            scgi::write_params(req, s, fetch.cacheable(), &mut head)?;
-            false
-        }
-        Protocol::Memcached => {
-            if let Some(key) = &pass.key {
-                memcached::write_command(req, key, &mut head).map_err(Stop::Status)?;
-            }
-            false
-        }
+    let asked = Asked {
+        settings: s,
+        uri: &uri,
+        body: &body,
+        key: pass.key.as_ref(),
+        stored: fetch.cacheable(),
+        as_get: fetch.convert,
+    };
+    let upgrade = match codec::write_request(req, &asked, &mut head) {
+        Ok(upgrade) => upgrade && s.http_version != HttpVersion::V2,
+        Err(e) => return Err(Stop::Status(e.status(req))),
     };
     req.modules.upstream.log_path = uri;
-    if pass.protocol == Protocol::Grpc {
+    if !pass.protocol.logs_path() {
         // As nginx: the log names the server alone.
         req.modules.upstream.log_path.clear();
     }
     req.modules.proxy_cache.detached = fetch.cacheable() || req.is_background();
     let got = exchange::run(req, &target, &head, &body, s, lease).await;
-    let to_head = match pass.protocol {
-        Protocol::Http | Protocol::Grpc => head.starts_with(b"HEAD "),
-        _ => req.method == Method::Head,
-    };
+    let to_head = codec::is_to_head(req, &head);
     req.give_buf(head);
     let kind = match got {
         Ok(()) => NextUpstream::of_status(req.modules.upstream.head.status),
@@ -357,7 +294,7 @@ async fn ask(
         && fetch.stale.is_some()
         && let Some(lease) = lease.take()
     {
-        let reusable = keeps_alive(req);
+        let reusable = codec::keeps_alive(req);
         let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;
         let mut body = Body::new(lease, Framing::None, reusable && clean, s.read_timeout.0).speaking(
             pass.protocol,
@@ -371,17 +308,6 @@ async fn ask(
         };
     }
     Ok(Answer::Response { to_head, upgrade })
-}
-
-/// Whether the connection of the response whose head has been read may be used again.
-fn keeps_alive(req: &Request) -> bool {
-    req.modules.upstream.reuse != Reuse::No
-        && match req.modules.upstream.protocol {
-            Protocol::Http | Protocol::Grpc => req.modules.upstream.head.keep_alive,
-            Protocol::FastCgi => req.http().location(req).settings.fastcgi.keep_conn,
-            Protocol::Uwsgi | Protocol::Scgi => false,
-            Protocol::Memcached => true,
-        }
 }
 
 fn outgoing(req: &mut Request, s: &Settings, streamed: bool) -> Result<Outgoing, Stop> {
@@ -398,114 +324,4 @@ fn outgoing(req: &mut Request, s: &Settings, streamed: bool) -> Result<Outgoing,
         }
         _ => Outgoing::Stored,
     })
-}
-
-/// Appends the head of the request. Whatever the client wrote, this is the one form it is passed on in. `true`: it
-/// asks for another protocol. A connection that it asks to close is not kept where `proxy_pass` implies the group.
-fn write_head(
-    req: &mut Request,
-    uri: &[u8],
-    body: &Outgoing,
-    s: &Settings,
-    fetch: &Fetch,
-    out: &mut Vec<u8>,
-) -> Result<bool, Unwritten> {
-    match &s.method.0 {
-        Some(t) => {
-            t.eval(req, out)?;
-            out.make_ascii_uppercase();
-        }
-        None if fetch.convert => out.extend_from_slice(b"GET"),
-        None => out.extend_from_slice(req.method_text()),
-    }
-    out.push(b' ');
-    out.extend_from_slice(uri);
-    // With variables both may be anything.
-    field::check(b"request line", out)?;
-    out.extend_from_slice(match s.http_version {
-        HttpVersion::V10 => b" HTTP/1.0\r\n",
-        // For HTTP/2 it is made into a field block later.
-        HttpVersion::V11 | HttpVersion::V2 => b" HTTP/1.1\r\n",
-    });
-    let set = &s.set_header;
-    let mut value = req.take_buf();
-    let mut host = false;
-    let mut upgrade = false;
-    for SetHeader { name, id, value: template } in set.0.iter() {
-        value.clear();
-        template.eval(req, &mut value)?;
-        if *id == Name::Host {
-            host = true;
-            // HTTP/1.1 demands one (RFC 9112, section 3.2).
-            if value.is_empty() && s.http_version != HttpVersion::V10 {
-                value.extend_from_slice(&req.modules.upstream.host);
-            }
-        } else if !std::mem::replace(&mut host, true) {
-            field(out, b"Host", &req.modules.upstream.host)?;
-        }
-        // The framing of the body is not for the configuration to say: two of them are an attack.
-        if value.is_empty() || id.is(Classes::FRAMING) {
-            continue;
-        }
-        upgrade |= *id == Name::Upgrade;
-        if *id == Name::Connection
-            && req.modules.upstream.reuse == Reuse::Implied
-            && value.split(|b| *b == b',').any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"))
-        {
-            req.modules.upstream.reuse = Reuse::No;
-        }
-        field(out, name, &value)?;
-    }
-    req.give_buf(value);
-    if !host {
-        field(out, b"Host", &req.modules.upstream.host)?;
-    }
-    if fetch.cacheable() {
-        let stale = &req.modules.proxy_cache;
-        if let Some(t) = stale.last_modified.filter(|_| !set.has(Name::IfModifiedSince, b"")) {
-            field(out, b"If-Modified-Since", &forebay_http::date::imf(t))?;
-        }
-        if !stale.etag.is_empty() && !set.has(Name::IfNoneMatch, b"") {
-            field(out, b"If-None-Match", &stale.etag)?;
-        }
-    }
-    match body {
-        Outgoing::None => {}
-        Outgoing::Bytes(b) => length(out, b.len() as u64),
-        Outgoing::Stored => length(out, req.body.stored.len()),
-        Outgoing::Streamed(true) => field(out, b"Transfer-Encoding", b"chunked")?,
-        Outgoing::Streamed(false) => {
-            if let Framing::Length(n) = req.head.framing {
-                length(out, n);
-            }
-        }
-    }
-    if s.pass_request_headers {
-        let h = &req.head;
-        for f in &h.fields {
-            let name = f.name.of(&h.buf);
-            // A cache is to have the whole.
-            let own = fetch.cacheable() && f.id.is(Classes::CONDITIONAL);
-            if !f.id.is(Classes::REQUEST_HOP) && !own && !set.has(f.id, name) {
-                field(out, name, f.value.of(&h.buf))?;
-            }
-        }
-    }
-    if req.modules.upstream.protocol == Protocol::Grpc && grpc::wants_trailers(req) && !set.has(Name::Te, b"")
-    {
-        field(out, b"TE", b"trailers")?;
-    }
-    // Whoever closes first has the port in TIME_WAIT; here ports of the loopback would run short.
-    let last = req.modules.upstream.reuse == Reuse::No;
-    if last && s.http_version == HttpVersion::V11 && !upgrade && !set.has(Name::Connection, b"") {
-        field(out, b"Connection", b"close")?;
-    }
-    out.extend_from_slice(b"\r\n");
-    Ok(upgrade)
-}
-
-fn length(out: &mut Vec<u8>, n: u64) {
-    out.extend_from_slice(b"Content-Length: ");
-    forebay_http::h1::response::number(out, n);
-    out.extend_from_slice(b"\r\n");
 }

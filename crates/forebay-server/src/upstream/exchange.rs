@@ -4,26 +4,26 @@
 
 use super::Reuse;
 use super::attempts::{Attempts, Kept, Repeat, Verdict};
-use super::codec::protocol::{Framing, Protocol};
-use super::codec::{fastcgi, http2, memcached};
+use super::codec::protocol::Protocol;
+use super::codec::{self, Came, fastcgi, http2};
 use super::conn::Conn;
-use super::fault::{Fault, READING, bad_head, client_gone, send_failed, send_timeout};
+use super::fault::{
+    Fault, READING, bad_head, client_gone, closed, receive_failed, send_failed, send_timeout, timed_out,
+};
 use super::open::{Open, encrypt, greeting, local_address, open, wanted, watch};
+use super::send::{Sender, Wrote};
 use super::upload::{Stopped, Turn, Upload};
 use crate::body::BodyError;
 use crate::modules::proxy::{HttpVersion, NextUpstream, SendProxy, Settings};
 use crate::request::Request;
 use crate::response::FieldList;
 use crate::tls::client::Wanted;
-use forebay_conf::error::Level;
-use forebay_http::cgi;
-use forebay_http::h1::client::{self, ResponseHead};
-use forebay_http::h1::request::Status;
+use forebay_http::h1::client::ResponseHead;
 use forebay_net::addr::PeerAddr;
 use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
-use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 pub use super::lease::Lease;
@@ -45,10 +45,9 @@ impl Target {
             // What begins with the address of one client is for nobody else.
             _ if s.protocol_header != SendProxy::Off => Reuse::No,
             Some(g) if g.explicit && g.keepalive.connections > 0 => Reuse::Group,
-            Some(g) if !g.explicit => match req.modules.upstream.protocol {
-                Protocol::Http if s.http_version == HttpVersion::V11 => Reuse::Implied,
-                _ => Reuse::No,
-            },
+            Some(g) if !g.explicit && req.modules.upstream.protocol.is_reused_unasked(s.http_version) => {
+                Reuse::Implied
+            }
             _ => Reuse::No,
         }
     }
@@ -211,10 +210,11 @@ pub async fn run(
         Reuse::Implied => Kept::No,
     };
     let mut attempts = Attempts::new(req, target, s.rules(), kept)?;
+    let exchange = Exchange { head, body, settings: s };
     loop {
         let lease = place.insert(attempts.begin(req).await?);
         let Some(addr) = attempts.address() else { return Err(502) };
-        let asked = attempt(req, lease, addr, head, body, s, !attempts.may_reuse()).await;
+        let asked = exchange.attempt(req, lease, addr, !attempts.may_reuse()).await;
         let repeat = repeat(req, s, body);
         let verdict = match asked {
             Ok(()) => attempts.answered(req, place, repeat),
@@ -239,248 +239,96 @@ fn repeat(req: &Request, s: &Settings, body: &Outgoing) -> Repeat {
     if changes && !s.next_upstream.has(NextUpstream::NonIdempotent) { Repeat::Unsent } else { Repeat::Always }
 }
 
-/// Asks a chosen server; `fresh`: by a new connection in any case.
-async fn attempt(
-    req: &mut Request,
-    lease: &mut Lease,
-    addr: &PeerAddr,
-    head: &[u8],
-    body: &Outgoing,
-    s: &Settings,
-    fresh: bool,
-) -> Result<(), Fault> {
-    let mut watch = watch(req, s.ignore_client_abort);
-    let protocol = req.modules.upstream.protocol;
-    match protocol {
-        Protocol::Http | Protocol::Grpc | Protocol::Memcached => {
-            req.modules.upstream.head.advance(usize::MAX);
+/// A request with what its attempts need.
+struct Exchange<'e> {
+    head: &'e [u8],
+    body: &'e Outgoing,
+    settings: &'e Settings,
+}
+
+impl Exchange<'_> {
+    /// Asks the server of a lease; `fresh`: by a new connection in any case.
+    async fn attempt(
+        &self,
+        req: &mut Request,
+        lease: &mut Lease,
+        addr: &PeerAddr,
+        fresh: bool,
+    ) -> Result<(), Fault> {
+        let s = self.settings;
+        let mut watch = watch(req, s.ignore_client_abort);
+        codec::begin(req);
+        let wanted = wanted(req)?;
+        let local = local_address(req)?;
+        let made_for = made_for(req, wanted.as_ref(), local, s.http_version);
+        let idle = if fresh { None } else { lease.take_idle(req, made_for) };
+        let conn = match idle {
+            Some(conn) => conn,
+            None => {
+                let mut conn = connect(req, s, (addr, local), wanted.as_ref(), &mut watch).await?;
+                conn.made_for = made_for;
+                conn
+            }
+        };
+        if let Some(a) = req.modules.upstream.current() {
+            a.connect = Some(req.thread.io.poller.since(a.started));
         }
-        Protocol::FastCgi | Protocol::Uwsgi | Protocol::Scgi => {
-            let u = &mut req.modules.upstream;
-            cgi::begin(&mut u.head);
-            u.fastcgi.clear();
-            u.early.clear();
-            u.status_line = (protocol == Protocol::FastCgi).then_some(false);
+        lease.conn = Some(conn);
+        if s.http_version == HttpVersion::V2 {
+            http2::send(req, lease, self.head, self.body, s, &mut watch).await?;
+            return http2::read_head(req, lease, s, &mut watch).await;
         }
+        self.send(req, lease, &mut watch).await?;
+        read_head(req, lease, s, &mut watch).await
     }
-    let wanted = wanted(req)?;
-    let mut made_for = wanted.as_ref().map_or(0, Wanted::key) ^ protocol.made_for();
-    let local = local_address(req)?;
+
+    /// Sends the request, or as much of it as the server reads before it answers.
+    async fn send(&self, req: &mut Request, lease: &mut Lease, watch: &mut Watch) -> Result<(), Fault> {
+        let chunked = matches!(self.body, Outgoing::Streamed(true));
+        let framing = req.modules.upstream.protocol.framing(chunked);
+        let timeout = self.settings.send_timeout.0;
+        if let Outgoing::Streamed(_) = self.body {
+            lease.upload = Some(Box::new(Upload::new(req, self.head, framing, timeout)));
+            return upload(req, lease, watch).await;
+        }
+        let Some(conn) = &lease.conn else { return Err(Fault::new(NextUpstream::Error, 502)) };
+        let mut sender = Sender { conn, timeout, watch };
+        if let Wrote::Early = sender.request(req, self.head, self.body, framing).await? {
+            lease.leave_off();
+        }
+        Ok(())
+    }
+}
+
+/// Tells connections that cannot serve the same requests from each other.
+fn made_for(req: &Request, wanted: Option<&Wanted>, local: Option<SocketAddr>, version: HttpVersion) -> u64 {
+    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+    let mut made_for = wanted.map_or(0, Wanted::key) ^ req.modules.upstream.protocol.made_for();
     if let Some(a) = local {
-        use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
         made_for ^= BuildHasherDefault::<DefaultHasher>::default().hash_one(a);
     }
-    let h2 = s.http_version == HttpVersion::V2;
-    if h2 {
+    if version == HttpVersion::V2 {
         made_for ^= http2::MADE_FOR;
     }
-    let idle = if fresh { None } else { lease.take_idle(req, made_for) };
-    let conn = match idle {
-        Some(c) => c,
-        None => {
-            let greeting = greeting(req, s.protocol_header);
-            let timeout = s.connect_timeout.0;
-            let keepalive = s.socket_keepalive;
-            let o = Open { addr, local, timeout, keepalive, greeting: &greeting };
-            let mut conn = open(req, &o, &mut watch).await?;
-            conn.made_for = made_for;
-            if let Some(wanted) = &wanted {
-                encrypt(req, &mut conn, wanted, timeout, &mut watch).await?;
-            }
-            conn
-        }
-    };
-    if let Some(a) = req.modules.upstream.current() {
-        a.connect = Some(req.thread.io.poller.since(a.started));
-    }
-    let conn = lease.conn.insert(conn);
-    if h2 {
-        http2::send(req, lease, head, body, s, &mut watch).await?;
-        return http2::read_head(req, lease, s, &mut watch).await;
-    }
-    let wrote = match body {
-        Outgoing::Streamed(_) => {
-            lease.upload = Some(Box::new(Upload::new(req, head, framing(req, body), s.send_timeout.0)));
-            upload(req, lease, &mut watch).await?;
-            Wrote::All
-        }
-        Outgoing::None => {
-            let mut rest = head;
-            match write_at_once(req, conn, &mut rest)? {
-                Some(wrote) => wrote,
-                None => write(req, conn, rest, s, &mut watch).await?,
-            }
-        }
-        _ => send(req, conn, head, body, s, &mut watch).await?,
-    };
-    if let Wrote::Early = wrote {
-        lease.leave_off();
-    }
-    read_head(req, lease, s, &mut watch).await
+    made_for
 }
 
-/// How a write ended.
-enum Wrote {
-    All,
-    /// The server answers already or does not read any more.
-    Early,
-}
-
-async fn send(
+/// Opens a connection, encrypted where that is wanted.
+async fn connect(
     req: &mut Request,
-    conn: &Conn,
-    head: &[u8],
-    body: &Outgoing,
     s: &Settings,
+    (addr, local): (&PeerAddr, Option<SocketAddr>),
+    wanted: Option<&Wanted>,
     watch: &mut Watch,
-) -> Result<Wrote, Fault> {
-    let framing = framing(req, body);
-    let in_file = matches!(body, Outgoing::Stored) && req.body.stored.file.is_some();
-    let content = match body {
-        Outgoing::Bytes(b) => b.as_slice(),
-        Outgoing::Stored if !in_file => req.body.stored.mem.as_slice(),
-        _ => &[],
-    };
-    // Where there is no content, its end stands in the head already.
-    if content.is_empty() && (framing == Framing::Plain || matches!(body, Outgoing::None)) {
-        if let Wrote::Early = write(req, conn, head, s, watch).await? {
-            return Ok(Wrote::Early);
-        }
-    } else {
-        let mut both = Vec::with_capacity(head.len() + content.len() + 64);
-        both.extend_from_slice(head);
-        framing.piece(&mut both, content);
-        if !in_file {
-            framing.end(&mut both);
-        }
-        if let Wrote::Early = write(req, conn, &both, s, watch).await? {
-            return Ok(Wrote::Early);
-        }
+) -> Result<Conn, Fault> {
+    let greeting = greeting(req, s.protocol_header);
+    let (timeout, keepalive) = (s.connect_timeout.0, s.socket_keepalive);
+    let o = Open { addr, local, timeout, keepalive, greeting: &greeting };
+    let mut conn = open(req, &o, watch).await?;
+    if let Some(wanted) = wanted {
+        encrypt(req, &mut conn, wanted, timeout, watch).await?;
     }
-    if in_file { send_file(req, conn, framing, s, watch).await } else { Ok(Wrote::All) }
-}
-
-fn framing(req: &Request, body: &Outgoing) -> Framing {
-    match (req.modules.upstream.protocol, body) {
-        (Protocol::FastCgi, _) => Framing::Records,
-        (Protocol::Http, Outgoing::Streamed(true)) => Framing::Chunked,
-        _ => Framing::Plain,
-    }
-}
-
-/// Writes all bytes unless the server answers before it has read them.
-async fn write(
-    req: &mut Request,
-    conn: &Conn,
-    bytes: &[u8],
-    s: &Settings,
-    watch: &mut Watch,
-) -> Result<Wrote, Fault> {
-    let mut rest = bytes;
-    loop {
-        if let Some(wrote) = write_at_once(req, conn, &mut rest)? {
-            return Ok(wrote);
-        }
-        if !room(req, conn, s, watch).await? {
-            return Ok(Wrote::Early);
-        }
-    }
-}
-
-/// Writes what there is room for and takes it off `rest`. `None`: there is none for the rest.
-fn write_at_once(req: &mut Request, conn: &Conn, rest: &mut &[u8]) -> Result<Option<Wrote>, Fault> {
-    while !rest.is_empty() || conn.wire().has_unsent() {
-        match conn.send(rest) {
-            Ok(sent) => {
-                *rest = rest.get(sent.bytes..).unwrap_or_default();
-                if let Some(a) = req.modules.upstream.current() {
-                    a.sent += sent.bytes as u64;
-                }
-            }
-            Err(Errno::AGAIN) => return Ok(None),
-            // What it said before it stopped reading is still worth having.
-            Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => {
-                return Ok(Some(Wrote::Early));
-            }
-            Err(e) => return Err(send_failed(req, e)),
-        }
-    }
-    Ok(Some(Wrote::All))
-}
-
-/// Waits until the server reads on. `false`: it answers instead.
-async fn room(req: &mut Request, conn: &Conn, s: &Settings, watch: &mut Watch) -> Result<bool, Fault> {
-    let deadline = Instant::now() + s.send_timeout.0;
-    match conn.wait(For::Both, deadline, watch).await {
-        Waited::Ready => {
-            if conn.wire().is_tls() {
-                // What came may be a session ticket, which is no answer.
-                if !conn.readable() {
-                    return Ok(true);
-                }
-                let got = conn.read(&mut req.modules.upstream.head.buf, READ);
-                if let (Ok(n), Some(a)) = (got, req.modules.upstream.current()) {
-                    a.received += n as u64;
-                }
-                return Ok(matches!(got, Err(Errno::AGAIN)));
-            }
-            // Where nothing has come the next wait would be over at once, did the connection not learn of it.
-            Ok(conn.peek() == Err(Errno::AGAIN))
-        }
-        Waited::Timeout => Err(send_timeout(req)),
-        Waited::ClientGone => Err(client_gone(req, "sending request to upstream")),
-    }
-}
-
-/// Sends the part of the client's body that is in a file.
-async fn send_file(
-    req: &mut Request,
-    conn: &Conn,
-    framing: Framing,
-    s: &Settings,
-    watch: &mut Watch,
-) -> Result<Wrote, Fault> {
-    let Some(file) = req.body.stored.file.clone() else { return Ok(Wrote::All) };
-    let end = req.body.stored.in_file;
-    let mut offset = 0;
-    let mut frame = Vec::new();
-    while offset < end {
-        frame.clear();
-        let to = offset + framing.file_piece(&mut frame, end - offset);
-        if let Wrote::Early = write(req, conn, &frame, s, watch).await? {
-            return Ok(Wrote::Early);
-        }
-        while offset < to {
-            let count = (to - offset).min(1 << 20) as usize;
-            match conn.send_file(&file, &mut offset, count) {
-                Ok(sent) if sent.bytes == 0 && !sent.full => {
-                    return Err(Fault::new(NextUpstream::Error, 500));
-                }
-                Ok(sent) => {
-                    if let Some(a) = req.modules.upstream.current() {
-                        a.sent += sent.bytes as u64;
-                    }
-                }
-                Err(Errno::AGAIN) => {
-                    if !room(req, conn, s, watch).await? {
-                        return Ok(Wrote::Early);
-                    }
-                }
-                Err(Errno::PIPE | Errno::CONNRESET) if conn.has_input() => return Ok(Wrote::Early),
-                Err(e) => {
-                    req.log(
-                        Level::Error,
-                        &format!("sendfile() failed {} while sending request to upstream", errno_text(e)),
-                    );
-                    return Err(Fault::new(NextUpstream::Error, 502));
-                }
-            }
-        }
-    }
-    frame.clear();
-    framing.end(&mut frame);
-    // Over TLS the last bytes of the file may not have left yet.
-    write(req, conn, &frame, s, watch).await
+    Ok(conn)
 }
 
 /// The client's body cannot be read.
@@ -515,38 +363,6 @@ const MAX_INTERIM: u32 = 100;
 /// Room for reading a head and what of the body comes with it, bytes.
 pub(super) const READ: usize = 16 * 1024;
 
-/// What has come of a head.
-pub(crate) enum Came {
-    Part,
-    /// The head of an interim response.
-    Interim,
-    All,
-}
-
-/// Parses what has come of a head.
-fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
-    if req.modules.upstream.protocol == Protocol::Memcached {
-        return memcached::parse_head(req, limit);
-    }
-    if req.modules.upstream.protocol != Protocol::Http {
-        return parse_cgi_head(req, limit).map(|all| if all { Came::All } else { Came::Part });
-    }
-    let head = &mut req.modules.upstream.head;
-    match client::parse(head, limit) {
-        Ok(Status::Complete) if head.is_interim() => Ok(Came::Interim),
-        Ok(Status::Complete) => {
-            took_head(req);
-            Ok(Came::All)
-        }
-        Ok(Status::Partial) => Ok(Came::Part),
-        Err(bad) => {
-            let mut message = Vec::new();
-            bad.message(head, &mut message);
-            Err(bad_head(req, &message))
-        }
-    }
-}
-
 /// Passes an interim response on where it is wanted, and takes it away. `interim` counts them.
 async fn pass_interim(req: &mut Request, interim: &mut u32) -> Result<(), Fault> {
     if *interim >= MAX_INTERIM {
@@ -558,65 +374,6 @@ async fn pass_interim(req: &mut Request, interim: &mut u32) -> Result<(), Fault>
     let len = head.len;
     head.advance(len);
     Ok(())
-}
-
-/// The same for the protocols whose heads are those of CGI, or may be.
-fn parse_cgi_head(req: &mut Request, limit: usize) -> Result<bool, Fault> {
-    let Upstreamed { head, early, protocol, status_line, .. } = &mut req.modules.upstream;
-    if status_line.is_none() {
-        *status_line = cgi::has_status_line(head);
-    }
-    let mut message = Vec::new();
-    let parsed = match status_line {
-        None => return Ok(false),
-        Some(true) => client::parse(head, limit).map_err(|bad| bad.message(head, &mut message)),
-        Some(false) => cgi::parse(head, limit).map_err(|bad| bad.message(head, &mut message)),
-    };
-    match parsed {
-        Ok(Status::Complete) if head.status < 200 => {
-            message.extend_from_slice(b"upstream sent invalid status \"");
-            message.extend_from_slice(head.status_text.of(&head.buf));
-            message.push(b'"');
-            Err(bad_head(req, &message))
-        }
-        Ok(Status::Complete) => {
-            if *protocol == Protocol::FastCgi {
-                // What stands behind it has left its records already.
-                early.extend_from_slice(head.buf.get(head.len..).unwrap_or_default());
-                head.buf.truncate(head.len);
-            }
-            took_head(req);
-            Ok(true)
-        }
-        Ok(Status::Partial) if *protocol == Protocol::FastCgi => fastcgi::may_go_on(req).map(|()| false),
-        Ok(Status::Partial) => Ok(false),
-        Err(()) => Err(bad_head(req, &message)),
-    }
-}
-
-/// A head is complete.
-pub(super) fn took_head(req: &mut Request) {
-    let status = req.modules.upstream.head.status;
-    if let Some(a) = req.modules.upstream.current() {
-        a.header = Some(req.thread.io.poller.since(a.started));
-        a.status = status;
-    }
-}
-
-/// Reads what has come of a head.
-fn read_some(req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usize, Errno>, Fault> {
-    if !conn.readable() {
-        // The kernel would say the same.
-        return Ok(Err(Errno::AGAIN));
-    }
-    if req.modules.upstream.protocol != Protocol::FastCgi {
-        return Ok(conn.read(&mut req.modules.upstream.head.buf, READ));
-    }
-    let mut raw = req.take_buf();
-    let got = conn.read(&mut raw, READ);
-    let took = if got.is_ok() { fastcgi::take_head(req, &raw, limit) } else { Ok(()) };
-    req.give_buf(raw);
-    took.map(|()| got)
 }
 
 /// Reads until the head of the response is there, and sends what is left of the request meanwhile. The time for reading is
@@ -632,7 +389,7 @@ async fn read_head(
     let mut deadline = req.thread.io.poller.now() + s.read_timeout.0;
     loop {
         if !req.modules.upstream.head.buf.is_empty() {
-            match parse_head(req, limit)? {
+            match codec::parse_head(req, limit)? {
                 Came::All => return Ok(()),
                 Came::Interim => {
                     pass_interim(req, &mut interim).await?;
@@ -642,11 +399,8 @@ async fn read_head(
             }
         }
         let Some(conn) = &lease.conn else { return Err(Fault::new(NextUpstream::Error, 502)) };
-        match read_some(req, conn, limit)? {
-            Ok(0) => {
-                req.log(Level::Error, &format!("upstream prematurely closed connection {READING}"));
-                return Err(Fault::new(NextUpstream::Error, 502));
-            }
+        match codec::read_head(req, conn, limit)? {
+            Ok(0) => return Err(closed(req, READING)),
             Ok(n) => {
                 if let Some(a) = req.modules.upstream.current() {
                     a.received += n as u64;
@@ -656,21 +410,22 @@ async fn read_head(
                 upload(req, lease, watch).await?;
                 deadline = req.thread.io.poller.now() + s.read_timeout.0;
             }
-            Err(Errno::AGAIN) => match conn.wait(For::Read, deadline, watch).await {
-                Waited::Ready => {}
-                Waited::Timeout => {
-                    req.log(
-                        Level::Error,
-                        &format!("upstream timed out (110: Connection timed out) {READING}"),
-                    );
-                    return Err(Fault::new(NextUpstream::Timeout, 504));
-                }
-                Waited::ClientGone => return Err(client_gone(req, "sending request to upstream")),
-            },
-            Err(e) => {
-                req.log(Level::Error, &format!("recv() failed {} {READING}", errno_text(e)));
-                return Err(Fault::new(NextUpstream::Error, 502));
-            }
+            Err(Errno::AGAIN) => wait_for_head(req, conn, deadline, watch).await?,
+            Err(e) => return Err(receive_failed(req, e, READING)),
         }
+    }
+}
+
+/// Waits until more of a head has come.
+pub(super) async fn wait_for_head(
+    req: &mut Request,
+    conn: &Conn,
+    deadline: Instant,
+    watch: &mut Watch,
+) -> Result<(), Fault> {
+    match conn.wait(For::Read, deadline, watch).await {
+        Waited::Ready => Ok(()),
+        Waited::Timeout => Err(timed_out(req, READING)),
+        Waited::ClientGone => Err(client_gone(req, "sending request to upstream")),
     }
 }

@@ -66,6 +66,24 @@ pub(crate) fn send_timeout(req: &mut Request) -> Fault {
     Fault { doing: SENDING, ..Fault::new(NextUpstream::Timeout, 504) }
 }
 
+/// Logs that a server closed its connection too early.
+pub(crate) fn closed(req: &mut Request, doing: &str) -> Fault {
+    req.log(Level::Error, &format!("upstream prematurely closed connection {doing}"));
+    Fault::new(NextUpstream::Error, 502)
+}
+
+/// Logs that a connection cannot be read.
+pub(crate) fn receive_failed(req: &mut Request, e: Errno, doing: &str) -> Fault {
+    req.log(Level::Error, &format!("recv() failed {} {doing}", errno_text(e)));
+    Fault::new(NextUpstream::Error, 502)
+}
+
+/// Logs that a server was silent for too long.
+pub(crate) fn timed_out(req: &mut Request, doing: &str) -> Fault {
+    req.log(Level::Error, &format!("upstream timed out (110: Connection timed out) {doing}"));
+    Fault::new(NextUpstream::Timeout, 504)
+}
+
 /// Logs that the head of a response is invalid.
 pub(crate) fn bad_head(req: &mut Request, message: &[u8]) -> Fault {
     req.log(Level::Error, &format!("{} {READING}", String::from_utf8_lossy(message)));

@@ -16,6 +16,7 @@ pub mod lease;
 pub(crate) mod open;
 pub mod peer;
 pub mod queue;
+mod send;
 pub mod spool;
 pub mod sticky;
 pub mod stream;

@@ -2,8 +2,9 @@
 //! the bytes as they come; for one that does not they are read ahead into a [`Spool`], so that the upstream is
 //! free early (nginx: proxy_buffering). Hot path.
 
-use super::codec::fastcgi;
+use super::codec::decoder::{Behind, Decoded, Decoder, End};
 use super::codec::protocol::Protocol;
+use super::conn::Conn;
 use super::exchange::Lease;
 use super::spool::{Keep, Limits, Next, Spool};
 use super::switched::Switched;
@@ -12,8 +13,6 @@ use crate::cache::local::{Content, Entry};
 use crate::modules::core::TempDir;
 use crate::request::Request;
 use forebay_conf::error::Level;
-use forebay_http::h1::chunked::{Chunked, Step};
-use forebay_http::memcached;
 use forebay_http::request::Framing;
 use forebay_net::pipe::Pipe;
 use forebay_net::relay::Timeouts;
@@ -28,22 +27,11 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Body {
     lease: Option<Lease>,
-    framing: Framing,
-    /// Bytes to come, where the length is known.
-    left: u64,
-    chunked: Chunked,
-    /// Bytes of the words behind a value of memcached that have come.
-    trailer: usize,
+    decoder: Decoder,
     /// Received and not decoded yet.
     raw: Vec<u8>,
-    reusable: bool,
-    coding: Coding,
-    /// The request was HEAD, and nothing of the content has come.
-    to_head: bool,
     read_timeout: Duration,
     ignore_abort: bool,
-    /// `proxy_pass_trailers`.
-    pass_trailers: bool,
     /// State of a connection whose protocol was switched.
     switched: Option<Switched>,
     /// What is read ahead of the client, once there is such a thing.
@@ -57,19 +45,6 @@ pub struct Body {
     /// Bytes read, and since when, for the rate.
     read: u64,
     since: Option<Instant>,
-}
-
-/// What content arrives in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Coding {
-    /// What HTTP/1 says.
-    Http1,
-    /// Frames of HTTP/2, which say where the response ends.
-    Http2,
-    /// Records of FastCGI, which say where the response ends.
-    FastCgi,
-    /// What memcached sends: a length is known, and words follow.
-    Memcached,
 }
 
 /// What a pull gave.
@@ -112,51 +87,17 @@ const READ: usize = 48 * 1024;
 /// has come than was announced.
 const LONG: u64 = 32 * 1024;
 
-const TOO_MUCH: &str =
-    "upstream sent more data than specified in \"Content-Length\" header while reading upstream";
-
 impl Body {
     /// A body of which nothing has been decoded. `reusable`: the connection may serve another request.
     pub fn new(lease: Lease, framing: Framing, reusable: bool, read_timeout: Duration) -> Body {
-        let left = match framing {
-            Framing::Length(n) => n,
-            _ => 0,
-        };
-        let coding = match &lease.conn {
-            Some(c) if c.link().is_some() => Coding::Http2,
-            _ => Coding::Http1,
-        };
-        Body {
-            lease: Some(lease),
-            coding,
-            to_head: false,
-            framing,
-            left,
-            chunked: Chunked::default(),
-            trailer: 0,
-            raw: Vec::new(),
-            reusable: reusable && framing != Framing::Stream,
-            read_timeout,
-            ignore_abort: false,
-            pass_trailers: false,
-            switched: None,
-            spool: None,
-            ahead: None,
-            ended: None,
-            rate: 0,
-            read: 0,
-            since: None,
-        }
+        let frames = lease.conn.as_ref().is_some_and(|c| c.link().is_some());
+        let decoder = Decoder::new(framing, reusable, frames);
+        Body { lease: Some(lease), decoder, read_timeout, ended: None, ..Body::ended() }
     }
 
-    /// What the upstream is spoken to by. `reusable`: the connection may serve another request; `to_head`: the content may
-    /// be missing, whatever its length is said to be.
+    /// Changes the protocol (see [`Decoder::speaking`]).
     pub fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Body {
-        match protocol {
-            Protocol::Http | Protocol::Uwsgi | Protocol::Scgi | Protocol::Grpc => self,
-            Protocol::FastCgi => Body { coding: Coding::FastCgi, reusable, to_head, ..self },
-            Protocol::Memcached => Body { coding: Coding::Memcached, ..self },
-        }
+        Body { decoder: self.decoder.speaking(protocol, reusable, to_head), ..self }
     }
 
     /// A body that a cache has.
@@ -196,17 +137,10 @@ impl Body {
     fn ended() -> Body {
         Body {
             lease: None,
-            coding: Coding::Http1,
-            to_head: false,
-            framing: Framing::None,
-            left: 0,
-            chunked: Chunked::default(),
-            trailer: 0,
+            decoder: Decoder::new(Framing::None, false, false),
             raw: Vec::new(),
-            reusable: false,
             read_timeout: Duration::ZERO,
             ignore_abort: false,
-            pass_trailers: false,
             switched: None,
             spool: None,
             ahead: None,
@@ -243,7 +177,7 @@ impl Body {
     /// Whether the client's leaving is of no interest, and whether trailers are passed on.
     pub fn set(&mut self, ignore_abort: bool, pass_trailers: bool) {
         self.ignore_abort = ignore_abort;
-        self.pass_trailers = pass_trailers;
+        self.decoder.pass_trailers = pass_trailers;
     }
 
     /// The connection of a protocol that was switched to.
@@ -286,223 +220,37 @@ impl Body {
     }
 
     fn decode(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
-        match self.coding {
-            Coding::Http1 => {}
-            Coding::Http2 => return self.decode_frames(req, input, out),
-            Coding::FastCgi => return self.decode_records(req, input, out),
-            Coding::Memcached => return self.decode_value(req, input, out),
-        }
-        let before = out.len();
-        let done = match self.framing {
-            Framing::None => {
-                self.reusable &= input.is_empty();
-                true
-            }
-            Framing::Length(_) | Framing::Stream => {
-                out.extend_from_slice(input);
-                return self.arrived(req, out, before);
-            }
-            Framing::Chunked => match self.dechunk(input, out) {
-                Ok(done) => done,
-                Err(()) => {
-                    req.log(Level::Error, "upstream sent invalid chunked response while reading upstream");
-                    return Pulled::Failed;
-                }
-            },
-        };
-        self.counted(req, out.len() - before, done)
+        let conn = conn_of(&self.lease);
+        let decoded = self.decoder.decode(req, conn, input, out);
+        self.decoded(req, decoded)
     }
 
-    /// Bytes of a body that is not coded have been appended behind `before`.
-    fn arrived(&mut self, req: &mut Request, out: &mut Vec<u8>, before: usize) -> Pulled {
-        let got = out.len() - before;
-        if self.framing == Framing::Stream {
-            return self.counted(req, got, false);
-        }
-        let n = self.left.min(got as u64) as usize;
-        self.left -= n as u64;
-        if n < got {
-            out.truncate(before + n);
-            self.reusable = false;
-            req.log(Level::Warn, TOO_MUCH);
-        }
-        self.counted(req, n, self.left == 0)
-    }
-
-    /// `n` bytes of content have been appended; `done`: nothing follows.
-    fn counted(&mut self, req: &mut Request, n: usize, done: bool) -> Pulled {
+    /// Counts content, and ends the response where it ends.
+    fn decoded(&mut self, req: &mut Request, d: Decoded) -> Pulled {
         if let Some(a) = req.modules.upstream.current() {
-            a.length += n as u64;
+            a.length += d.length;
         }
-        self.to_head &= n == 0;
-        if done {
-            self.finish(req);
-            return Pulled::End;
-        }
-        if n > 0 { Pulled::Data } else { Pulled::Blocked }
-    }
-
-    /// Takes frames of HTTP/2.
-    fn decode_frames(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
-        let before = out.len();
-        out.append(&mut req.modules.upstream.early);
-        let took = match self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
-            Some(conn) => match conn.link().as_mut() {
-                Some(link) => link.take(input, out).map(|()| {
-                    link.replenish();
-                    link.is_over()
-                }),
-                None => Ok(true),
-            },
-            None => Ok(true),
-        };
-        let got = out.len() - before;
-        let over = match took {
-            Ok(over) => over,
-            Err(p) => {
-                return self.fail(req, Level::Error, &format!("upstream {} while reading upstream", p.text));
+        let more = if d.got > 0 { Pulled::Data } else { Pulled::Blocked };
+        match d.end {
+            End::NotYet => more,
+            End::Whole => {
+                self.finish(req);
+                Pulled::End
             }
-        };
-        if let Some(a) = req.modules.upstream.current() {
-            a.length += got as u64;
-        }
-        match self.framing {
-            Framing::None => out.truncate(before),
-            Framing::Length(_) if got as u64 > self.left => {
-                let text =
-                    "upstream sent response body larger than indicated content length while reading upstream";
-                out.truncate(before);
-                return self.fail(req, Level::Error, text);
+            End::Broken => Pulled::Failed,
+            End::Failed(text) => self.fail(req, Level::Error, &text),
+            End::FailedAfter(text) => {
+                self.ended = Some(self.fail(req, Level::Error, text));
+                more
             }
-            Framing::Length(_) => self.left -= got as u64,
-            _ => {}
         }
-        if over && self.left > 0 {
-            let text =
-                "upstream sent response body smaller than indicated content length while reading upstream";
-            return self.fail(req, Level::Error, text);
-        }
-        self.answer();
-        if over || self.framing == Framing::None {
-            self.end_stream(req);
-            return Pulled::End;
-        }
-        if out.len() > before { Pulled::Data } else { Pulled::Blocked }
-    }
-
-    /// Takes a value of memcached and what stands behind it.
-    fn decode_value(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
-        if self.framing == Framing::None {
-            // To HEAD: the value is on its way even so.
-            self.reusable = false;
-            return self.counted(req, 0, true);
-        }
-        let (value, behind) =
-            input.split_at(usize::try_from(self.left).unwrap_or(usize::MAX).min(input.len()));
-        out.extend_from_slice(value);
-        self.left -= value.len() as u64;
-        // As nginx counts them.
-        if let Some(a) = req.modules.upstream.current() {
-            a.length += behind.len() as u64;
-        }
-        let wanted = memcached::TRAILER.get(self.trailer..).unwrap_or_default();
-        if !wanted.starts_with(behind) {
-            req.log(Level::Error, "memcached sent invalid trailer while reading upstream");
-            self.reusable = false;
-            return self.counted(req, value.len(), true);
-        }
-        self.trailer += behind.len();
-        self.counted(req, value.len(), self.left == 0 && behind.len() == wanted.len())
-    }
-
-    /// Takes records of FastCGI.
-    fn decode_records(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
-        let before = out.len();
-        out.append(&mut req.modules.upstream.early);
-        if !fastcgi::take(req, input, out) {
-            out.truncate(before);
-            self.reusable = false;
-            self.finish(req);
-            return Pulled::Failed;
-        }
-        let mut got = out.len() - before;
-        match self.framing {
-            Framing::None => {
-                out.truncate(before);
-                got = 0;
-            }
-            Framing::Length(_) => {
-                let n = self.left.min(got as u64) as usize;
-                self.left -= n as u64;
-                if n < got {
-                    out.truncate(before + n);
-                    got = n;
-                    self.reusable = false;
-                    req.log(Level::Warn, TOO_MUCH);
-                }
-            }
-            _ => {}
-        }
-        let over = req.modules.upstream.fastcgi.is_over();
-        if over && got == 0 && self.to_head {
-            self.left = 0;
-        }
-        if over && self.left > 0 {
-            // What has come is passed on, as in nginx; then it breaks off.
-            let text = "upstream prematurely closed FastCGI stdout while reading upstream";
-            let pulled = self.counted(req, got, false);
-            self.ended = Some(self.fail(req, Level::Error, text));
-            return pulled;
-        }
-        self.reusable &= !over || req.modules.upstream.fastcgi.is_reusable();
-        if !over && self.framing == Framing::None {
-            self.reusable = false;
-            return self.counted(req, 0, true);
-        }
-        self.counted(req, got, over)
     }
 
     /// Writes the frames that answer those of the server, as far as there is room.
     fn answer(&self) {
-        if let Some(conn) = self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
+        if let Some(conn) = conn_of(&self.lease) {
             // That the connection is broken is noticed when it is read.
             let _ = conn.send_frames();
-        }
-    }
-
-    /// The stream is over, or nothing of it is of interest any more.
-    fn end_stream(&mut self, req: &mut Request) {
-        self.reusable = false;
-        if let Some(conn) = self.lease.as_ref().and_then(|l| l.conn.as_ref())
-            && let Some(link) = conn.link().as_ref()
-        {
-            for (name, value) in link.trailers() {
-                req.modules.upstream.trailers.push(name, value);
-                if self.pass_trailers {
-                    req.resp.trailers.push(name, value);
-                }
-            }
-            self.reusable = link.is_reusable() && !conn.wire().has_unsent();
-        }
-        self.finish(req);
-    }
-
-    fn dechunk(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<bool, ()> {
-        let mut at = 0;
-        loop {
-            let rest = input.get(at..).unwrap_or_default();
-            match self.chunked.decode(rest) {
-                Ok(Step::Data { start, end }) => {
-                    out.extend_from_slice(rest.get(start..end).unwrap_or_default());
-                    at += end;
-                }
-                Ok(Step::More) => return Ok(false),
-                Ok(Step::End { consumed }) => {
-                    self.reusable &= at + consumed == input.len();
-                    return Ok(true);
-                }
-                Err(_) => return Err(()),
-            }
         }
     }
 
@@ -606,16 +354,17 @@ impl Body {
         if self.delay().is_some() {
             return Pulled::Blocked;
         }
-        if self.coding == Coding::Http2 {
+        if self.decoder.has_frames() {
             self.answer();
         }
-        let coded =
-            self.coding != Coding::Http1 || !matches!(self.framing, Framing::Length(_) | Framing::Stream);
-        if !coded && self.spool.is_none() && self.rate == 0 {
+        if self.decoder.is_plain() && self.spool.is_none() && self.rate == 0 {
             // The bytes are read to where they are wanted.
             let before = out.len();
             let got = self.read_into(out, READ);
-            return self.took(req, got, |body, req| body.arrived(req, out, before));
+            return self.took(req, got, |body, req| {
+                let arrived = body.decoder.arrived(req, out, before);
+                body.decoded(req, arrived)
+            });
         }
         let mut raw = std::mem::take(&mut self.raw);
         raw.clear();
@@ -631,7 +380,7 @@ impl Body {
     }
 
     fn read_into(&self, buf: &mut Vec<u8>, room: usize) -> Result<usize, Errno> {
-        match self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
+        match conn_of(&self.lease) {
             Some(c) if c.readable() => c.read(buf, room),
             Some(_) => Err(Errno::AGAIN),
             None => Err(Errno::BADF),
@@ -663,21 +412,15 @@ impl Body {
     }
 
     fn at_end(&mut self, req: &mut Request) -> Pulled {
-        let whole = match self.coding {
-            Coding::Http1 => self.framing == Framing::Stream,
-            Coding::Http2 | Coding::Memcached => false,
-            // As nginx: without a length the end of the connection is the end as well.
-            Coding::FastCgi => self.left == 0 || self.to_head,
-        };
-        if whole {
-            let cut = self.lease.as_ref().and_then(|l| l.conn.as_ref()).is_some_and(|c| c.wire().is_cut());
+        if self.decoder.ends_with_connection() {
+            let cut = conn_of(&self.lease).is_some_and(|c| c.wire().is_cut());
             // Unlike nginx: the client gets what has come, but nobody else (RFC 9112, section 8).
             if let Some(s) = self.spool.as_mut().filter(|s| cut && s.keeps()) {
                 s.discard();
                 let text = "upstream closed connection without close_notify, response is not kept while reading upstream";
                 req.log(Level::Warn, text);
             }
-            self.reusable = false;
+            self.decoder.reusable = false;
             self.finish(req);
             self.ended = Some(Pulled::End);
             return Pulled::End;
@@ -687,26 +430,25 @@ impl Body {
 
     fn fail(&mut self, req: &mut Request, level: Level, text: &str) -> Pulled {
         req.log(level, text);
-        self.reusable = false;
+        self.decoder.reusable = false;
         self.finish(req);
         Pulled::Failed
     }
 
     /// Whether what comes may go to the client inside the kernel: enough of it, and nothing is done with it.
     pub fn can_pass(&self) -> bool {
-        self.left >= LONG
+        self.decoder.left() >= LONG
             && self.spool.is_none()
-            && self.coding == Coding::Http1
             && self.rate == 0
-            && self.lease.as_ref().and_then(|l| l.conn.as_ref()).is_some_and(|c| c.wire().has_sendfile())
+            && conn_of(&self.lease).is_some_and(|c| c.wire().has_sendfile())
     }
 
     /// Fills a pipe with what has come. `None`: that cannot be done now, [`Body::pull`] can.
     pub fn pass(&mut self, req: &mut Request, pipe: &mut Pipe) -> Option<Pulled> {
         // What the client does not take is taken back to memory.
         let memory = self.ahead.as_ref().map_or(0, |a| a.memory).max(READ);
-        let want = usize::try_from(self.left).unwrap_or(usize::MAX).min(memory);
-        let got = match self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
+        let want = usize::try_from(self.decoder.left()).unwrap_or(usize::MAX).min(memory);
+        let got = match conn_of(&self.lease) {
             Some(c) if c.readable() => c.fill(pipe, want),
             Some(_) => Err(Errno::AGAIN),
             None => Err(Errno::BADF),
@@ -727,15 +469,13 @@ impl Body {
         }
         let n = got.unwrap_or(0);
         Some(self.took(req, got, |body, req| {
-            body.left -= n as u64;
-            if body.left == 0 {
-                let behind = body.lease.as_ref().and_then(|l| l.conn.as_ref()).map(|c| c.peek());
-                body.reusable &= behind == Some(Err(Errno::AGAIN));
-                if let Some(Ok(1..)) = behind {
-                    req.log(Level::Warn, TOO_MUCH);
-                }
-            }
-            body.counted(req, n, body.left == 0)
+            let behind = || match conn_of(&body.lease).map(Conn::peek) {
+                Some(Err(Errno::AGAIN)) => Behind::Nothing,
+                Some(Ok(1..)) => Behind::Bytes,
+                _ => Behind::End,
+            };
+            let passed = body.decoder.passed(req, n, behind);
+            body.decoded(req, passed)
         }))
     }
 
@@ -754,7 +494,7 @@ impl Body {
             return sound;
         }
         let deadline = req.thread.io.poller.now() + self.read_timeout;
-        let waited = match self.lease.as_ref().and_then(|l| l.conn.as_ref()) {
+        let waited = match conn_of(&self.lease) {
             Some(c) => {
                 let owes = c.link().as_mut().is_some_and(|link| !link.out().is_empty());
                 let what = if owes { For::Both } else { For::Read };
@@ -834,7 +574,7 @@ impl Body {
             Err(Stopped::Timeout) => Some(self.timed_out(req, "sending request to upstream")),
             Err(Stopped::ClientGone) => Some(self.client_gone(req)),
             Err(Stopped::Body(_)) => {
-                self.reusable = false;
+                self.decoder.reusable = false;
                 self.finish(req);
                 Some(false)
             }
@@ -878,7 +618,7 @@ impl Body {
             }
             let full = full && self.spool.as_ref().is_some_and(|s| s.wants_save());
             let wanted = self.ended.is_none() && self.spool.as_ref().is_some_and(|s| s.has_room());
-            let upstream = self.lease.as_ref().and_then(|l| l.conn.as_ref()).filter(|_| wanted);
+            let upstream = conn_of(&self.lease).filter(|_| wanted);
             let delay = self.delay().map(|d| Instant::now() + d);
             let delayed = delay.is_some();
             let wake = [delay, full.then_some(patience)].into_iter().flatten().fold(until, Instant::min);
@@ -948,21 +688,19 @@ impl Body {
         if self.lease.is_none() {
             return;
         }
-        let u = &mut req.modules.upstream;
-        for (_, name, value) in self.chunked.trailers() {
-            u.trailers.push(name, value);
-            if self.pass_trailers {
-                req.resp.trailers.push(name, value);
-            }
-        }
-        over(req, &mut self.lease, self.reusable);
+        self.decoder.note_trailers(req);
+        over(req, &mut self.lease, self.decoder.reusable);
     }
 
     /// Ends a response whose rest nobody reads.
     pub fn abandon(&mut self, req: &mut Request) {
-        self.reusable = false;
+        self.decoder.reusable = false;
         self.finish(req);
     }
+}
+
+fn conn_of(lease: &Option<Lease>) -> Option<&Conn> {
+    lease.as_ref()?.conn.as_ref()
 }
 
 /// A response is over: its time is taken, the connection is kept (`reusable`) or closed.

@@ -7,7 +7,6 @@ use crate::cache::local::{self, Entry, Unusable};
 use crate::cache::{Cache, Hash};
 use crate::modules::proxy_cache::{CacheZone, Settings as CacheSettings, Status};
 use crate::request::Request;
-use crate::upstream::protocol::Protocol;
 use crate::upstream::spool::Keep;
 use forebay_conf::error::Level;
 use forebay_http::field::Name;
@@ -87,7 +86,7 @@ pub async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> Result<F
     let mut key = req.take_buf();
     match &cs.key.0 {
         Some(t) => t.eval(req, &mut key)?,
-        None if req.modules.upstream.protocol != Protocol::Http => {}
+        None if !req.modules.upstream.protocol.takes_url() => {}
         None => {
             key.extend_from_slice(if req.modules.upstream.encrypted { b"https://" } else { b"http://" });
             key.extend_from_slice(&req.modules.upstream.host);

@@ -11,8 +11,8 @@ use crate::modules::{proxy_cookie, slice};
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::Request;
 use crate::response::Part;
+use crate::upstream::codec;
 use crate::upstream::exchange::Lease;
-use crate::upstream::protocol::Protocol;
 use crate::upstream::spool::Keep;
 use crate::upstream::stream::{self, Body, Pulled};
 use forebay_conf::error::Level;
@@ -21,17 +21,6 @@ use forebay_http::h1::client::{self, framing_of_response};
 use forebay_http::request::{Framing, Method, Version};
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// Fields that are not passed on unless `proxy_pass_header` names them.
-fn hidden(protocol: Protocol, name: Name, text: &[u8]) -> bool {
-    let own = match protocol {
-        Protocol::Http => name.is(Classes::OF_SERVER) || text.eq_ignore_ascii_case(b"X-Pad"),
-        Protocol::FastCgi | Protocol::Scgi => text.eq_ignore_ascii_case(b"Status"),
-        Protocol::Grpc => name.is(Classes::OF_SERVER),
-        Protocol::Uwsgi | Protocol::Memcached => false,
-    };
-    own || name.is(Classes::PRIVATE)
-}
 
 /// Makes the response from the head that has been read; the body follows from the connection.
 pub fn take(
@@ -72,7 +61,7 @@ pub fn take(
         return Ok(out);
     }
     // Memcached has no page of its own to say so.
-    let bare = pass.protocol == Protocol::Memcached && status == 404;
+    let bare = pass.protocol.is_missing(status);
     if bare || s.intercept_errors && status >= 300 && error_page::has_page(req, status) {
         if status == 401 {
             copy_authenticate(req);
@@ -96,7 +85,7 @@ pub fn take(
     req.resp.cacheable = matches!(keep, Some(Keep::Cache { .. }));
     req.resp.status = status;
     fields(req, pass, s)?;
-    if pass.protocol == Protocol::Memcached {
+    if pass.protocol.is_untyped() {
         static_file::content_type(req);
     }
     req.resp.content_length = req.modules.upstream.head.content_length;
@@ -206,7 +195,7 @@ fn at_once(req: &mut Request, lease: &mut Option<Lease>, to_head: bool, s: &Sett
         return false;
     }
     req.resp.text.extend_from_slice(came);
-    let reusable = super::keeps_alive(req) && !may_follow(req, s);
+    let reusable = codec::keeps_alive(req) && !may_follow(req, s);
     if let Some(a) = req.modules.upstream.current() {
         a.length += announced;
     }
@@ -225,19 +214,9 @@ fn body(
 ) -> Result<(Body, Pulled), Stop> {
     let head = &req.modules.upstream.head;
     let protocol = req.modules.upstream.protocol;
-    let framing = match (protocol, framing_of_response(head, to_head)) {
-        (Protocol::Http | Protocol::Grpc | Protocol::Memcached, framing) => framing,
-        // The protocol says where it ends.
-        (_, Framing::Chunked) => Framing::Stream,
-        // nginx stores what a program answers to HEAD.
-        (_, Framing::None) if to_head && keep.is_some() => match framing_of_response(head, false) {
-            Framing::Chunked => Framing::Stream,
-            framing => framing,
-        },
-        (_, framing) => framing,
-    };
+    let framing = protocol.framing_of_response(head, to_head, keep.is_some());
     let Some(lease) = lease.take() else { return Err(Stop::Status(502)) };
-    let reusable = super::keeps_alive(req) && lease.conn.is_some() && !may_follow(req, s);
+    let reusable = codec::keeps_alive(req) && lease.conn.is_some() && !may_follow(req, s);
     let buffering = buffering(req, s);
     let head = &req.modules.upstream.head;
     let read = head.buf.len() as u64;
@@ -382,7 +361,7 @@ fn field(
         req.resp.override_charset.clear();
         req.resp.override_charset.extend_from_slice(value);
     }
-    if s.hide_header.has(name) || (hidden(pass.protocol, f.id, name) && !s.pass_header.has(name)) {
+    if s.hide_header.has(name) || (pass.protocol.hides(f.id, name) && !s.pass_header.has(name)) {
         return Ok(());
     }
     match f.id {

@@ -85,7 +85,7 @@ fn split(url: &[u8]) -> Result<Parts<'_>, String> {
 /// A place that stands alone, as in `fastcgi_pass`: whether it is spoken to by TLS, the place, and how it is written without
 /// its scheme.
 fn place(text: &[u8], protocol: Protocol) -> Result<(bool, Place, &[u8]), String> {
-    if matches!(protocol, Protocol::Uwsgi | Protocol::Grpc) {
+    if protocol.takes_scheme() {
         for encrypted in [true, false] {
             let scheme = protocol.scheme(encrypted);
             if let Some((start, rest)) = text.split_at_checked(scheme.len())
@@ -118,8 +118,7 @@ impl Parts<'_> {
 impl Pass {
     /// Whether connections may have to be encrypted.
     pub fn may_encrypt(&self) -> bool {
-        matches!(self.protocol, Protocol::Http | Protocol::Uwsgi | Protocol::Grpc)
-            && !matches!(self.to, To::Fixed { encrypted: false, .. })
+        self.protocol.may_encrypt() && !matches!(self.to, To::Fixed { encrypted: false, .. })
     }
 
     /// Reads the directive. `location`: the name of a prefix or exact location.
@@ -130,7 +129,12 @@ impl Pass {
         let Some(word) = d.args.first() else { return Err(cx.error(d, "no URL")) };
         let template = cx.template(d, word)?;
         let Some(url) = template.as_const() else {
-            return Ok(Pass { location, to: To::Template(template), protocol: Protocol::Http, key: None });
+            return Ok(Pass {
+                location,
+                to: To::Template(template),
+                protocol: Protocol::default(),
+                key: None,
+            });
         };
         let parts = split(url).map_err(|m| cx.error_at(d, word, m))?;
         if parts.uri.is_some() && location.is_none() {
@@ -146,7 +150,7 @@ impl Pass {
         let encrypted = parts.encrypted;
         let to =
             To::Fixed { encrypted, group, host, port, uri: parts.uri.map(<[u8]>::to_vec), url: url.to_vec() };
-        Ok(Pass { location, to, protocol: Protocol::Http, key: None })
+        Ok(Pass { location, to, protocol: Protocol::default(), key: None })
     }
 
     /// Reads a directive of another protocol, whose word is a place alone.
@@ -166,7 +170,7 @@ impl Pass {
                 To::Fixed { encrypted, group, host, port, uri, url: text.to_vec() }
             }
         };
-        let key = if protocol == Protocol::Memcached { Some(memcached::key(cx)?) } else { None };
+        let key = if protocol.has_key() { Some(memcached::key(cx)?) } else { None };
         Ok(Pass { location: None, to, protocol, key })
     }
 
@@ -196,7 +200,7 @@ impl Pass {
         }
         req.modules.upstream.protocol = self.protocol;
         match &self.to {
-            To::Template(t) if self.protocol != Protocol::Http => {
+            To::Template(t) if !self.protocol.takes_url() => {
                 let text = t.value(req).map_err(|_| 500u16)?;
                 let read = place(&text, self.protocol).inspect_err(|m| req.log(Level::Error, m));
                 let (encrypted, place, written) = read.map_err(|_| 500u16)?;

@@ -1,14 +1,18 @@
 //! What a FastCGI server sends, between its connection and the code that all protocols share (nginx:
 //! ngx_http_fastcgi_module). What the records mean is decided in forebay-http, `fastcgi.rs` and `cgi.rs`. Hot path.
 
+use super::decoder::{Decoded, Decoder, End};
 use crate::modules::proxy::NextUpstream;
 use crate::request::Request;
-use crate::upstream::exchange::Upstreamed;
+use crate::upstream::conn::Conn;
+use crate::upstream::exchange::{READ, Upstreamed};
 use crate::upstream::fault::{Fault, READING};
 use forebay_conf::error::Level;
 use forebay_http::cgi;
 use forebay_http::fastcgi::{Records, Step};
 use forebay_http::h1::request::Status;
+use forebay_http::request::Framing;
+use rustix::io::Errno;
 
 /// Longest piece of a record of errors that becomes one line of the error log, bytes.
 const LONGEST_LINE: usize = 1900;
@@ -48,9 +52,47 @@ impl Link {
     }
 }
 
-/// Takes bytes of the body that have been received: output is appended to `out`, errors go to the log. `false`: the
-/// server does not speak FastCGI; this has been logged, and nothing can be read after it.
-pub fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> bool {
+/// Decodes the content of a response.
+pub(super) fn decode(c: &mut Decoder, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Decoded {
+    let before = out.len();
+    out.append(&mut req.modules.upstream.early);
+    if let Err(text) = take(req, input, out) {
+        out.truncate(before);
+        return Decoded::failed(0, &text);
+    }
+    let mut got = out.len() - before;
+    match c.framing {
+        Framing::None => {
+            out.truncate(before);
+            got = 0;
+        }
+        Framing::Length(_) => got = c.cut(req, out, got),
+        _ => {}
+    }
+    let link = &req.modules.upstream.fastcgi;
+    let over = link.is_over();
+    if over && got == 0 && c.to_head {
+        c.left = 0;
+    }
+    c.to_head &= got == 0;
+    if over && c.left > 0 {
+        // As nginx: what has come is passed on first.
+        let text = "upstream prematurely closed FastCGI stdout while reading upstream";
+        return Decoded { end: End::FailedAfter(text), ..Decoded::content(got, false) };
+    }
+    c.reusable &= !over || link.is_reusable();
+    if !over && c.framing == Framing::None {
+        c.reusable = false;
+        return Decoded::content(0, true);
+    }
+    Decoded::content(got, over)
+}
+
+/// Takes bytes of the body that have been received: output is appended to `out`, errors of the program go to the log.
+///
+/// # Errors
+/// The server does not speak FastCGI; the text is for the log.
+fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
     let mut rest = raw;
     loop {
         let link = &mut req.modules.upstream.fastcgi;
@@ -65,23 +107,29 @@ pub fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> bool {
                 }
                 end
             }
-            Ok(Step::More) => return true,
+            Ok(Step::More) => return Ok(()),
             Ok(Step::End { consumed }) => {
                 link.extra |= consumed < rest.len();
-                return true;
+                return Ok(());
             }
-            Err(bad) => {
-                req.log(Level::Error, &format!("upstream {bad} while reading upstream"));
-                return false;
-            }
+            Err(bad) => return Err(format!("upstream {bad} while reading upstream")),
         };
         rest = rest.get(took..).unwrap_or_default();
     }
 }
 
+/// Reads what has come of a head out of its records.
+pub(super) fn read_head(req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usize, Errno>, Fault> {
+    let mut raw = req.take_buf();
+    let got = conn.read(&mut raw, READ);
+    let took = if got.is_ok() { take_head(req, &raw, limit) } else { Ok(()) };
+    req.give_buf(raw);
+    took.map(|()| got)
+}
+
 /// Takes bytes that have been received before the head was complete. What stands behind it is taken as well, and stays in
 /// the buffer of the head. `limit`: longest head, bytes.
-pub(crate) fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
+fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
     let mut rest = raw;
     loop {
         let Upstreamed { fastcgi: link, head, .. } = &mut req.modules.upstream;
@@ -144,7 +192,7 @@ fn say(req: &mut Request, doing: &str) -> bool {
 }
 
 /// The head is not complete yet: whether it can still become so.
-pub(crate) fn may_go_on(req: &mut Request) -> Result<(), Fault> {
+pub(super) fn may_go_on(req: &mut Request) -> Result<(), Fault> {
     let records = &req.modules.upstream.fastcgi.records;
     let text = match (records.is_closed(), records.is_over()) {
         (false, false) => return Ok(()),

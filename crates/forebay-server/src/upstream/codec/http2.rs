@@ -1,17 +1,23 @@
 //! A request over HTTP/2 (nginx: proxy_http_version 2). A connection carries one stream at a time and is kept like one
 //! of HTTP/1; what the frames mean is decided in forebay-http, `h2/link.rs`. Hot path.
 
-use super::protocol::{Framing, Protocol};
+use super::decoder::{Decoded, Decoder};
+use super::protocol;
+use super::protocol::Protocol;
+use super::{Came, took_head};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::request::Request;
 use crate::upstream::conn::Conn;
 use crate::upstream::exchange::{self, Lease, Outgoing, READ, Upstreamed};
-use crate::upstream::fault::{Fault, READING, SENDING, client_gone};
+use crate::upstream::fault::{
+    Fault, READING, SENDING, bad_head, client_gone, closed, receive_failed, timed_out,
+};
 use crate::upstream::upload::Upload;
 use forebay_conf::error::Level;
 use forebay_http::h1::client;
 use forebay_http::h1::request::Status;
 use forebay_http::h2::link::{self, Link, Problem};
+use forebay_http::request::Framing;
 use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
 use forebay_sys::errno::errno_text;
@@ -35,32 +41,31 @@ fn failed(req: &mut Request, conn: &Conn, p: &Problem, doing: &str) -> Fault {
     Fault { unsent: p.unsent, ..Fault::new(kind, 502) }
 }
 
-/// What reading came to.
+/// Result of a read.
 #[derive(PartialEq, Eq)]
-enum Came {
+enum Received {
     Something,
     Nothing,
     End,
 }
 
 /// Takes in what has come. Content stays in [`Upstreamed::early`] until the body is read.
-fn take_in(req: &mut Request, conn: &Conn, doing: &str) -> Result<Came, Fault> {
+fn take_in(req: &mut Request, conn: &Conn, doing: &str) -> Result<Received, Fault> {
     let mut raw = req.take_buf();
     let got = conn.read(&mut raw, READ);
     let Upstreamed { attempts, early, .. } = &mut req.modules.upstream;
     let came = match got {
-        Ok(0) => Ok(Came::End),
+        Ok(0) => Ok(Received::End),
         Ok(n) => {
             if let Some(a) = attempts.last_mut() {
                 a.received += n as u64;
             }
-            with(conn, |link| link.take(&raw, early)).map(|()| Came::Something)
+            with(conn, |link| link.take(&raw, early)).map(|()| Received::Something)
         }
-        Err(Errno::AGAIN) => Ok(Came::Nothing),
+        Err(Errno::AGAIN) => Ok(Received::Nothing),
         Err(e) => {
             req.give_buf(raw);
-            req.log(Level::Error, &format!("recv() failed {} {doing}", errno_text(e)));
-            return Err(Fault::new(NextUpstream::Error, 502));
+            return Err(receive_failed(req, e, doing));
         }
     };
     req.give_buf(raw);
@@ -103,15 +108,11 @@ async fn wait(
 ) -> Result<(), Fault> {
     match conn.wait(For::Both, Instant::now() + s.send_timeout.0, watch).await {
         Waited::Ready => {}
-        Waited::Timeout => {
-            req.log(Level::Error, &format!("upstream timed out (110: Connection timed out) {doing}"));
-            return Err(Fault::new(NextUpstream::Timeout, 504));
-        }
+        Waited::Timeout => return Err(timed_out(req, doing)),
         Waited::ClientGone => return Err(client_gone(req, "sending request to upstream")),
     }
-    if conn.readable() && take_in(req, conn, doing)? == Came::End {
-        req.log(Level::Error, &format!("upstream prematurely closed connection {doing}"));
-        return Err(Fault::new(NextUpstream::Error, 502));
+    if conn.readable() && take_in(req, conn, doing)? == Received::End {
+        return Err(closed(req, doing));
     }
     Ok(())
 }
@@ -131,7 +132,7 @@ pub(crate) async fn send(
     let upload = match body {
         Outgoing::Bytes(b) if !b.is_empty() => Some(Upload::bytes(b, timeout)),
         Outgoing::Stored if !req.body.stored.is_empty() => Some(Upload::kept(timeout)),
-        Outgoing::Streamed(_) => Some(Upload::new(req, &[], Framing::Frames, timeout)),
+        Outgoing::Streamed(_) => Some(Upload::new(req, &[], protocol::Framing::Frames, timeout)),
         _ => None,
     };
     let https = req.modules.upstream.encrypted;
@@ -158,55 +159,112 @@ pub(crate) async fn read_head(
     loop {
         let Some(conn) = &lease.conn else { return Err(Fault::new(NextUpstream::Error, 502)) };
         while let Some(text) = with(conn, Link::next_head) {
-            let head = &mut req.modules.upstream.head;
-            head.advance(usize::MAX);
-            head.buf.extend_from_slice(&text);
-            match client::parse(head, s.buffer_size.0 as usize) {
-                Ok(Status::Complete) if head.is_interim() => crate::modules::early_hints::pass(req).await,
-                Ok(Status::Complete) => {
-                    let status = head.status;
-                    if let Some(a) = req.modules.upstream.current() {
-                        a.header = Some(req.thread.io.poller.since(a.started));
-                        a.status = status;
-                    }
-                    return Ok(());
-                }
-                Ok(Status::Partial) => {
-                    let p = Problem { text: "sent invalid header".into(), unsent: false };
-                    return Err(failed(req, conn, &p, READING));
-                }
-                Err(bad) => {
-                    let mut message = Vec::new();
-                    bad.message(head, &mut message);
-                    req.log(Level::Error, &format!("{} {READING}", String::from_utf8_lossy(&message)));
-                    return Err(Fault::new(NextUpstream::InvalidHeader, 502));
-                }
+            match parse_head(req, conn, &text, s.buffer_size.0 as usize)? {
+                Came::All => return Ok(()),
+                _ => crate::modules::early_hints::pass(req).await,
             }
         }
         match take_in(req, conn, READING)? {
-            Came::Something => {
+            Received::Something => {
                 // Answers to SETTINGS and PING, which leave before content does.
                 if lease.upload.is_none() && with(conn, |link| !link.out().is_empty()) {
                     flush(req, conn, s, watch, READING).await?;
                 }
             }
-            Came::End => {
-                req.log(Level::Error, &format!("upstream prematurely closed connection {READING}"));
-                return Err(Fault::new(NextUpstream::Error, 502));
-            }
-            Came::Nothing if lease.upload.is_some() => {
+            Received::End => return Err(closed(req, READING)),
+            Received::Nothing if lease.upload.is_some() => {
                 exchange::upload(req, lease, watch).await?;
                 deadline = req.thread.io.poller.now() + s.read_timeout.0;
             }
-            Came::Nothing => match conn.wait(For::Read, deadline, watch).await {
-                Waited::Ready => {}
-                Waited::Timeout => {
-                    let text = format!("upstream timed out (110: Connection timed out) {READING}");
-                    req.log(Level::Error, &text);
-                    return Err(Fault::new(NextUpstream::Timeout, 504));
-                }
-                Waited::ClientGone => return Err(client_gone(req, "sending request to upstream")),
-            },
+            Received::Nothing => exchange::wait_for_head(req, conn, deadline, watch).await?,
         }
+    }
+}
+
+/// Parses a head, which the connection has made into the text of HTTP/1.
+fn parse_head(req: &mut Request, conn: &Conn, text: &[u8], limit: usize) -> Result<Came, Fault> {
+    let head = &mut req.modules.upstream.head;
+    head.advance(usize::MAX);
+    head.buf.extend_from_slice(text);
+    match client::parse(head, limit) {
+        Ok(Status::Complete) if head.is_interim() => Ok(Came::Interim),
+        Ok(Status::Complete) => {
+            took_head(req);
+            Ok(Came::All)
+        }
+        Ok(Status::Partial) => {
+            let p = Problem { text: "sent invalid header".into(), unsent: false };
+            Err(failed(req, conn, &p, READING))
+        }
+        Err(bad) => {
+            let mut message = Vec::new();
+            bad.message(head, &mut message);
+            Err(bad_head(req, &message))
+        }
+    }
+}
+
+/// Decodes the content of a response.
+pub(super) fn decode(
+    c: &mut Decoder,
+    req: &mut Request,
+    conn: Option<&Conn>,
+    input: &[u8],
+    out: &mut Vec<u8>,
+) -> Decoded {
+    const TOO_LONG: &str =
+        "upstream sent response body larger than indicated content length while reading upstream";
+    const TOO_SHORT: &str =
+        "upstream sent response body smaller than indicated content length while reading upstream";
+    let before = out.len();
+    out.append(&mut req.modules.upstream.early);
+    let over = match take(conn, input, out) {
+        Ok(over) => over,
+        Err(p) => return Decoded::failed(0, &format!("upstream {} while reading upstream", p.text)),
+    };
+    let length = (out.len() - before) as u64;
+    match c.framing {
+        Framing::None => out.truncate(before),
+        Framing::Length(_) if length > c.left => {
+            out.truncate(before);
+            return Decoded::failed(length, TOO_LONG);
+        }
+        Framing::Length(_) => c.left -= length,
+        _ => {}
+    }
+    if over && c.left > 0 {
+        return Decoded::failed(length, TOO_SHORT);
+    }
+    if let Some(conn) = conn {
+        // Answers to SETTINGS and PING. That the connection is broken is noticed when it is read.
+        let _ = conn.send_frames();
+    }
+    let over = over || c.framing == Framing::None;
+    if over {
+        end(c, req, conn);
+    }
+    Decoded { length, ..Decoded::content(out.len() - before, over) }
+}
+
+/// Takes frames; returns whether the response is over.
+fn take(conn: Option<&Conn>, input: &[u8], out: &mut Vec<u8>) -> Result<bool, Problem> {
+    let Some(conn) = conn else { return Ok(true) };
+    let mut link = conn.link();
+    let Some(link) = link.as_mut() else { return Ok(true) };
+    link.take(input, out)?;
+    link.replenish();
+    Ok(link.is_over())
+}
+
+/// Ends a stream, all of which has come or whose rest is of no interest.
+fn end(c: &mut Decoder, req: &mut Request, conn: Option<&Conn>) {
+    c.reusable = false;
+    if let Some(conn) = conn
+        && let Some(link) = conn.link().as_ref()
+    {
+        for (name, value) in link.trailers() {
+            c.note_trailer(req, name, value);
+        }
+        c.reusable = link.is_reusable() && !conn.wire().has_unsent();
     }
 }

@@ -1,13 +1,15 @@
 //! What memcached says, as a head that all protocols share. What the words mean is decided in forebay-http, `memcached.rs`.
 //! Hot path.
 
+use super::decoder::{Decoded, Decoder};
+use super::{Came, took_head};
 use crate::request::Request;
-use crate::upstream::exchange::{Came, took_head};
 use crate::upstream::fault::{Fault, READING, bad_head};
 use forebay_conf::error::Level;
 use forebay_http::h1::client;
 use forebay_http::h1::request::Status;
 use forebay_http::memcached::{self, Reply, Wrong};
+use forebay_http::request::Framing;
 
 /// Takes the first line of an answer for a head; what follows it stays behind. `limit`: most bytes of that line.
 pub(crate) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
@@ -48,6 +50,29 @@ pub(crate) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault>
         }
         _ => Err(bad_head(req, b"upstream sent invalid header")),
     }
+}
+
+/// Decodes a value and the words after it.
+pub(super) fn decode(c: &mut Decoder, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Decoded {
+    if c.framing == Framing::None {
+        // The answer to HEAD: the value is on its way even so.
+        c.reusable = false;
+        return Decoded::content(0, true);
+    }
+    let len = usize::try_from(c.left).unwrap_or(usize::MAX).min(input.len());
+    let (value, behind) = input.split_at(len);
+    out.extend_from_slice(value);
+    c.left -= len as u64;
+    // As nginx, which counts the words as well.
+    let length = input.len() as u64;
+    let wanted = memcached::TRAILER.get(c.trailer..).unwrap_or_default();
+    if !wanted.starts_with(behind) {
+        req.log(Level::Error, "memcached sent invalid trailer while reading upstream");
+        c.reusable = false;
+        return Decoded { length, ..Decoded::content(len, true) };
+    }
+    c.trailer += behind.len();
+    Decoded { length, ..Decoded::content(len, c.left == 0 && behind.len() == wanted.len()) }
 }
 
 /// What the line that ends at `end` has wrong; all of it where `what` is empty.

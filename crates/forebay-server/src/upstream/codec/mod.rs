@@ -1,6 +1,174 @@
-//! Protocols that upstreams speak, one file each. Hot path.
+//! Protocols that upstreams speak, one file each: how a request is written, what the head and the content of a response are, and
+//! when the connection may serve another request. Hot path.
 
+mod cgi;
+pub(crate) mod decoder;
 pub mod fastcgi;
+mod http1;
 pub(crate) mod http2;
-pub(crate) mod memcached;
+mod memcached;
 pub mod protocol;
+
+use super::Reuse;
+use super::conn::Conn;
+use super::exchange::{Outgoing, READ};
+use super::fault::Fault;
+use crate::modules::proxy::Settings;
+use crate::modules::{self, scgi, uwsgi};
+use crate::request::Request;
+use forebay_conf::error::Level;
+use forebay_core::vars::{Template, VarError};
+use forebay_http::field::Unsafe;
+use protocol::Protocol;
+use rustix::io::Errno;
+
+/// Request as it is to be written for an upstream.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) uri: &'a [u8],
+    pub(crate) body: &'a Outgoing,
+    /// Key of memcached.
+    pub(crate) key: Option<&'a Template>,
+    /// Whether the response is to be stored.
+    pub(crate) stored: bool,
+    /// Whether GET is asked for whatever the method of the request is (nginx: proxy_cache_convert_head).
+    pub(crate) as_get: bool,
+}
+
+/// Reason for which a request cannot be written.
+pub(crate) enum Unwritten {
+    /// A variable has no value, which has been logged.
+    Variable,
+    /// A value would be more than one line.
+    Unsafe(Unsafe),
+    /// The parameters of uwsgi are too long, so many bytes.
+    TooBig(usize),
+    /// The client gets this status.
+    Status(u16),
+}
+
+impl From<VarError> for Unwritten {
+    fn from(_: VarError) -> Unwritten {
+        Unwritten::Variable
+    }
+}
+
+impl From<Unsafe> for Unwritten {
+    fn from(e: Unsafe) -> Unwritten {
+        Unwritten::Unsafe(e)
+    }
+}
+
+impl Unwritten {
+    /// Logs the reason; returns the status to answer with.
+    pub(crate) fn status(self, req: &mut Request) -> u16 {
+        match self {
+            Unwritten::Variable => {}
+            Unwritten::Unsafe(refused) => {
+                let name = String::from_utf8_lossy(&refused.name).into_owned();
+                // Unlike nginx: that sends the value as it is, a second request in it included.
+                let text = format!("\"{name}\" for the upstream has a line break or NUL in its value");
+                req.log(Level::Error, &text);
+            }
+            Unwritten::TooBig(len) => {
+                req.log(Level::Alert, &format!("uwsgi request is too big: {len}"));
+            }
+            Unwritten::Status(status) => return status,
+        }
+        500
+    }
+}
+
+/// Appends a request up to its content. Returns whether it asks for another protocol.
+pub(crate) fn write_request(
+    req: &mut Request,
+    asked: &Asked<'_>,
+    out: &mut Vec<u8>,
+) -> Result<bool, Unwritten> {
+    let Asked { settings: s, stored, .. } = *asked;
+    match req.modules.upstream.protocol {
+        Protocol::Http | Protocol::Grpc => return http1::write_head(req, asked, out),
+        Protocol::FastCgi => {
+            let bare = matches!(asked.body, Outgoing::None);
+            modules::fastcgi::write_params(req, s, stored, bare, out)?;
+        }
+        Protocol::Uwsgi => uwsgi::write_params(req, s, stored, out)?.map_err(Unwritten::TooBig)?,
+        Protocol::Scgi => scgi::write_params(req, s, stored, out)?,
+        Protocol::Memcached => {
+            if let Some(key) = asked.key {
+                modules::memcached::write_command(req, key, out).map_err(Unwritten::Status)?;
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a written request asks for no content.
+pub(crate) fn is_to_head(req: &Request, head: &[u8]) -> bool {
+    use forebay_http::request::Method;
+    match req.modules.upstream.protocol.is_http() {
+        true => head.starts_with(b"HEAD "),
+        false => req.method == Method::Head,
+    }
+}
+
+/// Part of a head that has come.
+pub(crate) enum Came {
+    Part,
+    /// The head of an interim response.
+    Interim,
+    All,
+}
+
+/// Prepares for the head of a response.
+pub(crate) fn begin(req: &mut Request) {
+    match req.modules.upstream.protocol {
+        Protocol::Http | Protocol::Grpc | Protocol::Memcached => {
+            req.modules.upstream.head.advance(usize::MAX);
+        }
+        Protocol::FastCgi => cgi::begin(req, Some(false)),
+        Protocol::Uwsgi | Protocol::Scgi => cgi::begin(req, None),
+    }
+}
+
+/// Parses what has come of a head. `limit`: its longest length, bytes.
+pub(crate) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
+    match req.modules.upstream.protocol {
+        Protocol::Http => http1::parse_head(req, limit),
+        Protocol::Memcached => memcached::parse_head(req, limit),
+        Protocol::FastCgi | Protocol::Uwsgi | Protocol::Scgi | Protocol::Grpc => cgi::parse_head(req, limit),
+    }
+}
+
+/// Reads what has come of a head. The inner error is that of the connection.
+pub(crate) fn read_head(req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usize, Errno>, Fault> {
+    if !conn.readable() {
+        // The kernel would say the same.
+        return Ok(Err(Errno::AGAIN));
+    }
+    match req.modules.upstream.protocol {
+        Protocol::FastCgi => fastcgi::read_head(req, conn, limit),
+        _ => Ok(conn.read(&mut req.modules.upstream.head.buf, READ)),
+    }
+}
+
+/// Whether the connection of the response whose head has been read may be used again.
+pub(crate) fn keeps_alive(req: &Request) -> bool {
+    req.modules.upstream.reuse != Reuse::No
+        && match req.modules.upstream.protocol {
+            Protocol::Http | Protocol::Grpc => req.modules.upstream.head.keep_alive,
+            Protocol::FastCgi => req.http().location(req).settings.fastcgi.keep_conn,
+            Protocol::Uwsgi | Protocol::Scgi => false,
+            Protocol::Memcached => true,
+        }
+}
+
+/// Notes that a head is complete.
+fn took_head(req: &mut Request) {
+    let status = req.modules.upstream.head.status;
+    if let Some(a) = req.modules.upstream.attempts.last_mut() {
+        a.header = Some(req.thread.io.poller.since(a.started));
+        a.status = status;
+    }
+}

@@ -1,7 +1,11 @@
-//! What is spoken with upstreams. All that chooses, asks, waits for and judges them is the same for every protocol; where
-//! the bytes differ, the code asks here. Hot path.
+//! Protocols of upstreams, and in which facts they differ. All that chooses, asks, waits for and judges servers is the same for
+//! every protocol. Hot path.
 
+use crate::modules::proxy::HttpVersion;
 use forebay_http::fastcgi;
+use forebay_http::field::{Classes, Name};
+use forebay_http::h1::client::{ResponseHead, framing_of_response};
+use forebay_http::request;
 
 /// A protocol that upstreams are spoken to by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +44,93 @@ impl Protocol {
             Protocol::Grpc => b"grpc://",
             Protocol::Memcached => b"memcached://",
         }
+    }
+
+    /// Whether the directive names a URL; else a place alone.
+    pub(crate) fn takes_url(self) -> bool {
+        self == Protocol::Http
+    }
+
+    /// Whether a place may begin with the scheme.
+    pub(crate) fn takes_scheme(self) -> bool {
+        matches!(self, Protocol::Uwsgi | Protocol::Grpc)
+    }
+
+    /// Whether connections may be encrypted.
+    pub(crate) fn may_encrypt(self) -> bool {
+        matches!(self, Protocol::Http | Protocol::Uwsgi | Protocol::Grpc)
+    }
+
+    /// Whether a value is asked for by `$memcached_key`.
+    pub(crate) fn has_key(self) -> bool {
+        self == Protocol::Memcached
+    }
+
+    /// Whether responses say nothing of their type, which then follows from the URI.
+    pub(crate) fn is_untyped(self) -> bool {
+        self == Protocol::Memcached
+    }
+
+    /// Whether a response of this status has no content of its own: an error page is sent in its place.
+    pub(crate) fn is_missing(self, status: u16) -> bool {
+        self == Protocol::Memcached && status == 404
+    }
+
+    /// Whether the error log names the server with the path.
+    pub(crate) fn logs_path(self) -> bool {
+        self != Protocol::Grpc
+    }
+
+    /// Whether connections are kept for a group that the directive implies.
+    pub(crate) fn is_reused_unasked(self, version: HttpVersion) -> bool {
+        self == Protocol::Http && version == HttpVersion::V11
+    }
+
+    /// Whether a body with this framing can be passed on as it comes (nginx: proxy_request_buffering off).
+    pub(crate) fn can_stream(self, framing: request::Framing, version: HttpVersion) -> bool {
+        match self {
+            Protocol::Http => !(framing == request::Framing::Chunked && version == HttpVersion::V10),
+            Protocol::FastCgi | Protocol::Grpc => true,
+            // Their parameters name the length.
+            Protocol::Uwsgi | Protocol::Scgi => matches!(framing, request::Framing::Length(_)),
+            Protocol::Memcached => false,
+        }
+    }
+
+    /// Framing of content on its way to a server; `chunked`: over HTTP/1 its length is not known.
+    pub(crate) fn framing(self, chunked: bool) -> Framing {
+        match self {
+            Protocol::FastCgi => Framing::Records,
+            Protocol::Http if chunked => Framing::Chunked,
+            _ => Framing::Plain,
+        }
+    }
+
+    /// Framing of the content of a response. `stored`: the response is stored.
+    pub(crate) fn framing_of_response(
+        self,
+        head: &ResponseHead,
+        to_head: bool,
+        stored: bool,
+    ) -> request::Framing {
+        // nginx stores what a program answers to HEAD.
+        let program = !self.is_http() && self != Protocol::Memcached;
+        match framing_of_response(head, to_head && !(program && stored)) {
+            // The protocol marks the end.
+            request::Framing::Chunked if program => request::Framing::Stream,
+            framing => framing,
+        }
+    }
+
+    /// Whether a field of a response is not passed on unless `proxy_pass_header` names it.
+    pub(crate) fn hides(self, name: Name, text: &[u8]) -> bool {
+        let own = match self {
+            Protocol::Http => name.is(Classes::OF_SERVER) || text.eq_ignore_ascii_case(b"X-Pad"),
+            Protocol::FastCgi | Protocol::Scgi => text.eq_ignore_ascii_case(b"Status"),
+            Protocol::Grpc => name.is(Classes::OF_SERVER),
+            Protocol::Uwsgi | Protocol::Memcached => false,
+        };
+        own || name.is(Classes::PRIVATE)
     }
 
     /// Name of the directive that chooses it.

@@ -1,0 +1,52 @@
+//! Heads of CGI programs (RFC 3875, section 6): FastCGI, uwsgi, SCGI. The latter two may send those of HTTP instead. Hot path.
+
+use super::{Came, fastcgi, protocol::Protocol, took_head};
+use crate::request::Request;
+use crate::upstream::exchange::Upstreamed;
+use crate::upstream::fault::{Fault, bad_head};
+use forebay_http::cgi;
+use forebay_http::h1::client;
+use forebay_http::h1::request::Status;
+
+/// Prepares for a head. `status_line`: whether it begins with one, where that is known beforehand.
+pub(super) fn begin(req: &mut Request, status_line: Option<bool>) {
+    let u = &mut req.modules.upstream;
+    cgi::begin(&mut u.head);
+    u.fastcgi.clear();
+    u.early.clear();
+    u.status_line = status_line;
+}
+
+/// Parses what has come of a head.
+pub(super) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
+    let Upstreamed { head, early, protocol, status_line, .. } = &mut req.modules.upstream;
+    if status_line.is_none() {
+        *status_line = cgi::has_status_line(head);
+    }
+    let mut message = Vec::new();
+    let parsed = match status_line {
+        None => return Ok(Came::Part),
+        Some(true) => client::parse(head, limit).map_err(|bad| bad.message(head, &mut message)),
+        Some(false) => cgi::parse(head, limit).map_err(|bad| bad.message(head, &mut message)),
+    };
+    match parsed {
+        Ok(Status::Complete) if head.status < 200 => {
+            message.extend_from_slice(b"upstream sent invalid status \"");
+            message.extend_from_slice(head.status_text.of(&head.buf));
+            message.push(b'"');
+            Err(bad_head(req, &message))
+        }
+        Ok(Status::Complete) => {
+            if *protocol == Protocol::FastCgi {
+                // What follows it has left its records already.
+                early.extend_from_slice(head.buf.get(head.len..).unwrap_or_default());
+                head.buf.truncate(head.len);
+            }
+            took_head(req);
+            Ok(Came::All)
+        }
+        Ok(Status::Partial) if *protocol == Protocol::FastCgi => fastcgi::may_go_on(req).map(|()| Came::Part),
+        Ok(Status::Partial) => Ok(Came::Part),
+        Err(()) => Err(bad_head(req, &message)),
+    }
+}

@@ -1,0 +1,168 @@
+//! HTTP/1 to upstreams (nginx: ngx_http_proxy_module). For HTTP/2 the head of a request is made into a field block later. Hot
+//! path.
+
+use super::{Asked, Came, Unwritten, protocol::Protocol, took_head};
+use crate::modules::grpc;
+use crate::modules::proxy::{HttpVersion, SetHeader};
+use crate::request::Request;
+use crate::upstream::Reuse;
+use crate::upstream::exchange::Outgoing;
+use crate::upstream::fault::{Fault, bad_head};
+use forebay_http::field::{self, Classes, Name, Unsafe};
+use forebay_http::h1::client;
+use forebay_http::h1::request::Status;
+use forebay_http::h1::response::{field, number};
+use forebay_http::request::Framing;
+
+/// Parses what has come of a head.
+pub(super) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
+    let head = &mut req.modules.upstream.head;
+    match client::parse(head, limit) {
+        Ok(Status::Complete) if head.is_interim() => Ok(Came::Interim),
+        Ok(Status::Complete) => {
+            took_head(req);
+            Ok(Came::All)
+        }
+        Ok(Status::Partial) => Ok(Came::Part),
+        Err(bad) => {
+            let mut message = Vec::new();
+            bad.message(head, &mut message);
+            Err(bad_head(req, &message))
+        }
+    }
+}
+
+/// Appends the head of a request. Whatever the client wrote, this is the one form it is passed on in. Returns whether it asks
+/// for another protocol. A connection that it asks to close is not kept where `proxy_pass` implies the group.
+pub(super) fn write_head(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<bool, Unwritten> {
+    request_line(req, asked, out)?;
+    let upgrade = set_fields(req, asked, out)?;
+    if asked.stored {
+        validators(req, asked, out)?;
+    }
+    body_fields(req, asked.body, out)?;
+    if asked.settings.pass_request_headers {
+        client_fields(req, asked, out)?;
+    }
+    let set = &asked.settings.set_header;
+    let grpc = req.modules.upstream.protocol == Protocol::Grpc;
+    if grpc && grpc::wants_trailers(req) && !set.has(Name::Te, b"") {
+        field(out, b"TE", b"trailers")?;
+    }
+    // Whoever closes first has the port in TIME_WAIT; here ports of the loopback would run short.
+    let last = req.modules.upstream.reuse == Reuse::No;
+    let v11 = asked.settings.http_version == HttpVersion::V11;
+    if last && v11 && !upgrade && !set.has(Name::Connection, b"") {
+        field(out, b"Connection", b"close")?;
+    }
+    out.extend_from_slice(b"\r\n");
+    Ok(upgrade)
+}
+
+fn request_line(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), Unwritten> {
+    match &asked.settings.method.0 {
+        Some(t) => {
+            t.eval(req, out)?;
+            out.make_ascii_uppercase();
+        }
+        None if asked.as_get => out.extend_from_slice(b"GET"),
+        None => out.extend_from_slice(req.method_text()),
+    }
+    out.push(b' ');
+    out.extend_from_slice(asked.uri);
+    // With variables both may be anything.
+    field::check(b"request line", out)?;
+    out.extend_from_slice(match asked.settings.http_version {
+        HttpVersion::V10 => b" HTTP/1.0\r\n",
+        HttpVersion::V11 | HttpVersion::V2 => b" HTTP/1.1\r\n",
+    });
+    Ok(())
+}
+
+/// Appends the fields of `proxy_set_header`, and `Host` in any case. Returns whether one of them is `Upgrade`.
+fn set_fields(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<bool, Unwritten> {
+    let mut value = req.take_buf();
+    let mut host = false;
+    let mut upgrade = false;
+    for SetHeader { name, id, value: template } in asked.settings.set_header.0.iter() {
+        value.clear();
+        template.eval(req, &mut value)?;
+        if *id == Name::Host {
+            host = true;
+            // HTTP/1.1 demands one (RFC 9112, section 3.2).
+            if value.is_empty() && asked.settings.http_version != HttpVersion::V10 {
+                value.extend_from_slice(&req.modules.upstream.host);
+            }
+        } else if !std::mem::replace(&mut host, true) {
+            field(out, b"Host", &req.modules.upstream.host)?;
+        }
+        // The framing of the body is not for the configuration to say: two of them are an attack.
+        if value.is_empty() || id.is(Classes::FRAMING) {
+            continue;
+        }
+        upgrade |= *id == Name::Upgrade;
+        if *id == Name::Connection && req.modules.upstream.reuse == Reuse::Implied && asks_to_close(&value) {
+            req.modules.upstream.reuse = Reuse::No;
+        }
+        field(out, name, &value)?;
+    }
+    req.give_buf(value);
+    if !host {
+        field(out, b"Host", &req.modules.upstream.host)?;
+    }
+    Ok(upgrade)
+}
+
+/// Whether `close` is among the options of a `Connection` field.
+fn asks_to_close(value: &[u8]) -> bool {
+    value.split(|b| *b == b',').any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"))
+}
+
+/// Appends the conditions by which a stored response is validated (RFC 9111, section 4.3.1).
+fn validators(req: &Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), Unsafe> {
+    let set = &asked.settings.set_header;
+    let stale = &req.modules.proxy_cache;
+    if let Some(t) = stale.last_modified.filter(|_| !set.has(Name::IfModifiedSince, b"")) {
+        field(out, b"If-Modified-Since", &forebay_http::date::imf(t))?;
+    }
+    if !stale.etag.is_empty() && !set.has(Name::IfNoneMatch, b"") {
+        field(out, b"If-None-Match", &stale.etag)?;
+    }
+    Ok(())
+}
+
+/// Appends the framing of the body.
+fn body_fields(req: &Request, body: &Outgoing, out: &mut Vec<u8>) -> Result<(), Unsafe> {
+    match body {
+        Outgoing::None => {}
+        Outgoing::Bytes(b) => length(out, b.len() as u64),
+        Outgoing::Stored => length(out, req.body.stored.len()),
+        Outgoing::Streamed(true) => field(out, b"Transfer-Encoding", b"chunked")?,
+        Outgoing::Streamed(false) => {
+            if let Framing::Length(n) = req.head.framing {
+                length(out, n);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Appends the client's fields that are not set otherwise.
+fn client_fields(req: &Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), Unsafe> {
+    let h = &req.head;
+    for f in &h.fields {
+        let name = f.name.of(&h.buf);
+        // A cache is to have the whole.
+        let own = asked.stored && f.id.is(Classes::CONDITIONAL);
+        if !f.id.is(Classes::REQUEST_HOP) && !own && !asked.settings.set_header.has(f.id, name) {
+            field(out, name, f.value.of(&h.buf))?;
+        }
+    }
+    Ok(())
+}
+
+fn length(out: &mut Vec<u8>, n: u64) {
+    out.extend_from_slice(b"Content-Length: ");
+    number(out, n);
+    out.extend_from_slice(b"\r\n");
+}

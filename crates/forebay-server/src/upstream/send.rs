@@ -1,0 +1,194 @@
+//! Sends a request whose body was read before, over HTTP/1 and the protocols that are framed like it. Comes from `exchange.rs`. Hot
+//! path.
+
+use super::codec::protocol::Framing;
+use super::conn::Conn;
+use super::exchange::{Outgoing, READ};
+use super::fault::{Fault, SENDING, client_gone, send_failed, send_timeout};
+use crate::modules::proxy::NextUpstream;
+use crate::request::Request;
+use forebay_conf::error::Level;
+use forebay_net::wait::{For, Waited};
+use forebay_net::wire::Watch;
+use forebay_sys::errno::errno_text;
+use rustix::io::Errno;
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+/// Most bytes of a file that are sent by one call.
+const PIECE: u64 = 1 << 20;
+
+/// Writer of a request.
+pub(super) struct Sender<'s> {
+    pub(super) conn: &'s Conn,
+    /// Longest time for the server to take something (nginx: proxy_send_timeout).
+    pub(super) timeout: Duration,
+    pub(super) watch: &'s mut Watch,
+}
+
+/// End of a write.
+pub(super) enum Wrote {
+    All,
+    /// The server answers already or does not read any more.
+    Early,
+}
+
+/// Whether a server that took nothing reads on.
+enum Room {
+    Some,
+    /// It answers instead.
+    Answer,
+}
+
+impl Sender<'_> {
+    /// Sends a head and the content after it.
+    pub(super) async fn request(
+        &mut self,
+        req: &mut Request,
+        head: &[u8],
+        body: &Outgoing,
+        framing: Framing,
+    ) -> Result<Wrote, Fault> {
+        let file = match body {
+            Outgoing::Stored => req.body.stored.file.clone(),
+            _ => None,
+        };
+        let content = match body {
+            Outgoing::Bytes(b) => b.as_slice(),
+            Outgoing::Stored if file.is_none() => req.body.stored.mem.as_slice(),
+            _ => &[],
+        };
+        // Where there is no content, its end is in the head already.
+        let wrote = if content.is_empty() && (framing == Framing::Plain || matches!(body, Outgoing::None)) {
+            self.write(req, head).await?
+        } else {
+            let mut both = Vec::with_capacity(head.len() + content.len() + 64);
+            both.extend_from_slice(head);
+            framing.piece(&mut both, content);
+            if file.is_none() {
+                framing.end(&mut both);
+            }
+            self.write(req, &both).await?
+        };
+        match (wrote, file) {
+            (Wrote::All, Some(file)) => self.file(req, &file, framing).await,
+            (wrote, _) => Ok(wrote),
+        }
+    }
+
+    /// Writes all bytes unless the server answers before it has read them.
+    async fn write(&mut self, req: &mut Request, bytes: &[u8]) -> Result<Wrote, Fault> {
+        let mut rest = bytes;
+        loop {
+            if let Some(wrote) = self.write_at_once(req, &mut rest)? {
+                return Ok(wrote);
+            }
+            if let Room::Answer = self.room(req).await? {
+                return Ok(Wrote::Early);
+            }
+        }
+    }
+
+    /// Writes what there is room for and takes it off `rest`. `None`: there is none for the rest.
+    fn write_at_once(&self, req: &mut Request, rest: &mut &[u8]) -> Result<Option<Wrote>, Fault> {
+        while !rest.is_empty() || self.conn.wire().has_unsent() {
+            match self.conn.send(rest) {
+                Ok(sent) => {
+                    *rest = rest.get(sent.bytes..).unwrap_or_default();
+                    count(req, sent.bytes);
+                }
+                Err(Errno::AGAIN) => return Ok(None),
+                // Its answer may have come before it stopped reading.
+                Err(Errno::PIPE | Errno::CONNRESET) if !self.conn.reused && self.conn.has_input() => {
+                    return Ok(Some(Wrote::Early));
+                }
+                Err(e) => return Err(send_failed(req, e)),
+            }
+        }
+        Ok(Some(Wrote::All))
+    }
+
+    /// Waits until the server reads on.
+    async fn room(&mut self, req: &mut Request) -> Result<Room, Fault> {
+        let deadline = Instant::now() + self.timeout;
+        match self.conn.wait(For::Both, deadline, self.watch).await {
+            Waited::Ready => {}
+            Waited::Timeout => return Err(send_timeout(req)),
+            Waited::ClientGone => return Err(client_gone(req, "sending request to upstream")),
+        }
+        let came = if self.conn.wire().is_tls() {
+            // What came may be a session ticket, which is no answer.
+            if !self.conn.readable() {
+                return Ok(Room::Some);
+            }
+            let got = self.conn.read(&mut req.modules.upstream.head.buf, READ);
+            if let (Ok(n), Some(a)) = (got, req.modules.upstream.current()) {
+                a.received += n as u64;
+            }
+            got
+        } else {
+            // Where nothing has come, the connection must learn of it: otherwise the next wait would be over at once.
+            self.conn.peek()
+        };
+        Ok(if came == Err(Errno::AGAIN) { Room::Some } else { Room::Answer })
+    }
+
+    /// Sends the part of the client's body that is in a file.
+    async fn file(&mut self, req: &mut Request, file: &File, framing: Framing) -> Result<Wrote, Fault> {
+        let end = req.body.stored.in_file;
+        let mut offset = 0;
+        let mut frame = Vec::new();
+        while offset < end {
+            frame.clear();
+            let to = offset + framing.file_piece(&mut frame, end - offset);
+            if let Wrote::Early = self.write(req, &frame).await? {
+                return Ok(Wrote::Early);
+            }
+            if let Wrote::Early = self.file_piece(req, file, &mut offset, to).await? {
+                return Ok(Wrote::Early);
+            }
+        }
+        frame.clear();
+        framing.end(&mut frame);
+        // Over TLS the last bytes of the file may not have left yet.
+        self.write(req, &frame).await
+    }
+
+    /// Sends a file from `offset` up to `to`.
+    async fn file_piece(
+        &mut self,
+        req: &mut Request,
+        file: &File,
+        offset: &mut u64,
+        to: u64,
+    ) -> Result<Wrote, Fault> {
+        while *offset < to {
+            let piece = (to - *offset).min(PIECE) as usize;
+            match self.conn.send_file(file, offset, piece) {
+                // The file is shorter than it was.
+                Ok(sent) if sent.bytes == 0 && !sent.full => {
+                    return Err(Fault::new(NextUpstream::Error, 500));
+                }
+                Ok(sent) => count(req, sent.bytes),
+                Err(Errno::AGAIN) => {
+                    if let Room::Answer = self.room(req).await? {
+                        return Ok(Wrote::Early);
+                    }
+                }
+                Err(Errno::PIPE | Errno::CONNRESET) if self.conn.has_input() => return Ok(Wrote::Early),
+                Err(e) => {
+                    req.log(Level::Error, &format!("sendfile() failed {} {SENDING}", errno_text(e)));
+                    return Err(Fault::new(NextUpstream::Error, 502));
+                }
+            }
+        }
+        Ok(Wrote::All)
+    }
+}
+
+/// Counts bytes of a request (`$upstream_bytes_sent`).
+fn count(req: &mut Request, bytes: usize) {
+    if let Some(a) = req.modules.upstream.current() {
+        a.sent += bytes as u64;
+    }
+}
