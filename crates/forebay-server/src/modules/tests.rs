@@ -90,7 +90,7 @@ fn what_is_bound_works() {
 const CHECKED: &[&str] = &["gzip_hash"];
 
 /// Modules whose settings are read by a variable of another name, such as `s`.
-const ALIASED: &[&str] = &["proxy", "proxy_cache", "proxy_ssl", "ssl"];
+const ALIASED: &[&str] = &["settings", "proxy_cache", "proxy_ssl", "ssl"];
 
 /// Finds the fields of settings that nothing reads: their directives have no effect, whatever the table says.
 #[test]
