@@ -22,13 +22,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 crate::settings! {
-    /// `auth_basic`: the realm; the value `off` turns it off.
+    /// `auth_basic`: the realm, or `off`.
     "auth_basic" => realm: Option<Template> = None;
     /// `auth_basic_user_file`.
     "auth_basic_user_file" => user_file: Option<UserFile> = None;
 }
 
-/// A user file's path, and what stands before it unless it is absolute.
+/// Path of a user file, and the directory for a relative path.
 #[derive(Clone, Debug)]
 pub struct UserFile {
     path: Template,
@@ -48,13 +48,13 @@ impl Setting for Option<UserFile> {
     }
 }
 
-/// Whether a location asks for a password.
+/// Whether a location requires a password.
 pub fn enabled(s: &LocationSettings) -> bool {
     let a = &s.auth_basic;
     a.realm.as_ref().is_some_and(|r| r.as_const() != Some(b"off")) && a.user_file.is_some()
 }
 
-/// Who asks for a tunnel says who it is to a proxy (RFC 9110, section 11.7).
+/// Whether the client authenticates to a proxy: CONNECT uses `Proxy-Authorization` (RFC 9110, section 11.7).
 fn is_proxy(req: &Request) -> bool {
     req.head.method == Method::Connect
 }
@@ -63,13 +63,13 @@ fn field(req: &Request) -> Name {
     if is_proxy(req) { Name::ProxyAuthorization } else { Name::Authorization }
 }
 
-/// User and password of `Authorization: Basic ...`.
+/// Returns user and password of `Authorization: Basic ...`.
 pub fn credentials(req: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
     let (scheme, rest) = req.head.get(field(req))?.split_at_checked(6)?;
     if !scheme.eq_ignore_ascii_case(b"basic ") {
         return None;
     }
-    // What follows the padding is of no account.
+    // Text after the padding is ignored.
     let text = rest.trim_ascii().split(|b| *b == b'=').next()?;
     let mut user = password::LENIENT.decode(text).ok()?;
     let colon = memchr::memchr(b':', &user)?;
@@ -78,7 +78,7 @@ pub fn credentials(req: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((user, pass))
 }
 
-/// The access hook.
+/// Checks user and password. An access hook.
 pub fn check(req: &mut Request) -> Verdict {
     let http = req.http();
     let settings = &http.location(req).settings.auth_basic;
@@ -119,7 +119,7 @@ pub fn check(req: &mut Request) -> Verdict {
     })
 }
 
-/// Makes the verdict of a checked password.
+/// Turns the result of a password check into a verdict.
 fn judge(req: &mut Request, right: bool, user: &[u8], realm: &[u8]) -> Verdict {
     if right {
         return Verdict::Allowed;
@@ -141,25 +141,26 @@ fn ask(req: &mut Request, realm: &[u8]) -> Verdict {
 /// Hashes by user.
 type Users = HashMap<Box<[u8]>, Box<[u8]>>;
 
-/// What tells one state of a file from another: device, inode, size, times of change.
+/// Version of a file: device, inode, size, `mtime` and `ctime`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct State(u64, u64, i64, (i64, i64), (i64, i64));
 
 struct Loaded {
     state: State,
-    /// The last change was long enough before the reading, so that a later one shows in the times.
+    /// Whether the file was last changed more than two seconds before it was read. Otherwise a second change could leave
+    /// the same times, so the file is read again.
     settled: bool,
     users: Rc<Users>,
 }
 
-/// User files kept in memory; paths may be made by clients, so there is an end to it.
+/// Most user files kept in memory. Paths may contain variables that clients control, so there has to be a limit.
 const MAX_FILES: usize = 64;
 
 thread_local! {
     static FILES: RefCell<HashMap<Box<[u8]>, Loaded>> = RefCell::default();
 }
 
-/// The users of a file: of memory, if the file is as it was.
+/// Returns the users of a file. Reads it only if it has changed.
 fn load(path: &[u8]) -> Result<Rc<Users>, (&'static str, Errno)> {
     let open = |e| ("open", e);
     let stat = rustix::fs::stat(path).map_err(open)?;
@@ -205,7 +206,7 @@ fn state(s: &rustix::fs::Stat) -> State {
     )
 }
 
-/// `user:hash` or `user:hash:comment` a line; of two lines for one user the first counts.
+/// Reads lines of the form `user:hash` or `user:hash:comment`. The first line for a user counts.
 fn parse(text: &[u8]) -> Users {
     let mut users = Users::new();
     for line in text.split(|b| *b == b'\n') {

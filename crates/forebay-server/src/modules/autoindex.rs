@@ -16,9 +16,9 @@ crate::settings! {
     "autoindex" => enabled: bool = false;
     /// `autoindex_format`.
     "autoindex_format" => format: Format = Format::Html;
-    /// `autoindex_localtime`: times of the HTML listing in the local zone.
+    /// `autoindex_localtime`: whether the HTML listing shows local times.
     "autoindex_localtime" => localtime: bool = false;
-    /// `autoindex_exact_size`: sizes of the HTML listing to the byte.
+    /// `autoindex_exact_size`: whether the HTML listing shows sizes in bytes.
     "autoindex_exact_size" => exact_size: bool = true;
 }
 
@@ -32,7 +32,7 @@ const NAME_WIDTH: usize = 50;
 /// Columns left of a name that was cut; `..>` takes the rest.
 const NAME_CUT: usize = NAME_WIDTH - 3;
 
-/// What an entry of a directory is.
+/// Type of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Type {
     Directory,
@@ -59,7 +59,7 @@ impl Entry {
     }
 }
 
-/// The content handler. `None`: not for this request.
+/// Answers with a listing of the directory. Returns `None` if the method is not GET or HEAD.
 pub async fn run(req: &mut Request) -> Option<Outcome> {
     if !matches!(req.method, Method::Get | Method::Head) {
         return None;
@@ -94,7 +94,7 @@ pub async fn run(req: &mut Request) -> Option<Outcome> {
     Some(Outcome::Done)
 }
 
-/// Status and log line for a directory that cannot be read.
+/// Logs that a directory cannot be read and returns the status.
 pub fn failed(req: &mut Request, path: &[u8], e: Errno) -> Outcome {
     let (status, level) = match e {
         Errno::ACCESS => (403, Level::Error),
@@ -106,10 +106,10 @@ pub fn failed(req: &mut Request, path: &[u8], e: Errno) -> Outcome {
     Outcome::Status(status)
 }
 
-/// The `callback` argument.
+/// Returns the `callback` argument.
 ///
 /// # Errors
-/// The argument, if it could be more than the name of a function.
+/// The argument, if it has characters that a function name cannot have: it could inject a script.
 fn callback(args: &[u8]) -> Result<Option<&[u8]>, &[u8]> {
     let value = args.split(|b| *b == b'&').find_map(|a| {
         let (name, value) = a.split_at_checked(9)?;
@@ -124,7 +124,7 @@ fn callback(args: &[u8]) -> Result<Option<&[u8]>, &[u8]> {
     }
 }
 
-/// Entries of a directory, hidden ones left out, sorted. Blocks.
+/// Reads the entries of a directory, except hidden ones, and sorts them. Blocks.
 fn read(path: &[u8]) -> Result<Vec<Entry>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let fd = rustix::fs::open(path, flags, Mode::empty())?;
@@ -136,13 +136,13 @@ fn read(path: &[u8]) -> Result<Vec<Entry>, Errno> {
             continue;
         }
         let stat = match rustix::fs::statat(&fd, name, AtFlags::empty()) {
-            // A link that leads nowhere is listed as what it is.
+            // A broken link is listed as the link itself.
             Err(Errno::NOENT | Errno::LOOP) => rustix::fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW),
             other => other,
         };
         match stat {
             Ok(s) => entries.push(Entry::new(name, &s)),
-            // Gone meanwhile, or not for us to see.
+            // Deleted since it was read, or not accessible: leave it out.
             Err(Errno::NOENT | Errno::ACCESS) => {}
             Err(e) => return Err(e),
         }
@@ -166,7 +166,7 @@ fn respond(req: &mut Request, s: &Settings, entries: &[Entry], callback: Option<
     match s.format {
         Format::Html => {
             let utf8 = charset::planned(req).is_some_and(|c| c.eq_ignore_ascii_case(b"utf-8"));
-            // As nginx: the offset of now, whatever it was when the file was changed.
+            // Like nginx: the current offset, even if another one applied when the file was changed.
             let offset =
                 if s.localtime { i64::from(req.thread.clock.offset(req.thread.clock.unix())) } else { 0 };
             html(&req.uri, entries, s.exact_size, utf8, offset, &mut out);
@@ -175,7 +175,7 @@ fn respond(req: &mut Request, s: &Settings, entries: &[Entry], callback: Option<
         Format::Json | Format::Jsonp => json(entries, callback, &mut out),
     }
     req.resp.set_body(out);
-    // nginx makes the listing after the head: without a length.
+    // Like nginx, which sends the head before it makes the listing: no length.
     req.resp.content_length = None;
 }
 
@@ -231,7 +231,7 @@ fn html_line(e: &Entry, exact: bool, utf8: bool, offset: i64, out: &mut Vec<u8>)
     out.extend_from_slice(b"\r\n");
 }
 
-/// A size in seven columns, rounded to a unit once it has more than four digits.
+/// Appends a size in seven columns, rounded to a unit if it has more than four digits.
 fn short_size(size: u64, out: &mut Vec<u8>) -> std::io::Result<()> {
     const UNITS: [(u64, u64, char); 3] =
         [(1 << 30, (1 << 30) - 1, 'G'), (1 << 20, (1 << 20) - 1, 'M'), (1 << 10, 9999, 'K')];
@@ -256,17 +256,18 @@ fn escape_name(name: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Number of characters of a UTF-8 text; what is not UTF-8 counts by bytes as a whole.
+/// Returns the number of characters of a UTF-8 text, or its length in bytes if it is not UTF-8.
 fn chars(name: &[u8]) -> usize {
     ends_of_chars(name).map_or(name.len(), |ends| ends.len())
 }
 
-/// Offset behind the n-th character.
+/// Returns the offset after the n-th character.
 fn offset_of_char(name: &[u8], n: usize) -> usize {
     ends_of_chars(name).map_or(n, |ends| ends.get(n.wrapping_sub(1)).copied().unwrap_or(name.len()))
 }
 
-/// Offset behind each character; `None`: not UTF-8, by nginx's lax reading.
+/// Returns the offset after each character. Returns `None` if the text is not UTF-8 by the lax rules of
+/// [`charset::decode`].
 fn ends_of_chars(name: &[u8]) -> Option<Vec<usize>> {
     let (mut ends, mut at) = (Vec::new(), 0);
     while at < name.len() {

@@ -20,7 +20,7 @@ crate::settings! {
     "charset" => charset: Charset = Charset::Off;
     /// `source_charset`.
     "source_charset" => source: Charset = Charset::Off;
-    /// `override_charset`: whether an answer that names its charset is converted too.
+    /// `override_charset`: whether upstream responses that name their charset are converted too.
     "override_charset" => override_charset: bool = false;
     /// `charset_types`.
     "charset_types" => types: MimeTypes = MimeTypes::of(DEFAULT_TYPES);
@@ -37,14 +37,14 @@ const DEFAULT_TYPES: &[&str] = &[
 
 const UTF_8: &[u8] = b"utf-8";
 
-/// A charset as the configuration names it.
+/// Value of `charset` or `source_charset`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Charset {
-    /// None.
+    /// No charset.
     Off,
-    /// This one.
+    /// Charset with this name.
     Name(Vec<u8>),
-    /// As a variable says.
+    /// Charset whose name is the value of a variable.
     Value(Template),
 }
 
@@ -65,29 +65,29 @@ impl Charset {
         match self {
             Charset::Off => Ok(None),
             Charset::Name(n) => Ok(Some(n.clone())),
-            // Where the variable has no value, nginx drops the connection; here that is a charset without name.
+            // Unlike nginx, which drops the connection if the variable is empty: the charset has no name then.
             Charset::Value(t) => t.value(req).map(Some),
         }
     }
 }
 
-/// One `charset_map`, both directions.
+/// Tables of one `charset_map`.
 #[derive(Debug)]
 pub struct Map {
     left: Vec<u8>,
     right: Vec<u8>,
-    /// From left to right, and the way back.
+    /// Table from left to right, and table from right to left.
     tables: [Arc<Table>; 2],
 }
 
-/// How the bytes of one charset become those of another.
+/// Conversion from one charset to another.
 #[derive(Debug)]
 pub enum Table {
-    /// A byte for a byte.
+    /// Maps each byte to a byte.
     Bytes(Box<[u8; 256]>),
-    /// UTF-8 for a byte.
+    /// Maps each byte to its character in UTF-8.
     ToUtf8(Vec<Vec<u8>>),
-    /// A byte for a character above U+007F.
+    /// Maps code points above U+007F to bytes.
     FromUtf8(HashMap<u32, u8>),
 }
 
@@ -96,7 +96,7 @@ pub enum Table {
 pub struct Maps(Vec<Arc<Map>>);
 
 impl Maps {
-    /// The table from one charset to another.
+    /// Finds the table from one charset to another.
     fn find(&self, from: &[u8], to: &[u8]) -> Option<&Arc<Table>> {
         let is = |a: &[u8], b: &[u8]| a.eq_ignore_ascii_case(b);
         self.0.iter().find_map(|m| {
@@ -129,7 +129,7 @@ fn no_map(from: &[u8], to: &[u8]) -> String {
     format!("no \"charset_map\" between the charsets \"{from}\" and \"{to}\"")
 }
 
-/// `charset_map`.
+/// Reads a `charset_map` block.
 ///
 /// # Errors
 /// In nginx's words.
@@ -174,7 +174,7 @@ fn invalid(r: &Directive, w: &Word, cx: &Scope<'_>) -> Error {
     cx.error_at(r, w, format!("invalid value \"{}\"", w.as_str()))
 }
 
-/// A byte in hexadecimal.
+/// Reads a byte in hexadecimal.
 fn byte(r: &Directive, w: &Word, cx: &Scope<'_>) -> Result<u8, Error> {
     match hex(&w.text).as_deref() {
         Some([b]) => Ok(*b),
@@ -182,7 +182,7 @@ fn byte(r: &Directive, w: &Word, cx: &Scope<'_>) -> Result<u8, Error> {
     }
 }
 
-/// Bytes in hexadecimal; the first digit of an odd number of them stands alone.
+/// Reads bytes in hexadecimal. With an odd number of digits, the first digit is a byte of its own.
 fn hex(text: &[u8]) -> Option<Vec<u8>> {
     let digit = |b: &u8| char::from(*b).to_digit(16).map(|d| d as u8);
     let (first, rest) = text.split_at(text.len() % 2);
@@ -196,7 +196,7 @@ fn hex(text: &[u8]) -> Option<Vec<u8>> {
     (!out.is_empty()).then_some(out)
 }
 
-/// A table that leaves ASCII alone and makes `?` of the rest.
+/// Makes a table that keeps ASCII and maps all other bytes to `?`.
 fn plain_bytes() -> Box<[u8; 256]> {
     Box::new(std::array::from_fn(|i| if i < 128 { i as u8 } else { b'?' }))
 }
@@ -231,17 +231,17 @@ fn utf8_tables<'d>(rows: impl Iterator<Item = &'d Directive>, cx: &Scope<'_>) ->
     Ok([Table::ToUtf8(there), Table::FromUtf8(back)])
 }
 
-/// What stands at the beginning of a text, and how many bytes it takes.
+/// Result of [`decode`]. The last field is its length in bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Decoded {
     /// A code point.
     Character(u32, usize),
-    /// Nothing that is UTF-8.
+    /// A sequence that is not UTF-8.
     Invalid(usize),
 }
 
-/// Decodes one character as nginx does: a continuation may be any byte above U+007F, surrogates pass, and
-/// what is wrong goes up to the byte that shows it. `None`: more bytes are needed.
+/// Decodes one character of UTF-8 as nginx does. Any byte above 0x7F is taken for a continuation, and surrogates are
+/// accepted. An invalid sequence includes the byte that makes it invalid. Returns `None` if more bytes are needed.
 pub fn decode(text: &[u8]) -> Option<Decoded> {
     let first = *text.first()?;
     let (len, bits, least) = match first {
@@ -261,10 +261,10 @@ pub fn decode(text: &[u8]) -> Option<Decoded> {
     Some(if (least..=0x10_ffff).contains(&c) { Decoded::Character(c, len) } else { Decoded::Invalid(len) })
 }
 
-/// Converts a body.
+/// Body filter that converts from one charset to another.
 struct Recode {
     table: Arc<Table>,
-    /// The beginning of a character whose rest comes with the next piece.
+    /// Start of a character that was cut at the end of the last piece.
     pending: Vec<u8>,
 }
 
@@ -310,13 +310,13 @@ fn from_utf8(t: &HashMap<u32, u8>, text: &[u8], pending: &mut Vec<u8>, out: &mut
     }
 }
 
-/// What is to be done with a response.
+/// Charset that a response gets, and the table if its body has to be converted.
 struct Plan {
     name: Vec<u8>,
     table: Option<Arc<Table>>,
 }
 
-/// Whether there is anything to do in a location.
+/// Whether a location sets `charset`.
 pub fn enabled(s: &LocationSettings) -> bool {
     s.charset.charset != Charset::Off
 }
@@ -355,7 +355,7 @@ fn plan(req: &mut Request) -> Result<Option<Plan>, VarError> {
     }
 }
 
-/// The charset that the response will name, before its head is made.
+/// Returns the charset that the response is going to name, before the header filter has run.
 pub fn planned(req: &mut Request) -> Option<Vec<u8>> {
     let http = req.http();
     if !enabled(&http.location(req).settings) {
@@ -369,7 +369,7 @@ pub fn by_upstream(s: &LocationSettings) -> bool {
     !enabled(s)
 }
 
-/// The header filter where only an upstream can ask for a charset (`X-Accel-Charset`).
+/// Sets the charset in locations where only an upstream can ask for one (`X-Accel-Charset`). A header filter.
 ///
 /// # Errors
 /// As [`filter`].
@@ -377,14 +377,14 @@ pub fn filter_upstream(req: &mut Request) -> Result<(), VarError> {
     if req.resp.override_charset.is_empty() { Ok(()) } else { filter(req) }
 }
 
-/// The header filter.
+/// Sets the charset of the response and converts its body if necessary. A header filter.
 ///
 /// # Errors
 /// When a variable cannot be evaluated.
 pub fn filter(req: &mut Request) -> Result<(), VarError> {
     let Some(Plan { name, table }) = plan(req)? else { return Ok(()) };
     let r = &mut req.resp;
-    // Old browsers took the charset of a redirect for that of the next page.
+    // Old browsers used the charset of a redirect for the next page as well.
     if !matches!(r.status, 301 | 302) {
         r.charset = name;
     }

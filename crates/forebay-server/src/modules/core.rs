@@ -31,7 +31,7 @@ pub const KNOWN_METHODS: &[&[u8]] = &[
     b"PATCH",
 ];
 
-/// A body size that may be without limit.
+/// `client_max_body_size` without a limit.
 pub const NO_LIMIT: u64 = 0;
 
 crate::settings! {
@@ -43,7 +43,7 @@ crate::settings! {
     "types" => types: Types = Types::default();
     /// `default_type`.
     "default_type" => default_type: Vec<u8> = b"text/plain".to_vec();
-    /// `keepalive_timeout`: how long an idle connection stays, and what `Keep-Alive` says.
+    /// `keepalive_timeout`: lifetime of an idle connection, and the value of the `Keep-Alive` field.
     "keepalive_timeout" => keepalive_timeout: KeepaliveTimeout = KeepaliveTimeout { timeout: Duration::from_secs(75), header: None };
     /// `keepalive_requests`.
     "keepalive_requests" => keepalive_requests: Number = Number(10_000);
@@ -121,15 +121,15 @@ crate::settings! {
     "disable_symlinks" => disable_symlinks: DisableSymlinks = DisableSymlinks::default();
 }
 
-/// `root` and `alias`: where a path's file is.
+/// `root` or `alias`: the directory that paths are mapped to.
 #[derive(Clone, Debug, Default)]
 pub struct Root {
-    /// Directory, absolute when constant.
+    /// Directory as configured, with its variables.
     pub path: Template,
-    /// Constant directory, made absolute, without a final slash for `root`.
+    /// Absolute directory if it has no variables, without a final slash for `root`.
     pub fixed: Option<Vec<u8>>,
-    /// For `alias`: how many bytes of the path the location's name takes, or `None` in a regular
-    /// expression, where the alias is the whole file name.
+    /// `None` for `root`. For `alias`, the number of bytes of the path that it replaces (the location's name), or `None`
+    /// in a location with a regular expression, where the alias is the whole file name.
     pub alias: Option<Option<usize>>,
 }
 
@@ -174,7 +174,7 @@ fn root_value(d: &Directive, cx: &mut Scope<'_>, alias: Option<Option<usize>>) -
     Ok(Root { path, fixed, alias })
 }
 
-/// `alias` needs to know its location.
+/// Reads `root` or `alias` of a level. The value of `alias` depends on the kind of location.
 ///
 /// # Errors
 /// In nginx's words.
@@ -206,9 +206,9 @@ pub fn root(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<
 /// One code of an `error_page` directive.
 #[derive(Clone, Debug)]
 pub struct ErrorPage {
-    /// Status that it answers.
+    /// Status that the page replaces.
     pub status: u16,
-    /// `=code`; `Some(0)` for a bare `=` (the status of the page).
+    /// Status from `=code`; `Some(0)` for a bare `=`, which takes the status of the page.
     pub overwrite: Option<u16>,
     /// URI, `@name` or URL.
     pub target: Template,
@@ -251,7 +251,7 @@ impl Setting for ErrorPages {
                 return Err(invalid(format!("value \"{}\" must be between 300 and 599", w.as_str())));
             }
             let status = status as u16;
-            // TLS errors answer with 400 unless the directive says otherwise.
+            // 494 to 497 are internal (header too large, TLS errors): clients see 400 unless the directive changes it.
             let overwrite = overwrite.or(matches!(status, 494..=497).then_some(400));
             pages.push(ErrorPage { status, overwrite, target: target.clone() });
         }
@@ -297,7 +297,7 @@ impl Setting for Types {
 /// `keepalive_timeout`.
 #[derive(Clone, Copy, Debug)]
 pub struct KeepaliveTimeout {
-    /// Zero: no keep-alive.
+    /// Lifetime of an idle connection; zero disables keep-alive.
     pub timeout: Duration,
     /// Seconds in the `Keep-Alive` field.
     pub header: Option<u64>,
@@ -366,7 +366,7 @@ pub enum ServerTokens {
     Off,
     /// With build name.
     Build,
-    /// By variable.
+    /// From a variable.
     Value(Template),
 }
 
@@ -384,7 +384,7 @@ impl Setting for ServerTokens {
     }
 }
 
-/// A rate or size that may have variables.
+/// A rate or size that may contain variables.
 #[derive(Clone, Debug)]
 pub struct RateTemplate(pub Option<Template>);
 
@@ -444,21 +444,21 @@ impl Setting for OpenFileCache {
 /// `disable_symlinks`.
 #[derive(Clone, Debug, Default)]
 pub struct DisableSymlinks {
-    /// Whether and how.
+    /// Links that are refused.
     pub mode: SymlinkMode,
-    /// `from=`: this part of the path may have links.
+    /// `from=`: the leading part of the path in which links are allowed.
     pub from: Option<Template>,
 }
 
-/// Which symbolic links are refused.
+/// Symbolic links that `disable_symlinks` refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SymlinkMode {
     /// None.
     #[default]
     Off,
-    /// Any in the path.
+    /// All links in the path.
     On,
-    /// Those whose target belongs to another user.
+    /// Links whose target belongs to another user.
     IfNotOwner,
 }
 
@@ -497,7 +497,7 @@ impl Setting for DisableSymlinks {
     }
 }
 
-/// A directory for temporary files, with its levels of subdirectories.
+/// Directory for temporary files, with its levels of subdirectories.
 #[derive(Clone, Debug, Default)]
 pub struct TempDir {
     path: PathBuf,
@@ -511,12 +511,12 @@ impl From<PathBuf> for TempDir {
 }
 
 impl TempDir {
-    /// Whether there is none.
+    /// Whether no directory is configured.
     pub fn is_none(&self) -> bool {
         self.path.as_os_str().is_empty()
     }
 
-    /// Name of a file that does not exist yet: ten digits, of which the last ones name the directories, as in nginx.
+    /// Returns the name of a new file. It has ten digits; the last ones name the subdirectories, as in nginx.
     pub fn next_file(&self) -> PathBuf {
         self.file(forebay_sys::serial::next())
     }
@@ -535,11 +535,11 @@ impl TempDir {
     }
 }
 
-/// `client_body_temp_path` and its like.
+/// `client_body_temp_path`, `proxy_temp_path` and similar directives.
 #[derive(Clone, Debug)]
 pub struct TempPath(pub Option<TempDir>);
 
-/// As many digits of a file's name may be in the names of its directories.
+/// Most digits of a file's name that may go into the names of its subdirectories.
 const MOST_LEVELS: u64 = 10;
 
 impl Setting for TempPath {

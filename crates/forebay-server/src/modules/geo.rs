@@ -23,12 +23,12 @@ struct Build {
     /// Networks by address and length.
     v4: BTreeMap<(u32, u8), Value>,
     v6: BTreeMap<(u128, u8), Value>,
-    /// Ranges by start: end and value. They do not overlap.
+    /// End and value of each range by its start. Ranges do not overlap.
     spans: BTreeMap<u32, (u32, Value)>,
     default: Option<Value>,
 }
 
-/// Reads a block.
+/// Reads a `geo` block.
 ///
 /// # Errors
 /// In nginx's words.
@@ -87,7 +87,7 @@ impl Build {
         n
     }
 
-    /// `value: "x", old value: "y"`.
+    /// Returns `value: "x", old value: "y"` for a warning.
     fn new_and_old(&self, value: Value, old: Value) -> String {
         let of = |v: Value| self.values.get(v as usize).map(|v| text(v)).unwrap_or_default();
         format!("value: \"{}\", old value: \"{}\"", of(value), of(old))
@@ -138,8 +138,8 @@ impl Build {
         };
         let v = if delete { 0 } else { self.value(&value.text) };
         let mut missing = false;
-        // nginx keeps ranges in blocks of 65536 addresses, and what it says of duplicates and overlaps is
-        // said for each block.
+        // nginx keeps ranges in blocks of 65536 addresses and reports duplicates and overlaps for each block. Split
+        // ranges likewise for the same messages.
         for block in (start >> 16)..=(end >> 16) {
             let (a, b) = (start.max(block << 16), end.min(block << 16 | 0xffff));
             if delete {
@@ -157,7 +157,7 @@ impl Build {
         Ok(())
     }
 
-    /// Adds a range inside one block: alone, the same as another, or inside of another.
+    /// Adds a range within one block. It may be new, equal to another range, or inside another range, which it splits.
     fn insert(
         &mut self,
         a: u32,
@@ -222,7 +222,7 @@ impl Build {
     }
 }
 
-/// A network of the block, with a warning for bits that do not count.
+/// Reads a network. Warns if it has address bits beyond its prefix.
 fn network(name: &[u8], d: &Directive, cx: &mut Scope<'_>) -> Result<Cidr, Error> {
     if name == b"255.255.255.255" {
         return Ok(Cidr::V4(u32::MAX, 32));
@@ -236,10 +236,10 @@ fn network(name: &[u8], d: &Directive, cx: &mut Scope<'_>) -> Result<Cidr, Error
     Ok(net)
 }
 
-/// `FIRST-LAST`.
+/// Reads a range, `FIRST-LAST`.
 fn span(text: &[u8]) -> Option<(u32, u32)> {
     let (a, b) = std::str::from_utf8(text).ok()?.split_once('-')?;
-    // nginx takes 255.255.255.255 for the lack of an address.
+    // nginx treats 255.255.255.255 as an invalid address here.
     let addr = |t: &str| t.parse().ok().filter(|a| *a != Ipv4Addr::BROADCAST).map(Ipv4Addr::to_bits);
     let (a, b) = (addr(a)?, addr(b)?);
     (a <= b).then_some((a, b))

@@ -1,4 +1,4 @@
-//! Whether a client takes compressed responses (nginx: the `gzip_*` directives that `gzip`, `gzip_static`
+//! Decision whether a client gets compressed responses (nginx: the `gzip_*` directives that `gzip`, `gzip_static`
 //! and `gunzip` share).
 
 use crate::config::scope::Scope;
@@ -29,7 +29,7 @@ keyword! {
     pub enum HttpVersion { V10 = "1.0", V11 = "1.1", }
 }
 
-/// Which requests that came through a proxy get compressed responses.
+/// Conditions under which requests through a proxy get compressed responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Proxied {
@@ -68,7 +68,7 @@ impl Setting for Proxied {
     }
 }
 
-/// Clients that are not to get compressed responses, by `User-Agent`.
+/// Clients that get no compressed responses, by `User-Agent`.
 #[derive(Clone, Debug, Default)]
 pub struct Disable {
     patterns: Arc<Vec<Pattern>>,
@@ -82,7 +82,7 @@ impl Setting for Disable {
         for w in &d.args {
             match w.text.as_slice() {
                 b"msie6" => s.msie6 = true,
-                // A word that switches off what another level said; nothing is kept.
+                // Accepted as in nginx, without effect.
                 b"degradation" => {}
                 text => patterns.push(cx.pattern(d, text, true)?),
             }
@@ -93,12 +93,12 @@ impl Setting for Disable {
 }
 
 impl Proxied {
-    /// Whether the fields of the response are of no interest: all or nothing is compressed.
+    /// Whether the decision is the same for all responses: `any` or `off`.
     pub fn is_plain(self) -> bool {
         self.any || self == Proxied::default()
     }
 
-    /// Whether a response may go compressed to a proxy (RFC 9110, section 7.6.3: it says so in `Via`).
+    /// Whether the response to a request with `Via`, which a proxy adds (RFC 9110, section 7.6.3), may be compressed.
     fn allows(self, req: &Request) -> bool {
         if self.is_plain() {
             return self.any;
@@ -122,18 +122,18 @@ impl Proxied {
             });
         }
         let etag = !r.etag.is_empty() || r.fields.get(b"ETag").is_some();
-        // nginx does not count the time of a file as this field.
+        // Like nginx: only the field of an upstream counts, not the modification time of a file.
         let modified = r.fields.get(b"Last-Modified").is_some();
         !(self.no_last_modified && modified || self.no_etag && etag)
     }
 }
 
-/// Whether this client takes gzip (nginx decides on `Accept-Encoding` by rules of its own, which are kept).
+/// Whether the response may be compressed with gzip. Reads `Accept-Encoding` by nginx's rules, not those of RFC 9110.
 pub fn accepted(req: &Request, s: &LocationSettings) -> bool {
     req.head.get(Name::AcceptEncoding).is_some_and(names_gzip) && allowed(req, s)
 }
 
-/// Whether the configuration lets this client have gzip, if it takes it.
+/// Whether the configuration allows gzip for this client, apart from `Accept-Encoding`.
 pub fn allowed(req: &Request, s: &LocationSettings) -> bool {
     let s = &s.gzip_accept;
     let oldest = if s.http_version == HttpVersion::V10 { Version::Http10 } else { Version::Http11 };
@@ -149,7 +149,7 @@ pub fn allowed(req: &Request, s: &LocationSettings) -> bool {
     !(s.disable.msie6 && old_msie(agent) || s.disable.patterns.iter().any(named))
 }
 
-/// MSIE 4 to 6, but not 6 with the second service pack.
+/// Whether the client is MSIE 4 to 6, which cannot handle gzip. MSIE 6 with service pack 2 (`SV1`) can.
 fn old_msie(agent: &[u8]) -> bool {
     let Some(at) = memchr::memmem::find(agent, b"MSIE ") else { return false };
     let Some([version, b'.']) = agent.get(at + 5..at + 7) else { return false };
@@ -163,7 +163,7 @@ fn old_msie(agent: &[u8]) -> bool {
     }
 }
 
-/// Whether `Accept-Encoding` has `gzip` with a weight above zero. The first element of that name decides.
+/// Whether `Accept-Encoding` has `gzip` with a weight above zero. The first element with this name decides.
 fn names_gzip(accept: &[u8]) -> bool {
     let mut at = 0;
     while let Some(rest) = accept.get(at..)
@@ -190,7 +190,7 @@ fn trim_spaces(text: &[u8]) -> &[u8] {
     text.get(n..).unwrap_or_default()
 }
 
-/// Whether what follows `gzip;` is a weight above zero.
+/// Whether the text after `gzip;` is a weight above zero.
 fn weighs(text: &[u8]) -> bool {
     let weight = match text {
         [] => return true,

@@ -28,7 +28,7 @@ crate::settings! {
 }
 
 keyword! {
-    /// Whether a level's lines replace, join or drop those of the level above.
+    /// Inheritance of lines from the level above: if this level has none, never, or in addition to its own.
     pub enum Inherit { On = "on", Off = "off", Merge = "merge", }
 }
 
@@ -45,8 +45,8 @@ impl Written {
             || changes(mode(self.add_trailer_inherit, parent.add_trailer_inherit), &self.add_trailer)
     }
 
-    /// Joins or drops the lines of the level above as `add_header_inherit` and `add_trailer_inherit` say.
-    /// To be called before what is left unset is taken over.
+    /// Adds or drops the lines of the level above, depending on `add_header_inherit` and `add_trailer_inherit`.
+    /// Must run before [`Written::inherit`], which cannot tell its result from lines of the level's own.
     pub fn merge_lines(&mut self, parent: &Written) {
         let mode = |own: Option<Inherit>, above: Option<Inherit>| own.or(above).unwrap_or(Inherit::On);
         let headers = mode(self.add_header_inherit, parent.add_header_inherit);
@@ -59,7 +59,7 @@ impl Written {
 fn merge(own: &mut Option<Lines>, parent: &Option<Lines>, mode: Inherit) {
     match (mode, &own, parent) {
         (Inherit::On, ..) => {}
-        // An empty list of its own keeps the parent's away.
+        // An empty list is a setting too, so the parent's list is not inherited.
         (Inherit::Off, ..) => *own = Some(own.take().unwrap_or_default()),
         (Inherit::Merge, Some(lines), Some(above)) => {
             *own = Some(Lines(Arc::new(lines.0.iter().chain(above.0.iter()).cloned().collect())));
@@ -68,7 +68,7 @@ fn merge(own: &mut Option<Lines>, parent: &Option<Lines>, mode: Inherit) {
     }
 }
 
-/// One field line to be added.
+/// One field line to add.
 #[derive(Clone, Debug)]
 pub struct Line {
     name: Vec<u8>,
@@ -76,7 +76,7 @@ pub struct Line {
     always: bool,
 }
 
-/// All lines of a level.
+/// All lines that a level adds.
 #[derive(Clone, Debug, Default)]
 pub struct Lines(pub Arc<Vec<Line>>);
 
@@ -96,22 +96,22 @@ impl Setting for Lines {
     }
 }
 
-/// What `expires` sets.
+/// Value of `expires`: the time for the field `Expires`, from which `Cache-Control` follows.
 #[derive(Clone, Debug)]
 pub enum Expires {
-    /// Nothing.
+    /// No fields.
     Off,
-    /// The epoch, `no-cache`.
+    /// 1970, with `no-cache`.
     Epoch,
-    /// Far in the future.
+    /// The end of 2037.
     Max,
-    /// Seconds from now; negative: in the past.
+    /// Seconds from now, negative for the past.
     Access(i64),
-    /// Seconds from the modification.
+    /// Seconds from the last modification.
     Modified(i64),
-    /// Second of the day.
+    /// The next time that the local clock shows this second of the day.
     Daily(i64),
-    /// By a variable that holds one of the above.
+    /// Value of a variable that holds one of the above. `true` if it follows `modified`.
     Value(Template, bool),
 }
 
@@ -149,7 +149,7 @@ fn expires_text(words: &[&[u8]]) -> Result<Expires, &'static str> {
                 [b'-', t @ ..] => -seconds(t)?,
                 t => seconds(t)?,
             };
-            // `modified 0` is now as well, and not past: nginx sends `max-age=0`.
+            // Like nginx: `modified 0` counts from now, or it would lie in the past instead of giving `max-age=0`.
             Ok(if modified && n != 0 { Expires::Modified(n) } else { Expires::Access(n) })
         }
     }
@@ -172,7 +172,7 @@ impl Setting for Expires {
     }
 }
 
-/// Whether there is anything to do in a location.
+/// Whether a location adds fields or trailers.
 pub fn enabled(s: &LocationSettings) -> bool {
     let h = &s.headers;
     !h.add_header.0.is_empty() || !h.add_trailer.0.is_empty() || !matches!(h.expires, Expires::Off)
@@ -182,7 +182,7 @@ fn good_status(status: u16) -> bool {
     matches!(status, 200 | 201 | 204 | 206 | 301 | 302 | 303 | 304 | 307 | 308)
 }
 
-/// The header filter.
+/// Adds fields to the response and announces trailers. A header filter.
 ///
 /// # Errors
 /// When a variable cannot be evaluated.
@@ -204,7 +204,7 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
     Ok(())
 }
 
-/// Makes the trailers, when the body has gone and all variables have their last values.
+/// Makes the trailers. Runs after the body has been sent, when variables have their final values.
 pub fn trailers(req: &mut Request) {
     if !req.resp.expect_trailers {
         return;
@@ -214,7 +214,7 @@ pub fn trailers(req: &mut Request) {
     for l in http.location(req).settings.headers.add_trailer.0.iter().filter(|l| good || l.always) {
         match l.value.value(req) {
             Ok(v) if field::check(&l.name, &v).is_err() => {
-                // The response is under way: this one is left out.
+                // Too late for an error response: leave this trailer out.
                 let name = String::from_utf8_lossy(&l.name).into_owned();
                 req.log(Level::Error, &format!("trailer \"{name}\" has a line break or NUL in its value"));
             }

@@ -1,5 +1,6 @@
-//! `limit_conn`: requests under way per key, in zones that all threads share (nginx: ngx_http_limit_conn_module).
-//! As there, a connection counts only while a request of it is served, and each HTTP/2 stream for itself.
+//! `limit_conn`: limit on concurrent requests per key, in zones that all threads share (nginx:
+//! ngx_http_limit_conn_module). As in nginx, a connection counts only while a request of it is processed, and each HTTP/2
+//! stream counts as a connection.
 
 use crate::config::scope::Scope;
 use crate::config::value::Setting;
@@ -30,7 +31,7 @@ crate::settings! {
     "limit_conn_status" => status: Status = Status::UNAVAILABLE;
 }
 
-/// All `limit_conn` of a level: a zone and the most at a time.
+/// All `limit_conn` directives of a level, each with its zone and its limit.
 #[derive(Clone, Debug, Default)]
 pub struct Limits(Arc<Vec<(Arc<Zone>, u32)>>);
 
@@ -57,7 +58,7 @@ impl Setting for Limits {
 /// A `limit_conn_zone`.
 pub type Zone = zones::Zone<Defined>;
 
-/// What a zone is for.
+/// Definition of a zone by `limit_conn_zone`.
 #[derive(Debug)]
 pub struct Defined {
     key: Template,
@@ -67,7 +68,7 @@ pub struct Defined {
 /// Zones of a configuration under construction.
 pub type Zones = zones::Zones<Defined>;
 
-/// The keys of a zone with a request under way. Nothing can be evicted: a zone that is full refuses.
+/// Number of active requests for each key of a zone. Active keys cannot be evicted, so a full zone refuses new keys.
 #[derive(Debug)]
 pub struct Table {
     map: HashMap<Box<[u8]>, u32, foldhash::fast::RandomState>,
@@ -103,15 +104,15 @@ impl Table {
     }
 }
 
-/// Who is in survives a reload.
+/// Counts by zone name. They are kept across reloads.
 static TABLES: Tables<Table> = Tables::new();
 
-/// How full the zones are.
+/// Returns the memory use of the zones.
 pub fn usage() -> Vec<forebay_net::tls::sessions::Usage> {
     TABLES.usage(|t| t.used)
 }
 
-/// `limit_conn_zone`.
+/// Reads `limit_conn_zone`.
 ///
 /// # Errors
 /// In nginx's words.
@@ -139,7 +140,7 @@ pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What became of a request (`$limit_conn_status`).
+/// Result of the limits for a request (`$limit_conn_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Outcome {
@@ -148,7 +149,7 @@ pub enum Outcome {
     RejectedDryRun,
 }
 
-/// A place in a zone, given back when dropped.
+/// One counted request in a zone. Dropping it ends the count.
 #[derive(Debug)]
 struct Place {
     table: Arc<Mutex<Table>>,
@@ -161,7 +162,7 @@ impl Drop for Place {
     }
 }
 
-/// What a request keeps.
+/// Result and counts of a request.
 #[derive(Debug, Default)]
 pub struct State {
     outcome: Option<Outcome>,
@@ -169,12 +170,12 @@ pub struct State {
 }
 
 impl State {
-    /// For a request that is made for this one: it takes no places of its own.
+    /// Returns the state for a subrequest. The main request has been counted already, so the subrequest is not.
     pub fn counted(&self) -> State {
         State { outcome: self.outcome, places: Vec::new() }
     }
 
-    /// The request is over.
+    /// Ends the counts of the request.
     #[inline]
     pub fn clear(&mut self) {
         self.outcome = None;
@@ -182,7 +183,7 @@ impl State {
     }
 }
 
-/// The rows.
+/// Variables of this module.
 pub const VARIABLES: &[Row] =
     &[Row { name: "limit_conn_status", get: RowSource::Get(status), settable: false }];
 
@@ -196,12 +197,12 @@ fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
     Ok(true)
 }
 
-/// Whether a location limits.
+/// Whether a location has `limit_conn`.
 pub fn enabled(s: &LocationSettings) -> bool {
     !s.limit_conn.limits.0.is_empty()
 }
 
-/// The hook: once for a request.
+/// Counts a request or refuses it. Runs once per request, even after internal redirects.
 pub fn check(req: &mut Request) -> Verdict {
     if req.modules.limit_conn.outcome.is_some() {
         return Verdict::Declined;

@@ -34,7 +34,7 @@ keyword! {
 }
 
 impl LogLevel {
-    /// The level of the error log.
+    /// Returns the level for the error log.
     pub fn level(self) -> Level {
         match self {
             LogLevel::Info => Level::Info,
@@ -50,10 +50,10 @@ impl LogLevel {
 pub struct Status(u16);
 
 impl Status {
-    /// 503.
+    /// The default, 503.
     pub const UNAVAILABLE: Status = Status(503);
 
-    /// The status.
+    /// Returns the status as a number.
     pub fn code(self) -> u16 {
         self.0
     }
@@ -76,13 +76,13 @@ impl Setting for Status {
 #[derive(Clone, Debug)]
 pub struct Limit {
     zone: Arc<Zone>,
-    /// Thousandths of requests.
+    /// Excess above which requests are refused, in thousandths of a request.
     burst: u64,
-    /// Excess up to which nothing is delayed, thousandths.
+    /// Excess above which requests are delayed, in thousandths of a request.
     delay: u64,
 }
 
-/// All `limit_req` of a level.
+/// All `limit_req` directives of a level.
 #[derive(Clone, Debug, Default)]
 pub struct Limits(pub Arc<Vec<Limit>>);
 
@@ -121,11 +121,11 @@ impl Setting for Limits {
 /// A `limit_req_zone`.
 pub type Zone = zones::Zone<Defined>;
 
-/// What a zone is for.
+/// Definition of a zone by `limit_req_zone`.
 #[derive(Debug)]
 pub struct Defined {
     key: Template,
-    /// Requests per second in thousandths.
+    /// Rate in thousandths of a request per second.
     rate: u64,
     buckets: Arc<Mutex<Buckets>>,
 }
@@ -133,12 +133,12 @@ pub struct Defined {
 /// Zones of a configuration under construction.
 pub type Zones = zones::Zones<Defined>;
 
-/// The keys of a zone.
+/// Buckets of a zone, one for each key.
 #[derive(Debug)]
 pub struct Buckets {
     map: HashMap<Box<[u8]>, Bucket, foldhash::fast::RandomState>,
-    /// Each key once, with the use it stands for. One that has been used since goes to the end when its turn comes,
-    /// so that a use costs nothing here.
+    /// Keys in approximate order of their last use, each once, with the number of that use. A use does not move its key:
+    /// only [`Buckets::evict`] moves keys that were used in the meantime to the end.
     order: std::collections::VecDeque<(u64, Box<[u8]>)>,
     uses: u64,
     room: usize,
@@ -157,8 +157,10 @@ impl Buckets {
         Buckets { map: HashMap::default(), order: Default::default(), uses: 0, room, used: 0 }
     }
 
-    /// Excess of a key after one more request, in thousandths; `Err` above `burst`, and then the request
-    /// does not count.
+    /// Returns the excess of a key after one more request, in thousandths. With `count` the request is counted.
+    ///
+    /// # Errors
+    /// The excess, if it is above `burst`. The request is not counted then.
     fn account(&mut self, key: &[u8], rate: u64, burst: u64, now: Instant, count: bool) -> Result<u64, u64> {
         self.uses += 1;
         let use_number = self.uses;
@@ -166,7 +168,7 @@ impl Buckets {
             let since = now.saturating_duration_since(b.last);
             let ms = since.as_secs().saturating_mul(1000) + u64::from(since.subsec_millis());
             let leaked = rate.saturating_mul(ms) / 1000;
-            // What is left of a millisecond counts with the next request.
+            // The rest of a millisecond is kept for the next request; else frequent requests would never leak.
             let seen = b.last.checked_add(Duration::from_millis(ms)).unwrap_or(now);
             let excess = (b.excess + 1000).saturating_sub(leaked);
             b.use_number = use_number;
@@ -189,7 +191,7 @@ impl Buckets {
         Ok(0)
     }
 
-    /// Takes the key away that has not been used for longest, as far as the order knows.
+    /// Removes the least recently used key. Returns `false` if there is none.
     fn evict(&mut self) -> bool {
         while let Some((n, key)) = self.order.pop_front() {
             match self.map.get(&key) {
@@ -207,15 +209,15 @@ impl Buckets {
     }
 }
 
-/// What has been counted survives a reload.
+/// Counts by zone name. They are kept across reloads.
 static TABLES: Tables<Buckets> = Tables::new();
 
-/// How full the zones are.
+/// Returns the memory use of the zones.
 pub fn usage() -> Vec<forebay_net::tls::sessions::Usage> {
     TABLES.usage(|t| t.used)
 }
 
-/// `limit_req_zone`.
+/// Reads `limit_req_zone`.
 ///
 /// # Errors
 /// In nginx's words.
@@ -254,7 +256,7 @@ pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What became of a request (`$limit_req_status`).
+/// Result of the limits for a request (`$limit_req_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Outcome {
@@ -265,7 +267,7 @@ pub enum Outcome {
     RejectedDryRun,
 }
 
-/// The rows.
+/// Variables of this module.
 pub const VARIABLES: &[Row] =
     &[Row { name: "limit_req_status", get: RowSource::Get(status), settable: false }];
 
@@ -281,12 +283,12 @@ fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, forebay_core::vars
     Ok(true)
 }
 
-/// Whether a location limits.
+/// Whether a location has `limit_req`.
 pub fn enabled(s: &LocationSettings) -> bool {
     !s.limit_req.limits.0.is_empty()
 }
 
-/// The hook: once for a request.
+/// Counts a request and delays or refuses it. Runs once per request, even after internal redirects.
 pub fn check(req: &mut Request) -> Verdict {
     if req.modules.limit_req.is_some() {
         return Verdict::Declined;
@@ -296,7 +298,8 @@ pub fn check(req: &mut Request) -> Verdict {
     let now = req.thread.io.poller.now();
     let mut key = req.take_buf();
     let mut delay = Delayed::default();
-    // A request counts in no zone unless all let it pass: the last one counts at once, the others after it.
+    // A refused request must not count in any zone. Only the last zone counts at once; the zones before it count after
+    // all of them have let the request pass.
     let mut counted_later = Vec::new();
     for (i, limit) in s.limits.0.iter().enumerate() {
         let last = i + 1 == s.limits.0.len();

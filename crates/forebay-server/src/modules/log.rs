@@ -15,31 +15,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 crate::settings! {
-    /// `access_log`; empty = off.
+    /// `access_log`, empty for `off`.
     "access_log" => access_log: AccessLogs = AccessLogs::default();
-    /// `error_log` of this level; `None` is that of the top level.
+    /// `error_log` of this level; `None` for the log of the top level.
     "error_log" => error_log: Option<ErrorLogs> = None;
     /// `open_log_file_cache`.
     "open_log_file_cache" => open_log_file_cache: LogFileCache = LogFileCache(None);
 }
 
-/// The logs of a level.
+/// Access logs of a level.
 #[derive(Clone, Debug, Default)]
 pub struct AccessLogs(pub Arc<Vec<AccessLog>>);
 
-/// Name and text of the format that is always there.
+/// Text of the built-in format.
 const COMBINED: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"";
 
-/// What `access_log ""` names.
+/// File for `access_log ""`.
 const STDERR: &str = "/dev/stderr";
 
-/// The built-in format.
+/// Returns the built-in format, `combined`.
 pub fn combined(vars: &mut crate::variables::Registry) -> Format {
     let template = Template::compile(COMBINED.as_bytes(), vars).unwrap_or_default();
     Format::new(b"combined", Escape::Default, template, vars)
 }
 
-/// The log that is written when no `access_log` is given.
+/// Returns the log for configurations without `access_log`.
 pub fn default_log(cx: &mut Scope<'_>) -> AccessLogs {
     let path = cx.full_path(cx.env.access_log.as_bytes());
     let target = Target::File(cx.log_file(path));
@@ -106,7 +106,7 @@ impl Setting for AccessLogs {
             return Err(cx.error(d, what));
         }
         if matches!(log.target, Target::File(_)) && log.buffer != 0 {
-            // As in nginx another way to write its name is another log.
+            // Like nginx: two spellings of one file name count as two logs.
             let file = cx.full_path(&first.text).into_os_string();
             let buffer = (log.buffer, log.flush, log.gzip);
             match cx.buffered_logs.iter().find(|(f, _)| *f == file) {
@@ -152,7 +152,7 @@ fn target(d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Target, Error> 
 fn parameter(log: &mut AccessLog, d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<(), Error> {
     let invalid = |cx: &Scope<'_>, what: &str| {
         let text = w.as_str();
-        // nginx names the value alone, but for a word that it does not know.
+        // nginx prints only the value, except for an unknown parameter.
         let value = text.split_once('=').map_or(&*text, |(_, v)| v);
         cx.error_at(d, w, format!("invalid {what} \"{value}\""))
     };
@@ -178,7 +178,7 @@ fn parameter(log: &mut AccessLog, d: &Directive, w: &Word, cx: &mut Scope<'_>) -
     Ok(())
 }
 
-/// `log_format`.
+/// Reads `log_format`.
 ///
 /// # Errors
 /// In nginx's words.
@@ -202,24 +202,24 @@ pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         },
         _ => (Escape::Default, rest),
     };
-    // The name of a variable ends with its word.
+    // Compile each word alone: a variable's name cannot extend into the next word.
     let mut template = Template::default();
     for w in rest {
         template.append(Template::compile_log(&w.text, &mut cx.vars).map_err(|m| cx.error(d, m))?);
     }
     let capture =
         template.parts().iter().find_map(|p| if let Part::Capture(n) = p { Some(*n) } else { None });
-    // It is known even so: what names it is not wrong.
+    // Register the format even if it is invalid, so that directives that name it cause no second error.
     let format = Format::new(&name.text, escape, template, &cx.vars);
     cx.http.log_formats.push(format);
     match capture {
-        // Captures belong to a match; a line of the log has none.
+        // `$1` belongs to a match of a regular expression, and a log line has none.
         Some(n) => Err(crate::config::plain(&format!("unknown \"{n}\" variable"))),
         None => Ok(()),
     }
 }
 
-/// The error logs of a level.
+/// Error logs of a level.
 #[derive(Clone, Debug, Default)]
 pub struct ErrorLogs(pub Arc<Vec<ErrorLog>>);
 
@@ -237,7 +237,7 @@ impl Setting for Option<ErrorLogs> {
 /// In nginx's words.
 pub fn error_log(d: &Directive, cx: &mut Scope<'_>) -> Result<ErrorLog, Error> {
     let word = crate::config::value::first(d);
-    // As in nginx a log without a name is the standard error.
+    // Like nginx: an empty name means standard error.
     let target = if word == b"stderr" || word.is_empty() {
         ErrorLogTarget::Stderr
     } else if let Some(s) = word.strip_prefix(b"syslog:") {
@@ -255,7 +255,7 @@ pub fn error_log(d: &Directive, cx: &mut Scope<'_>) -> Result<ErrorLog, Error> {
     Ok(ErrorLog { target, level: error_level(d, cx)? })
 }
 
-/// The level, or several of the `debug_` kind.
+/// Reads the level. Several `debug_...` levels may be given.
 fn error_level(d: &Directive, cx: &Scope<'_>) -> Result<Level, Error> {
     let mut level = None;
     for w in d.args.iter().skip(1) {
@@ -318,8 +318,8 @@ impl Setting for LogFileCache {
     }
 }
 
-/// Writes a line to a log whose path has variables. Such files are opened by the worker, for each line
-/// unless `open_log_file_cache` keeps them; a path below a missing root is not created.
+/// Writes a line to a log whose path has variables. The worker opens the file for each line unless
+/// `open_log_file_cache` keeps it open. Does nothing if the root directory of the request is missing.
 pub fn write_variable_path(req: &mut Request, path: &Template, line: &[u8]) {
     let Ok(text) = path.value(req) else { return };
     if text.is_empty() || text.contains(&0) {
@@ -343,7 +343,7 @@ pub fn write_variable_path(req: &mut Request, path: &Template, line: &[u8]) {
     }
 }
 
-/// Whether the root directory of a request is there: clients that make names up are to make no files.
+/// Whether the root directory of a request exists. Clients that invent host names thus cannot create log files.
 fn root_exists(req: &mut Request) -> bool {
     let mut root = Vec::new();
     if super::static_file::document_root(req, &mut root).is_err() {

@@ -1,5 +1,5 @@
-//! The one place that knows all modules: their settings, directives, variables and the order in which
-//! their hooks run.
+//! List of all modules: their settings, directives, variables and the order in which their hooks run. No other file
+//! knows all modules.
 
 use crate::compress;
 use crate::config::http::{Kind, LocationBuild};
@@ -73,21 +73,21 @@ pub mod zstd;
 use crate::upstream::protocol::Protocol;
 use family::{fastcgi_family, grpc_family, memcached_family, scgi_family, uwsgi_family};
 
-/// Makes the settings of all modules into one set a location. A level shares what it does not say itself with the level around
-/// it: many servers and locations that say little take little memory.
+/// Combines the settings of all modules into one set per location. A level shares the settings of a module with the level
+/// around it if it sets none of them itself, so servers and locations with few directives take little memory.
 macro_rules! modules {
     ($($module:ident,)*) => {
-        /// What one level says, all modules.
+        /// Settings of all modules that one level sets itself.
         #[derive(Clone, Debug)]
         #[allow(missing_docs)]
         pub struct LocationWritten { $(pub $module: Arc<$module::Written>,)* }
 
-        /// What is in effect at a location, all modules.
+        /// Settings of all modules that are in effect at a location.
         #[derive(Clone, Debug)]
         #[allow(missing_docs)]
         pub struct LocationSettings { $(pub $module: Arc<$module::Settings>,)* }
 
-        /// A level that says nothing.
+        /// A level without directives.
         static NOTHING: LazyLock<LocationWritten> =
             LazyLock::new(|| LocationWritten { $($module: Arc::default(),)* });
 
@@ -98,7 +98,7 @@ macro_rules! modules {
         }
 
         impl LocationWritten {
-            /// Takes a directive; `Ok(false)` if no module binds it.
+            /// Reads a directive. Returns `Ok(false)` if no module binds it.
             ///
             /// # Errors
             /// In nginx's words.
@@ -108,7 +108,7 @@ macro_rules! modules {
                 })*
                 Ok(false)
             }
-            /// Takes over what this level left unset.
+            /// Copies the settings that this level left unset from `parent`.
             pub fn inherit(&mut self, parent: &LocationWritten) {
                 $(if Arc::ptr_eq(&self.$module, &NOTHING.$module) {
                     self.$module = parent.$module.clone();
@@ -116,7 +116,7 @@ macro_rules! modules {
                     Arc::make_mut(&mut self.$module).inherit(&parent.$module);
                 })*
             }
-            /// Applies the defaults. `parent`: what the level around it says and what is in effect there.
+            /// Applies the defaults. `parent` is the level around it: its own settings, and those in effect there.
             pub fn resolve(&self, parent: Option<(&LocationWritten, &LocationSettings)>) -> LocationSettings {
                 LocationSettings { $($module: match parent {
                     Some((w, s)) if Arc::ptr_eq(&self.$module, &w.$module) => s.$module.clone(),
@@ -139,7 +139,7 @@ modules! {
 }
 
 impl LocationWritten {
-    /// Whether the sizes of buffers of each family fit to each other.
+    /// Checks that the buffer sizes of each family are consistent.
     ///
     /// # Errors
     /// In nginx's words.
@@ -151,34 +151,34 @@ impl LocationWritten {
     }
 }
 
-/// What a hook decided.
+/// Decision of a hook.
 #[derive(Debug)]
 #[cfg_attr(test, derive(PartialEq, Eq))]
 pub enum Verdict {
     /// Goes on with the next hook.
     Declined,
-    /// Access: this hook allows it (`satisfy any` then skips the others).
+    /// Grants access (with `satisfy any` the other hooks are then skipped).
     Allowed,
-    /// Answers with this status: its error page, or `Request::resp` if that has been made.
+    /// Answers with this status: its error page, or `Request::resp` if that is already filled in.
     Status(u16),
     /// The response in `Request::resp` is complete.
     Done,
-    /// Waits, then goes on as the second part says.
+    /// Waits, then continues with the second verdict.
     Delay(std::time::Duration, Box<Verdict>),
     /// Starts over with the path in `Request::uri`.
     Redirect,
-    /// Computes for a while on another thread, then goes on as the result says.
+    /// Computes on another thread, then continues depending on the result.
     Offload(Offload),
 }
 
-/// What follows from the result of an [`Offload`].
+/// Function that turns the result of an [`Offload`] into a verdict.
 pub type Then = Box<dyn FnOnce(&mut Request, bool) -> Verdict>;
 
-/// Work that would hold up other requests of the thread.
+/// Work that takes too long for the worker thread, on which other requests wait.
 pub struct Offload {
-    /// What to compute.
+    /// Computation for the other thread.
     pub work: Box<dyn FnOnce() -> bool + Send>,
-    /// What follows from the result.
+    /// Runs on the worker thread with the result.
     pub then: Then,
 }
 
@@ -188,7 +188,7 @@ impl std::fmt::Debug for Offload {
     }
 }
 
-/// No two are the same.
+/// Always `false`: closures cannot be compared.
 #[cfg(test)]
 impl PartialEq for Offload {
     fn eq(&self, _: &Offload) -> bool {
@@ -199,32 +199,32 @@ impl PartialEq for Offload {
 #[cfg(test)]
 impl Eq for Offload {}
 
-/// A hook looks at the request and decides.
+/// Function that looks at the request and decides how it continues.
 pub type Hook = fn(&mut Request) -> Verdict;
 
-/// One entry of a phase: enabled where the settings say so.
+/// One hook of a phase, with the settings that enable it.
 pub struct Entry {
     enabled: fn(&LocationSettings) -> bool,
     hook: Hook,
 }
 
-/// Runs before anything else, by the settings of the server, in this order (nginx: POST_READ).
+/// Hooks that run first, with the settings of the server, in this order (nginx: POST_READ).
 const POST_READ: &[Entry] = &[Entry { enabled: realip::enabled, hook: realip::replace }];
 
-/// Runs before access, in this order (nginx: PREACCESS).
+/// Hooks that run before access, in this order (nginx: PREACCESS).
 const PREACCESS: &[Entry] = &[
     Entry { enabled: realip::enabled, hook: realip::replace },
     Entry { enabled: limit_req::enabled, hook: limit_req::check },
     Entry { enabled: limit_conn::enabled, hook: limit_conn::check },
 ];
 
-/// Decides on access, in this order (nginx: ACCESS).
+/// Hooks that decide on access, in this order (nginx: ACCESS).
 const ACCESS: &[Entry] = &[
     Entry { enabled: access::enabled, hook: access::check },
     Entry { enabled: auth_basic::enabled, hook: auth_basic::check },
 ];
 
-/// Hooks enabled in one location, found once when the configuration is built.
+/// Hooks enabled in one location, selected once when the configuration is built.
 #[derive(Debug, Default)]
 pub struct Plan {
     /// POST_READ.
@@ -233,15 +233,15 @@ pub struct Plan {
     pub preaccess: Vec<Hook>,
     /// ACCESS.
     pub access: Vec<Hook>,
-    /// `auth_request` is the last of ACCESS.
+    /// Whether `auth_request` runs, as the last of ACCESS.
     pub auth_request: bool,
-    /// `mirror` is the last of PRECONTENT.
+    /// Whether `mirror` runs, as the last of PRECONTENT.
     pub mirror: bool,
     /// HEADER_FILTERS.
     pub header_filters: Vec<HeaderFilter>,
-    /// Nothing here changes the head of a plain answer for a file.
+    /// Whether the head of a response for a file depends on the file alone, so that it can be remembered.
     pub plain_head: bool,
-    /// Responses may be compressed here.
+    /// Whether responses may be compressed here.
     pub compresses: bool,
 }
 
@@ -252,8 +252,8 @@ pub type HeaderFilter = fn(&mut Request) -> Result<(), forebay_core::vars::VarEr
 pub struct FilterEntry {
     enabled: fn(&LocationSettings) -> bool,
     filter: HeaderFilter,
-    /// Leaves the head of a plain answer as it is (conditions and ranges, which ask for themselves, and
-    /// compression, by which such heads are told apart).
+    /// Whether the filter leaves the head of a plain answer as it is. True also for conditions and ranges, which the
+    /// request asks for, and for compression, because remembered heads are kept per encoding.
     standard: bool,
 }
 
@@ -273,7 +273,7 @@ const HEADER_FILTERS: &[FilterEntry] = &[
     FilterEntry { enabled: |_| true, filter: static_file::ranges, standard: true },
 ];
 
-/// Those that work on the body of a subrequest that becomes part of another body, in this order.
+/// Filters for the body of a subrequest that becomes part of another body, in this order.
 const SUBREQUEST_FILTERS: &[FilterEntry] = &[
     FilterEntry { enabled: slice::enabled, filter: slice::filter, standard: false },
     FilterEntry { enabled: gunzip::enabled, filter: gunzip::filter, standard: false },
@@ -283,7 +283,7 @@ const SUBREQUEST_FILTERS: &[FilterEntry] = &[
     FilterEntry { enabled: ssi::enabled, filter: ssi::filter, standard: false },
 ];
 
-/// Runs the filters of such a subrequest.
+/// Runs the filters of a subrequest whose body becomes part of another.
 ///
 /// # Errors
 /// When a variable cannot be evaluated.
@@ -294,7 +294,7 @@ pub fn run_subrequest_filters(req: &mut Request) -> Result<(), forebay_core::var
 }
 
 impl Plan {
-    /// Hooks that these settings enable.
+    /// Selects the hooks that these settings enable.
     pub fn for_location(s: &LocationSettings, _ops: &[rewrite::Op]) -> Plan {
         let pick = |entries: &[Entry]| entries.iter().filter(|e| (e.enabled)(s)).map(|e| e.hook).collect();
         Plan {
@@ -305,7 +305,7 @@ impl Plan {
             mirror: mirror::enabled(s),
             plain_head: (HEADER_FILTERS.iter()).all(|e| e.standard || !(e.enabled)(s))
                 && s.core.keepalive_timeout.header.is_none()
-                // One file then has many names, and its type depends on the name.
+                // `alias` in a regular expression: paths with different extensions, and so types, share a file.
                 && !matches!(s.core.root.alias, Some(None))
                 && !matches!(s.core.server_tokens, core::ServerTokens::Value(_)),
             compresses: compress::enabled(s),
@@ -314,7 +314,7 @@ impl Plan {
     }
 }
 
-/// A handler that takes a location's content for itself.
+/// Content handler of a location, in place of static files.
 #[derive(Clone, Debug)]
 pub enum Content {
     /// `stub_status`.
@@ -329,7 +329,7 @@ pub enum Content {
     Api,
     /// `dashboard`.
     Dashboard,
-    /// `proxy_pass` and its like.
+    /// `proxy_pass`, `fastcgi_pass` and the other upstream protocols.
     Proxy(Arc<proxy::Pass>),
 }
 
@@ -360,10 +360,10 @@ pub const HTTP_DIRECTIVES: &[(&str, HttpDirective)] = &[
     ("scgi_cache_path", crate::cache::path),
 ];
 
-/// Reads such a directive. `Ok(false)`: it is none.
+/// Reads a directive of [`HTTP_DIRECTIVES`]. Returns `Ok(false)` if it is not one of them.
 ///
 /// # Errors
-/// The message of nginx.
+/// In nginx's words.
 pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
     match HTTP_DIRECTIVES.iter().find(|(name, _)| name.as_bytes() == d.name.text) {
         Some((_, read)) => read(d, cx).map(|()| true),
@@ -398,7 +398,7 @@ pub const LOCATION_DIRECTIVES: &[&str] = &[
     "status_zone",
 ];
 
-/// Directives of a location that are not inherited. `Ok(false)`: not one of them.
+/// Reads a directive of a location that is not inherited. Returns `Ok(false)` if it is not one of them.
 ///
 /// # Errors
 /// In nginx's words.
@@ -472,32 +472,32 @@ pub fn variables() -> impl Iterator<Item = &'static Row> {
     .flatten()
 }
 
-/// What modules keep for one request; reset for each.
+/// State of the modules for one request. It is reset for each request.
 #[derive(Debug, Default)]
 pub struct ModuleState {
     /// `$request_id`, made when first asked for.
     pub request_id: Option<[u8; 32]>,
-    /// Who connected, when realip put another address in its place.
+    /// Address of the connection, if realip replaced it.
     pub replaced_peer: Option<forebay_net::addr::Peer>,
     /// `$secure_link`.
     pub secure_link: secure_link::State,
-    /// Identifiers of the client.
+    /// `$uid_got` and `$uid_set`.
     pub userid: userid::State,
-    /// Servers asked on behalf of the request.
+    /// Upstream servers that the request was sent to.
     pub upstream: crate::upstream::exchange::Upstreamed,
     /// `$limit_req_status`.
     pub limit_req: Option<limit_req::Outcome>,
-    /// Places in the zones of `limit_conn`.
+    /// Slots that the request occupies in the zones of `limit_conn`.
     pub limit_conn: limit_conn::State,
-    /// It is counted as under way.
+    /// Guard that counts the request as being processed.
     pub processing: Option<metrics::Processing>,
-    /// What a cache has to do with it.
+    /// State of the upstream cache for the request.
     pub proxy_cache: proxy_cache::State,
     /// Slices of the response.
     pub slice: slice::State,
-    /// How the response is compressed.
+    /// Compression of the response.
     pub compress: compress::State,
-    /// What the pages of the request have in common.
+    /// SSI state shared by all pages of the request.
     pub ssi: ssi::State,
 }
 

@@ -1,5 +1,5 @@
-//! Parameters that stand for a request in the protocols that descend from CGI (nginx: fastcgi_param, uwsgi_param,
-//! scgi_param): those of the configuration, then the fields of the client as `HTTP_*`. Hot path.
+//! Parameters that describe a request in FastCGI, uwsgi and SCGI (nginx: fastcgi_param, uwsgi_param, scgi_param): first
+//! those of the configuration, then the fields of the client as `HTTP_*`. Hot path.
 
 use super::proxy;
 use crate::config::scope::Scope;
@@ -15,19 +15,19 @@ use forebay_http::request::RequestHead;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How the names of parameters begin that stand for fields of the client.
+/// Prefix of parameters for fields of the client.
 const FIELD: &[u8] = b"HTTP_";
 
 /// Lines of `fastcgi_param`, `uwsgi_param` or `scgi_param`.
 #[derive(Clone, Debug, Default)]
 pub struct Params(Arc<Vec<Param>>);
 
-/// One of them.
+/// One parameter of the configuration.
 #[derive(Clone, Debug)]
 struct Param {
     name: Vec<u8>,
     value: Template,
-    /// Left out where the value is empty.
+    /// Whether the parameter is left out if its value is empty.
     if_not_empty: bool,
 }
 
@@ -42,7 +42,7 @@ impl Setting for Params {
             if_not_empty = true;
         }
         let name = first(d).to_vec();
-        // One that stands for a field of the client is as good as absent when it is empty, as in nginx.
+        // Like nginx: an empty `HTTP_*` parameter is not sent, which hides the client's field from the server.
         if_not_empty |= name.starts_with(FIELD);
         if let Some(w) = d.args.get(1) {
             all.push(Param { name, value: cx.template(d, w)?, if_not_empty });
@@ -52,7 +52,8 @@ impl Setting for Params {
 }
 
 impl Params {
-    /// Gives each parameter of a request, name and value. `stored`: the response is to be stored, so the whole is asked for.
+    /// Passes name and value of each parameter of a request to `put`. With `stored` the response goes into a cache, so the
+    /// client's conditions are left out.
     ///
     /// # Errors
     /// When a variable cannot be evaluated.
@@ -100,12 +101,12 @@ impl Params {
         Ok(())
     }
 
-    /// Whether one of them stands for a field.
+    /// Whether the configuration has a parameter for a field.
     fn gives(&self, field: &[u8]) -> bool {
         self.0.iter().any(|p| p.name.strip_prefix(FIELD).is_some_and(|rest| stands_for(rest, field)))
     }
 
-    /// Gives the fields of the client. Lines of one name become one parameter.
+    /// Passes the fields of the client to `put`. All lines with one name become one parameter.
     fn fields(
         &self,
         req: &Request,
@@ -142,13 +143,15 @@ impl Params {
     }
 }
 
-/// So many fields are compared each with each.
+/// Number of fields up to which comparing every pair is cheaper than a hash map. Above it the map also prevents quadratic
+/// time on heads with very many fields.
 const FEW: usize = 48;
 
-/// Which fields of a request have one parameter.
+/// Finder of fields of a request that share one parameter.
 struct Same<'a> {
     head: &'a RequestHead,
-    /// Where there are more than [`FEW`]: for each line whether it is the first of its parameter, and which is the next.
+    /// For each line: whether it is the first of its parameter, and the index of the next one. Empty for up to [`FEW`]
+    /// fields.
     chains: Vec<(bool, Option<usize>)>,
 }
 
@@ -177,7 +180,7 @@ impl<'a> Same<'a> {
         same_param(f.name.of(&self.head.buf), g.name.of(&self.head.buf))
     }
 
-    /// Whether no line before this one has its parameter.
+    /// Whether a line is the first of its parameter.
     fn is_first(&self, i: usize) -> bool {
         match (self.chains.get(i), self.head.fields.get(i)) {
             (Some(chain), _) => chain.0,
@@ -186,7 +189,7 @@ impl<'a> Same<'a> {
         }
     }
 
-    /// The next line with the parameter of this one.
+    /// Returns the next line with the same parameter.
     fn next(&self, i: usize) -> Option<(usize, &'a FieldLine)> {
         let f = self.head.fields.get(i)?;
         let at = match self.chains.get(i) {
@@ -197,22 +200,22 @@ impl<'a> Same<'a> {
     }
 }
 
-/// A byte of the name of a field in that of its parameter.
+/// Converts a byte of a field name to the byte of the parameter name.
 fn param_byte(b: u8) -> u8 {
     if b == b'-' { b'_' } else { b.to_ascii_uppercase() }
 }
 
-/// Whether the rest of a parameter's name is that of a field.
+/// Whether a parameter's name, without `HTTP_`, is the one of a field.
 fn stands_for(rest: &[u8], field: &[u8]) -> bool {
     rest.len() == field.len() && rest.iter().zip(field).all(|(r, f)| *r == param_byte(*f))
 }
 
-/// Whether two fields have one parameter.
+/// Whether two field names share one parameter.
 fn same_param(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| param_byte(*a) == param_byte(*b))
 }
 
-/// The host that is asked for, and its port if that was said.
+/// Appends the host of the request, with its port if the client sent one.
 fn host(req: &Request, out: &mut Vec<u8>) {
     match req.head.host.as_slice() {
         [] => out.extend_from_slice(&req.http().server(req).name),

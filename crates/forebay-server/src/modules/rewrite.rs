@@ -20,12 +20,12 @@ crate::settings! {
     "uninitialized_variable_warn" => uninitialized_variable_warn: bool = true;
 }
 
-/// What follows a rewrite that matched.
+/// Next step after a `rewrite` that matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flag {
     /// Goes on with the next directive.
     Continue,
-    /// `last`: looks for a location anew.
+    /// `last`: looks up the location again.
     Last,
     /// `break`: stays in this location.
     Break,
@@ -38,29 +38,29 @@ pub enum Flag {
 pub enum Op {
     /// `set`.
     Set(VarId, Template),
-    /// `if`, with its block and the level that its block's other directives make.
+    /// `if` with its block. The block's directives that are not of this module form a level of their own.
     If {
-        /// Condition.
+        /// Condition of the block.
         cond: Condition,
-        /// Level to switch to.
+        /// Level to switch to if the condition holds.
         location: Option<LocationId>,
         /// Rewrite directives of the block.
         ops: Vec<Op>,
     },
     /// `rewrite`.
     Rewrite {
-        /// Pattern.
+        /// Pattern for the path.
         pattern: Pattern,
-        /// Replacement.
+        /// New path or URL.
         replacement: Template,
-        /// The query of the request is appended.
+        /// Whether the query of the request is appended.
         keep_args: bool,
-        /// Flag.
+        /// Next step after a match.
         flag: Flag,
     },
     /// `return`.
     Return {
-        /// Status; 0: `return URL`, which is 302.
+        /// Status; 302 for `return URL`.
         status: u16,
         /// Text or URL.
         text: Option<Template>,
@@ -69,16 +69,16 @@ pub enum Op {
     Break,
 }
 
-/// What a condition tests.
+/// Test of an `if`. The last field of the variants negates it.
 #[derive(Clone, Debug)]
 pub enum Condition {
     /// A variable that is neither empty nor `0`.
     Var(VarId),
-    /// `=` or (negated) `!=`.
+    /// `=` or `!=`.
     Equal(VarId, Template, bool),
-    /// `~`, `~*`, and negated.
+    /// `~`, `~*`, `!~` or `!~*`.
     Match(VarId, Pattern, bool),
-    /// `-f`, `-d`, `-e`, `-x`, and negated.
+    /// `-f`, `-d`, `-e`, `-x` or one of them with `!`. The first field is the letter.
     File(u8, Template, bool),
 }
 
@@ -105,7 +105,7 @@ fn set(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
     Ok(Op::Set(id, cx.template(d, value)?))
 }
 
-/// The variable that a directive sets, defined if it is not yet.
+/// Returns the variable that a directive sets. Defines it if necessary.
 ///
 /// # Errors
 /// `invalid variable name`, or a variable that cannot be set.
@@ -164,7 +164,7 @@ fn rewrite(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
     if to.text.is_empty() {
         return Err(cx.error_at(d, to, "empty replacement"));
     }
-    // A question mark at the end keeps the query of the request away.
+    // A question mark at the end means that the query of the request is not appended.
     let (text, keep_args) = match to.text.split_last() {
         Some((b'?', rest)) => (rest.to_vec(), false),
         _ => (to.text.clone(), true),
@@ -195,7 +195,7 @@ pub fn condition(d: &Directive, cx: &mut Scope<'_>) -> Result<Condition, Error> 
         return Err(invalid(cx, &last.clone()));
     }
     if last.text.len() == 1 && alone {
-        // As nginx tells of a condition with nothing in it.
+        // `if ()`: nginx's error text for an empty condition.
         return Err(invalid(cx, &last.clone()));
     }
     last.text.pop();
@@ -233,15 +233,15 @@ pub fn condition(d: &Directive, cx: &mut Scope<'_>) -> Result<Condition, Error> 
     }
 }
 
-/// How running the directives of a level ended.
+/// Result of running the directives of a level.
 pub enum Ran {
-    /// All done, the path is as it was (or `break` keeps it here).
+    /// The request stays in this location: the path is unchanged, or `break` ended the directives.
     Through,
-    /// The path changed: a location is to be found anew.
+    /// The path changed, so the location has to be looked up again.
     UriChanged,
-    /// To be answered with this status.
+    /// The request is answered with this status.
     Status(u16),
-    /// The response is made.
+    /// The response is complete.
     Done,
 }
 
@@ -268,13 +268,13 @@ pub fn run(req: &mut Request, ops: &[Op]) -> Ran {
 
 /// State of one walk through the directives.
 struct Walk {
-    /// The path changed.
+    /// Whether a `rewrite` changed the path.
     changed: bool,
-    /// `set` encodes what captures hold, until a `rewrite` has matched.
+    /// Whether `set` encodes captures. It does until the first `rewrite` has matched.
     quote: bool,
 }
 
-/// Whether the client had to encode something in the path of its target.
+/// Whether the path of the request's target contains encoded bytes (`%` or `+`).
 fn encoded(req: &Request) -> bool {
     let target = req.head.target.of(&req.head.buf);
     let path = memchr::memchr(b'?', target).map_or(target, |at| &target[..at]);
@@ -289,7 +289,7 @@ fn push_escaped(req: &mut Request, n: u8, out: &mut Vec<u8>) {
     req.give_buf(raw);
 }
 
-/// Value of a `set`.
+/// Appends the value of a `set`.
 fn set_value(req: &mut Request, t: &Template, quote: bool, out: &mut Vec<u8>) -> Result<(), VarError> {
     if !quote || !encoded(req) {
         return t.eval(req, out);
@@ -315,7 +315,7 @@ fn steps(req: &mut Request, ops: &[Op], walk: &mut Walk) -> Result<Step, VarErro
                 let mut v = req.take_buf();
                 set_value(req, t, walk.quote, &mut v)?;
                 if req.set_special(*var, &v) {
-                    // A variable that stands for a property of the request.
+                    // The variable belongs to a property of the request, such as `$args`; nothing is stored.
                 } else {
                     req.store(*var, Some(&v));
                 }
@@ -352,8 +352,8 @@ fn steps(req: &mut Request, ops: &[Op], walk: &mut Walk) -> Result<Step, VarErro
     Ok(Step::Next)
 }
 
-/// Runs a pattern and tells of it (nginx: rewrite_log). As in nginx no `$1` of an earlier match is left when it
-/// does not match; names keep their values.
+/// Runs a pattern and logs the result (nginx: rewrite_log). Without a match, `$1` and the other numbered captures of an
+/// earlier match are cleared, as in nginx. Named captures keep their values.
 fn matches(req: &mut Request, pattern: &Pattern, text: &[u8]) -> Result<bool, LimitExceeded> {
     let hit = pattern.exec(req, text)?;
     if !hit {
@@ -411,7 +411,7 @@ fn file_test(test: u8, path: &[u8]) -> bool {
         b'f' => kind == FileType::RegularFile,
         b'd' => kind == FileType::Directory,
         b'x' => s.st_mode & 0o100 != 0,
-        // Sockets, devices and the like do not count as there.
+        // `-e`: sockets, devices and other special files do not count as existing.
         _ => matches!(kind, FileType::RegularFile | FileType::Directory),
     }
 }
@@ -425,7 +425,7 @@ fn answer(req: &mut Request, status: u16, text: Option<&Template>) -> Result<Ran
         }
         return Ok(Ran::Status(status));
     };
-    // The text may ask for the status.
+    // The text may contain `$status`.
     req.resp.status = status;
     let mut value = req.take_buf();
     t.eval(req, &mut value)?;
@@ -440,8 +440,8 @@ fn answer(req: &mut Request, status: u16, text: Option<&Template>) -> Result<Ran
     Ok(Ran::Done)
 }
 
-/// Decodes what may stand in a URL as it is, up to the query: a URL taken from an argument is encoded
-/// there. Line ends, blanks and the like stay encoded, so no field can be smuggled in.
+/// Decodes printable bytes of a redirect URL up to its query, because a URL taken from an argument is encoded there.
+/// Control characters and spaces stay encoded, so a client cannot inject a header field.
 fn unescape_redirect(url: &mut Vec<u8>) {
     if !url.contains(&b'%') {
         return;
@@ -476,7 +476,7 @@ fn unescape_redirect(url: &mut Vec<u8>) {
     *url = out;
 }
 
-/// Replaces the path.
+/// Applies a `rewrite` that matched: replaces the path or makes a redirect.
 fn apply(
     req: &mut Request,
     to: &Template,
@@ -485,14 +485,14 @@ fn apply(
     changed: &mut bool,
 ) -> Result<Step, VarError> {
     let redirect = matches!(flag, Flag::Redirect(_));
-    // What the client had to encode is encoded again where it goes into a query or a URL.
+    // Captures hold decoded bytes: if the client encoded some, encode them again in a query or URL.
     let encoded = encoded(req);
     let mut out = req.take_buf();
     let (mut in_args, mut split) = (false, None);
     for part in to.parts() {
         match part {
             Part::Text(t) => {
-                // Only a question mark that is written here begins the query, not one in a capture.
+                // Only a question mark in the configuration begins the query, not one in a capture.
                 split = split.or_else(|| memchr::memchr(b'?', t).map(|i| out.len() + i));
                 in_args = split.is_some();
                 out.extend_from_slice(t);

@@ -1,4 +1,4 @@
-//! Settings of TLS (nginx: ngx_http_ssl_module). What is made of them is in `tls/server.rs`.
+//! Settings of TLS (nginx: ngx_http_ssl_module). `tls/server.rs` builds the TLS configuration from them.
 
 use crate::config::scope::Scope;
 use crate::config::value::{Number, Sec, Setting, Size, first, once};
@@ -12,8 +12,8 @@ use std::sync::{Arc, LazyLock};
 use zeroize::Zeroizing;
 
 keyword! {
-    /// `ssl_prefer_server_ciphers`: whose order of cipher suites counts. Where nothing is said it is by what they
-    /// cost, see [`ciphers::by_cost`].
+    /// `ssl_prefer_server_ciphers`: the side whose order of cipher suites counts. Without the directive the suites
+    /// are ordered by their cost, see [`ciphers::by_cost`].
     pub enum Preference { Off = "off", On = "on", Unsaid = "", }
 }
 
@@ -79,7 +79,7 @@ crate::settings! {
 }
 
 keyword! {
-    /// Whose state is asked for among the certificates of a client.
+    /// Certificates of a client's chain whose state is checked by OCSP.
     pub enum Ocsp { Off = "off", On = "on", Leaf = "leaf", }
 }
 
@@ -94,7 +94,7 @@ impl Setting for Option<Url> {
     }
 }
 
-/// Where states of certificates are kept.
+/// `ssl_ocsp_cache`: cache of certificate states; `None` if it is off.
 #[derive(Clone, Debug, Default)]
 pub struct OcspCache(pub Option<Arc<sessions::Sessions>>);
 
@@ -114,34 +114,34 @@ impl Setting for OcspCache {
         if size < MIN_ZONE {
             return Err(cx.error(d, format!("OCSP cache \"{}\" is too small", shown())));
         }
-        // Names of sessions are names of their own.
+        // The prefix keeps this zone apart from a session cache of the same name.
         let name = [b"ocsp:", name].concat();
         Ok(OcspCache(Some(sessions::zone(&name, size as usize))))
     }
 }
 
 keyword! {
-    /// Whether clients are asked for certificates.
+    /// `ssl_verify_client`: whether clients are asked for certificates.
     pub enum VerifyClient { Off = "off", On = "on", Optional = "optional", OptionalNoCa = "optional_no_ca", }
 }
 
-/// Names of files with their places; they may have variables in them.
+/// File names with their positions in the configuration. They may contain variables.
 #[derive(Clone, Debug, Default)]
 pub struct Names(pub Vec<Name>);
 
-/// One name.
+/// One file name with its position.
 #[derive(Clone, Debug)]
 pub struct Name {
-    /// As written.
+    /// Name as written.
     pub text: Vec<u8>,
-    /// Compiled.
+    /// Name with its variables compiled.
     pub template: Template,
-    /// An error at its place, to be filled in.
+    /// Error without a message at the position of the name.
     pub place: Error,
 }
 
 impl Name {
-    /// An error here.
+    /// Makes an error with this message at the position of the name.
     pub fn error(&self, message: String) -> Error {
         Error { message, ..self.place.clone() }
     }
@@ -161,7 +161,7 @@ impl Setting for Names {
     }
 }
 
-/// `max=N [inactive=T] [valid=T]`, or off.
+/// `ssl_certificate_cache`: `(max entries, inactive seconds, valid seconds)`, or `None` for `off`.
 #[derive(Clone, Copy, Debug)]
 pub struct Cache(pub Option<(usize, u64, u64)>);
 
@@ -193,7 +193,7 @@ impl Setting for Cache {
     }
 }
 
-/// Passwords of keys.
+/// Passwords for encrypted private keys.
 #[derive(Clone, Default)]
 pub struct Passwords(pub Arc<Vec<Zeroizing<Vec<u8>>>>);
 
@@ -223,7 +223,7 @@ impl Setting for Passwords {
     }
 }
 
-/// Versions that are spoken.
+/// Enabled versions of TLS.
 #[derive(Clone, Copy, Debug)]
 pub struct Protocols {
     /// TLS 1.2.
@@ -261,7 +261,7 @@ impl Setting for Protocols {
 pub struct Ciphers(pub Arc<ciphers::List>);
 
 impl Default for Ciphers {
-    /// Those of all servers that name none, the same for all.
+    /// Returns the list of servers without `ssl_ciphers`. It is parsed once and shared.
     fn default() -> Ciphers {
         static ALL: LazyLock<Ciphers> =
             LazyLock::new(|| Ciphers(Arc::new(ciphers::parse("HIGH:!aNULL:!MD5"))));
@@ -301,7 +301,7 @@ impl std::fmt::Debug for Curves {
 }
 
 impl Default for Curves {
-    /// Those of all servers that name none, the same for all.
+    /// Returns the groups of servers without `ssl_ecdh_curve`. They are made once and shared.
     fn default() -> Curves {
         static AUTO: LazyLock<Curves> = LazyLock::new(|| Curves(Arc::new(ciphers::default_groups())));
         AUTO.clone()
@@ -322,7 +322,7 @@ impl Setting for Curves {
             )
         })?;
         if list.served.is_empty() {
-            // Unlike nginx: a server that starts with others is better than one that does not.
+            // Unlike nginx, which refuses to start: a server with other curves is better than none.
             list.served = ciphers::default_groups();
             cx.warn(d, format!("none of the curves \"{text}\" is served, the default ones are used"));
         } else if !list.unserved.is_empty() {
@@ -332,18 +332,18 @@ impl Setting for Curves {
     }
 }
 
-/// Where sessions are kept.
+/// `ssl_session_cache`: storage of TLS sessions.
 #[derive(Clone, Debug)]
 pub enum SessionCache {
-    /// Nowhere; clients are told that they may come back.
+    /// No storage, but clients are led to believe that sessions may be reused.
     None,
-    /// Nowhere, and clients are told so.
+    /// No storage, and clients learn that sessions cannot be reused.
     Off,
-    /// In the process.
+    /// Storage in this process.
     Kept(Arc<sessions::Sessions>),
 }
 
-/// Smallest zone, bytes.
+/// Smallest size of a zone, bytes.
 const MIN_ZONE: u64 = 8 * 4096;
 
 impl Setting for SessionCache {
@@ -377,7 +377,7 @@ impl Setting for SessionCache {
     }
 }
 
-/// Secrets that tickets are sealed with.
+/// Keys that encrypt session tickets; the contents of the files.
 #[derive(Clone, Default)]
 pub struct TicketKeys(pub Vec<Arc<Zeroizing<Vec<u8>>>>);
 
@@ -400,7 +400,7 @@ impl Setting for TicketKeys {
     }
 }
 
-/// OpenSSL's words for a file that cannot be opened.
+/// Returns OpenSSL's error text for a file that cannot be opened.
 pub fn bio_failed(path: &std::path::Path, e: &std::io::Error) -> String {
     let code = e.raw_os_error().unwrap_or(5);
     let text = forebay_sys::errno::strerror(code);
@@ -458,7 +458,7 @@ impl Setting for Crl {
             let what = "PEM_read_bio_X509_CRL() failed (SSL: error:0480006C:PEM routines::no start line)";
             return Err(cx.error(d, failed(what.to_owned())));
         }
-        // A list that is left out would be a revocation that is not seen.
+        // Skipping a broken list would accept certificates that it revokes.
         if !lists.iter().all(|l| forebay_net::tls::crl::is_list(l)) {
             let what = "PEM_read_bio_X509_CRL() failed (SSL: error:0688010A:asn1 encoding routines::nested asn1 error:\
                         Type=X509_CRL error:0488000D:PEM routines::ASN1 lib)";
@@ -468,7 +468,7 @@ impl Setting for Crl {
     }
 }
 
-/// Bytes of a file; empty if none is named.
+/// Content of a DER file, empty without the directive.
 #[derive(Clone, Debug, Default)]
 pub struct DerFile(pub Arc<Vec<u8>>);
 
@@ -496,26 +496,26 @@ impl Setting for DerFile {
     }
 }
 
-/// `ssl_conf_command`s that are understood.
+/// Supported commands of `ssl_conf_command`.
 #[derive(Clone, Debug, Default)]
 pub struct Commands {
-    /// `Ciphersuites`: those of TLS 1.3.
+    /// `Ciphersuites`: the suites of TLS 1.3.
     pub suites13: Option<Vec<rustls::SupportedCipherSuite>>,
     /// `CipherString`.
     pub ciphers: Option<Arc<ciphers::List>>,
     /// `Groups`, `Curves`.
     pub groups: Option<Curves>,
-    /// `Protocol`, `MinProtocol`, `MaxProtocol`: TLS 1.2, 1.3 (`None`: nothing said).
+    /// TLS 1.2 by `Protocol`, `MinProtocol` or `MaxProtocol`; `None` if no command sets it.
     pub v12: Option<bool>,
-    /// See `v12`.
+    /// TLS 1.3, likewise.
     pub v13: Option<bool>,
     /// `Options ServerPreference`.
     pub server_preference: Option<bool>,
     /// `Options SessionTicket`.
     pub tickets: Option<bool>,
-    /// `Certificate`, `PrivateKey`: in place of the directives.
+    /// `Certificate`, which replaces `ssl_certificate`.
     pub certificate: Option<Name>,
-    /// See `certificate`.
+    /// `PrivateKey`, which replaces `ssl_certificate_key`.
     pub key: Option<Name>,
 }
 
@@ -583,7 +583,7 @@ impl Setting for Commands {
                     match o.to_ascii_lowercase().as_str() {
                         "serverpreference" => c.server_preference = Some(on),
                         "sessionticket" => c.tickets = Some(on),
-                        // True anyway, or without meaning here.
+                        // Always the case in rustls, or without meaning for it.
                         "prioritizechacha"
                         | "noresumptiononrenegotiation"
                         | "unsaferenegotiation"

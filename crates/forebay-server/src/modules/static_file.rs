@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 impl Core {
-    /// How files are cached here.
+    /// Returns the caching rules for files in this location.
     #[inline]
     pub fn policy(&self) -> Policy {
         Policy {
@@ -35,7 +35,7 @@ impl Core {
 /// Appends the file name of the request's path (nginx: root, alias).
 ///
 /// # Errors
-/// When a variable in `root` cannot be evaluated.
+/// If a variable in `root` cannot be evaluated, or `alias` does not apply, see [`alias_applies`].
 pub fn map_path(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
     let uri = std::mem::take(&mut req.uri);
     let done = map_uri(req, &uri, out);
@@ -43,7 +43,7 @@ pub fn map_path(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
     done
 }
 
-/// As [`map_path`], for any path.
+/// Appends the file name of any path, otherwise like [`map_path`].
 ///
 /// # Errors
 /// As [`map_path`].
@@ -56,7 +56,7 @@ pub fn map_uri(req: &mut Request, uri: &[u8], out: &mut Vec<u8>) -> Result<(), V
     document_root(req, out)?;
     match root.alias {
         None => out.extend_from_slice(uri),
-        // In a regular expression the alias is the whole name.
+        // In a location with a regular expression the alias is the whole file name.
         Some(None) if !req.add_uri_to_alias => {}
         Some(None) => out.extend_from_slice(uri),
         Some(Some(n)) => out.extend_from_slice(uri.get(n..).unwrap_or_default()),
@@ -64,10 +64,11 @@ pub fn map_uri(req: &mut Request, uri: &[u8], out: &mut Vec<u8>) -> Result<(), V
     Ok(())
 }
 
-/// A path that `rewrite ... break` has made no longer begins with the location's name, for which `alias` stands.
+/// Checks that the path still begins with the location's name, which `alias` replaces. After `rewrite ... break` it
+/// need not.
 ///
 /// # Errors
-/// When that has happened: what is left of the path could lead out of the directory.
+/// If the path was rewritten: the rest behind the name's length could lead out of the directory.
 pub fn alias_applies(req: &mut Request) -> Result<(), VarError> {
     if req.valid_location {
         return Ok(());
@@ -106,14 +107,15 @@ pub fn document_root(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarErro
     Ok(())
 }
 
-/// File name of the request, for messages.
+/// Returns the file name of the request, for messages.
 pub fn path_text(req: &mut Request) -> String {
     let mut out = Vec::new();
     let _ = map_path(req, &mut out);
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Finds out what is at a path: from the cache, from the kernel's memory, or on the blocking pool.
+/// Looks up a path and opens its file. Tries the cache first, then a lookup that does not wait for the disk, then the
+/// blocking pool.
 pub async fn open(req: &mut Request, path: &[u8]) -> Found {
     let http = req.http();
     let core = &http.location(req).settings.core;
@@ -130,7 +132,7 @@ pub async fn open(req: &mut Request, path: &[u8]) -> Found {
         return Found::Error(Errno::NOENT);
     }
     let opened = match file_cache::open_cached(path) {
-        // Descriptors of files that nobody reads at present are given up for this one.
+        // Out of descriptors: drop the oldest files from the cache, then try again on the pool.
         Opened::Found(file_cache::Inspected::Error(Errno::MFILE | Errno::NFILE))
             if thread.files.borrow_mut().shed(file_cache::SHED) > 0 =>
         {
@@ -152,7 +154,7 @@ pub async fn open(req: &mut Request, path: &[u8]) -> Found {
     found
 }
 
-/// `index`: looks for the names in turn. `None`: there is none.
+/// Tries the names of `index` in turn. Returns `None` if none of the files exists.
 pub async fn index(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
     let names = &http.location(req).settings.index.names;
@@ -173,7 +175,7 @@ pub async fn index(req: &mut Request) -> Option<Outcome> {
         path.extend_from_slice(&name_text);
         let found = open(req, &path).await;
         let out = match found {
-            // Whatever it is: the content handler says what becomes of it.
+            // Any kind of entry ends the search: the content handler of the new path answers or refuses.
             Found::File(_) | Found::Dir | Found::Other => {
                 req.uri.extend_from_slice(&name_text);
                 Some(internal_redirect(req))
@@ -191,7 +193,7 @@ pub async fn index(req: &mut Request) -> Option<Outcome> {
     None
 }
 
-/// A directory that does not exist is 404 at once, not 403 after all names were tried.
+/// Checks whether the directory exists. A missing one is 404 at once, not 403 after all names were tried.
 async fn missing_dir(req: &mut Request, path: &[u8], dir_len: usize) -> Option<Outcome> {
     let dir = path.get(..dir_len).unwrap_or(path);
     let dir = dir.strip_suffix(b"/").filter(|d| !d.is_empty()).unwrap_or(dir);
@@ -208,7 +210,7 @@ async fn missing_dir(req: &mut Request, path: &[u8], dir_len: usize) -> Option<O
     }
 }
 
-/// Status and log line for an index file that cannot be looked at.
+/// Logs that an index file cannot be opened and returns the status.
 fn index_error(req: &mut Request, path: &[u8], e: Errno) -> Outcome {
     let text = String::from_utf8_lossy(path).into_owned();
     match e {
@@ -220,7 +222,7 @@ fn index_error(req: &mut Request, path: &[u8], e: Errno) -> Outcome {
             log_missing(req, &format!("\"{text}\" is not found {}", errno_text(e)));
             Outcome::Status(404)
         }
-        // A link that may not be followed.
+        // `disable_symlinks` refused a link.
         Errno::LOOP => Outcome::Status(403),
         _ => failed(req, path, e, "open()"),
     }
@@ -233,7 +235,7 @@ fn log_missing(req: &mut Request, message: &str) {
     }
 }
 
-/// Starts over with the path in `Request::uri`.
+/// Starts location lookup over with the path in `Request::uri`.
 pub fn internal_redirect(req: &mut Request) -> Outcome {
     if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
         return Outcome::Status(500);
@@ -242,7 +244,7 @@ pub fn internal_redirect(req: &mut Request) -> Outcome {
     Outcome::Redirect
 }
 
-/// Status and log line for a file that cannot be opened.
+/// Logs that a file cannot be opened and returns the status.
 fn failed(req: &mut Request, path: &[u8], e: Errno, call: &str) -> Outcome {
     let (status, level) = match e {
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => (404, Level::Error),
@@ -259,7 +261,7 @@ fn failed(req: &mut Request, path: &[u8], e: Errno, call: &str) -> Outcome {
             out.extend_from_slice(piece);
         }
         match e {
-            // What nearly every such line says.
+            // Nearly all of these lines have this error: skip formatting it.
             Errno::NOENT => out.extend_from_slice(b"(2: No such file or directory)"),
             e => out.extend_from_slice(errno_text(e).as_bytes()),
         }
@@ -267,7 +269,7 @@ fn failed(req: &mut Request, path: &[u8], e: Errno, call: &str) -> Outcome {
     Outcome::Status(status)
 }
 
-/// Name of the call that opens files here, for messages.
+/// Returns the name of the call that opens files in this location, for messages.
 pub fn open_call(req: &Request) -> &'static str {
     match req.http().location(req).settings.core.disable_symlinks.mode {
         SymlinkMode::Off => "open()",
@@ -275,7 +277,7 @@ pub fn open_call(req: &Request) -> &'static str {
     }
 }
 
-/// The static content handler.
+/// Answers with the file of the request's path (the static content handler).
 pub async fn run(req: &mut Request) -> Outcome {
     let mut path = req.take_buf();
     if map_path(req, &mut path).is_err() {
@@ -313,7 +315,7 @@ pub async fn run(req: &mut Request) -> Outcome {
     out
 }
 
-/// A directory without its slash.
+/// Sets `Location` to the path of a directory with its final slash.
 fn redirect_to_dir(req: &mut Request) {
     let mut location = std::mem::take(&mut req.resp.location);
     location.clear();
@@ -341,7 +343,7 @@ pub fn serve(req: &mut Request, file: Rc<file_cache::OpenFile>) {
     r.allow_ranges = true;
     content_type(req);
     let end = file.size;
-    // Also where it is empty: its head is kept with it.
+    // An empty file needs a part too: the finished head is remembered in it.
     req.resp.body.push(Part::File { file, start: 0, end });
 }
 
@@ -360,20 +362,20 @@ pub fn content_type(req: &mut Request) {
     };
     let r = &mut req.resp.content_type;
     if !r.is_empty() {
-        // Of the upstream whose `X-Accel-Redirect` led here.
+        // Set by the upstream whose `X-Accel-Redirect` led here.
         return;
     }
     r.extend_from_slice(t.unwrap_or(&core.default_type));
 }
 
-/// What stands behind the last dot of the last segment.
+/// Returns the extension: the text after the last dot of the last segment.
 fn extension(uri: &[u8]) -> Option<&[u8]> {
     let last = uri.rsplit(|b| *b == b'/').next()?;
     let dot = memchr::memrchr(b'.', last)?;
     (dot > 0).then(|| &last[dot + 1..])
 }
 
-/// Header filter: conditional requests (RFC 9110, section 13; nginx: the not-modified filter).
+/// Evaluates conditional requests (RFC 9110, section 13; nginx: the not-modified filter). A header filter.
 ///
 /// # Errors
 /// Never.
@@ -406,7 +408,7 @@ pub fn not_modified(req: &mut Request) -> Result<(), VarError> {
     Ok(())
 }
 
-/// Header filter: `Range` (RFC 9110, section 14; nginx: the range filter).
+/// Applies `Range` (RFC 9110, section 14; nginx: the range filter). A header filter.
 ///
 /// # Errors
 /// Never.
@@ -445,8 +447,8 @@ pub fn ranges(req: &mut Request) -> Result<(), VarError> {
     Ok(())
 }
 
-/// Has the fields of a response that is refused for its range go with the refusal, as in nginx: `Expires` and `Cache-Control`
-/// above all. Those about the content stay behind, and those that are added to any response are added again.
+/// Copies fields of the response to the 416 answer that replaces it, as nginx does; `Expires` and `Cache-Control` matter most.
+/// Fields about the content are left out. So are fields of `add_header ... always`, which the answer gets anyway.
 fn hand_on(req: &mut Request) {
     let http = req.http();
     let added = &http.location(req).settings.headers;
@@ -476,7 +478,7 @@ fn validators(req: &Request) -> Validators<'_> {
     Validators { etag, last_modified: req.resp.modified() }
 }
 
-/// Takes the bytes `start..end` out of a body.
+/// Appends the parts of a body that hold its bytes `start..end`.
 fn cut(body: &[Part], start: u64, end: u64, out: &mut Vec<Part>) {
     let mut at = 0;
     for p in body {
@@ -489,7 +491,7 @@ fn cut(body: &[Part], start: u64, end: u64, out: &mut Vec<Part>) {
     }
 }
 
-/// Lets one range of the bytes through.
+/// Body filter that passes one range of the bytes.
 struct Cut {
     at: u64,
     start: u64,

@@ -1,4 +1,4 @@
-//! `sub_filter` and its kin (nginx: ngx_http_sub_module): text of a response is replaced by other text.
+//! `sub_filter` and related directives (nginx: ngx_http_sub_module): replacement of text in responses.
 
 use crate::compress;
 use crate::config::mime_types::MimeTypes;
@@ -26,11 +26,11 @@ crate::settings! {
     "sub_filter_last_modified" => last_modified: bool = false;
 }
 
-/// What is replaced by what, in the order of the file.
+/// Search texts and their replacements, in the order of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Pairs {
     list: Arc<Vec<(Template, Template)>>,
-    /// Finds the texts, where none has variables.
+    /// Finder of the texts if none of them has variables.
     fixed: Option<AhoCorasick>,
 }
 
@@ -52,7 +52,8 @@ impl Setting for Pairs {
     }
 }
 
-/// Finds texts, the leftmost first; of several at one place the one that stands first. Case does not count.
+/// Builds a finder of texts that ignores case. It reports the leftmost match; of several texts at one place, the first in
+/// the list.
 fn finder<T: AsRef<[u8]>>(texts: &[T]) -> Option<AhoCorasick> {
     AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).ascii_case_insensitive(true).build(texts).ok()
 }
@@ -62,7 +63,7 @@ pub fn enabled(s: &LocationSettings) -> bool {
     !s.sub_filter.pairs.list.is_empty()
 }
 
-/// The header filter.
+/// Prepares a response for replacements in its body. A header filter.
 ///
 /// # Errors
 /// When a variable cannot be evaluated.
@@ -78,7 +79,7 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
     let mut texts = Vec::new();
     for (text, by) in s.pairs.list.iter() {
         let text = text.value(req)?;
-        // What is empty is found nowhere.
+        // An empty text would match everywhere.
         if !text.is_empty() {
             texts.push((text, by.value(req)?));
         }
@@ -110,14 +111,14 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
     Ok(())
 }
 
-/// Replaces texts in a body.
+/// Body filter that replaces texts.
 struct Replace {
-    /// `None`: all have been replaced that were to be.
+    /// Finder of the texts left to replace; `None` if there are none.
     finder: Option<AhoCorasick>,
-    /// Texts and what replaces them, in the order of the finder's patterns.
+    /// Texts and their replacements, in the order of the finder's patterns.
     texts: Vec<(Vec<u8>, Vec<u8>)>,
     once: bool,
-    /// The beginning of a text whose rest may come with the next piece.
+    /// End of the last piece, which may be the start of a text that continues in the next piece.
     held: Vec<u8>,
     longest: usize,
 }
@@ -128,7 +129,7 @@ impl Replace {
         Replace { finder: Some(finder), texts, once, held: Vec::new(), longest }
     }
 
-    /// Where the first text may begin of which only a part is there; the end of the input if nowhere.
+    /// Returns the first position where a text may begin that is cut at the end of the input, or the input's length.
     fn open(&self, input: &[u8], from: usize) -> usize {
         let start = from.max(input.len().saturating_sub(self.longest.saturating_sub(1)));
         let begins = |i: &usize| {
@@ -142,14 +143,15 @@ impl Replace {
         (start..input.len()).find(begins).unwrap_or(input.len())
     }
 
-    /// A text has had its turn.
+    /// Removes a text that has been replaced once.
     fn spend(&mut self, i: usize) {
         self.texts.remove(i);
         let only: Vec<&[u8]> = self.texts.iter().map(|(text, _)| text.as_slice()).collect();
         self.finder = if only.is_empty() { None } else { finder(&only) };
     }
 
-    /// Replaces what is complete, gives how much of the input is done with.
+    /// Replaces complete texts in `input`. Returns the number of bytes that are finished; the rest must be passed again
+    /// before the next piece.
     fn replace(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> usize {
         let mut at = 0;
         let mut open = if last { input.len() } else { self.open(input, 0) };

@@ -1,4 +1,4 @@
-//! `userid` (nginx: ngx_http_userid_filter_module): cookies that tell one client from another.
+//! `userid` (nginx: ngx_http_userid_filter_module): cookies that identify clients.
 
 use crate::config::scope::Scope;
 use crate::config::value::{Setting, first, once};
@@ -22,11 +22,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 crate::settings! {
     /// `userid`.
     "userid" => mode: Mode = Mode { kind: Kind::Off, reset: None };
-    /// `userid_domain`: as it goes into the cookie; empty if none.
+    /// `userid_domain`: the `domain` attribute of the cookie, empty for none.
     "userid_domain" => domain: OrNone = OrNone(Vec::new());
     /// `userid_expires`.
     "userid_expires" => expires: Expires = Expires::Session;
-    /// `userid_flags`: as they go into the cookie.
+    /// `userid_flags`: the flags as text of the cookie.
     "userid_flags" => flags: Flags = Flags(Vec::new());
     /// `userid_mark`.
     "userid_mark" => mark: Mark = Mark(None);
@@ -40,16 +40,16 @@ crate::settings! {
     "userid_service" => service: Option<u32> = None;
 }
 
-/// What is done about cookies.
+/// Use of cookies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing.
+    /// Cookies are ignored.
     Off,
-    /// They are taken, none are made.
+    /// Received cookies are logged, none are set.
     Log,
-    /// Version 1 is made.
+    /// Cookies of version 1 are set.
     V1,
-    /// Version 2 is made.
+    /// Cookies of version 2 are set.
     On,
 }
 
@@ -57,7 +57,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Mode {
     kind: Kind,
-    /// `$uid_reset`, which a configuration may set.
+    /// `$uid_reset`, which the configuration may set.
     reset: Option<VarId>,
 }
 
@@ -77,7 +77,7 @@ impl Setting for Mode {
     }
 }
 
-/// A text; `none` is the empty one.
+/// A text that is empty for `none`.
 #[derive(Clone, Debug)]
 pub struct OrNone(Vec<u8>);
 
@@ -89,14 +89,14 @@ impl Setting for OrNone {
     }
 }
 
-/// How long a client keeps the cookie.
+/// Lifetime of the cookie.
 #[derive(Clone, Copy, Debug)]
 pub enum Expires {
-    /// Until it ends.
+    /// Until the browser is closed.
     Session,
-    /// For ever.
+    /// Until the end of 2037.
     Max,
-    /// Seconds.
+    /// For this number of seconds.
     After(u64),
 }
 
@@ -140,7 +140,7 @@ impl Setting for Flags {
     }
 }
 
-/// A letter at the end of the cookie that is asked for.
+/// `userid_mark`: character that replaces the first `=` at the end of the cookie. Cookies without it are sent again.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark(Option<u8>);
 
@@ -162,16 +162,16 @@ impl Setting for Option<u32> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::number(first(d));
-        // nginx keeps the low bits of what is too large.
+        // Like nginx: of a number above 32 bits the low ones are used.
         n.map(|n| Some(n as u32))
             .ok_or_else(|| cx.error(d, format!("\"{}\" directive invalid number", d.name.as_str())))
     }
 }
 
-/// An identifier as it stands in the cookie.
+/// An identifier, in the byte order of the cookie.
 type Uid = [u8; 16];
 
-/// What was found and made for a request.
+/// Identifiers of a request, once they are known.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     known: Option<Known>,
@@ -180,18 +180,18 @@ pub struct State {
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     got: Option<Uid>,
-    /// To be sent.
+    /// Identifier to send in a cookie.
     set: Option<Uid>,
 }
 
-/// The rows.
+/// Variables of this module.
 pub const VARIABLES: &[Row] = &[
     Row { name: "uid_got", get: RowSource::Get(|r, o| text(r, o, |k| k.got)), settable: false },
     Row { name: "uid_set", get: RowSource::Get(|r, o| text(r, o, |k| k.set)), settable: false },
     Row { name: "uid_reset", get: RowSource::Get(|_, _| Ok(false)), settable: true },
 ];
 
-/// `name=` and four words in the machine's order of bytes, as nginx logs them.
+/// Appends `name=` and the four words of an identifier in native byte order, as nginx logs them.
 fn text(req: &mut Request, out: &mut Vec<u8>, which: fn(&Known) -> Option<Uid>) -> Result<bool, VarError> {
     let known = known(req)?;
     Ok(which(&known).map(|uid| describe(req, &uid, out)).is_some())
@@ -206,7 +206,7 @@ fn describe(req: &Request, uid: &Uid, out: &mut Vec<u8>) {
     }
 }
 
-/// What there is about this request; found out once.
+/// Returns the identifiers of the request. Only the first call computes them, so log and cookie agree.
 fn known(req: &mut Request) -> Result<Known, VarError> {
     let http = req.http();
     let s = &http.location(req).settings.userid;
@@ -231,7 +231,7 @@ fn known(req: &mut Request) -> Result<Known, VarError> {
     Ok(known)
 }
 
-/// The client's identifier, and whether its cookie is as it should be.
+/// Returns the client's identifier, and whether its cookie has the right mark.
 fn received(req: &mut Request, s: &Settings) -> Option<(Uid, bool)> {
     let value = cookie(req, &s.name)?.to_vec();
     let complain = |req: &mut Request, what: &str| {
@@ -253,7 +253,7 @@ fn received(req: &mut Request, s: &Settings) -> Option<(Uid, bool)> {
     Some((uid, marked))
 }
 
-/// Value of the first cookie with this name, compared without regard to case.
+/// Returns the value of the first cookie with this name, ignoring case.
 fn cookie<'r>(req: &'r Request, name: &[u8]) -> Option<&'r [u8]> {
     let h = &req.head;
     let lines = h.fields.iter().filter(|f| f.id == Name::Cookie).map(|f| f.value.of(&h.buf));
@@ -276,14 +276,14 @@ fn reset(req: &mut Request, s: &Settings, uid: &Uid) -> Result<bool, VarError> {
     Ok(!matches!(value.as_slice(), b"" | b"0"))
 }
 
-/// Numbers of the identifiers made by this process, of either version.
+/// Sequence numbers for identifiers of version 1 and, below, of version 2.
 static NEXT_V1: AtomicU32 = AtomicU32::new(1);
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Begins the numbers of version 2.
+/// First sequence number of version 2.
 const FIRST: u32 = 0x0303_0302;
 
-/// What tells this process from others on the host.
+/// Returns a number that distinguishes this process from others on the host.
 fn start_value(pid: u32) -> u32 {
     static START: OnceLock<u32> = OnceLock::new();
     *START.get_or_init(|| {
@@ -310,7 +310,7 @@ fn make(req: &Request, s: &Settings) -> Uid {
     uid
 }
 
-/// The server's address, or as much of it as there is room for.
+/// Returns the server's IPv4 address, or the last 32 bits of its IPv6 address.
 fn local(req: &Request) -> u32 {
     match req.local_address().map(|a| a.ip()) {
         Some(IpAddr::V4(a)) => a.to_bits(),
@@ -319,12 +319,12 @@ fn local(req: &Request) -> u32 {
     }
 }
 
-/// Whether the filter has anything to do.
+/// Whether a location sets cookies.
 pub fn enabled(s: &LocationSettings) -> bool {
     !matches!(s.userid.mode.kind, Kind::Off | Kind::Log)
 }
 
-/// The header filter.
+/// Adds the cookie to the response. A header filter.
 ///
 /// # Errors
 /// When `$uid_reset` cannot be evaluated.
@@ -361,9 +361,10 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
     Ok(())
 }
 
-/// `Sat, 21-Nov-26 07:22:38 GMT`; the year in full after 2037, as old clients take 38 for 1938.
+/// Appends a date like `Sat, 21-Nov-26 07:22:38 GMT`. After 2037 the year has four digits, because old clients read 38
+/// as 1938.
 pub(crate) fn cookie_date(at: i64, out: &mut Vec<u8>) {
-    // Of `Sat, 21 Nov 2026 07:22:38 GMT`.
+    // Takes apart `Sat, 21 Nov 2026 07:22:38 GMT`.
     let date = forebay_http::date::imf(at);
     let Some(([day @ .., b' '], rest)) = date.split_at_checked(8) else { return };
     let (Some(month), Some(year), Some(time)) = (rest.get(..3), rest.get(4..8), rest.get(8..)) else {

@@ -1,5 +1,5 @@
 //! Variables of the request, the connection and the response (nginx: ngx_http_core_module, embedded
-//! variables). Hot path: the access log is made of them.
+//! variables). Hot path: every line of the access log evaluates several.
 
 use crate::request::Request;
 use crate::variables::Row;
@@ -17,7 +17,7 @@ macro_rules! rows {
     ($($name:literal => $get:expr,)*) => { &[$(Row { name: $name, get: RowSource::Get($get), settable: false },)*] };
 }
 
-/// The rows.
+/// Variables that can be set or whose name has a variable part.
 pub const VARIABLES: &[Row] = &[
     Row { name: "args", get: RowSource::Get(args), settable: true },
     Row { name: "limit_rate", get: RowSource::Get(limit_rate), settable: true },
@@ -28,7 +28,7 @@ pub const VARIABLES: &[Row] = &[
     Row { name: "cookie_*", get: RowSource::Prefix(cookie), settable: false },
 ];
 
-/// Rows without arguments.
+/// All other variables.
 pub const PLAIN: &[Row] = rows! {
     "binary_remote_addr" => |r, o| { push_binary(r.peer, o); Ok(true) },
     "body_bytes_sent" => |r, o| number(o, r.sent.saturating_sub(r.sent_head)),
@@ -122,7 +122,7 @@ fn text(out: &mut Vec<u8>, t: &[u8]) -> Got {
     Ok(true)
 }
 
-/// What the client said; in a request line that cannot be read it may be nothing.
+/// Appends a part of the request line. The part may be missing if the line is malformed.
 fn said(out: &mut Vec<u8>, t: &[u8]) -> Got {
     out.extend_from_slice(t);
     Ok(!t.is_empty())
@@ -133,7 +133,7 @@ fn number(out: &mut Vec<u8>, n: u64) -> Got {
     Ok(true)
 }
 
-/// Seconds with three decimals.
+/// Appends seconds with three decimals.
 pub(crate) fn seconds(out: &mut Vec<u8>, d: Duration) -> Got {
     response::number(out, d.as_secs());
     let ms = d.subsec_millis();
@@ -150,7 +150,7 @@ fn field(r: &mut Request, name: Name, out: &mut Vec<u8>) -> Got {
     Ok(push_field(r, name, out))
 }
 
-/// Appends the values of all lines with a name; `false` if there is none.
+/// Appends the values of all lines with this name. Returns `false` if there are none.
 pub fn push_field(r: &Request, name: Name, out: &mut Vec<u8>) -> bool {
     if r.head.first.0.get(name as usize).is_none_or(|i| *i == 0) {
         return false;
@@ -173,7 +173,7 @@ fn limit_rate(r: &mut Request, out: &mut Vec<u8>) -> Got {
     number(out, r.resp.limit_rate)
 }
 
-/// What the client says, or what has come of a body that ends without its length having been said.
+/// Appends the value of `Content-Length`, or the length of the body if it came without one and is complete.
 fn content_length(r: &mut Request, out: &mut Vec<u8>) -> Got {
     let unsaid = matches!(r.body.framing, Framing::Chunked | Framing::Stream);
     if unsaid && r.body.done() {
@@ -192,7 +192,7 @@ fn host(r: &mut Request, out: &mut Vec<u8>) -> Got {
     Ok(true)
 }
 
-/// A port; nothing if it is not known.
+/// Appends the port of an address, or an empty value if it is unknown.
 pub(super) fn port(p: Peer, out: &mut Vec<u8>) -> Got {
     match p {
         Peer::Inet(a) if a.port() > 0 => number(out, u64::from(a.port())),
@@ -218,7 +218,7 @@ fn remote_user(r: &mut Request, out: &mut Vec<u8>) -> Got {
     Ok(push_remote_user(r, out))
 }
 
-/// Appends the user name of Basic authentication; `false` if there is none.
+/// Appends the user name of Basic authentication. Returns `false` if there is none.
 pub fn push_remote_user(r: &Request, out: &mut Vec<u8>) -> bool {
     let user = crate::modules::auth_basic::credentials(r).map(|(user, _)| user).filter(|u| !u.is_empty());
     user.map(|u| out.extend_from_slice(&u)).is_some()
@@ -279,7 +279,7 @@ fn sent_keep_alive(r: &mut Request, out: &mut Vec<u8>) -> Got {
     }
 }
 
-/// Whether a field name is the one that a variable's name stands for: `_` for `-`, no regard to case.
+/// Whether the variable `$http_NAME` means this field: `_` matches `-`, and case is ignored.
 pub(crate) fn same_name(variable: &[u8], name: &[u8]) -> bool {
     variable.len() == name.len()
         && variable.iter().zip(name).all(|(v, n)| match n {
@@ -288,7 +288,7 @@ pub(crate) fn same_name(variable: &[u8], name: &[u8]) -> bool {
         })
 }
 
-/// Joins the values of lines with one name; `false` if there is none.
+/// Appends the values of lines with one name, with a separator between them. Returns `false` if there are none.
 pub(crate) fn join<'a>(values: impl Iterator<Item = &'a [u8]>, separator: &[u8], out: &mut Vec<u8>) -> bool {
     let mut any = false;
     for v in values {
@@ -343,7 +343,7 @@ pub(crate) fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
     let h = &r.head;
     for f in h.fields.iter().filter(|f| f.id == Name::Cookie) {
         for pair in f.value.of(&h.buf).split(|b| *b == b';') {
-            // As in nginx blanks around the name are none of it, and those in front of the value; those behind it are.
+            // Like nginx: spaces around the name and before the value are skipped, spaces after the value belong to it.
             let mut halves = pair.splitn(2, |b| *b == b'=');
             if let (Some(key), Some(value)) = (halves.next(), halves.next())
                 && key.trim_ascii().eq_ignore_ascii_case(name)
@@ -357,7 +357,7 @@ pub(crate) fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
 }
 
 impl Request {
-    /// Sets a variable that stands for a property of the request. `false`: it is an ordinary one.
+    /// Sets `$args` or `$limit_rate`, which change a property of the request. Returns `false` for all other variables.
     pub fn set_special(&mut self, id: forebay_core::vars::VarId, value: &[u8]) -> bool {
         let http = self.http();
         let Some(v) = http.vars.get(id.0 as usize) else { return false };
@@ -365,7 +365,7 @@ impl Request {
             b"args" => {
                 self.args.clear();
                 self.args.extend_from_slice(value);
-                // What goes to an upstream is made of path and arguments from now on.
+                // An upstream then gets the path and these arguments, not the original request line.
                 self.rewritten = true;
             }
             b"limit_rate" => self.resp.limit_rate = forebay_conf::units::size(value).unwrap_or(0),
@@ -374,16 +374,16 @@ impl Request {
         true
     }
 
-    /// Status as the log shows it.
+    /// Returns the status for the access log.
     pub fn logged_status(&self) -> u16 {
-        // As it was on the wire: 494 to 497 are for `error_page` only.
+        // Log the status that was sent: 494 to 497 exist for `error_page` only.
         response::wire_status(match self.status_override.unwrap_or(self.resp.status) {
             0 if self.refused != 0 => self.refused,
             s => s,
         })
     }
 
-    /// Makes a response from text, its type by the path (nginx: return CODE TEXT).
+    /// Makes a response from text (nginx: return CODE TEXT). The path decides on its content type.
     pub fn send_text(&mut self, status: u16, text: &[u8]) {
         self.resp.status = status;
         crate::modules::static_file::content_type(self);

@@ -1,4 +1,4 @@
-//! Work on files that may take its time: for the blocking pool. A file appears whole or not at all.
+//! Blocking work on files, for the blocking pool. A new file appears complete or not at all.
 
 use forebay_sys::files;
 use rustix::io::Errno;
@@ -8,17 +8,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// What went wrong: the status to answer with, and a line for the log.
+/// Failure of a call: the status of the response, and a line for the log.
 #[derive(Debug)]
 pub struct Failure {
     pub status: u16,
     pub text: String,
 }
 
-/// What is at a path.
+/// Kind of entry at a path.
 #[derive(Debug)]
 pub enum Tree {
-    /// Anything but a directory.
+    /// A file or anything else that is not a directory.
     File(PathBuf),
     /// A directory.
     Directory(PathBuf),
@@ -35,7 +35,7 @@ fn explain(e: &io::Error) -> String {
     format!("({})", forebay_sys::errno::errno(e))
 }
 
-/// The failure of a call on a path. `missing`: status where a part of the path is not there.
+/// Makes the failure for a system call. `missing` is the status if a part of the path does not exist.
 fn failed(call: &str, path: &Path, e: &io::Error, missing: u16) -> Failure {
     let status = match e.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT | Errno::NAMETOOLONG) => missing,
@@ -48,30 +48,30 @@ fn failed(call: &str, path: &Path, e: &io::Error, missing: u16) -> Failure {
     Failure { status, text: format!("{call} \"{}\" failed {}", path.display(), explain(e)) }
 }
 
-/// A name next to a file that nobody else uses.
+/// Returns an unused name in the directory of a file.
 fn beside(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     let (pid, n) = (std::process::id(), forebay_sys::serial::next());
-    // What is added may make the name too long.
+    // Cut the name, or the suffix could make it too long.
     let short: String = name.chars().take(40).collect();
     target.with_file_name(format!(".{short}.{pid}.{n}"))
 }
 
-/// Looks at a path. `itself`: a link counts as a file.
+/// Looks up a path. With `itself` a link counts as a file; otherwise it is followed.
 ///
 /// # Errors
-/// 404 where there is nothing, 409 where a part of the path is no directory.
+/// 404 if nothing is there, 409 if a part of the path is not a directory.
 pub fn find(path: &Path, itself: bool) -> Result<Tree, Failure> {
     let found = if itself { fs::symlink_metadata(path) } else { fs::metadata(path) };
     let found = found.map_err(|e| failed(if itself { "lstat()" } else { "stat()" }, path, &e, 404))?;
     Ok(if found.is_dir() { Tree::Directory(path.into()) } else { Tree::File(path.into()) })
 }
 
-/// Puts a file that has been written in its place. `directories`: mode of those that are missing. Gives whether there
-/// was one before.
+/// Moves a file that has been written to its target. `directories` is the mode for missing directories. Returns `true` if
+/// it replaced another file.
 ///
 /// # Errors
-/// 409 where there is a directory; otherwise that of the system call.
+/// 409 if the target is a directory; otherwise the status for the failed system call.
 pub fn put(
     from: &Path,
     target: &Path,
@@ -99,7 +99,7 @@ fn prepare(file: &Path, mode: u32, modified: Option<i64>) -> io::Result<()> {
     }
 }
 
-/// Renames a file, also to another file system.
+/// Moves a file, also to another file system.
 fn relocate(from: &Path, target: &Path, directories: Option<u32>) -> Result<(), Failure> {
     let fail = |e: &io::Error| {
         let mut f = failed("rename()", from, e, 500);
@@ -134,7 +134,7 @@ fn make_directories(path: &Path, mode: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a directory with exactly this mode, whatever the umask.
+/// Makes a directory with exactly this mode, regardless of the umask.
 fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
     files::create_directory(path, 0o700 & mode)?;
     fs::set_permissions(path, Permissions::from_mode(mode))
@@ -143,12 +143,12 @@ fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
 /// Makes a directory.
 ///
 /// # Errors
-/// 405 if something is there, 409 if its parent is not.
+/// 405 if the path exists, 409 if its parent does not.
 pub fn make_directory(path: &Path, mode: u32) -> Result<(), Failure> {
     create_directory(path, mode).map_err(|e| failed("mkdir()", path, &e, 409))
 }
 
-/// Removes a file, or a directory with all that is in it. Links are removed, not followed.
+/// Removes a file, or a directory with its contents. Links are removed, not followed.
 ///
 /// # Errors
 /// That of the system call.
@@ -162,7 +162,7 @@ pub fn delete(tree: &Tree) -> Result<(), Failure> {
     }
 }
 
-/// Copies a file, replacing what is there, with its mode and time.
+/// Copies a file with its mode and modification time, replacing the target.
 fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
     let temporary = beside(to);
     let done = fs::copy(from, &temporary).and_then(|_| {
@@ -176,13 +176,13 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
     done
 }
 
-/// What stands in the way of a copy is nobody's business but the operator's.
+/// Makes the failure for a copy. The status is 500 or 507: the client does not learn the state of other files.
 fn not_copied(call: &str, path: &Path, e: &io::Error) -> Failure {
     let f = failed(call, path, e, 500);
     Failure { status: if f.status == 507 { 507 } else { 500 }, ..f }
 }
 
-/// Copies a file, or a directory with all that is in it.
+/// Copies a file, or a directory with its contents.
 ///
 /// # Errors
 /// That of the system call.
@@ -194,7 +194,7 @@ pub fn copy(tree: &Tree, to: &Path) -> Result<(), Failure> {
 }
 
 fn copy_directory(from: &Path, to: &Path) -> Result<(), Failure> {
-    // Without recursion: how deep it goes is not ours to say.
+    // A stack of its own instead of recursion: the depth of the tree is not limited.
     let mut rest = vec![(from.to_owned(), to.to_owned())];
     while let Some((from, to)) = rest.pop() {
         let found = fs::metadata(&from).map_err(|e| failed("stat()", &from, &e, 404))?;
@@ -218,7 +218,7 @@ fn copy_directory(from: &Path, to: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Moves a file or a directory, with the directories that are missing on the way to its new place.
+/// Moves a file or a directory. Makes missing directories above the target.
 ///
 /// # Errors
 /// That of the system call.

@@ -1,5 +1,5 @@
-//! `dav_methods` and its kin (nginx: ngx_http_dav_module): PUT, DELETE, MKCOL, COPY and MOVE on the files of a location.
-//! What a request asks for is judged here; `files.rs` does it on the blocking pool.
+//! `dav_methods` and related directives (nginx: ngx_http_dav_module): PUT, DELETE, MKCOL, COPY and MOVE on the files of a
+//! location. This file checks requests; `files.rs` does the work on the blocking pool.
 
 mod files;
 
@@ -30,7 +30,7 @@ crate::settings! {
     "dav_access" => access: Access = Access(0o600);
 }
 
-/// `dav_methods`: a set.
+/// `dav_methods`: the set of allowed methods.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Methods(u8);
 
@@ -82,13 +82,13 @@ impl Setting for Access {
 }
 
 impl Access {
-    /// The mode of directories.
+    /// Returns the mode for new directories.
     fn of_directories(self) -> u32 {
         forebay_sys::files::directory_mode(self.0)
     }
 }
 
-/// Why a request is refused: status, and what the log says.
+/// Refusal of a request: status, level and text for the log.
 struct Refused(u16, Level, String);
 
 impl From<VarError> for Refused {
@@ -101,7 +101,7 @@ fn refuse<T>(status: u16, text: impl Into<String>) -> Result<T, Refused> {
     Err(Refused(status, Level::Error, text.into()))
 }
 
-/// The content handler, for a method that is allowed here.
+/// Executes a request with one of the allowed methods. A content handler.
 pub async fn run(req: &mut Request) -> Outcome {
     let done = match req.method {
         Method::Put => match put(req).await {
@@ -129,7 +129,7 @@ fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-/// What a request is about was created, and is empty as an answer.
+/// Makes an empty 201 response.
 fn created(req: &mut Request, with_location: bool) {
     req.resp.status = 201;
     req.resp.content_length = Some(0);
@@ -140,7 +140,7 @@ fn created(req: &mut Request, with_location: bool) {
     }
 }
 
-/// The file of a path, without a slash at its end.
+/// Returns the file name of a path, without a slash at its end.
 fn file_of(req: &mut Request, uri: &[u8]) -> Result<PathBuf, Refused> {
     let mut path = Vec::new();
     static_file::map_uri(req, uri, &mut path)?;
@@ -153,7 +153,7 @@ fn file_of(req: &mut Request, uri: &[u8]) -> Result<PathBuf, Refused> {
     Ok(PathBuf::from(std::ffi::OsString::from_vec(path)))
 }
 
-/// Does work on files where it holds up nobody.
+/// Does work on files on the blocking pool.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Refused> {
@@ -175,7 +175,7 @@ fn without_body(req: &Request) -> Result<(), Refused> {
     refuse(415, format!("{method} with body is unsupported"))
 }
 
-/// `Depth`: whether it is what the request needs. `None` stands for infinity.
+/// Checks that `Depth` is infinity, its default, or 0 if `zero` allows it.
 fn depth(req: &Request, zero: bool) -> Result<(), Refused> {
     match req.head.get(Name::Depth) {
         None | Some(b"infinity") => return Ok(()),
@@ -217,7 +217,7 @@ async fn store(req: &mut Request) -> Result<(), Refused> {
     let (mode, directories) = (s.access.0, s.create_full_put_path.then(|| s.access.of_directories()));
     let modified = req.head.get(Name::Date).and_then(forebay_http::date::parse);
     let existed = blocking(move || files::put(&from, &target, mode, modified, directories)).await?;
-    // It is where it belongs.
+    // The file has been moved to its target: keep the request from deleting it.
     req.body.stored.path = None;
     if existed {
         req.resp.status = 204;
@@ -267,7 +267,7 @@ async fn mkcol(req: &mut Request) -> Result<(), Refused> {
     Ok(())
 }
 
-/// The decoded path in `Destination`.
+/// Returns the decoded path of `Destination`.
 fn destination(req: &Request) -> Result<Vec<u8>, Refused> {
     let Some(value) = req.head.get(Name::Destination) else {
         return refuse(400, "client sent no \"Destination\" header");
@@ -301,7 +301,7 @@ fn destination(req: &Request) -> Result<Vec<u8>, Refused> {
     Ok(out)
 }
 
-/// `Overwrite`.
+/// Returns the value of `Overwrite`.
 fn overwrite(req: &Request) -> Result<bool, Refused> {
     match req.head.get(Name::Overwrite) {
         None | Some(b"T" | b"t") => Ok(true),
@@ -326,7 +326,7 @@ async fn copy_or_move(req: &mut Request) -> Result<(), Refused> {
     }
     depth(req, !moves)?;
     let overwrite = overwrite(req)?;
-    // Unlike nginx: what an alias stands for is cut off only where it is there.
+    // Unlike nginx: refuse a target outside the prefix that `alias` replaces, instead of cutting off any prefix.
     let http = req.http();
     if let Some(Some(n)) = http.location(req).settings.core.root.alias
         && !to_uri.starts_with(uri.get(..n).unwrap_or_default())
@@ -349,7 +349,7 @@ async fn copy_or_move(req: &mut Request) -> Result<(), Refused> {
     if collection && to.starts_with(&from) {
         return refuse(403, into);
     }
-    // A tree that is replaced by its own part would be gone.
+    // Replacing a tree by its own part would first delete the source with it.
     if collection && from.starts_with(&to) {
         return refuse(403, into);
     }

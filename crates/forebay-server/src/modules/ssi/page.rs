@@ -1,4 +1,4 @@
-//! A page on its way: its text goes on, its commands are run.
+//! Sending of an SSI page: text is passed on, commands are run.
 
 use super::parser::{Command, Event, Parser};
 use super::value::{self, Problem};
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::rc::Rc;
 
-/// What is sent in the place of a command that fails.
+/// Default text in place of a command that fails.
 const ERROR: &[u8] = b"[an error occurred while processing the directive]";
 
 /// Deepest nesting of `if`.
@@ -27,24 +27,24 @@ pub struct Page {
     error: Vec<u8>,
     silent: bool,
     matched: Matched,
-    /// The `if` commands that are open.
+    /// Open `if` commands, the innermost last.
     ifs: Vec<If>,
-    /// Name and text of the block that is being taken down.
+    /// Name and text so far of the open `block`.
     block: Option<(Vec<u8>, Vec<u8>)>,
-    /// Includes that have been started, and what stands behind them; empty between pieces.
+    /// Includes that have been started, and the text between and after them. Empty between pieces.
     queue: VecDeque<Item>,
 }
 
-/// What is to be sent.
+/// Entry of the queue: text or the response of an include.
 enum Item {
     Text(Vec<u8>),
     Part(Box<Started>),
 }
 
-/// Most includes of a page that are on their way at a time.
+/// Most includes of a page that run at the same time.
 const AHEAD: usize = 16;
 
-/// Runs a future; the includes in a queue get on meanwhile.
+/// Runs a future and meanwhile polls the includes in the queue, so that they make progress.
 async fn beside<T>(queue: &mut VecDeque<Item>, work: impl Future<Output = T>) -> T {
     let mut work = Box::pin(work);
     std::future::poll_fn(|cx| {
@@ -58,7 +58,7 @@ async fn beside<T>(queue: &mut VecDeque<Item>, work: impl Future<Output = T>) ->
     .await
 }
 
-/// How values are written.
+/// Encoding of `echo`ed values.
 #[derive(Clone, Copy, Debug)]
 enum Encoding {
     None,
@@ -69,15 +69,15 @@ enum Encoding {
 /// An open `if`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct If {
-    /// What stands here is sent.
+    /// Whether the current branch is sent.
     active: bool,
-    /// One of the branches has been.
+    /// Whether the current branch or one before it was sent.
     taken: bool,
-    /// `else` has been.
+    /// Whether `else` has been reached.
     last: bool,
 }
 
-/// Parameters that a command knows, and whether it needs them.
+/// Parameters of a command, and whether they are mandatory.
 type Known = &'static [(&'static str, bool)];
 
 fn known(name: &[u8]) -> Option<Known> {
@@ -104,7 +104,7 @@ fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
 }
 
 impl Page {
-    /// The page that a response becomes.
+    /// Creates the page for a response.
     pub fn new(req: &Request) -> Page {
         let http = req.http();
         let s: &Settings = &http.location(req).settings.ssi;
@@ -130,7 +130,7 @@ impl Page {
             done = self.send_queue(out, req, 0).await;
         }
         if done.is_err() {
-            // Nothing is cut off in the middle of what it is doing.
+            // The includes have begun their work: let each end in an orderly way.
             for item in std::mem::take(&mut self.queue) {
                 if let Item::Part(p) = item {
                     p.abandon().await;
@@ -168,7 +168,7 @@ impl Page {
         Ok(())
     }
 
-    /// Sends bytes, or puts them behind what has to be sent before.
+    /// Sends bytes. If includes before them are unfinished, appends the bytes to the queue.
     async fn put(&mut self, out: &mut Outlet, req: &mut Request, bytes: &[u8]) -> Result<(), Broken> {
         match self.queue.back_mut() {
             None => return out.push(req, bytes).await,
@@ -178,7 +178,7 @@ impl Page {
         Ok(())
     }
 
-    /// The page is over.
+    /// Sends the rest of the page at its end.
     ///
     /// # Errors
     /// [`Broken`].
@@ -209,7 +209,7 @@ impl Page {
         self.put_error(out, req).await
     }
 
-    /// The error message of the page, unless it is to be silent.
+    /// Sends the error message of the page, unless `ssi_silent_errors` is on.
     async fn put_error(&mut self, out: &mut Outlet, req: &mut Request) -> Result<(), Broken> {
         let error = if self.silent { Vec::new() } else { self.error.clone() };
         self.put(out, req, &error).await
@@ -271,7 +271,8 @@ impl Page {
         Ok(Ok(()))
     }
 
-    /// Whether a command of a condition has nothing to do but to be counted, since all around it is left out.
+    /// Returns `true` if an `if`, `elif`, `else` or `endif` is inside a branch that is not sent. Only the nesting is
+    /// tracked then.
     fn skips(&mut self, c: &Command) -> Result<bool, Problem> {
         let opens = c.name == b"if";
         let around =
@@ -412,7 +413,7 @@ impl Page {
         }
         match include(out, req, what).await {
             Included::Broken => Ok(Err(Broken)),
-            // The log has it already.
+            // The reason has been logged already.
             Included::Refused => Ok(self.put_error(out, req).await),
             Included::Done(None) => Ok(Ok(())),
             Included::Done(Some(value)) => {
@@ -423,7 +424,7 @@ impl Page {
     }
 }
 
-/// Appends a text with the bytes as `%XX` that may not stand in a URI inside of HTML.
+/// Appends a text, with bytes that are not allowed in a URI inside HTML as `%XX`.
 fn escape_url(text: &[u8], out: &mut Vec<u8>) {
     for b in text {
         let special = b"\"#%'<>\\^`{|}".contains(b);
@@ -448,7 +449,7 @@ fn set(req: &mut Request, name: &[u8], value: &[u8]) -> Result<(), Problem> {
     problem(format!("no room for the \"{}\" variable of an SSI page", text(name)))
 }
 
-/// Judges the parameters of a command.
+/// Checks the parameters of a command.
 fn check(c: &Command, known: Known) -> Result<(), Problem> {
     let name = text(&c.name);
     for (i, (parameter, _)) in c.parameters.iter().enumerate() {

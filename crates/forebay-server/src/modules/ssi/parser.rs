@@ -1,25 +1,26 @@
-//! SSI commands in text: `<!--#name parameter="value" ... -->`, cut anywhere between pieces. No I/O, and everything
-//! that is kept has a limit.
+//! Parser for SSI commands in text: `<!--#name parameter="value" ... -->`. A command may be cut anywhere between pieces
+//! of the text. No I/O, and all state is limited in size.
 
 /// Longest name of a command or parameter, bytes (nginx: 32).
 pub const NAME: usize = 32;
 /// Most parameters of a command (nginx: 16).
 pub const PARAMETERS: usize = 16;
 
-/// What a command begins with.
+/// Start of a command.
 const OPEN: &[u8] = b"<!--#";
 
 /// A command as written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Command {
-    /// Name.
+    /// Name of the command.
     pub name: Vec<u8>,
-    /// Parameters in their order, their values as written. A backslash keeps the byte behind it from ending the value.
+    /// Names and values of the parameters in order. Values are as written: a backslash before the closing quote, which
+    /// keeps it from ending the value, is still there.
     pub parameters: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Command {
-    /// Appends it as it may be written.
+    /// Appends the command as text that parses to the same command.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(OPEN);
         out.extend_from_slice(&self.name);
@@ -35,7 +36,7 @@ impl Command {
     }
 }
 
-/// Whether a byte stands in a value without a backslash before it.
+/// Whether a value contains a byte without a backslash before it.
 fn has_plain(value: &[u8], quote: u8) -> bool {
     let mut escaped = false;
     value.iter().any(|b| {
@@ -45,20 +46,20 @@ fn has_plain(value: &[u8], quote: u8) -> bool {
     })
 }
 
-/// What stands next in the text.
+/// Next part of the text.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'i> {
-    /// Text that goes on as it is.
+    /// Plain text.
     Text(&'i [u8]),
     /// A command.
     Command(Command),
-    /// What is no command, after its end: why, in nginx's words.
+    /// A malformed command: the error in nginx's words. Comes after the end of the command.
     Broken(String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// In text, of which the last bytes may begin a command: how many.
+    /// In text. This many bytes at its end may begin a command.
     Text(usize),
     /// Before the name.
     Begin,
@@ -66,23 +67,23 @@ enum State {
     /// Before a parameter.
     Before,
     Parameter,
-    /// Before the equals sign,
+    /// Before the equals sign.
     Equals,
-    /// and behind it.
+    /// After the equals sign, before the quote.
     Quote,
     /// In a value that ends with this byte.
     Value(u8),
-    /// Behind a backslash there.
+    /// After a backslash in such a value.
     Escaped(u8),
-    /// Behind the first dash of the end.
+    /// After the first dash of `-->`.
     Dash,
-    /// Behind the second.
+    /// After the second dash of `-->`.
     Dashes,
-    /// In a broken command, behind so many dashes of its end.
+    /// In a malformed command, after this many dashes of its `-->`.
     Skip(u8),
 }
 
-/// Finds commands.
+/// State of the parser between pieces of text.
 #[derive(Debug)]
 pub struct Parser {
     state: State,
@@ -94,7 +95,7 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// At the beginning of a text. `longest_value`: bytes a value may have (nginx: ssi_value_length).
+    /// Creates a parser at the start of a text. `longest_value` limits values, in bytes (nginx: ssi_value_length).
     pub fn new(longest_value: usize) -> Parser {
         Parser {
             state: State::Text(0),
@@ -106,7 +107,7 @@ impl Parser {
         }
     }
 
-    /// Takes from `input` up to what stands next. `None`: all has been taken.
+    /// Takes the next part of the text from `input`. Returns `None` if `input` is used up.
     pub fn next<'i>(&mut self, input: &mut &'i [u8]) -> Option<Event<'i>> {
         while let State::Text(held) = self.state {
             if input.is_empty() {
@@ -127,7 +128,7 @@ impl Parser {
         None
     }
 
-    /// The end: text that was held back because a command might have begun with it.
+    /// Ends the text. Returns bytes that were held back because they might have begun a command.
     pub fn end(&mut self) -> &'static [u8] {
         match std::mem::replace(&mut self.state, State::Text(0)) {
             State::Text(held) => OPEN.get(..held).unwrap_or_default(),
@@ -135,7 +136,7 @@ impl Parser {
         }
     }
 
-    /// Text up to where a command begins or may begin.
+    /// Takes text up to the place where a command begins or may begin.
     fn text<'i>(&mut self, input: &mut &'i [u8], held: usize) -> Option<&'i [u8]> {
         let all = *input;
         if held > 0 {
