@@ -1,4 +1,4 @@
-//! The client's body, which is read or thrown away; `send` has that of the response. Hot path.
+//! Reading and discarding the client's body. The response's body is in `send`. Hot path.
 
 pub mod compose;
 mod files;
@@ -29,14 +29,14 @@ pub struct RequestBody {
     /// Bytes of a body with a length that are still to come.
     left: u64,
     chunked: Chunked,
-    /// Offset in the head's buffer up to which bytes are used.
+    /// Offset in the head's buffer of the first byte not taken yet.
     at: usize,
     done: bool,
     /// `100 (Continue)` has been sent, or need not be.
     pub continued: bool,
     /// Bytes of content read so far.
     pub len: u64,
-    /// The whole of it is to be in a file of its own that can be renamed.
+    /// The whole body must be in a separate file, which can be renamed.
     pub in_file: bool,
     /// The whole body, once [`read_all`] has been called.
     pub stored: Stored,
@@ -47,9 +47,9 @@ pub struct RequestBody {
 pub struct Stored {
     /// Whether it is complete.
     pub complete: bool,
-    /// The body, as far as it is not in the file.
+    /// Part of the body in memory.
     pub mem: Vec<u8>,
-    /// What did not fit into `client_body_buffer_size`.
+    /// File with the part that did not fit into `client_body_buffer_size`.
     pub file: Option<Rc<std::fs::File>>,
     /// Name of the file (`$request_body_file`).
     pub path: Option<std::path::PathBuf>,
@@ -60,17 +60,17 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.mem.len() as u64 + self.in_file
     }
 
-    /// Whether there is nothing in it.
+    /// Returns `true` if the body is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Ready for another request.
+    /// Clears the state for the next request.
     fn clear(&mut self) {
         self.complete = false;
         self.mem.clear();
@@ -112,7 +112,7 @@ impl RequestBody {
         };
     }
 
-    /// The body of a request that is made for this one, as far as it has been read.
+    /// Returns a body for a subrequest: the part of this one that has been read.
     pub fn share(&self) -> RequestBody {
         let s = &self.stored;
         let stored = Stored {
@@ -133,17 +133,17 @@ impl RequestBody {
         }
     }
 
-    /// The request is over: files are removed.
+    /// Removes files at the end of the request.
     pub fn end(&mut self) {
         self.stored.clear();
     }
 
-    /// Whether some of it came with the head and has not been taken.
+    /// Returns `true` if bytes that came with the head have not been taken yet.
     pub fn is_buffered(&self, head: &[u8]) -> bool {
         !self.done && self.at < head.len()
     }
 
-    /// Whether all of it stands in the buffer of the head.
+    /// Returns `true` if the whole rest is in the head's buffer.
     fn is_whole(&self, head: &[u8]) -> bool {
         let came = head.get(self.at..).unwrap_or_default();
         match self.framing {
@@ -153,17 +153,17 @@ impl RequestBody {
         }
     }
 
-    /// Whether all of it has been read.
+    /// Returns `true` if the whole body has been read.
     pub fn done(&self) -> bool {
         self.done
     }
 
-    /// Bytes of the head's buffer that head and body used.
+    /// Returns the bytes of the head's buffer that head and body used.
     pub fn consumed(&self, head: usize) -> usize {
         self.at.max(head)
     }
 
-    /// Takes bytes and appends what is content to `out`; gives how many belonged to the body.
+    /// Parses bytes and appends their content to `out`. Returns how many bytes belonged to the body.
     fn take_into(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize, ()> {
         if self.framing != Framing::Chunked {
             let n = self.take(input)?;
@@ -190,7 +190,7 @@ impl RequestBody {
         }
     }
 
-    /// Takes bytes; gives how many belonged to the body.
+    /// Parses bytes. Returns how many belonged to the body.
     fn take(&mut self, input: &[u8]) -> Result<usize, ()> {
         match self.framing {
             Framing::None => Ok(0),
@@ -219,12 +219,12 @@ impl RequestBody {
     }
 }
 
-/// Whether all of the body has come already, and so little that memory has room for it.
+/// Returns `true` if the whole body has arrived and fits into memory.
 pub fn has_come(req: &Request) -> bool {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let (len, whole) = match req.conn.wire.as_mux() {
-        // Also where nothing was announced: the stream may go on.
+        // Ask the stream even without `Content-Length`, since it may have content.
         Some(s) => s.whole().map_or((0, false), |len| (len, true)),
         None if req.body.done => (0, true),
         None => (req.head.buf.len().saturating_sub(req.body.at), req.body.is_whole(&req.head.buf)),
@@ -233,7 +233,7 @@ pub fn has_come(req: &Request) -> bool {
     whole && len as u64 <= core.client_body_buffer_size.0 && core.client_body_in_file_only == BodyInFile::Off
 }
 
-/// Throws away what of the body came with the head. `false`: it is malformed.
+/// Discards the part of the body that came with the head. Returns `false` if it is malformed.
 pub fn discard_buffered(req: &mut Request) -> bool {
     if req.body.done {
         return true;
@@ -248,7 +248,7 @@ pub fn discard_buffered(req: &mut Request) -> bool {
         Err(()) => {
             req.log(Level::Error, "client sent invalid chunked body");
             req.body.done = true;
-            // The head's buffer holds nothing that could be trusted any more. What is refused anyway stays so.
+            // The rest of the head's buffer cannot be trusted. A request that failed before keeps its status.
             if !req.resp.error_page {
                 req.resp.location.clear();
                 crate::error_page::built_in(req, 400);
@@ -258,7 +258,7 @@ pub fn discard_buffered(req: &mut Request) -> bool {
     }
 }
 
-/// Reads the rest of a body that nobody wants. `false`: the connection is of no more use.
+/// Reads and discards the rest of a body. Returns `false` if the connection cannot be used for another request.
 pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
     let http = req.http();
     let core = &http.location(req).settings.core;
@@ -303,16 +303,16 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
     ok && req.body.done
 }
 
-/// Why the client's body could not be read.
+/// Reason for which the client's body could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyError {
-    /// To be answered with this status.
+    /// Answer with this status.
     Status(u16),
-    /// The client is gone or too slow: there is nobody to answer.
+    /// Send no response: the client is gone or too slow.
     Gone,
 }
 
-/// Appends the next piece of the client's body to `out`. `false`: that was the last.
+/// Appends the next piece of the client's body to `out`. Returns `false` if that was the last.
 ///
 /// # Errors
 /// A malformed or too large body, a client that is slow (`client_body_timeout`) or gone.
@@ -320,7 +320,7 @@ pub async fn read_piece(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, Bo
     piece(req, out, None).await.map(|more| more == Some(true))
 }
 
-/// The same, unless the upstream has something to say while the client is waited for: `None`.
+/// Reads like [`read_piece`], but returns `None` if input from the upstream arrives first.
 ///
 /// # Errors
 /// As [`read_piece`].
@@ -388,7 +388,7 @@ async fn piece(
     got
 }
 
-/// Whether there is no body, so that [`read_all`] need not be called.
+/// Returns `true` if there is no body, so that [`read_all`] need not be called.
 #[inline]
 pub fn is_none(req: &mut Request) -> bool {
     let b = &mut req.body;
@@ -401,15 +401,15 @@ pub fn is_none(req: &mut Request) -> bool {
         return false;
     }
     let http = req.http();
-    // An empty file may be asked for.
+    // `client_body_in_file_only` wants a file even if it is empty.
     let none = http.location(req).settings.core.client_body_in_file_only == BodyInFile::Off;
     req.body.stored.complete |= none;
     none
 }
 
-/// Whether more of the body follows behind what [`read_piece`] gave last, whose result is `more`; does not wait. The end
-/// of an HTTP/2 stream mostly comes together with the last content, and can then be passed on with it. `None`: all that
-/// was announced has come, but the stream is not over, and more would be an error: see [`wait_for_end`].
+/// Returns `true` if more of the body follows the last piece; `more` is the result of [`read_piece`] for it. Does not
+/// wait. The end of an HTTP/2 stream usually comes together with the last content, so that both can be passed on at
+/// once. Returns `None` if all announced content has arrived, but not the end of the stream: see [`wait_for_end`].
 ///
 /// # Errors
 /// As [`read_piece`].
@@ -436,7 +436,7 @@ pub fn follows(req: &mut Request, out: &mut Vec<u8>, more: bool) -> Result<Optio
         }
         Err(Errno::AGAIN) if more => Ok(Some(true)),
         Err(Errno::AGAIN) => Ok(None),
-        // What is wrong is found by whoever reads next.
+        // The next read will report the error.
         Err(_) if more => Ok(Some(true)),
         _ => Err(too_much(req)),
     };
@@ -444,8 +444,8 @@ pub fn follows(req: &mut Request, out: &mut Vec<u8>, more: bool) -> Result<Optio
     follows
 }
 
-/// Waits for the end of an HTTP/2 stream of which all content has come that was announced. `false`: the upstream has
-/// something to say first.
+/// Waits for the end of an HTTP/2 stream whose announced content has arrived. Returns `false` if input from the
+/// upstream arrives first.
 ///
 /// # Errors
 /// As [`read_piece`].
@@ -467,7 +467,7 @@ fn too_much(req: &mut Request) -> BodyError {
     BodyError::Status(400)
 }
 
-/// Judges what was taken of the body.
+/// Checks the result of taking bytes of the body, and the body's length against its limit.
 fn accept(req: &mut Request, taken: Result<usize, ()>) -> Result<usize, BodyError> {
     let Ok(used) = taken else {
         req.log(Level::Error, "client sent invalid chunked body");
@@ -487,8 +487,8 @@ fn accept(req: &mut Request, taken: Result<usize, ()>) -> Result<usize, BodyErro
     Ok(used)
 }
 
-/// One read of the client's body into an empty buffer. `false`: it has ended (without a length, with its stream). `None`: the
-/// upstream, where one is given, has something to say, and the client has not.
+/// Reads once from the client into an empty buffer. Returns `false` at the end of a body without a length, which ends
+/// with its stream. Returns `None` if there is input from `upstream`, but none from the client.
 async fn receive(
     req: &mut Request,
     scratch: &mut Vec<u8>,
@@ -531,9 +531,9 @@ async fn receive(
     }
 }
 
-/// Waits for input of the client. `false`: there is some of the upstream.
+/// Waits for input from the client. Returns `false` if input from the upstream arrives first.
 async fn input(thread: &Thread, req: &Request, upstream: Option<&Conn>) -> bool {
-    // The read before found nothing.
+    // The read before this found the socket empty, so clear its ready flag on the first poll.
     let mut clear = true;
     std::future::poll_fn(|cx| {
         if req.conn.wire.poll_readable(&thread.io, std::mem::take(&mut clear), cx).is_ready() {

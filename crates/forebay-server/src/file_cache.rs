@@ -1,11 +1,10 @@
-//! Open files of one thread, and the contents of small ones (nginx: open_file_cache); for connections without sendfile those
-//! of larger ones, too. Hot path.
+//! Cache of one thread's open files and the contents of small ones (nginx: open_file_cache). For connections without
+//! sendfile it also keeps contents of larger files. Hot path.
 //!
-//! With `open_file_cache` an entry is believed for `open_file_cache_valid`. Without it the kernel is asked
-//! whether the file is still the same (one `statx`), so a change is seen at once, as in nginx, while
-//! the descriptor, the validators and the contents are kept. Requests of one turn of the loop that had
-//! begun before the turn did share the answer: it is younger than each of them. For files that are asked for again and
-//! again the kernel tells of changes ([`Watches`]), and nobody asks.
+//! With `open_file_cache` an entry is valid for `open_file_cache_valid`. Without it, each use checks by one `statx`
+//! that the file is still the same. Changes take effect at once, as in nginx, while descriptor, validators and contents
+//! are kept. Requests that began before the current turn of the loop share one check, since it is younger than each of
+//! them. Frequently used files are not checked: the kernel reports their changes ([`Watches`]).
 
 use crate::compress::forms::Forms;
 use crate::file_watch::{Heard, Watches, WayId};
@@ -22,39 +21,39 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Files up to this many bytes are kept in memory: one write then sends head and body. Measured: above it
-/// sendfile costs less than the copy.
+/// Largest file kept in memory, bytes. One write then sends head and body. By measurement, sendfile is cheaper than the
+/// copy for larger files.
 pub const SMALL: u64 = 128 * 1024;
 
-/// Files up to this many bytes are kept in memory, too, once they are read again for connections that need their bytes
-/// in user space (TLS, HTTP/2): measured for 1 MB over TLS, the copy from the page cache is an eighth of all work.
+/// Largest file kept in memory after repeated reads for connections that need its bytes in user space (TLS, HTTP/2),
+/// bytes. By measurement, the copy from the page cache is an eighth of all work for 1 MB over TLS.
 const MEDIUM: u64 = 2 * 1024 * 1024;
 
-/// Memory for contents of such files, bytes a thread, those included that left the cache and are still being sent.
+/// Memory for contents of such files, bytes a thread, including those that left the cache and are still being sent.
 const MEDIUM_BUDGET: u64 = 32 * 1024 * 1024;
 
 /// Memory for other contents, bytes a thread.
 const CONTENT_BUDGET: u64 = 64 * 1024 * 1024;
 
-/// How long an entry is kept unused where `open_file_cache` does not say.
+/// Time for which an unused entry is kept without `open_file_cache`.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Entries kept where `open_file_cache` does not say how many.
+/// Most entries without `open_file_cache`.
 const DEFAULT_ENTRIES: usize = 1024;
 
-/// Looks at a file after which its changes are watched for instead: a watch costs about as much as these.
+/// Number of checks of a file after which it is watched instead. A watch costs about as much as these.
 const WATCH_AFTER: i16 = 32;
 
-/// Looks until the next try where a file could not be watched.
+/// Number of checks until the next attempt if a file could not be watched.
 const WATCH_AGAIN: i16 = 4096;
 
-/// How long the kernel's silence about a watched file is believed: not all writing makes events.
+/// Time after which even a watched file is checked, since some kinds of writing make no event.
 const TRUST: Duration = Duration::from_millis(250);
 
-/// Entries given up at a time where descriptors are short.
+/// Entries dropped at a time when descriptors run short.
 pub const SHED: usize = 16;
 
-/// What tells one state of a file from another.
+/// Attributes that distinguish one state of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     dev: u64,
@@ -75,7 +74,7 @@ impl Identity {
         }
     }
 
-    /// Whether a file is still in this state.
+    /// Returns `true` if a file is still in this state.
     pub fn still(self, fd: impl std::os::fd::AsFd) -> bool {
         rustix::fs::fstat(fd).is_ok_and(|s| Identity::of(&s) == self)
     }
@@ -92,11 +91,11 @@ pub struct OpenFile {
     pub mtime: i64,
     /// Contents, if small.
     pub content: Option<Bytes>,
-    /// The same with the content type of a TLS record behind it: see [`OpenFile::inner`].
+    /// Contents followed by the content type of a TLS record: see [`OpenFile::inner`].
     inner: Option<Bytes>,
-    /// Contents of a larger file, for those that cannot use sendfile.
+    /// Contents of a larger file, for connections that cannot use sendfile.
     whole: OnceCell<Whole>,
-    /// It was read piece by piece before.
+    /// The file was read piece by piece before.
     again: Cell<bool>,
     /// `ETag`, with quotes.
     pub etag: Box<[u8]>,
@@ -106,25 +105,26 @@ pub struct OpenFile {
     pub forms: Forms,
     /// Heads of plain answers as they were sent last.
     pub heads: SentHeads,
-    /// It is in the cache, so the next request finds what is kept with it.
+    /// The file is in the cache, so that the next request will find data kept with it.
     pub kept: Cell<bool>,
     identity: Identity,
 }
 
 impl OpenFile {
-    /// The state it was in when it was opened.
+    /// Returns the state of the file when it was opened.
     pub fn state(&self) -> Identity {
         self.identity
     }
 
-    /// Its contents, as far as they are in memory.
+    /// Returns the contents if they are in memory.
     #[inline]
     pub fn bytes(&self) -> Option<&Bytes> {
         self.content.as_ref().or_else(|| self.whole.get().map(|w| &w.bytes))
     }
 
-    /// The contents from `start` to their end as they are sealed into a record of TLS 1.3, its type behind them (RFC 8446,
-    /// section 5.2: TLSInnerPlaintext), so that they need no copy to get it. `None`: larger, or not in memory.
+    /// Returns the contents from `start` to their end, followed by the type of a TLS 1.3 record (RFC 8446, section 5.2:
+    /// TLSInnerPlaintext), so that they can be sealed without a copy. Returns `None` if they are too large or not in
+    /// memory.
     #[inline]
     pub fn inner(&self, start: u64, end: u64) -> Option<&[u8]> {
         let inner = self.inner.as_ref().filter(|i| i.len() as u64 == end + 1)?;
@@ -136,7 +136,7 @@ impl OpenFile {
 #[derive(Debug)]
 struct Whole {
     bytes: Bytes,
-    /// Bytes of all that a thread has.
+    /// Sum of such contents of the thread, bytes.
     live: Arc<AtomicU64>,
 }
 
@@ -146,7 +146,7 @@ impl Drop for Whole {
     }
 }
 
-/// What is at a path.
+/// Result of looking up a path.
 #[derive(Clone, Debug)]
 pub enum Found {
     /// A regular file.
@@ -159,10 +159,10 @@ pub enum Found {
     Error(Errno),
 }
 
-/// How a lookup is governed (nginx: open_file_cache*).
+/// Rules for a lookup (nginx: open_file_cache*).
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
-    /// `max=` and `inactive=`; `None`: every use is checked.
+    /// `max=` and `inactive=`; `None` checks the file on every use.
     pub cache: Option<(u64, Duration)>,
     /// `open_file_cache_valid`.
     pub valid: Duration,
@@ -178,7 +178,7 @@ struct Entry {
     checked: Instant,
     used: Instant,
     uses: u64,
-    /// Looks since it was opened or a watch of it ended.
+    /// Number of checks since the file was opened or its watch ended.
     looks: i16,
     watch: Option<WayId>,
     key: Rc<[u8]>,
@@ -188,7 +188,7 @@ struct Entry {
 
 const NIL: usize = usize::MAX;
 
-/// The cache of one thread, least recently used entries leave first.
+/// Cache of one thread. Least recently used entries leave first.
 #[derive(Debug)]
 pub struct FileCache {
     index: HashMap<Rc<[u8]>, usize, foldhash::fast::RandomState>,
@@ -217,28 +217,28 @@ impl Default for FileCache {
     }
 }
 
-/// Whether less than `time` has passed at `now`. A sum and a comparison cost a fraction of a difference of times.
+/// Returns `true` if less than `time` has passed at `now`. Adding and comparing costs a fraction of subtracting times.
 #[inline]
 fn within(from: Instant, time: Duration, now: Instant) -> bool {
     from.checked_add(time).is_none_or(|end| now < end)
 }
 
-/// Answer of the cache alone.
+/// Result of a lookup that opens nothing.
 pub enum Cached {
-    /// Known and fresh.
+    /// The entry is valid.
     Hit(Found),
-    /// To be opened.
+    /// The path has to be opened.
     Miss,
 }
 
 impl FileCache {
-    /// An empty cache that has changes told to it: [`FileCache::heed`].
+    /// Creates an empty cache that watches files. It needs calls of [`FileCache::heed`].
     pub fn watching(watches: Watches) -> FileCache {
         FileCache { watches: Some(watches), ..FileCache::default() }
     }
 
-    /// Takes in what the kernel has told of watched files; `mounts`: the mount table is another. To be called
-    /// before the requests of a turn.
+    /// Handles the kernel's events about watched files; `mounts` if the mount table has changed. Must be called before
+    /// the requests of a turn run.
     pub fn heed(&mut self, mounts: bool, now: Instant) {
         let Some(w) = &mut self.watches else { return };
         match if mounts { w.forget() } else { w.heed(now) } {
@@ -253,8 +253,8 @@ impl FileCache {
         }
     }
 
-    /// Looks a path up; may ask the kernel for its state but opens nothing. `now` is the time of the turn; `early`: the
-    /// request had begun before it.
+    /// Looks a path up. May check the state of the file, but opens nothing. `now` is the time of the turn; `early` if
+    /// the request began before the turn.
     #[inline]
     pub fn get(&mut self, path: &[u8], policy: &Policy, now: Instant, early: bool) -> Cached {
         let Some(&i) = self.index.get(path) else { return Cached::Miss };
@@ -288,7 +288,7 @@ impl FileCache {
         Cached::Hit(found)
     }
 
-    /// Keeps what was found; `now` is the time of a turn that began before the file was opened.
+    /// Adds a result. `now` is the time of a turn that began before the file was opened.
     pub fn put(&mut self, path: &[u8], found: &Found, policy: &Policy, now: Instant) {
         let keep = match found {
             Found::File(_) => true,
@@ -342,7 +342,7 @@ impl FileCache {
         self.link(i);
     }
 
-    /// A file that was found here has got a compressed form of `n` bytes.
+    /// Counts a compressed form of `n` bytes that was added to a file of this cache.
     pub fn grew(&mut self, file: &OpenFile, n: u64) {
         if file.kept.get() {
             self.content_bytes += n;
@@ -352,13 +352,13 @@ impl FileCache {
         }
     }
 
-    /// Reads the contents of a file that is asked for again, if it is of middle size, there is room, and the kernel has all
-    /// of it.
+    /// Reads the contents of a file that is used repeatedly, if it is of medium size, there is room, and it is entirely
+    /// in the page cache.
     pub fn read_again(&mut self, file: &OpenFile, now: Instant) {
         if file.size > MEDIUM || file.bytes().is_some() || !file.kept.get() || !file.again.replace(true) {
             return;
         }
-        // What nobody has wanted for long makes room; the rest stays.
+        // Only entries that have not been used for a while make room.
         while self.medium_bytes.load(Ordering::Relaxed) + file.size > MEDIUM_BUDGET {
             match self.entries.get(self.oldest) {
                 Some(e) if now.saturating_duration_since(e.used) >= IDLE => self.remove(self.oldest),
@@ -373,7 +373,7 @@ impl FileCache {
         }
     }
 
-    /// Lets go of the entries that were used least recently, at most `n`; gives how many.
+    /// Drops up to `n` of the least recently used entries. Returns their number.
     pub fn shed(&mut self, n: usize) -> usize {
         let mut shed = 0;
         while shed < n && self.oldest != NIL {
@@ -427,7 +427,7 @@ fn content_len(f: &Found) -> u64 {
     }
 }
 
-/// Whether the path still leads to the same state.
+/// Returns `true` if the path still leads to a file in the same state.
 fn unchanged(path: &[u8], found: &Found) -> bool {
     let stat = rustix::fs::stat(path);
     match (found, stat) {
@@ -438,17 +438,17 @@ fn unchanged(path: &[u8], found: &Found) -> bool {
     }
 }
 
-/// A regular file that has just been opened, by whatever thread.
+/// A regular file that has just been opened. It can be sent between threads.
 #[derive(Debug)]
 pub struct Regular {
     fd: OwnedFd,
     identity: Identity,
-    /// With a byte behind them: see [`OpenFile::inner`].
+    /// Contents followed by one byte: see [`OpenFile::inner`].
     content: Option<Bytes>,
 }
 
 impl Regular {
-    /// With what the thread that serves it keeps with it.
+    /// Adds the data that the serving thread keeps with a file.
     pub fn opened(self) -> OpenFile {
         let Regular { fd, identity, content: inner } = self;
         let content = inner.as_ref().map(|all| all.slice(..all.len() - 1));
@@ -470,7 +470,7 @@ impl Regular {
     }
 }
 
-/// What opening gave, in a form that may cross threads.
+/// Result of opening a path, in a form that can be sent between threads.
 #[derive(Debug)]
 pub enum Inspected {
     /// A regular file.
@@ -494,15 +494,15 @@ impl From<Inspected> for Found {
     }
 }
 
-/// What opening without blocking gave.
+/// Result of [`open_cached`].
 pub enum Opened {
     /// An answer.
     Found(Inspected),
-    /// The kernel would have to read from disk: to be done on the blocking pool.
+    /// The kernel would have to read from disk: open the path on the blocking pool.
     WouldBlock,
 }
 
-/// Opens a path if the kernel can do so from memory.
+/// Opens a path if the kernel can do that without reading from disk.
 pub fn open_cached(path: &[u8]) -> Opened {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     match rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
@@ -523,7 +523,7 @@ pub fn open(path: &[u8]) -> Inspected {
     }
 }
 
-/// Looks at an open descriptor and reads a small file whole.
+/// Inspects an open descriptor and reads the whole of a small file.
 pub fn inspect(fd: OwnedFd) -> Inspected {
     let s = match rustix::fs::fstat(&fd) {
         Ok(s) => s,
@@ -539,7 +539,7 @@ pub fn inspect(fd: OwnedFd) -> Inspected {
     Inspected::File(Regular { fd, identity, content })
 }
 
-/// Reads a file, and puts the type of application data behind it.
+/// Reads a file and appends the type of application data.
 fn read_whole(fd: &OwnedFd, len: usize) -> Option<Bytes> {
     let mut buf = Vec::with_capacity(len + 1);
     while buf.len() < len {
@@ -556,7 +556,7 @@ fn read_whole(fd: &OwnedFd, len: usize) -> Option<Bytes> {
     Some(Bytes::from(buf))
 }
 
-/// Reads a file whole if that needs no disk.
+/// Reads a whole file if all of it is in the page cache.
 fn read_resident(fd: &OwnedFd, len: usize) -> Option<Bytes> {
     let mut buf = vec![0; len];
     let mut at = 0;
@@ -571,7 +571,7 @@ fn read_resident(fd: &OwnedFd, len: usize) -> Option<Bytes> {
     Some(Bytes::from(buf))
 }
 
-/// What a path is, without opening it (`try_files`, `index`, `if -f`).
+/// Returns the attributes of a path without opening it (`try_files`, `index`, `if -f`).
 pub fn kind(path: &[u8]) -> Result<Stat, Errno> {
     rustix::fs::statat(rustix::fs::CWD, path, AtFlags::empty())
 }

@@ -1,11 +1,12 @@
-//! Has the kernel tell of changes to files that are served again and again, so that nobody has to ask for each turn.
+//! Watches of frequently served files: the kernel reports their changes, so that they need no check in each turn.
 //!
-//! A path is watched at every directory it passes through, links followed, and at the file itself (inotify(7)). The
-//! kernel queues an event before the call that made the change returns, and the queue is in the epoll set of the connections: the
-//! turn that hears of a request hears of every change made before the request was sent, and looks at those first.
+//! A path is watched at every directory that it passes through, links followed, and at the file itself (inotify(7)).
+//! The kernel queues an event before the call that made the change returns, and the queue is in the epoll set of the
+//! connections. So the turn that receives a request also receives every change made before the request was sent, and
+//! handles the changes first.
 //!
-//! Watched are paths on file systems of this machine only; a change of the mount table ends all watches. What makes no
-//! event (writing through a mapping, native AIO) is seen when the file is looked at the next time.
+//! Only paths on local file systems are watched. A change of the mount table ends all watches. Changes that make no
+//! event (writing through a mapping, native AIO) are noticed at the next check of the file.
 
 use crate::file_cache::Identity;
 use forebay_net::reactor::{self, NOTICE_FILES, NOTICE_MOUNTS};
@@ -23,14 +24,15 @@ use std::time::{Duration, Instant};
 /// Most paths that are watched, a thread.
 const PATHS: usize = 512;
 
-/// Events about other names within a second after which watching costs more than it spares, and how long it rests then.
+/// Events about other names within a second from which on watching costs more than it saves (`NOISE`), and the pause
+/// that follows (`REST`).
 const NOISE: u32 = 2000;
 const REST: Duration = Duration::from_secs(60);
 
 /// Links on a way, as in path_resolution(7).
 const LINKS: usize = 40;
 
-/// File systems that tell of every change, by their numbers in statfs(2): ext4, XFS, Btrfs, tmpfs, F2FS, ZFS, overlayfs,
+/// File systems that report every change, by their numbers in statfs(2): ext4, XFS, Btrfs, tmpfs, F2FS, ZFS, overlayfs,
 /// bcachefs, SquashFS, EROFS, ramfs. Others may be changed from another machine.
 const LOCAL: [u32; 11] = [
     0xEF53,
@@ -46,7 +48,7 @@ const LOCAL: [u32; 11] = [
     0x8584_58F6,
 ];
 
-/// A place on a way: a watch, and the name that is looked up there; no name: the file itself.
+/// Step of a path: a watch and the name looked up there. The name is empty for the file itself.
 type Place = (i32, Box<[u8]>);
 
 #[derive(Debug)]
@@ -58,12 +60,12 @@ struct Way {
 /// Number of a watched path.
 pub type WayId = u32;
 
-/// What has been heard.
+/// Result of handling events.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// The paths of these owners may have changed and are watched no more.
+    /// The paths of these owners may have changed. Their watches have ended.
     Some(Vec<usize>),
-    /// No path is watched any more.
+    /// All watches have ended.
     All,
 }
 
@@ -83,13 +85,13 @@ pub struct Watches {
 }
 
 impl Watches {
-    /// None yet; events will come to `epoll`. `threads` share what the system gives one user.
+    /// Creates an empty set whose events go to `epoll`. `threads` sets share the user's limit of watches.
     pub fn new(epoll: Arc<OwnedFd>, threads: usize) -> Watches {
         let limit = |name: &str| -> usize {
             let text = std::fs::read_to_string(format!("/proc/sys/fs/inotify/{name}"));
             text.ok().and_then(|t| t.trim().parse().ok()).unwrap_or(0)
         };
-        // Others of the same user need some, too.
+        // Leave most of the limit to other programs of the same user.
         let room = if threads * 2 <= limit("max_user_instances") {
             limit("max_user_watches") / 8 / threads.max(1)
         } else {
@@ -109,8 +111,8 @@ impl Watches {
         }
     }
 
-    /// Watches an absolute path that leads to a regular file in state `is`, for `owner`. `None`: it cannot be watched, or
-    /// the file is in another state.
+    /// Watches an absolute path that leads to a regular file in state `is`, for `owner`. Returns `None` if the path
+    /// cannot be watched or the file is in another state.
     pub fn add(&mut self, path: &[u8], owner: usize, is: Identity, now: Instant) -> Option<WayId> {
         if self.rests_until.is_some_and(|t| now < t) || self.ways.len() - self.free.len() >= self.budget {
             return None;
@@ -125,7 +127,7 @@ impl Watches {
         let id = self.keep(Way { owner, places });
         match found {
             Some(Ok(state)) if state == is => return Some(id),
-            // The user has no more watches.
+            // The user's limit of watches is reached.
             Some(Err(Errno::NOSPC | Errno::NOMEM)) => self.rests_until = Some(now + REST),
             _ => {}
         }
@@ -133,7 +135,7 @@ impl Watches {
         None
     }
 
-    /// Watches a path no more.
+    /// Ends the watch of a path.
     pub fn remove(&mut self, id: WayId) {
         let Some(way) = self.ways.get_mut(id as usize).and_then(Option::take) else { return };
         self.free.push(id);
@@ -148,14 +150,14 @@ impl Watches {
             if names.is_empty() {
                 self.places.remove(&watch);
                 if let Some(q) = &self.queue {
-                    // It may be gone with its file.
+                    // The kernel has removed the watch already if the file is gone.
                     let _ = inotify::remove_watch(q, watch);
                 }
             }
         }
     }
 
-    /// Takes in what the kernel has told.
+    /// Handles queued events.
     pub fn heed(&mut self, now: Instant) -> Heard {
         let Some(queue) = self.queue.take() else { return Heard::Some(Vec::new()) };
         let mut hit: Vec<WayId> = Vec::new();
@@ -171,7 +173,7 @@ impl Watches {
                             Some(ids) => hit.extend(ids),
                             None => self.noise += 1,
                         },
-                        // The directory or the file itself.
+                        // The event is about the directory or the file itself.
                         None => hit.extend(names.values().flatten()),
                     }
                 }
@@ -200,7 +202,7 @@ impl Watches {
         Heard::Some(owners)
     }
 
-    /// Ends all watches: the way to any file may be another now.
+    /// Ends all watches, since any path may lead elsewhere now.
     pub fn forget(&mut self) -> Heard {
         self.close();
         self.places.clear();
@@ -297,7 +299,7 @@ fn walk(queue: &OwnedFd, path: &[u8], places: &mut Vec<Place>) -> rustix::io::Re
     Err(Errno::ISDIR)
 }
 
-/// What may lead a path elsewhere: names that go or are replaced, and the directory itself.
+/// Events in a directory that may lead a path elsewhere.
 const IN_DIR: WatchFlags = WatchFlags::DELETE
     .union(WatchFlags::MOVED_FROM)
     .union(WatchFlags::MOVED_TO)
@@ -306,12 +308,12 @@ const IN_DIR: WatchFlags = WatchFlags::DELETE
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::ONLYDIR);
 
-/// What may change a file's state.
+/// Events that may mean another state of a file.
 const IN_FILE: WatchFlags =
     WatchFlags::MODIFY.union(WatchFlags::ATTRIB).union(WatchFlags::DELETE_SELF).union(WatchFlags::MOVE_SELF);
 
 fn watch(queue: &OwnedFd, what: impl AsFd, flags: WatchFlags) -> rustix::io::Result<i32> {
-    // The very inode that was opened, wherever its name leads by now.
+    // Watch the inode that was opened: its name may lead elsewhere by now.
     let mut path = String::with_capacity(24);
     let _ = write!(path, "/proc/self/fd/{}", what.as_fd().as_raw_fd());
     inotify::add_watch(queue, path, flags)

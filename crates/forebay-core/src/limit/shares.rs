@@ -1,16 +1,16 @@
-//! Who leaves where connections run short: what each network holds is counted then, and only then, so that one network
-//! cannot push out the slow clients of others.
+//! Choice of the connections to drop when a worker runs out of them. It takes into account how many each client network
+//! holds, so that one network cannot push out the slow clients of others. Nothing is counted before such a choice.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// A new client may send its head for this long before it can be closed for another one.
+/// Time that a new client has for its request head before its connection can be dropped for another one.
 pub const GRACE: Duration = Duration::from_millis(250);
 
-/// A client that takes longer than this for a head is the first to go when room is needed.
+/// Time for a request head after which a connection is among the first to be dropped.
 pub const SLOW_HEAD: Duration = Duration::from_secs(2);
 
-/// A network may hold this part of all connections, waiting, before it is told from others by that alone.
+/// Divisor of all connections: the share of waiting ones that a network may hold before it loses some for that alone.
 const SHARE: usize = 8;
 
 /// The network of a client: /24 of IPv4, /56 of IPv6; all unix sockets are one.
@@ -18,7 +18,7 @@ const SHARE: usize = 8;
 pub struct Network(u64);
 
 impl Network {
-    /// That of an address.
+    /// Returns the network of an address; `None` is a unix socket.
     pub fn of(ip: Option<IpAddr>) -> Network {
         match ip.map(|ip| ip.to_canonical()) {
             Some(IpAddr::V4(a)) => Network(1 << 32 | u64::from(a.to_bits() >> 8)),
@@ -28,19 +28,19 @@ impl Network {
     }
 }
 
-/// One of those among whom some have to leave.
+/// Connection or transfer that may be dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<R> {
-    /// Who it is; of no meaning here.
+    /// The caller's number for it.
     pub number: usize,
-    /// Where it comes from.
+    /// Network of its client.
     pub network: Network,
-    /// Apart from networks, the lowest leaves first.
+    /// Order among candidates of equal networks: the lowest goes first.
     pub rank: R,
 }
 
-/// Puts them in order by network and rank; gives for each how many its network would hold if those of the network that leave
-/// before it had left.
+/// Sorts candidates by network and rank. Returns for each how many its network still holds when its turn comes, after
+/// those of the same network with a lower rank.
 fn held<R: Ord + Copy>(all: &mut [Candidate<R>]) -> Vec<usize> {
     all.sort_unstable_by_key(|c| (c.network, c.rank));
     let mut held = vec![1; all.len()];
@@ -52,7 +52,7 @@ fn held<R: Ord + Copy>(all: &mut [Candidate<R>]) -> Vec<usize> {
     held
 }
 
-/// Numbers of the `count` whose order is lowest.
+/// Returns the numbers of the `count` candidates with the lowest order.
 fn lowest<R: Ord + Copy, O: Ord>(
     mut all: Vec<Candidate<R>>,
     count: usize,
@@ -67,20 +67,22 @@ fn lowest<R: Ord + Copy, O: Ord>(
     ordered.into_iter().map(|(_, number)| number).collect()
 }
 
-/// The `count` of waiting connections that leave, of `max` there may be: what networks hold beyond their share goes first, the
-/// largest before others; then it goes by rank, and among the slow by what their network still holds.
+/// Chooses `count` waiting connections to close; `max` is the limit of connections. Networks lose first what they hold
+/// beyond their share, the largest network before others. The rest goes by rank, and among slow ones by what their
+/// network still holds.
 pub fn who_leaves(all: Vec<Candidate<(u8, Instant)>>, count: usize, max: usize) -> Vec<usize> {
     let share = (max / SHARE).max(1);
     lowest(all, count, |c, held| {
         let (class, since) = c.rank;
         let beyond = if held > share { held } else { 0 };
-        // Those between requests are many for a large network, and lose little.
+        // Size of the network does not count for idle keep-alive connections: a large network has many, and closing one
+        // costs the client little.
         let among = if class == 1 { 0 } else { held };
         (usize::MAX - beyond, class, usize::MAX - among, since)
     })
 }
 
-/// The `count` of slow transfers that are given up: those of the network that holds most first, the slowest before others.
+/// Chooses `count` slow transfers to drop. The network that holds most loses some first, the slowest before others.
 pub fn who_is_given_up<R: Ord + Copy>(all: Vec<Candidate<R>>, count: usize) -> Vec<usize> {
     lowest(all, count, |c, held| (usize::MAX - held, c.rank))
 }

@@ -1,7 +1,7 @@
-//! A cached response as a file: a fixed part, validators, key and head of the response, then the body.
+//! File format of a cached response: a fixed part, validators, key and head of the response, then the body.
 //!
-//! All numbers are little-endian. A checksum covers everything before the body, the lengths everything else;
-//! files get their names when they are complete, so a process that is killed leaves no torn ones.
+//! All numbers are little-endian. A checksum covers everything before the body; the body is checked by its length only.
+//! Files are renamed into the cache once they are complete, so a killed process leaves no partial entries.
 
 use super::Hash;
 use md5::{Digest, Md5};
@@ -12,22 +12,22 @@ const MAGIC: &[u8; 8] = b"FOREBAY1";
 /// Bytes of the fixed part.
 pub const FIXED: usize = 112;
 
-/// Longest `Vary` that is followed, bytes (nginx: 128). Longer ones are not cached.
+/// Longest supported `Vary`, bytes (nginx: 128). Responses with a longer one are not cached.
 pub const MAX_VARY: usize = 128;
 
-/// Longest part before the body, bytes: beyond that a file is none of ours.
+/// Longest part before the body, bytes. A file with a longer one is not ours.
 const MAX_START: usize = 1 << 20;
 
-/// What is known about a cached response.
+/// Metadata of a cached response.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Meta {
-    /// Fresh until then, Unix seconds.
+    /// Time until which the response is fresh, Unix seconds.
     pub valid: i64,
-    /// Seconds beyond that in which it may be served while it is renewed (stale-while-revalidate).
+    /// Seconds after `valid` in which the response may be served while it is renewed (stale-while-revalidate).
     pub updating: i64,
-    /// Seconds beyond that in which it may be served instead of an error (stale-if-error).
+    /// Seconds after `valid` in which the response may be served instead of an error (stale-if-error).
     pub error: i64,
-    /// When it was stored, Unix seconds.
+    /// Time of storing, Unix seconds.
     pub date: i64,
     /// `Last-Modified`, Unix seconds.
     pub last_modified: Option<i64>,
@@ -35,9 +35,9 @@ pub struct Meta {
     pub etag: Vec<u8>,
     /// `Vary`.
     pub vary: Vec<u8>,
-    /// Hash of the request's fields that `vary` names.
+    /// Hash of the request fields that `vary` names.
     pub variant: Hash,
-    /// Same for all variants of a response, so that they end together.
+    /// Number that all variants of a response share, so that they become invalid together.
     pub family: u64,
     /// Status.
     pub status: u16,
@@ -49,7 +49,7 @@ pub struct Meta {
 
 const KEY: &[u8] = b"\nKEY: ";
 
-/// Reads the key in the file of an entry. `None`: it is missing or not what it should be. Blocks.
+/// Reads the key in the file of an entry. Returns `None` if the file is missing or broken. Blocks.
 pub fn key_of(path: &std::path::Path) -> Option<Vec<u8>> {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::open(path).ok()?;
@@ -67,12 +67,12 @@ pub fn key_of(path: &std::path::Path) -> Option<Vec<u8>> {
 }
 
 impl Meta {
-    /// Offset of the body.
+    /// Returns the offset of the body.
     pub fn body_start(&self) -> usize {
         FIXED + self.etag.len() + self.vary.len() + KEY.len() + self.key.len() + 1 + self.head.len()
     }
 
-    /// Everything before a body of `body_len` bytes.
+    /// Encodes everything before a body of `body_len` bytes.
     pub fn encode(&self, body_len: u64) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.body_start());
         out.extend_from_slice(MAGIC);
@@ -100,11 +100,10 @@ impl Meta {
         out
     }
 
-    /// Reads what stands at the start of a file of `size` bytes. Gives the offset of the body too; `Ok(Err(n))`:
-    /// `start` has not all of it, at least `n` bytes are needed.
+    /// Decodes the start of a file of `size` bytes. Returns the metadata and the offset of the body, or `Ok(Err(n))` if
+    /// `start` is incomplete and at least `n` bytes are needed.
     ///
-    /// # Errors
-    /// What is wrong with the file.
+    /// # Errors If the file is broken, with the end of a sentence about it.
     pub fn decode(start: &[u8], size: u64) -> Result<Result<(Meta, usize), usize>, &'static str> {
         if start.len() < FIXED {
             return if size < FIXED as u64 { Err("is too small") } else { Ok(Err(FIXED)) };
@@ -158,7 +157,7 @@ impl Meta {
         Ok(Ok((meta, body_start)))
     }
 
-    /// Whether it is fresh at a time.
+    /// Returns `true` if the response is fresh at a time.
     pub fn fresh(&self, now: i64) -> bool {
         self.valid >= now
     }
@@ -172,7 +171,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     out
 }
 
-/// Checksum of everything before the body, itself left out.
+/// Returns the checksum of everything before the body, except the checksum itself.
 fn checksum(start: &[u8]) -> [u8; 8] {
     let mut md5 = Md5::new();
     md5.update(start.get(..8).unwrap_or_default());
@@ -180,7 +179,7 @@ fn checksum(start: &[u8]) -> [u8; 8] {
     array(&md5.finalize(), 0)
 }
 
-/// MD5 of pieces.
+/// Returns the MD5 of the concatenated pieces.
 pub fn hash<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Hash {
     let mut md5 = Md5::new();
     for p in pieces {

@@ -1,5 +1,5 @@
-//! What a cache holds: one index for all threads, in pieces that are locked for moments. Times of last use are
-//! written by whoever serves an entry; the order of eviction is brought up to date when the manager looks.
+//! Index of a cache's entries, for all threads. Locks of its shards are held only for moments. The thread that serves
+//! an entry records the time of use in the node; the manager updates the order of eviction when it needs it.
 
 use super::{Cache, Hash};
 use forebay_sys::files;
@@ -12,65 +12,64 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 use tokio::sync::Notify;
 
-/// Locks of an index.
+/// Number of shards, each with locks.
 const SHARDS: usize = 32;
 
-/// Bytes of a block: what a file takes on disk is a multiple of it.
+/// Size of a block of the file system, bytes. Sizes on disk are rounded up to it.
 const BLOCK: u64 = 4096;
 
-/// Milliseconds since the process began to count.
+/// Returns milliseconds since the first call in this process.
 pub fn millis(now: Instant) -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     let start = *START.get_or_init(Instant::now);
     u64::try_from(now.saturating_duration_since(start).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// An entry, or the place of one.
+/// Node of an entry. The entry may not have a file yet.
 #[derive(Debug)]
 pub struct Node {
     /// Its hash.
     pub hash: Hash,
-    /// Its key, once somebody had to read it from the file: see [`Index::purge`].
+    /// Key, after [`Index::purge`] has read it from the file.
     key: OnceLock<Box<[u8]>>,
-    /// Its place in the order of the index: the time it was put there at, which only who has the order's lock changes,
-    /// and a number.
+    /// Position in the order of the index: `stamp` (changed only under the order's lock) and `id`.
     stamp: AtomicU64,
     id: u64,
-    /// Grows when the file is replaced, renewed or removed.
+    /// Counter that grows when the file is replaced, renewed or removed.
     generation: AtomicU64,
     /// Last use, see [`millis`].
     used: AtomicU64,
     gone: AtomicBool,
     state: Mutex<State>,
-    /// Told when somebody who was filling it has finished.
+    /// Signal that a request has finished filling the entry.
     pub filled: Notify,
 }
 
-/// What is known about an entry.
+/// Mutable state of an entry.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct State {
-    /// There is a file.
+    /// The entry has a file.
     pub exists: bool,
     /// Bytes on disk.
     size: u64,
-    /// Requests for it.
+    /// Number of requests for the entry.
     pub uses: u64,
-    /// An error answered by `error_page`, fresh until the second part.
+    /// Status of an error that `error_page` answers, and the time until which it is fresh.
     pub error: Option<(u16, i64)>,
-    /// Somebody fetches it, who is told from others by a number,
+    /// Number of the ticket under which a request fetches the entry. Set while it makes other requests wait,
     updating: Option<u64>,
-    /// and keeps others waiting until then (nginx: proxy_cache_lock_age).
+    /// at most until this time (nginx: proxy_cache_lock_age).
     pub locked_until: Option<Instant>,
 }
 
 impl Node {
-    /// Its generation.
+    /// Returns the generation.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Notes a use.
+    /// Records a use at `now`.
     #[inline]
     pub fn touch(&self, now: u64) {
         if self.used.load(Ordering::Relaxed) != now {
@@ -78,12 +77,12 @@ impl Node {
         }
     }
 
-    /// Looks at its state, or changes it.
+    /// Calls `f` with the state, under its lock.
     pub fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         f(&mut lock(&self.state))
     }
 
-    /// Copies made before this are no longer good.
+    /// Increments the generation, which makes earlier copies outdated.
     pub fn renewed(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
@@ -92,30 +91,30 @@ impl Node {
 #[derive(Debug, Default)]
 struct Shard {
     nodes: Mutex<HashMap<Hash, Arc<Node>, foldhash::fast::RandomState>>,
-    /// Held while a file gets or loses its name, never by a thread that serves.
+    /// Held while a file is renamed, rewritten or removed. Worker threads must not take it, since that blocks.
     files: Mutex<()>,
 }
 
 /// All entries of a cache.
 #[derive(Debug)]
 pub struct Index {
-    /// Number that no other index of this process has or had.
+    /// Unique number of the index in this process.
     id: u64,
-    /// Held while all entries are looked at for a purge.
+    /// Held while a purge visits all entries.
     purging: tokio::sync::Mutex<()>,
     shards: Vec<Shard>,
-    /// Nodes by their last use as it was known when they were put here.
+    /// Nodes by the time of last use known when they were inserted; it may be out of date.
     order: Mutex<BTreeMap<(u64, u64), Arc<Node>>>,
     ids: AtomicU64,
     count: AtomicUsize,
     size: AtomicU64,
     max_nodes: usize,
-    /// The directory has been read: what is not here does not exist.
+    /// The directory has been read, so an entry that is not in the index has no file.
     loaded: AtomicBool,
 }
 
 impl Index {
-    /// An empty index for so many entries.
+    /// Creates an empty index for `max_nodes` entries.
     pub fn new(max_nodes: usize) -> Index {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Index {
@@ -131,7 +130,7 @@ impl Index {
         }
     }
 
-    /// Number that no other index of this process has or had, also after a reload.
+    /// Returns the unique number of the index. Numbers are not reused after a reload.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -140,12 +139,12 @@ impl Index {
         &self.shards[usize::from(hash[0]) % SHARDS]
     }
 
-    /// Whether the directory has been read.
+    /// Returns `true` if the directory has been read.
     pub fn loaded(&self) -> bool {
         self.loaded.load(Ordering::Acquire)
     }
 
-    /// Says that the directory has been read.
+    /// Records that the directory has been read.
     pub fn set_loaded(&self) {
         self.loaded.store(true, Ordering::Release);
     }
@@ -155,29 +154,29 @@ impl Index {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Entries and places of entries.
+    /// Returns the number of nodes.
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the zone that entries take, and all that it has, about.
+    /// Returns the bytes of the zone in use and in total, approximately.
     pub fn room(&self) -> (usize, usize) {
         let bytes = |n: usize| n.saturating_mul(super::NODE as usize);
         (bytes(self.count()), bytes(self.max_nodes))
     }
 
-    /// Whether there are more entries than the zone has room for.
+    /// Returns `true` if there are more entries than the zone has room for.
     pub fn crowded(&self) -> bool {
         self.count() > self.max_nodes
     }
 
-    /// The node of a hash, if there is one.
+    /// Returns the node of a hash, if there is one.
     pub fn find(&self, hash: &Hash) -> Option<Arc<Node>> {
         lock(&self.shard(hash).nodes).get(hash).cloned()
     }
 
-    /// The node of a hash, made if there is none. `None`: the zone is full, and the manager has not made room
-    /// yet.
+    /// Returns the node of a hash, and creates it if necessary. Returns `None` if the zone is full and the manager has
+    /// not made room yet.
     pub fn obtain(&self, hash: &Hash, now: u64) -> Option<Arc<Node>> {
         let mut nodes = lock(&self.shard(hash).nodes);
         if let Some(n) = nodes.get(hash) {
@@ -200,7 +199,8 @@ impl Index {
         });
         nodes.insert(*hash, node.clone());
         self.count.fetch_add(1, Ordering::Relaxed);
-        // Before the node can be removed, which takes it out of the order.
+        // Insert while the shard is locked: otherwise `remove` could run first and leave the node in the order for
+        // ever.
         lock(&self.order).insert((now, id), node.clone());
         drop(nodes);
         if self.crowded() {
@@ -209,7 +209,7 @@ impl Index {
         Some(node)
     }
 
-    /// Notes a file that is there already.
+    /// Records a file that exists already.
     pub fn note(&self, node: &Node, len: u64) {
         node.with(|s| {
             if !s.exists {
@@ -226,10 +226,9 @@ impl Index {
         s.size = size;
     }
 
-    /// Gives a complete file its name. Blocks.
+    /// Moves a complete file into the cache and updates its node. Blocks.
     ///
-    /// # Errors
-    /// When it cannot be moved; it is removed then.
+    /// # Errors If the file cannot be moved. It is removed then.
     pub fn publish(&self, cache: &Cache, node: &Arc<Node>, from: &Path, len: u64) -> io::Result<()> {
         let target = cache.file(&node.hash);
         let shard = self.shard(&node.hash);
@@ -262,14 +261,14 @@ impl Index {
         Ok(())
     }
 
-    /// Writes another beginning of the same length into a file that is still the one of a generation. Blocks.
+    /// Overwrites the start of an entry's file with one of the same length, unless the generation has changed. Blocks.
     ///
     /// # Errors
     /// When it cannot be written.
     pub fn renew(&self, cache: &Cache, node: &Node, generation: u64, start: &[u8]) -> io::Result<()> {
         use std::os::unix::fs::FileExt;
         let _files = lock(&self.shard(&node.hash).files);
-        // Replaced or removed meanwhile: what is there now has its own times.
+        // If the file was replaced or removed meanwhile, the one in place has times of its own.
         if node.generation() == generation {
             let file = files::open_to_write(&cache.file(&node.hash))?;
             file.write_all_at(start, 0)?;
@@ -305,7 +304,7 @@ impl Index {
         }
     }
 
-    /// A file turned out to be missing or broken. Blocks if it has to be removed.
+    /// Records that a file is missing or broken. Blocks.
     pub fn forget_file(&self, cache: &Cache, node: &Node, remove: bool) {
         let shard = self.shard(&node.hash);
         let _files = lock(&shard.files);
@@ -319,7 +318,8 @@ impl Index {
         }
     }
 
-    /// The entry that was used least recently, with the time of its last use. It stays in its place.
+    /// Returns the least recently used entry with the time of its last use, without removing it. Moves entries that
+    /// were used since they were inserted to their new place.
     pub fn oldest(&self) -> Option<(u64, Arc<Node>)> {
         let mut order = lock(&self.order);
         loop {
@@ -333,11 +333,11 @@ impl Index {
         }
     }
 
-    /// Removes all entries whose keys begin with `prefix`. Blocks. The first time each file is opened for its key, which is
-    /// kept from then on; only caches that are purged in this way take memory for keys.
+    /// Removes all entries whose keys begin with `prefix`. Blocks. The first call opens each file for its key. The
+    /// nodes keep the keys, so only caches purged in this way spend memory on them.
     pub fn purge(&self, cache: &Cache, prefix: &[u8]) {
         if !self.loaded() {
-            // The loader, which takes its time, has not come to all files yet.
+            // The loader works at its own pace and has not reached all files yet.
             super::manager::read_in(cache, || ());
         }
         for node in self.all() {
@@ -351,22 +351,21 @@ impl Index {
         }
     }
 
-    /// Waits until nobody else looks at all entries: many purges at a time would take all threads of the blocking pool.
+    /// Waits until no other purge visits all entries. Many at a time would occupy all threads of the blocking pool.
     pub async fn purge_one_at_a_time(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.purging.lock().await
     }
 
-    /// All nodes there are now.
+    /// Returns all current nodes.
     fn all(&self) -> Vec<Arc<Node>> {
         self.shards.iter().flat_map(|s| lock(&s.nodes).values().cloned().collect::<Vec<_>>()).collect()
     }
 }
 
-/// Moves a file, makes the directories of its new name with the mode `directories`; copies where the file system is
-/// another.
+/// Moves a file and creates missing parent directories with the mode `directories`. Copies it if the target is on
+/// another file system.
 ///
-/// # Errors
-/// When neither can be done.
+/// # Errors If the file can be neither moved nor copied.
 pub fn rename(from: &Path, to: &Path, directories: u32) -> io::Result<()> {
     match std::fs::rename(from, to) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -393,22 +392,22 @@ fn copy(from: &Path, to: &Path, e: io::Error) -> io::Result<()> {
     copied
 }
 
-/// The right to fill an entry; given up when dropped.
+/// Permission to fill an entry. Dropping it releases the entry's lock.
 #[derive(Debug)]
 pub struct Ticket {
     /// The entry.
     pub node: Arc<Node>,
-    /// Others see it being filled, by whoever has this number.
+    /// Number of the lock in `State::updating`; `None` for a ticket without the lock.
     holds: Option<u64>,
 }
 
 impl Ticket {
-    /// A place without the right.
+    /// Creates a ticket without the lock.
     pub fn plain(node: Arc<Node>) -> Ticket {
         Ticket { node, holds: None }
     }
 
-    /// Takes the right unless somebody else has it. `age`: how long it keeps others waiting.
+    /// Takes the lock unless another request has it. `age` is the time at which the lock expires.
     pub fn take(node: &Arc<Node>, age: Option<Instant>, now: Instant) -> Option<Ticket> {
         node.with(|s| {
             if s.updating.is_some() && s.locked_until.is_none_or(|t| t > now) {
@@ -425,7 +424,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         if self.holds.is_some() {
             self.node.with(|s| {
-                // It may have been too slow, and somebody else has the right by now.
+                // An expired ticket must not release the lock of the next holder.
                 if s.updating == self.holds {
                     (s.updating, s.locked_until) = (None, None);
                 }

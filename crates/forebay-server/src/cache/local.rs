@@ -1,5 +1,5 @@
-//! Cached responses as one thread serves them: small ones with their bodies in memory, large ones with an open
-//! file. An entry is good as long as its node has the generation it was made from. Hot path.
+//! Cached responses of one thread: small ones with their bodies in memory, large ones with an open file. An entry is
+//! valid as long as its node has the generation that it was read at. Hot path.
 
 use super::Cache;
 use super::entry::{FIXED, Meta};
@@ -16,13 +16,13 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Memory for entries of one thread, bytes; half of it holds what was used lately.
+/// Memory for entries of one thread, bytes: one half each for `Local::newer` and `Local::older`.
 const BUDGET: usize = 64 * 1024 * 1024;
 
 /// Open files of large entries in each half.
 const FILES: usize = 128;
 
-/// What an entry takes beside its bytes.
+/// Memory that an entry takes in addition to its content, bytes (an estimate).
 const OVERHEAD: usize = 512;
 
 /// The body of an entry.
@@ -37,32 +37,32 @@ pub enum Content {
 /// A cached response.
 #[derive(Debug)]
 pub struct Entry {
-    /// What is known about it.
+    /// Metadata.
     pub meta: Meta,
-    /// Its place in the index.
+    /// Node in the index.
     pub node: Arc<Node>,
     /// Body.
     pub content: Content,
-    /// Heads of plain answers as they were sent last, without their date.
+    /// Response heads as last sent, without `Date`, for reuse.
     pub heads: SentHeads,
-    /// Its compressed forms.
+    /// Compressed forms of the body.
     pub forms: Forms,
     generation: u64,
 }
 
 impl Entry {
-    /// Whether it is still what the index has.
+    /// Returns `true` if the file has not changed since the entry was read.
     #[inline]
     pub fn current(&self) -> bool {
         self.generation == self.node.generation()
     }
 
-    /// The generation of its node that it was made from.
+    /// Returns the generation of the node at which the entry was read.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Length of the body in bytes.
+    /// Returns the length of the body in bytes.
     pub fn len(&self) -> u64 {
         match &self.content {
             Content::Memory(b) => b.len() as u64,
@@ -70,12 +70,12 @@ impl Entry {
         }
     }
 
-    /// Whether the body is empty.
+    /// Returns `true` if the body is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The body as a part of a response.
+    /// Returns the body as a part of a response.
     pub fn part(&self) -> Part {
         match &self.content {
             Content::Memory(b) => Part::Bytes(b.clone()),
@@ -95,7 +95,8 @@ impl Entry {
 
 type Half = HashMap<Box<[u8]>, Rc<Entry>, foldhash::fast::RandomState>;
 
-/// The entries of one thread: what has not been used since the newer half was begun is given up when it is full.
+/// Entries of one thread, in two halves. A used entry moves to the newer half. When that is full it becomes the older
+/// half, whose remaining entries are dropped.
 #[derive(Debug, Default)]
 pub struct Local {
     newer: RefCell<Half>,
@@ -105,7 +106,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// An entry that is current.
+    /// Returns an entry if it is still valid.
     #[inline]
     pub fn get(&self, key: &[u8]) -> Option<Rc<Entry>> {
         if let Some(e) = self.newer.borrow().get(key) {
@@ -124,12 +125,12 @@ impl Local {
         None
     }
 
-    /// Keeps an entry.
+    /// Adds an entry.
     pub fn put(&self, key: &[u8], e: &Rc<Entry>) {
         self.put_boxed(key.into(), e.clone());
     }
 
-    /// An entry has got a compressed form of `n` bytes.
+    /// Counts a compressed form of `n` bytes that was added to an entry.
     pub fn grew(&self, n: usize) {
         self.bytes.set(self.bytes.get() + n);
         if self.bytes.get() > BUDGET / 2 {
@@ -150,7 +151,7 @@ impl Local {
         self.newer.borrow_mut().insert(key, e);
     }
 
-    /// Lets go of all open files: descriptors are short.
+    /// Drops all entries with open files, because descriptors run short.
     pub fn shed(&self) {
         for half in [&self.newer, &self.older] {
             half.borrow_mut().retain(|_, e| !e.is_file());
@@ -159,25 +160,25 @@ impl Local {
     }
 }
 
-/// Why there is no entry.
+/// Reason for which [`open`] gives no entry.
 #[derive(Debug)]
 pub enum Unusable {
-    /// There is no file.
+    /// The file does not exist.
     Missing,
-    /// It cannot be opened.
+    /// The file cannot be opened or read.
     Failed(Errno),
-    /// It is not what it should be.
+    /// The file is not a valid entry of the key.
     Broken(&'static str),
 }
 
-/// Opens the file of an entry, through the pool of blocking threads where the kernel would have to wait.
+/// Opens the file of an entry. Uses the blocking pool if the kernel would have to wait for the disk.
 ///
 /// # Errors
 /// [`Unusable`].
 pub async fn open(cache: &Cache, node: &Arc<Node>, key: &[u8]) -> Result<Entry, Unusable> {
     use std::os::unix::ffi::OsStrExt;
     let path = cache.file(&node.hash);
-    // Read before the file is: should it be replaced meanwhile, the entry is found outdated.
+    // Load the generation before reading the file: if the file is replaced in between, the entry counts as outdated.
     let generation = node.generation();
     let inspected = match file_cache::open_cached(path.as_os_str().as_bytes()) {
         Opened::Found(i) => i,
@@ -240,7 +241,7 @@ fn read_at(file: &OpenFile, out: &mut Vec<u8>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Name of a temporary file of an entry, beside it.
+/// Returns a name for a temporary file next to the entry's file.
 pub fn beside(path: &Path) -> std::path::PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     path.with_file_name(format!("{name}.{}.{:010}", std::process::id(), forebay_sys::serial::next()))

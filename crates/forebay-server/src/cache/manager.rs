@@ -1,5 +1,5 @@
-//! The thread that reads caches in at the start, in steps, and removes what is old or too much (nginx: cache
-//! loader and cache manager).
+//! Background thread that loads cache directories at the start, in steps, and removes entries that are unused or exceed
+//! a limit (nginx: cache loader and cache manager).
 
 use super::index::millis;
 use super::{Cache, Steps, unhex};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the thread works on.
+/// State that the thread shares with its callers.
 struct Work {
     caches: Vec<Arc<Cache>>,
     running: bool,
@@ -19,17 +19,17 @@ struct Work {
 static WORK: Mutex<Work> = Mutex::new(Work { caches: Vec::new(), running: false, nudged: false });
 static CHANGED: Condvar = Condvar::new();
 
-/// Longest pause between two looks at a cache (nginx: 10 seconds).
+/// Longest pause between two checks of a cache (nginx: 10 seconds).
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Pause where free space of the file system is watched.
+/// Longest pause if `min_free` is set: other programs may fill the file system at any time.
 const WATCH: Duration = Duration::from_secs(1);
 
 fn work() -> MutexGuard<'static, Work> {
     lock(&WORK)
 }
 
-/// Takes care of these caches from now on, and of no others.
+/// Replaces the caches that the thread manages.
 pub fn attend(caches: &[Arc<Cache>]) {
     let mut w = work();
     w.caches = caches.to_vec();
@@ -41,7 +41,7 @@ pub fn attend(caches: &[Arc<Cache>]) {
     CHANGED.notify_all();
 }
 
-/// There may be something to remove.
+/// Wakes the thread, since there may be something to remove.
 pub fn nudge() {
     work().nudged = true;
     CHANGED.notify_all();
@@ -68,7 +68,7 @@ fn run() {
     }
 }
 
-/// Counts work and rests in between.
+/// Counter of work that pauses after each step.
 struct Pacer {
     steps: Steps,
     files: u64,
@@ -89,13 +89,13 @@ impl Pacer {
     }
 }
 
-/// Reads the directory in at the pace of the loader.
+/// Adds the files of the directory to the index, at the pace of the loader.
 fn load(cache: &Cache) {
     let mut pacer = Pacer::new(cache.loader);
     read_in(cache, || pacer.step());
 }
 
-/// Notes all files of the directory; `step` is called for each. Blocks.
+/// Adds all files of the directory to the index. Calls `step` after each. Blocks.
 pub(super) fn read_in(cache: &Cache, mut step: impl FnMut()) {
     let mut dirs = vec![(cache.path.clone(), 0)];
     while let Some((dir, depth)) = dirs.pop() {
@@ -126,7 +126,7 @@ fn found(cache: &Cache, path: &Path) {
     }
 }
 
-/// Whether a file is one that a process was writing when it was killed: `HASH.PID.NUMBER`.
+/// Returns `true` for a temporary file, `HASH.PID.NUMBER`, whose process no longer exists.
 fn abandoned(name: &[u8]) -> bool {
     let mut parts = name.split(|b| *b == b'.');
     let (hash, pid, number) = (parts.next(), parts.next(), parts.next());
@@ -139,7 +139,8 @@ fn abandoned(name: &[u8]) -> bool {
     pid != std::process::id().to_string() && !PathBuf::from("/proc").join(pid).exists()
 }
 
-/// Removes what nobody asked for in time, and the oldest while there is too much. Gives when to look again.
+/// Removes inactive entries, and the least recently used ones while a limit is exceeded. Returns the time until the
+/// next check.
 fn trim(cache: &Cache) -> Duration {
     let mut pacer = Pacer::new(cache.manager);
     let inactive = u64::try_from(cache.inactive.as_millis()).unwrap_or(u64::MAX);
@@ -167,7 +168,7 @@ fn pause(cache: &Cache, wanted: Duration) -> Duration {
     wanted.clamp(Duration::from_millis(10), most)
 }
 
-/// Free bytes of the file system, if they are watched.
+/// Returns the free bytes of the file system if `min_free` is set.
 fn free_bytes(cache: &Cache) -> Option<u64> {
     if cache.min_free == 0 {
         return None;

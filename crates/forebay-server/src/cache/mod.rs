@@ -1,8 +1,8 @@
-//! Responses of upstreams kept on disk and in memory (nginx: proxy_cache_path and what belongs to it).
+//! Cache of upstream responses, on disk and in memory (nginx: proxy_cache_path and related directives).
 //!
-//! [`index`] knows what there is (one for all threads), [`entry`] what a file looks like, [`local`] keeps small
-//! entries in the memory of each thread, [`manager`] loads, trims and checks in a thread of its own. What is
-//! served and stored when is decided in `modules/proxy/cached.rs`.
+//! [`index`] lists the entries for all threads, [`entry`] defines the file format, [`local`] keeps small entries in the
+//! memory of each thread, [`manager`] loads and trims caches in a separate thread. `modules/proxy/cached.rs` decides
+//! when a response is stored or served.
 
 pub mod entry;
 pub mod index;
@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-/// MD5 of a key: the name of its file.
+/// MD5 of a key. In hexadecimal it is the file's name.
 pub type Hash = [u8; 16];
 
-/// Sizes and times of work that is done in steps (nginx: loader_files and the like).
+/// Pace of background work (nginx: loader_files and related parameters).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
     /// Files in one step.
@@ -40,28 +40,28 @@ pub struct Cache {
     pub name: Vec<u8>,
     /// Directory.
     pub path: PathBuf,
-    /// Length of the name of each level of directories.
+    /// Length of the directory names at each level.
     pub levels: Vec<usize>,
     /// Whether files are written below `proxy_temp_path` first.
     pub use_temp_path: bool,
-    /// Entries that nobody asked for this long are removed.
+    /// Time after which an unused entry is removed.
     pub inactive: Duration,
     /// Most bytes on disk.
     pub max_size: Option<u64>,
-    /// Bytes of the file system that are left free.
+    /// Bytes of the file system to keep free.
     pub min_free: u64,
     /// `loader_*`.
     pub loader: Steps,
     /// `manager_*`.
     pub manager: Steps,
-    /// What is in it.
+    /// Index of the entries.
     pub index: Arc<Index>,
-    /// What it has answered.
+    /// Counters of responses, for the status API.
     pub counts: Arc<crate::metrics::Zone>,
 }
 
 impl Cache {
-    /// File of an entry: nginx's names, the last digits of the hash as directories.
+    /// Returns the file of an entry. Names are nginx's: the last digits of the hash are the directories.
     pub fn file(&self, hash: &Hash) -> PathBuf {
         let name = hex(hash);
         let mut path = self.path.clone();
@@ -76,7 +76,7 @@ impl Cache {
     }
 }
 
-/// Lower-case hexadecimal digits.
+/// Returns lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len() * 2);
     for b in bytes {
@@ -87,7 +87,7 @@ pub fn hex(bytes: &[u8]) -> String {
     out
 }
 
-/// The hash that a file's name spells.
+/// Parses a file name as a hash.
 pub fn unhex(name: &[u8]) -> Option<Hash> {
     let mut hash = [0; 16];
     if name.len() != 32 {
@@ -102,7 +102,7 @@ pub fn unhex(name: &[u8]) -> Option<Hash> {
     Some(hash)
 }
 
-/// A zone by name. `proxy_cache` may name it before it is defined.
+/// Zone with a name. `proxy_cache` may refer to it before `proxy_cache_path` defines it.
 #[derive(Debug)]
 pub struct Zone {
     /// Name.
@@ -111,7 +111,7 @@ pub struct Zone {
 }
 
 impl Zone {
-    /// The cache.
+    /// Returns the cache, if the zone is defined.
     pub fn cache(&self) -> Option<&Arc<Cache>> {
         self.cache.get()
     }
@@ -124,7 +124,7 @@ pub struct Zones {
 }
 
 impl Zones {
-    /// The zone of this name. `unknown`: what is said if nothing defines it.
+    /// Finds or creates the zone of this name. `unknown` is the error to report if no directive defines it.
     pub fn find_or_promise(&mut self, name: &[u8], unknown: Error) -> Arc<Zone> {
         if let Some((z, _)) = self.zones.iter().find(|(z, _)| z.name == name) {
             return z.clone();
@@ -134,23 +134,23 @@ impl Zones {
         z
     }
 
-    /// The first error about a zone that nothing defines.
+    /// Returns the error for the first zone that no directive defines.
     pub fn undefined(&self) -> Option<Error> {
         self.zones.iter().find(|(z, _)| z.cache.get().is_none()).map(|(_, unknown)| unknown.clone())
     }
 
-    /// All caches.
+    /// Returns all caches.
     pub fn finish(self) -> Vec<Arc<Cache>> {
         self.zones.iter().filter_map(|(z, _)| z.cache.get().cloned()).collect()
     }
 }
 
-/// Bytes of a zone that one entry takes: as many fit as in nginx, about.
+/// Bytes of a zone that one entry counts for, chosen so that about as many fit as in nginx.
 const NODE: u64 = 128;
 
 type Known = (Vec<u8>, PathBuf, Vec<usize>, u64, Weak<Index>);
 
-/// Indexes of this process: what is known survives a reload.
+/// Indexes of this process, so that they survive a reload.
 static INDEXES: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
 fn shared_index(name: &[u8], path: &Path, levels: &[usize], size: u64) -> Arc<Index> {
@@ -165,7 +165,7 @@ fn shared_index(name: &[u8], path: &Path, levels: &[usize], size: u64) -> Arc<In
     index
 }
 
-/// `proxy_cache_path`.
+/// Reads `proxy_cache_path`.
 ///
 /// # Errors
 /// In nginx's words.
@@ -189,7 +189,7 @@ pub fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         let (option, value) = (&t[..at], &t[at + 1..]);
         let wrong = |what: &str| cx.error_at(d, w, format!("invalid {what} value \"{}\"", w.as_str()));
         let millis = |what: &str| units::duration_ms(value).ok_or_else(|| wrong(what));
-        // Steps of no file would never end.
+        // Zero files per step would make no progress.
         let number = |what: &str| units::number(value).map(|n| n.max(1)).ok_or_else(|| wrong(what));
         match option {
             b"levels" if value.is_empty() => levels.clear(),
@@ -243,7 +243,7 @@ pub fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
             b"manager_files" => manager.files = number("manager_files")?,
             b"manager_sleep" => manager.sleep = millis("manager_sleep")?,
             b"manager_threshold" => manager.threshold = millis("manager_threshold")?,
-            // NGINX Plus: a process that removes what a purge with "*" matched. Here the purge itself does.
+            // In NGINX Plus a purger process removes what a purge with "*" matched. Here the purge request itself does.
             b"purger" | b"purger_files" | b"purger_sleep" | b"purger_threshold" => {}
             _ => return Err(invalid("parameter")),
         }

@@ -1,5 +1,5 @@
-//! What a client may cost beside its requests. Each kind of frame that makes work without asking for anything has an
-//! allowance; a client that uses it up is sent away with ENHANCE_YOUR_CALM.
+//! Limits on the work that a client may cause in addition to its requests. Each kind of frame that costs work without
+//! asking for content has an allowance; the connection of a client that exceeds one ends with ENHANCE_YOUR_CALM.
 
 use std::time::{Duration, Instant};
 
@@ -9,15 +9,15 @@ const RESETS: u32 = 200;
 const CONTROL: u32 = 1000;
 /// DATA frames without content.
 const EMPTY: u32 = 100;
-/// PRIORITY frames, beside one for each request.
+/// PRIORITY frames, in addition to one for each request.
 const PRIORITIES: u32 = 200;
-/// WINDOW_UPDATE frames in ten seconds, beside those that our own DATA frames ask for.
+/// WINDOW_UPDATE frames in ten seconds, in addition to two for each DATA frame that we send.
 const UPDATES: u32 = 1000;
-/// CONTINUATION frames without content in a block.
+/// CONTINUATION frames without content in one field block.
 pub const EMPTY_CONTINUATIONS: u32 = 8;
 /// Length of the period for rates.
 const PERIOD: Duration = Duration::from_secs(10);
-/// What is left of an allowance for a source that has misbehaved lately.
+/// Divisor of the allowances for a network that exceeded one lately.
 const STRICT: u32 = 10;
 
 #[derive(Debug)]
@@ -52,20 +52,20 @@ impl Budget {
         }
     }
 
-    /// A stream ended before its response did.
+    /// Counts a stream that ended before its response did.
     pub(super) fn reset(&mut self) -> Result<(), Excess> {
         self.resets += 1;
         self.check(self.resets, RESETS, "streams reset")
     }
 
-    /// A response was finished.
+    /// Counts a finished response, which restores part of the allowances.
     pub(super) fn finished(&mut self) {
         self.resets = self.resets.saturating_sub(1);
         self.priorities = self.priorities.saturating_sub(1);
         self.empty = self.empty.saturating_sub(1);
     }
 
-    /// SETTINGS, PING or a frame of no known kind.
+    /// Counts a SETTINGS, PING or unknown frame.
     pub(super) fn control(&mut self, now: Instant) -> Result<(), Excess> {
         self.period(now);
         self.control += 1;
@@ -78,7 +78,7 @@ impl Budget {
         self.check(self.updates, UPDATES, "WINDOW_UPDATE frames")
     }
 
-    /// We sent a DATA frame, for which the client may open its windows.
+    /// Allows two WINDOW_UPDATE frames for a DATA frame that we sent: one for the stream, one for the connection.
     pub(super) fn data_sent(&mut self) {
         self.updates = self.updates.saturating_sub(2);
     }

@@ -24,28 +24,28 @@ use std::time::{Duration, Instant};
 /// First read of a turn, bytes.
 const READ: usize = 16 * 1024;
 
-/// Frames waiting to be written at which nothing more is read, bytes: a client that does not read gets no answers to
-/// its PINGs either.
+/// Amount of unwritten frames at which reading stops, bytes. Otherwise a client that sends PINGs and never reads would
+/// make the buffer grow without bound.
 const STOP_READING: usize = 256 * 1024;
 
-/// Largest buffer that is kept for another connection, bytes.
+/// Largest buffer that is kept for reuse, bytes.
 const KEPT: usize = 128 * 1024;
 
-/// Buffers that are kept: as many connections have their turn together.
+/// Most buffers kept for reuse.
 const BUFFERS: usize = 64;
 
-/// So many requests at once are answered and written before the next connection has its turn, while their frames are in the
-/// innermost cache; those of fewer are written when all connections have had it, since what the kernel does displaces more
-/// than they have.
+/// Number of requests read at once from which on their responses are written before the next connection runs, while
+/// their frames are still in the L1 cache. Fewer are written after all connections have run, since the kernel's work
+/// for a write displaces more of the cache than it would save.
 const MANY: usize = 4;
 
-/// Requests of a connection after which the others have their turn.
+/// Requests of one connection after which other connections run.
 const TURN: usize = 64;
 
-/// How long a source that misbehaved has less of everything.
+/// Time for which a network that exceeded an allowance gets smaller ones.
 const PENALTY: Duration = Duration::from_secs(60);
 
-/// Sources remembered.
+/// Most suspect networks remembered.
 const SOURCES: usize = 4096;
 
 /// Heads kept for the next requests of a thread.
@@ -54,13 +54,13 @@ const SPARE: usize = 64;
 /// Result of driving a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Nothing is left to do until the client sends more; the connection is closed at this time.
+    /// Nothing is left to do until the client sends more. The connection expires at this time.
     Idle(Instant),
     /// The connection is over.
     Closed,
 }
 
-/// Serves the connection until nothing is left to do for now. `until`: time at which it is closed unless a request comes.
+/// Serves the connection until it is idle or closed. It expires at `until` unless a request comes.
 pub async fn run(
     thread: &Rc<Thread>,
     conf: &ThreadConfig,
@@ -98,7 +98,7 @@ async fn serve(
         session.state.borrow_mut().leave(Code::NoError);
     }
     let mut blocked_since: Option<Instant> = None;
-    // There have been requests since it was idle.
+    // `true` if there were requests since the connection was last idle.
     let mut asked = false;
     // Bytes that came with the preface.
     let mut more = !session.state.borrow().input.is_empty();
@@ -110,7 +110,7 @@ async fn serve(
             session.given_up.set(true);
             log(thread, conf, conn, Level::Info, Over::GivenUp.text());
             session.state.borrow_mut().leave(Code::NoError);
-            // As much as there is room for.
+            // Write GOAWAY as far as the socket takes it without waiting.
             let _ = flush(thread, &mut conn.wire, session);
             return Rest::Closed;
         }
@@ -138,7 +138,7 @@ async fn serve(
                 }
             }
             if more {
-                // Requests that are ready first.
+                // Let the runners of the requests started so far go first.
                 thread.io.poller.yield_now().await;
                 continue;
             }
@@ -148,7 +148,7 @@ async fn serve(
                 thread.io.poller.yield_now().await;
             } else if started >= MANY {
                 thread.reactor.after_queue().await;
-                // What they have said so far is seen to below.
+                // The code below handles everything that the streams have added up to here.
                 session.dirty.set(false);
             }
         }
@@ -196,7 +196,7 @@ async fn serve(
         }
         let deadline = match blocked_since {
             Some(t) => Some(t + conn.send_timeout(conf)),
-            // What has come is no request, though it may become one.
+            // A partial request does not extend the time of an idle connection.
             None if no_streams => Some(until),
             None => None,
         };
@@ -212,7 +212,7 @@ async fn serve(
     }
 }
 
-/// The client has broken the protocol: says so, and that nothing more is read.
+/// Ends the connection for a protocol error: queues GOAWAY, stops reading and logs the reason.
 fn fail(thread: &Thread, conf: &ThreadConfig, conn: &Connection, session: &Rc<Session>, fatal: Fatal) {
     let mut s = session.state.borrow_mut();
     s.failed = true;
@@ -245,7 +245,8 @@ fn read(thread: &Rc<Thread>, conn: &mut Connection, session: &Rc<Session>) -> Re
     got
 }
 
-/// Works off what has come and hands the requests over. Gives whether there is more, and how many requests there were.
+/// Processes received frames and queues each complete request for a runner. Returns whether there is more to process,
+/// and the number of requests.
 fn process(
     thread: &Rc<Thread>,
     conn: &Connection,
@@ -284,15 +285,15 @@ fn process(
     done.map(|more| (more, count))
 }
 
-/// What a write came to.
+/// Result of [`flush`].
 enum Flushed {
     All,
-    /// The socket took some and is full.
+    /// The socket took a part and is full.
     Some,
     Nothing,
 }
 
-/// Writes what is there.
+/// Writes as much of the session's buffer as the socket takes.
 fn flush(thread: &Rc<Thread>, wire: &mut Wire, session: &Rc<Session>) -> Result<Flushed, Errno> {
     let mut s = session.state.borrow_mut();
     if s.out.is_empty() && !wire.has_unsent() {
@@ -328,7 +329,7 @@ fn flush(thread: &Rc<Thread>, wire: &mut Wire, session: &Rc<Session>) -> Result<
     })
 }
 
-/// Waits for the client, the socket or the streams. `false`: the deadline has passed.
+/// Waits for the client, the socket or the streams. Returns `false` if the deadline passed first.
 async fn wait(
     thread: &Rc<Thread>,
     conn: &Connection,
@@ -340,7 +341,7 @@ async fn wait(
     let blocked = !session.state.borrow().out.is_empty() || wire.has_unsent();
     let mut first = true;
     let ready = std::future::poll_fn(|cx| {
-        // An edge that came since is in the slot's flags.
+        // Clear the flag only on the first poll: later it may already hold an edge that epoll will not report again.
         let clear = std::mem::take(&mut first);
         {
             let mut driver = session.driver.borrow_mut();
@@ -371,7 +372,7 @@ async fn wait(
     }
 }
 
-/// What a thread keeps for its HTTP/2 connections, so that idle ones need not.
+/// Memory that the HTTP/2 connections of a thread share, so that idle ones hold none.
 #[derive(Debug, Default)]
 pub struct Shared {
     #[allow(clippy::vec_box)]
@@ -384,7 +385,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Takes a head back that a request has left.
+    /// Keeps the head of a finished request for reuse.
     pub fn give(&self, head: Box<forebay_http::request::RequestHead>) {
         let mut heads = self.heads.borrow_mut();
         if heads.len() < SPARE && head.buf.capacity() <= 16 * 1024 {
@@ -392,33 +393,33 @@ impl Shared {
         }
     }
 
-    /// Takes the memory of a stream back.
+    /// Keeps the memory of a stream for reuse.
     pub fn give_stream(&self, stream: Rc<Stream>) {
         self.ended.borrow_mut().give(stream);
     }
 }
 
 impl Stream {
-    /// The connection as the request of this stream sees it.
+    /// Creates the connection for the request of this stream.
     pub fn connection(self: &Rc<Self>) -> Connection {
         let wire = Wire::Mux(self.clone());
         Connection { wire, ..Connection::closed(self.session().client.clone(), self.number.get()) }
     }
 }
 
-/// Networks from which connections were closed for their cost, and until when that is remembered. All threads share
-/// it: which of them a connection reaches is chance.
+/// Networks whose connections exceeded an allowance, and the times at which that is forgotten. All threads share it,
+/// since the kernel may hand a client's next connection to any of them.
 #[derive(Debug, Default)]
 struct Suspects {
     until: Mutex<HashMap<Network, Instant>>,
-    /// Whether there are any, for those who only ask.
+    /// `true` if `until` has entries. Spares new connections the lock.
     any: AtomicBool,
 }
 
 static SUSPECTS: LazyLock<Suspects> = LazyLock::new(Suspects::default);
 
 impl Suspects {
-    /// Remembers that a client cost too much.
+    /// Remembers a network whose client exceeded an allowance.
     fn add(&self, network: Network, now: Instant) {
         let mut until = lock(&self.until);
         if until.len() >= SOURCES {
@@ -451,7 +452,7 @@ pub fn is_suspect(network: Network, now: Instant) -> bool {
 }
 
 impl Session {
-    /// Gives back what an idle connection does not need.
+    /// Releases the memory that an idle connection does not need.
     fn rest(&self, thread: &Thread) {
         let mut s = self.state.borrow_mut();
         let s = &mut *s;
@@ -470,7 +471,7 @@ impl Session {
         s.waiting = Vec::new();
     }
 
-    /// Takes buffers to work with.
+    /// Takes buffers from the thread for a connection that becomes active.
     fn wake_up(&self, thread: &Thread) {
         let mut s = self.state.borrow_mut();
         let s = &mut *s;

@@ -100,24 +100,24 @@ fn reason(v: Violation) -> &'static str {
     }
 }
 
-/// Parts of the thread and of the configuration that processing uses.
+/// Parts of the thread and of the configuration for processing frames.
 pub(super) struct Context<'c> {
     pub now: Instant,
     pub limits: &'c Limits,
-    /// Heads that can be used again; in boxes, since they are handed over.
+    /// Heads for reuse. They are boxed because streams take them over.
     #[allow(clippy::vec_box)]
     pub spare: &'c mut Vec<Box<RequestHead>>,
     pub scratch: &'c mut Vec<u8>,
-    /// Streams that can be used again.
+    /// Streams for reuse.
     pub ended: &'c mut Spare,
     /// Streams whose request is complete.
     pub started: &'c mut Vec<Rc<Stream>>,
 }
 
-/// Streams begun before those that are ready are served.
+/// Requests processed before their runners get a chance to run.
 const BATCH: usize = 32;
 
-/// Priorities kept of streams that have not begun.
+/// Most priorities remembered for streams that have not begun.
 const EARLY: usize = 16;
 
 impl State {
@@ -130,15 +130,14 @@ impl State {
         }
     }
 
-    /// Whether the client has not opened this stream (RFC 9113, section 5.1.1).
+    /// Returns `true` if the client has not opened this stream yet (RFC 9113, section 5.1.1).
     fn is_idle(&self, stream: u32) -> bool {
         stream > self.last || stream.is_multiple_of(2)
     }
 }
 
-/// Frames.
 impl Session {
-    /// Processes the frames that have come. `Ok(true)`: there may be more to do without reading.
+    /// Processes the received frames. Returns `true` if there may be more of them to process without reading.
     pub(super) fn process(self: &Rc<Self>, cx: &mut Context<'_>) -> Result<bool> {
         let mut input = std::mem::take(&mut self.state.borrow_mut().input);
         let mut at = 0;
@@ -168,7 +167,7 @@ impl Session {
     }
 
     fn refuse<T>(&self, v: Violation) -> Result<T> {
-        // These cost even where they say nothing that makes sense.
+        // Malformed frames of this kind count against the allowance, too.
         if v.kind == kind::PRIORITY && matches!(v.rule, Rule::Length | Rule::Dependency) {
             calm(self.state.borrow_mut().budget.priority())?;
         }
@@ -203,7 +202,7 @@ impl Session {
         }
     }
 
-    /// Ends a stream for what the client did.
+    /// Resets a stream because of an error of the client.
     fn reset(&self, id: u32, code: Code) -> Result<()> {
         let mut s = self.state.borrow_mut();
         let stream = s.stream(id);
@@ -229,7 +228,7 @@ struct Data<'b> {
 }
 
 impl Data<'_> {
-    /// Whether the content is as long as was promised, as far as can be seen by now.
+    /// Returns `true` if the content so far agrees with the length in `Content-Length`.
     fn keeps(&self, promised: u64) -> bool {
         let n = self.content.len() as u64;
         n <= promised && (!self.end_stream || n == promised)
@@ -349,9 +348,10 @@ impl Session {
         self.request(section, block, cx)
     }
 
-    /// Whether one more request can be served.
+    /// Returns `true` if one more request can be served.
     fn has_room(&self, s: &State, section: Section) -> bool {
-        // Until it knows of our window, a client sends as much as the initial one lets it.
+        // A client that has not acknowledged our SETTINGS may send up to the protocol's initial window, which is larger
+        // than ours.
         let ahead =
             !s.acknowledged && !section.end_stream && i64::from(self.settings.window) < frame::INITIAL_WINDOW;
         !ahead && s.streams.len() < self.settings.max_streams
@@ -417,7 +417,8 @@ impl Session {
 }
 
 impl State {
-    /// Declines a request without looking at it. A client that does not know yet that we leave learns it by GOAWAY.
+    /// Declines a request without parsing it. The field block still passes through the decoder, whose table must stay
+    /// in step with the client's. No RST_STREAM is needed while either side is leaving: GOAWAY covers the stream.
     fn decline(&mut self, section: Section, block: &[u8], scratch: &mut Vec<u8>) -> Result<()> {
         request::skip(&mut self.decoder, block, scratch)?;
         let window = Window::new(0);
@@ -429,7 +430,8 @@ impl State {
         calm(self.budget.reset())
     }
 
-    /// Sets the priority of a new stream (RFC 9218, section 7): a PRIORITY_UPDATE frame that came before it wins.
+    /// Sets the priority of a new stream (RFC 9218, section 7). An earlier PRIORITY_UPDATE frame takes precedence over
+    /// the field.
     fn prioritize(&mut self, stream: &Stream, head: &RequestHead) {
         if let Some(text) = head.get(Name::Priority) {
             stream.priority.set(Priority::parse(text));
@@ -440,7 +442,6 @@ impl State {
     }
 }
 
-/// All other frames.
 impl Session {
     fn priority_update(&self, id: u32, value: &[u8]) -> Result<()> {
         let mut s = self.state.borrow_mut();
@@ -463,7 +464,7 @@ impl Session {
             return protocol("client sent RST_STREAM frame with incorrect identifier");
         }
         let Some(stream) = s.stream(id) else {
-            // From here on nothing may come for it.
+            // After RST_STREAM the client must not send frames on this stream.
             if let Some(e) = s.ended.iter_mut().find(|e| e.id == id) {
                 e.by_us = false;
             }

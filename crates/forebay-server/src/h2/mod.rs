@@ -1,8 +1,8 @@
 //! HTTP/2 on client connections (RFC 9113): one [`Session`] a connection, one [`Stream`] a request. Hot path.
 //!
-//! The connection's runner ([`drive::run`]) reads frames, hands each complete request to a runner of its own, and writes
-//! what the streams have put into the session's buffer: the frames of all streams that are ready leave in one write.
-//! A stream is a wire like any other ([`forebay_net::wire::Wire`]), so phases, modules and bodies know nothing of frames.
+//! The connection's runner ([`drive::run`]) reads frames, hands each complete request to a separate runner, and writes
+//! the frames that streams have added to the session's buffer. The frames of all ready streams leave in one write. A
+//! stream is a wire like any other ([`forebay_net::wire::Wire`]), so phases, modules and bodies know nothing of frames.
 //! A connection without streams is parked like an idle HTTP/1 connection.
 
 mod budget;
@@ -25,16 +25,16 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::Instant;
 
-/// Frames that wait to be written, bytes: beyond this streams wait.
+/// Amount of unwritten frames at which streams wait, bytes.
 const OUT: usize = 64 * 1024;
 
-/// What a stream of a client that asks for no order may add at a time, bytes.
+/// Part of the buffer that `grant` reserves for each incremental stream, bytes.
 const SHARE: usize = 16 * 1024;
 
-/// Streams whose end is remembered, to tell a closed stream from one that never was.
+/// Number of ended streams that are remembered, for frames that arrive late.
 const REMEMBERED: usize = 16;
 
-/// What both ends agreed on for new streams, from the server's settings.
+/// Settings of the server that apply to new streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// `http2_max_concurrent_streams`.
@@ -47,7 +47,7 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Session {
     state: RefCell<State>,
-    /// The runner that reads and writes; told when a stream has added something.
+    /// Waker of the runner that reads and writes. Streams wake it after they add frames.
     driver: RefCell<Option<Waker>>,
     dirty: Cell<bool>,
     settings: Settings,
@@ -55,13 +55,13 @@ pub struct Session {
     client: Rc<Client>,
     /// Transfers of the thread.
     transfers: Rc<Transfers>,
-    /// Streams whose client is waited for.
+    /// Number of streams that are blocked on the client.
     waits: Cell<usize>,
-    /// How fast the client has been since all of its streams waited for it.
+    /// Progress of the client since all of its streams began to wait for it.
     pace: RefCell<Option<Rc<Transfer>>>,
-    /// It has a runner.
+    /// A runner serves the connection, which is not idle.
     active: Cell<bool>,
-    /// It was closed, since its place was needed.
+    /// The connection was dropped because its client was too slow and another one needed it.
     given_up: Cell<bool>,
 }
 
@@ -69,47 +69,47 @@ pub struct Session {
 #[derive(Clone, Copy, Debug)]
 struct Ended {
     id: u32,
-    /// We reset it, so that frames under way are to be ignored.
+    /// We reset it: ignore frames that the client sent before it knew.
     by_us: bool,
-    /// Content that was promised and had not come.
+    /// Bytes of the announced `Content-Length` that have not arrived.
     promised: Option<u64>,
-    /// What the client let us send.
+    /// Send window, so that late WINDOW_UPDATE frames are still checked for overflow.
     window: Window,
-    /// It was answered before its request was complete, and the client has not been told to stop: it has sent no
-    /// content so far.
+    /// We answered before the request was complete and sent no RST_STREAM, because the client had sent no content so
+    /// far. It gets one if content does arrive.
     untold: bool,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Received and not yet understood.
+    /// Received bytes, not processed yet.
     input: Vec<u8>,
-    /// To be written.
+    /// Frames to write.
     out: Vec<u8>,
-    /// Offset of the first byte of `out` since the beginning of the connection.
+    /// Offset of the first byte of `out` in everything sent on the connection.
     out_start: u64,
-    /// Offsets, counted as `out_start`, before which what is written ends: over TLS what follows has a record of its own.
+    /// Offsets, counted like `out_start`, at which a write ends, so that over TLS the next frame begins a new record.
     cuts: VecDeque<u64>,
     connection: Connection,
     decoder: Decoder,
     /// Open streams, in the order of their ids.
     streams: Vec<Rc<Stream>>,
     ended: VecDeque<Ended>,
-    /// Streams that wait for room, in the order in which they came.
+    /// Streams that wait for room to write, in the order in which they began to wait.
     waiting: Vec<Rc<Stream>>,
-    /// Priorities that came before their streams.
+    /// Priorities received before their streams.
     early: Vec<(u32, Priority)>,
-    /// Highest stream of the client.
+    /// Highest stream number that the client has opened.
     last: u32,
-    /// The client knows our settings.
+    /// The client has acknowledged our SETTINGS.
     acknowledged: bool,
     /// GOAWAY has been sent: no new streams.
     leaving: bool,
-    /// The client has sent GOAWAY or its end.
+    /// The client has sent GOAWAY or closed its side.
     client_leaves: bool,
-    /// The connection ends when `out` is written.
+    /// The connection ends once `out` is written.
     failed: bool,
-    /// What the client did too much of.
+    /// Name of the allowance that the client exceeded, until it is logged.
     excess: Option<&'static str>,
     budget: Budget,
     requests: u32,
@@ -117,20 +117,21 @@ struct State {
     moved: u64,
 }
 
-/// RFC 9218, section 4.
+/// Priority of a stream (RFC 9218, section 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Priority {
     /// 0 to 7, 0 is the most urgent.
     urgency: u8,
-    /// Shares with others of the same urgency.
+    /// Takes turns with other streams of the same urgency.
     incremental: bool,
 }
 
 impl Priority {
-    /// Of clients that say nothing: they share.
+    /// Priority for clients that send none. Unlike RFC 9218's default it is incremental, so that their streams take
+    /// turns.
     const DEFAULT: Priority = Priority { urgency: 3, incremental: true };
 
-    /// Reads `u=1, i` (a structured field, of which the rest is ignored).
+    /// Parses a `Priority` value such as `u=1, i`. Ignores other members of the structured field.
     fn parse(text: &[u8]) -> Priority {
         let mut p = Priority { urgency: 3, incremental: false };
         for item in text.split(|b| *b == b',') {
@@ -146,7 +147,8 @@ impl Priority {
 }
 
 impl Session {
-    /// A session whose preface has been read; SETTINGS is ready to be written. `settings` are those of the server.
+    /// Creates a session after the client's preface, with our SETTINGS in its buffer. `strict` makes the allowances
+    /// smaller.
     pub fn new(
         settings: Settings,
         client: Rc<Client>,
@@ -195,7 +197,7 @@ impl Session {
         })
     }
 
-    /// A session that is no connection's.
+    /// Creates a placeholder session without a connection.
     fn nobody() -> Rc<Session> {
         Session::new(
             Settings { max_streams: 0, window: 0 },
@@ -210,24 +212,24 @@ impl Session {
         self.state.borrow_mut().input.extend_from_slice(bytes);
     }
 
-    /// Requests so far.
+    /// Returns the number of requests so far.
     pub fn requests(&self) -> u32 {
         self.state.borrow().requests
     }
 
-    /// Whether its place is needed for another connection.
+    /// Returns `true` if the client was too slow and another connection needs its place.
     pub fn is_given_up(&self) -> bool {
         self.given_up.get() || self.pace.borrow().as_ref().is_some_and(|p| p.is_given_up())
     }
 
-    /// A stream begins to wait for the client, or has ended that.
+    /// Records that a stream begins or ends waiting for the client.
     fn stream_waits(&self, begins: bool, now: Instant) {
         let n = self.waits.get();
         self.waits.set(if begins { n + 1 } else { n.saturating_sub(1) });
         self.look(now);
     }
 
-    /// Looks whether the client is all that the connection waits for, and how fast it is.
+    /// Updates `pace`: whether all streams wait for the client, and the bytes moved so far.
     fn look(&self, now: Instant) {
         let (only_client, moved) = {
             let s = self.state.borrow();
@@ -245,7 +247,7 @@ impl Session {
         }
     }
 
-    /// The connection is idle or gone.
+    /// Marks the connection as idle or gone and stops measuring the client.
     fn rests(&self) {
         self.active.set(false);
         if let Some(p) = self.pace.take() {
@@ -253,7 +255,7 @@ impl Session {
         }
     }
 
-    /// Tells the runner of the connection that there is something to do.
+    /// Wakes the runner of the connection, once until it runs.
     fn notify(&self) {
         if !self.dirty.replace(true)
             && let Some(w) = self.driver.borrow().as_ref()
@@ -262,7 +264,7 @@ impl Session {
         }
     }
 
-    /// Says that no new streams will be served; those that are open go on.
+    /// Queues GOAWAY: the connection accepts no new streams, open ones go on.
     pub fn leave(&self) {
         let mut s = self.state.borrow_mut();
         s.leave(Code::NoError);
@@ -270,7 +272,7 @@ impl Session {
         self.notify();
     }
 
-    /// The connection is gone: all streams learn of it.
+    /// Breaks off all streams of a connection that is gone.
     fn abandon(&self) {
         let mut s = self.state.borrow_mut();
         s.failed = true;
@@ -293,8 +295,8 @@ impl State {
         }
     }
 
-    /// Appends RST_STREAM, in a record of its own over TLS. curl before 8.2 drops an answer that it reads together with
-    /// the reset behind it, and reads a record at a time.
+    /// Appends RST_STREAM, over TLS in a separate record. curl before 8.2 drops a response that it reads together with
+    /// the reset after it, and it reads one record at a time.
     fn push_reset(&mut self, stream: u32, code: Code) {
         if !self.out.is_empty() {
             self.cuts.push_back(self.out_start + self.out.len() as u64);
@@ -302,7 +304,7 @@ impl State {
         frame::push_reset(&mut self.out, stream, code);
     }
 
-    /// Bytes from `done` on that may leave in one write.
+    /// Returns the bytes from `done` on that may leave in one write.
     fn writable(&mut self, done: usize) -> &[u8] {
         let at = self.out_start + done as u64;
         while self.cuts.front().is_some_and(|cut| *cut <= at) {
@@ -320,7 +322,7 @@ impl State {
         self.streams.get(at).cloned()
     }
 
-    /// Takes a stream out, remembering how it ended.
+    /// Removes a stream and remembers how it ended.
     fn remove(&mut self, id: u32, by_us: bool) {
         if let Ok(at) = self.streams.binary_search_by_key(&id, |s| s.id) {
             let stream = self.streams.remove(at);
@@ -339,19 +341,19 @@ impl State {
         self.ended.push_back(ended);
     }
 
-    /// Room that a stream has for content, bytes.
+    /// Returns the content that a stream may add now, in bytes.
     fn room(&self, stream: &Stream) -> usize {
         let window = self.connection.send_window.available().min(stream.send_window.get().available());
         window.min(OUT.saturating_sub(self.out.len()))
     }
 
-    /// Lets streams write that wait for room: the most urgent first, those that share in turns.
+    /// Wakes streams that wait for room, the most urgent first. Incremental ones of the same urgency take turns.
     fn grant(&mut self) {
         let window = self.connection.send_window.available();
         if self.waiting.is_empty() || self.out.len() >= OUT || window == 0 {
             return;
         }
-        // Sorting is stable: within an urgency whoever has waited longest is first among those that share.
+        // The sort is stable: incremental streams of the same urgency stay in the order of their waiting.
         self.waiting.sort_by_key(|s| {
             let p = s.priority.get();
             (p.urgency, if p.incremental { u32::MAX } else { s.id })

@@ -16,52 +16,52 @@ use std::time::Instant;
 /// A stream.
 #[derive(Debug)]
 pub struct Stream {
-    /// Its number, odd.
+    /// Stream number; odd, since clients open streams.
     pub id: u32,
     session: Rc<Session>,
     /// Number of the request on its connection.
     pub(super) number: Cell<u32>,
     /// The request, until its runner takes it.
     pub(super) head: RefCell<Option<Box<RequestHead>>>,
-    /// Why the request is refused, if it is.
+    /// Reason for refusing the request.
     pub refusal: Cell<Option<Refusal>>,
     pub(super) send_window: Cell<Window>,
     pub(super) recv_window: Cell<i64>,
-    /// Content received and not read yet.
+    /// Content received, not read by the handler yet.
     pub(super) received: RefCell<Vec<u8>>,
-    /// Content that was read since the last WINDOW_UPDATE, bytes.
+    /// Content read since the last WINDOW_UPDATE, bytes.
     read: Cell<u32>,
     /// The client has sent END_STREAM.
     pub(super) ended: Cell<bool>,
-    /// Content that `Content-Length` promises and has not come.
+    /// Bytes of the announced `Content-Length` that have not arrived.
     pub(super) promised: Cell<Option<u64>>,
-    /// The content does not have the length that was promised.
+    /// The length of the content differs from `Content-Length`.
     pub(super) wrong_length: Cell<bool>,
     /// Bytes of the field block as received.
     pub(super) head_len: Cell<u32>,
-    /// The stream's window has been made larger, since somebody reads.
+    /// The handler has begun to read, so the window was widened beyond `http2_body_preread_size`.
     widened: Cell<bool>,
     /// The stream or the connection is gone.
     broken: Cell<bool>,
-    /// All of the response has been handed over.
+    /// The response is complete.
     finished: Cell<bool>,
     pub(super) priority: Cell<Priority>,
     pub(super) granted: Cell<bool>,
-    /// Where the header of the last frame of this stream stands, counted from the beginning of the connection.
+    /// Offset of this stream's last frame header, counted like `State::out_start`.
     frame: Cell<Option<u64>>,
     /// `http2_chunk_size` of the location.
     chunk: Cell<usize>,
-    /// How often its client is waited for now.
+    /// Number of current waits for the client.
     waits: Cell<u32>,
     reader: RefCell<Option<Waker>>,
     writer: RefCell<Option<Waker>>,
 }
 
-/// Memory of streams that have ended, for the next ones: a thread has many of them, each for a moment.
+/// Memory of ended streams, for reuse: streams are many and short-lived.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     streams: Vec<Rc<Stream>>,
-    /// The session of none.
+    /// Placeholder session of the streams kept.
     nobody: Option<Rc<Session>>,
 }
 
@@ -69,18 +69,18 @@ impl Spare {
     /// Streams kept.
     const KEPT: usize = 64;
 
-    /// Takes the memory of a stream that nobody else has.
+    /// Keeps the memory of a stream, if there are no other references to it.
     pub fn give(&mut self, mut stream: Rc<Stream>) {
         if self.streams.len() < Self::KEPT
             && let Some(s) = Rc::get_mut(&mut stream)
         {
-            // It is not to keep its connection.
+            // A kept stream must not keep its connection alive.
             s.session = self.nobody.get_or_insert_with(Session::nobody).clone();
             self.streams.push(stream);
         }
     }
 
-    /// A new stream.
+    /// Creates a stream, in kept memory if there is any.
     pub fn take(&mut self, session: &Rc<Session>, id: u32, send_window: Window) -> Rc<Stream> {
         if let Some(mut spare) = self.streams.pop()
             && let Some(place) = Rc::get_mut(&mut spare)
@@ -122,17 +122,17 @@ impl Stream {
         }
     }
 
-    /// The connection.
+    /// Returns the HTTP/2 connection of the stream.
     pub fn session(&self) -> &Rc<Session> {
         &self.session
     }
 
-    /// The request, once.
+    /// Takes the request; `None` from the second call on.
     pub fn take_head(&self) -> Option<Box<RequestHead>> {
         self.head.borrow_mut().take()
     }
 
-    /// Bytes of the field block as received (`$request_length`).
+    /// Returns the size of the field block as received (`$request_length`), in bytes.
     pub fn head_len(&self) -> u32 {
         self.head_len.get()
     }
@@ -142,7 +142,7 @@ impl Stream {
         self.chunk.set(n.clamp(1, frame::MAX_FRAME));
     }
 
-    /// The stream ends here: readers and writers learn of it. With a code it is reset, too.
+    /// Ends the stream and wakes its reader and writer. Also sends RST_STREAM if there is a code.
     pub(super) fn break_off(&self, reset: Option<Code>) {
         self.broken.set(true);
         self.received.replace(Vec::new());
@@ -166,7 +166,8 @@ impl Stream {
         }
     }
 
-    /// Content was read: the client may send as much again.
+    /// Returns `n` bytes of window to the client. Sends WINDOW_UPDATE only from half a window on, or when the window is
+    /// empty.
     fn open_window(&self, n: u32) {
         let read = self.read.get() + n;
         if self.ended.get() || (read < self.session.settings.window / 2 && self.recv_window.get() > 0) {
@@ -179,22 +180,22 @@ impl Stream {
         self.session.notify();
     }
 
-    /// Padding counts against the window, but nobody reads it.
+    /// Returns the window that padding took: padding counts for flow control, but is never read.
     pub(super) fn skip_padding(&self, n: u32) {
         if n > 0 {
             self.open_window(n);
         }
     }
 
-    /// The response is complete, so is the stream. What of the request has not come is not wanted. A malformed
-    /// request is answered and its stream reset (RFC 9113, section 8.1.1).
+    /// Ends the stream after a complete response. If the request is incomplete or malformed, also resets it (RFC 9113,
+    /// sections 8.1 and 8.1.1).
     pub fn finish(&self) {
         if self.finished.replace(true) || self.broken.get() {
             return;
         }
         let mut s = self.session.state.borrow_mut();
         let at = self.frame.get().and_then(|f| f.checked_sub(s.out_start));
-        // The last frame is still here: it becomes the end.
+        // If the last frame is still in the buffer, set END_STREAM on it. Otherwise send an empty DATA frame.
         let flags = at.and_then(|at| s.out.get_mut(usize::try_from(at).ok()? + 4));
         match flags {
             Some(flags) => *flags |= flag::END_STREAM,
@@ -202,7 +203,8 @@ impl Stream {
         }
         let open = !self.ended.get();
         let malformed = self.wrong_length.get() || self.refusal.get().is_some_and(|r| r.malformed);
-        // Nothing says that content will come: who sends some after all is told then.
+        // Without `Content-Length` and content so far, the request may have none: send RST_STREAM only if content does
+        // arrive.
         let untold = !malformed
             && self.promised.get().is_none()
             && !self.widened.get()
@@ -261,7 +263,7 @@ impl Mux for Stream {
         buf.extend_from_slice(&received[..n]);
         received.drain(..n);
         drop(received);
-        // Content that somebody reads may come faster than what nobody has asked for yet.
+        // Once the handler reads the body, widen the window beyond `http2_body_preread_size`.
         let wider = if self.widened.replace(true) { 0 } else { self.session.settings.window };
         self.open_window(n as u32 + wider);
         Ok(n)

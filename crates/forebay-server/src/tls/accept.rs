@@ -1,6 +1,6 @@
-//! The server's side of a handshake: the virtual server is chosen by the name asked for, its configuration
-//! meets the client, and the client's certificate is judged. Runs in the connection's own steps, so that a slow
-//! handshake holds no runner.
+//! Server side of a TLS handshake: chooses the virtual server by the name in ClientHello, completes the handshake with
+//! its configuration, and verifies the client's certificate. Works in steps that never wait, so that a slow handshake
+//! occupies no runner.
 
 use super::ocsp::client::{self, Check};
 use super::ocsp::responder::TIMEOUT;
@@ -26,16 +26,16 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What a step came to.
+/// Result of a [`step`] of the handshake.
 #[derive(Debug)]
 pub enum Accept {
-    /// Requests may come.
+    /// The handshake is complete.
     Done,
-    /// More has to come first.
+    /// The handshake needs more input or room in the socket.
     Wait,
-    /// It will come to nothing; the log says why.
+    /// The handshake failed, which has been logged.
     Over,
-    /// The client has sent these plain bytes instead, perhaps HTTP.
+    /// The client sent these plain bytes instead of TLS, perhaps HTTP.
     Plain(Vec<u8>),
     /// The handshake waits for something other than the client: see [`resume`].
     Later(Box<Later>),
@@ -44,72 +44,73 @@ pub enum Accept {
 /// File names of certificates and their keys.
 type CertificateNames = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What a handshake waits for besides the client.
+/// Work that a handshake needs done before it can go on.
 #[derive(Debug)]
 pub enum Later {
-    /// Certificate and key are to be read from files.
+    /// Read certificate and key from files.
     Files {
         /// The virtual server.
         server: usize,
-        /// What the handshake begins with, but for the certificate.
+        /// Configuration of the handshake, without the certificate.
         config: Arc<ServerConfig>,
         /// Names of certificates and keys.
         names: CertificateNames,
     },
-    /// Issuers are to be asked about the client's certificate, first of its path.
+    /// Ask OCSP responders about the path of the client's certificate, which begins with that certificate.
     State(Arc<Check>, Vec<CertificateDer<'static>>),
 }
 
-/// What is thought of a client's certificate.
+/// Result of verifying a client's certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verdict {
-    /// There is none.
+    /// The client sent no certificate.
     #[default]
     None,
-    /// Good.
+    /// The certificate is valid.
     Success,
-    /// Not good.
+    /// The certificate is not valid.
     Failed(Failure),
-    /// Good, but not in force, or nobody says that it is.
+    /// The certificate is valid, but revoked or of unknown status (OCSP).
     Refused(&'static str),
 }
 
-/// What a handshake came to.
+/// Parameters of a TLS session.
 #[derive(Debug, Default)]
 pub struct Session {
-    /// TLS 1.3, else 1.2.
+    /// `true` for TLS 1.3, `false` for 1.2.
     pub v13: bool,
     /// Number of the cipher suite.
     pub suite: u16,
     /// Number of the group.
     pub group: u16,
-    /// Number of the algorithm that the server has signed by; 0: it has not.
+    /// Number of the server's signature algorithm; 0 if it signed nothing.
     pub sigalg: u16,
-    /// The same of the client.
+    /// Number of the client's signature algorithm; 0 if it signed nothing.
     pub client_sigalg: u16,
-    /// ALPN.
+    /// Protocol chosen by ALPN.
     pub alpn: Option<Box<[u8]>>,
-    /// Name asked for, lower case, without a final dot.
+    /// Server name that the client asked for, in lower case, without a final dot.
     pub name: Option<Box<[u8]>>,
-    /// The same as the client has written it, where that is different.
+    /// Server name as the client wrote it, if different.
     pub written_name: Option<Box<[u8]>>,
-    /// Resumed.
+    /// The session was resumed.
     pub resumed: bool,
     /// The first request came with the handshake (0-RTT).
     pub early: bool,
     /// The client's certificates.
     pub peer: Vec<CertificateDer<'static>>,
-    /// What is thought of them.
+    /// Result of verifying `peer`.
     pub verdict: Cell<Verdict>,
-    /// What the verdict rests on ([`ServerTls::basis`]); `None`: the client was asked for nothing.
+    /// Settings by which `verdict` was reached ([`ServerTls::basis`]); `None` if the server did not ask for a
+    /// certificate.
     basis: Cell<Option<Context>>,
-    /// The configuration in which that was last compared (`Http::serial`); 0: none yet.
+    /// Configuration (`Http::serial`) with which `basis` was last compared; 0 before the first time.
     compared: Cell<u64>,
-    /// Only a new handshake can tell what the configuration in effect wants to know of the client.
+    /// A reload changed the settings in a way that only a new handshake can satisfy.
     pub outdated: Cell<bool>,
-    /// Identifier of the session, if somebody wants to know.
+    /// Session identifier, if a variable needs it.
     pub id: Option<Box<[u8]>>,
-    /// What the client offered, if somebody wants to know.
+    /// ClientHello, if a variable needs it.
     pub hello: Option<Box<Hello>>,
 }
 
@@ -128,8 +129,8 @@ impl Session {
         self.peer = agreed.peer;
     }
 
-    /// Gives the session the identifier that OpenSSL would show: what the client has come with (TLS 1.2), what it was
-    /// stored under, and with TLS 1.3 a number in any case.
+    /// Sets the identifier that OpenSSL would show. A resumed TLS 1.2 session has the one that the client sent; a TLS
+    /// 1.3 session that was not stored gets a random one.
     fn identify(&mut self) {
         if !self.v13 && self.resumed {
             self.id = self.hello.as_ref().map(|h| h.session_id.as_slice().into());
@@ -237,7 +238,7 @@ pub async fn resume(t: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &mut Connecti
             begin(t, conf, conn, server, loaded.map_err(|text| (INTERNAL_ERROR, text)))
         }
         Later::State(check, path) => {
-            // One limit for all of a chain. Answers that came in time are kept for the next handshake.
+            // One deadline for the whole chain. Answers that arrive before it stay cached for the next handshake.
             let until = std::time::Instant::now() + TIMEOUT;
             let ran = t.io.poller.deadline(until, check.run(&path)).await;
             let verdict = match ran.unwrap_or_else(|| Err(client::timed_out())) {
@@ -320,7 +321,7 @@ fn certificate_names(
     if let (Some(name), Some(a)) = (name, conn.client.address(conf))
         && let Ok(Some((_, Some(pattern)))) = a.names.find(name)
     {
-        // The captures of `server_name`.
+        // Sets the captures of `server_name`.
         pattern.exec(&mut req, name)?;
     }
     let mut names = Vec::new();
@@ -373,13 +374,13 @@ fn begin(
 fn handshake_server(conf: &ThreadConfig, client: &Client) -> Option<usize> {
     let a = client.address(conf)?;
     let name = client.tls.as_ref().and_then(|t| t.name.as_deref());
-    // The handshake has failed where the name could not be looked up.
+    // An error of `find` would have failed the handshake already.
     let found = name.and_then(|n| a.names.find(n).ok().flatten()).map(|(s, _)| s);
     let tls = |i: usize| conf.config.http.servers.get(i).is_some_and(|s| s.tls.is_some());
     Some(found.filter(|s| tls(*s)).unwrap_or(a.default_server))
 }
 
-/// Verifies the client's certificate, but for the statements of its issuer.
+/// Verifies the client's certificate, except for OCSP.
 fn verify_client(conf: &ThreadConfig, conn: &Connection) -> Accept {
     let http = &conf.config.http;
     let server = handshake_server(conf, &conn.client).and_then(|s| http.servers.get(s));
@@ -394,8 +395,8 @@ fn verify_client(conf: &ThreadConfig, conn: &Connection) -> Accept {
 }
 
 impl Session {
-    /// Judges the client's certificate as this server does. What it gives is to be asked of issuers; until they have said
-    /// something the certificate is good for nothing.
+    /// Verifies the client's certificate by this server's settings. Returns the OCSP check that is still to be run, if
+    /// any. Until it has succeeded the certificate counts as refused.
     fn judge_by(&self, tls: &ServerTls) -> Option<(Arc<Check>, Vec<CertificateDer<'static>>)> {
         let Some(trust) = tls.trust.as_ref().filter(|_| !self.peer.is_empty()) else {
             self.verdict.set(Verdict::None);
@@ -416,16 +417,16 @@ impl Session {
         ask
     }
 
-    /// Compares what the verdict rests on with the configuration in effect, which a reload may have changed since the
-    /// handshake. The certificate is judged again by `server`, which would make the handshake now. Where that takes more than
-    /// the certificate, the session is [`Session::outdated`].
+    /// Compares the verdict's basis with the configuration in effect, which a reload may have changed since the
+    /// handshake. If it differs, verifies the certificate again by `server`, which would make the handshake now. Sets
+    /// [`Session::outdated`] if the certificate alone is not enough for that.
     fn compare(&self, server: Option<&ServerTls>) {
         let basis = server.and_then(ServerTls::basis);
         if self.basis.get() == basis {
             return;
         }
         match server {
-            // Nobody asked the client for a certificate, which it might have.
+            // The old configuration did not ask for a certificate, so the client may have one that we do not know.
             Some(_) if self.basis.get().is_none() => self.outdated.set(true),
             Some(tls) => {
                 self.basis.set(basis);
@@ -438,8 +439,7 @@ impl Session {
     }
 }
 
-/// What a request on this connection is answered with before anything looks at it (nginx: errors 421, 495, 496
-/// and 497).
+/// Returns the error for a request that this connection may not carry (nginx: errors 421, 495, 496 and 497).
 pub fn judge(req: &mut Request) -> Option<u16> {
     if req.conn.client.unencrypted {
         req.log(Level::Info, "client sent plain HTTP request to HTTPS port");
@@ -449,7 +449,7 @@ pub fn judge(req: &mut Request) -> Option<u16> {
     let conf = req.conf.clone();
     let servers = &conf.config.http.servers;
     let tls = |i: usize| servers.get(i).and_then(|s| s.tls.as_deref());
-    // Unlike nginx, whose connections keep the configuration that they began with.
+    // Unlike in nginx, the configuration of the request may be newer than that of the handshake.
     if session.compared.replace(conf.config.http.serial) != conf.config.http.serial {
         session.compare(handshake_server(&conf, req.client()).and_then(tls));
     }
@@ -463,7 +463,7 @@ pub fn judge(req: &mut Request) -> Option<u16> {
         req.keep_alive = false;
         return Some(421);
     }
-    // A server that asks for certificates is reached by its own name only.
+    // A server that asks for certificates may be reached only through a handshake under its own name.
     if session.name.as_deref().is_some_and(|n| n != req.head.host.as_slice())
         && handshake_server(&conf, req.client()) != Some(req.server)
     {
@@ -474,8 +474,8 @@ pub fn judge(req: &mut Request) -> Option<u16> {
         return Some(421);
     }
     let verdict = session.verdict.get();
-    // A client may come without a name, and then ask for a server that trusts others than the one that has judged
-    // its certificate. Unlike nginx, which believes that judgement.
+    // A client without SNI may request a server that trusts other authorities than the one that verified its
+    // certificate. Refuse that, unlike nginx.
     if verdict != Verdict::None && session.basis.get() != own.basis() {
         req.log(Level::Info, "client certificate was judged by a server that trusts others");
         return Some(421);
@@ -501,13 +501,13 @@ pub fn judge(req: &mut Request) -> Option<u16> {
 }
 
 impl Request {
-    /// Whether the client's connection is encrypted.
+    /// Returns `true` if the client's connection is encrypted.
     #[inline]
     pub fn is_encrypted(&self) -> bool {
         self.conn.client.tls.is_some()
     }
 
-    /// `http` or `https`.
+    /// Returns `http` or `https`.
     #[inline]
     pub fn scheme(&self) -> &'static [u8] {
         if self.is_encrypted() { b"https" } else { b"http" }

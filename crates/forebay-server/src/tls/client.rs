@@ -1,5 +1,5 @@
-//! TLS to upstreams (nginx: proxy_ssl_*). One [`ClientTls`] a location; the certificate that a server shows is
-//! judged behind the handshake by `verify.rs`.
+//! TLS to upstreams (nginx: proxy_ssl_*), with one [`ClientTls`] a location. After the handshake, `verify.rs` verifies
+//! the server's certificate.
 
 use super::server::{Loader, certified_files, provider, versions};
 use crate::config::Scope;
@@ -20,14 +20,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
 use zeroize::Zeroizing;
 
-/// Sessions kept for a location.
+/// Most sessions kept for a location.
 const SESSIONS: usize = 256;
 
-/// How a location speaks to its upstreams.
+/// TLS settings of a location for its upstreams.
 #[derive(Debug)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
-    /// Certificate and key with variables in their names.
+    /// Certificate and key, if their names have variables.
     dynamic: Option<(Name, Name)>,
     passwords: Arc<Vec<Zeroizing<Vec<u8>>>>,
     cached: super::server::Loaded,
@@ -35,30 +35,31 @@ pub struct ClientTls {
     name: Option<Template>,
     /// `proxy_ssl_verify`.
     verify: Option<Arc<Trust>>,
-    /// What connections are made by and their servers judged by, hashed: the same for the same settings in another location
-    /// and after a reload, another where anything that counts has changed.
+    /// Hash of all settings that affect a connection or its verification. Equal settings in another location or after a
+    /// reload have the same hash.
     fingerprint: Context,
 }
 
-/// What a connection to an upstream is made of; connections are shared only where it is the same.
+/// Properties of a connection to an upstream. Connections are reused only for equal ones.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// The location's settings.
     pub tls: Arc<ClientTls>,
-    /// Name of the server, as it is to stand in its certificate.
+    /// Name of the server, to be found in its certificate.
     pub name: String,
     /// Names of certificate and key.
     files: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Wanted {
-    /// A number that tells connections apart; clients, who may have a say in the name, cannot foresee it.
+    /// Returns a key for reusing connections, never 0. It is a hash with a random seed: the name may come from a
+    /// client, which must not be able to provoke collisions.
     pub fn key(&self) -> u64 {
         static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         STATE.hash_one((&self.tls.fingerprint, &self.name, &self.files)) | 1
     }
 
-    /// Begins a connection. Certificates whose names have variables are read on the blocking pool.
+    /// Begins a connection. Reads certificates whose names have variables on the blocking pool.
     ///
     /// # Errors
     /// What is to be logged.
@@ -93,7 +94,7 @@ fn server_name(name: &str) -> Result<ServerName<'static>, String> {
 }
 
 impl ClientTls {
-    /// Reads the settings of a location. `h2`: HTTP/2 is to be spoken.
+    /// Reads the settings of a location. `h2` requests HTTP/2.
     ///
     /// # Errors
     /// In nginx's words.
@@ -171,8 +172,9 @@ impl ClientTls {
         })
     }
 
-    /// Begins a connection for HTTP/1 that no request asks for, to `host`; gives the name that the server's certificate
-    /// is to have as well. A name with variables is left alone, and so is a certificate of ours.
+    /// Begins a health check's HTTP/1 connection to `host`. Also returns the name to look for in the server's
+    /// certificate. Without a request there are no variables: ignores a `proxy_ssl_name` and a client certificate that
+    /// use them.
     ///
     /// # Errors
     /// What is to be logged.
@@ -184,7 +186,7 @@ impl ClientTls {
         Ok((name, connection.map_err(|e| e.to_string())?))
     }
 
-    /// Judges the certificates of a server of this name, its own first (nginx: proxy_ssl_verify).
+    /// Verifies the certificates of a server of this name, its own first (nginx: proxy_ssl_verify).
     ///
     /// # Errors
     /// What is to be logged.
@@ -199,7 +201,7 @@ impl ClientTls {
         Ok(())
     }
 
-    /// What this request wants of a connection.
+    /// Returns the properties of the connection that a request needs.
     pub fn wanted(self: &Arc<Self>, req: &mut Request) -> Wanted {
         let name = match &self.name {
             Some(t) => t.value(req).unwrap_or_default(),
@@ -213,7 +215,7 @@ impl ClientTls {
     }
 }
 
-/// The name of a server in the text of an address.
+/// Returns the host of an address without its port.
 fn without_port(name: &[u8]) -> String {
     let name = String::from_utf8_lossy(name).into_owned();
     match name.strip_prefix('[').and_then(|n| n.split_once(']')) {
@@ -222,7 +224,7 @@ fn without_port(name: &[u8]) -> String {
     }
 }
 
-/// The certificate that is shown to servers, if any.
+/// Resolver with the client certificate to present, if any.
 #[derive(Debug)]
 struct Presents(Option<Arc<CertifiedKey>>);
 

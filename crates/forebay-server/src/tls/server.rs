@@ -1,5 +1,5 @@
-//! What a virtual server presents: its certificates, the versions, suites and groups it speaks, what it asks
-//! of clients. Made once a configuration from `modules/ssl.rs`.
+//! TLS settings of virtual servers: certificates, versions, suites, groups, and requirements on clients. Built once per
+//! configuration from the directives of `modules/ssl.rs`.
 
 use super::ocsp::client::Check;
 use super::ocsp::responder::{Names, Responder};
@@ -27,35 +27,36 @@ use zeroize::Zeroizing;
 /// TLS of one virtual server.
 #[derive(Debug)]
 pub struct ServerTls {
-    /// What rustls needs; without certificates where their names have variables.
+    /// Configuration for rustls. It has no certificates if their names have variables.
     config: Arc<ServerConfig>,
-    /// The same where HTTP/2 is spoken, and both for clients that compute AES slowly; each made when it is first needed.
+    /// Variants of `config` with HTTP/2, and both for clients that prefer ChaCha20 because they compute AES slowly.
+    /// Each is built on first use.
     others: [OnceLock<Arc<ServerConfig>>; 3],
-    /// Nobody has said whose order of suites counts.
+    /// No directive says whose order of suites counts, so suites are ordered by cost.
     by_cost: bool,
     /// Names of certificate and key that have to be evaluated for each connection.
     pub dynamic: Vec<(Name, Name)>,
-    /// Certificates that were loaded before such a connection, by name.
+    /// Cache of certificates from `dynamic`, by name.
     pub loaded: Option<Arc<Loaded>>,
     /// Passwords of keys that are loaded later.
     pub passwords: Arc<Vec<Zeroizing<Vec<u8>>>>,
     /// `ssl_verify_client`.
     pub verify_client: VerifyClient,
-    /// Who is trusted to speak for clients.
+    /// Authorities for clients' certificates.
     pub trust: Option<Arc<Trust>>,
     /// See [`ServerTls::basis`].
     basis: Option<sessions::Context>,
     /// `ssl_reject_handshake`.
     pub reject: bool,
-    /// `ssl_buffer_size`, at most what a record holds.
+    /// `ssl_buffer_size`, limited to the content of one record.
     pub record: usize,
-    /// Certificates that are presented.
+    /// Certificates to present.
     pub presented: Arc<Presented>,
     /// `ssl_ocsp`.
     pub ocsp: Option<Arc<Check>>,
 }
 
-/// Certificates with keys, of which the client's abilities choose one.
+/// Certificates with keys. The client's signature algorithms decide which one is presented.
 #[derive(Debug, Default)]
 pub struct Presented(pub Vec<RwLock<Arc<CertifiedKey>>>);
 
@@ -68,7 +69,7 @@ impl Presented {
         self.0.get(i).map(|k| read(k).clone())
     }
 
-    /// Staples an OCSP response to a certificate from now on.
+    /// Sets or removes the OCSP response that is stapled to a certificate.
     pub fn staple(&self, i: usize, response: Option<Vec<u8>>) {
         if let Some(slot) = self.0.get(i) {
             let mut key = write(slot);
@@ -85,7 +86,8 @@ impl ResolvesServerCert for Presented {
         if let [only] = self.0.as_slice() {
             return Some(get(only));
         }
-        // The client's order of preference decides. Where nothing fits, rustls says so in the right words.
+        // The client's order of preference decides. If nothing fits, return any: rustls then fails with the right
+        // error.
         let mut schemes = hello.signature_schemes().iter();
         let fitting = schemes
             .find_map(|scheme| self.0.iter().map(get).find(|k| k.key.choose_scheme(&[*scheme]).is_some()));
@@ -110,7 +112,7 @@ struct Entry {
 }
 
 impl Loaded {
-    /// An empty store: most certificates, seconds that an unused one and any one is kept.
+    /// Creates an empty store from `(max_entries, inactive_secs, valid_secs)`.
     pub fn of((max, inactive, valid): (usize, u64, u64)) -> Loaded {
         Loaded {
             max,
@@ -120,7 +122,7 @@ impl Loaded {
         }
     }
 
-    /// Certificate and key that were loaded from these files.
+    /// Returns the certificate and key loaded from these files.
     pub fn of_files(&self, files: &(Vec<u8>, Vec<u8>)) -> Option<Arc<CertifiedKey>> {
         self.get(&id(files))
     }
@@ -138,7 +140,7 @@ impl Loaded {
 
     fn put(&self, name: Vec<u8>, key: Arc<CertifiedKey>) {
         let mut map = lock(&self.map);
-        // Two handshakes may have read the same files: that makes no entry more.
+        // Two handshakes may load the same files at once. The second replaces an entry, so evict none for it.
         if map.len() >= self.max && !map.contains_key(&name) {
             map.retain(|_, e| e.used.elapsed() <= self.inactive && e.checked.elapsed() <= self.valid);
             let oldest = map.iter().min_by_key(|(_, e)| e.used).map(|(n, _)| n.clone());
@@ -149,7 +151,7 @@ impl Loaded {
     }
 }
 
-/// Text of the PEM that a name stands for.
+/// Returns the PEM text of a name: its inline data, or the contents of the file.
 fn text_of(
     name: &[u8],
     read: impl FnOnce(&[u8]) -> Result<Vec<u8>, String>,
@@ -160,34 +162,34 @@ fn text_of(
     }
 }
 
-/// OpenSSL's name for a plain file.
+/// Removes OpenSSL's prefix for a plain file.
 fn without_store(key: &[u8]) -> &[u8] {
     key.strip_prefix(b"store:file:".as_slice()).unwrap_or(key)
 }
 
-/// How messages call a certificate.
+/// Returns the name of a certificate for messages. Inline data may be secret and is left out.
 fn shown(name: &[u8], path: &Path) -> String {
     if name.starts_with(b"data:") { "data:".to_owned() } else { path.display().to_string() }
 }
 
-/// Loads certificates for the servers of one configuration, each once.
+/// Loader of certificates for the servers of one configuration. Loads each only once.
 #[derive(Default)]
 pub struct Loader {
     keys: HashMap<(Vec<u8>, Vec<u8>), Arc<CertifiedKey>>,
-    /// Files that were read.
+    /// Files read so far.
     pub paths: Vec<std::path::PathBuf>,
-    /// What is to be asked about the certificates.
+    /// Certificates whose OCSP responses are to be stapled.
     pub staplings: Vec<Stapling>,
-    /// What was made already, by all that it was made of.
+    /// TLS settings built so far, by [`identity`].
     made: HashMap<String, Arc<ServerTls>>,
-    /// Providers, by the suites and groups that are chosen.
+    /// Providers, by suites and groups.
     providers: HashMap<Vec<u16>, Arc<CryptoProvider>>,
-    /// Authorities with their revocation lists, by where those stand and by the depth.
+    /// Authorities with revocation lists, by the addresses of these lists and the depth.
     trusts: HashMap<(usize, usize, usize, u64), Arc<Trust>>,
 }
 
 impl Loader {
-    /// Arranges that a certificate is asked about (nginx: ssl_stapling). What stands against it is a warning.
+    /// Adds a certificate to [`Loader::staplings`] (nginx: ssl_stapling). Adds a warning if that is impossible.
     fn staple(
         &mut self,
         s: &Settings,
@@ -243,7 +245,7 @@ impl Loader {
         }
     }
 
-    /// A certificate with its key.
+    /// Loads a certificate with its key.
     ///
     /// # Errors
     /// In nginx's words.
@@ -294,7 +296,7 @@ impl Loader {
         Ok(made)
     }
 
-    /// TLS of a server, if it has any.
+    /// Builds the TLS settings of a server. Returns `None` if it has no certificates and does not reject handshakes.
     ///
     /// # Errors
     /// In nginx's words.
@@ -376,7 +378,7 @@ impl Loader {
         Ok(Some(tls))
     }
 
-    /// The provider with what a server has chosen.
+    /// Returns the provider with the suites and groups of a server.
     fn provider(&mut self, s: &Settings) -> Arc<CryptoProvider> {
         let c = &s.conf_command;
         let list = c.ciphers.clone().unwrap_or_else(|| s.ciphers.0.clone());
@@ -391,7 +393,7 @@ impl Loader {
         self.providers.entry(numbers).or_insert_with(|| provider(suites, groups)).clone()
     }
 
-    /// Who is trusted to speak for clients of a server.
+    /// Returns the authorities for clients' certificates, if the server asks for these.
     fn trust(&mut self, s: &Settings) -> Result<Option<Arc<Trust>>, Error> {
         if s.verify_client == VerifyClient::Off {
             return Ok(None);
@@ -411,22 +413,22 @@ impl Loader {
     }
 }
 
-/// Where a list stands; empty ones are the same wherever they stand.
+/// Returns the address of a list as its identity. All empty lists are equal.
 fn list<T>(list: &Arc<Vec<T>>) -> usize {
     if list.is_empty() { 0 } else { Arc::as_ptr(list) as usize }
 }
 
-/// All that the TLS of a server is made of. Values that settings share are told apart by where they stand, so this holds
-/// within one configuration.
+/// Returns a key of everything that the TLS settings of a server depend on. It compares shared values by address, so it
+/// is valid only within one configuration.
 fn identity(
     s: &Settings,
     presented: &[Arc<CertifiedKey>],
     dynamic: &[(Name, Name)],
     resolver: Option<&Arc<Resolver>>,
 ) -> String {
-    // A setting that is added has to be looked at here.
+    // Destructure without `..`, so that a new setting does not compile until it is considered here.
     let Settings {
-        // They are in `presented` and `dynamic`, as are those of `ssl_conf_command`.
+        // `presented` and `dynamic` cover these, including those of `ssl_conf_command`.
         certificate: _,
         certificate_key: _,
         certificate_cache,
@@ -481,10 +483,10 @@ fn identity(
     )
 }
 
-/// Longest chain behind a certificate that is asked about.
+/// Longest chain of issuers for verifying OCSP responses (`ssl_stapling_verify`).
 const MAX_DEPTH: usize = 9;
 
-/// What is asked about clients' certificates.
+/// Returns the OCSP check for clients' certificates, if configured.
 fn check(s: &Settings, resolver: Option<&Arc<Resolver>>) -> Result<Option<Arc<Check>>, Error> {
     if s.ocsp == Ocsp::Off {
         return Ok(None);
@@ -504,14 +506,16 @@ fn check(s: &Settings, resolver: Option<&Arc<Resolver>>) -> Result<Option<Arc<Ch
     })))
 }
 
-/// What verdicts rest on: authorities, revocation lists, depth, and who is asked about states.
+/// Hashes the settings that verdicts on clients' certificates depend on: authorities, revocation lists, depth and OCSP
+/// responder.
 fn basis(s: &Settings, trust: &Trust) -> sessions::Context {
     let asked = [s.ocsp as u8];
     let url = s.ocsp_responder.as_ref().map(|u| u.0.as_slice()).unwrap_or_default();
     sessions::context([trust.fingerprint().as_slice(), &asked, url].into_iter())
 }
 
-/// What sessions of this server are good for: the same certificates and the same demands.
+/// Hashes the settings that a resumed session must share with the current server: certificates and requirements on
+/// clients.
 fn context(
     s: &Settings,
     presented: &[Arc<CertifiedKey>],
@@ -525,7 +529,7 @@ fn context(
     sessions::context(leaf.chain(names).chain([demands.as_slice(), &basis]))
 }
 
-/// The provider with suites and groups chosen.
+/// Returns a provider with these suites and groups.
 pub fn provider(
     suites: Vec<SupportedCipherSuite>,
     groups: Vec<&'static dyn rustls::crypto::SupportedKxGroup>,
@@ -534,7 +538,7 @@ pub fn provider(
     Arc::new(CryptoProvider { cipher_suites: suites, kx_groups: groups, ..base })
 }
 
-/// Versions from what two booleans say.
+/// Returns the enabled versions.
 pub fn versions(v12: bool, v13: bool) -> Vec<&'static rustls::SupportedProtocolVersion> {
     let mut versions = Vec::new();
     if v13 {
@@ -550,7 +554,7 @@ pub fn versions(v12: bool, v13: bool) -> Vec<&'static rustls::SupportedProtocolV
 static COMPRESSORS: [&dyn rustls::compress::CertCompressor; 2] =
     [rustls::compress::BROTLI_COMPRESSOR, rustls::compress::ZLIB_COMPRESSOR];
 
-/// Whether nobody has said whose order of suites counts.
+/// Returns `true` if no directive says whose order of suites counts.
 fn by_cost(s: &Settings) -> bool {
     s.prefer_server_ciphers == Preference::Unsaid && s.conf_command.server_preference.is_none()
 }
@@ -577,7 +581,8 @@ fn config(
     config.enable_secret_extraction = true;
     config.send_tls13_tickets = 2;
     let timeout = Duration::from_secs(s.session_timeout.0);
-    // rustls takes early data only for sessions that it can take out of a store, so that none is taken twice.
+    // rustls accepts early data only for sessions that it can remove from a store, which prevents replay. Tickets would
+    // disable that.
     let tickets = c.tickets.unwrap_or(s.session_tickets) && !s.early_data;
     config.session_storage = match &s.session_cache {
         SessionCache::Kept(zone) => Arc::new(Stored { sessions: zone.clone(), context, timeout }),
@@ -602,7 +607,7 @@ fn config(
 }
 
 impl ServerTls {
-    /// The configuration for a client that offers these suites.
+    /// Returns the configuration for a client that offers these suites.
     pub fn config_for(&self, offered: &[u16], http2: bool) -> &Arc<ServerConfig> {
         let by_client = self.by_cost && ciphers::begins_with_chacha(offered);
         let [h2, slow, slow_h2] = &self.others;
@@ -622,15 +627,15 @@ impl ServerTls {
         })
     }
 
-    /// What verdicts on certificates of clients rest on here: two servers with the same come to the same. `None`: clients
-    /// are not asked.
+    /// Returns the hash of the settings that verdicts on clients' certificates depend on. Servers with equal hashes
+    /// reach equal verdicts. Returns `None` if the server does not ask for certificates.
     #[inline]
     pub fn basis(&self) -> Option<sessions::Context> {
         self.basis
     }
 
-    /// The configuration for a connection whose certificate depends on it; `names` are evaluated already.
-    /// `Ok(None)`: files would have to be read.
+    /// Returns the configuration for a connection whose certificate names have variables; `names` are their values.
+    /// Returns `Ok(None)` if files would have to be read.
     ///
     /// # Errors
     /// What is to be logged.
@@ -657,7 +662,7 @@ impl ServerTls {
         Ok(Some(self.presenting(keys, config)))
     }
 
-    /// As [`ServerTls::known`]; reads the files, found below `base`, which blocks.
+    /// Returns the same as [`ServerTls::known`], but reads missing files, relative to `base`. Blocks.
     ///
     /// # Errors
     /// What is to be logged.
@@ -687,22 +692,23 @@ impl ServerTls {
     }
 }
 
-/// Whether two certificates have keys of one kind: the later one takes the place of the other, as in OpenSSL.
+/// Returns `true` if the keys have the same algorithm. As in OpenSSL, the later certificate then replaces the earlier
+/// one.
 fn same_kind(a: &CertifiedKey, b: &CertifiedKey) -> bool {
     a.key.algorithm() == b.key.algorithm()
 }
 
-/// What a pair of files is kept under.
+/// Returns the key of a pair of files in the cache.
 fn id((cert, key): &(Vec<u8>, Vec<u8>)) -> Vec<u8> {
     [cert.as_slice(), b"\0", key].concat()
 }
 
-/// Whether certificate and key are no files.
+/// Returns `true` if both certificate and key are inline data.
 fn is_inline((cert, key): &(Vec<u8>, Vec<u8>)) -> bool {
     cert.starts_with(b"data:") && key.starts_with(b"data:")
 }
 
-/// Loads certificate and key by names that were evaluated, found below `base`.
+/// Loads certificate and key by the values of their names, relative to `base`.
 ///
 /// # Errors
 /// What is to be logged.

@@ -19,7 +19,7 @@ macro_rules! rows {
     ($($name:literal => $get:expr,)*) => { &[$(Row { name: $name, get: RowSource::Get($get), settable: true },)*] };
 }
 
-/// The rows.
+/// Table of the `$ssl_*` variables.
 pub const VARIABLES: &[Row] = rows! {
     "ssl_alpn_protocol" => |r, o| of(r, o, |s, o| s.alpn.as_ref().is_some_and(|a| { o.extend_from_slice(a); true })),
     "ssl_cipher" => |r, o| of(r, o, |s, o| text(o, ciphers::suite_name(s.suite).unwrap_or_default())),
@@ -128,7 +128,7 @@ fn sigalg(number: u16, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Names where they are known, numbers where not; values that only keep servers honest are left out (RFC 8701).
+/// Appends the names of a list, or numbers for unknown ones. Leaves out GREASE values (RFC 8701).
 fn offered(list: Option<&Vec<u16>>, name: fn(u16) -> Option<&'static str>, out: &mut Vec<u8>) -> bool {
     let Some(list) = list else { return false };
     let real = list.iter().filter(|n| *n & 0x0f0f != 0x0a0a && **n != 0x00ff);
@@ -144,7 +144,7 @@ fn offered(list: Option<&Vec<u16>>, name: fn(u16) -> Option<&'static str>, out: 
     true
 }
 
-/// The client's certificate, without the final newline.
+/// Appends the client's certificate in PEM, without the final newline.
 fn pem(s: &Session, out: &mut Vec<u8>) -> bool {
     let Some(cert) = s.peer.first() else { return false };
     out.extend_from_slice(b"-----BEGIN CERTIFICATE-----\n");
@@ -156,14 +156,14 @@ fn pem(s: &Session, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// `Jan  1 00:00:00 2030 GMT`, as OpenSSL prints times.
+/// Appends a time as OpenSSL prints it: `Jan  1 00:00:00 2030 GMT`.
 fn time(unix: i64, out: &mut Vec<u8>) -> bool {
     let Ok(t) = jiff::Timestamp::from_second(unix) else { return false };
     let t = t.to_zoned(jiff::tz::TimeZone::UTC);
     text(out, &t.strftime("%b %e %H:%M:%S %Y GMT").to_string())
 }
 
-/// OpenSSL's short name of an attribute type.
+/// Returns OpenSSL's short name of an attribute type.
 fn short(oid: &Oid<'_>) -> Option<&'static str> {
     Some(match oid.to_id_string().as_str() {
         "2.5.4.3" => "CN",
@@ -215,7 +215,7 @@ fn attribute(a: &AttributeTypeAndValue<'_>, out: &mut Vec<u8>) {
     out.push(b'=');
 }
 
-/// A value in UTF-8. `None`: it is of no type that has characters.
+/// Returns a value in UTF-8, or `None` if its type is not a string.
 fn characters(value: &Any<'_>) -> Option<Vec<u8>> {
     let wide = |size: usize| {
         let units = value.data.chunks(size);
@@ -227,7 +227,7 @@ fn characters(value: &Any<'_>) -> Option<Vec<u8>> {
         Tag::Utf8String => value.data.to_vec(),
         Tag::BmpString => wide(2),
         Tag::UniversalString => wide(4),
-        // Latin-1, as OpenSSL reads them.
+        // OpenSSL reads these types as Latin-1.
         Tag::T61String
         | Tag::PrintableString
         | Tag::Ia5String
@@ -238,7 +238,7 @@ fn characters(value: &Any<'_>) -> Option<Vec<u8>> {
     })
 }
 
-/// RFC 2253: the last part first. Values of attributes without a name are shown as they are encoded.
+/// Appends a name by RFC 2253: the last part first, values of unnamed attribute types in their encoding.
 fn dn(name: &X509Name<'_>, out: &mut Vec<u8>) -> bool {
     let parts: Vec<_> = name.iter_rdn().collect();
     for (i, rdn) in parts.iter().rev().enumerate() {
@@ -274,8 +274,8 @@ fn dn(name: &X509Name<'_>, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// `/C=US/CN=x`, as before nginx 1.11.6 and as X509_NAME_oneline() of OpenSSL 3.0 writes it: bytes that are no printable
-/// ASCII as `\xHH`, and what separates parts with a backslash, so that no two names look alike.
+/// Appends a name as `/C=US/CN=x`, like nginx before 1.11.6 and X509_NAME_oneline() of OpenSSL 3.0. Writes bytes that
+/// are not printable ASCII as `\xHH`, and escapes separators with a backslash so that different names never look alike.
 fn legacy_dn(name: &X509Name<'_>, out: &mut Vec<u8>) -> bool {
     for rdn in name.iter_rdn() {
         for (i, a) in rdn.iter().enumerate() {

@@ -1,5 +1,6 @@
-//! The state of clients' certificates (nginx: ssl_ocsp), asked once a certificate has been found good, before its
-//! first request is answered. Questions go out from the tokio thread; those who ask the same wait for one answer.
+//! OCSP status of clients' certificates (nginx: ssl_ocsp). It is requested after a certificate has been verified,
+//! before the first request is answered. The tokio thread sends the requests; connections that need the same status
+//! share one.
 
 use super::responder::{Names, Responder};
 use forebay_net::tls::ocsp_message::{Signers, State, Subject};
@@ -12,35 +13,35 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::{OnceCell, Semaphore};
 
-/// The verdict when nobody has said what is asked.
+/// Verdict if the status is not available.
 pub const REQUEST_FAILED: &str = "certificate status request failed";
 
-/// Most questions at a time.
+/// Limit of concurrent requests.
 static AT_ONCE: Semaphore = Semaphore::const_new(512);
 
-/// What is asked, and of whom.
+/// OCSP settings of a server.
 #[derive(Debug)]
 pub struct Check {
-    /// About the issuers too (`ssl_ocsp on`), else about the client's own certificate only (`leaf`).
+    /// `true` to check the issuers, too (`ssl_ocsp on`), `false` for the client's own certificate only (`leaf`).
     pub all: bool,
-    /// `ssl_ocsp_responder`; otherwise the certificate names it.
+    /// `ssl_ocsp_responder`; `None` uses the responder named in the certificate.
     pub responder: Option<Responder>,
     /// `ssl_ocsp_cache`.
     pub cache: Option<Arc<Sessions>>,
-    /// How the name of a responder is looked up.
+    /// Resolver for the responder's name.
     pub names: Names,
 }
 
-/// Why a certificate is not good.
+/// Reason for refusing a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What `$ssl_client_verify` and the log say.
+    /// Text for `$ssl_client_verify` and the log.
     pub verdict: &'static str,
-    /// A line of its own for the log.
+    /// Additional line for the log.
     pub log: Option<String>,
 }
 
-/// When a chain has not been asked about in time.
+/// Returns the refusal for a chain whose status did not arrive in time.
 pub fn timed_out() -> Refusal {
     let text = "OCSP responder timed out (110: Connection timed out) while requesting certificate status";
     Refusal { verdict: REQUEST_FAILED, log: Some(text.to_owned()) }
@@ -50,13 +51,13 @@ type Key = [u8; 32];
 type Outcome = Result<State, String>;
 type Flights = HashMap<Key, Arc<OnceCell<Outcome>>>;
 
-/// Questions under way.
+/// Locks the map of requests under way.
 fn flights() -> std::sync::MutexGuard<'static, Flights> {
     static FLIGHTS: OnceLock<Mutex<Flights>> = OnceLock::new();
     lock(FLIGHTS.get_or_init(Mutex::default))
 }
 
-/// Takes a question off the list, also when nobody waits for it any more.
+/// Guard that removes a request from [`flights`], even if every connection that waited for it is gone.
 struct Landing(Key, Arc<OnceCell<Outcome>>);
 
 impl Drop for Landing {
@@ -69,11 +70,10 @@ impl Drop for Landing {
 }
 
 impl Check {
-    /// Asks about a chain that has been found good, the client's own certificate first, its root last. Only inside a
-    /// tokio context.
+    /// Requests the status of a verified chain, the client's own certificate first, its root last. Needs a tokio
+    /// context.
     ///
-    /// # Errors
-    /// [`Refusal`]: a certificate is not in force, or nobody says that it is.
+    /// # Errors [`Refusal`] if a certificate is revoked or its status is unknown.
     pub async fn run(&self, path: &[CertificateDer<'static>]) -> Result<(), Refusal> {
         let most = if self.all { usize::MAX } else { 1 };
         for pair in path.windows(2).take(most) {

@@ -1,5 +1,5 @@
-//! The state of certificates, asked of their issuers (RFC 6960). `responder.rs` carries the messages; `staple.rs` gets what servers show of their own certificates, `client.rs` asks about those of
-//! clients.
+//! Status of certificates by OCSP (RFC 6960). `responder.rs` exchanges messages with responders, `staple.rs` fetches
+//! responses to staple to servers' certificates, `client.rs` checks clients' certificates.
 
 pub mod client;
 pub mod responder;

@@ -1,4 +1,4 @@
-//! Asking a responder: one GET over HTTP (RFC 6960, appendix A), as nginx does it. Runs on the process's tokio
+//! Exchange with an OCSP responder: one GET over HTTP (RFC 6960, appendix A), as in nginx. Runs on the process's tokio
 //! thread.
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
@@ -20,48 +20,48 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-/// Longest that a responder may take altogether.
+/// Time limit for a whole exchange.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest head of an answer, bytes.
+/// Longest head of a response, bytes.
 const MAX_HEAD: usize = 8 * 1024;
-/// Most addresses of a responder that are tried.
+/// Most addresses of a responder to try.
 const MAX_ADDRESSES: usize = 3;
 
 /// A responder.
 #[derive(Clone, Debug)]
 pub struct Responder {
-    /// As in the URL.
+    /// Address as in the URL.
     place: Place,
     uri: Vec<u8>,
     /// Host and port as written.
     host: Vec<u8>,
-    /// Addresses that were looked up beforehand.
+    /// Addresses found while the configuration was read.
     addresses: Vec<PeerAddr>,
 }
 
-/// How the name of a responder becomes an address.
+/// Method of resolving a responder's name.
 #[derive(Clone, Debug, Default)]
 pub enum Names {
-    /// By the configuration's `resolver`; without one not at all.
+    /// The configuration's `resolver`. `None` makes every lookup fail.
     Resolver(Option<Arc<Resolver>>),
-    /// By the system's resolver.
+    /// The system's resolver.
     #[default]
     System,
 }
 
-/// Why there is no answer, in nginx's words.
+/// Reason for having no response, in nginx's words.
 #[derive(Clone, Debug)]
 pub struct Failure {
     text: String,
     peer: Option<PeerAddr>,
 }
 
-/// What a responder has answered.
+/// Response of a responder.
 #[derive(Debug)]
 pub struct Answered<T> {
-    /// As it came.
+    /// Body as received.
     pub body: Vec<u8>,
-    /// What is made of it.
+    /// Result of the caller's check.
     pub answer: T,
     peer: PeerAddr,
 }
@@ -71,14 +71,14 @@ impl Failure {
         Failure { text: text.into(), peer: None }
     }
 
-    /// About an answer that came whole.
+    /// Creates a failure about a complete response.
     pub fn of<T>(answered: &Answered<T>, text: String) -> Failure {
         Failure { text, peer: Some(answered.peer.clone()) }
     }
 }
 
 impl Responder {
-    /// From `http://HOST[:PORT][/PATH]`.
+    /// Parses `http://HOST[:PORT][/PATH]`.
     ///
     /// # Errors
     /// In nginx's words, as `WHAT in OCSP responder "URL"`.
@@ -103,7 +103,7 @@ impl Responder {
         Ok(Responder { place, uri: uri.to_vec(), host: host.to_vec(), addresses: Vec::new() })
     }
 
-    /// Looks the name up with the system's resolver, which blocks: only while a configuration is read.
+    /// Resolves the name with the system's resolver. Blocks, so use it only while a configuration is read.
     ///
     /// # Errors
     /// In nginx's words.
@@ -116,12 +116,12 @@ impl Responder {
         Ok(self)
     }
 
-    /// What tells responders apart.
+    /// Returns a key that identifies the responder.
     pub fn key(&self) -> Vec<u8> {
         [self.host.as_slice(), b" ", &self.uri].concat()
     }
 
-    /// The error log's words about a failure.
+    /// Returns the text about a failure for the error log.
     pub fn describe(&self, f: &Failure) -> String {
         let name = String::from_utf8_lossy(&self.place.host()).into_owned();
         let mut text = format!("{} while requesting certificate status, responder: {name}", f.text);
@@ -161,7 +161,7 @@ impl Responder {
         }
     }
 
-    /// Sends a question; the answer is one that `check` accepts.
+    /// Sends a request and returns the first response that `check` accepts.
     ///
     /// # Errors
     /// In nginx's words.
@@ -240,7 +240,7 @@ impl Responder {
             match client::parse(&mut head, MAX_HEAD) {
                 Ok(Status::Partial) => {}
                 Ok(Status::Complete) if !head.is_interim() => break,
-                // No interim response comes to HTTP/1.0.
+                // The request is HTTP/1.0, so interim responses are not expected.
                 Ok(Status::Complete) | Err(_) => {
                     return Err("OCSP responder sent invalid response".to_owned());
                 }

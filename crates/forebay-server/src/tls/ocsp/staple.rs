@@ -1,7 +1,7 @@
-//! Answers about the server's own certificates, which clients are given with the handshake (nginx: ssl_stapling).
-//! One task a certificate on the process's tokio thread asks before the first handshake needs the answer and again
-//! at half of its life. All threads show the same one, and so does the next configuration. A responder that fails
-//! costs a line in the log, never a handshake.
+//! OCSP responses for the server's own certificates, stapled to the handshake (nginx: ssl_stapling). For each
+//! certificate, a task on the process's tokio thread fetches the response at the start and again after half of its
+//! lifetime. All threads share the response, and the next configuration takes it over. A failing responder is logged
+//! and never fails a handshake.
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
@@ -25,71 +25,71 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LAST_PAUSE: Duration = Duration::from_secs(300);
 /// Shortest time to the next question after an answer.
 const AT_LEAST: i64 = 5;
-/// Time to the next question where an answer does not say how long it holds.
+/// Seconds until the next request if a response has no `nextUpdate`.
 const UNSAID: i64 = 3600;
-/// How long such an answer is shown at most, seconds.
+/// Longest use of a response without `nextUpdate`, seconds.
 const LAST_UNSAID: i64 = 24 * 3600;
-/// Longest sleep: the clock may be set meanwhile.
+/// Longest sleep, seconds, so that changes of the system clock are noticed.
 const NAP: i64 = 3600;
-/// A failure that goes on is told again after this time.
+/// Time after which a repeated failure is logged again.
 const TELL_AGAIN: Duration = Duration::from_secs(3600);
-/// An answer is shown this much longer than it says, seconds: clocks differ.
+/// Time for which a response is used after its end, seconds, since clocks differ.
 const SKEW: i64 = 300;
 
-/// Most questions at a time.
+/// Limit of concurrent requests.
 static AT_ONCE: Semaphore = Semaphore::const_new(64);
 
-/// One certificate with what is asked about it, and where the answer is shown.
+/// A certificate to fetch responses for, and the places that use them.
 #[derive(Debug)]
 pub struct Stapling {
     /// The certificate.
     pub subject: Subject,
-    /// The certificates of its chain behind the issuer.
+    /// Chain of the certificate, without the certificate itself.
     pub chain: Vec<CertificateDer<'static>>,
-    /// Who may sign answers too.
+    /// Certificates that may sign responses in addition to the issuer.
     pub signers: Vec<CertificateDer<'static>>,
-    /// `ssl_stapling_verify`: who has to stand behind the issuer.
+    /// `ssl_stapling_verify`: authorities by which the issuer must be verified.
     pub trust: Option<Arc<Trust>>,
-    /// Who is asked.
+    /// Responder.
     pub responder: Responder,
-    /// How it is found.
+    /// Resolver for the responder's name.
     pub names: Names,
-    /// What the certificate is called in the log.
+    /// Name of the certificate for the log.
     pub file: String,
-    /// Where the answer is shown: the place of the certificate among those of a server.
+    /// Places that present the certificate: a server's certificates and the index there.
     pub slots: Vec<(Arc<Presented>, usize)>,
 }
 
 type Key = [u8; 32];
 type Known = HashMap<Key, (Arc<[u8]>, Answer)>;
 
-/// Answers of this process, for the next configuration.
+/// Locks the responses of this process, which the next configuration takes over.
 fn known() -> std::sync::MutexGuard<'static, Known> {
     static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
     lock(KNOWN.get_or_init(Mutex::default))
 }
 
-/// Whether an answer may be shown at a time.
+/// Returns `true` if a response may be used at a time.
 fn holds(a: &Answer, now: i64) -> bool {
     now < a.until.unwrap_or(a.from + LAST_UNSAID) + SKEW
 }
 
-/// Seconds until a new answer is asked for: half of the life of this one.
+/// Returns the seconds until the next request: half of the response's lifetime.
 fn refresh_in(a: &Answer, now: i64) -> i64 {
     let Some(until) = a.until else { return UNSAID };
     let half = a.from + (until - a.from) / 2 - now;
-    // Some responders give answers that they made long ago: then half of what is left.
+    // Responders may return old responses, which are past half of their lifetime: wait for half of the rest.
     let wait = if half > 0 { half } else { (until - now) / 2 };
     wait.max(AT_LEAST)
 }
 
-/// Pause after so many failures in a row.
+/// Returns the pause after a number of failures in a row.
 fn pause(failures: u32) -> Duration {
     FIRST_PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LAST_PAUSE)
 }
 
 impl Stapling {
-    /// What tells certificates apart: the same question, judged by the same rules.
+    /// Returns a key for the request and the rules by which its response is verified.
     pub fn key(&self) -> Key {
         let responder = self.responder.key();
         let signers = self.signers.iter().map(AsRef::as_ref);
@@ -99,7 +99,7 @@ impl Stapling {
         forebay_net::tls::sessions::context(parts.into_iter().chain([trust]).chain(signers))
     }
 
-    /// Shows what an earlier configuration has been told, if that holds.
+    /// Uses the response that an earlier configuration fetched, if it is still valid.
     fn adopt(&self) -> Option<Answer> {
         let (bytes, answer) = known().get(&self.key()).filter(|(_, a)| holds(a, verify::now())).cloned()?;
         self.show(Some(&bytes));
@@ -135,13 +135,13 @@ impl Stapling {
     }
 }
 
-/// Begins to look after a certificate: what is known of it is shown at once.
+/// Starts stapling for a certificate. Uses a known response at once.
 pub fn start(config: &Arc<Config>, n: usize, log: &Log) -> impl Future<Output = ()> + Send + 'static {
     let held = config.http.staplings.get(n).and_then(Stapling::adopt);
     attend(config.clone(), n, held, log.clone())
 }
 
-/// Asks for ever.
+/// Fetches responses for ever.
 async fn attend(config: Arc<Config>, n: usize, mut held: Option<Answer>, log: Log) {
     let Some(s) = config.http.staplings.get(n) else { return };
     let key = s.key();
@@ -165,7 +165,8 @@ async fn attend(config: Arc<Config>, n: usize, mut held: Option<Answer>, log: Lo
         if Instant::now() < due {
             continue;
         }
-        // A life of days is slept through an hour at a time.
+        // Responses may be valid for days. Sleep at most an hour at a time, so that changes of the system clock are
+        // noticed.
         if failures == 0 && held.is_some_and(|a| a.until.is_some() && refresh_in(&a, verify::now()) > NAP) {
             due = Instant::now() + in_seconds(NAP);
             continue;
@@ -184,7 +185,7 @@ async fn attend(config: Arc<Config>, n: usize, mut held: Option<Answer>, log: Lo
                 continue;
             }
             Ok(other) => {
-                // Whoever is told that it is taken back does not go on saying that it is good.
+                // Stop stapling the earlier response, which says that the certificate is good.
                 held = None;
                 known().remove(&key);
                 s.show(None);
