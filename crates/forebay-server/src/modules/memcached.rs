@@ -1,5 +1,5 @@
-//! `memcached_pass`: the value of a key as a response (nginx: ngx_http_memcached_module). All else is as for `proxy_pass`: what
-//! is read of a server is in `upstream/exchange/memcached.rs`. Hot path.
+//! `memcached_pass`: the value of a key as a response (nginx: ngx_http_memcached_module). All else is as for `proxy_pass`;
+//! `upstream/codec/memcached.rs` parses answers. Hot path.
 
 use super::proxy;
 use crate::config::scope::Scope;

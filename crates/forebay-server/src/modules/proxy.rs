@@ -16,7 +16,7 @@ use crate::modules::proxy_cache::Status as CacheStatus;
 use crate::phases::Outcome;
 use crate::request::Request;
 use crate::upstream::codec::{self, Asked};
-use crate::upstream::exchange::{self, Outgoing};
+use crate::upstream::exchange::{self, Outgoing, Target};
 use crate::upstream::protocol::Protocol;
 use crate::upstream::stream::{self, Body};
 use cached::{Fetch, Found};
@@ -250,6 +250,38 @@ async fn ask(
             Found::Fetch(f) => taken.fetch = f,
         }
     }
+    let (got, asked) = send(req, pass, s, (&target, uri), streamed, taken).await?;
+    if let Some(e) = stale_instead(req, got, s, taken) {
+        return Ok(Answer::Entry(e));
+    }
+    got.map_err(Stop::Status)?;
+    if req.modules.upstream.head.status == 304
+        && cs.revalidate
+        && taken.fetch.stale.is_some()
+        && let Some(lease) = taken.lease.take()
+    {
+        return confirmed(req, lease, s, std::mem::take(&mut taken.fetch)).await;
+    }
+    Ok(Answer::Response { to_head: asked.to_head, upgrade: asked.upgrade })
+}
+
+/// Facts about a request that was sent.
+struct Sent {
+    /// It asks for no content.
+    to_head: bool,
+    /// It asks for another protocol.
+    upgrade: bool,
+}
+
+/// Writes the request and asks the upstream. The inner error is the status to answer with where no server has answered.
+async fn send(
+    req: &mut Request,
+    pass: &Arc<Pass>,
+    s: &Settings,
+    (target, uri): (&Target, Vec<u8>),
+    streamed: bool,
+    taken: &mut Taken,
+) -> Result<(Result<(), u16>, Sent), Stop> {
     let Taken { lease, fetch } = taken;
     let body = outgoing(req, s, streamed)?;
     let mut head = req.take_buf();
@@ -272,42 +304,52 @@ async fn ask(
         req.modules.upstream.log_path.clear();
     }
     req.modules.proxy_cache.detached = fetch.cacheable() || req.is_background();
-    let got = exchange::run(req, &target, &head, &body, s, lease).await;
+    let got = exchange::run(req, target, &head, &body, s, lease).await;
     let to_head = codec::is_to_head(req, &head);
     req.give_buf(head);
+    Ok((got, Sent { to_head, upgrade }))
+}
+
+/// Returns a stale response that is served in place of the upstream's, or of none (nginx: proxy_cache_use_stale).
+fn stale_instead(
+    req: &mut Request,
+    got: Result<(), u16>,
+    s: &Settings,
+    taken: &mut Taken,
+) -> Option<Rc<Entry>> {
     let kind = match got {
         Ok(()) => NextUpstream::of_status(req.modules.upstream.head.status),
         Err(_) => req.modules.upstream.fault,
     };
-    if cached::serves_instead(req, fetch, cs, kind)
-        && let Some(e) = &fetch.stale
-    {
-        if let Some(lease) = lease.take() {
-            Body::new(lease, Framing::None, false, s.read_timeout.0).abandon(req);
-        }
-        req.modules.proxy_cache.status = Some(CacheStatus::Stale);
-        return Ok(Answer::Entry(e.clone()));
+    let http = req.http();
+    let cs = &http.location(req).settings.proxy_cache;
+    if !cached::serves_instead(req, &taken.fetch, cs, kind) {
+        return None;
     }
-    got.map_err(Stop::Status)?;
-    if req.modules.upstream.head.status == 304
-        && cs.revalidate
-        && fetch.stale.is_some()
-        && let Some(lease) = lease.take()
-    {
-        let reusable = codec::keeps_alive(req);
-        let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;
-        let mut body = Body::new(lease, Framing::None, reusable && clean, s.read_timeout.0).speaking(
-            pass.protocol,
-            reusable,
-            false,
-        );
-        body.feed(req, b"", &mut Vec::new());
-        return match cached::revalidated(req, std::mem::take(fetch), s, cs).await {
-            Some(e) => Ok(Answer::Entry(e)),
-            None => Err(Stop::Status(502)),
-        };
+    let stale = taken.fetch.stale.clone()?;
+    if let Some(lease) = taken.lease.take() {
+        Body::new(lease, Framing::None, false, s.read_timeout.0).abandon(req);
     }
-    Ok(Answer::Response { to_head, upgrade })
+    req.modules.proxy_cache.status = Some(CacheStatus::Stale);
+    Some(stale)
+}
+
+/// Answers with the stored response that the upstream has confirmed (RFC 9111, section 4.3.3).
+async fn confirmed(
+    req: &mut Request,
+    lease: exchange::Lease,
+    s: &Settings,
+    fetch: Fetch,
+) -> Result<Answer, Stop> {
+    let http = req.http();
+    let cs = &http.location(req).settings.proxy_cache;
+    let reusable = codec::keeps_alive(req);
+    let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;
+    let body = Body::new(lease, Framing::None, reusable && clean, s.read_timeout.0);
+    let mut body = body.speaking(req.modules.upstream.protocol, reusable, false);
+    body.feed(req, b"", &mut Vec::new());
+    let entry = cached::revalidated(req, fetch, s, cs).await;
+    entry.map(Answer::Entry).ok_or(Stop::Status(502))
 }
 
 fn outgoing(req: &mut Request, s: &Settings, streamed: bool) -> Result<Outgoing, Stop> {

@@ -1,6 +1,6 @@
-//! One request to an upstream: a server is chosen, the request sent, the head of the response read; on a
-//! failure the next server has its turn (nginx: proxy_next_upstream). Comes from `modules/proxy.rs`; the body
-//! of the response is read in `stream.rs`. Hot path.
+//! One request to an upstream: a server is chosen, the request sent, the head of the response read; after a failure the next
+//! server is asked (nginx: proxy_next_upstream). `modules/proxy.rs` calls this; `stream.rs` reads the body of the response. Hot
+//! path.
 
 use super::Reuse;
 use super::attempts::{Attempts, Kept, Repeat, Verdict};
@@ -38,11 +38,11 @@ pub enum Target {
 }
 
 impl Target {
-    /// What becomes of connections there. Those of a group that `proxy_pass` implies are kept for HTTP/1.1 only.
+    /// Decides whether connections are reused. Those of a group that `proxy_pass` implies are kept for HTTP/1.1 only.
     pub fn reuse(&self, req: &Request, s: &Settings) -> Reuse {
         let Target::Group(g) = self else { return Reuse::No };
         match req.http().upstreams.get(*g) {
-            // What begins with the address of one client is for nobody else.
+            // A connection that begins with the address of one client is for no other.
             _ if s.protocol_header != SendProxy::Off => Reuse::No,
             Some(g) if g.explicit && g.keepalive.connections > 0 => Reuse::Group,
             Some(g) if !g.explicit && req.modules.upstream.protocol.is_reused_unasked(s.http_version) => {
@@ -66,7 +66,7 @@ pub enum Outgoing {
     Streamed(bool),
 }
 
-/// One server that was asked.
+/// An attempt at one server.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     /// `$upstream_addr`.
@@ -109,14 +109,14 @@ impl Attempt {
     }
 }
 
-/// What a request keeps about its upstreams.
+/// State of a request that concerns its upstreams.
 #[derive(Debug, Default)]
 pub struct Upstreamed {
     /// Servers asked, in order.
     pub attempts: Vec<Attempt>,
     /// Memory for the name of the next, empty.
     pub(super) spare_name: Vec<u8>,
-    /// How many of them variables tell of, where those behind were asked for further slices of a response.
+    /// Number of them that variables show; later ones were asked for further slices of a response.
     pub own_attempts: Option<usize>,
     /// The last head received.
     pub head: ResponseHead,
@@ -126,7 +126,7 @@ pub struct Upstreamed {
     pub trailers: FieldList,
     /// `$proxy_host`.
     pub host: Vec<u8>,
-    /// What the upstream is spoken to by.
+    /// Protocol of the upstream.
     pub protocol: Protocol,
     /// What the head begins with, where a protocol has heads of CGI and those of HTTP.
     pub status_line: Option<bool>,
@@ -134,17 +134,17 @@ pub struct Upstreamed {
     pub fastcgi: fastcgi::Link,
     /// Scratch space of `fastcgi_split_path_info`.
     pub split: forebay_core::vars::Captures,
-    /// What becomes of the connection.
+    /// Reuse of the connection.
     pub reuse: Reuse,
-    /// The upstream is spoken to by TLS.
+    /// Whether the connection is encrypted.
     pub encrypted: bool,
     /// `$proxy_port`.
     pub port: Vec<u8>,
     /// The key that memcached is asked for, as in the command.
     pub key: Vec<u8>,
-    /// What the error log calls the upstream; empty when none is involved.
+    /// Name of the upstream in the error log; empty when none is involved.
     pub log_name: Vec<u8>,
-    /// Path and query that stand behind it.
+    /// Path and query after that name.
     pub log_path: Vec<u8>,
     /// `Set-Cookie` of `sticky cookie`; empty: none.
     pub set_cookie: Vec<u8>,

@@ -34,7 +34,7 @@ pub struct Body {
     ignore_abort: bool,
     /// State of a connection whose protocol was switched.
     switched: Option<Switched>,
-    /// What is read ahead of the client, once there is such a thing.
+    /// Bytes read ahead of the client, if there are any.
     spool: Option<Box<Spool>>,
     /// How much may be read ahead; `None`: nothing (nginx: proxy_buffering off).
     ahead: Option<Limits>,
@@ -47,18 +47,18 @@ pub struct Body {
     since: Option<Instant>,
 }
 
-/// What a pull gave.
+/// Result of [`Body::pull`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pulled {
     /// Bytes were appended, more may follow.
     Data,
     /// Bytes are in a file: [`Body::load`] gives them.
     Stored,
-    /// Nothing there for now.
+    /// Nothing has come.
     Blocked,
     /// The body is over; bytes may have been appended.
     End,
-    /// It breaks off.
+    /// The body breaks off.
     Failed,
 }
 
@@ -174,7 +174,7 @@ impl Body {
         self.spool.as_ref().is_some_and(|s| s.keeps())
     }
 
-    /// Whether the client's leaving is of no interest, and whether trailers are passed on.
+    /// Sets `proxy_ignore_client_abort` and `proxy_pass_trailers`.
     pub fn set(&mut self, ignore_abort: bool, pass_trailers: bool) {
         self.ignore_abort = ignore_abort;
         self.decoder.pass_trailers = pass_trailers;
@@ -387,7 +387,7 @@ impl Body {
         }
     }
 
-    /// What a read came to; `then` takes its bytes.
+    /// Counts a read; `then` takes its bytes.
     fn took(
         &mut self,
         req: &mut Request,
@@ -534,7 +534,7 @@ impl Body {
         self.lease.as_ref().is_some_and(|l| l.upload.is_some())
     }
 
-    /// The same while the request's body is still being sent. `None`: it is no more.
+    /// Waits as [`Body::wait`] does while the request's body is still being sent. `None`: all of it has been sent.
     async fn wait_beside(&mut self, req: &mut Request, watch: &mut Watch) -> Option<bool> {
         let thread = req.thread.clone();
         // The client has an answer: it is not told to go on.
@@ -553,7 +553,7 @@ impl Body {
         None
     }
 
-    /// What became of a piece of the request's body. `true`: the response is to be read; `false`: it breaks off.
+    /// Goes on after a piece of the request's body. `Some(true)`: the response is to be read; `Some(false)`: it breaks off.
     fn passed(&mut self, req: &mut Request, turn: Result<Turn, Stopped>) -> Option<bool> {
         match turn {
             Ok(Turn::More) => None,
@@ -587,7 +587,7 @@ impl Body {
         while let Some(Lease { conn: Some(conn), upload: Some(upload), .. }) = &mut self.lease {
             let status = req.resp.status;
             let Some(turn) = upload.pass_at_once(req, conn).await else { return true };
-            // What a client that fails would be told; it has an answer.
+            // `upload` sets the status on a failure, but the response is under way already.
             req.resp.status = status;
             if let Some(over) = self.passed(req, turn) {
                 return over;
@@ -596,66 +596,89 @@ impl Body {
         true
     }
 
-    /// Waits until the client takes more, or until a time; meanwhile what the upstream sends is read ahead.
-    /// `false`: the time is over.
+    /// Waits until the client takes more, or until a time; meanwhile what the upstream sends is read ahead. Returns `false` if the
+    /// time is over.
     pub async fn meanwhile(&mut self, req: &mut Request, client: bool, until: Instant) -> bool {
-        if self.spool.is_none()
-            && let Some(limits) = self.ahead.filter(|_| self.lease.is_some())
-        {
-            let dir = temporary(req);
-            self.spool = Some(Box::new(Spool::new(limits, None, dir)));
-        }
-        let thread = req.thread.clone();
+        self.begin_ahead(req);
         let mut clear = true;
         let patience = Instant::now() + PATIENCE;
         loop {
             if self.uploads() && !self.pass_upload(req).await {
                 self.ended = Some(Pulled::Failed);
             }
-            let full = self.spool.as_ref().is_some_and(|s| s.wants_save());
-            if full && (self.keeps() || Instant::now() >= patience) {
-                self.settle(req).await;
-            }
-            let full = full && self.spool.as_ref().is_some_and(|s| s.wants_save());
-            let wanted = self.ended.is_none() && self.spool.as_ref().is_some_and(|s| s.has_room());
-            let upstream = conn_of(&self.lease).filter(|_| wanted);
+            let full = self.is_full(req, patience).await;
             let delay = self.delay().map(|d| Instant::now() + d);
-            let delayed = delay.is_some();
             let wake = [delay, full.then_some(patience)].into_iter().flatten().fold(until, Instant::min);
-            let upload = self.lease.as_ref().and_then(|l| l.conn.as_ref().zip(l.upload.as_ref()));
-            let ready = std::future::poll_fn(|cx| {
-                if client
-                    && req.conn.wire.poll_writable(&thread.io, std::mem::take(&mut clear), cx).is_ready()
-                {
-                    return Poll::Ready(Some(Ready::Client));
-                }
-                if let Some(u) = upstream.filter(|_| !delayed)
-                    && u.wire().poll_readable(&thread.io, false, cx).is_ready()
-                {
-                    return Poll::Ready(Some(Ready::Upstream));
-                }
-                if let Some((conn, upload)) = upload
-                    && upload.poll(req, conn, cx).is_ready()
-                {
-                    return Poll::Ready(Some(Ready::Request));
-                }
-                thread.io.poller.poll_deadline(wake).map(|()| None)
-            })
-            .await;
-            match ready {
+            match self.ready(req, client.then_some(&mut clear), delay.is_some(), wake).await {
                 Some(Ready::Client) => return true,
-                Some(Ready::Request) => continue,
+                Some(Ready::Request) => {}
                 None if Instant::now() >= until => return false,
-                None if full => continue,
-                _ => {}
+                None if full => {}
+                Some(Ready::Upstream) | None => self.read_ahead(req).await,
             }
-            let mut nowhere = Vec::new();
-            if self.receive(req, &mut nowhere) == Pulled::Failed {
-                self.ended = Some(Pulled::Failed);
+        }
+    }
+
+    /// Makes room for what is read ahead, where anything may be.
+    fn begin_ahead(&mut self, req: &Request) {
+        if self.spool.is_none()
+            && let Some(limits) = self.ahead.filter(|_| self.lease.is_some())
+        {
+            self.spool = Some(Box::new(Spool::new(limits, None, temporary(req))));
+        }
+    }
+
+    /// Whether memory is full. It is written to a file if the response is kept, or once the client's time is over.
+    async fn is_full(&mut self, req: &mut Request, patience: Instant) -> bool {
+        let wants_save = |spool: &Option<Box<Spool>>| spool.as_ref().is_some_and(|s| s.wants_save());
+        if !wants_save(&self.spool) {
+            return false;
+        }
+        if self.keeps() || Instant::now() >= patience {
+            self.settle(req).await;
+        }
+        wants_save(&self.spool)
+    }
+
+    /// Waits until a side is ready, or until `wake`. `client`: whether the client is one of them, and whether the last write is
+    /// known to have found no room. `delayed`: the upstream is not read for now.
+    async fn ready(
+        &self,
+        req: &Request,
+        client: Option<&mut bool>,
+        delayed: bool,
+        wake: Instant,
+    ) -> Option<Ready> {
+        let io = &req.thread.io;
+        let mut client = client;
+        let wanted = !delayed && self.ended.is_none() && self.spool.as_ref().is_some_and(|s| s.has_room());
+        let upstream = conn_of(&self.lease).filter(|_| wanted);
+        let upload = self.lease.as_ref().and_then(|l| l.conn.as_ref().zip(l.upload.as_ref()));
+        std::future::poll_fn(|cx| {
+            if let Some(clear) = client.as_deref_mut()
+                && req.conn.wire.poll_writable(io, std::mem::take(clear), cx).is_ready()
+            {
+                return Poll::Ready(Some(Ready::Client));
             }
-            if self.keeps() && self.unsettled() {
-                self.settle(req).await;
+            if upstream.is_some_and(|u| u.wire().poll_readable(io, false, cx).is_ready()) {
+                return Poll::Ready(Some(Ready::Upstream));
             }
+            if upload.is_some_and(|(conn, upload)| upload.poll(req, conn, cx).is_ready()) {
+                return Poll::Ready(Some(Ready::Request));
+            }
+            io.poller.poll_deadline(wake).map(|()| None)
+        })
+        .await
+    }
+
+    /// Reads what has come while the client takes nothing.
+    async fn read_ahead(&mut self, req: &mut Request) {
+        let mut nowhere = Vec::new();
+        if self.receive(req, &mut nowhere) == Pulled::Failed {
+            self.ended = Some(Pulled::Failed);
+        }
+        if self.keeps() && self.unsettled() {
+            self.settle(req).await;
         }
     }
 

@@ -32,30 +32,7 @@ pub fn take(
 ) -> Result<Outcome, Stop> {
     let status = req.modules.upstream.head.status;
     if status == 101 {
-        if !upgrade {
-            req.log(
-                Level::Error,
-                "upstream switched protocols unasked while reading response header from upstream",
-            );
-            return Err(Stop::Status(502));
-        }
-        if !taken.lease.as_ref().is_some_and(Lease::is_sent) {
-            // RFC 9110, section 7.8.
-            req.log(
-                Level::Error,
-                "upstream switched protocols before the end of the request while reading response header from \
-                 upstream",
-            );
-            return Err(Stop::Status(502));
-        }
-        req.resp.proxied = true;
-        req.resp.status = status;
-        fields(req, pass, s)?;
-        let head = &req.modules.upstream.head;
-        let early = head.buf.get(head.len..).unwrap_or_default().to_vec();
-        let Some(lease) = taken.lease.take() else { return Err(Stop::Status(502)) };
-        req.resp.source = Some(Box::new(Body::switched(lease, early, s.relay_timeouts())));
-        return Ok(Outcome::Done);
+        return switch_protocols(req, taken, upgrade, pass, s);
     }
     if let Some(out) = accel_redirect(req, s) {
         return Ok(out);
@@ -63,18 +40,61 @@ pub fn take(
     // Memcached has no page of its own to say so.
     let bare = pass.protocol.is_missing(status);
     if bare || s.intercept_errors && status >= 300 && error_page::has_page(req, status) {
-        if status == 401 {
-            copy_authenticate(req);
-        }
-        let http = req.http();
-        cached::remember_error(
-            req,
-            std::mem::take(&mut taken.fetch),
-            s,
-            &http.location(req).settings.proxy_cache,
-        );
-        return Ok(Outcome::Status(status));
+        return Ok(intercept(req, taken, s));
     }
+    pass_on(req, taken, to_head, pass, s)
+}
+
+/// Answers with the protocol that the upstream has switched to (RFC 9110, section 7.8). `asked`: the request asks for one.
+fn switch_protocols(
+    req: &mut Request,
+    taken: &mut Taken,
+    asked: bool,
+    pass: &Arc<Pass>,
+    s: &Settings,
+) -> Result<Outcome, Stop> {
+    let wrong = if !asked {
+        Some("unasked")
+    } else if !taken.lease.as_ref().is_some_and(Lease::is_sent) {
+        Some("before the end of the request")
+    } else {
+        None
+    };
+    if let Some(wrong) = wrong {
+        let text = format!("upstream switched protocols {wrong} while reading response header from upstream");
+        req.log(Level::Error, &text);
+        return Err(Stop::Status(502));
+    }
+    req.resp.proxied = true;
+    req.resp.status = 101;
+    fields(req, pass, s)?;
+    let head = &req.modules.upstream.head;
+    let early = head.buf.get(head.len..).unwrap_or_default().to_vec();
+    let Some(lease) = taken.lease.take() else { return Err(Stop::Status(502)) };
+    req.resp.source = Some(Box::new(Body::switched(lease, early, s.relay_timeouts())));
+    Ok(Outcome::Done)
+}
+
+/// Answers with a page of the configuration in place of the response (nginx: proxy_intercept_errors).
+fn intercept(req: &mut Request, taken: &mut Taken, s: &Settings) -> Outcome {
+    let status = req.modules.upstream.head.status;
+    if status == 401 {
+        copy_authenticate(req);
+    }
+    let http = req.http();
+    let cs = &http.location(req).settings.proxy_cache;
+    cached::remember_error(req, std::mem::take(&mut taken.fetch), s, cs);
+    Outcome::Status(status)
+}
+
+/// Answers with the response of the upstream.
+fn pass_on(
+    req: &mut Request,
+    taken: &mut Taken,
+    to_head: bool,
+    pass: &Arc<Pass>,
+    s: &Settings,
+) -> Result<Outcome, Stop> {
     let http = req.http();
     let cs = &http.location(req).settings.proxy_cache;
     let keep = keep(req, &mut taken.fetch, to_head, s, cs)?;
@@ -83,7 +103,7 @@ pub fn take(
     req.resp.allow_ranges = s.force_ranges;
     req.resp.single_range = s.force_ranges;
     req.resp.cacheable = matches!(keep, Some(Keep::Cache { .. }));
-    req.resp.status = status;
+    req.resp.status = req.modules.upstream.head.status;
     fields(req, pass, s)?;
     if pass.protocol.is_untyped() {
         static_file::content_type(req);
