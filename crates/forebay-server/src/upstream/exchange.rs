@@ -199,16 +199,7 @@ pub async fn run(
     s: &Settings,
     place: &mut Option<Lease>,
 ) -> Result<(), u16> {
-    let kept = match req.modules.upstream.reuse {
-        Reuse::No => Kept::No,
-        Reuse::Group => Kept::Group,
-        Reuse::Implied
-            if s.next_upstream.has(NextUpstream::Error) && repeat(req, s, body) == Repeat::Always =>
-        {
-            Kept::Implied
-        }
-        Reuse::Implied => Kept::No,
-    };
+    let kept = kept(req, s, body);
     let mut attempts = Attempts::new(req, target, s.rules(), kept)?;
     let exchange = Exchange { head, body, settings: s };
     loop {
@@ -224,6 +215,19 @@ pub async fn run(
             Verdict::Answered => return Ok(()),
             Verdict::Again => {}
             Verdict::Stop(status) => return Err(status),
+        }
+    }
+}
+
+/// Decides which kept connections a request may use. One that cannot be sent again fails where an implied group's connection
+/// turns out to be closed, so it gets a new connection.
+fn kept(req: &Request, s: &Settings, body: &Outgoing) -> Kept {
+    match req.modules.upstream.reuse {
+        Reuse::No => Kept::No,
+        Reuse::Group => Kept::Group,
+        Reuse::Implied => {
+            let again = s.next_upstream.has(NextUpstream::Error) && repeat(req, s, body) == Repeat::Always;
+            if again { Kept::Implied } else { Kept::No }
         }
     }
 }

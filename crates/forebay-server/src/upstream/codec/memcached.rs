@@ -20,27 +20,12 @@ pub(crate) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault>
         }
         return Ok(Came::Part);
     };
-    let gzip = req.http().location(req).settings.memcached.gzip_flag.0;
-    let mut head = Vec::with_capacity(96);
-    match said {
-        Ok(Reply::Found { flags: None, .. }) if gzip != 0 => return Err(wrong(req, end, "flags")),
-        Ok(Reply::Found { flags, length }) => {
-            head.extend_from_slice(b"HTTP/1.1 200 OK\r\nContent-Length: ");
-            forebay_http::h1::response::number(&mut head, length);
-            if flags.is_some_and(|flags| u64::from(flags) & gzip != 0) {
-                head.extend_from_slice(b"\r\nContent-Encoding: gzip");
-            }
-            head.extend_from_slice(b"\r\n\r\n");
-        }
-        Ok(Reply::Missing) => {
-            let key = String::from_utf8_lossy(&upstream.key).into_owned();
-            req.log(Level::Info, &format!("key: \"{key}\" was not found by memcached {READING}"));
-            head.extend_from_slice(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
-        }
+    let head = match said {
+        Ok(reply) => head_of(req, end, &reply)?,
         Err(Wrong::Reply) => return Err(wrong(req, end, "")),
         Err(Wrong::Key) => return Err(wrong(req, end, "key")),
         Err(Wrong::Length) => return Err(wrong(req, end, "length")),
-    }
+    };
     let upstream = &mut req.modules.upstream;
     upstream.head.buf.splice(..=end, head);
     match client::parse(&mut upstream.head, usize::MAX) {
@@ -50,6 +35,29 @@ pub(crate) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault>
         }
         _ => Err(bad_head(req, b"upstream sent invalid header")),
     }
+}
+
+/// Writes the head that says the same as an answer, whose first line ends at `end`.
+fn head_of(req: &mut Request, end: usize, reply: &Reply) -> Result<Vec<u8>, Fault> {
+    let gzip = req.http().location(req).settings.memcached.gzip_flag.0;
+    let mut head = Vec::with_capacity(96);
+    match *reply {
+        Reply::Found { flags: None, .. } if gzip != 0 => return Err(wrong(req, end, "flags")),
+        Reply::Found { flags, length } => {
+            head.extend_from_slice(b"HTTP/1.1 200 OK\r\nContent-Length: ");
+            forebay_http::h1::response::number(&mut head, length);
+            if flags.is_some_and(|flags| u64::from(flags) & gzip != 0) {
+                head.extend_from_slice(b"\r\nContent-Encoding: gzip");
+            }
+            head.extend_from_slice(b"\r\n\r\n");
+        }
+        Reply::Missing => {
+            let key = String::from_utf8_lossy(&req.modules.upstream.key).into_owned();
+            req.log(Level::Info, &format!("key: \"{key}\" was not found by memcached {READING}"));
+            head.extend_from_slice(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+        }
+    }
+    Ok(head)
 }
 
 /// Decodes a value and the words after it.
