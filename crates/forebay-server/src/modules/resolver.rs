@@ -1,5 +1,5 @@
-//! `resolver`, `resolver_timeout` and `upstream_start_unresolved` (nginx: ngx_http_core_module). The work is
-//! done in [`crate::resolver`].
+//! `resolver`, `resolver_timeout` and `upstream_start_unresolved` (nginx: ngx_http_core_module). [`crate::resolver`]
+//! implements them.
 
 use crate::config::value::Msec;
 use crate::resolver::Chosen;
