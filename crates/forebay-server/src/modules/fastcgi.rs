@@ -63,8 +63,8 @@ impl Setting for Texts {
     }
 }
 
-/// Appends the request for the server, up to its content. With `stored` the response goes into a cache, so the client's
-/// conditions are left out. With `bare` no content follows.
+/// Appends the request for the server, up to its content. With `stored` the response goes into a cache, so `Range` and the
+/// client's conditions are left out. With `bare` no content follows.
 ///
 /// # Errors
 /// When a variable cannot be evaluated.

@@ -15,7 +15,7 @@ crate::settings! {
     "memcached_gzip_flag" => gzip_flag: Number = Number(0);
 }
 
-/// Sets the defaults for memcached servers. Values are sent without buffering, and a missing key is an error of its own.
+/// Sets the defaults for memcached servers. Values are sent without buffering, and `error_page` applies to a missing key.
 pub fn set_defaults(s: &mut proxy::Settings) {
     s.buffering = false;
     s.intercept_errors = true;

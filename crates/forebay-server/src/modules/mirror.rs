@@ -43,7 +43,7 @@ pub fn enabled(s: &LocationSettings) -> bool {
     !s.mirror.uris.0.is_empty()
 }
 
-/// Starts the copies. Returns an outcome only if reading the body for them fails.
+/// Sends the copies in the background. Returns an outcome only if reading the body for them fails.
 pub async fn run(req: &mut Request) -> Option<Outcome> {
     if req.is_subrequest() {
         return None;

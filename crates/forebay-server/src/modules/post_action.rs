@@ -9,7 +9,7 @@ crate::settings! {
     "post_action" => target: Target = Target(None);
 }
 
-/// Runs the subrequest. The location finds the result of the request in its variables.
+/// Starts the subrequest in the background. Its variables describe the result of the request.
 #[inline]
 pub fn begin(req: &mut Request) {
     let http = req.http();

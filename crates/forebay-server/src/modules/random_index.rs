@@ -12,7 +12,7 @@ crate::settings! {
     "random_index" => enabled: bool = false;
 }
 
-/// Picks a random file of the directory. Returns `None` if the request is not for this handler.
+/// Redirects to a random file of the directory. Returns `None` if it has no files or the method is another one.
 pub async fn run(req: &mut Request) -> Option<Outcome> {
     if !matches!(req.method, Method::Get | Method::Head | Method::Post) {
         return None;

@@ -37,7 +37,7 @@ pub fn write_params(
     all.push(0);
     own.param.each(req, s, stored, |name, value| {
         for part in [name, value] {
-            // NUL separates parameters: one in a value would let the client inject a parameter.
+            // NUL ends names and values: one inside a value would let the client inject a parameter.
             all.extend(part.iter().filter(|b| **b != 0));
             all.push(0);
         }

@@ -105,8 +105,8 @@ pub fn cut(req: &mut Request, start: u64, end: u64) {
     }
 }
 
-/// Returns the number of bytes that [`cut`] skipped before the range. `offset` is the start of the source, which `cut`
-/// moved to the slice right before the range.
+/// Returns the number of bytes that [`cut`] skipped; `offset` is the value of [`offset()`] before that call. The first
+/// slice, which has been fetched already, takes the place of the slice right before the range.
 pub fn skipped(req: &Request, offset: u64) -> u64 {
     if active(req) { req.modules.slice.start.saturating_sub(offset) } else { 0 }
 }
