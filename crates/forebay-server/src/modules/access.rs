@@ -11,7 +11,7 @@ use forebay_core::limit::cidr::Cidr;
 use forebay_net::addr::Peer;
 use std::sync::Arc;
 
-/// One rule: whom it concerns (`None` = all), and whether they may.
+/// One `allow` or `deny`, with its network (`None` for all).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     network: Option<Cidr>,
@@ -24,11 +24,11 @@ pub struct Written {
     rules: Option<Arc<Vec<Rule>>>,
 }
 
-/// Rules in effect; the first that concerns the client decides.
+/// Rules in effect. The first one that matches the client decides.
 #[derive(Clone, Debug)]
 pub struct Settings {
     rules: Arc<Vec<Rule>>,
-    /// Whether an IPv4 address that came as IPv6 is judged by rules for IPv4.
+    /// Whether an IPv4-mapped IPv6 address is matched as IPv4. As in nginx, only if a rule is for IPv4 or all.
     has_v4: bool,
 }
 
@@ -36,12 +36,12 @@ impl Written {
     /// Names of the directives bound here.
     pub const DIRECTIVES: &'static [&'static str] = &["allow", "deny"];
 
-    /// Whether a directive of this name is one of this module's.
+    /// Whether a directive of this name belongs to this module.
     pub fn binds(name: &[u8]) -> bool {
         Self::DIRECTIVES.iter().any(|d| d.as_bytes() == name)
     }
 
-    /// Takes a directive; `Ok(false)` if it is not one of this module's.
+    /// Reads a directive. Returns `Ok(false)` if it does not belong to this module.
     ///
     /// # Errors
     /// `invalid parameter "x"`.
@@ -69,7 +69,7 @@ impl Written {
         Ok(true)
     }
 
-    /// Takes over what this level left unset.
+    /// Copies the rules of `parent` if this level has none.
     pub fn inherit(&mut self, parent: &Written) {
         if self.rules.is_none() {
             self.rules.clone_from(&parent.rules);
@@ -85,7 +85,7 @@ impl Written {
 }
 
 impl Settings {
-    /// What the first rule that concerns the client says.
+    /// Returns whether the first rule that matches the client allows it, or `None` if no rule matches.
     fn judge(&self, peer: Peer) -> Option<bool> {
         let rule = self.rules.iter().find(|r| match r.network {
             None => true,
@@ -96,7 +96,7 @@ impl Settings {
     }
 }
 
-/// As [`Cidr::contains`] for IPv6 networks, mapped IPv4 addresses taken as IPv6.
+/// Whether an IPv6 network contains the client. Unlike [`Cidr::contains`], treats mapped IPv4 addresses as IPv6.
 fn mapped(peer: Peer, net: u128, bits: u8) -> bool {
     let shift = 128 - u32::from(bits.min(128));
     match peer.ip() {
@@ -105,12 +105,12 @@ fn mapped(peer: Peer, net: u128, bits: u8) -> bool {
     }
 }
 
-/// Whether there are rules.
+/// Whether a location has rules.
 pub fn enabled(s: &LocationSettings) -> bool {
     !s.access.rules.is_empty()
 }
 
-/// The access hook.
+/// Applies the rules to the client. An access hook.
 pub fn check(req: &mut Request) -> Verdict {
     let http = req.http();
     let settings = &http.location(req).settings;

@@ -1,5 +1,5 @@
-//! `add_before_body` and `add_after_body` (nginx: ngx_http_addition_module): bodies of subrequests around that of a
-//! response.
+//! `add_before_body` and `add_after_body` (nginx: ngx_http_addition_module): bodies of subrequests before and after the
+//! body of a response.
 
 use crate::body::compose::Join;
 use crate::compress;
@@ -22,7 +22,7 @@ crate::settings! {
     "addition_types" => types: MimeTypes = MimeTypes::of(&["text/html"]);
 }
 
-/// A path inside the server; empty cancels that of the level above.
+/// Path for a subrequest. An empty path cancels the one of the level above.
 #[derive(Clone, Debug)]
 pub struct Path(pub Option<Arc<[u8]>>);
 
@@ -33,12 +33,12 @@ impl Setting for Path {
     }
 }
 
-/// Whether a location adds anything.
+/// Whether a location adds bodies.
 pub fn enabled(s: &LocationSettings) -> bool {
     s.addition.before.0.is_some() || s.addition.after.0.is_some()
 }
 
-/// The header filter.
+/// Prepares a response for additions. A header filter.
 ///
 /// # Errors
 /// Never.

@@ -18,7 +18,7 @@ crate::settings! {
     "auth_request_set" => set: Sets = Sets::default();
 }
 
-/// A path inside the server; `None`: off.
+/// Path for the subrequest; `None` for off.
 #[derive(Clone, Debug)]
 pub struct Target(pub Option<Arc<[u8]>>);
 
@@ -30,7 +30,7 @@ impl Setting for Target {
     }
 }
 
-/// Variables and their values.
+/// `auth_request_set`: variables and their values.
 #[derive(Clone, Debug, Default)]
 pub struct Sets(Arc<Vec<(VarId, Template)>>);
 
@@ -45,19 +45,19 @@ impl Setting for Sets {
     }
 }
 
-/// Whether a location asks another one.
+/// Whether a location has `auth_request`.
 pub fn enabled(s: &LocationSettings) -> bool {
     s.auth_request.uri.0.is_some()
 }
 
-/// Asks, and judges the answer.
+/// Sends the subrequest and decides by its status.
 pub async fn check(req: &mut Request) -> Verdict {
     let http = req.http();
     let s = &http.location(req).settings.auth_request;
     let Some(uri) = &s.uri.0 else { return Verdict::Declined };
     let mut sub = Request::subrequest(req, uri, b"", SubBody::None);
     subrequest::run(&mut sub, b"").await;
-    // Variables are those of the request, whoever sets them.
+    // Request and subrequest share their variables, so take over those that the subrequest set.
     req.vars.clone_from(&sub.vars);
     for (id, value) in s.set.0.iter() {
         let Ok(value) = value.value(&mut *sub) else { return Verdict::Status(500) };

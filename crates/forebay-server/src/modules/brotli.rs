@@ -1,5 +1,4 @@
-//! `brotli` and its kin, with the names of the ngx_brotli module. What is compressed and how is decided in
-//! [`crate::compress`].
+//! `brotli` and related directives, with the names of the ngx_brotli module. [`crate::compress`] does the compression.
 
 use super::gzip::{Level, PowerOfTwo};
 use super::gzip_static::Mode;

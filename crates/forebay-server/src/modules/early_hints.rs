@@ -1,4 +1,4 @@
-//! `early_hints`: 103 of an upstream is passed to the client (nginx: ngx_http_core_module; RFC 8297).
+//! `early_hints`: 103 responses of an upstream for the client (nginx: ngx_http_core_module; RFC 8297).
 
 use crate::body;
 use crate::modules::proxy_cache::Predicates;
@@ -9,16 +9,16 @@ use forebay_http::h2::encode;
 use forebay_http::request::Version;
 
 crate::settings! {
-    /// `early_hints`: passed where one of the values is neither empty nor 0.
+    /// `early_hints`: 103 responses are passed if one of the values is neither empty nor 0.
     "early_hints" => conditions: Predicates = Predicates::default();
 }
 
-/// Fields that are about the connection, or that the client is not to see.
+/// Whether a field is not passed on: it belongs to the connection, or is hidden from clients.
 fn withheld(name: Name) -> bool {
     name.is(Classes::INTERIM_HOP | Classes::OF_SERVER | Classes::PRIVATE)
 }
 
-/// Passes the interim response whose head has been read on, if the location wants that.
+/// Passes the interim response on whose head has been read, if `early_hints` allows it.
 pub async fn pass(req: &mut Request) {
     let http = req.http();
     let l = http.location(req);
@@ -40,14 +40,14 @@ pub async fn pass(req: &mut Request) {
     for f in h.fields.iter().filter(|f| !withheld(f.id)) {
         let (name, value) = (f.name.of(&h.buf), f.value.of(&h.buf));
         if !l.settings.proxy.hide_header.has(name) {
-            // They were lines of a head, so they have no line breaks.
+            // Cannot fail: the values were parsed from a head, so they contain no line breaks.
             let _ = sink.field(name, value);
         }
     }
     if !req.conn.wire.send_interim(&out) {
         out.extend_from_slice(b"\r\n");
         let (thread, sent) = (req.thread.clone(), req.sent);
-        // A client that is gone is noticed when it is to have the answer.
+        // Ignore errors: writing the final response will notice that the client is gone.
         let _ = body::write_all(&thread, req, &out).await;
         req.sent = sent;
     }

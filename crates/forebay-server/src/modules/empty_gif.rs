@@ -5,7 +5,7 @@ use crate::request::Request;
 use crate::response::Part;
 use forebay_http::request::Method;
 
-/// One transparent pixel, as GIF89a (section 17 ff.) writes it.
+/// A transparent pixel in GIF89a (sections 17 ff.).
 const PIXEL: &[u8; 43] = &[
     b'G', b'I', b'F', b'8', b'9', b'a', // signature
     1, 0, 1, 0, // screen of 1 by 1
@@ -20,7 +20,7 @@ const PIXEL: &[u8; 43] = &[
 /// `Last-Modified` of the pixel: Mon, 28 Sep 1970 06:00:00 GMT.
 const MODIFIED: i64 = 23_349_600;
 
-/// The content handler.
+/// Answers with the pixel. A content handler.
 pub fn handle(req: &mut Request) -> Verdict {
     if !matches!(req.method, Method::Get | Method::Head) {
         return Verdict::Status(405);

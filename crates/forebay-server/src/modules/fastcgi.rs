@@ -1,5 +1,5 @@
-//! `fastcgi_pass`: the parameters of a request as a FastCGI server gets them (nginx: ngx_http_fastcgi_module). All else is
-//! what `proxy_pass` does too: the way of a request in `proxy.rs`, the settings of both in `family.rs`, the conversation in
+//! `fastcgi_pass`: parameters of a request for a FastCGI server (nginx: ngx_http_fastcgi_module). The rest is shared with
+//! `proxy_pass`: processing of a request in `proxy.rs`, settings in `family.rs`, communication with the server in
 //! `upstream/`. Hot path.
 
 use super::params::Params;
@@ -49,7 +49,7 @@ impl Setting for Split {
 pub struct Texts(Arc<Vec<Vec<u8>>>);
 
 impl Texts {
-    /// Whether one of them occurs.
+    /// Whether one of the texts occurs in a message of the server.
     pub fn is_in(&self, said: &[u8]) -> bool {
         self.0.iter().any(|t| memchr::memmem::find(said, t).is_some())
     }
@@ -63,8 +63,8 @@ impl Setting for Texts {
     }
 }
 
-/// Appends the request as it goes to the server, up to its content. `stored`: the response is to be stored, so the whole
-/// is asked for. `bare`: no content follows.
+/// Appends the request for the server, up to its content. With `stored` the response goes into a cache, so `Range` and the
+/// client's conditions are left out. With `bare` no content follows.
 ///
 /// # Errors
 /// When a variable cannot be evaluated.
@@ -86,13 +86,13 @@ pub fn write_params(
     Ok(())
 }
 
-/// The rows.
+/// Variables of this module.
 pub const VARIABLES: &[Row] = &[
     Row { name: "fastcgi_script_name", get: RowSource::Get(script_name), settable: false },
     Row { name: "fastcgi_path_info", get: RowSource::Get(path_info), settable: false },
 ];
 
-/// Matches `fastcgi_split_path_info`; appends one of its groups. `false`: it does not match.
+/// Matches the path against `fastcgi_split_path_info` and appends one of the groups. Returns `false` if it does not match.
 fn split(req: &mut Request, group: usize, out: &mut Vec<u8>) -> Result<bool, VarError> {
     let http = req.http();
     let Some(pattern) = &http.location(req).settings.fastcgi.split_path_info.0 else { return Ok(false) };

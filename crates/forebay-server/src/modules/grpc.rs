@@ -1,12 +1,12 @@
-//! `grpc_pass`: what sets gRPC apart from other HTTP/2 (nginx: ngx_http_grpc_module). All else is as for `proxy_pass` with
-//! `proxy_http_version 2`: both sides may speak at any time, which `upstream/upload.rs` lets them, and the status stands in
+//! `grpc_pass`: differences between gRPC and other HTTP/2 (nginx: ngx_http_grpc_module). The rest is as for `proxy_pass` with
+//! `proxy_http_version 2`. Both sides may send at any time, which `upstream/upload.rs` supports, and the status is in the
 //! trailers. Hot path.
 
 use super::proxy::{HttpVersion, Settings};
 use crate::request::Request;
 use forebay_http::field::Name;
 
-/// What holds for every gRPC server: nothing waits for a buffer to fill.
+/// Sets the defaults for gRPC servers. Messages are passed on at once, without waiting for a buffer to fill.
 pub fn set_defaults(s: &mut Settings) {
     s.http_version = HttpVersion::V2;
     s.buffering = false;
@@ -14,7 +14,7 @@ pub fn set_defaults(s: &mut Settings) {
     s.pass_trailers = true;
 }
 
-/// Whether the client takes trailers, which servers are told (RFC 9110, section 10.1.4).
+/// Whether the client accepts trailers, so that `TE: trailers` is sent to the server (RFC 9110, section 10.1.4).
 pub fn wants_trailers(req: &Request) -> bool {
     let h = &req.head;
     let mut lines = h.fields.iter().filter(|f| f.id == Name::Te).map(|f| f.value.of(&h.buf));

@@ -1,4 +1,4 @@
-//! `gunzip` (nginx: ngx_http_gunzip_module): what is kept compressed reaches clients that do not take gzip.
+//! `gunzip` (nginx: ngx_http_gunzip_module): decompression of responses for clients that do not accept gzip.
 
 use crate::compress;
 use crate::modules::{LocationSettings, gzip_accept};
@@ -14,12 +14,12 @@ crate::settings! {
     "gunzip" => on: bool = false;
 }
 
-/// Whether a location decompresses.
+/// Whether a location has `gunzip on`.
 pub fn enabled(s: &LocationSettings) -> bool {
     s.gunzip.on
 }
 
-/// The header filter.
+/// Decompresses the response if the client does not accept gzip. A header filter.
 ///
 /// # Errors
 /// Never.
@@ -32,7 +32,7 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let s = &http.location(req).settings;
     req.resp.gzip_vary |= s.gzip_accept.vary;
-    // A part of another response is to be text.
+    // A subrequest's body becomes part of another response, so it must not be compressed.
     if !req.is_subrequest() && gzip_accept::accepted(req, s) {
         return Ok(());
     }
@@ -45,7 +45,7 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
     Ok(())
 }
 
-/// Undoes gzip, one member after another.
+/// Body filter that decompresses gzip. A body may have several members (RFC 1952, section 2.2).
 struct Gunzip {
     decoder: MultiGzDecoder<Vec<u8>>,
 }

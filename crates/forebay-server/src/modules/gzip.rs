@@ -1,5 +1,4 @@
-//! `gzip` and its kin (nginx: ngx_http_gzip_filter_module). What is compressed and how is decided in
-//! [`crate::compress`].
+//! `gzip` and related directives (nginx: ngx_http_gzip_filter_module). [`crate::compress`] does the compression.
 
 use crate::compress::{self, Coding};
 use crate::config::mime_types::MimeTypes;
@@ -24,7 +23,7 @@ crate::settings! {
     "gzip_comp_level" => level: Level<1, 9> = Level(1);
     /// `gzip_window`, as a power of two.
     "gzip_window" => window: PowerOfTwo<9, 15> = PowerOfTwo(15);
-    /// `gzip_hash`, as a power of two; the encoder sizes its tables by the level.
+    /// `gzip_hash`, as a power of two. Without effect: the encoder sizes its tables by the level.
     "gzip_hash" => hash: PowerOfTwo<9, 17> = PowerOfTwo(16);
 }
 
@@ -63,7 +62,7 @@ impl<const MIN: u8, const MAX: u8> Setting for PowerOfTwo<MIN, MAX> {
     }
 }
 
-/// A power of two as nginx writes it.
+/// Returns a power of two as nginx writes it.
 fn name(exponent: u8) -> String {
     match exponent {
         0..10 => (1u32 << exponent).to_string(),
@@ -72,7 +71,7 @@ fn name(exponent: u8) -> String {
     }
 }
 
-/// The rows.
+/// Variables of this module.
 pub const VARIABLES: &[Row] = &[
     Row { name: "gzip_ratio", get: RowSource::Get(gzip_ratio), settable: false },
     Row { name: "brotli_ratio", get: RowSource::Get(brotli_ratio), settable: false },

@@ -1,5 +1,4 @@
-//! `gzip_static`, `brotli_static`, `zstd_static`: files that were compressed beforehand (nginx:
-//! ngx_http_gzip_static_module).
+//! `gzip_static`, `brotli_static`, `zstd_static`: precompressed files (nginx: ngx_http_gzip_static_module).
 
 use crate::compress::accept::Set;
 use crate::compress::{self, Coding};
@@ -18,7 +17,7 @@ crate::settings! {
 }
 
 keyword! {
-    /// Whether files are sent from their compressed neighbours.
+    /// `gzip_static`: whether precompressed files are sent.
     pub enum Mode { Off = "off", On = "on", Always = "always", }
 }
 
@@ -26,7 +25,7 @@ fn modes(s: &LocationSettings) -> [Mode; 3] {
     [s.zstd.ready, s.brotli.ready, s.gzip_static.mode]
 }
 
-/// The content handler. `None`: not for this request.
+/// Answers with a precompressed file. Returns `None` if there is none for this request.
 pub async fn run(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
     let s = &http.location(req).settings;
@@ -37,15 +36,17 @@ pub async fn run(req: &mut Request) -> Option<Outcome> {
     {
         return None;
     }
-    // A part of another response is to be text unless there is nothing else.
+    // A subrequest's body becomes part of another response, so it must not be compressed (except with `always`).
     let on = Set(modes.map(|m| m == Mode::On && !req.is_subrequest()));
-    // Without it a cache on the way gives one client what another one takes. nginx leaves that to gzip_vary.
+    // Without `Vary` a shared cache could send one client's encoding to another client. nginx leaves that to gzip_vary;
+    // here codings other than gzip always add it.
     let vary = s.gzip_accept.vary || (on != Set::default() && on != Set::of(Coding::Gzip));
     let mut taken = compress::rank(req, s, on).iter().map(Some);
     let mut tried = Set::default();
     let always = Coding::ALL.into_iter().filter(|c| modes[*c as usize] == Mode::Always);
     let mut queue = [None; 6];
-    // What the client asks for first; then what it gets unasked; then what only others would get.
+    // First the codings that the client accepts, then those sent always, then those only other clients would get: if such
+    // a file exists, the response needs `Vary`.
     let others = Coding::ALL.into_iter().filter(|c| vary && on.has(*c));
     for (slot, c) in queue.iter_mut().zip(
         taken
@@ -83,7 +84,7 @@ pub async fn run(req: &mut Request) -> Option<Outcome> {
     None
 }
 
-/// The compressed neighbour of the file that is asked for, if there is one.
+/// Opens the precompressed version of the requested file, if it exists.
 async fn neighbour(req: &mut Request, coding: Coding) -> Result<Option<Found>, Outcome> {
     let mut path = req.take_buf();
     if static_file::map_path(req, &mut path).is_err() {
@@ -101,7 +102,7 @@ async fn neighbour(req: &mut Request, coding: Coding) -> Result<Option<Found>, O
     Ok(found)
 }
 
-/// A file that is there but cannot be opened is worth a line; the plain file is sent instead.
+/// Logs that a file exists but cannot be opened. The plain file is sent instead.
 fn report(req: &mut Request, path: &[u8], e: Errno) {
     let level = match e {
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => return,

@@ -46,7 +46,7 @@ impl Written {
     }
 
     /// Adds or drops the lines of the level above, depending on `add_header_inherit` and `add_trailer_inherit`.
-    /// Must run before [`Written::inherit`], which cannot tell its result from lines of the level's own.
+    /// Must run before [`Written::inherit`]; otherwise inherited lines would count as the level's own.
     pub fn merge_lines(&mut self, parent: &Written) {
         let mode = |own: Option<Inherit>, above: Option<Inherit>| own.or(above).unwrap_or(Inherit::On);
         let headers = mode(self.add_header_inherit, parent.add_header_inherit);

@@ -10,7 +10,7 @@ crate::settings! {
     "http2_chunk_size" => chunk_size: ChunkSize = ChunkSize(8192);
 }
 
-/// A length that is not zero, bytes.
+/// Length of a DATA frame in bytes, not zero.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkSize(pub u64);
 

@@ -8,11 +8,11 @@ use forebay_core::vars::Template;
 use std::sync::Arc;
 
 crate::settings! {
-    /// Names tried for a path that ends in a slash.
+    /// `index`: names tried for a path that ends in a slash.
     "index" => names: Names = Names::default();
 }
 
-/// The names, in order.
+/// Index names in order.
 #[derive(Clone, Debug)]
 pub struct Names(pub Arc<Vec<Template>>);
 

@@ -6,7 +6,7 @@ use forebay_conf::tree::{Directive, Word};
 use forebay_core::vars::{Computed, Map, Names};
 use std::sync::Arc;
 
-/// Name of the variable that a block defines, without its `$`.
+/// Returns the name of the variable that a block defines, without its `$`.
 ///
 /// # Errors
 /// `invalid variable name "x"`.
@@ -17,7 +17,7 @@ pub fn variable_name<'w>(d: &Directive, w: &'w Word, cx: &Scope<'_>) -> Result<&
     }
 }
 
-/// Reads a block.
+/// Reads a `map` block.
 ///
 /// # Errors
 /// In nginx's words.

@@ -11,11 +11,11 @@ use forebay_http::request::Method;
 use forebay_http::uri::{Escape, escape};
 
 crate::settings! {
-    /// `memcached_gzip_flag`: bits of the flags of values that are compressed; 0: no matter.
+    /// `memcached_gzip_flag`: flag bits that mark compressed values; 0 for none.
     "memcached_gzip_flag" => gzip_flag: Number = Number(0);
 }
 
-/// What holds for every server: values leave as they come, and a key that is not there is an error of its own.
+/// Sets the defaults for memcached servers. Values are sent without buffering, and `error_page` applies to a missing key.
 pub fn set_defaults(s: &mut proxy::Settings) {
     s.buffering = false;
     s.intercept_errors = true;
@@ -23,18 +23,18 @@ pub fn set_defaults(s: &mut proxy::Settings) {
     s.force_ranges = true;
 }
 
-/// `$memcached_key`, which the configuration has to set.
+/// Returns `$memcached_key`, which the configuration must set.
 ///
 /// # Errors
-/// It sets it nowhere.
+/// If the configuration does not set it anywhere.
 pub fn key(cx: &mut Scope<'_>) -> Result<Template, Error> {
     Template::compile(b"$memcached_key", &mut cx.vars).map_err(|m| crate::config::plain(&m))
 }
 
-/// Appends the command that asks for a key, which is noted for the answer.
+/// Appends the `get` command for a key. Remembers the key, which the response has to repeat.
 ///
 /// # Errors
-/// The status to answer with.
+/// The status for the client.
 pub fn write_command(req: &mut Request, key: &Template, out: &mut Vec<u8>) -> Result<(), u16> {
     if !matches!(req.method, Method::Get | Method::Head) {
         return Err(405);

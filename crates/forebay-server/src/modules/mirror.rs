@@ -1,4 +1,4 @@
-//! `mirror`: copies of requests go to other locations, whose answers are thrown away (nginx: ngx_http_mirror_module).
+//! `mirror`: copies of requests for other locations, whose responses are discarded (nginx: ngx_http_mirror_module).
 
 use crate::background;
 use crate::body::{self, BodyError};
@@ -18,7 +18,7 @@ crate::settings! {
     "mirror_request_body" => request_body: bool = true;
 }
 
-/// Paths inside the server; empty: off.
+/// Paths for the copies, empty for off.
 #[derive(Clone, Debug, Default)]
 pub struct Uris(Arc<Vec<Vec<u8>>>);
 
@@ -38,12 +38,12 @@ impl Setting for Uris {
     }
 }
 
-/// Whether a location has its requests copied.
+/// Whether a location has `mirror`.
 pub fn enabled(s: &LocationSettings) -> bool {
     !s.mirror.uris.0.is_empty()
 }
 
-/// Sends the copies on their way. `Some`: the body, which they are to have, cannot be read.
+/// Sends the copies in the background. Returns an outcome only if reading the body for them fails.
 pub async fn run(req: &mut Request) -> Option<Outcome> {
     if req.is_subrequest() {
         return None;
@@ -52,7 +52,7 @@ pub async fn run(req: &mut Request) -> Option<Outcome> {
     let s = &http.location(req).settings.mirror;
     let mut body = SubBody::None;
     if s.request_body {
-        // PUT is going to give the file its name.
+        // WebDAV's PUT needs the body in a file, which it then renames.
         req.body.in_file = http.location(req).settings.dav.methods.has(req.method);
         match body::read_all(req).await {
             Ok(()) => body = SubBody::Shared,

@@ -52,8 +52,8 @@ impl Setting for Params {
 }
 
 impl Params {
-    /// Passes name and value of each parameter of a request to `put`. With `stored` the response goes into a cache, so the
-    /// client's conditions are left out.
+    /// Passes name and value of each parameter of a request to `put`. With `stored` the response goes into a cache, so
+    /// `Range` and the client's conditions are left out: the cache needs the whole.
     ///
     /// # Errors
     /// When a variable cannot be evaluated.

@@ -1,4 +1,4 @@
-//! `post_action`: another location learns of a request that is over (nginx: ngx_http_core_module).
+//! `post_action`: a subrequest to another location after a request (nginx: ngx_http_core_module).
 
 use crate::background;
 use crate::modules::auth_request::Target;
@@ -9,7 +9,7 @@ crate::settings! {
     "post_action" => target: Target = Target(None);
 }
 
-/// Tells the location, which sees what became of the request in its variables.
+/// Starts the subrequest in the background. Its variables describe the result of the request.
 #[inline]
 pub fn begin(req: &mut Request) {
     let http = req.http();
@@ -21,7 +21,7 @@ pub fn begin(req: &mut Request) {
         Some(b'@') => (req.uri.as_slice(), req.args.as_slice()),
         _ => (&target[..], &b""[..]),
     };
-    // The same request once more, with its body if that has come.
+    // Repeat the request, with its body if it was received completely.
     let body = if req.body.done() { SubBody::Shared } else { SubBody::None };
     let mut sub = Request::subrequest(req, uri, args, body);
     sub.origin = Origin::PostAction { client_get: req.client_turned_to_get() };

@@ -12,7 +12,7 @@ crate::settings! {
     "random_index" => enabled: bool = false;
 }
 
-/// The content handler. `None`: not for this request.
+/// Redirects to a random file of the directory. Returns `None` if it has no files or the method is another one.
 pub async fn run(req: &mut Request) -> Option<Outcome> {
     if !matches!(req.method, Method::Get | Method::Head | Method::Post) {
         return None;
@@ -38,7 +38,7 @@ pub async fn run(req: &mut Request) -> Option<Outcome> {
     Some(static_file::internal_redirect(req))
 }
 
-/// Names of the files in a directory, hidden ones left out. Blocks.
+/// Returns the names of the files in a directory, except hidden ones. Blocks.
 fn files(path: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let fd = rustix::fs::open(path, flags, Mode::empty())?;
@@ -51,7 +51,7 @@ fn files(path: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
         }
         let file = match item.file_type() {
             FileType::RegularFile => true,
-            // What a link leads to, and what the file system does not tell with the name.
+            // Follow links. Some file systems return no type with the name.
             FileType::Symlink | FileType::Unknown => rustix::fs::statat(&fd, name, AtFlags::empty())
                 .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile),
             _ => false,
@@ -63,7 +63,7 @@ fn files(path: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
     Ok(names)
 }
 
-/// A random number below `n`; 0 if the kernel gives no randomness.
+/// Returns a random number below `n`, or 0 if the kernel has no randomness.
 fn random_below(n: usize) -> usize {
     let mut bytes = [0u8; 8];
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);

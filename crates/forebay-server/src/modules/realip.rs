@@ -1,4 +1,4 @@
-//! `set_real_ip_from` and its kin (nginx: ngx_http_realip_module).
+//! `set_real_ip_from` and related directives (nginx: ngx_http_realip_module).
 
 use crate::config::scope::Scope;
 use crate::config::value::{Setting, first, once};
@@ -15,7 +15,7 @@ use std::net::ToSocketAddrs;
 use std::sync::Arc;
 
 crate::settings! {
-    /// `set_real_ip_from`: proxies that are believed.
+    /// `set_real_ip_from`: trusted proxies.
     "set_real_ip_from" => from: Networks = Networks::default();
     /// `real_ip_header`.
     "real_ip_header" => header: Header = Header::Field(b"X-Real-IP".as_slice().into());
@@ -50,14 +50,14 @@ impl Setting for Networks {
     }
 }
 
-/// Where the address stands.
+/// Source of the client address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// `X-Forwarded-For`, all lines.
+    /// All lines of `X-Forwarded-For`.
     ForwardedFor,
     /// The first line of another field.
     Field(Box<[u8]>),
-    /// `proxy_protocol`.
+    /// Header of the PROXY protocol.
     ProxyProtocol,
 }
 
@@ -72,7 +72,7 @@ impl Setting for Header {
     }
 }
 
-/// The rows.
+/// Variables of this module.
 pub const VARIABLES: &[Row] = &[
     Row {
         name: "realip_remote_addr",
@@ -85,7 +85,7 @@ pub const VARIABLES: &[Row] = &[
     Row { name: "realip_remote_port", get: RowSource::Get(|r, o| port(original(r), o)), settable: false },
 ];
 
-/// Who connected.
+/// Returns the address of the connection.
 fn original(req: &Request) -> Peer {
     req.modules.replaced_peer.unwrap_or(req.peer)
 }
@@ -95,7 +95,7 @@ pub fn enabled(s: &LocationSettings) -> bool {
     !s.realip.from.0.is_empty()
 }
 
-/// Replaces the client address by what a trusted proxy says, once for a request.
+/// Replaces the client address by the one from a trusted proxy, once per request.
 pub fn replace(req: &mut Request) -> Verdict {
     if req.modules.replaced_peer.is_some() {
         return Verdict::Declined;

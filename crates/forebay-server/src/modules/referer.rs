@@ -19,13 +19,13 @@ crate::settings! {
     "valid_referers" => valid: Option<Arc<Referers>> = None;
 }
 
-/// Who may refer to a location.
+/// Allowed values of `Referer`.
 #[derive(Clone, Debug, Default)]
 pub struct Referers {
     none: bool,
     blocked: bool,
     server_names: bool,
-    /// Beginning of the path by host; empty = any.
+    /// Prefix of the path by host, empty for any path.
     hosts: HostTable<Box<[u8]>>,
     regexes: Vec<Pattern>,
 }
@@ -56,7 +56,7 @@ impl Setting for Option<Arc<Referers>> {
 }
 
 impl Settings {
-    /// What only shows when all directives of a level are known.
+    /// Checks the list after all directives of a level have been read.
     ///
     /// # Errors
     /// In nginx's words.
@@ -74,7 +74,7 @@ impl Settings {
     }
 }
 
-/// The rows.
+/// Variables of this module.
 pub const VARIABLES: &[Row] =
     &[Row { name: "invalid_referer", get: RowSource::Get(invalid_referer), settable: true }];
 
@@ -89,10 +89,10 @@ fn invalid_referer(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarErro
     Ok(true)
 }
 
-/// Longest host that is looked at, bytes.
+/// Longest host in a valid referer, bytes.
 const MAX_HOST: usize = 256;
 
-/// What stands after the scheme. nginx takes what is shorter than `http://i.ru` for no reference at all.
+/// Returns the text after the scheme. Like nginx, treats values shorter than `http://i.ru` as having none.
 fn reference(referer: &[u8]) -> Option<&[u8]> {
     let after = |scheme: &[u8]| {
         let (head, rest) = referer.split_at_checked(scheme.len())?;
@@ -137,7 +137,7 @@ impl Referers {
     }
 }
 
-/// Tells whether a name of the server is the host's.
+/// Whether a name of the server matches the host.
 fn names_host(req: &mut Request, name: &ServerName, host: &[u8]) -> Result<bool, LimitExceeded> {
     Ok(match name {
         ServerName::Exact(n) => n == host,

@@ -1,5 +1,5 @@
-//! `resolver`, `resolver_timeout` and `upstream_start_unresolved` (nginx: ngx_http_core_module). The work is
-//! done in [`crate::resolver`].
+//! `resolver`, `resolver_timeout` and `upstream_start_unresolved` (nginx: ngx_http_core_module). [`crate::resolver`]
+//! implements them.
 
 use crate::config::value::Msec;
 use crate::resolver::Chosen;
@@ -10,7 +10,8 @@ crate::settings! {
     "resolver" => resolver: Chosen = Chosen::default();
     /// `resolver_timeout`.
     "resolver_timeout" => timeout: Msec = Msec(Duration::from_secs(30));
-    /// `upstream_start_unresolved`: a server that is not found at the start answers 502 and is looked for again.
-    // Unlike nginx: its own directive.
+    /// `upstream_start_unresolved`: whether to start with servers whose names cannot be resolved. Requests for them get
+    /// 502, and the names are resolved again later.
+    // Not an nginx directive.
     "upstream_start_unresolved" => start_unresolved: bool = false;
 }

@@ -1,4 +1,4 @@
-//! `scgi_pass`: the parameters of a request as an SCGI server gets them (nginx: ngx_http_scgi_module). All else is as for
+//! `scgi_pass`: parameters of a request for an SCGI server (nginx: ngx_http_scgi_module). The rest is as for
 //! `fastcgi_pass`. Hot path.
 
 use super::params::Params;
@@ -13,8 +13,8 @@ crate::settings! {
     "scgi_param" => param: Params = Params::default();
 }
 
-/// Appends the request as it goes to the server, up to its content: the parameters as a netstring, the length of the content
-/// first.
+/// Appends the request for the server, up to its content. The parameters form a netstring that begins with the length of
+/// the content.
 ///
 /// # Errors
 /// When a variable cannot be evaluated.
@@ -37,7 +37,7 @@ pub fn write_params(
     all.push(0);
     own.param.each(req, s, stored, |name, value| {
         for part in [name, value] {
-            // A NUL would end it early, and what follows would be another parameter.
+            // NUL ends names and values: one inside a value would let the client inject a parameter.
             all.extend(part.iter().filter(|b| **b != 0));
             all.push(0);
         }

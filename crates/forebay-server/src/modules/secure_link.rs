@@ -18,7 +18,7 @@ mod table {
     use forebay_core::vars::Template;
 
     crate::settings! {
-        /// `secure_link`: checksum and, after a comma, the time of expiry.
+        /// `secure_link`: checksum and, after a comma, expiry time.
         "secure_link" => link: Option<Template> = None;
         /// `secure_link_md5`.
         "secure_link_md5" => md5: Option<Template> = None;
@@ -29,7 +29,7 @@ mod table {
 
 pub use table::Settings;
 
-/// What one level says; the two ways to use the module exclude each other.
+/// Settings of one level. The two modes of the module exclude each other.
 #[derive(Clone, Debug, Default)]
 pub struct Written(table::Written);
 
@@ -37,12 +37,12 @@ impl Written {
     /// Names of the directives bound here.
     pub const DIRECTIVES: &'static [&'static str] = table::Written::DIRECTIVES;
 
-    /// Whether a directive of this name is one of this module's.
+    /// Whether a directive of this name belongs to this module.
     pub fn binds(name: &[u8]) -> bool {
         table::Written::binds(name)
     }
 
-    /// Takes a directive; `Ok(false)` if it is not one of this module's.
+    /// Reads a directive. Returns `Ok(false)` if it does not belong to this module.
     ///
     /// # Errors
     /// In nginx's words.
@@ -60,7 +60,7 @@ impl Written {
         self.0.link.is_some() || self.0.md5.is_some()
     }
 
-    /// Takes over what this level left unset, unless it is for the other way.
+    /// Copies settings that this level left unset from `parent`, except those of the other mode.
     pub fn inherit(&mut self, parent: &Written) {
         let (secret, md5) = (self.0.secret.is_some(), self.by_md5());
         self.0.inherit(&parent.0);
@@ -79,16 +79,16 @@ impl Written {
     }
 }
 
-/// What was found for a request.
+/// Values of the variables for a request.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// `$secure_link`, once it was asked for.
+    /// `$secure_link`, once it has been evaluated.
     link: Option<Option<Vec<u8>>>,
     /// `$secure_link_expires`.
     expires: Option<Vec<u8>>,
 }
 
-/// The rows.
+/// Variables of this module.
 pub const VARIABLES: &[Row] = &[
     Row { name: "secure_link", get: RowSource::Get(link), settable: false },
     Row { name: "secure_link_expires", get: RowSource::Get(expires), settable: false },
@@ -103,7 +103,7 @@ fn link(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
     Ok(found.map(|v| out.extend_from_slice(v)).is_some())
 }
 
-/// As nginx has it, this is known only when `$secure_link` has been asked for.
+/// Appends `$secure_link_expires`. As in nginx, it has a value only after `$secure_link` has been evaluated.
 fn expires(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
     Ok(req.modules.secure_link.expires.as_ref().map(|v| out.extend_from_slice(v)).is_some())
 }
@@ -120,7 +120,7 @@ fn judge(req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
     }
 }
 
-/// `/prefix/hash/link` where the hash is that of link and secret.
+/// Checks a target `/prefix/hash/link`, where the hash covers link and secret. Returns the link.
 fn by_secret(target: &[u8], secret: &[u8]) -> Option<Vec<u8>> {
     let mut parts = target.strip_prefix(b"/")?.splitn(3, |b| *b == b'/');
     let (_, hash, link) = (parts.next()?, parts.next()?, parts.next()?);
@@ -136,7 +136,7 @@ fn by_secret(target: &[u8], secret: &[u8]) -> Option<Vec<u8>> {
     (want == got).then(|| link.to_vec())
 }
 
-/// The URL-safe alphabet, padding or not.
+/// Base64 with the URL-safe alphabet. Padding is optional.
 const URL: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
     GeneralPurposeConfig::new()

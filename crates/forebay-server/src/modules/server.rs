@@ -4,24 +4,24 @@ use crate::config::value::{Buffers, Msec, Number, Size};
 use std::time::Duration;
 
 crate::settings! {
-    /// First read of a request head, bytes.
+    /// Size of the first buffer for a request head, bytes.
     "client_header_buffer_size" => client_header_buffer_size: Size = Size(1024);
-    /// Largest request line and field line, and how many such buffers a head may fill.
+    /// Size of the longest request line or field line, and number of buffers of this size that a head may fill.
     "large_client_header_buffers" => large_client_header_buffers: Buffers = Buffers { count: 4, size: 8192 };
-    /// How long a client may take to send its head.
+    /// Time limit for a client to send its head.
     "client_header_timeout" => client_header_timeout: Msec = Msec(Duration::from_secs(60));
     /// Whether field lines with invalid names are dropped rather than refused.
     "ignore_invalid_headers" => ignore_invalid_headers: bool = true;
-    /// Whether names may have underscores.
+    /// Whether field names may contain underscores.
     "underscores_in_headers" => underscores_in_headers: bool = false;
-    /// Whether adjacent slashes of a path become one.
+    /// Whether adjacent slashes in a path are merged.
     "merge_slashes" => merge_slashes: bool = true;
     /// Largest number of field lines.
     "max_headers" => max_headers: Number = Number(1000);
-    /// Whether HTTP/2 is spoken.
+    /// Whether HTTP/2 is enabled.
     "http2" => http2: bool = false;
-    /// Most streams of a connection at a time.
+    /// Most concurrent streams of a connection.
     "http2_max_concurrent_streams" => http2_max_concurrent_streams: Number = Number(128);
-    /// Window of a stream: bytes of a body that are taken before anybody reads them.
+    /// Initial window of a stream: bytes of a body that are buffered before the handler reads it.
     "http2_body_preread_size" => http2_body_preread_size: Size = Size(65536);
 }

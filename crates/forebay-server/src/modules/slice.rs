@@ -1,5 +1,5 @@
-//! `slice`: a large response is asked for in ranges of one size, each cached for itself (nginx:
-//! ngx_http_slice_module). Where nginx makes subrequests, the source of the response goes on to the next range.
+//! `slice`: requests for a large response in ranges of one size, each cached separately (nginx: ngx_http_slice_module).
+//! nginx makes a subrequest for each range; here the source of the response continues with the next range.
 
 use crate::config::value::Size;
 use crate::modules::{LocationSettings, proxy};
@@ -13,20 +13,20 @@ use forebay_http::field::Name;
 use forebay_http::h1::response::number;
 
 crate::settings! {
-    /// `slice`, bytes; 0 = off.
+    /// `slice`, bytes; 0 for off.
     "slice" => size: Size = Size(0);
 }
 
-/// What is kept for one request.
+/// Slices of one request.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// Size of a slice; 0: `$slice_range` has not been asked for.
+    /// Size of a slice; 0 until `$slice_range` is evaluated.
     size: u64,
-    /// Start of the present slice.
+    /// Start of the current slice.
     start: u64,
-    /// End of what is to be sent.
+    /// End of the bytes to send.
     end: u64,
-    /// The response is put together from slices.
+    /// Whether the response is assembled from slices.
     active: bool,
     etag: Vec<u8>,
 }
@@ -39,7 +39,7 @@ impl State {
     }
 }
 
-/// The rows.
+/// Variables of this module.
 pub const VARIABLES: &[Row] = &[Row { name: "slice_range", get: RowSource::Get(range), settable: false }];
 
 fn range(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
@@ -59,7 +59,7 @@ fn range(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
     Ok(true)
 }
 
-/// Where the one range begins that the client asks for.
+/// Returns the start of the range that the client asks for, or 0 for anything but a single range.
 fn first_byte(r: &Request) -> u64 {
     if r.head.get(Name::IfRange).is_some() {
         return 0;
@@ -73,28 +73,28 @@ fn first_byte(r: &Request) -> u64 {
     forebay_conf::units::number(&rest[..digits]).unwrap_or(0)
 }
 
-/// Whether a location slices.
+/// Whether a location has `slice`.
 pub fn enabled(s: &LocationSettings) -> bool {
     s.slice.size.0 > 0
 }
 
-/// Whether `$slice_range` took part in the request.
+/// Whether `$slice_range` was evaluated for the request.
 pub fn asked(req: &Request) -> bool {
     req.modules.slice.size > 0
 }
 
-/// Whether the response is put together from slices.
+/// Whether the response is assembled from slices.
 pub fn active(req: &Request) -> bool {
     req.modules.slice.active
 }
 
-/// Where the source of the response begins.
+/// Returns the offset at which the source of the response begins.
 pub fn offset(req: &Request) -> u64 {
     if active(req) { req.modules.slice.start } else { 0 }
 }
 
-/// Only these bytes of the whole are to be sent: slices between the first one, which told the length, and the
-/// range are left out.
+/// Limits the response to these bytes of the whole. The first slice has been fetched for the length; slices between it
+/// and the range are skipped.
 pub fn cut(req: &mut Request, start: u64, end: u64) {
     let s = &mut req.modules.slice;
     if s.active {
@@ -105,13 +105,13 @@ pub fn cut(req: &mut Request, start: u64, end: u64) {
     }
 }
 
-/// How many bytes [`cut`] left out before a source that begins at `offset`: the first slice counts as the one
-/// right before the range.
+/// Returns the number of bytes that [`cut`] skipped; `offset` is the value of [`offset()`] before that call. The first
+/// slice, which has been fetched already, takes the place of the slice right before the range.
 pub fn skipped(req: &Request, offset: u64) -> u64 {
     if active(req) { req.modules.slice.start.saturating_sub(offset) } else { 0 }
 }
 
-/// `bytes START-LAST/LENGTH` as start, end and length.
+/// Reads `bytes START-LAST/LENGTH` and returns start, end and length.
 fn content_range(value: &[u8]) -> Option<(u64, u64, u64)> {
     let rest = value.strip_prefix(b"bytes ")?;
     let dash = memchr::memchr(b'-', rest)?;
@@ -121,7 +121,7 @@ fn content_range(value: &[u8]) -> Option<(u64, u64, u64)> {
     (start <= last && last < len).then_some((start, last + 1, len))
 }
 
-/// Judges a slice that has come; gives the length of the whole.
+/// Checks the range of a received slice. Returns the length of the whole.
 fn judge(req: &mut Request, value: Option<Vec<u8>>) -> Option<u64> {
     let Some((start, end, len)) = value.as_deref().and_then(content_range) else {
         req.log(Level::Error, "invalid range in slice response");
@@ -136,7 +136,7 @@ fn judge(req: &mut Request, value: Option<Vec<u8>>) -> Option<u64> {
     Some(len)
 }
 
-/// Header filter: the first slice becomes the whole.
+/// Turns the response with the first slice into the response for the whole. A header filter.
 ///
 /// # Errors
 /// Never.
@@ -170,16 +170,16 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
     Ok(())
 }
 
-/// Whether another slice is to follow the one that has been sent.
+/// Whether another slice follows the one that has been sent.
 pub fn wants_more(req: &Request) -> bool {
     let s = &req.modules.slice;
     s.active && s.start.saturating_add(s.size) < s.end
 }
 
-/// Fetches the next slice. `None`: it cannot be had, or is not part of the same whole; the log says why.
+/// Fetches the next slice. Logs an error and returns `None` if that fails or the slice belongs to another version.
 pub async fn next(req: &mut Request) -> Option<Body> {
     req.modules.slice.start += req.modules.slice.size;
-    // Variables go on saying what became of the first slice: nginx asks for the others in subrequests.
+    // Variables keep describing the first slice, as in nginx, where subrequests fetch the others.
     let u = &mut req.modules.upstream;
     let own = *u.own_attempts.get_or_insert(u.attempts.len());
     u.attempts.truncate(own);

@@ -7,7 +7,7 @@ use forebay_conf::tree::Directive;
 use forebay_core::vars::{Computed, Names, Share, Split};
 use std::sync::Arc;
 
-/// Reads a block.
+/// Reads a `split_clients` block.
 ///
 /// # Errors
 /// In nginx's words.
@@ -46,7 +46,7 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `12.5%` in hundredths.
+/// Reads a percentage such as `12.5%`. Returns it in hundredths of a percent.
 fn percent(text: &[u8]) -> Option<u32> {
     let text = std::str::from_utf8(text.strip_suffix(b"%")?).ok()?;
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));

@@ -5,7 +5,7 @@ use crate::request::Request;
 use forebay_core::counters::Counters;
 use forebay_http::request::Method;
 
-/// Sums of all threads: active, accepted, handled, requests, reading, writing, waiting.
+/// Returns sums over all threads: active, accepted, handled, requests, reading, writing, waiting.
 pub fn totals(req: &Request) -> [u64; 7] {
     let sum =
         |f: fn(&Counters) -> u64| req.thread.all_counters.iter().map(|c| f(c)).fold(0u64, u64::wrapping_add);
@@ -24,7 +24,7 @@ pub fn totals(req: &Request) -> [u64; 7] {
     ]
 }
 
-/// The content handler.
+/// Answers with the status page. A content handler.
 pub fn handle(req: &mut Request) -> Verdict {
     if !matches!(req.method, Method::Get | Method::Head) {
         return Verdict::Status(405);

@@ -12,7 +12,7 @@ use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use rustix::io::Errno;
 
-/// What follows when no file was found.
+/// Last parameter, for the case that no file was found.
 #[derive(Clone, Debug)]
 pub enum Fallback {
     /// `=404`.
@@ -24,9 +24,9 @@ pub enum Fallback {
 /// `try_files`.
 #[derive(Clone, Debug)]
 pub struct TryFiles {
-    /// Names tried in order; `true`: a directory (ends in a slash).
+    /// Names to try in order; `true` for a directory (the name ends in a slash).
     pub names: Vec<(Template, bool)>,
-    /// Otherwise.
+    /// Next step if none of them exists.
     pub fallback: Fallback,
 }
 
@@ -60,7 +60,7 @@ pub fn parse(d: &Directive, duplicate: bool, cx: &mut Scope<'_>) -> Result<TryFi
     Ok(TryFiles { names: tried, fallback })
 }
 
-/// Runs it. `None`: the file is there, the content handler goes on with the path found.
+/// Tries the names. Returns `None` if one exists, which then is the path for the content handler.
 pub async fn run(req: &mut Request, t: &TryFiles) -> Option<Outcome> {
     for (name, dir) in &t.names {
         let mut name_text = req.take_buf();
@@ -92,7 +92,7 @@ pub async fn run(req: &mut Request, t: &TryFiles) -> Option<Outcome> {
         Fallback::Uri(target) => {
             let Ok(target) = target.value(req) else { return Some(Outcome::Status(500)) };
             if target.first() == Some(&b'@') {
-                // Of a response that was handed on.
+                // A response that was handed on may have set the type: keep it for the named location.
                 let kind = std::mem::take(&mut req.resp.content_type);
                 return Some(match crate::error_page::named(req, &target) {
                     Ok(()) => {
@@ -111,7 +111,7 @@ pub async fn run(req: &mut Request, t: &TryFiles) -> Option<Outcome> {
     }
 }
 
-/// A file that is there but cannot be looked at is worth a line.
+/// Logs that a file cannot be opened, unless it is missing or not accessible.
 fn report(req: &mut Request, path: &[u8], e: Errno) {
     if matches!(e, Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::NAMETOOLONG) {
         return;
@@ -120,7 +120,7 @@ fn report(req: &mut Request, path: &[u8], e: Errno) {
     req.log(Level::Crit, &format!("{call} \"{text}\" failed {}", forebay_sys::errno::errno_text(e)));
 }
 
-/// What of a name stands behind the name of a location with `alias`; as in nginx, all of it where it is constant.
+/// Returns the part of a name after the name of a location with `alias`. As in nginx, a constant name is taken whole.
 fn below_alias<'n>(req: &Request, name: &'n [u8], constant: bool, taken: usize) -> &'n [u8] {
     match (name.get(taken..), req.uri.get(..taken)) {
         (Some(rest), Some(location)) if !constant && name.starts_with(location) => rest,
@@ -128,7 +128,7 @@ fn below_alias<'n>(req: &Request, name: &'n [u8], constant: bool, taken: usize) 
     }
 }
 
-/// Appends the file name for a name: below an alias it stands behind the location's own.
+/// Appends the file name for a name. With `alias`, the location's name is removed first.
 fn map(req: &mut Request, name: &[u8], constant: bool, out: &mut Vec<u8>) -> Result<(), VarError> {
     let http = req.http();
     match http.location(req).settings.core.root.alias {
@@ -142,7 +142,7 @@ fn map(req: &mut Request, name: &[u8], constant: bool, out: &mut Vec<u8>) -> Res
     }
 }
 
-/// Makes a name the path of the request.
+/// Makes the name that was found the path of the request.
 fn accept(req: &mut Request, name: Vec<u8>, constant: bool, dir: bool) {
     let http = req.http();
     match http.location(req).settings.core.root.alias {

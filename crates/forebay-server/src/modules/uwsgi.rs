@@ -1,4 +1,4 @@
-//! `uwsgi_pass`: the parameters of a request as a uwsgi server gets them (nginx: ngx_http_uwsgi_module). All else is as for
+//! `uwsgi_pass`: parameters of a request for a uwsgi server (nginx: ngx_http_uwsgi_module). The rest is as for
 //! `fastcgi_pass`. Hot path.
 
 use super::params::Params;
@@ -18,11 +18,11 @@ crate::settings! {
     "uwsgi_modifier1" => modifier1: Modifier = Modifier(0);
     /// `uwsgi_modifier2`.
     "uwsgi_modifier2" => modifier2: Modifier = Modifier(0);
-    /// `uwsgi_string`, sent behind the parameters.
+    /// `uwsgi_string`, sent after the parameters.
     "uwsgi_string" => string: Vec<u8> = Vec::new();
 }
 
-/// A byte of the header of a packet.
+/// A byte of the packet header.
 #[derive(Clone, Copy, Debug)]
 pub struct Modifier(u8);
 
@@ -34,8 +34,8 @@ impl Setting for Modifier {
     }
 }
 
-/// Appends the request as it goes to the server, up to its content: a header, which has room for 65535 bytes of parameters,
-/// and for each of them the lengths and bytes of name and value. `Err`: they are longer, so many bytes.
+/// Appends the request for the server, up to its content. It is a header, then length and bytes of each name and value.
+/// Returns the inner `Err` with the length of the parameters if it is above 65535, the most the header can state.
 ///
 /// # Errors
 /// When a variable cannot be evaluated.
@@ -51,7 +51,7 @@ pub fn write_params(
     let start = out.len();
     own.param.each(req, s, stored, |name, value| {
         for part in [name, value] {
-            // Where this is cut off, all of it is too long.
+            // If this cast cuts off bits, the parameters as a whole are too long and refused below.
             out.extend_from_slice(&(part.len() as u16).to_le_bytes());
             out.extend_from_slice(part);
         }

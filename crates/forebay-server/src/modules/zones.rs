@@ -1,5 +1,5 @@
-//! Zones of keys that `limit_req` and `limit_conn` share: by name in a configuration, where a limit may come before
-//! the directive that defines its zone, and for the life of the process, so that a reload loses nothing.
+//! Zones of keys, for `limit_req` and `limit_conn`. Within a configuration, a limit may name a zone before the directive
+//! that defines it. The tables belong to the process, so that a reload keeps their counts.
 
 use crate::config::scope::Scope;
 use crate::metrics::Limit;
@@ -10,17 +10,17 @@ use forebay_net::tls::sessions::Usage;
 use forebay_sys::sync::lock;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-/// Bytes that one key takes beside its text: so many keys fit into a zone as in nginx, about.
+/// Bytes charged for a key in addition to its text. With this value about as many keys fit into a zone as in nginx.
 pub const KEY_COST: usize = 64;
 
 /// A zone, which a limit may name before it is defined.
 #[derive(Debug)]
 pub struct Zone<D> {
-    /// Name.
+    /// Name of the zone.
     pub name: Vec<u8>,
-    /// Key and table.
+    /// Definition with key and table, once it has been read.
     pub defined: OnceLock<D>,
-    /// Counters.
+    /// Counters of the zone's limits.
     pub counts: Arc<Limit>,
 }
 
@@ -35,7 +35,7 @@ impl<D> Default for Zones<D> {
 }
 
 impl<D> Zones<D> {
-    /// The zone with a name, which is to be defined somewhere.
+    /// Returns the zone with this name. Creates it without a definition if necessary.
     pub fn find_or_promise(&mut self, name: &[u8], counts: impl FnOnce() -> Arc<Limit>) -> Arc<Zone<D>> {
         if let Some(z) = self.0.iter().find(|z| z.name == name) {
             return z.clone();
@@ -45,14 +45,14 @@ impl<D> Zones<D> {
         z
     }
 
-    /// The first zone that nothing defines.
+    /// Returns nginx's error text for the first zone without a definition.
     pub fn undefined(&self) -> Option<String> {
         let z = self.0.iter().find(|z| z.defined.get().is_none())?;
         Some(format!("zero size shared memory zone \"{}\"", String::from_utf8_lossy(&z.name)))
     }
 }
 
-/// Name and size, bytes, of `zone=NAME:SIZE`; `None`: the word is another parameter.
+/// Reads `zone=NAME:SIZE` and returns name and size in bytes. Returns `None` if the word is another parameter.
 ///
 /// # Errors
 /// In nginx's words.
@@ -67,7 +67,7 @@ pub fn name_and_size(d: &Directive, w: &Word, cx: &Scope<'_>) -> Result<Option<(
     Ok(Some((name.to_vec(), usize::try_from(size).unwrap_or(usize::MAX))))
 }
 
-/// Tables of this process by the name, key and size of their zones.
+/// Tables of this process, by name, key and size of their zones.
 #[derive(Debug)]
 pub struct Tables<T>(Mutex<Vec<Known<T>>>);
 
@@ -86,12 +86,12 @@ impl<T> Default for Tables<T> {
 }
 
 impl<T> Tables<T> {
-    /// None yet.
+    /// Creates an empty list.
     pub const fn new() -> Tables<T> {
         Tables(Mutex::new(Vec::new()))
     }
 
-    /// How full each zone is; `used` gives the bytes.
+    /// Returns the memory use of each zone; `used` returns the bytes of a table.
     pub fn usage(&self, used: impl Fn(&T) -> usize) -> Vec<Usage> {
         let all = lock(&self.0);
         let each = all.iter().filter_map(|k| {
@@ -102,7 +102,7 @@ impl<T> Tables<T> {
         each.collect()
     }
 
-    /// The table of a zone: the one that is in use, or a new one.
+    /// Returns the table of a zone: the existing one, or a new one if name, key or size differ.
     pub fn get(&self, name: &[u8], key: &[u8], size: usize, make: impl FnOnce() -> T) -> Arc<Mutex<T>> {
         let mut all = lock(&self.0);
         all.retain(|k| k.table.strong_count() > 0);

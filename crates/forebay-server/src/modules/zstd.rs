@@ -1,5 +1,4 @@
-//! `zstd` and its kin, with the names of the zstd-nginx-module. What is compressed and how is decided in
-//! [`crate::compress`].
+//! `zstd` and related directives, with the names of the zstd-nginx-module. [`crate::compress`] does the compression.
 
 use super::gzip::Level;
 use super::gzip_static::Mode;

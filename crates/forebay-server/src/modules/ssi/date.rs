@@ -1,8 +1,8 @@
-//! Dates by a format of strftime, as `config timefmt` has them.
+//! Dates in a format of strftime, for `config timefmt`.
 
 use std::fmt::Write;
 
-/// A moment as it is written somewhere.
+/// A point in time, with its time zone.
 pub struct Moment<'z> {
     /// Unix seconds.
     pub unix: i64,
@@ -28,11 +28,11 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// Longest text, bytes (nginx: 128 with the zero behind it).
+/// Longest text, bytes (nginx: 128 including the final NUL).
 const LONGEST: usize = 127;
 
-/// Writes a moment. `None`: it is empty or too long, or the time is out of range. What is unknown after a `%` stays as it
-/// is.
+/// Formats a point in time. Unknown conversions are copied as they are. Returns `None` if the text is empty or too long, or
+/// the time is out of range.
 pub fn format(format: &[u8], m: &Moment<'_>) -> Option<Vec<u8>> {
     let time = jiff::Timestamp::from_second(m.unix).ok()?;
     let t = jiff::tz::Offset::from_seconds(m.offset).ok()?.to_datetime(time);

@@ -1,5 +1,5 @@
 //! `ssi` (nginx: ngx_http_ssi_module): commands in pages, run while the page is sent. `parser.rs` finds them,
-//! `page.rs` runs them, `body/compose.rs` puts the bodies of their subrequests in their places.
+//! `page.rs` runs them, `body/compose.rs` inserts the bodies of their subrequests.
 
 mod date;
 mod page;
@@ -36,14 +36,14 @@ crate::settings! {
 /// Most bytes of variables and blocks for one request.
 const SHARED: usize = 1 << 20;
 
-/// Format of dates where the page says nothing.
+/// Format of dates without `config timefmt`.
 const TIME_FORMAT: &[u8] = b"%A, %d-%b-%Y %H:%M:%S %Z";
 
-/// What is kept for one request.
+/// SSI state of one request.
 #[derive(Debug, Default)]
 pub struct State {
     shared: Option<Rc<RefCell<Shared>>>,
-    /// `config timefmt` of the page; `None`: the standard one.
+    /// `config timefmt` of the page; `None` for [`TIME_FORMAT`].
     time_format: Option<Vec<u8>>,
 }
 
@@ -55,19 +55,19 @@ impl State {
     }
 }
 
-/// What a request and all its subrequests have in common.
+/// State shared by a request and all its subrequests.
 #[derive(Debug, Default)]
 struct Shared {
-    /// By name in lower case.
+    /// Names in lower case, and values.
     variables: Vec<(Vec<u8>, Vec<u8>)>,
-    /// By name; of several with one name the first counts.
+    /// Names and texts of blocks. The first block with a name counts.
     blocks: Vec<(Vec<u8>, Rc<[u8]>)>,
     bytes: usize,
     subrequests: u32,
 }
 
 impl Shared {
-    /// Counts bytes that are kept. `false`: too many.
+    /// Counts stored bytes. Returns `false`, and counts nothing, if that exceeds [`SHARED`].
     fn spend(&mut self, bytes: usize) -> bool {
         let fits = self.bytes.saturating_add(bytes) <= SHARED;
         if fits {
@@ -80,12 +80,12 @@ impl Shared {
         self.variables.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_slice())
     }
 
-    /// Sets a variable. `false`: there is no room for it.
+    /// Sets a variable. Returns `false` if there is no room for it.
     fn set(&mut self, name: &[u8], value: &[u8]) -> bool {
         let at = self.variables.iter().position(|(n, _)| n == name);
         let old = at.and_then(|at| self.variables.get(at)).map_or(0, |(_, v)| v.len());
         self.bytes = self.bytes.saturating_sub(old);
-        // What the list itself takes counts, too.
+        // Count the entry as well: many variables with empty values take memory too.
         let own = if at.is_some() { 0 } else { name.len() + 64 };
         if !self.spend(own + value.len()) {
             self.bytes += old;
@@ -103,12 +103,12 @@ fn shared(req: &mut Request) -> Rc<RefCell<Shared>> {
     req.modules.ssi.shared.get_or_insert_default().clone()
 }
 
-/// Gives a subrequest what the request has.
+/// Shares the state of a request with its subrequest.
 pub fn share(req: &mut Request, sub: &mut Request) {
     sub.modules.ssi.shared = Some(shared(req));
 }
 
-/// Counts a subrequest. `false`: there have been `most`.
+/// Counts a subrequest. Returns `false` if there have been `most` already.
 pub fn count(req: &mut Request, most: u32) -> bool {
     let shared = shared(req);
     let mut s = shared.borrow_mut();
@@ -116,12 +116,12 @@ pub fn count(req: &mut Request, most: u32) -> bool {
     s.subrequests <= most
 }
 
-/// Whether a location has pages.
+/// Whether a location processes SSI.
 pub fn enabled(s: &LocationSettings) -> bool {
     s.ssi.on
 }
 
-/// The header filter.
+/// Prepares a response as an SSI page. A header filter.
 ///
 /// # Errors
 /// Never.
@@ -152,13 +152,13 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
     Ok(())
 }
 
-/// The page that a stub becomes in a subrequest; `None`: it is plain text there.
+/// Returns a page for a stub of a subrequest, or `None` if its location does not process SSI.
 pub fn page_of_stub(sub: &mut Request) -> Option<Page> {
     let http = sub.http();
     enabled(&http.location(sub).settings).then(|| Page::new(sub))
 }
 
-/// The rows.
+/// Variables of this module.
 pub const VARIABLES: &[Row] = &[
     Row { name: "date_local", get: RowSource::Get(date_local), settable: false },
     Row { name: "date_gmt", get: RowSource::Get(date_gmt), settable: false },

@@ -5,7 +5,7 @@ use crate::request::Request;
 use forebay_core::pattern::fleeting::{self, Matched};
 use forebay_core::vars::VarError;
 
-/// Why a value cannot be had, for the log.
+/// Reason why a value cannot be evaluated, for the log.
 pub type Invalid = String;
 
 impl From<VarError> for Problem {
@@ -14,11 +14,12 @@ impl From<VarError> for Problem {
     }
 }
 
-/// Why a command fails, for the log.
+/// Reason why a command fails, for the log.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Problem(pub Invalid);
 
-/// The value of a variable: of the page, of its last regular expression, or of the request.
+/// Returns the value of a variable. Variables set by the page come first, then captures of its last regular expression,
+/// then variables of the request.
 pub fn variable(req: &mut Request, matched: &Matched, name: &[u8]) -> Result<Option<Vec<u8>>, Problem> {
     let name = name.to_ascii_lowercase();
     if let Some(v) = shared(req).borrow().variable(&name) {
@@ -34,7 +35,7 @@ pub fn variable(req: &mut Request, matched: &Matched, name: &[u8]) -> Result<Opt
     Ok(req.var_named(&name)?)
 }
 
-/// Replaces the variables in a text. A backslash takes away the meaning of a dollar sign, a quote or a backslash.
+/// Replaces the variables in a text. A backslash escapes a dollar sign, a quote or a backslash.
 pub fn evaluate(req: &mut Request, matched: &Matched, text: &[u8]) -> Result<Vec<u8>, Problem> {
     let mut out = Vec::new();
     let mut rest = text;
@@ -60,7 +61,7 @@ pub fn evaluate(req: &mut Request, matched: &Matched, text: &[u8]) -> Result<Vec
     Ok(out)
 }
 
-/// The name behind a dollar sign, and what follows.
+/// Returns the name after a dollar sign, and the text after the name.
 fn variable_name<'t>(all: &[u8], rest: &'t [u8]) -> Result<(&'t [u8], &'t [u8]), Problem> {
     let invalid = || Problem(format!("invalid variable name in \"{}\"", String::from_utf8_lossy(all)));
     let of_name = |b: &u8| b.is_ascii_alphanumeric() || *b == b'_';
@@ -79,7 +80,7 @@ fn variable_name<'t>(all: &[u8], rest: &'t [u8]) -> Result<(&'t [u8], &'t [u8]),
     }
 }
 
-/// Whether a condition holds. A regular expression that matches leaves its groups in `matched`.
+/// Evaluates a condition. A regular expression that matches stores its groups in `matched`.
 pub fn holds(req: &mut Request, matched: &mut Matched, expr: &[u8]) -> Result<bool, Problem> {
     let invalid = || Problem(format!("invalid expression in \"{}\"", String::from_utf8_lossy(expr)));
     let of_left = |b: &u8| b.is_ascii_alphanumeric() || b"_${}\"'".contains(b);
@@ -116,7 +117,7 @@ fn skip_spaces(text: &[u8]) -> &[u8] {
     text.get(at..).unwrap_or_default()
 }
 
-/// Decoded path and query of what is to be included. A path that does not begin with a slash is next to the page.
+/// Returns decoded path and query of an include. A path without a leading slash is relative to the page.
 pub fn target(req: &Request, text: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Problem> {
     let mut all = Vec::new();
     if text.first().is_some_and(|b| *b != b'/') {
