@@ -1,5 +1,5 @@
-//! Counters of one thread. Only their owner writes them, so a plain load and store is enough; readers sum
-//! over all threads (nginx: stub_status).
+//! Counters of one thread. Only the owning thread writes them, so a plain load and store suffices. Readers add up those
+//! of all threads (nginx: stub_status).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

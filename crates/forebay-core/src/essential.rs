@@ -1,8 +1,8 @@
-//! Threads and tasks that the process cannot do without.
+//! Threads and tasks whose failure ends the process.
 //!
-//! A panic while a request is served costs its connection (`reactor.rs`). A panic anywhere else would end a thread whose
-//! share of the connections nobody answers from then on, or a task that nobody starts again. It is reported at level alert
-//! and ends the process, which the master replaces.
+//! A panic while a request is served closes its connection (`reactor.rs`). A panic anywhere else would end a thread,
+//! whose connections would hang, or a task, which would never run again. Such a panic is logged at level alert and ends
+//! the process, which the master replaces.
 
 use forebay_sys::sync::lock;
 use std::cell::RefCell;
@@ -14,22 +14,22 @@ use std::sync::{Arc, Mutex, Once};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 
-/// Writes a line at level alert.
+/// Function that writes a line at level alert.
 type Report = Arc<dyn Fn(&str) + Send + Sync>;
 
 static REPORT: Mutex<Option<Report>> = Mutex::new(None);
 
 thread_local! {
-    /// Place and words of the last panic of this thread.
+    /// Place and message of the last panic of this thread.
     static LAST: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Says where the last line of a process goes that ends by itself.
+/// Sets the function that logs the reason before the process ends itself.
 pub fn report_to(report: impl Fn(&str) + Send + Sync + 'static) {
     *lock(&REPORT) = Some(Arc::new(report));
 }
 
-/// Remembers place and words of each panic for [`last_panic`], beside what is printed.
+/// Installs a hook that remembers each panic for [`last_panic`], in addition to printing it.
 pub fn remember_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -47,7 +47,7 @@ pub fn remember_panics() {
     });
 }
 
-/// Returns place and words of the last panic of this thread, on one line.
+/// Returns place and message of the last panic of this thread, on one line.
 pub fn last_panic() -> String {
     let text = LAST.try_with(RefCell::take).unwrap_or_default();
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
@@ -69,7 +69,7 @@ pub fn spawn(
     builder.spawn(move || guarded(&format!("thread \"{name}\""), body, |text| end(text)))
 }
 
-/// Makes a task whose panic ends the process. `what` is what it does, for the log.
+/// Wraps a task so that its panic ends the process. `what` describes it in the log.
 pub fn task<F: Future<Output = ()>>(what: &'static str, future: F) -> Task<F> {
     Task { what, future: Box::pin(future) }
 }
@@ -91,7 +91,7 @@ impl<F: Future<Output = ()>> Future for Task<F> {
     }
 }
 
-/// Runs `body`; after a panic `fail` has the last word.
+/// Runs `body`; after a panic, returns the result of `fail`.
 fn guarded<T>(what: &str, body: impl FnOnce() -> T, fail: impl FnOnce(&str) -> T) -> T {
     // Data that a panic left inconsistent is not used again, since the process ends.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
@@ -107,12 +107,12 @@ pub fn end(text: &str) -> ! {
         Some(report) => report(text),
         None => eprintln!("nginx: [alert] {text}"),
     }));
-    // Other threads run, so nothing is tidied up; the master writes the lines of logs that are left.
+    // Abort without cleanup, since other threads are running. The master writes the remaining log lines.
     std::process::abort()
 }
 
-/// Panics where a test asks for it: `env FOREBAY_TEST_PANIC=NAME`, in the first worker process of a master. Not there in
-/// releases.
+/// Panics if a test asks for it by `env FOREBAY_TEST_PANIC=NAME`, in the first worker process of a master. Does nothing
+/// in release builds.
 #[inline]
 pub fn panic_on_purpose(name: &str) {
     #[cfg(debug_assertions)]

@@ -13,15 +13,15 @@ use forebay_http::h1::response;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How variable text is made safe (nginx: log_format, escape=).
+/// Escaping of variable text (nginx: log_format, escape=).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Escape {
     /// `"`, `\`, and bytes below 32 or above 126 as `\xXX`; no value as `-`.
     #[default]
     Default,
-    /// As JSON strings ask for.
+    /// As in JSON strings.
     Json,
-    /// As they are.
+    /// No escaping.
     None,
 }
 
@@ -34,14 +34,15 @@ pub struct Format {
     pub escape: Escape,
     /// Text with variables.
     pub template: Template,
-    /// The same, with shortcuts for what nearly every format has.
+    /// `template` with shortcuts for the usual variables.
     ops: Vec<Op>,
 }
 
-/// Texts between variables are a few bytes as a rule: written as one register, whatever their length.
+/// Size of a short text. Texts between variables are usually a few bytes, so they are copied as one register, whatever
+/// their length.
 const SHORT: usize = 16;
 
-/// Appends a value that needs no table of variables; `false`: there is none.
+/// Function that appends a value without the table of variables. Returns `false` if there is no value.
 type Shortcut = fn(&Request, &mut Vec<u8>) -> bool;
 
 #[derive(Clone, Debug)]
@@ -59,12 +60,11 @@ enum Op {
     Client(Shortcut),
     /// The request line.
     Line,
-    /// What [`LEAD`] stands for; the variables of its two fields.
+    /// The variables of [`LEAD`], with the numbers of those for its two fields.
     Lead(VarId, VarId),
 }
 
-/// What nearly every format begins with. Line by line through a table of operations costs more than the texts
-/// themselves, so that it is one.
+/// Beginning of nearly every format, handled as one operation: dispatching each part costs more than appending it.
 const LEAD: [&[u8]; 15] = [
     b"$remote_addr",
     b" - ",
@@ -83,7 +83,7 @@ const LEAD: [&[u8]; 15] = [
     b"$http_user_agent",
 ];
 
-/// Shortcuts by the variable's name.
+/// Returns the shortcut for a variable.
 fn shortcut(name: &[u8]) -> Option<Op> {
     Some(match name {
         b"remote_addr" => Op::Plain(|r, o| {
@@ -114,7 +114,7 @@ fn remote_user(r: &Request, o: &mut Vec<u8>) -> bool {
     r.head.get(Name::Authorization).is_some() && crate::modules::vars::push_remote_user(r, o)
 }
 
-/// Fields of the request by the variable's name.
+/// Returns the request field of a variable.
 fn field(name: &[u8]) -> Option<Name> {
     Some(match name {
         b"http_referer" => Name::Referer,
@@ -126,7 +126,7 @@ fn field(name: &[u8]) -> Option<Name> {
 }
 
 impl Format {
-    /// A format from its text.
+    /// Creates a format.
     pub fn new(name: &[u8], escape: Escape, template: Template, vars: &Registry) -> Format {
         let ops = template.parts().iter().map(|p| match p {
             Part::Text(t) if t.len() <= SHORT => {
@@ -141,7 +141,7 @@ impl Format {
         Format { name: name.to_vec(), escape, ops: ops.collect(), template }
     }
 
-    /// Puts shortcuts in for fields of the request, when all that may define a variable has been read.
+    /// Replaces variables by shortcuts to request fields. Call it after all directives that may define variables.
     pub fn plan(&mut self, vars: &Registry) {
         for op in &mut self.ops {
             if let Op::Var(v) = *op
@@ -168,7 +168,7 @@ impl Format {
         }
     }
 
-    /// Appends a line for a request, its newline not included.
+    /// Appends a line for a request, without a newline.
     ///
     /// # Errors
     /// As [`Request::var`].
@@ -210,7 +210,7 @@ impl Format {
         Ok(())
     }
 
-    /// A value stands in `out` from `start`: makes it safe.
+    /// Escapes the value that `out` holds from `start` on.
     #[inline]
     fn end_value(&self, out: &mut Vec<u8>, start: usize, found: bool, plain: bool) {
         match self.escape {
@@ -245,7 +245,7 @@ impl Format {
         Ok(())
     }
 
-    /// What [`LEAD`] stands for.
+    /// Appends the variables and texts of [`LEAD`].
     fn lead(
         &self,
         req: &mut Request,
@@ -271,7 +271,8 @@ impl Format {
         self.field(req, agent, Name::UserAgent, out)
     }
 
-    /// Appends text that the client chose. It is looked at where it lies: what has just been written cannot be read at once.
+    /// Appends text that the client chose. Checks the source rather than the copy: loading bytes right after storing
+    /// them would stall.
     #[inline]
     fn put(&self, text: Option<&[u8]>, out: &mut Vec<u8>) {
         let start = out.len();
@@ -288,12 +289,12 @@ impl Format {
     }
 }
 
-/// Whether text needs escaping in the default format.
+/// Returns `true` if a byte needs escaping in the default format.
 fn is_unsafe(b: u8) -> bool {
     b.wrapping_sub(32) > 94 || b == b'"' || b == b'\\'
 }
 
-/// Whether any of the bytes does, eight at a time: nearly all text is clean.
+/// Returns `true` if any byte needs escaping. Checks eight at a time, since nearly all text is clean.
 #[inline]
 fn is_dirty(text: &[u8]) -> bool {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -365,7 +366,7 @@ fn push_json(out: &mut Vec<u8>, b: u8) {
     }
 }
 
-/// Where lines of an `access_log` go.
+/// Destination of an `access_log`.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// Log file by its number in `Config::log_files`.

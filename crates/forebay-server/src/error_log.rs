@@ -17,7 +17,7 @@ impl Request {
         self.log_with(level, |out| out.extend_from_slice(message.as_bytes()));
     }
 
-    /// Writes a line about this request whose message is made only if somebody wants it.
+    /// Writes a line about this request. Builds the message only if a log takes the level.
     pub fn log_with(&mut self, level: Level, message: impl FnOnce(&mut Vec<u8>)) {
         let http = self.http();
         let own = http.locations.get(self.location).and_then(|l| l.settings.log.error_log.as_ref());
@@ -93,11 +93,11 @@ fn end_line(out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// Writes control characters as `\x0A`, as access logs do: what clients and upstreams send must not look like lines of its
-/// own, nor reach a terminal.
+/// Escapes control characters as `\x0A`, as access logs do, so that text from clients and upstreams cannot fake log
+/// lines or control a terminal.
 fn escape(out: &mut Vec<u8>) {
-    // Unlike nginx, which writes them as they are.
-    // Piece by piece, which the compiler turns into a few instructions for each: there is hardly ever one.
+    // Unlike nginx, which writes them as they are. Control characters are rare. The compiler vectorizes this search by
+    // pieces.
     let has_control = |piece: &[u8]| piece.iter().fold(false, |found, b| found | b.is_ascii_control());
     let Some(piece) = out.chunks(32).position(has_control) else { return };
     let clean = piece * 32;
@@ -113,7 +113,7 @@ fn escape(out: &mut Vec<u8>) {
     }
 }
 
-/// One line; `tail` says whom it concerns.
+/// Builds a line; `tail` names the client and the request.
 fn line(thread: &Thread, level: Level, connection: Option<u64>, message: &str, tail: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     push_prefix(thread, level, connection, &mut out);
@@ -123,13 +123,13 @@ fn line(thread: &Thread, level: Level, connection: Option<u64>, message: &str, t
     out
 }
 
-/// Whether any log takes lines of this level from [`log_connection`].
+/// Returns `true` if any log takes lines of this level from [`log_connection`].
 pub fn enabled(thread: &Thread, client: &Client, level: Level) -> bool {
     let conf = thread.config();
     connection_logs(client, &conf).iter().any(|l| level <= l.level)
 }
 
-/// Logs for lines about a connection: those of its default server.
+/// Returns the logs for lines about a connection: those of its default server.
 fn connection_logs<'c>(client: &Client, conf: &'c ThreadConfig) -> &'c [ErrorLog] {
     let http = &conf.config.http;
     let server = client.address(conf).and_then(|a| http.servers.get(a.default_server));
@@ -137,7 +137,7 @@ fn connection_logs<'c>(client: &Client, conf: &'c ThreadConfig) -> &'c [ErrorLog
     own.map_or(conf.config.main.error_log.as_slice(), |l| l.0.as_slice())
 }
 
-/// Writes a line that concerns no request.
+/// Writes a line that belongs to no request.
 pub fn log(thread: &Thread, level: Level, message: &str) {
     let conf = thread.config();
     let logs = &conf.config.main.error_log;
@@ -146,7 +146,7 @@ pub fn log(thread: &Thread, level: Level, message: &str) {
     }
 }
 
-/// Writes a line that concerns a connection before its request is known.
+/// Writes a line about a connection whose request is not known yet.
 pub fn log_connection(thread: &Thread, client: &Client, level: Level, message: &str, tail: &str) {
     let conf = thread.config();
     let logs = connection_logs(client, &conf);
@@ -165,8 +165,9 @@ fn emit(thread: &Thread, logs: &[ErrorLog], level: Level, line: &[u8]) {
                 if let Some(n) = conf.config.log_files.iter().position(|p| p == path) {
                     let mut pending = thread.error_lines.borrow_mut();
                     pending.add(n, line);
-                    // What is severe may be the last line. The rest leaves at the end of the turn where there is much to
-                    // do; else at once, so that it stands there before the client has its answer, as in nginx.
+                    // Write severe lines at once, since the process may end. Under load, others are written at the end
+                    // of the turn; otherwise at once, so that the log has them before the client has its response, as
+                    // in nginx.
                     if level <= Level::Alert || pending.is_large() || !thread.io.poller.is_busy() {
                         pending.flush(thread);
                     }
@@ -177,8 +178,8 @@ fn emit(thread: &Thread, logs: &[ErrorLog], level: Level, line: &[u8]) {
     }
 }
 
-/// Lines of error logs that leave together at the end of a turn of the loop: under load that is one write
-/// for many lines, and nothing waits longer than the turn.
+/// Error log lines that are written together at the end of a turn of the loop. Under load that is one write for many
+/// lines, and none waits longer than the turn.
 #[derive(Debug, Default)]
 pub struct Pending {
     lines: Vec<(usize, Vec<u8>)>,
@@ -198,7 +199,7 @@ impl Pending {
         self.len >= 32 * 1024
     }
 
-    /// Writes all lines out.
+    /// Writes all lines.
     pub fn flush(&mut self, thread: &Thread) {
         if self.len == 0 {
             return;

@@ -1,14 +1,14 @@
-//! What answers a status: `error_page`, or the built-in page (nginx: error_page).
+//! Responses for error statuses: `error_page` or the built-in page (nginx: error_page).
 
 use crate::phases::spend_uri_change;
 use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_http::request::Method;
 
-/// What comes next.
+/// Next step of a request after [`special`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The response is made.
+    /// Send the response, which is ready.
     Done,
     /// Start over with the path in `Request::uri`.
     Redirect,
@@ -16,16 +16,16 @@ pub enum Next {
     Named,
 }
 
-/// Statuses after which the connection is closed: the rest of what the client sends cannot be trusted
-/// or is not wanted.
+/// Returns `true` for statuses after which the connection is closed, because further input from the client cannot be
+/// trusted or is not wanted.
 fn closes(status: u16) -> bool {
     matches!(status, 400 | 413 | 414 | 494..=497 | 500 | 501 | 505)
 }
 
-/// Answers a status.
+/// Prepares the response for a status.
 pub fn special(req: &mut Request, status: u16) -> Next {
     if matches!(status, 408 | 444 | 499) {
-        // Nobody waits for an answer, or is to get one.
+        // The client is gone, too slow, or must get no response (444).
         req.drop_connection = true;
         req.keep_alive = false;
         req.resp.status = status;
@@ -38,7 +38,7 @@ pub fn special(req: &mut Request, status: u16) -> Next {
         req.resp.status = status;
         return Next::Done;
     }
-    // A failure of an error page has its own status.
+    // If an error page fails, its own status counts.
     req.status_override = None;
     let http = req.http();
     let core = &http.location(req).settings.core;
@@ -57,7 +57,7 @@ pub fn special(req: &mut Request, status: u16) -> Next {
 
 fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::ErrorPage) -> Next {
     let status = page.overwrite.unwrap_or(status);
-    // The status to send, which the target may ask for: 0 leaves it to whatever answers.
+    // Status to send. 0 leaves it to the response of the target (`error_page 404 = /x`).
     req.status_override = (status != 0).then_some(status);
     let Ok(target) = page.target.value(req) else {
         built_in(req, 500);
@@ -88,7 +88,7 @@ fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::Err
             }
         };
     }
-    // A URL: a redirect, with 302 unless the directive names another redirect status.
+    // The target is a URL: redirect with 302, unless the directive names another redirect status.
     let status = page.overwrite.filter(|s| matches!(s, 301..=303 | 307 | 308)).unwrap_or(302);
     req.status_override = None;
     req.resp.location = target;
@@ -96,7 +96,7 @@ fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::Err
     Next::Done
 }
 
-/// Goes to a named location.
+/// Continues in a named location.
 ///
 /// # Errors
 /// The status to answer with when there is none of that name.
@@ -131,14 +131,14 @@ pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
     }
 }
 
-/// A redirect that an error page answers for keeps its `Location`.
+/// Clears the response, except for the `Location` of a redirect.
 fn forget_all_but_location(req: &mut Request) {
     let location = std::mem::take(&mut req.resp.location);
     req.forget_response();
     req.resp.location = location;
 }
 
-/// Makes the built-in page.
+/// Builds the built-in page.
 pub fn built_in(req: &mut Request, status: u16) {
     req.status_override = None;
     let location = std::mem::take(&mut req.resp.location);
@@ -156,7 +156,7 @@ pub fn built_in(req: &mut Request, status: u16) {
     if status == 304 || status == 204 || status < 300 {
         return;
     }
-    // nginx hides its own statuses from the client and keeps them for the log.
+    // As in nginx, the client does not see internal statuses such as 494; the log does.
     let title = title(status);
     if title.is_empty() {
         req.resp.content_length = Some(0);
@@ -210,7 +210,7 @@ pub fn built_in(req: &mut Request, status: u16) {
     req.resp.body_from_text();
 }
 
-/// Makes a page that leads to the target of a redirect (nginx: msie_refresh).
+/// Builds a page that leads to the target of a redirect (nginx: msie_refresh).
 fn refresh(req: &mut Request) {
     let location = std::mem::take(&mut req.resp.location);
     let mut page = std::mem::take(&mut req.resp.text);
@@ -234,14 +234,14 @@ fn agent(req: &Request) -> &[u8] {
     req.head.get(forebay_http::field::Name::UserAgent).unwrap_or_default()
 }
 
-/// Whether the client says that it is Internet Explorer, with a version of three characters at least.
+/// Returns `true` if `User-Agent` is that of Internet Explorer, with a version of at least three characters.
 fn is_msie(req: &Request) -> bool {
     let agent = agent(req);
     memchr::memmem::find(agent, b"MSIE ").is_some_and(|at| agent.len() > at + 7)
         && memchr::memmem::find(agent, b"Opera").is_none()
 }
 
-/// Heading of the built-in page; empty for statuses without one.
+/// Returns the heading of the built-in page; empty for statuses without one.
 pub fn title(status: u16) -> &'static str {
     match status {
         301 => "301 Moved Permanently",
@@ -279,7 +279,7 @@ pub fn title(status: u16) -> &'static str {
     }
 }
 
-/// Whether `error_page` names a page for a status.
+/// Returns `true` if `error_page` has a page for a status.
 pub fn has_page(req: &Request, status: u16) -> bool {
     let http = req.http();
     let core = &http.location(req).settings.core;

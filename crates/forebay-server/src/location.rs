@@ -1,4 +1,4 @@
-//! The choice of a location (nginx: location). Hot path.
+//! Choice of a location (nginx: location). Hot path.
 
 use crate::config::http::{Kind, Location, LocationBuild, LocationId};
 use crate::request::{HttpRef, Request};
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 #[derive(Debug, Default)]
 pub struct LocationTree {
     exact: HashMap<Vec<u8>, LocationId, foldhash::fast::RandomState>,
-    /// In the order of their names.
+    /// Prefix locations, sorted by name.
     prefixes: Vec<Prefix>,
     /// Regular expressions in file order.
     regexes: Vec<LocationId>,
@@ -19,11 +19,11 @@ pub struct LocationTree {
 struct Prefix {
     name: Vec<u8>,
     location: LocationId,
-    /// The longest of the others that this name begins with.
+    /// Index of the longest other name that is a prefix of this one.
     shorter: Option<usize>,
 }
 
-/// How a location was found; `Exact` and `Regex` end the search at outer levels.
+/// Kind of a match. `Exact` and `Regex` end the search at outer levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
@@ -51,14 +51,14 @@ impl LocationTree {
         t
     }
 
-    /// Finds the shorter name of each.
+    /// Sets `shorter` of each prefix.
     fn link(&mut self) {
         for i in 1..self.prefixes.len() {
             self.prefixes[i].shorter = self.longest(Some(i - 1), &self.prefixes[i].name);
         }
     }
 
-    /// The longest prefix of a path, at a place or among those that it begins with.
+    /// Finds the longest prefix of a path: the one at index `at`, or one of its own prefixes.
     fn longest(&self, mut at: Option<usize>, uri: &[u8]) -> Option<usize> {
         while let Some(p) = at.and_then(|i| self.prefixes.get(i)) {
             if uri.starts_with(&p.name) {
@@ -70,14 +70,14 @@ impl LocationTree {
     }
 
     fn prefix(&self, uri: &[u8]) -> Option<LocationId> {
-        // The last name that is not behind the path begins with all names that the path begins with: one of them that it did
-        // not begin with would be behind it.
+        // The last name that sorts at or before the path begins with every name that is a prefix of the path: strings
+        // that sort between a prefix of the path and the path all begin with that prefix.
         let after = self.prefixes.partition_point(|p| p.name.as_slice() <= uri);
         let found = self.longest(after.checked_sub(1), uri)?;
         self.prefixes.get(found).map(|p| p.location)
     }
 
-    /// A prefix location that is the path plus a slash.
+    /// Finds a prefix location that equals the path plus a slash.
     pub fn with_slash(&self, uri: &[u8]) -> Option<LocationId> {
         let found = self.prefixes.binary_search_by(|p| match p.name.split_at_checked(uri.len()) {
             Some((head, rest)) => head.cmp(uri).then_with(|| rest.cmp(b"/")),
@@ -86,17 +86,16 @@ impl LocationTree {
         self.prefixes.get(found.ok()?).map(|p| p.location)
     }
 
-    /// Finds the location of the request's path at this level and inside of it.
+    /// Finds the location of the request's path at this level and below.
     ///
-    /// # Errors
-    /// A pattern exceeded its limits: a location that denies access might be the right one.
+    /// # Errors If a pattern exceeded its limits: its location might be the one that denies access.
     fn find(&self, all: &[Location], req: &mut Request) -> Result<Found, LimitExceeded> {
         if let Some(id) = self.exact.get(req.uri.as_slice()) {
             return Ok(Found::Final(*id));
         }
         let (mut best, mut regexes) = (Found::Nothing, true);
         if let Some(id) = self.prefix(&req.uri) {
-            // `^~` keeps the regular expressions of its own level away, whatever is found inside of it.
+            // `^~` disables the regular expressions of its own level, whatever matches inside of it.
             regexes = !matches!(all[id].kind, Kind::PrefixOnly);
             best = match all[id].tree.find(all, req)? {
                 Found::Nothing => Found::Prefix(id),
@@ -150,7 +149,7 @@ pub fn choose(http: &HttpRef, req: &mut Request) -> Result<(), LimitExceeded> {
     Ok(())
 }
 
-/// A prefix location, at any depth, that is the request's path plus a slash.
+/// Finds a prefix location, at any depth, that equals the request's path plus a slash.
 pub fn with_slash(http: &HttpRef, req: &Request) -> Option<LocationId> {
     let mut tree = &http.server(req).tree;
     loop {

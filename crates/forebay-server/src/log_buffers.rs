@@ -1,11 +1,11 @@
-//! Lines of access logs on their way into the files: gathered for a turn of the loop or some busy ones, or in a buffer for longer
-//! (nginx: access_log, buffer= and flush=). Hot path.
+//! Access log lines that are not written yet: gathered for one turn of the loop or a few busy ones, or buffered for
+//! longer (nginx: access_log, buffer= and flush=). Hot path.
 //!
-//! The lines lie in memory that the master has too ([`forebay_sys::log_area`]). When the process is killed, the master
-//! writes what is left, so that no line is lost that was complete. While a write is under way its slot says so: where
-//! that write was cut off, the master goes on behind the last byte that reached a regular file
-//! ([`forebay_core::log::write::resume`]). A line may then stand there twice; none is torn, none is lost. The exception is
-//! a line for which the area has no room, or which is longer than its slot.
+//! The lines are in memory shared with the master ([`forebay_sys::log_area`]). If the process is killed, the master
+//! writes the rest, so that no complete line is lost. A slot records that a write is under way. If that write was cut
+//! off, the master continues after the last byte that reached a regular file ([`forebay_core::log::write::resume`]). A
+//! line may then be written twice, but none is torn or lost. The exception is a line that is longer than its slot or
+//! finds no room in the area.
 
 use crate::access_log::AccessLog;
 use crate::error_log;
@@ -17,20 +17,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long lines of a log without a buffer may wait while one turn follows another.
+/// Longest time for which lines of a log without a buffer are gathered over several busy turns.
 pub const GATHER: Duration = Duration::from_millis(1);
 
-/// Lines of a log without a buffer are written when so many bytes have gathered, if the turn is not over before.
+/// Amount of gathered lines at which a log without a buffer is written before the end of the turn, bytes.
 const GATHERED: usize = 16 * 1024;
 
-/// Least room for a log. More than a line is ever long; what is not used takes no memory.
+/// Least size of a slot, bytes. Longer than any line; unused pages take no memory.
 const ROOM: usize = 64 * 1024;
 
-/// Where lines wait.
+/// Memory of a buffer.
 #[derive(Debug)]
 enum Store {
     Shared(Slot),
-    /// The area has no room. A killed process takes these along.
+    /// Memory of the thread, if the area has no room. These lines are lost if the process is killed.
     Own(Vec<u8>),
 }
 
@@ -84,10 +84,10 @@ impl Store {
 #[derive(Debug)]
 struct Buffer {
     store: Store,
-    /// Bytes at which it is written.
+    /// Bytes from which on the buffer is written.
     limit: usize,
     gzip: Option<u32>,
-    /// Whether lines wait longer than a turn.
+    /// `true` if lines stay longer than a turn.
     buffered: bool,
     flush: Option<Duration>,
     flush_at: Option<Instant>,
@@ -99,21 +99,21 @@ struct Buffer {
 #[derive(Debug, Default)]
 pub struct LogBuffers {
     area: Option<Arc<Mapped>>,
-    /// Number of the configuration; the master knows its logs by it.
+    /// Number of the configuration, by which the master finds its log files.
     generation: u64,
     /// By [`place`].
     buffers: Vec<Option<Buffer>>,
     /// Places of logs without a buffer that have lines.
     gathered: Vec<usize>,
-    /// The turn that the first of them is of.
+    /// Time of the turn in which the first of these lines was added.
     gathered_at: Option<Instant>,
-    /// A line that is being made.
+    /// Buffer for building a line.
     pub(crate) scratch: Vec<u8>,
     /// Earliest time at which a buffer is due.
     pub due: Option<Instant>,
 }
 
-/// Logs are told apart by their number and by whether they have a buffer, since a file may be named with and without one.
+/// Returns the index of a log's buffer. A file may be configured with and without `buffer=`, so each log has two.
 #[inline]
 fn place(log: usize, l: &AccessLog) -> usize {
     2 * log + usize::from(l.buffer != 0)
@@ -125,25 +125,26 @@ fn limit(l: &AccessLog) -> usize {
 }
 
 impl LogBuffers {
-    /// None yet. `area`: where they are made; `None`: in the thread's own memory.
+    /// Creates an empty set. Buffers are made in `area`, or in the thread's own memory without one.
     pub fn new(area: Option<Arc<Mapped>>) -> LogBuffers {
         LogBuffers { area, ..LogBuffers::default() }
     }
 
-    /// Forgets the buffers, which have been flushed: from now on log files have the numbers of configuration `generation`.
+    /// Drops the buffers, which must have been flushed. From now on, log numbers are those of configuration
+    /// `generation`.
     pub fn forget(&mut self, generation: u64) {
         self.generation = generation;
         self.renew();
     }
 
-    /// Forgets the buffers, which have been flushed: the files are others.
+    /// Drops the buffers, which must have been flushed, because the files were reopened.
     pub fn renew(&mut self) {
         self.buffers.clear();
         self.gathered.clear();
         self.due = None;
     }
 
-    /// Since when [`flush_gathered`] has anything to do; `None`: it has not.
+    /// Returns the time since which lines wait for [`flush_gathered`], if there are any.
     #[inline]
     pub fn gathered_at(&self) -> Option<Instant> {
         if self.gathered.is_empty() { None } else { self.gathered_at }
@@ -159,8 +160,8 @@ impl LogBuffers {
     }
 }
 
-/// Adds a line, its newline included, to log number `log`. It leaves when the buffer is full or due, or at the end
-/// of this turn.
+/// Adds a line with its newline to log number `log`. It is written when the buffer is full or due, or at the end of
+/// this turn.
 #[inline]
 pub fn append(thread: &Thread, log: usize, l: &AccessLog, line: &[u8]) {
     let mut all = thread.log_buffers.borrow_mut();
@@ -210,7 +211,7 @@ fn append_to_another(thread: &Thread, all: &mut LogBuffers, log: usize, l: &Acce
     }
     let first = b.store.len() == 0;
     if !b.store.append(line) {
-        // Longer than any slot.
+        // The line is longer than its slot: write it directly.
         flush_buffer(thread, log, b);
         write(thread, log, &encode(line, b.gzip), b.regular, |_| {});
         return;
@@ -233,8 +234,7 @@ fn append_to_another(thread: &Thread, all: &mut LogBuffers, log: usize, l: &Acce
     }
 }
 
-/// Writes a line at once, past the buffers: that of a request which began under a configuration whose log files
-/// had other numbers.
+/// Writes a line at once, without a buffer. For requests of an earlier configuration, whose log numbers differ.
 #[cold]
 pub fn write_late(thread: &Thread, req: &crate::request::Request, log: usize, l: &AccessLog, line: &[u8]) {
     let line = encode(line, l.gzip);
@@ -251,7 +251,7 @@ pub fn write_late(thread: &Thread, req: &crate::request::Request, log: usize, l:
     }
 }
 
-/// There is no room in the area; said once a process.
+/// Logs that the area has no room, once a process.
 fn say_full(thread: &Thread) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
@@ -284,14 +284,14 @@ fn flush_buffer(thread: &Thread, log: usize, b: &mut Buffer) {
     b.store.begin();
     match b.gzip {
         None => write(thread, log, b.store.bytes(), b.regular, |start| b.store.written(start)),
-        // A member is one piece, whoever reads.
+        // Write a gzip member in one piece, also to a pipe.
         Some(_) => write(thread, log, &encode(b.store.bytes(), b.gzip), true, |_| {}),
     }
     b.store.clear();
 }
 
-/// Writes what has gathered for logs without a buffer; at the end of a turn, if the next does not follow at once, and before
-/// a connection is closed.
+/// Writes the gathered lines of logs without a buffer. Called at the end of a turn unless the next follows at once, and
+/// before a connection is closed.
 pub fn flush_gathered(thread: &Thread) {
     let mut all = thread.log_buffers.borrow_mut();
     let all = &mut *all;
@@ -302,7 +302,7 @@ pub fn flush_gathered(thread: &Thread) {
     }
 }
 
-/// Writes out buffers: all lines, or those of buffers that are due.
+/// Writes all buffers, or only those that are due.
 pub fn flush(thread: &Thread, everything: bool) {
     let mut all = thread.log_buffers.borrow_mut();
     let now = thread.clock.now();

@@ -54,18 +54,18 @@ pub struct Worker {
     /// Ends the thread that drives tokio.
     _tokio: tokio::sync::oneshot::Sender<()>,
     tokio: tokio::runtime::Handle,
-    /// The configuration in effect and what goes on for it beside requests.
+    /// The configuration in effect, and its background tasks.
     current: Mutex<(Arc<Config>, Background)>,
-    /// Sockets of each address by thread, kept so that a reload can hand them on.
+    /// Sockets of each address by thread, kept so that a reload can pass them to the next configuration.
     sockets: Mutex<HashMap<ListenAddr, Vec<Arc<OwnedFd>>>>,
 }
 
-/// What one thread gets of a generation.
+/// One thread's share of a generation.
 #[derive(Debug, Clone)]
 pub struct Share {
     /// Configuration.
     pub config: Arc<Config>,
-    /// Socket of each listener of the configuration, in its order; `true`: shared with other threads.
+    /// Socket of each listener, in the configuration's order. The flag is `true` if other threads share the socket.
     pub sockets: Vec<Option<(Arc<OwnedFd>, bool)>>,
     /// Log files in the order of `Config::log_files`.
     pub logs: Vec<Arc<OwnedFd>>,
@@ -74,10 +74,9 @@ pub struct Share {
 }
 
 impl Worker {
-    /// Starts the threads. Lines of logs wait in `log_area`, if there is one.
+    /// Starts the threads. They buffer log lines in `log_area`, if there is one.
     ///
-    /// # Errors
-    /// When a thread or its event loop cannot be made.
+    /// # Errors If a thread or its event loop cannot be created.
     pub fn start(
         generation: Generation,
         plan: &ThreadPlan,
@@ -122,7 +121,7 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Starts what goes on beside requests for a configuration; that of the former one ends.
+    /// Starts the background tasks of a configuration and ends those of the former one.
     fn begin(&self, config: &Arc<Config>, old: Option<&Config>) {
         let Some(first) = self.threads.first() else { return };
         let (mailbox, remote) = (first.mailbox.clone(), first.remote.clone());
@@ -155,7 +154,7 @@ impl Worker {
             .map(|i| {
                 let sockets = wanted.iter().map(|a| {
                     let fds = known.get(a)?;
-                    // Fewer sockets than threads: the last ones share.
+                    // If there are fewer sockets than threads, some threads share one.
                     let fd = fds.get(i % fds.len())?;
                     Some((fd.clone(), fds.len() < count || matches!(a, ListenAddr::Unix(_))))
                 });
@@ -176,7 +175,7 @@ impl Worker {
         }
     }
 
-    /// Gives the threads a new configuration. Connections stay.
+    /// Sends a new configuration to the threads. Connections stay open.
     pub fn reload(&self, generation: Generation) {
         let config = generation.config.clone();
         crate::cache::manager::attend(&config.http.caches);
@@ -194,19 +193,19 @@ impl Worker {
         self.tell(|_| Command::Reopen(logs.clone()));
     }
 
-    /// Stops accepting, finishes requests under way, closes idle connections, at most `timeout` long.
+    /// Shuts down gracefully: stops accepting, closes idle connections, and finishes running requests within `timeout`.
     pub fn quit(&self, timeout: Option<Duration>) {
-        // Whoever connects from now on is refused, not left waiting in a queue that nobody looks into.
+        // Close the sockets, so that new connections are refused instead of waiting in a queue that no thread reads.
         lock(&self.sockets).clear();
         self.tell(|_| Command::Quit(timeout));
     }
 
-    /// Ends at once; logs are flushed.
+    /// Ends the threads at once. Logs are flushed.
     pub fn stop(&self) {
         self.tell(|_| Command::Stop);
     }
 
-    /// Whether all threads have ended.
+    /// Returns `true` if all threads have ended.
     pub fn finished(&self) -> bool {
         self.threads.iter().all(|t| t.thread.is_finished())
     }
@@ -219,8 +218,8 @@ impl Worker {
     }
 }
 
-/// Starts the thread that drives tokio's timers and sockets for all worker threads. They do not go through it
-/// for connections, see [`crate::reactor`].
+/// Starts the thread that drives tokio's timers and sockets for all worker threads. Their connections do not use it,
+/// see [`crate::reactor`].
 fn start_tokio() -> io::Result<(tokio::sync::oneshot::Sender<()>, tokio::runtime::Handle)> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build()?;
@@ -233,7 +232,7 @@ fn start_tokio() -> io::Result<(tokio::sync::oneshot::Sender<()>, tokio::runtime
     Ok((end, handle))
 }
 
-/// Descriptors in the order of the configuration's log files. One that is missing writes to nowhere.
+/// Sorts descriptors in the order of the configuration's log files. Lines for a missing one are discarded.
 fn ordered_logs(config: &Config, logs: Vec<(PathBuf, OwnedFd)>) -> Vec<Arc<OwnedFd>> {
     let mut by_path: HashMap<PathBuf, Arc<OwnedFd>> =
         logs.into_iter().map(|(p, f)| (p, Arc::new(f))).collect();

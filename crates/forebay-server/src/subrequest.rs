@@ -1,17 +1,17 @@
-//! Requests that are made for another one, inside the server: who asks decides when they run and what becomes of
-//! the answer (nginx: subrequests). A subrequest is a [`Request`] of its own without a connection, which goes through
-//! the phases as any other, except that access has been decided on.
+//! Internal requests made for another request (nginx: subrequests). The caller decides when they run and uses the
+//! response. A subrequest is a separate [`Request`] without a connection. It goes through all phases except those that
+//! decide on access.
 
 use crate::access_log;
 use crate::phases;
 use crate::request::Request;
 use crate::upstream::stream::Pulled;
 
-/// Most of an answer that is read to keep the connection to the upstream, bytes.
+/// Longest response that is read only to keep the connection to the upstream, bytes.
 const WORTH_READING: usize = 1 << 20;
 
-/// Runs it to its end; what it answers is thrown away but for its head. A path that begins with `@` in `target` is the
-/// name of a location.
+/// Runs a subrequest to its end and discards the response except for its head. A `target` that begins with `@` names a
+/// location.
 pub async fn run(sub: &mut Request, target: &[u8]) {
     phases::subrequest(sub, target).await;
     if let Some(mut source) = sub.resp.source.take() {

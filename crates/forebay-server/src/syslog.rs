@@ -25,7 +25,7 @@ const DEFAULT_PORT: u16 = 514;
 /// Longest tag, bytes.
 const MAX_TAG: usize = 32;
 
-/// Where datagrams go.
+/// Address of a syslog server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Server {
     Inet(SocketAddr),
@@ -45,7 +45,7 @@ pub struct Syslog {
 }
 
 impl Syslog {
-    /// Reads the parameters behind `syslog:`. A host name is resolved here, once.
+    /// Parses the parameters after `syslog:`. Resolves a host name, only this once.
     ///
     /// # Errors
     /// In nginx's words.
@@ -83,7 +83,7 @@ impl Syslog {
         })
     }
 
-    /// The datagram for a line.
+    /// Builds the datagram for a line.
     fn datagram(&self, severity: u8, time: &[u8], line: &[u8]) -> Vec<u8> {
         let mut out = format!("<{}>", u16::from(self.facility) * 8 + u16::from(severity)).into_bytes();
         out.extend_from_slice(time);
@@ -150,7 +150,7 @@ fn parse_server(text: &str) -> Result<Server, String> {
     found.next().map(Server::Inet).ok_or_else(|| wrong("host not found"))
 }
 
-/// Name of the machine, asked for once.
+/// Returns the host name of the machine, which is read once.
 fn host_name() -> &'static [u8] {
     static NAME: OnceLock<Vec<u8>> = OnceLock::new();
     NAME.get_or_init(|| rustix::system::uname().nodename().to_bytes().to_vec())
@@ -194,7 +194,7 @@ impl Socket {
 thread_local! {
     /// Sockets of this thread; shared by targets with the same server.
     static SOCKETS: RefCell<HashMap<Server, Socket>> = RefCell::default();
-    /// A failure is being logged: that line is not to be sent here again.
+    /// Set while a failure to send is logged, so that its line is not sent to syslog as well, which would recurse.
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -204,7 +204,7 @@ fn deliver(server: &Server, bytes: &[u8]) -> Result<(), (&'static str, std::io::
         if let Some(s) = sockets.get(server) {
             match s.send(bytes) {
                 Ok(_) => return Ok(()),
-                // The server is slow: a line is lost, not the service.
+                // Drop the line rather than wait for a slow server.
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Err(("send()", e)),
                 Err(_) => drop(sockets.remove(server)),
             }
@@ -216,7 +216,7 @@ fn deliver(server: &Server, bytes: &[u8]) -> Result<(), (&'static str, std::io::
     })
 }
 
-/// Sends a line of a time, in seconds since 1970, and its offset from UTC, in seconds.
+/// Sends a line with its Unix time and the offset from UTC, both in seconds.
 ///
 /// # Errors
 /// It was not sent: what the error log is to say.

@@ -14,18 +14,18 @@ impl Set {
         set
     }
 
-    /// Whether a coding is in it.
+    /// Returns `true` if a coding is in the set.
     pub fn has(self, c: Coding) -> bool {
         self.0[c as usize]
     }
 
-    /// Takes a coding out.
+    /// Removes a coding.
     pub fn remove(&mut self, c: Coding) {
         self.0[c as usize] = false;
     }
 }
 
-/// Codings that a client takes, best first.
+/// Codings that a client accepts, best first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ranked([Option<Coding>; 3]);
 
@@ -35,18 +35,18 @@ impl Ranked {
         Ranked([Some(c), None, None])
     }
 
-    /// The codings.
+    /// Returns the codings, best first.
     pub fn iter(self) -> impl Iterator<Item = Coding> {
         self.0.into_iter().flatten()
     }
 
-    /// The best one of a set.
+    /// Returns the best coding of a set.
     pub fn first_of(self, set: Set) -> Option<Coding> {
         self.iter().find(|c| set.has(*c))
     }
 }
 
-/// Weight in thousandths; what is malformed counts as "not acceptable".
+/// Parses a weight, in thousandths. A malformed one counts as 0, "not acceptable".
 fn weight(text: &[u8]) -> u16 {
     match text {
         [b'1'] | [b'1', b'.'] => 1000,
@@ -63,7 +63,7 @@ fn weight(text: &[u8]) -> u16 {
     }
 }
 
-/// What one element of the list says: its name and weight.
+/// Splits an element of the list into name and weight.
 fn element(text: &[u8]) -> (&[u8], u16) {
     let mut pieces = text.split(|b| *b == b';');
     let name = pieces.next().unwrap_or_default().trim_ascii();
@@ -74,9 +74,9 @@ fn element(text: &[u8]) -> (&[u8], u16) {
     (name, q.unwrap_or(1000))
 }
 
-/// The codings of `on` that the client takes, by weight; where weights are the same, in the order of
-/// [`Coding::ALL`]. `*` stands for gzip alone, which whoever says "anything" most likely knows. A coding that the
-/// client wants less than `identity` is left out. Of two elements with one name the first counts.
+/// Returns the codings of `on` that the client accepts, by weight; equal weights are in the order of [`Coding::ALL`].
+/// `*` means gzip only, which a client that accepts "anything" most likely knows. Codings with less weight than
+/// `identity` are left out. Of two elements with one name the first counts.
 pub fn rank(accept: &[u8], on: Set) -> Ranked {
     let mut weights: [Option<u16>; 3] = [None; 3];
     let (mut any, mut identity) = (None, None);

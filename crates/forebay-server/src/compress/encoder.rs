@@ -8,19 +8,19 @@ use std::cell::RefCell;
 use std::io::Write;
 use zstd::stream::raw::{CParameter, InBuffer, Operation, OutBuffer};
 
-/// Room that is made for output at a time, bytes.
+/// Room reserved for output at a time, bytes.
 const ROOM: usize = 8 * 1024;
 
-/// Largest window of zstd, as a power of two: a client need not take more (RFC 8878, section 3.1.1.1.2).
+/// Largest window of zstd, as a power of two. Clients need not support more (RFC 8878, section 3.1.1.1.2).
 const ZSTD_WINDOW: u32 = 23;
 
-/// Encoders kept for the next response, of each kind a thread.
+/// Encoders kept for reuse, of each kind a thread.
 const KEPT: usize = 4;
 
-/// Highest level of zstd whose tables are kept; above it they are too large to lie idle.
+/// Highest level of zstd whose tables are kept. Those of higher levels are too large.
 const ZSTD_KEPT: u8 = 12;
 
-/// The tables of an encoder take up to some MiB: making them anew for each response costs more than a small
+/// Encoders for reuse. Their tables take up to some MiB: creating them for each response would cost more than a small
 /// response itself.
 type Spare<T> = RefCell<Vec<(Key, T)>>;
 
@@ -38,7 +38,7 @@ fn spare<T>(from: &'static std::thread::LocalKey<Spare<T>>, key: Key) -> Option<
 }
 
 fn give<T>(to: &'static std::thread::LocalKey<Spare<T>>, key: Key, encoder: T) {
-    // A thread that ends has no store any more.
+    // A thread that is ending has no store any more.
     let _ = to.try_with(|s| {
         let mut s = s.borrow_mut();
         if s.len() >= KEPT {
@@ -52,7 +52,7 @@ enum Kind {
     Gzip(Box<Compress>),
     Brotli(Box<brotli::CompressorWriter<Vec<u8>>>),
     Zstd(zstd::stream::raw::Encoder<'static>),
-    /// It could not be made, or has ended.
+    /// The stream could not be created, or has ended.
     None,
 }
 
@@ -62,12 +62,12 @@ pub struct Encoder {
     kind: Kind,
     before: u64,
     after: u64,
-    /// Something has been taken that has not been flushed.
+    /// There is input that has not been flushed.
     pending: bool,
 }
 
 impl Encoder {
-    /// A stream that has not begun.
+    /// Creates an encoder for a new stream.
     pub fn new(key: Key) -> Encoder {
         let kind = match key.coding {
             Coding::Gzip => Kind::Gzip(spare(&DEFLATE, key).unwrap_or_else(|| {
@@ -118,7 +118,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Keeps the tables of a stream that is over.
+    /// Keeps the tables of an ended stream for reuse.
     fn recycle(&mut self) {
         match std::mem::replace(&mut self.kind, Kind::None) {
             Kind::Gzip(mut c) => {
@@ -141,7 +141,7 @@ impl Drop for Encoder {
     }
 }
 
-/// Compresses all of a content. The same input gives the same bytes.
+/// Compresses a whole content. The same input gives the same bytes.
 pub fn whole(key: Key, input: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(input.len() / 3 + 64);
     Encoder::new(key).run(input, End::Finish, &mut out).ok()?;

@@ -1,5 +1,5 @@
-//! Compressed forms of files and cached responses. One is made once, on the blocking pool, kept with what it was
-//! made of, and goes with it. Hot path.
+//! Compressed forms of files and cached responses. Each is made once, on the blocking pool. It is kept and dropped
+//! together with its content. Hot path.
 
 use super::{Coding, encoder};
 use crate::cache::local::{Content, Entry};
@@ -14,13 +14,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// Longest content of which a form is kept, bytes. Longer ones are compressed as they are sent.
+/// Longest content whose forms are kept, bytes. Longer ones are compressed as they are sent.
 const LONGEST: u64 = 1024 * 1024;
 
-/// Forms of one content.
+/// Most forms of one content.
 const MOST: usize = 8;
 
-/// How a content is compressed.
+/// Parameters of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
     /// Coding.
@@ -32,7 +32,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// What the configuration says for a stream.
+    /// Returns the configured parameters for a stream.
     pub fn stream(coding: Coding, s: &LocationSettings) -> Key {
         let (level, window) = match coding {
             Coding::Gzip => (s.gzip.level.0, s.gzip.window.0),
@@ -42,7 +42,8 @@ impl Key {
         Key { coding, level, window }
     }
 
-    /// For a form that is made once and sent often: a level below these saves nothing worth having.
+    /// Returns parameters for a form, which is made once and sent often: at least a good level, whose cost hardly
+    /// matters.
     pub fn once(coding: Coding, s: &LocationSettings) -> Key {
         let least = match coding {
             Coding::Gzip | Coding::Br => 6,
@@ -56,7 +57,7 @@ impl Key {
 /// A compressed form.
 #[derive(Debug)]
 pub struct Form {
-    /// How it was made.
+    /// Parameters of its compression.
     pub key: Key,
     /// Its bytes.
     pub bytes: Bytes,
@@ -66,22 +67,22 @@ pub struct Form {
 #[derive(Debug, Default)]
 pub struct Forms {
     ready: RefCell<Vec<Arc<Form>>>,
-    /// Under way, and who waits for it.
+    /// Forms under way, and the signals for requests that wait for them.
     making: RefCell<Vec<(Key, Arc<Notify>)>>,
 }
 
 impl Forms {
-    /// A form that is ready.
+    /// Returns a finished form.
     pub fn get(&self, key: Key) -> Option<Arc<Form>> {
         self.ready.borrow().iter().find(|f| f.key == key).cloned()
     }
 
-    /// All of them, in bytes.
+    /// Returns the size of all forms, in bytes.
     pub fn len(&self) -> u64 {
         self.ready.borrow().iter().map(|f| f.bytes.len() as u64).sum()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there is no form.
     pub fn is_empty(&self) -> bool {
         self.ready.borrow().is_empty()
     }
@@ -91,7 +92,7 @@ impl Forms {
     }
 }
 
-/// Who makes a form; the others are woken when it is dropped.
+/// Guard of the request that makes a form. Dropping it wakes the requests that wait.
 struct Maker<'f>(&'f Forms, Key);
 
 impl<'f> Maker<'f> {
@@ -112,7 +113,7 @@ impl Drop for Maker<'_> {
     }
 }
 
-/// What forms are made of.
+/// Content of forms.
 #[derive(Clone, Debug)]
 pub enum Subject {
     /// A file.
@@ -143,7 +144,7 @@ impl Subject {
         self.len() == 0
     }
 
-    /// The content, or where to read it.
+    /// Returns the content, or the place to read it from.
     fn source(&self) -> Option<Source> {
         let (file, start) = match self {
             Subject::File(f) => (f, 0),
@@ -168,7 +169,7 @@ enum Source {
 }
 
 impl Source {
-    /// Encodes it; may block. `None`: it cannot be read, or the file was written to meanwhile.
+    /// Compresses the content. May block. Returns `None` if it cannot be read or the file changed meanwhile.
     fn encode(self, key: Key) -> Option<Vec<u8>> {
         match self {
             Source::Memory(b) => encoder::whole(key, &b),
@@ -186,7 +187,7 @@ impl Source {
     }
 }
 
-/// What a response's body is made of, if it is the whole of something that is kept and small enough.
+/// Returns the content of a response's body if it is a whole file or cached response, and small enough.
 pub fn subject(req: &Request, len: Option<u64>) -> Option<Subject> {
     let r = &req.resp;
     if r.source.is_some() || !r.filters.is_empty() || len.is_none_or(|n| n == 0 || n > LONGEST) {
@@ -204,7 +205,7 @@ pub fn subject(req: &Request, len: Option<u64>) -> Option<Subject> {
     }
 }
 
-/// Makes a form, or waits for whoever makes it. `None`: it cannot be made.
+/// Makes a form, or waits for the request that is making it. Returns `None` if that fails.
 pub async fn make(req: &mut Request, subject: &Subject, key: Key) -> Option<Arc<Form>> {
     let forms = subject.forms();
     for _ in 0..2 {
@@ -212,7 +213,7 @@ pub async fn make(req: &mut Request, subject: &Subject, key: Key) -> Option<Arc<
             return Some(form);
         }
         let Some(other) = forms.busy(key) else { break };
-        // Nothing else runs on this thread between the look and the wait.
+        // No wake-up can be missed: nothing else runs on this thread between the check and the wait.
         other.notified().await;
     }
     if let Some(form) = forms.get(key) {

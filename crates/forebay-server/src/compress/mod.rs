@@ -43,7 +43,7 @@ impl Coding {
         }
     }
 
-    /// What ends the name of a file that was compressed beforehand.
+    /// Returns the suffix of precompressed files.
     pub fn suffix(self) -> &'static [u8] {
         match self {
             Coding::Zstd => b".zst",
@@ -53,26 +53,26 @@ impl Coding {
     }
 }
 
-/// What compression keeps for one request.
+/// State of compression for one request.
 #[derive(Debug, Default)]
 pub struct State {
     coding: Option<Coding>,
-    /// Lengths before and after, where the form was ready.
+    /// Lengths before and after compression, if the form was ready.
     lengths: Option<(u64, u64)>,
-    /// A form that is to be made before the head is written.
+    /// Form to make before the head is written.
     wanted: Option<(Subject, Key)>,
     /// The form that is the body.
     pub form: Option<Arc<Form>>,
 }
 
 impl State {
-    /// Empties it for the next request or response.
+    /// Clears the state for the next request or response.
     pub fn clear(&mut self) {
         *self = State::default();
     }
 }
 
-/// Whether a location compresses.
+/// Returns `true` if a location compresses.
 pub fn enabled(s: &LocationSettings) -> bool {
     on(s) != Set::default()
 }
@@ -81,8 +81,8 @@ fn on(s: &LocationSettings) -> Set {
     Set([s.zstd.on, s.brotli.on, s.gzip.on])
 }
 
-/// The codings that the client takes here, as far as its request tells. `None`: the fields of the response count
-/// too (nginx: gzip_proxied).
+/// Returns the codings that the client accepts here, judging by the request. Returns `None` if fields of the response
+/// count, too (nginx: gzip_proxied).
 pub fn ranked(req: &Request, s: &LocationSettings) -> Option<Ranked> {
     if s.gzip.on && req.head.get(Name::Via).is_some() && !s.gzip_accept.proxied.is_plain() {
         return None;
@@ -90,7 +90,8 @@ pub fn ranked(req: &Request, s: &LocationSettings) -> Option<Ranked> {
     Some(rank(req, s, on(s)))
 }
 
-/// What the client takes of some codings. Where gzip is the only one, nginx's reading of `Accept-Encoding` holds.
+/// Returns the codings of `among` that the client accepts. If gzip is the only one, reads `Accept-Encoding` as nginx
+/// does.
 pub fn rank(req: &Request, s: &LocationSettings, among: Set) -> Ranked {
     let Some(accept) = req.head.get(Name::AcceptEncoding) else { return Ranked::default() };
     if among == Set::of(Coding::Gzip) {
@@ -103,13 +104,13 @@ pub fn rank(req: &Request, s: &LocationSettings, among: Set) -> Ranked {
     accept::rank(accept, among)
 }
 
-/// The media type of a response, without parameters.
+/// Returns the media type of a response, without parameters.
 pub fn media_type(content_type: &[u8]) -> &[u8] {
     let end = memchr::memchr(b';', content_type).unwrap_or(content_type.len());
     content_type.get(..end).unwrap_or_default().trim_ascii_end()
 }
 
-/// The codings that a response may have at all: not those whose types or least length leave it out.
+/// Returns the codings whose types and least length permit the response.
 fn eligible(req: &Request, s: &LocationSettings) -> Set {
     let r = &req.resp;
     // As in nginx, `*` stands for a response without a type, too.
@@ -122,7 +123,7 @@ fn eligible(req: &Request, s: &LocationSettings) -> Set {
     ])
 }
 
-/// The content was changed: its validator is no longer that of the bytes (nginx: W/ before it).
+/// Makes the validator weak, because the bytes of the content change (nginx: prefix W/).
 pub fn weaken_etag(req: &mut Request) {
     let r = &mut req.resp;
     if r.etag.first() == Some(&b'"') {
@@ -140,7 +141,7 @@ pub fn weaken_etag(req: &mut Request) {
     }
 }
 
-/// Makes a response one whose length and ranges are not known before it has been made.
+/// Removes length and ranges from a response whose length is not known in advance.
 pub fn unknown_length(req: &mut Request) {
     weaken_etag(req);
     let r = &mut req.resp;
@@ -158,7 +159,7 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let s = &http.location(req).settings;
     let r = &req.resp;
-    // Slices begin where the range does: without its range the response would lack its beginning.
+    // Slices begin where the range does: sent without the range, the response would lack its beginning.
     let sliced = slice::active(req) && req.head.get(Name::Range).is_some();
     if sliced || !matches!(r.status, 200 | 403 | 404) || r.fields.get(b"Content-Encoding").is_some() {
         return Ok(());
@@ -167,7 +168,8 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
     if eligible == Set::default() {
         return Ok(());
     }
-    // Without it a cache on the way gives one client what another one takes. nginx leaves that to gzip_vary.
+    // Without `Vary` a cache on the way could send a coding to a client that does not accept it. nginx leaves that to
+    // gzip_vary.
     req.resp.gzip_vary |= s.gzip_accept.vary || eligible != Set::of(Coding::Gzip);
     let Some(coding) = rank(req, s, on(s)).first_of(eligible) else { return Ok(()) };
     req.modules.compress.coding = Some(coding);
@@ -188,7 +190,7 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
     Ok(())
 }
 
-/// The body is a compressed form.
+/// Replaces the body by a compressed form.
 pub fn use_form(req: &mut Request, form: Arc<Form>, from: u64) {
     let len = form.bytes.len() as u64;
     req.resp.content_length = Some(len);
@@ -206,8 +208,8 @@ pub fn wants_form(req: &Request) -> bool {
     req.modules.compress.wanted.is_some()
 }
 
-/// Makes the form that the header filter asked for, on another thread. Where that cannot be, the response is
-/// compressed as it is sent.
+/// Makes the form that the header filter asked for, on another thread. If that fails, the response is compressed as it
+/// is sent.
 pub async fn make_form(req: &mut Request) {
     let Some((subject, key)) = req.modules.compress.wanted.take() else { return };
     match forms::make(req, &subject, key).await {
@@ -220,7 +222,7 @@ pub async fn make_form(req: &mut Request) {
     }
 }
 
-/// Appends the achieved ratio of a coding (nginx: $gzip_ratio), before to after with two digits.
+/// Appends the ratio of the lengths before and after a coding, with two digits (nginx: $gzip_ratio).
 pub fn ratio(req: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
     let state = &req.modules.compress;
     if state.coding != Some(coding) {

@@ -1,5 +1,5 @@
-//! What goes for a configuration beyond the single directive: words that are given twice, pools of threads by name, sizes of
-//! buffers that have to fit to each other. Little of it changes how requests are served; who runs nginx is used to be told.
+//! Checks beyond single directives: repeated words, names of thread pools, sizes of buffers that must fit to each
+//! other. Few of them affect how requests are served, but nginx users expect the messages.
 
 use super::scope::Scope;
 use super::value::first;
@@ -25,7 +25,7 @@ const SETS: &[&str] = &[
     "userid_flags",
 ];
 
-/// The pools that `thread_pool` makes, and who asks for one.
+/// Pools defined by `thread_pool`, and the directives that use them.
 #[derive(Debug, Default)]
 pub struct Pools {
     names: Vec<Vec<u8>>,
@@ -56,7 +56,7 @@ impl Pools {
         Ok(())
     }
 
-    /// `aio`: the pool may be made further down.
+    /// Records that an `aio` directive uses a pool, which may be defined later.
     fn want(&mut self, d: &Directive, cx: &Scope<'_>) {
         if let Some(name) = first(d).strip_prefix(b"threads=").filter(|n| !n.contains(&b'$')) {
             let text = format!("unknown thread pool \"{}\"", String::from_utf8_lossy(name));
@@ -64,14 +64,14 @@ impl Pools {
         }
     }
 
-    /// The first that is asked for and does not exist.
+    /// Returns the error for the first pool that is used but not defined.
     pub fn missing(self) -> Option<Error> {
         let Pools { names, wanted } = self;
         wanted.into_iter().find(|(name, _)| name != b"default" && !names.contains(name)).map(|(_, e)| e)
     }
 }
 
-/// Looks at all directives and keeps the errors.
+/// Checks all directives and collects the errors.
 pub fn tree(block: &Block, pools: &mut Pools, cx: &mut Scope<'_>) {
     let mut seen: HashMap<&[u8], Vec<Vec<u8>>> = HashMap::new();
     for d in block.iter().filter(|d| d.row.is_some()) {
@@ -126,7 +126,7 @@ fn twice(d: &Directive, known: &mut Vec<Vec<u8>>, what: &str, cx: &mut Scope<'_>
     }
 }
 
-/// What does not fit among the sizes of one level, by which responses are read ahead; `prefix` begins the names.
+/// Checks the buffer sizes of one level against each other; `prefix` begins the directives' names.
 ///
 /// # Errors
 /// In nginx's words.

@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// What the command line says about where things are.
+/// Paths given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
     /// `-p`, ends with a slash.
@@ -120,17 +120,17 @@ pub struct Config {
     pub log_files: Vec<PathBuf>,
     /// Directories that must exist, made by the master for the worker's user (temp paths).
     pub temp_paths: Vec<PathBuf>,
-    /// The same for directories that nobody named; one that cannot be made stops nothing.
+    /// Default temporary directories, without a directive. Failing to create one is not fatal.
     pub default_temp_paths: Vec<PathBuf>,
-    /// `client_body_temp_path` where none is given.
+    /// Default of `client_body_temp_path`.
     pub client_body_temp: PathBuf,
-    /// `proxy_temp_path` where none is given.
+    /// Default of `proxy_temp_path`.
     pub proxy_temp: PathBuf,
     /// The http block.
     pub http: http::Http,
     /// `-p`, with its final slash.
     pub prefix: Vec<u8>,
-    /// `root` where none is given: `html` below the prefix.
+    /// Default of `root`: `html` below the prefix.
     pub default_root: Vec<u8>,
 }
 
@@ -159,7 +159,7 @@ pub fn load_all(env: &Environment, files: &mut Files) -> (Option<Config>, Vec<Er
     let mut errors = parsed.errors;
     let fatal = errors.iter().any(|e| e.level == Level::Emerg);
     if fatal && parsed.tree.root.items.is_empty() {
-        // There was nothing to read: no need to say what is missing in it.
+        // If the file cannot be read, do not report what it lacks.
         return (None, errors);
     }
     let single = errors.len();
@@ -183,8 +183,8 @@ pub fn load_all(env: &Environment, files: &mut Files) -> (Option<Config>, Vec<Er
     (config, errors)
 }
 
-/// Errors that follow from others: their beginnings, and the directives that would have defined what is missing. An unknown
-/// directive may define anything, so its errors hide those of unknown variables.
+/// Errors that may follow from others: beginnings of their texts, and the directives that would have defined the
+/// missing thing. An unknown directive may define anything, so its error hides those of unknown variables.
 const CONSEQUENCES: &[(&str, &[&str])] = &[
     ("zero size shared memory zone", &["limit_req_zone", "limit_conn_zone", "_cache_path", "zone"]),
     ("\"proxy_cache\" zone", &["_cache_path"]),
@@ -255,8 +255,7 @@ pub(crate) fn plain(message: &str) -> Error {
 
 /// Builds a configuration. Errors are kept among the warnings.
 ///
-/// # Errors
-/// One that leaves nothing to go on with.
+/// # Errors If an error leaves nothing to continue with.
 fn build(
     env: &Environment,
     files: &mut Files,
@@ -291,8 +290,7 @@ fn build(
 
 /// Reads the directives of the main level and their blocks.
 ///
-/// # Errors
-/// A block that may be there once is there twice.
+/// # Errors If a block that is allowed once occurs twice.
 fn blocks(root: &Block, config: &mut Config, cx: &mut Scope<'_>) -> Result<(), Error> {
     let (mut http_seen, mut events_seen) = (false, false);
     for d in root {
@@ -345,7 +343,7 @@ fn check_processes(config: &Config, cx: &mut Scope<'_>) {
     }
 }
 
-/// Adds the error log that holds where the main level names none.
+/// Adds the default error log if the main level has none.
 fn add_default_error_log(main: &mut MainSettings, env: &Environment, cx: &mut Scope<'_>) {
     let Some(path) = env.error_log.as_ref().filter(|_| main.error_log.is_empty()) else { return };
     let target = if path.as_os_str() == "stderr" {

@@ -1,7 +1,6 @@
-//! What is counted for observers: zones of servers, locations and caches, outcomes of limits, the life of the process.
-//! Each thread writes cells of its own; they are summed when somebody reads them. What [`forebay_core::counters`] has is
-//! counted always, and so are servers, by their names; zones only where the configuration asks for them (NGINX Plus:
-//! status_zone).
+//! Counters for monitoring: zones of servers, locations and caches, outcomes of limits, the life of the process. Each
+//! thread writes its own cells; readers add them up. Counters of [`forebay_core::counters`] and of servers, by name,
+//! are always active. Zones are counted only if the configuration asks for them (NGINX Plus: status_zone).
 
 pub mod api;
 pub mod prometheus;
