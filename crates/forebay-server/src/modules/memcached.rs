@@ -1,4 +1,4 @@
-//! `memcached_pass`: the value of a key as a response (nginx: ngx_http_memcached_module). `upstream/exchange/memcached.rs`
+//! `memcached_pass`: the value of a key as a response (nginx: ngx_http_memcached_module). `upstream/codec/memcached.rs`
 //! reads the server's response. The rest is as for `proxy_pass`. Hot path.
 
 use super::proxy;
