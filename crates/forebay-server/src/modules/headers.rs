@@ -323,7 +323,7 @@ mod tests {
         };
         assert_eq!(merged(lines(&["O"]), Inherit::Merge), Some(vec!["O".into(), "P".into()]));
         assert_eq!(merged(lines(&["O"]), Inherit::On), Some(vec!["O".into()]));
-        // What is unset is taken over afterwards; an empty list is not.
+        // `None` inherits afterwards; an empty list does not.
         assert_eq!(merged(None, Inherit::Merge), None);
         assert_eq!(merged(None, Inherit::Off), Some(vec![]));
     }

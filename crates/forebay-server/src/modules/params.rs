@@ -267,7 +267,7 @@ mod tests {
         let many: Vec<_> = (0..24).map(|i| (names[i % 6].to_owned(), i.to_string())).chain(more).collect();
         let many = head(&many);
         assert!(!Same::of(&many.head).chains.is_empty());
-        // Behind the last of them stands `Host`.
+        // `Host` comes after the last of them.
         let of_many = joined(&many.head);
         assert_eq!(of_many[..of_few.len() - 1], of_few[..of_few.len() - 1]);
         assert_eq!(of_many.len(), of_few.len() + 36);

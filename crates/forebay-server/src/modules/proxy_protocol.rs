@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 
 type Got = Result<bool, VarError>;
 
-/// Variables of this module.
+/// The rows.
 pub const VARIABLES: &[Row] = &[
     row("proxy_protocol_addr", |r, o| address(r, o, |h| h.client)),
     row("proxy_protocol_port", |r, o| port_of(r, o, |h| h.client)),
@@ -36,15 +36,15 @@ fn port_of(r: &mut Request, out: &mut Vec<u8>, which: fn(&Header) -> SocketAddr)
     port(Peer::Inet(a), out)
 }
 
-/// Names and types of extensions (TLVs).
+/// Types of extensions by their names.
 const NAMES: [(&[u8], u8); 5] =
     [(b"alpn", 0x01), (b"authority", 0x02), (b"unique_id", 0x05), (b"ssl", TLV_SSL), (b"netns", 0x30)];
 
-/// Names and types of extensions inside the TLS extension.
+/// Types inside the TLS extension.
 const SSL_NAMES: [(&[u8], u8); 5] =
     [(b"version", 0x21), (b"cn", 0x22), (b"cipher", 0x23), (b"sig_alg", 0x24), (b"key_alg", 0x25)];
 
-/// Returns the type for a name like `alpn` or a number like `0x01`.
+/// A type as `alpn` or as `0x01`.
 fn kind(name: &[u8], names: &[(&[u8], u8)]) -> Option<u8> {
     if let Some((_, kind)) = names.iter().find(|(n, _)| *n == name) {
         return Some(*kind);

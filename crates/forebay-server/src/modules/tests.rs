@@ -9,7 +9,7 @@ use forebay_conf::grammar::{self, Contexts, Row, Support};
 use regex::Regex;
 use std::path::Path;
 
-/// What the parser of forebay-conf does itself, in every context.
+/// Directives that the parser of forebay-conf handles itself, in every context.
 const PARSER: &[&str] = &["include", "load_module"];
 
 /// A level of the file: its contexts, and the names that code takes there.

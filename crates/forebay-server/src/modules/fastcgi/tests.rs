@@ -58,7 +58,7 @@ fn fields_become_parameters() {
     let own = ["A=q", "B=", "HTTP_X_GIVEN=own", "http_low=x", "HTTP_HOST=test"];
     let rest = ["HTTP_LOW=c", "HTTP_RANGE=bytes=0-", "HTTP_IF_NONE_MATCH=d", "HTTP_X_TWO=1, 2"];
     assert_eq!(texts(&params(&mut req, false)), [&own[..], &rest[..]].concat());
-    // What is to be stored is asked for whole.
+    // A response for the cache is requested as a whole.
     assert_eq!(texts(&params(&mut req, true)), [&own[..], &["HTTP_LOW=c", "HTTP_X_TWO=1, 2"]].concat());
 }
 

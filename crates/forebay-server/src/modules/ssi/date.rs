@@ -135,7 +135,7 @@ mod tests {
         format(format_.as_bytes(), &m).map(|b| String::from_utf8(b).expect("text"))
     }
 
-    /// What GNU date prints for the moments.
+    /// Compares with the output of GNU date.
     #[test]
     fn conversions_are_those_of_strftime() {
         let all = "%a %A %b %B %C %d %e %D %F %g %G %H %I %j %k %l %m %M %p %P %r %R %s %S %T %u %U %V %w %W %y %Y %z %Z %%";
