@@ -95,7 +95,7 @@ impl Body {
         Body { lease: Some(lease), decoder, read_timeout, ended: None, ..Body::ended() }
     }
 
-    /// Changes the protocol (see [`Decoder::speaking`]).
+    /// Changes the protocol (see `Decoder::speaking`).
     pub fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Body {
         Body { decoder: self.decoder.speaking(protocol, reusable, to_head), ..self }
     }
