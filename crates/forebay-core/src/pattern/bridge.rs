@@ -21,7 +21,7 @@ pub struct BridgeError {
     pub at: usize,
 }
 
-/// What to hand to an engine.
+/// Pattern in the languages of the engines.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Bridged {
     /// For `regex`; a final `$` is `\z` there: see [`Bridged::dollar`].
@@ -62,7 +62,7 @@ struct Bridge<'p> {
     open: Vec<(Flags, bool)>,
     /// Where an assertion has just ended.
     after_assertion: Option<usize>,
-    /// What is read now follows an assertion.
+    /// Whether the item being read follows an assertion.
     assertion_repeated: bool,
     /// `\z` occurs.
     strict_end: bool,

@@ -203,7 +203,7 @@ impl Geo {
         let found = match (peer.ip().map(|ip| ip.to_canonical()), &self.v6) {
             (Some(IpAddr::V4(a)), _) => v4(a.to_bits()),
             (Some(IpAddr::V6(a)), Some(v6)) => v6.find(a.to_bits()),
-            // What is no address counts as 255.255.255.255.
+            // As in nginx, a value that is no address counts as 255.255.255.255.
             _ => v4(u32::MAX),
         };
         found.or(self.default)

@@ -72,7 +72,7 @@ impl ByteSet {
         (0..=u8::MAX).filter(|b| other.has(*b) != negated).for_each(|b| self.add(b));
     }
 
-    /// `\d` and its kin: the set, and whether its complement is meant.
+    /// Returns the set of `\d` or a similar escape, and whether its complement is meant.
     pub(super) fn of_escape(c: u8) -> Option<(ByteSet, bool)> {
         let set = match c.to_ascii_lowercase() {
             b'd' => ByteSet::where_(|b| b.is_ascii_digit()),
