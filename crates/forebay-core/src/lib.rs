@@ -5,6 +5,7 @@
 
 pub mod counters;
 pub mod essential;
+pub mod histogram;
 pub mod limit;
 pub mod log;
 pub mod pattern;

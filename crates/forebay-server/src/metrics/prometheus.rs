@@ -1,9 +1,10 @@
 //! `prometheus`: the counters as Prometheus reads them, the names of nginx-prometheus-exporter first.
 
-use super::{BUCKETS, CACHE_STATUSES, Histogram, Kind, Limit, Totals, total, zones};
+use super::{CACHE_STATUSES, Kind, Limit, Totals, total, zones};
 use crate::modules::{Verdict, stub_status};
 use crate::request::Request;
 use crate::upstream::peer::State;
+use forebay_core::histogram::{BUCKETS, Histogram};
 use forebay_http::request::Method;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;

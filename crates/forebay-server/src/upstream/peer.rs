@@ -1,6 +1,7 @@
 //! A server's address in a group: what the configuration says of it, and what is known of it at run time.
 //! Hot path.
 
+use forebay_core::histogram::{BUCKETS, Histogram, bucket};
 use forebay_net::addr::PeerAddr;
 use forebay_net::addr::address_text;
 use forebay_sys::sync::lock;
@@ -240,7 +241,7 @@ pub struct PeerStatus {
     /// Mean time to the end of a response, lately.
     pub response_time: Option<Duration>,
     /// Times to the end of responses.
-    pub times: crate::metrics::Histogram,
+    pub times: Histogram,
 }
 
 /// Milliseconds of the process, from 1 on.
@@ -421,7 +422,7 @@ pub struct Shard {
     header_time: AtomicU64,
     response_time: AtomicU64,
     micros: AtomicU64,
-    buckets: [AtomicU64; crate::metrics::BUCKETS.len() + 1],
+    buckets: [AtomicU64; BUCKETS.len() + 1],
 }
 
 /// Only the owner writes: no read-modify-write is needed.
@@ -468,7 +469,7 @@ impl Shard {
             if let Some(d) = response {
                 average(&self.response_time, d);
                 add(&self.micros, micros(d));
-                if let Some(b) = self.buckets.get(crate::metrics::bucket(d)) {
+                if let Some(b) = self.buckets.get(bucket(d)) {
                     add(b, 1);
                 }
             }
