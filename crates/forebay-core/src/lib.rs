@@ -9,4 +9,5 @@ pub mod histogram;
 pub mod limit;
 pub mod log;
 pub mod pattern;
+pub mod tasks;
 pub mod vars;

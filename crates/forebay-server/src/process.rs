@@ -1,10 +1,11 @@
 //! The worker process: threads, generations of the configuration, and its end.
 
 use crate::config::{Config, ListenAddr};
-use crate::upstream::background::{Background, Log};
-use crate::upstream::health::Ask;
+use crate::upstream::background;
+use crate::upstream::health_check::Ask;
 use crate::worker::{self, Command, Mailbox};
 use forebay_core::counters::Counters;
+use forebay_core::tasks::{Log, Tasks};
 use forebay_net::reactor::Remote;
 use forebay_sys::log_area::Mapped;
 use forebay_sys::sync::lock;
@@ -55,7 +56,7 @@ pub struct Worker {
     _tokio: tokio::sync::oneshot::Sender<()>,
     tokio: tokio::runtime::Handle,
     /// The configuration in effect, and its background tasks.
-    current: Mutex<(Arc<Config>, Background)>,
+    current: Mutex<(Arc<Config>, Tasks)>,
     /// Sockets of each address by thread, kept so that a reload can pass them to the next configuration.
     sockets: Mutex<HashMap<ListenAddr, Vec<Arc<OwnedFd>>>>,
 }
@@ -93,7 +94,7 @@ impl Worker {
             threads: Vec::new(),
             _tokio: end,
             tokio: tokio.clone(),
-            current: Mutex::new((config.clone(), Background::default())),
+            current: Mutex::new((config.clone(), Tasks::default())),
             sockets: Mutex::default(),
         };
         let shares = worker.shares(generation, count);
@@ -134,7 +135,7 @@ impl Worker {
             move |question| tell(Command::Judge(question))
         });
         let log: Log = Arc::new(move |level, line: &str| tell(Command::Log(level, line.to_owned())));
-        let background = Background::start(config, old, &self.tokio, &log, &ask);
+        let background = background::start(config, old, &self.tokio, &log, &ask);
         *lock(&self.current) = (config.clone(), background);
     }
 

@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::connection::{Connection, Work};
 use crate::file_cache::FileCache;
 use crate::log_buffers::LogBuffers;
+use crate::upstream::local::LocalGroups;
 use forebay_core::counters::Counters;
 use forebay_net::io::Io;
 use forebay_net::reactor::Reactor;
@@ -22,8 +23,8 @@ pub struct ThreadConfig {
     /// Index among the configuration's listeners, by the number of this thread's listener slot. Slot numbers are never
     /// reused; a listener that no longer exists maps to `None`.
     pub listeners: Vec<Option<usize>>,
-    /// State of the upstream groups, by their numbers.
-    pub groups: RefCell<Vec<crate::upstream::GroupState>>,
+    /// Upstream groups.
+    pub groups: LocalGroups,
     /// Log files, by their index in the configuration. USR1 replaces them with reopened ones. After a reload, the old
     /// configuration's files stay open for its running requests.
     pub logs: RefCell<Vec<Arc<OwnedFd>>>,
@@ -37,7 +38,7 @@ impl ThreadConfig {
         ThreadConfig {
             config,
             listeners: Vec::new(),
-            groups: RefCell::default(),
+            groups: LocalGroups::default(),
             logs: RefCell::default(),
             counted: Default::default(),
         }

@@ -10,6 +10,7 @@ use crate::file_watch::Watches;
 use crate::log_buffers::{self, LogBuffers};
 use crate::process::Share;
 use crate::thread::{Parts, Thread, ThreadConfig};
+use crate::upstream::local::LocalGroups;
 use forebay_conf::error::Level;
 use forebay_core::counters::Counters;
 use forebay_core::limit::shares::{self, Candidate, GRACE};
@@ -47,7 +48,7 @@ pub enum Command {
     /// A line for the error log.
     Log(Level, String),
     /// A response to a health check.
-    Judge(Box<crate::upstream::health::Question>),
+    Judge(Box<crate::upstream::health_check::Question>),
 }
 
 /// Queue of commands to a thread.
@@ -199,7 +200,7 @@ pub fn main(setup: Setup) {
     }
     // Idle upstream connections of this thread have no event loop from here on, but other threads may run on and would
     // take them from the shared group.
-    worker.close_spares(&thread.config());
+    thread.config().groups.close(&thread.io);
     log_buffers::flush(&thread, true);
     thread.error_lines.borrow_mut().flush(&thread);
 }
@@ -278,25 +279,15 @@ impl WorkerThread {
         let new = Rc::new(ThreadConfig {
             config: share.config,
             listeners: map.clone(),
-            groups: RefCell::default(),
+            groups: LocalGroups::new(self.thread.number, self.thread.all_counters.len()),
             logs: RefCell::new(share.logs),
             counted: Default::default(),
         });
         let old = self.thread.conf.replace(new);
-        self.close_spares(&old);
+        old.groups.close(&self.thread.io);
         forebay_core::pattern::forget();
         // The new configuration has no servers for idle connections of removed listeners.
         self.close_idle(|c, _| map.get(c.client.listener as usize).copied().flatten().is_none());
-    }
-
-    /// Closes this thread's idle upstream connections of a configuration.
-    fn close_spares(&self, conf: &ThreadConfig) {
-        for group in &conf.config.http.upstreams {
-            let (entries, taken) = group.idle.clear(self.thread.number);
-            for token in entries.into_iter().map(|i| i.token).chain(taken) {
-                self.thread.io.poller.remove(token);
-            }
-        }
     }
 
     fn command(&self, c: Command) {
@@ -552,10 +543,7 @@ impl Handler for WorkerThread {
     }
 
     fn set_aside_ended(&self, token: Token, group: u32) {
-        if let Some(g) = self.thread.conf.borrow().config.http.upstreams.get(group as usize) {
-            // If another thread has taken the connection meanwhile, this only frees its slot here.
-            drop(g.idle.withdraw(self.thread.number, token));
-        }
+        self.thread.conf.borrow().groups.set_aside_ended(token, group);
     }
 
     fn tick(&self, now: Instant) {
