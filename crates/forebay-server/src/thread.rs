@@ -7,7 +7,7 @@ use crate::file_cache::FileCache;
 use crate::log_buffers::LogBuffers;
 use forebay_core::counters::Counters;
 use forebay_net::io::Io;
-use forebay_net::reactor::Reactor;
+use forebay_net::reactor::{Body, Job, Reactor, Runners, Token};
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -44,14 +44,19 @@ impl ThreadConfig {
     }
 }
 
+/// Number of the HTTP front end in the reactor.
+const FRONT: u8 = 0;
+
 /// A worker thread.
 pub struct Thread {
     /// Index among the worker threads of the process.
     pub number: usize,
     /// Sockets, deadlines and buffers for their bytes.
     pub io: Rc<Io>,
-    /// Tasks that serve connections ("runners"), and the idle connections.
-    pub reactor: Reactor<Connection, Work>,
+    /// Event loop.
+    pub reactor: Rc<Reactor>,
+    /// Tasks that serve connections, and the idle connections.
+    pub runners: Runners<Connection, Work>,
     /// Placeholder client for requests without a connection.
     pub no_client: Rc<Client>,
     /// Time of the current turn of the event loop.
@@ -107,10 +112,12 @@ impl Thread {
     pub fn new(io: Rc<Io>, parts: Parts) -> Rc<Thread> {
         let counters = parts.all_counters.get(parts.number).cloned().unwrap_or_default();
         let no_client = Rc::new(Client::none(io.poller.now()));
+        let reactor = Reactor::new(io.clone());
         Rc::new(Thread {
             no_client,
             number: parts.number,
-            reactor: Reactor::new(io.clone()),
+            runners: Runners::new(reactor.clone(), FRONT),
+            reactor,
             io,
             clock: Clock::default(),
             conf: RefCell::new(Rc::new(parts.conf)),
@@ -128,6 +135,20 @@ impl Thread {
             max_connections: parts.max_connections,
             h2: crate::h2::drive::Shared::default(),
         })
+    }
+
+    /// Hands a connection to a runner and polls it.
+    pub fn start(self: &Rc<Self>, token: Token, conn: Connection) {
+        self.runners.start(Job { token, work: conn.into() }, || self.runner());
+    }
+
+    /// Starts the oldest work that is queued for a runner.
+    pub fn start_queued(self: &Rc<Self>) {
+        self.runners.start_queued(|| self.runner());
+    }
+
+    fn runner(self: &Rc<Self>) -> Body {
+        Box::pin(crate::connection::runner(self.clone()))
     }
 
     /// Returns the configuration for a new request.

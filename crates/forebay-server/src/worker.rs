@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::config::ListenAddr;
 use crate::connection;
-use crate::connection::{Connection, Work};
+use crate::connection::Connection;
 use crate::error_log;
 use crate::file_cache::{FileCache, SHED};
 use crate::file_watch::Watches;
@@ -22,12 +22,10 @@ use forebay_sys::sync::lock;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use std::cell::{Cell, RefCell};
-use std::future::Future;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -183,9 +181,13 @@ pub fn main(setup: Setup) {
         told: Cell::new(None),
         quit_deadline: Cell::new(None),
     });
+    thread.reactor.on_panic({
+        let thread = thread.clone();
+        move || report_panic(&thread)
+    });
     worker.apply(setup.share);
     let _ = setup.started.send(Ok(remote));
-    let ended = catch_unwind(AssertUnwindSafe(|| thread.reactor.run(&worker)));
+    let ended = catch_unwind(AssertUnwindSafe(|| thread.reactor.run(&*worker)));
     if !matches!(ended, Ok(Ok(()))) {
         // Buffered lines may explain the failure: write them before the process ends.
         let _ = catch_unwind(AssertUnwindSafe(|| thread.error_lines.borrow_mut().flush(&thread)));
@@ -325,8 +327,8 @@ impl WorkerThread {
                 self.quit_deadline.set(timeout.map(|t| Instant::now() + t));
                 self.close_idle(|c, _| c.partial.is_none() && c.requests > 0 && c.session.is_none());
                 // Wake idle HTTP/2 connections, which send GOAWAY before they close.
-                for job in self.thread.reactor.take_idle(|c| c.session.is_some()) {
-                    self.thread.reactor.queue(job);
+                for job in self.thread.runners.take_idle(|c| c.session.is_some()) {
+                    self.thread.runners.queue(job);
                 }
             }
             Command::Log(level, line) => error_log::log(&self.thread, level, &line),
@@ -349,7 +351,7 @@ impl WorkerThread {
     /// Closes the idle connections for which `f` returns `true`. Returns their number.
     fn close_idle(&self, mut f: impl FnMut(&Connection, Instant) -> bool) -> usize {
         let mut reading = 0;
-        let closed = self.thread.reactor.close_idle(|c, deadline| {
+        let closed = self.thread.runners.close_idle(|c, deadline| {
             let close = f(c, deadline);
             reading += u64::from(close && c.partial.is_some());
             close
@@ -370,7 +372,7 @@ impl WorkerThread {
         let now = self.thread.clock.now();
         let mut waiting = Vec::with_capacity(self.thread.io.poller.idle());
         let mut number = 0;
-        self.thread.reactor.each_idle(|c, deadline, sending| {
+        self.thread.runners.each_idle(|_, c, deadline, sending| {
             let network = c.client.network();
             let rank = connection::rank(c, deadline, now).filter(|_| !sending);
             waiting.extend(rank.map(|rank| Candidate { number, network, rank }));
@@ -463,7 +465,7 @@ impl WorkerThread {
         }
     }
 
-    fn open(self: &Rc<Self>, sock: OwnedFd, peer: Peer, listener: u32, wildcard: bool) {
+    fn open(&self, sock: OwnedFd, peer: Peer, listener: u32, wildcard: bool) {
         self.thread.counters.accepted.add(1);
         self.thread.counters.handled.add(1);
         self.thread.counters.active.add(1);
@@ -477,7 +479,7 @@ impl WorkerThread {
             ..Client::none(self.thread.clock.now())
         };
         let conn = Connection::new(Wire::Plain(token), Rc::new(client));
-        self.thread.reactor.start(self, token, conn);
+        self.thread.start(token, conn);
     }
 }
 
@@ -494,14 +496,7 @@ fn prepare_listener(config: &crate::config::Config, listener: usize, fd: &OwnedF
 }
 
 impl Handler for WorkerThread {
-    type Conn = Connection;
-    type Work = Work;
-
-    fn runner(self: Rc<Self>, _id: u32) -> Pin<Box<dyn Future<Output = ()>>> {
-        Box::pin(connection::runner(self.thread.clone()))
-    }
-
-    fn accept(self: Rc<Self>, listener: u32) {
+    fn accept(&self, listener: u32) {
         let (fd, wildcard) = match self.listeners.borrow().get(listener as usize) {
             Some(Some(s)) => (s.fd.clone(), s.addr.is_wildcard()),
             _ => return,
@@ -538,7 +533,18 @@ impl Handler for WorkerThread {
         }
     }
 
-    fn expired(self: Rc<Self>, token: Token, mut conn: Connection) {
+    fn resume(&self, _front: u8, token: Token) {
+        if let Some(conn) = self.thread.runners.take_parked(token) {
+            self.thread.start(token, conn);
+        }
+    }
+
+    fn start_queued(&self, _front: u8) {
+        self.thread.start_queued();
+    }
+
+    fn expired(&self, _front: u8, token: Token) {
+        let Some(mut conn) = self.thread.runners.take_parked(token) else { return };
         // An HTTP/2 connection goes to a runner below instead, which sends GOAWAY.
         let between_requests = conn.requests > 0 && conn.partial.is_none() && conn.session.is_none();
         if between_requests {
@@ -547,8 +553,7 @@ impl Handler for WorkerThread {
             return;
         }
         conn.expired = true;
-        let thread = self.thread.clone();
-        thread.reactor.start(&self, token, conn);
+        self.thread.start(token, conn);
     }
 
     fn set_aside_ended(&self, token: Token, group: u32) {
@@ -600,15 +605,16 @@ impl Handler for WorkerThread {
                 && ((self.connections() == 0 && self.thread.background.subs() == 0)
                     || self.quit_deadline.get().is_some_and(|d| Instant::now() >= d)))
     }
+}
 
-    fn panicked(&self) {
-        self.thread.counters.panics.add(1);
-        let text = format!(
-            "a request caused a panic; its connection was closed ({})",
-            forebay_core::essential::last_panic()
-        );
-        error_log::log(&self.thread, Level::Alert, &text);
-    }
+/// Counts and logs the panic of a task of a thread.
+fn report_panic(thread: &Thread) {
+    thread.counters.panics.add(1);
+    let text = format!(
+        "a request caused a panic; its connection was closed ({})",
+        forebay_core::essential::last_panic()
+    );
+    error_log::log(thread, Level::Alert, &text);
 }
 
 #[cfg(test)]

@@ -181,7 +181,7 @@ impl Connection {
 pub async fn runner(thread: Rc<Thread>) {
     let mut req = Request::new(thread.clone());
     loop {
-        let Job { token, work } = thread.reactor.next_job().await;
+        let Job { token, work } = thread.runners.next_job().await;
         match work {
             Work::Connection(conn) => serve(&thread, &mut req, token, conn).await,
             Work::Stream(stream) => mux::serve(&thread, &mut req, stream).await,
@@ -233,7 +233,7 @@ async fn serve_session(thread: &Rc<Thread>, mut conn: Connection, guard: &mut Gu
             h2::drive::Rest::Idle(deadline) => until = deadline,
         }
         conn.wire.shrink();
-        match thread.reactor.park(guard.token, conn, until) {
+        match thread.runners.park(guard.token, conn, until) {
             Ok(()) => {
                 guard.open = false;
                 break;

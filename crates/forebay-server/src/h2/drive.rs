@@ -279,7 +279,7 @@ fn process(
     for stream in started.drain(..) {
         number += 1;
         stream.number.set(number);
-        thread.reactor.queue(Job { token: Token::NONE, work: Work::Stream(stream) });
+        thread.runners.queue(Job { token: Token::NONE, work: Work::Stream(stream) });
     }
     thread.h2.streams.replace(started);
     done.map(|more| (more, count))
