@@ -141,7 +141,7 @@ impl Page {
     fn upstreams(&mut self, req: &Request) {
         let now = req.thread.io.poller.now();
         let mut all = Vec::new();
-        for g in req.conf.config.http.upstreams.iter().filter(|g| g.explicit) {
+        for g in req.conf.http.upstreams.iter().filter(|g| g.explicit) {
             for p in g.status(now) {
                 let labels = format!("upstream=\"{}\",peer=\"{}\"", label(&g.name), label(&p.name));
                 all.push((labels, p));
@@ -183,7 +183,7 @@ impl Page {
     }
 
     fn caches(&mut self, req: &Request) {
-        let caches = &req.conf.config.http.caches;
+        let caches = &req.conf.http.caches;
         if caches.is_empty() {
             return;
         }

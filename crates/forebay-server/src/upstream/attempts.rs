@@ -237,7 +237,7 @@ impl<'t> Attempts<'t> {
         if matches!(fault.kind, NextUpstream::Http403 | NextUpstream::Http404) {
             return;
         }
-        let group = self.conf.config.http.upstreams.get(*g);
+        let group = self.conf.http.upstreams.get(*g);
         if group.is_some_and(|group| group.fail(&set, peer, since)) {
             req.log(Level::Warn, &format!("upstream server temporarily disabled {}", fault.doing));
         }
@@ -259,7 +259,7 @@ impl<'t> Attempts<'t> {
     /// Logs that no server can be asked.
     fn no_live(&self, req: &mut Request) -> u16 {
         let group = match self.target {
-            Target::Group(g) => self.conf.config.http.upstreams.get(*g),
+            Target::Group(g) => self.conf.http.upstreams.get(*g),
             Target::Direct(_) => None,
         };
         if let Some(group) = group {

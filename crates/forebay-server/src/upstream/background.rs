@@ -5,7 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
 use super::{Found, Source};
-use crate::config::Config;
+use crate::config::http::Http;
 use forebay_conf::error::Level;
 use forebay_core::essential::task;
 use forebay_net::addr::PeerAddr;
@@ -39,16 +39,16 @@ pub type Log = Arc<dyn Fn(Level, &str) + Send + Sync>;
 impl Background {
     /// Starts the tasks. What `old` knows goes over to `config` first.
     pub fn start(
-        config: &Arc<Config>,
-        old: Option<&Config>,
+        config: &Arc<Http>,
+        old: Option<&Http>,
         tokio: &Handle,
         log: &Log,
         ask: &super::health::Ask,
     ) -> Background {
         let mut all = Background::default();
-        for (n, group) in config.http.upstreams.iter().enumerate() {
+        for (n, group) in config.upstreams.iter().enumerate() {
             let former = old.and_then(|o| {
-                let mut same = o.http.upstreams.iter();
+                let mut same = o.upstreams.iter();
                 same.find(|g| g.name == group.name && g.explicit == group.explicit && same_ports(g, group))
             });
             if let Some(o) = former {
@@ -71,7 +71,7 @@ impl Background {
                 all.0.push(tokio.spawn(task("checking health", watch)).abort_handle());
             }
         }
-        for n in 0..config.http.staplings.len() {
+        for n in 0..config.staplings.len() {
             let staple = crate::tls::ocsp::staple::start(config, n, log);
             all.0.push(tokio.spawn(task("asking responders", staple)).abort_handle());
         }
@@ -87,7 +87,7 @@ fn same_ports(a: &super::Group, b: &super::Group) -> bool {
 
 /// A server of a group of a configuration.
 struct Place {
-    config: Arc<Config>,
+    config: Arc<Http>,
     group: usize,
     server: usize,
     log: Log,
@@ -95,7 +95,7 @@ struct Place {
 
 impl Place {
     fn group(&self) -> Option<&super::Group> {
-        self.config.http.upstreams.get(self.group)
+        self.config.upstreams.get(self.group)
     }
 
     /// Resolves the name, and again when the answer no longer holds.

@@ -6,7 +6,7 @@ use super::health::{Check, Match};
 use super::queue::Queue;
 use super::sticky::Sticky;
 use super::{Found, Group, Keepalive, Peer, Server, Source};
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
@@ -161,7 +161,7 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let text = String::from_utf8_lossy(&name).into_owned();
     let mut group = Group::new(name.clone(), true, Keepalive::default());
     let mut servers = Vec::new();
-    let mut unresolved = cx.http.upstreams.start_unresolved;
+    let mut unresolved = cx.tables.upstreams.start_unresolved;
     for inner in d.block.iter().flatten().filter(|i| i.name.text == b"upstream_start_unresolved") {
         unresolved = crate::config::value::first(inner).eq_ignore_ascii_case(b"on");
     }
@@ -190,12 +190,12 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     }
     let at = cx.error(d, "");
     let no_port = |e: &Entry| matches!(e.place, Place::Host(_, None));
-    match cx.http.upstreams.entries.iter_mut().find(|e| e.group.name == name && no_port(e)) {
+    match cx.tables.upstreams.entries.iter_mut().find(|e| e.group.name == name && no_port(e)) {
         Some(e) if e.group.explicit => return Err(cx.error(d, format!("duplicate upstream \"{text}\""))),
         Some(e) => (e.group, e.servers) = (group, servers),
         None => {
             let place = Place::Host(name, None);
-            cx.http.upstreams.entries.push(Entry { group, place, default_port: 80, servers, at });
+            cx.tables.upstreams.entries.push(Entry { group, place, default_port: 80, servers, at });
         }
     }
     Ok(())
@@ -208,10 +208,10 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
 pub fn matching(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let name = crate::config::value::first(d).to_vec();
     let m = Match::parse(d, cx)?;
-    if cx.http.upstreams.matches.iter().any(|(n, _)| *n == name) {
+    if cx.tables.upstreams.matches.iter().any(|(n, _)| *n == name) {
         return Err(cx.error(d, format!("duplicate match \"{}\"", String::from_utf8_lossy(&name))));
     }
-    cx.http.upstreams.matches.push((name, Arc::new(m)));
+    cx.tables.upstreams.matches.push((name, Arc::new(m)));
     Ok(())
 }
 
@@ -386,7 +386,7 @@ fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
             return Err(cx.error(d, format!("zone \"{text}\" is too small")));
         }
     }
-    cx.http.upstreams.zones.push((name, d.args.len() > 1));
+    cx.tables.upstreams.zones.push((name, d.args.len() > 1));
     Ok(())
 }
 

@@ -8,8 +8,8 @@ mod require;
 
 use super::background::Log;
 use super::peer::{Health, Peer, clock};
-use crate::config::Config;
-use crate::config::scope::Scope;
+use crate::config::Scope;
+use crate::config::http::Http;
 use crate::modules::proxy;
 use crate::tls::client::ClientTls;
 use forebay_conf::error::{Error, Level};
@@ -253,17 +253,17 @@ const MAX_HEAD: usize = 64 * 1024;
 const MAX_BODY: usize = 256 * 1024;
 
 /// Checks the servers of a group for as long as it is not aborted.
-pub async fn watch(config: Arc<Config>, number: usize, log: Log, ask: Ask) {
+pub async fn watch(config: Arc<Http>, number: usize, log: Log, ask: Ask) {
     let mut tasks: HashMap<(u64, usize), Guard> = HashMap::new();
     loop {
-        let Some(group) = config.http.upstreams.get(number) else { return };
+        let Some(group) = config.upstreams.get(number) else { return };
         let set = group.set();
         tasks.retain(|(id, _), _| set.peers.iter().any(|p| p.live.id == *id));
         for p in set.peers.iter().filter(|p| !p.down) {
             for (n, check) in group.checks.iter().enumerate() {
                 tasks.entry((p.live.id, n)).or_insert_with(|| {
                     let name = String::from_utf8_lossy(&group.name).into_owned();
-                    let tls = config.http.locations.get(check.location).and_then(|l| l.upstream_tls.clone());
+                    let tls = config.locations.get(check.location).and_then(|l| l.upstream_tls.clone());
                     let (config, ask) = (config.clone(), ask.clone());
                     let target = Target { peer: p.clone(), check: check.clone(), tls, config, ask };
                     let checks = task("checking the health of a server", go_on(target, name, log.clone()));
@@ -290,7 +290,7 @@ struct Target {
     check: Check,
     /// How the location speaks to upstreams where that is encrypted.
     tls: Option<Arc<ClientTls>>,
-    config: Arc<Config>,
+    config: Arc<Http>,
     ask: Ask,
 }
 

@@ -67,7 +67,7 @@ impl Lease {
 
     fn group(&self) -> Option<(&Seat, &Group)> {
         let seat = self.seat.as_ref()?;
-        Some((seat, self.conf.config.http.upstreams.get(seat.group)?))
+        Some((seat, self.conf.http.upstreams.get(seat.group)?))
     }
 
     /// The rest of the request is not sent.
@@ -136,10 +136,10 @@ impl Drop for Lease {
 }
 
 fn with_state<R>(conf: &ThreadConfig, g: usize, f: impl FnOnce(&Group, &mut GroupState) -> R) -> Option<R> {
-    let group = conf.config.http.upstreams.get(g)?;
+    let group = conf.http.upstreams.get(g)?;
     let mut states = conf.groups.borrow_mut();
     if states.is_empty() {
-        states.resize_with(conf.config.http.upstreams.len(), GroupState::default);
+        states.resize_with(conf.http.upstreams.len(), GroupState::default);
     }
     states.get_mut(g).map(|s| f(group, s))
 }
@@ -150,7 +150,7 @@ fn with_state<R>(conf: &ThreadConfig, g: usize, f: impl FnOnce(&Group, &mut Grou
 /// The status to answer with.
 pub fn picker(req: &mut Request, conf: &ThreadConfig, target: &Target) -> Result<Option<Picker>, u16> {
     let Target::Group(g) = target else { return Ok(None) };
-    let Some(group) = conf.config.http.upstreams.get(*g) else { return Err(502) };
+    let Some(group) = conf.http.upstreams.get(*g) else { return Err(502) };
     let Some(local) = with_state(conf, *g, |group, state| state.local(group)) else { return Err(502) };
     Picker::for_request(local, group, req).map(Some).map_err(|_| 500)
 }
@@ -164,7 +164,7 @@ pub fn choose(
     now: Instant,
 ) -> Option<usize> {
     match (target, picker) {
-        (Target::Group(g), Some(picker)) => picker.choose(conf.config.http.upstreams.get(*g)?, now),
+        (Target::Group(g), Some(picker)) => picker.choose(conf.http.upstreams.get(*g)?, now),
         (Target::Direct(addrs), _) => (0..addrs.len()).find(|i| !tried.contains(i)),
         _ => None,
     }
@@ -217,7 +217,7 @@ pub async fn wait_for_one(
     picker: &mut Option<Picker>,
 ) -> Result<Option<usize>, Gone> {
     let Target::Group(g) = target else { return Ok(None) };
-    let Some((ticket, timeout)) = Ticket::take(&conf.config, *g) else { return Ok(None) };
+    let Some((ticket, timeout)) = Ticket::take(&conf.http, *g) else { return Ok(None) };
     let thread = req.thread.clone();
     let end = Instant::now() + timeout;
     let mut watch = req.conn.wire.watch();
@@ -258,7 +258,7 @@ fn take_idle(
     made_for: u64,
 ) -> Option<Conn> {
     let peer = seat.local.set.peers.get(seat.peer)?.live.id;
-    let group = conf.config.http.upstreams.get(seat.group)?;
+    let group = conf.http.upstreams.get(seat.group)?;
     let fits = |i: &Idle| {
         i.peer == peer && i.made_for == made_for && (!group.keepalive.local || i.location == location)
     };

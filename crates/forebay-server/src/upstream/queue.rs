@@ -29,7 +29,7 @@ pub struct Waiting {
 
 /// A place in the queue; given up when dropped.
 pub struct Ticket {
-    group: Arc<crate::config::Config>,
+    group: Arc<crate::config::http::Http>,
     number: usize,
     id: usize,
 }
@@ -52,8 +52,8 @@ impl Group {
 
 impl Ticket {
     /// Takes a place in the queue of a group; `None`: it has none, or it is full.
-    pub fn take(config: &Arc<crate::config::Config>, number: usize) -> Option<(Ticket, Duration)> {
-        let group = config.http.upstreams.get(number)?;
+    pub fn take(config: &Arc<crate::config::http::Http>, number: usize) -> Option<(Ticket, Duration)> {
+        let group = config.upstreams.get(number)?;
         let queue = group.queue?;
         let w = &group.waiting;
         let more = |n: usize| (n < queue.length).then_some(n + 1);
@@ -63,7 +63,7 @@ impl Ticket {
     }
 
     fn waiting(&self) -> Option<&Waiting> {
-        self.group.http.upstreams.get(self.number).map(|g| &g.waiting)
+        self.group.upstreams.get(self.number).map(|g| &g.waiting)
     }
 
     /// Ready when a server may have become free.

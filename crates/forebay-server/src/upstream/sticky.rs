@@ -2,7 +2,7 @@
 
 use super::Group;
 use super::peer::clock;
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
