@@ -9,7 +9,7 @@ pub mod index;
 pub mod local;
 pub mod manager;
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
@@ -269,7 +269,7 @@ pub fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         index,
         counts: crate::metrics::zone(crate::metrics::Kind::Cache, &name),
     };
-    let zone = cx.http.caches.find_or_promise(&name, cx.error(d, ""));
+    let zone = cx.tables.caches.find_or_promise(&name, cx.error(d, ""));
     if zone.cache.set(Arc::new(cache)).is_err() {
         let text = String::from_utf8_lossy(&name).into_owned();
         return Err(cx.error(d, format!("duplicate zone \"{text}\"")));

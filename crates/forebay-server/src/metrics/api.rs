@@ -148,7 +148,7 @@ fn member(all: Map<String, Value>, path: &[&str]) -> Result<Value, Failed> {
 /// Zones that have a size, in pages of nginx: what is in them, and what they would still take.
 fn slabs(req: &Request) -> Map<String, Value> {
     const PAGE: usize = 4096;
-    let caches = req.conf.config.http.caches.iter().map(|c| {
+    let caches = req.conf.http.caches.iter().map(|c| {
         let (used, size) = c.index.room();
         Usage { name: c.name.clone(), used, size }
     });
@@ -292,7 +292,7 @@ fn totals(kind: Kind, all: Vec<(Vec<u8>, Totals)>) -> Map<String, Value> {
 }
 
 fn caches(req: &Request) -> Map<String, Value> {
-    let each = req.conf.config.http.caches.iter().map(|c| {
+    let each = req.conf.http.caches.iter().map(|c| {
         let mut value = Map::new();
         value.insert("size".into(), c.index.size().into());
         if let Some(max) = c.max_size {
@@ -318,7 +318,7 @@ fn limits(requests: bool) -> Map<String, Value> {
 
 fn upstreams(req: &Request) -> Map<String, Value> {
     let now = req.thread.io.poller.now();
-    let groups = req.conf.config.http.upstreams.iter().map(|u| &u.group).filter(|g| g.explicit);
+    let groups = req.conf.http.upstreams.iter().map(|u| &u.group).filter(|g| g.explicit);
     let each = groups.map(|g| {
         let peers: Vec<Value> = g.status(now).iter().enumerate().map(|(n, p)| peer(n, p)).collect();
         let group = json!({"peers": peers, "keepalive": g.idle.count(), "zombies": 0, "zone": text(&g.name)});
@@ -329,7 +329,7 @@ fn upstreams(req: &Request) -> Map<String, Value> {
 
 /// The servers of a group as they are set.
 fn servers(req: &Request, group: &str) -> Option<Vec<Value>> {
-    let mut groups = req.conf.config.http.upstreams.iter().map(|u| &u.group);
+    let mut groups = req.conf.http.upstreams.iter().map(|u| &u.group);
     let group = groups.find(|g| g.explicit && g.name == group.as_bytes())?;
     let mut id = 0..;
     Some(group.settings(|p| {

@@ -142,7 +142,7 @@ impl Page {
     fn upstreams(&mut self, req: &Request) {
         let now = req.thread.io.poller.now();
         let mut all = Vec::new();
-        for g in req.conf.config.http.upstreams.iter().map(|u| &u.group).filter(|g| g.explicit) {
+        for g in req.conf.http.upstreams.iter().map(|u| &u.group).filter(|g| g.explicit) {
             for p in g.status(now) {
                 let labels = format!("upstream=\"{}\",peer=\"{}\"", label(&g.name), label(&p.name));
                 all.push((labels, p));
@@ -184,7 +184,7 @@ impl Page {
     }
 
     fn caches(&mut self, req: &Request) {
-        let caches = &req.conf.config.http.caches;
+        let caches = &req.conf.http.caches;
         if caches.is_empty() {
             return;
         }

@@ -1,6 +1,6 @@
 //! `geo` (nginx: ngx_http_geo_module). Hot path: a lookup is a binary search in one sorted array.
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::modules::map::variable_name;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};

@@ -2,7 +2,7 @@
 //! ngx_http_limit_conn_module). As in nginx, a connection counts only while a request of it is processed, and each HTTP/2
 //! stream counts as a connection.
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::Setting;
 use crate::metrics::Limit;
 use crate::modules::limit_req::{LogLevel, Status};
@@ -35,11 +35,11 @@ crate::settings! {
 #[derive(Clone, Debug, Default)]
 pub struct Limits(Arc<Vec<(Arc<Zone>, u32)>>);
 
-impl Setting for Limits {
+impl Setting<crate::HttpContext> for Limits {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let [name, most] = d.args.as_slice() else { return Ok(Limits(Arc::new(all))) };
-        let zone = cx.http.conn_zones.find_or_promise(&name.text, || Limit::named(false, &name.text));
+        let zone = cx.tables.conn_zones.find_or_promise(&name.text, || Limit::named(false, &name.text));
         if all.iter().any(|(z, _)| Arc::ptr_eq(z, &zone)) {
             return Err(cx.error(d, "\"limit_conn\" directive is duplicate"));
         }
@@ -129,7 +129,7 @@ pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     if name.is_empty() {
         return Err(cx.error(d, "\"limit_conn_zone\" must have \"zone\" parameter"));
     }
-    let z = cx.http.conn_zones.find_or_promise(&name, || Limit::named(false, &name));
+    let z = cx.tables.conn_zones.find_or_promise(&name, || Limit::named(false, &name));
     let make = || Table { map: HashMap::default(), room: size, used: 0 };
     let table = TABLES.get(&name, &key_word.text, size, make);
     if let Err(_again) = z.defined.set(Defined { key, table }) {

@@ -1,6 +1,6 @@
 //! `limit_req`: a leaky bucket per key, in zones that all threads share (nginx: ngx_http_limit_req_module).
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Setting, once};
 use crate::keyword;
 use crate::modules::zones::{self, KEY_COST, Tables};
@@ -59,7 +59,7 @@ impl Status {
     }
 }
 
-impl Setting for Status {
+impl Setting<crate::HttpContext> for Status {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::number(crate::config::value::first(d))
@@ -86,7 +86,7 @@ pub struct Limit {
 #[derive(Clone, Debug, Default)]
 pub struct Limits(pub Arc<Vec<Limit>>);
 
-impl Setting for Limits {
+impl Setting<crate::HttpContext> for Limits {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let (mut name, mut burst, mut delay) = (None, 0u64, 0u64);
@@ -109,7 +109,7 @@ impl Setting for Limits {
         let Some(name) = name else {
             return Err(cx.error(d, "\"limit_req\" must have \"zone\" parameter"));
         };
-        let zone = cx.http.zones.find_or_promise(&name, || crate::metrics::Limit::named(true, &name));
+        let zone = cx.tables.zones.find_or_promise(&name, || crate::metrics::Limit::named(true, &name));
         if all.iter().any(|l| Arc::ptr_eq(&l.zone, &zone)) {
             return Err(cx.error(d, "\"limit_req\" directive is duplicate"));
         }
@@ -246,7 +246,7 @@ pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     if name.is_empty() {
         return Err(cx.error(d, "\"limit_req_zone\" must have \"zone\" parameter"));
     }
-    let z = cx.http.zones.find_or_promise(&name, || crate::metrics::Limit::named(true, &name));
+    let z = cx.tables.zones.find_or_promise(&name, || crate::metrics::Limit::named(true, &name));
     let buckets = TABLES.get(&name, &key_word.text, size, || Buckets::new(size));
     if z.defined.set(Defined { key, rate, buckets }).is_err() {
         let text = String::from_utf8_lossy(&name).into_owned();

@@ -1,13 +1,14 @@
 //! `access_log`, `log_format`, `error_log`, `open_log_file_cache` (nginx: ngx_http_log_module).
 
-use crate::access_log::{AccessLog, Escape, Format, Target};
-use crate::config::main_settings::{ErrorLog, ErrorLogTarget};
-use crate::config::scope::Scope;
+use crate::access_log::Format;
+use crate::config::Scope;
+use crate::config::error_log::ErrorLogs;
 use crate::config::value::{Setting, once};
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
+use forebay_core::log::access::{AccessLog, Escape, Target};
 use forebay_core::log::files::{self, Policy};
 use forebay_core::vars::{Part, Template};
 use std::path::PathBuf;
@@ -53,7 +54,7 @@ pub fn default_log(cx: &mut Scope<'_>) -> AccessLogs {
     }]))
 }
 
-impl Setting for AccessLogs {
+impl Setting<crate::HttpContext> for AccessLogs {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut logs = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let Some(first) = d.args.first() else { return Ok(AccessLogs::default()) };
@@ -81,7 +82,7 @@ impl Setting for AccessLogs {
             && !is_parameter(&w.text)
         {
             log.format = cx
-                .http
+                .tables
                 .log_formats
                 .iter()
                 .position(|f| f.name == w.text)
@@ -135,7 +136,7 @@ fn is_parameter(t: &[u8]) -> bool {
 fn target(d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Target, Error> {
     if let Some(s) = w.text.strip_prefix(b"syslog:") {
         let text = String::from_utf8_lossy(s).into_owned();
-        let target = crate::syslog::Syslog::parse(&text).map_err(|m| cx.error(d, m))?;
+        let target = forebay_core::log::syslog::Syslog::parse(&text).map_err(|m| cx.error(d, m))?;
         return Ok(Target::Syslog(Arc::new(target)));
     }
     let t = cx.template(d, w)?;
@@ -184,7 +185,7 @@ fn parameter(log: &mut AccessLog, d: &Directive, w: &Word, cx: &mut Scope<'_>) -
 /// In nginx's words.
 pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let Some((name, rest)) = d.args.split_first() else { return Ok(()) };
-    if cx.http.log_formats.iter().any(|f| f.name == name.text) {
+    if cx.tables.log_formats.iter().any(|f| f.name == name.text) {
         return Err(cx.error_at(d, name, format!("duplicate \"log_format\" name \"{}\"", name.as_str())));
     }
     let (escape, rest) = match rest.split_first() {
@@ -211,7 +212,7 @@ pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         template.parts().iter().find_map(|p| if let Part::Capture(n) = p { Some(*n) } else { None });
     // Register the format even if it is invalid, so that directives that name it cause no second error.
     let format = Format::new(&name.text, escape, template, &cx.vars);
-    cx.http.log_formats.push(format);
+    cx.tables.log_formats.push(format);
     match capture {
         // `$1` belongs to a match of a regular expression, and a log line has none.
         Some(n) => Err(crate::config::plain(&format!("unknown \"{n}\" variable"))),
@@ -219,76 +220,11 @@ pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     }
 }
 
-/// Error logs of a level.
-#[derive(Clone, Debug, Default)]
-pub struct ErrorLogs(pub Arc<Vec<ErrorLog>>);
-
-impl Setting for Option<ErrorLogs> {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let mut logs = previous.flatten().map(|p| p.0.as_ref().clone()).unwrap_or_default();
-        logs.push(error_log(d, cx)?);
-        Ok(Some(ErrorLogs(Arc::new(logs))))
-    }
-}
-
-/// Reads one `error_log`.
-///
-/// # Errors
-/// In nginx's words.
-pub fn error_log(d: &Directive, cx: &mut Scope<'_>) -> Result<ErrorLog, Error> {
-    let word = crate::config::value::first(d);
-    // Like nginx: an empty name means standard error.
-    let target = if word == b"stderr" || word.is_empty() {
-        ErrorLogTarget::Stderr
-    } else if let Some(s) = word.strip_prefix(b"syslog:") {
-        let text = String::from_utf8_lossy(s).into_owned();
-        let target = crate::syslog::Syslog::parse(&text).map_err(|m| cx.error(d, m))?;
-        ErrorLogTarget::Syslog(Arc::new(target))
-    } else if let Some(m) = word.strip_prefix(b"memory:") {
-        let _ = m;
-        return Err(cx.error(d, "nginx was built without debug support"));
-    } else {
-        let path = cx.full_path(word);
-        cx.log_file(path.clone());
-        ErrorLogTarget::File(path)
-    };
-    Ok(ErrorLog { target, level: error_level(d, cx)? })
-}
-
-/// Reads the level. Several `debug_...` levels may be given.
-fn error_level(d: &Directive, cx: &Scope<'_>) -> Result<Level, Error> {
-    let mut level = None;
-    for w in d.args.iter().skip(1) {
-        let named = match w.text.as_slice() {
-            b"emerg" => Level::Emerg,
-            b"alert" => Level::Alert,
-            b"crit" => Level::Crit,
-            b"error" => Level::Error,
-            b"warn" => Level::Warn,
-            b"notice" => Level::Notice,
-            b"info" => Level::Info,
-            b"debug" => Level::Debug,
-            b"debug_core" | b"debug_alloc" | b"debug_mutex" | b"debug_event" | b"debug_http"
-            | b"debug_mail" | b"debug_stream"
-                if level.is_none_or(|(_, part)| part) =>
-            {
-                level = Some((Level::Debug, true));
-                continue;
-            }
-            _ => return Err(cx.error_at(d, w, format!("invalid log level \"{}\"", w.as_str()))),
-        };
-        if level.replace((named, false)).is_some() {
-            return Err(cx.error_at(d, w, format!("duplicate log level \"{}\"", w.as_str())));
-        }
-    }
-    Ok(level.map_or(Level::Error, |(level, _)| level))
-}
-
 /// `open_log_file_cache`.
 #[derive(Clone, Copy, Debug)]
 pub struct LogFileCache(pub Option<Policy>);
 
-impl Setting for LogFileCache {
+impl Setting<crate::HttpContext> for LogFileCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let (mut off, mut max, mut inactive, mut valid, mut uses) =

@@ -1,6 +1,6 @@
 //! `map` (nginx: ngx_http_map_module). Hot path: a constant key is one hash lookup.
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_core::vars::{Computed, Map, Names};

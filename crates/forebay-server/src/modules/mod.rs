@@ -2,8 +2,8 @@
 //! knows all modules.
 
 use crate::compress;
+use crate::config::Scope;
 use crate::config::http::{Kind, LocationBuild};
-use crate::config::scope::Scope;
 use crate::metrics;
 use crate::request::Request;
 use crate::variables::Row;

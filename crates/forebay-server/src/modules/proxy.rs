@@ -8,8 +8,8 @@ mod url;
 
 use crate::body::{self, BodyError};
 use crate::cache::local::Entry;
+use crate::config::Scope;
 use crate::config::http::{Kind, LocationBuild};
-use crate::config::scope::Scope;
 use crate::modules::Content;
 use crate::modules::proxy_cache::CacheZone;
 use crate::modules::proxy_cache::Status as CacheStatus;
@@ -100,7 +100,7 @@ pub fn check(
         });
     };
     check.bind(host, *encrypted, location, s);
-    cx.http.upstreams.check(group, check);
+    cx.tables.upstreams.check(group, check);
     Ok(())
 }
 

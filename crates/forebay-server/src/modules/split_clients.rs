@@ -1,6 +1,6 @@
 //! `split_clients` (nginx: ngx_http_split_clients_module). Hot path.
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::modules::map::variable_name;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;

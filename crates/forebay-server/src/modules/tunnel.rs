@@ -1,7 +1,7 @@
 //! `tunnel_pass`: CONNECT requests become tunnels (nginx: ngx_http_tunnel_module; RFC 9110, section 9.3.6).
 
+use crate::config::Scope;
 use crate::config::http::LocationBuild;
-use crate::config::scope::Scope;
 use crate::config::value::{Msec, Number};
 use crate::modules::Content;
 use crate::modules::proxy::{NextMask, Pass, tries};

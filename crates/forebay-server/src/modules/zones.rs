@@ -1,7 +1,7 @@
 //! Zones of keys, for `limit_req` and `limit_conn`. Within a configuration, a limit may name a zone before the directive
 //! that defines it. The tables belong to the process, so that a reload keeps their counts.
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::metrics::Limit;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};

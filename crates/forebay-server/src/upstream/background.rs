@@ -2,22 +2,22 @@
 //! checked, and responses for certificates are fetched. Tasks on the process's tokio thread.
 
 use super::config::Upstream;
-use crate::config::Config;
+use crate::config::http::Http;
 use forebay_core::tasks::{Log, Tasks};
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
 /// Starts the tasks of a configuration. First, it takes over what the `old` one knows about its groups.
 pub fn start(
-    config: &Arc<Config>,
-    old: Option<&Config>,
+    config: &Arc<Http>,
+    old: Option<&Http>,
     tokio: &Handle,
     log: &Log,
     ask: &super::health_check::Ask,
 ) -> Tasks {
     let mut tasks = Tasks::default();
-    for upstream in &config.http.upstreams {
-        let former = old.and_then(|o| o.http.upstreams.iter().find(|u| is_same(u, upstream)));
+    for upstream in &config.upstreams {
+        let former = old.and_then(|o| o.upstreams.iter().find(|u| is_same(u, upstream)));
         if let Some(former) = former {
             adopt(upstream, former);
         }
@@ -28,7 +28,7 @@ pub fn start(
             tasks.spawn(tokio, "checking health", watch);
         }
     }
-    for n in 0..config.http.staplings.len() {
+    for n in 0..config.staplings.len() {
         tasks.spawn(tokio, "asking responders", crate::tls::ocsp::staple::start(config, n, log));
     }
     tasks

@@ -9,8 +9,8 @@ mod require;
 use super::config::Upstream;
 use super::health::{self, Probe, Schedule};
 use super::peer::Peer;
-use crate::config::Config;
-use crate::config::scope::Scope;
+use crate::config::Scope;
+use crate::config::http::Http;
 use crate::modules::proxy;
 use crate::tls::client::ClientTls;
 use forebay_conf::error::Error;
@@ -239,7 +239,7 @@ const MAX_HEAD: usize = 64 * 1024;
 const MAX_BODY: usize = 256 * 1024;
 
 /// Checks the servers of a group until it is aborted.
-pub async fn watch(config: Arc<Config>, upstream: Arc<Upstream>, log: Log, ask: Ask) {
+pub async fn watch(config: Arc<Http>, upstream: Arc<Upstream>, log: Log, ask: Ask) {
     let group = upstream.group.clone();
     let probe = move |peer: &Peer, n: usize| {
         let (upstream, config, ask) = (upstream.clone(), config.clone(), ask.clone());
@@ -261,7 +261,7 @@ struct Subject {
     upstream: Arc<Upstream>,
     /// Number of the check in its group.
     number: usize,
-    config: Arc<Config>,
+    config: Arc<Http>,
     ask: Ask,
 }
 
@@ -278,7 +278,7 @@ impl Subject {
     /// Returns the check, and how its location speaks to upstreams where that is encrypted.
     fn settings(&self) -> Option<(&Check, Option<&Arc<ClientTls>>)> {
         let check = self.upstream.extras.checks.get(self.number)?;
-        let location = self.config.http.locations.get(check.location);
+        let location = self.config.locations.get(check.location);
         Some((check, location.and_then(|l| l.upstream_tls.as_ref())))
     }
 }

@@ -1,7 +1,7 @@
 //! Requests of one session go to one server (nginx: sticky cookie, route, learn).
 
 use super::peer::clock;
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;

@@ -749,5 +749,5 @@ pub fn over(req: &mut Request, contact: &mut Option<Contact>, reusable: bool) {
 fn temporary(req: &Request) -> TempDir {
     let http = req.http();
     let given = http.location(req).settings.proxy.temp_path.0.clone();
-    given.unwrap_or_else(|| req.conf.config.proxy_temp.clone().into())
+    given.unwrap_or_else(|| req.conf.http.proxy_temp.clone().into())
 }

@@ -1,6 +1,6 @@
 //! The URL of `proxy_pass`: where a request goes and with which URI. Hot path.
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::modules::memcached;
 use crate::request::Request;
 use crate::upstream::config::Named;
@@ -146,7 +146,7 @@ impl Pass {
             ));
         }
         let at = cx.error_at(d, word, "");
-        let group = cx.http.upstreams.reference(&parts.place, parts.default_port(), at);
+        let group = cx.tables.upstreams.reference(&parts.place, parts.default_port(), at);
         let (host, port) = host_and_port(&parts);
         let encrypted = parts.encrypted;
         let to =
@@ -166,7 +166,7 @@ impl Pass {
             Some(text) => {
                 let (encrypted, place, written) =
                     place(text, protocol).map_err(|m| cx.error_at(d, word, m))?;
-                let group = cx.http.upstreams.reference(&place, 0, cx.error_at(d, word, ""));
+                let group = cx.tables.upstreams.reference(&place, 0, cx.error_at(d, word, ""));
                 let (host, port, uri) = (authority(&place, written), Vec::new(), None);
                 To::Fixed { encrypted, group, host, port, uri, url: text.to_vec() }
             }

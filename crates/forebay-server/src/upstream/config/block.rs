@@ -1,6 +1,6 @@
 //! The directives of an `upstream` block that mean the same in every front end (nginx: the modules of the balancing methods).
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::first;
 use crate::upstream::balance::{Load, Method, Timed};
 use crate::upstream::group::{Group, Keepalive};

@@ -7,7 +7,7 @@ mod server;
 
 use super::health_check::{Check, Match};
 use super::sticky::Sticky;
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::first;
 use block::Block;
 use forebay_conf::error::Error;
@@ -85,7 +85,7 @@ fn find_match(check: &mut Check, matches: &[(Vec<u8>, Arc<Match>)]) -> Result<()
 /// In nginx's words.
 pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let mut extras = Extras::default();
-    let mut block = Block::new(d, cx.http.upstreams.start_unresolved);
+    let mut block = Block::new(d, cx.tables.upstreams.start_unresolved);
     for inner in d.block.iter().flatten() {
         match inner.name.text.as_slice() {
             b"sticky" => {
@@ -99,7 +99,7 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         }
     }
     block.check(d, cx)?;
-    let defined = cx.http.upstreams.all.define(block, extras, cx.error(d, ""));
+    let defined = cx.tables.upstreams.all.define(block, extras, cx.error(d, ""));
     defined.map_err(|message| cx.error(d, message))
 }
 
@@ -110,10 +110,10 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
 pub fn matching(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let name = first(d).to_vec();
     let m = Match::parse(d, cx)?;
-    if cx.http.upstreams.matches.iter().any(|(n, _)| *n == name) {
+    if cx.tables.upstreams.matches.iter().any(|(n, _)| *n == name) {
         return Err(cx.error(d, format!("duplicate match \"{}\"", String::from_utf8_lossy(&name))));
     }
-    cx.http.upstreams.matches.push((name, Arc::new(m)));
+    cx.tables.upstreams.matches.push((name, Arc::new(m)));
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! `server` lines of an `upstream` block.
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::upstream::balance::Method;
 use crate::upstream::peer::Peer;
 use crate::upstream::servers::{Found, Server, Source};

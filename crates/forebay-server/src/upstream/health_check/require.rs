@@ -2,7 +2,7 @@
 //! is sent to one, which answers for a request that stands for the check.
 
 use super::Check;
-use crate::config::Config;
+use crate::config::http::Http;
 use crate::request::Request;
 use crate::thread::{Thread, ThreadConfig};
 use crate::upstream::exchange::Attempt;
@@ -19,7 +19,7 @@ pub type Ask = Arc<dyn Fn(Box<Question>) + Send + Sync>;
 /// Whether all variables that are required have values.
 #[derive(Debug)]
 pub struct Question {
-    config: Arc<Config>,
+    config: Arc<Http>,
     check: Check,
     /// Name of the server.
     peer: Vec<u8>,
@@ -33,7 +33,7 @@ pub struct Question {
 /// Asks. Where nobody is left to answer, nothing is required.
 pub async fn holds(
     ask: &Ask,
-    config: &Arc<Config>,
+    config: &Arc<Http>,
     (check, peer): (&Check, &[u8]),
     (head, length, started): (ResponseHead, u64, Instant),
 ) -> bool {
@@ -58,8 +58,8 @@ impl Question {
             let _ = forebay_http::h1::request::parse(&mut req.head, &limits);
             req.begin_request();
             // The thread may have another one still, or already.
-            req.vars.reset(config.http.vars.len());
-            req.conf = Rc::new(ThreadConfig::new(config));
+            req.vars.reset(config.vars.len());
+            req.conf = Rc::new(ThreadConfig::of(thread.active(), config));
             req.location = check.location;
             let u = &mut req.modules.upstream;
             u.host.clone_from(&check.upstream);

@@ -1,24 +1,24 @@
 //! Typed values of directives, and the `settings!` table that binds directives to fields.
 
-use super::Scope;
+use super::scope::{Build, Context, Scope};
+use crate::vars::Template;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
-use forebay_core::vars::Template;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A field that a directive can fill.
-pub trait Setting: Sized + Clone {
+/// A field that a directive of the context `C` can fill.
+pub trait Setting<C: Context>: Sized + Clone {
     /// Takes one directive. `previous` is what an earlier one at the same level left.
     ///
     /// # Errors
     /// In nginx's words, with the place of the directive.
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error>;
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error>;
 }
 
 /// Refuses a second directive at one level in nginx's words.
-pub fn once<T>(previous: &Option<T>, d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
+pub fn once<T>(previous: &Option<T>, d: &Directive, cx: &Build<'_>) -> Result<(), Error> {
     if previous.is_some() {
         Err(cx.error(d, format!("\"{}\" directive is duplicate", d.name.as_str())))
     } else {
@@ -53,8 +53,8 @@ pub struct Sec(pub u64);
 
 macro_rules! simple {
     ($ty:ident, $parse:expr) => {
-        impl Setting for $ty {
-            fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        impl<C: Context> Setting<C> for $ty {
+            fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
                 once(&previous, d, cx)?;
                 let parse: fn(&[u8]) -> Option<$ty> = $parse;
                 parse(first(d))
@@ -69,15 +69,15 @@ simple!(Sec, |b| units::time_secs(b).map(Sec));
 simple!(Size, |b| units::size(b).map(Size));
 simple!(Offset, |b| units::offset(b).map(Offset));
 
-impl Setting for Number {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+impl<C: Context> Setting<C> for Number {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         units::number(first(d)).map(Number).ok_or_else(|| cx.directive_error(d, "invalid number"))
     }
 }
 
-impl Setting for bool {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+impl<C: Context> Setting<C> for bool {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         match first(d) {
             b if b.eq_ignore_ascii_case(b"on") => Ok(true),
@@ -94,24 +94,24 @@ impl Setting for bool {
     }
 }
 
-impl Setting for Vec<u8> {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+impl<C: Context> Setting<C> for Vec<u8> {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         Ok(first(d).to_vec())
     }
 }
 
 /// A path, made absolute below the prefix.
-impl Setting for PathBuf {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+impl<C: Context> Setting<C> for PathBuf {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         Ok(cx.full_path(first(d)))
     }
 }
 
 /// A value with variables.
-impl Setting for Option<Template> {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+impl<C: Context> Setting<C> for Option<Template> {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         d.args.first().map(|w| cx.template(d, w)).transpose()
     }
@@ -126,8 +126,8 @@ pub struct Buffers {
     pub size: u64,
 }
 
-impl Setting for Buffers {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+impl<C: Context> Setting<C> for Buffers {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let invalid = || cx.error(d, format!("\"{}\" directive invalid value", d.name.as_str()));
         let count = units::number(first(d)).filter(|n| *n > 0).ok_or_else(invalid)?;
@@ -145,11 +145,11 @@ macro_rules! keyword {
         #[allow(missing_docs)]
         $vis enum $name { $($(#[$vm])* $variant,)* }
 
-        impl $crate::config::value::Setting for $name {
+        impl<C: $crate::config::Context> $crate::config::value::Setting<C> for $name {
             fn take(
                 previous: Option<Self>,
                 d: &forebay_conf::tree::Directive,
-                cx: &mut $crate::config::Scope<'_>,
+                cx: &mut $crate::config::Scope<'_, C>,
             ) -> Result<Self, forebay_conf::error::Error> {
                 $crate::config::value::once(&previous, d, cx)?;
                 let word = $crate::config::value::first(d);
@@ -160,13 +160,13 @@ macro_rules! keyword {
     };
 }
 
-/// Binds directives to fields: one row a directive.
+/// Binds directives of a context to fields: one row a directive.
 ///
 /// Makes `Written` (what one level of the file says, each field an `Option`) and `Settings` (what is in
 /// effect, defaults applied). A level inherits what it left unset.
 #[macro_export]
 macro_rules! settings {
-    ($($(#[$doc:meta])* $directive:literal => $field:ident : $ty:ty = $default:expr;)*) => {
+    ([$context:ty] $($(#[$doc:meta])* $directive:literal => $field:ident : $ty:ty = $default:expr;)*) => {
         /// What one level of the configuration says.
         #[derive(Clone, Debug, Default)]
         #[allow(missing_docs)]
@@ -190,7 +190,7 @@ macro_rules! settings {
             pub fn set(
                 &mut self,
                 d: &forebay_conf::tree::Directive,
-                cx: &mut $crate::config::Scope<'_>,
+                cx: &mut $crate::config::Scope<'_, $context>,
             ) -> Result<bool, forebay_conf::error::Error> {
                 self.set_as(&d.name.text, d, cx)
             }
@@ -200,10 +200,10 @@ macro_rules! settings {
                 &mut self,
                 name: &[u8],
                 d: &forebay_conf::tree::Directive,
-                cx: &mut $crate::config::Scope<'_>,
+                cx: &mut $crate::config::Scope<'_, $context>,
             ) -> Result<bool, forebay_conf::error::Error> {
                 $(if name == $directive.as_bytes() {
-                    self.$field = Some(<$ty as $crate::config::value::Setting>::take(self.$field.take(), d, cx)?);
+                    self.$field = Some(<$ty as $crate::config::value::Setting<$context>>::take(self.$field.take(), d, cx)?);
                     return Ok(true);
                 })*
                 let _ = (name, d, cx);

@@ -1,9 +1,9 @@
 //! `server_name` and the choice of a virtual server (nginx: server_name). Hot path.
 
-use super::scope::Scope;
+use super::scope::{Context, Scope};
+use crate::pattern::Pattern;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
-use forebay_core::pattern::Pattern;
 use std::collections::HashMap;
 
 /// One name.
@@ -61,7 +61,11 @@ impl ServerName {
 ///
 /// # Errors
 /// In nginx's words.
-pub fn parse(d: &Directive, cx: &mut Scope<'_>, names: &mut Vec<ServerName>) -> Result<(), Error> {
+pub fn parse<C: Context>(
+    d: &Directive,
+    cx: &mut Scope<'_, C>,
+    names: &mut Vec<ServerName>,
+) -> Result<(), Error> {
     for w in &d.args {
         let raw = w.text.as_slice();
         let invalid = || format!("server name \"{}\" is invalid", w.as_str());
@@ -97,7 +101,7 @@ pub fn parse(d: &Directive, cx: &mut Scope<'_>, names: &mut Vec<ServerName>) -> 
 
 /// Servers of an address by name: exact, then the longest wildcard at the head, then the longest at the tail,
 /// then regular expressions in file order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct NameTable {
     exact: HashMap<Vec<u8>, usize, foldhash::fast::RandomState>,
     heads: HashMap<Vec<u8>, usize, foldhash::fast::RandomState>,

@@ -34,7 +34,7 @@ pub enum ErrorLogTarget {
     /// `stderr`.
     Stderr,
     /// `syslog:...`.
-    Syslog(std::sync::Arc<crate::syslog::Syslog>),
+    Syslog(std::sync::Arc<crate::log::syslog::Syslog>),
 }
 
 /// One `error_log` directive.

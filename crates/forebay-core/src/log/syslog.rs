@@ -235,7 +235,7 @@ fn send_line(thread: &Thread, target: &Syslog, severity: u8, line: &[u8]) {
     let unix = thread.clock.unix();
     if let Err(message) = send_at(target, severity, (unix, thread.clock.offset(unix)), line) {
         BUSY.set(true);
-        crate::error_log::log(thread, Level::Error, &message);
+        super::error::log(thread, Level::Error, &message);
         BUSY.set(false);
     }
 }

@@ -1,6 +1,8 @@
 use super::*;
-use crate::access_log::Target;
-use crate::testing;
+use crate::config::Config;
+use crate::log::access::Target;
+use crate::thread::Parts;
+use forebay_net::io::Io;
 use forebay_sys::log_area::Area;
 use std::fs::File;
 use std::path::PathBuf;
@@ -17,8 +19,15 @@ struct Bench {
 fn bench(size: usize) -> Bench {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("log");
-    let thread = testing::request("server { location / { } }", "").thread;
-    thread.config().logs.borrow_mut().push(Arc::new(open(&path).into()));
+    let parts = Parts {
+        number: 0,
+        active: ActiveConfig::new(Arc::new(Config::default())),
+        log_buffers: LogBuffers::default(),
+        all_counters: Arc::default(),
+        max_connections: 1,
+    };
+    let thread = Thread::new(Rc::new(Io::new().expect("epoll")), parts);
+    thread.active().logs.borrow_mut().push(Arc::new(open(&path).into()));
     let area = Area::with_size(size).expect("memfd");
     let mapped = Mapped::new(area.fd().try_clone_to_owned().expect("descriptor")).expect("mapped");
     *thread.log_buffers.borrow_mut() = LogBuffers::new(Some(mapped));
@@ -137,7 +146,7 @@ fn a_full_area_is_made_up_for() {
 fn lines_that_a_full_disk_takes_are_counted() {
     let b = bench(1 << 20);
     let full = File::options().write(true).open("/dev/full").expect("/dev/full");
-    b.thread.config().logs.borrow_mut()[0] = Arc::new(full.into());
+    b.thread.active().logs.borrow_mut()[0] = Arc::new(full.into());
     b.append(&log(0, None), "one\n");
     b.append(&log(0, None), "two\n");
     flush_gathered(&b.thread);
@@ -151,7 +160,7 @@ fn a_new_generation_and_new_files_begin_with_new_slots() {
     flush(&b.thread, true);
     b.thread.log_buffers.borrow_mut().renew();
     let (reader, writer) = std::io::pipe().expect("pipe");
-    b.thread.config().logs.borrow_mut()[0] = Arc::new(writer.into());
+    b.thread.active().logs.borrow_mut()[0] = Arc::new(writer.into());
     b.append(&log(0, None), "new\n");
     let all = b.thread.log_buffers.borrow();
     assert_eq!(all.buffers.iter().flatten().map(|b| b.regular).collect::<Vec<_>>(), [false]);

@@ -1,24 +1,40 @@
-//! What a directive's setter may use while the configuration is built.
+//! State of a configuration that is being built, for the setters of directives.
 
 use super::Environment;
-use crate::variables::Registry;
+use crate::pattern::Pattern;
+use crate::vars::{Builtin, Registry, Source, Template};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_conf::tree::{Directive, Span, Word};
-use forebay_core::vars::Template;
 use std::ffi::OsString;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// State shared by all setters of one build.
-pub struct Scope<'a> {
+/// Top-level context of a configuration: main, http, stream. It has variables and named tables of its own.
+pub trait Context {
+    /// Requests or sessions for which variables are evaluated.
+    type Eval;
+    /// Tables that directives fill and others refer to by name.
+    type Tables;
+}
+
+/// Main level, which has neither variables nor tables.
+#[derive(Debug)]
+pub struct Main;
+
+impl Context for Main {
+    type Eval = ();
+    type Tables = ();
+}
+
+/// Paths, files and messages of a build; all contexts share them.
+pub struct Build<'a> {
     /// Paths that the build uses.
     pub env: &'a Environment,
     /// Files read, recorded for the worker.
     pub files: &'a mut Files,
-    /// Variables known so far.
-    pub vars: Registry,
-    /// End of the http block.
+    /// End of the block that is being read.
     pub end: Option<Span>,
     /// Warnings, and the errors after which reading went on.
     pub warnings: &'a mut Vec<Error>,
@@ -28,34 +44,69 @@ pub struct Scope<'a> {
     pub buffered_logs: Vec<(OsString, LogBuffer)>,
     /// Directories of caches and of temporary files.
     pub directories: Vec<Directory>,
-    /// Tables of the http block.
-    pub http: HttpTables,
 }
 
-/// Tables that directives of the http level fill and others refer to by name.
-#[derive(Default)]
-pub struct HttpTables {
-    /// Log formats by name, in order of definition; index 0 is `combined`.
-    pub log_formats: Vec<crate::access_log::Format>,
-    /// `charset_map`s.
-    pub charset_maps: crate::modules::charset::Maps,
-    /// Upstream groups, named and implied.
-    pub upstreams: crate::upstream::config::Groups,
-    /// Zones of `limit_req`.
-    pub zones: crate::modules::limit_req::Zones,
-    /// Zones of `limit_conn`.
-    pub conn_zones: crate::modules::limit_conn::Zones,
-    /// Caches of responses.
-    pub caches: crate::cache::Zones,
+/// State that the setters of one context share.
+pub struct Scope<'a, C: Context> {
+    /// State that all contexts share.
+    pub build: Build<'a>,
+    /// Variables known so far.
+    pub vars: Registry<C::Eval>,
+    /// Tables of the context.
+    pub tables: C::Tables,
 }
 
-impl HttpTables {
-    /// Errors for names that something refers to and nothing defines. Those of caches are placed at `end`, the end of the
-    /// block, as nginx does.
-    pub fn undefined(&mut self, end: Option<Span>) -> Vec<Error> {
-        let zones = [self.zones.undefined(), self.conn_zones.undefined()];
-        let caches = self.caches.undefined().map(|error| Error { at: end, ..error });
-        zones.into_iter().flatten().map(|m| super::plain(&m)).chain(caches).collect()
+impl<'a, C: Context> Deref for Scope<'a, C> {
+    type Target = Build<'a>;
+    fn deref(&self) -> &Build<'a> {
+        &self.build
+    }
+}
+
+impl<C: Context> DerefMut for Scope<'_, C> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.build
+    }
+}
+
+impl<'a> Scope<'a, Main> {
+    /// Enters the main level.
+    pub fn main(build: Build<'a>) -> Self {
+        Scope { build, vars: Registry::new(|_| (Source::Unknown, true)), tables: () }
+    }
+}
+
+impl<'a, C: Context> Scope<'a, C> {
+    /// Enters a context in which nothing has been read.
+    pub fn new(build: Build<'a>, builtin: Builtin<C::Eval>) -> Self
+    where
+        C::Tables: Default,
+    {
+        Scope { build, vars: Registry::new(builtin), tables: C::Tables::default() }
+    }
+
+    /// Compiles a value with variables.
+    ///
+    /// # Errors
+    /// `invalid variable name`.
+    pub fn template(&mut self, d: &Directive, w: &Word) -> Result<Template, Error> {
+        Template::compile(&w.text, &mut self.vars).map_err(|m| self.error_at(d, w, m))
+    }
+
+    /// Compiles a regular expression and registers its named captures.
+    ///
+    /// # Errors
+    /// `pcre2_compile() failed: ...` in nginx's form.
+    pub fn pattern(&mut self, d: &Directive, text: &[u8], caseless: bool) -> Result<Pattern, Error> {
+        let pattern = Pattern::compile(text, caseless, &mut self.vars).map_err(|m| self.build.error(d, m))?;
+        if pattern.backtracks() {
+            let written = String::from_utf8_lossy(text);
+            let error = self.error(d, format!("the pattern \"{written}\" needs backtracking"));
+            let hint =
+                "look-around and back references can take long on some texts, and are given up with 500 then";
+            self.warnings.push(Error { level: Level::Info, hint: Some(hint.to_owned()), ..error });
+        }
+        Ok(pattern)
     }
 }
 
@@ -67,27 +118,23 @@ pub type LogBuffer = (usize, Option<std::time::Duration>, Option<u32>);
 pub struct Directory {
     /// Where it is.
     pub path: PathBuf,
-    /// See [`Scope::directory`].
+    /// See [`Build::directory`].
     levels: Option<Vec<u64>>,
     /// For messages: ends with the place of the directive.
     said: Error,
 }
 
-impl<'a> Scope<'a> {
+impl<'a> Build<'a> {
     /// Creates the state of a build in which nothing has been read.
-    pub fn new(env: &'a Environment, files: &'a mut Files, warnings: &'a mut Vec<Error>) -> Scope<'a> {
-        let mut vars = Registry::new(crate::variables::builtin);
-        let log_formats = vec![crate::modules::log::combined(&mut vars)];
-        Scope {
+    pub fn new(env: &'a Environment, files: &'a mut Files, warnings: &'a mut Vec<Error>) -> Build<'a> {
+        Build {
             env,
             files,
-            vars,
             end: None,
             warnings,
             log_files: Vec::new(),
             buffered_logs: Vec::new(),
             directories: Vec::new(),
-            http: HttpTables { log_formats, ..HttpTables::default() },
         }
     }
 
@@ -126,7 +173,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// An error of what is known when the http block has been read.
+    /// An error of what is known when the block has been read.
     pub fn error_at_end(&self, message: impl Into<String>) -> Error {
         Error { at: self.end, ..super::plain(&message.into()) }
     }
@@ -170,36 +217,6 @@ impl<'a> Scope<'a> {
             Some(dir) if !p.is_absolute() => dir.join(p),
             _ => p.to_owned(),
         }
-    }
-
-    /// Compiles a value with variables.
-    ///
-    /// # Errors
-    /// `invalid variable name`.
-    pub fn template(&mut self, d: &Directive, w: &Word) -> Result<Template, Error> {
-        Template::compile(&w.text, &mut self.vars).map_err(|m| self.error_at(d, w, m))
-    }
-
-    /// Compiles a regular expression and registers its named captures.
-    ///
-    /// # Errors
-    /// `pcre2_compile() failed: ...` in nginx's form.
-    pub fn pattern(
-        &mut self,
-        d: &Directive,
-        text: &[u8],
-        caseless: bool,
-    ) -> Result<forebay_core::pattern::Pattern, Error> {
-        let pattern = forebay_core::pattern::Pattern::compile(text, caseless, &mut self.vars)
-            .map_err(|m| self.error(d, m))?;
-        if pattern.backtracks() {
-            let written = String::from_utf8_lossy(text);
-            let error = self.error(d, format!("the pattern \"{written}\" needs backtracking"));
-            let hint =
-                "look-around and back references can take long on some texts, and are given up with 500 then";
-            self.warnings.push(Error { level: Level::Info, hint: Some(hint.to_owned()), ..error });
-        }
-        Ok(pattern)
     }
 
     /// Number of a log file that the master opens.

@@ -3,9 +3,7 @@
 //! reading a byte now and then. Clients of the network with the most slow clients go first. An HTTP/2 connection counts
 //! as one transfer while all of its streams are blocked on the client.
 
-use crate::client::Client;
-use crate::request::Request;
-use forebay_core::limit::shares::{self, Candidate, Network};
+use crate::limit::shares::{self, Candidate, Network};
 use forebay_net::mux::Mux;
 use forebay_net::reactor::Poller;
 use std::cell::{Cell, RefCell};
@@ -226,9 +224,9 @@ impl Transfers {
 }
 
 /// Returns the transfer of a request in `direction`. Replaces one of the other direction.
-fn transfer(
+pub fn transfer(
     of: &mut Option<Rc<Transfer>>,
-    client: &Client,
+    network: impl FnOnce() -> Network,
     direction: Direction,
     bytes: u64,
     now: Instant,
@@ -239,27 +237,10 @@ fn transfer(
             t.clone()
         }
         _ => {
-            let t = Transfer::new(direction, client.network(), bytes, now);
+            let t = Transfer::new(direction, network(), bytes, now);
             *of = Some(t.clone());
             t
         }
-    }
-}
-
-impl Request {
-    /// Returns the transfer or the HTTP/2 stream by which the wait for this request's client is tracked.
-    pub fn waiting(&mut self, direction: Direction, now: Instant) -> Waiting {
-        if let Some(s) = self.conn.wire.as_mux() {
-            return Waiting::Among(s.clone());
-        }
-        let bytes = if direction == Direction::Body { self.received } else { self.sent };
-        Waiting::Alone(transfer(&mut self.transfer, &self.conn.client, direction, bytes, now))
-    }
-
-    /// Returns `true` if this request should log the end of the wait itself. A dropped HTTP/2 connection logs one line
-    /// for all of its requests.
-    pub fn tells(&self, over: Over) -> bool {
-        over == Over::Timeout || !self.conn.wire.is_multiplexed()
     }
 }
 
@@ -300,10 +281,9 @@ mod tests {
         let at = |s: u64| start + Duration::from_secs(s);
         // Creates a transfer that begins to wait at `since`, and again at each `(second, bytes moved)` of `then`.
         let make = |since: u64, then: &[(u64, u64)]| {
-            let (mut of, conn) = (None, Client::none(start));
-            let first = transfer(&mut of, &conn, Direction::Body, 90, at(since));
-            then.iter()
-                .for_each(|(s, bytes)| drop(transfer(&mut of, &conn, Direction::Body, *bytes, at(*s))));
+            let (mut of, none) = (None, Network::default);
+            let first = transfer(&mut of, none, Direction::Body, 90, at(since));
+            then.iter().for_each(|(s, bytes)| drop(transfer(&mut of, none, Direction::Body, *bytes, at(*s))));
             first
         };
         let slow = make(0, &[(10, 190), (19, 290)]);
@@ -332,11 +312,11 @@ mod tests {
         let all = Transfers::default();
         let start = Instant::now();
         let make = |address: &str, bytes: u64| {
-            let mut conn = Client::none(start);
-            conn.peer = forebay_net::addr::Peer::Inet(address.parse().expect("an address"));
+            let address: std::net::SocketAddr = address.parse().expect("an address");
+            let network = || Network::of(Some(address.ip()));
             let mut of = None;
-            let t = transfer(&mut of, &conn, Direction::Body, 0, start);
-            transfer(&mut of, &conn, Direction::Body, bytes, start + GRACE);
+            let t = transfer(&mut of, network, Direction::Body, 0, start);
+            transfer(&mut of, network, Direction::Body, bytes, start + GRACE);
             all.add(&t);
             t
         };
@@ -363,10 +343,10 @@ mod tests {
     #[test]
     fn the_other_direction_is_another_transfer() {
         let (mut of, now) = (None, Instant::now());
-        let conn = Client::none(now);
-        let body = transfer(&mut of, &conn, Direction::Body, 10, now);
-        assert!(Rc::ptr_eq(&body, &transfer(&mut of, &conn, Direction::Body, 20, now)));
-        assert!(!Rc::ptr_eq(&body, &transfer(&mut of, &conn, Direction::Response, 0, now)));
+        let none = Network::default;
+        let body = transfer(&mut of, none, Direction::Body, 10, now);
+        assert!(Rc::ptr_eq(&body, &transfer(&mut of, none, Direction::Body, 20, now)));
+        assert!(!Rc::ptr_eq(&body, &transfer(&mut of, none, Direction::Response, 0, now)));
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! The worker process: threads, generations of the configuration, and its end.
 
 use crate::config::{Config, ListenAddr};
-use crate::upstream::background;
-use crate::upstream::health_check::Ask;
+use crate::counters::Counters;
+use crate::front::FrontEnd;
 use crate::worker::{self, Command, Mailbox};
-use forebay_core::counters::Counters;
-use forebay_core::tasks::{Log, Tasks};
+use forebay_conf::error::Level;
 use forebay_net::reactor::Remote;
 use forebay_sys::log_area::Mapped;
 use forebay_sys::sync::lock;
+use std::any::Any;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -43,6 +43,32 @@ pub struct ThreadPlan {
     pub connections: usize,
 }
 
+/// What the work of a front end outside the worker threads reaches: the first of these threads, and tokio.
+#[derive(Clone)]
+pub struct Outside {
+    mailbox: Arc<Mailbox>,
+    remote: Remote,
+    /// Runtime for tasks.
+    pub tokio: tokio::runtime::Handle,
+}
+
+impl Outside {
+    fn send(&self, command: Command) {
+        self.mailbox.push(command);
+        self.remote.wake();
+    }
+
+    /// Writes a line to the error log.
+    pub fn log(&self, level: Level, line: &str) {
+        self.send(Command::Log(level, line.to_owned()));
+    }
+
+    /// Sends a message to the front end of this number in the first thread.
+    pub fn message(&self, front: u8, message: Box<dyn Any + Send>) {
+        self.send(Command::Message(front, message));
+    }
+}
+
 struct Running {
     mailbox: Arc<Mailbox>,
     remote: Remote,
@@ -55,8 +81,9 @@ pub struct Worker {
     /// Ends the thread that drives tokio.
     _tokio: tokio::sync::oneshot::Sender<()>,
     tokio: tokio::runtime::Handle,
-    /// The configuration in effect, and its background tasks.
-    current: Mutex<(Arc<Config>, Tasks)>,
+    /// The configuration in effect, and the background work of its front ends.
+    current: Mutex<(Arc<Config>, Vec<Box<dyn Any + Send>>)>,
+    front_ends: &'static [&'static dyn FrontEnd],
     /// Sockets of each address by thread, kept so that a reload can pass them to the next configuration.
     sockets: Mutex<HashMap<ListenAddr, Vec<Arc<OwnedFd>>>>,
 }
@@ -75,26 +102,29 @@ pub struct Share {
 }
 
 impl Worker {
-    /// Starts the threads. They buffer log lines in `log_area`, if there is one.
+    /// Starts the threads with the front ends, in the order of [`Config::fronts`]. They buffer log lines in `log_area`, if
+    /// there is one.
     ///
     /// # Errors If a thread or its event loop cannot be created.
     pub fn start(
         generation: Generation,
         plan: &ThreadPlan,
         log_area: Option<Arc<Mapped>>,
+        front_ends: &'static [&'static dyn FrontEnd],
     ) -> io::Result<Worker> {
-        forebay_core::essential::remember_panics();
+        crate::essential::remember_panics();
         let count = plan.cpus.len().max(1);
         let all: Arc<Vec<Arc<Counters>>> =
             Arc::new((0..count).map(|_| Arc::new(Counters::default())).collect());
         let (end, tokio) = start_tokio()?;
         let config = generation.config.clone();
-        crate::cache::manager::attend(&config.http.caches);
+        prepare(front_ends, &config);
         let mut worker = Worker {
             threads: Vec::new(),
             _tokio: end,
             tokio: tokio.clone(),
-            current: Mutex::new((config.clone(), Tasks::default())),
+            current: Mutex::new((config.clone(), Vec::new())),
+            front_ends,
             sockets: Mutex::default(),
         };
         let shares = worker.shares(generation, count);
@@ -106,15 +136,15 @@ impl Worker {
                 cpus: plan.cpus.get(i).cloned().unwrap_or_default(),
                 connections: plan.connections.max(1),
                 share,
+                front_ends,
                 counters: all.clone(),
                 mailbox: mailbox.clone(),
                 log_area: log_area.clone(),
                 tokio: tokio.clone(),
                 started: tx,
             };
-            let thread = forebay_core::essential::spawn(format!("worker {i}"), Some(STACK), move || {
-                worker::main(setup)
-            })?;
+            let thread =
+                crate::essential::spawn(format!("worker {i}"), Some(STACK), move || worker::main(setup))?;
             let remote = rx.recv().map_err(|_| io::Error::other("worker thread ended at its start"))??;
             worker.threads.push(Running { mailbox, remote, thread });
         }
@@ -122,21 +152,14 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Starts the background tasks of a configuration and ends those of the former one.
-    fn begin(&self, config: &Arc<Config>, old: Option<&Config>) {
+    /// Starts the background work of a configuration and ends that of the former one.
+    fn begin(&self, config: &Arc<Config>, former: Option<&Config>) {
         let Some(first) = self.threads.first() else { return };
         let (mailbox, remote) = (first.mailbox.clone(), first.remote.clone());
-        let tell = move |command| {
-            mailbox.push(command);
-            remote.wake();
-        };
-        let ask: Ask = Arc::new({
-            let tell = tell.clone();
-            move |question| tell(Command::Judge(question))
-        });
-        let log: Log = Arc::new(move |level, line: &str| tell(Command::Log(level, line.to_owned())));
-        let background = background::start(config, old, &self.tokio, &log, &ask);
-        *lock(&self.current) = (config.clone(), background);
+        let outside = Outside { mailbox, remote, tokio: self.tokio.clone() };
+        let fronts = self.front_ends.iter().zip(0..);
+        let work = fronts.map(|(f, number)| f.begin(number, config, former, &outside)).collect();
+        *lock(&self.current) = (config.clone(), work);
     }
 
     /// Divides a generation among the threads.
@@ -179,8 +202,7 @@ impl Worker {
     /// Sends a new configuration to the threads. Connections stay open.
     pub fn reload(&self, generation: Generation) {
         let config = generation.config.clone();
-        crate::cache::manager::attend(&config.http.caches);
-        crate::metrics::reloaded();
+        prepare(self.front_ends, &config);
         let old = lock(&self.current).0.clone();
         let shares = self.shares(generation, self.threads.len());
         self.begin(&config, Some(&old));
@@ -219,14 +241,19 @@ impl Worker {
     }
 }
 
+/// Has each front end prepare what all threads share for a configuration.
+fn prepare(front_ends: &[&dyn FrontEnd], config: &Config) {
+    front_ends.iter().zip(0..).for_each(|(f, number)| f.prepare(number, config));
+}
+
 /// Starts the thread that drives tokio's timers and sockets for all worker threads. Their connections do not use it,
-/// see [`crate::reactor`].
+/// see [`forebay_net::reactor`].
 fn start_tokio() -> io::Result<(tokio::sync::oneshot::Sender<()>, tokio::runtime::Handle)> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build()?;
     let handle = runtime.handle().clone();
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
-    forebay_core::essential::spawn("tokio".into(), None, move || {
+    crate::essential::spawn("tokio".into(), None, move || {
         let _ = runtime.block_on(ended);
         runtime.shutdown_background();
     })?;

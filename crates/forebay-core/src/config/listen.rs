@@ -1,9 +1,9 @@
 //! `listen` (nginx: ngx_http_core_module).
 
-use super::scope::Scope;
+use super::scope::Build;
 use super::{KeepaliveProbes, ListenAddr, SocketOptions};
 use forebay_conf::error::{Error, Level};
-use forebay_conf::tree::{Directive, Span};
+use forebay_conf::tree::{Directive, Span, Word};
 use forebay_conf::units;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::unix::ffi::OsStrExt;
@@ -62,11 +62,6 @@ impl ListenDirective {
         }
     }
 
-    /// An address as nginx prints it.
-    pub fn text(&self, addr: &ListenAddr) -> String {
-        addr.to_string()
-    }
-
     /// An error at this directive.
     pub fn error(&self, message: String) -> Error {
         Error {
@@ -93,7 +88,7 @@ impl std::fmt::Display for ListenAddr {
 ///
 /// # Errors
 /// In nginx's words.
-pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<ListenDirective, Error> {
+pub fn parse(d: &Directive, cx: &mut Build<'_>) -> Result<ListenDirective, Error> {
     let word = super::value::first(d);
     let addrs = addresses(word).map_err(|m| {
         cx.error(d, format!("{m} in \"{}\" of the \"listen\" directive", String::from_utf8_lossy(word)))
@@ -104,77 +99,113 @@ pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<ListenDirective, Error
         ..ListenDirective::default_port()
     };
     for w in d.args.iter().skip(1) {
-        let t = w.text.as_slice();
-        let invalid = |cx: &Scope<'_>, what: &str| cx.error_at(d, w, what.to_string());
-        let mut sets_socket = true;
-        if t == b"default_server" || t == b"default" {
-            l.default_server = true;
-            sets_socket = false;
-        } else if t == b"bind" {
-            l.bind = true;
-        } else if let Some(v) = t.strip_prefix(b"backlog=") {
-            let n = units::number(v).filter(|n| *n > 0 && *n <= i32::MAX as u64);
-            l.options.backlog =
-                Some(n.ok_or_else(|| invalid(cx, &format!("invalid backlog \"{}\"", w.as_str())))? as i32);
-        } else if let Some(v) = t.strip_prefix(b"rcvbuf=") {
-            l.options.rcvbuf = Some(
-                units::size(v).ok_or_else(|| invalid(cx, &format!("invalid rcvbuf \"{}\"", w.as_str())))?
-                    as usize,
-            );
-        } else if let Some(v) = t.strip_prefix(b"sndbuf=") {
-            l.options.sndbuf = Some(
-                units::size(v).ok_or_else(|| invalid(cx, &format!("invalid sndbuf \"{}\"", w.as_str())))?
-                    as usize,
-            );
-        } else if let Some(v) = t.strip_prefix(b"fastopen=") {
-            let n = units::number(v).filter(|n| *n <= i32::MAX as u64);
-            l.options.fastopen =
-                Some(n.ok_or_else(|| invalid(cx, &format!("invalid fastopen \"{}\"", w.as_str())))? as i32);
-        } else if t == b"deferred" || t == b"deferred=on" || t == b"deferred=off" {
-            l.options.deferred = Some(t != b"deferred=off");
-        } else if t == b"reuseport" {
-            l.options.reuseport = true;
-        } else if t == b"multipath" {
-            l.options.multipath = true;
-        } else if t == b"ipv6only=on" || t == b"ipv6only=off" {
-            // As in nginx it says nothing of other addresses.
-            if l.addrs.iter().any(|a| matches!(a, ListenAddr::Inet(SocketAddr::V6(_)))) {
-                l.options.ipv6only = Some(t == b"ipv6only=on");
-            }
-        } else if let Some(v) = t.strip_prefix(b"so_keepalive=") {
-            l.options.so_keepalive = Some(keepalive(v).ok_or_else(|| {
-                invalid(cx, &format!("invalid so_keepalive value: \"{}\"", String::from_utf8_lossy(v)))
-            })?);
-        } else if t.starts_with(b"setfib=") || t.starts_with(b"accept_filter=") {
-            let what = String::from_utf8_lossy(t.split(|b| *b == b'=').next().unwrap_or(t)).into_owned();
-            return Err(invalid(cx, &format!("\"{what}\" is not supported on this platform, ignored")));
-        } else if t == b"proxy_protocol" {
-            l.address_options.proxy_protocol = true;
-            sets_socket = false;
-        } else if t == b"ssl" {
-            l.address_options.ssl = true;
-            sets_socket = false;
-        } else if t == b"quic" {
-            return Err(invalid(
-                cx,
-                &format!("the \"{}\" parameter of \"listen\" is not supported yet", w.as_str()),
-            ));
-        } else if t == b"http2" {
-            cx.warn(
-                d,
-                "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead",
-            );
-            l.address_options.http2 = true;
-            sets_socket = false;
-        } else {
-            return Err(invalid(cx, &format!("invalid parameter \"{}\"", w.as_str())));
-        }
-        if sets_socket {
+        let subject = match l.flag(&w.text) {
+            Some(subject) => subject,
+            None => l.valued(&w.text).map_err(|what| cx.error_at(d, w, what.text(w)))?,
+        };
+        if subject == Subject::Socket {
             l.set = true;
             l.bind = true;
         }
+        if w.text == b"http2" {
+            let text =
+                "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead";
+            cx.warn(d, text);
+        }
     }
     Ok(l)
+}
+
+/// Subject of a parameter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Subject {
+    /// The socket: only one directive of an address may have such a parameter.
+    Socket,
+    /// The server or the protocol.
+    Address,
+}
+
+/// Fault of a parameter.
+enum Fault {
+    Unknown,
+    /// The value of the parameter of this name.
+    Value(&'static str),
+    /// `so_keepalive` with this value.
+    Keepalive(String),
+    /// A parameter of other systems.
+    Platform(&'static str),
+    Later,
+}
+
+impl Fault {
+    /// The error in nginx's words.
+    fn text(&self, w: &Word) -> String {
+        let w = w.as_str();
+        match self {
+            Fault::Unknown => format!("invalid parameter \"{w}\""),
+            Fault::Value(name) => format!("invalid {name} \"{w}\""),
+            Fault::Keepalive(v) => format!("invalid so_keepalive value: \"{v}\""),
+            Fault::Platform(name) => format!("\"{name}\" is not supported on this platform, ignored"),
+            Fault::Later => format!("the \"{w}\" parameter of \"listen\" is not supported yet"),
+        }
+    }
+}
+
+impl ListenDirective {
+    /// Takes a parameter without a value. `None`: it is not one.
+    fn flag(&mut self, word: &[u8]) -> Option<Subject> {
+        match word {
+            b"default_server" | b"default" => self.default_server = true,
+            b"proxy_protocol" => self.address_options.proxy_protocol = true,
+            b"ssl" => self.address_options.ssl = true,
+            b"http2" => self.address_options.http2 = true,
+            _ => return self.socket_flag(word),
+        }
+        Some(Subject::Address)
+    }
+
+    fn socket_flag(&mut self, word: &[u8]) -> Option<Subject> {
+        match word {
+            b"bind" => self.bind = true,
+            b"deferred" | b"deferred=on" => self.options.deferred = Some(true),
+            b"deferred=off" => self.options.deferred = Some(false),
+            b"reuseport" => self.options.reuseport = true,
+            b"multipath" => self.options.multipath = true,
+            b"ipv6only=on" | b"ipv6only=off" => {
+                // As in nginx it says nothing of other addresses.
+                if self.addrs.iter().any(|a| matches!(a, ListenAddr::Inet(SocketAddr::V6(_)))) {
+                    self.options.ipv6only = Some(word == b"ipv6only=on");
+                }
+            }
+            _ => return None,
+        }
+        Some(Subject::Socket)
+    }
+
+    /// Takes a parameter with a value.
+    fn valued(&mut self, word: &[u8]) -> Result<Subject, Fault> {
+        if word == b"quic" {
+            return Err(Fault::Later);
+        }
+        let equals = word.iter().position(|b| *b == b'=').ok_or(Fault::Unknown)?;
+        let (name, value) = (&word[..equals], &word[equals + 1..]);
+        let count = |least| units::number(value).filter(|n| *n >= least).and_then(|n| i32::try_from(n).ok());
+        let size = || units::size(value).and_then(|n| usize::try_from(n).ok());
+        match name {
+            b"backlog" => self.options.backlog = Some(count(1).ok_or(Fault::Value("backlog"))?),
+            b"fastopen" => self.options.fastopen = Some(count(0).ok_or(Fault::Value("fastopen"))?),
+            b"rcvbuf" => self.options.rcvbuf = Some(size().ok_or(Fault::Value("rcvbuf"))?),
+            b"sndbuf" => self.options.sndbuf = Some(size().ok_or(Fault::Value("sndbuf"))?),
+            b"so_keepalive" => {
+                let fault = || Fault::Keepalive(String::from_utf8_lossy(value).into_owned());
+                self.options.so_keepalive = Some(keepalive(value).ok_or_else(fault)?);
+            }
+            b"setfib" => return Err(Fault::Platform("setfib")),
+            b"accept_filter" => return Err(Fault::Platform("accept_filter")),
+            _ => return Err(Fault::Unknown),
+        }
+        Ok(Subject::Socket)
+    }
 }
 
 fn keepalive(v: &[u8]) -> Option<KeepaliveProbes> {

@@ -3,15 +3,15 @@
 //!
 //! The lines are in memory shared with the master ([`forebay_sys::log_area`]). If the process is killed, the master
 //! writes the rest, so that no complete line is lost. A slot records that a write is under way. If that write was cut
-//! off, the master continues after the last byte that reached a regular file ([`forebay_core::log::write::resume`]). A
+//! off, the master continues after the last byte that reached a regular file ([`super::write::resume`]). A
 //! line may then be written twice, but none is torn or lost. The exception is a line that is longer than its slot or
 //! finds no room in the area.
 
-use crate::access_log::AccessLog;
-use crate::error_log;
-use crate::thread::Thread;
+use super::access::AccessLog;
+use super::error;
+use super::write::{encode, is_regular, write_lines};
+use crate::thread::{ActiveConfig, Thread};
 use forebay_conf::error::Level;
-use forebay_core::log::write::{encode, is_regular, write_lines};
 use forebay_sys::log_area::{Mapped, Slot};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -108,7 +108,7 @@ pub struct LogBuffers {
     /// Time of the turn in which the first of these lines was added.
     gathered_at: Option<Instant>,
     /// Buffer for building a line.
-    pub(crate) scratch: Vec<u8>,
+    pub scratch: Vec<u8>,
     /// Earliest time at which a buffer is due.
     pub due: Option<Instant>,
 }
@@ -234,14 +234,14 @@ fn append_to_another(thread: &Thread, all: &mut LogBuffers, log: usize, l: &Acce
     }
 }
 
-/// Writes a line at once, without a buffer. For requests of an earlier configuration, whose log numbers differ.
+/// Writes a line at once, without a buffer. For requests of a former configuration, whose log numbers differ.
 #[cold]
-pub fn write_late(thread: &Thread, req: &crate::request::Request, log: usize, l: &AccessLog, line: &[u8]) {
+pub fn write_late(thread: &Thread, former: &ActiveConfig, log: usize, l: &AccessLog, line: &[u8]) {
     let line = encode(line, l.gzip);
-    let now = thread.config();
+    let now = thread.active();
     let same =
-        req.conf.config.log_files.get(log).and_then(|p| now.config.log_files.iter().position(|q| p == q));
-    match (same, req.conf.logs.borrow().get(log)) {
+        former.config.log_files.get(log).and_then(|p| now.config.log_files.iter().position(|q| p == q));
+    match (same, former.logs.borrow().get(log)) {
         (Some(log), _) => {
             let regular = thread.with_log(log, |fd| is_regular(fd)).unwrap_or(false);
             write(thread, log, &line, regular, |_| {});
@@ -260,7 +260,7 @@ fn say_full(thread: &Thread) {
             "the buffers of access logs need more than {size} MB of shared memory: lines in the last ones are lost if \
              the worker process is killed"
         );
-        error_log::log(thread, Level::Warn, &text);
+        error::log(thread, Level::Warn, &text);
     }
 }
 

@@ -1,41 +1,33 @@
 //! A worker thread: accepts connections, applies new configurations, shuts down gracefully.
 
-use crate::client::Client;
-use crate::config::ListenAddr;
-use crate::connection;
-use crate::connection::{Connection, Work};
-use crate::error_log;
-use crate::file_cache::{FileCache, SHED};
-use crate::file_watch::Watches;
-use crate::log_buffers::{self, LogBuffers};
+use crate::config::{ListenAddr, Listener};
+use crate::counters::Counters;
+use crate::front::{Accepted, Front, FrontEnd, Idle};
+use crate::limit::shares::{self, Candidate, GRACE};
+use crate::log::buffers::{self, LogBuffers};
+use crate::log::error;
 use crate::process::Share;
-use crate::thread::{Parts, Thread, ThreadConfig};
-use crate::upstream::local::LocalGroups;
+use crate::thread::{ActiveConfig, Parts, Thread};
 use forebay_conf::error::Level;
-use forebay_core::counters::Counters;
-use forebay_core::limit::shares::{self, Candidate, GRACE};
 use forebay_net::addr::Peer;
 use forebay_net::io::Io;
-use forebay_net::reactor::{Handler, NOTICE_MOUNTS, Remote, Token};
-use forebay_net::wire::Wire;
+use forebay_net::reactor::{Handler, Remote, Token};
 use forebay_sys::errno::errno;
 use forebay_sys::sync::lock;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
+use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::future::Future;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Command from the process to a worker thread.
-#[derive(Debug)]
 pub enum Command {
     /// A new configuration.
     Reload(Box<Share>),
@@ -47,12 +39,12 @@ pub enum Command {
     Stop,
     /// A line for the error log.
     Log(Level, String),
-    /// A response to a health check.
-    Judge(Box<crate::upstream::health_check::Question>),
+    /// A message to the front end of this number.
+    Message(u8, Box<dyn Any + Send>),
 }
 
 /// Queue of commands to a thread.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Mailbox {
     full: AtomicBool,
     commands: Mutex<Vec<Command>>,
@@ -87,6 +79,8 @@ pub struct Setup {
     pub share: Share,
     /// Counters of all threads.
     pub counters: Arc<Vec<Arc<Counters>>>,
+    /// Front ends by number.
+    pub front_ends: &'static [&'static dyn FrontEnd],
     /// Commands.
     pub mailbox: Arc<Mailbox>,
     /// Shared memory for buffered log lines, from which the master writes them should this process crash. `None`
@@ -108,6 +102,8 @@ struct ListenSlot {
     token: Token,
     fd: Arc<OwnedFd>,
     addr: ListenAddr,
+    /// Number of the front end that serves its connections.
+    front: u8,
     shared: bool,
 }
 
@@ -134,6 +130,8 @@ fn reserve(limit: u64, threads: usize) -> RawFd {
 
 struct WorkerThread {
     thread: Rc<Thread>,
+    /// Front ends by number.
+    fronts: Vec<Rc<dyn Front>>,
     mailbox: Arc<Mailbox>,
     /// Listeners by number. Numbers are never reused, so that idle connections can keep theirs across reloads.
     listeners: RefCell<Vec<Option<ListenSlot>>>,
@@ -162,19 +160,19 @@ pub fn main(setup: Setup) {
         }
     };
     let remote = io.poller.remote();
-    let watches = Watches::new(io.poller.epoll().clone(), setup.counters.len());
     let thread = Thread::new(
         io,
         Parts {
             number: setup.number,
-            conf: ThreadConfig::new(setup.share.config.clone()),
-            files: FileCache::watching(watches),
+            active: ActiveConfig::new(setup.share.config.clone()),
             log_buffers: LogBuffers::new(setup.log_area),
             all_counters: setup.counters.clone(),
             max_connections: setup.connections,
         },
     );
-    let worker = Rc::new(WorkerThread {
+    let fronts = setup.front_ends.iter().zip(0..).map(|(f, number)| f.start(number, &thread));
+    let worker = WorkerThread {
+        fronts: fronts.collect(),
         thread: thread.clone(),
         mailbox: setup.mailbox,
         listeners: RefCell::default(),
@@ -183,6 +181,10 @@ pub fn main(setup: Setup) {
         ceiling: Cell::new(usize::MAX),
         told: Cell::new(None),
         quit_deadline: Cell::new(None),
+    };
+    thread.reactor.on_panic({
+        let thread = thread.clone();
+        move || report_panic(&thread)
     });
     worker.apply(setup.share);
     let _ = setup.started.send(Ok(remote));
@@ -192,34 +194,40 @@ pub fn main(setup: Setup) {
         let _ = catch_unwind(AssertUnwindSafe(|| thread.error_lines.borrow_mut().flush(&thread)));
         match ended {
             Ok(Err(e)) => {
-                forebay_core::essential::end(&format!("event loop failed ({}), the process ends", errno(&e)))
+                crate::essential::end(&format!("event loop failed ({}), the process ends", errno(&e)))
             }
             Err(panic) => resume_unwind(panic),
             Ok(Ok(())) => {}
         }
     }
-    // Idle upstream connections of this thread have no event loop from here on, but other threads may run on and would
-    // take them from the shared group.
-    thread.config().groups.close(&thread.io);
-    log_buffers::flush(&thread, true);
+    worker.fronts.iter().for_each(|front| front.end());
+    buffers::flush(&thread, true);
     thread.error_lines.borrow_mut().flush(&thread);
 }
 
-impl Thread {
-    /// Closes a connection.
-    pub fn close(&self, token: Token) {
-        if self.io.poller.remove(token).is_some() {
-            self.counters.active.sub(1);
-        }
-    }
-}
-
 impl WorkerThread {
+    fn front(&self, number: u8) -> Option<&Rc<dyn Front>> {
+        self.fronts.get(usize::from(number))
+    }
+
     /// Applies a configuration. Matches listeners by address first, then replaces everything else in one step.
     fn apply(&self, share: Share) {
+        let listeners = self.take_listeners(&share);
+        buffers::flush(&self.thread, true);
+        self.thread.error_lines.borrow_mut().flush(&self.thread);
+        self.thread.log_buffers.borrow_mut().forget(share.generation);
+        let active =
+            Rc::new(ActiveConfig { config: share.config, listeners, logs: RefCell::new(share.logs) });
+        self.thread.active.replace(active.clone());
+        crate::pattern::forget();
+        self.fronts.iter().for_each(|front| front.apply(&active));
+    }
+
+    /// Opens the listeners of a configuration, and closes those whose address it does not have. Returns the index in the
+    /// configuration for each slot.
+    fn take_listeners(&self, share: &Share) -> Vec<Option<usize>> {
         let mut slots = self.listeners.borrow_mut();
         let wanted = &share.config.listeners;
-        // Close listeners whose address the new configuration does not have.
         for slot in slots.iter_mut() {
             if let Some(s) = slot
                 && !wanted.iter().any(|l| l.addr == s.addr)
@@ -231,102 +239,88 @@ impl WorkerThread {
         let mut map: Vec<Option<usize>> = vec![None; slots.len()];
         for (n, (listener, socket)) in wanted.iter().zip(&share.sockets).enumerate() {
             let Some((fd, shared)) = socket else { continue };
-            prepare_listener(&share.config, n, fd);
+            if let (ListenAddr::Inet(_), Some(on)) = (&listener.addr, listener.nodelay) {
+                // Accepted connections inherit it, which saves a system call for each.
+                let _ = rustix::net::sockopt::set_tcp_nodelay(fd, on);
+            }
             let known = slots.iter().position(|s| s.as_ref().is_some_and(|s| s.addr == listener.addr));
-            let number = match known {
-                Some(k) if slots[k].as_ref().is_some_and(|s| Arc::ptr_eq(&s.fd, fd)) => k,
-                _ => {
-                    if let Some(k) = known
-                        && let Some(old) = slots[k].take()
-                    {
-                        self.thread.io.poller.remove(old.token);
-                    }
-                    let number = known.unwrap_or(slots.len());
-                    let added =
-                        fd.try_clone().and_then(|c| self.thread.io.poller.listen(c, number as u32, *shared));
-                    let slot = match added {
-                        Ok(token) => Some(ListenSlot {
-                            token,
-                            fd: fd.clone(),
-                            addr: listener.addr.clone(),
-                            shared: *shared,
-                        }),
-                        Err(e) => {
-                            error_log::log(
-                                &self.thread,
-                                Level::Alert,
-                                &format!("cannot listen on {} ({})", listener.text, errno(&e)),
-                            );
-                            None
-                        }
-                    };
-                    match slots.get_mut(number) {
-                        Some(s) => *s = slot,
-                        None => {
-                            slots.push(slot);
-                            map.push(None);
-                        }
-                    }
-                    number
-                }
-            };
+            let number = known.unwrap_or(slots.len());
+            if number == slots.len() {
+                slots.push(None);
+                map.push(None);
+            }
+            self.take_listener(&mut slots[number], number, listener, (fd, *shared));
             map[number] = Some(n);
         }
-        drop(slots);
-        log_buffers::flush(&self.thread, true);
-        self.thread.error_lines.borrow_mut().flush(&self.thread);
-        self.thread.log_buffers.borrow_mut().forget(share.generation);
-        let new = Rc::new(ThreadConfig {
-            config: share.config,
-            listeners: map.clone(),
-            groups: LocalGroups::new(self.thread.number, self.thread.all_counters.len()),
-            logs: RefCell::new(share.logs),
-            counted: Default::default(),
-        });
-        let old = self.thread.conf.replace(new);
-        old.groups.close(&self.thread.io);
-        forebay_core::pattern::forget();
-        // The new configuration has no servers for idle connections of removed listeners.
-        self.close_idle(|c, _| map.get(c.client.listener as usize).copied().flatten().is_none());
+        map
+    }
+
+    /// Has a slot accept from a socket. One that does so already stays as it is.
+    fn take_listener(
+        &self,
+        slot: &mut Option<ListenSlot>,
+        number: usize,
+        listener: &Listener,
+        (fd, shared): (&Arc<OwnedFd>, bool),
+    ) {
+        if let Some(s) = slot.as_mut().filter(|s| Arc::ptr_eq(&s.fd, fd)) {
+            s.front = listener.front;
+            return;
+        }
+        let poller = &self.thread.io.poller;
+        if let Some(old) = slot.take() {
+            poller.remove(old.token);
+        }
+        let (addr, front) = (listener.addr.clone(), listener.front);
+        match fd.try_clone().and_then(|c| poller.listen(c, number as u32, shared)) {
+            Ok(token) => *slot = Some(ListenSlot { token, fd: fd.clone(), addr, front, shared }),
+            Err(e) => {
+                let text = format!("cannot listen on {} ({})", listener.text, errno(&e));
+                error::log(&self.thread, Level::Alert, &text);
+            }
+        }
     }
 
     fn command(&self, c: Command) {
         match c {
             Command::Reload(share) => self.apply(*share),
-            Command::Reopen(logs) => {
-                forebay_core::essential::panic_on_purpose("worker");
-                self.thread.error_lines.borrow_mut().flush(&self.thread);
-                log_buffers::flush(&self.thread, true);
-                forebay_core::log::files::close();
-                let conf = self.thread.config();
-                let mut current = conf.logs.borrow_mut();
-                for (path, fd) in logs.iter() {
-                    if let Some(n) = conf.config.log_files.iter().position(|p| p == path)
-                        && let Some(slot) = current.get_mut(n)
-                    {
-                        *slot = fd.clone();
-                    }
-                }
-                drop(current);
-                self.thread.log_buffers.borrow_mut().renew();
-            }
+            Command::Reopen(logs) => self.reopen(&logs),
             Command::Quit(timeout) => {
                 self.stop_accepting();
                 self.thread.quitting.set(true);
                 self.quit_deadline.set(timeout.map(|t| Instant::now() + t));
-                self.close_idle(|c, _| c.partial.is_none() && c.requests > 0 && c.session.is_none());
-                // Wake idle HTTP/2 connections, which send GOAWAY before they close.
-                for job in self.thread.reactor.take_idle(|c| c.session.is_some()) {
-                    self.thread.reactor.queue(job);
+                self.fronts.iter().for_each(|front| front.quit());
+            }
+            Command::Log(level, line) => error::log(&self.thread, level, &line),
+            Command::Message(front, message) => {
+                if let Some(front) = self.front(front) {
+                    front.message(message);
                 }
             }
-            Command::Log(level, line) => error_log::log(&self.thread, level, &line),
-            Command::Judge(question) => question.answer(&self.thread),
             Command::Stop => {
                 self.stop_accepting();
                 self.thread.stopping.set(true);
             }
         }
+    }
+
+    /// Replaces descriptors of log files, after it has flushed what is buffered for the former ones.
+    fn reopen(&self, logs: &[(PathBuf, Arc<OwnedFd>)]) {
+        crate::essential::panic_on_purpose("worker");
+        self.thread.error_lines.borrow_mut().flush(&self.thread);
+        buffers::flush(&self.thread, true);
+        crate::log::files::close();
+        let active = self.thread.active();
+        let mut current = active.logs.borrow_mut();
+        for (path, fd) in logs {
+            if let Some(n) = active.config.log_files.iter().position(|p| p == path)
+                && let Some(slot) = current.get_mut(n)
+            {
+                *slot = fd.clone();
+            }
+        }
+        drop(current);
+        self.thread.log_buffers.borrow_mut().renew();
     }
 
     fn stop_accepting(&self) {
@@ -335,19 +329,6 @@ impl WorkerThread {
                 self.thread.io.poller.remove(s.token);
             }
         }
-    }
-
-    /// Closes the idle connections for which `f` returns `true`. Returns their number.
-    fn close_idle(&self, mut f: impl FnMut(&Connection, Instant) -> bool) -> usize {
-        let mut reading = 0;
-        let closed = self.thread.reactor.close_idle(|c, deadline| {
-            let close = f(c, deadline);
-            reading += u64::from(close && c.partial.is_some());
-            close
-        });
-        self.thread.counters.active.sub(closed as u64);
-        self.thread.counters.reading.sub(reading);
-        closed
     }
 
     fn connections(&self) -> usize {
@@ -359,14 +340,13 @@ impl WorkerThread {
     fn make_room(&self) -> bool {
         let max = self.thread.max_connections;
         let now = self.thread.clock.now();
-        let mut waiting = Vec::with_capacity(self.thread.io.poller.idle());
-        let mut number = 0;
-        self.thread.reactor.each_idle(|c, deadline, sending| {
-            let network = c.client.network();
-            let rank = connection::rank(c, deadline, now).filter(|_| !sending);
-            waiting.extend(rank.map(|rank| Candidate { number, network, rank }));
-            number += 1;
-        });
+        let mut waiting: Vec<Idle> = Vec::with_capacity(self.thread.io.poller.idle());
+        // Numbers of the front ends, with the index behind the last connection of each.
+        let mut ends = Vec::with_capacity(self.fronts.len());
+        for front in &self.fronts {
+            front.idle(now, &mut waiting);
+            ends.push(waiting.len());
+        }
         if waiting.is_empty() {
             if self.thread.transfers.give_up(now) > 0 {
                 self.thread.reactor.wake_all();
@@ -377,11 +357,15 @@ impl WorkerThread {
         // Close several at a time: the choice looks at every idle connection, which would cost too much for each new
         // one.
         let batch = (max / 64).min(waiting.len() / 8).max(1);
-        let mut leaves = vec![false; number];
-        shares::who_leaves(waiting, batch, max).into_iter().for_each(|n| leaves[n] = true);
-        // `close_idle` visits the connections in the same order as `each_idle` above.
-        let mut leaves = leaves.into_iter();
-        self.close_idle(|_, _| leaves.next() == Some(true));
+        let candidates = waiting.iter().enumerate();
+        let candidates =
+            candidates.map(|(number, i)| Candidate { number, network: i.network, rank: i.rank }).collect();
+        for number in shares::who_leaves(candidates, batch, max) {
+            let front = ends.iter().position(|end| number < *end).and_then(|n| self.fronts.get(n));
+            if let (Some(front), Some(idle)) = (front, waiting.get(number)) {
+                front.close_idle(idle.token);
+            }
+        }
         self.tell_full(now);
         true
     }
@@ -391,7 +375,7 @@ impl WorkerThread {
             self.told.set(Some(now));
             let max = self.thread.max_connections;
             let what = format!("{max} worker_connections are not enough, reusing connections");
-            error_log::log(&self.thread, Level::Warn, &what);
+            error::log(&self.thread, Level::Warn, &what);
         }
     }
 
@@ -424,7 +408,7 @@ impl WorkerThread {
         let short = matches!(e, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM);
         let level = if short { Level::Crit } else { Level::Alert };
         let text = forebay_sys::errno::errno_text(e);
-        error_log::log(&self.thread, level, &format!("accept4() failed {text}"));
+        error::log(&self.thread, level, &format!("accept4() failed {text}"));
         self.pause(Some(self.thread.clock.now() + RETRY));
     }
 
@@ -439,7 +423,7 @@ impl WorkerThread {
         }
         // If descriptors rather than `worker_connections` run short, close cached files before connections.
         let short = self.connections() < self.thread.max_connections;
-        (short && self.thread.files.borrow_mut().shed(SHED) == SHED) || self.make_room()
+        (short && self.fronts.iter().any(|front| front.shed())) || self.make_room()
     }
 
     /// Adjusts the ceiling after a connection was accepted; `crowded` if its descriptor is one of the reserve. A
@@ -454,47 +438,29 @@ impl WorkerThread {
         }
     }
 
-    fn open(self: &Rc<Self>, sock: OwnedFd, peer: Peer, listener: u32, wildcard: bool) {
+    fn open(&self, sock: OwnedFd, peer: Peer, listener: u32, (front, wildcard): (u8, bool)) {
         self.thread.counters.accepted.add(1);
         self.thread.counters.handled.add(1);
         self.thread.counters.active.add(1);
         let local = if wildcard { rustix::net::getsockname(&sock).ok() } else { None };
         let token = self.thread.io.poller.insert(sock);
-        let client = Client {
+        let accepted = Accepted {
+            token,
             number: SERIAL.fetch_add(1, Ordering::Relaxed) + 1,
             peer,
             local: local.and_then(|a| std::net::SocketAddr::try_from(a).ok()),
             listener,
-            ..Client::none(self.thread.clock.now())
         };
-        let conn = Connection::new(Wire::Plain(token), Rc::new(client));
-        self.thread.reactor.start(self, token, conn);
-    }
-}
-
-/// Sets socket options on a listener. Accepted connections inherit them, which saves a system call for each.
-fn prepare_listener(config: &crate::config::Config, listener: usize, fd: &OwnedFd) {
-    use rustix::net::sockopt;
-    let Some(ListenAddr::Inet(_)) = config.listeners.get(listener).map(|l| &l.addr) else { return };
-    let http = &config.http;
-    let server = http.addresses.get(listener).and_then(|a| http.servers.get(a.default.default_server));
-    // The default server's setting applies, since the server name is not known yet (nginx: tcp_nodelay).
-    if let Some(root) = server.and_then(|s| http.locations.get(s.root)) {
-        let _ = sockopt::set_tcp_nodelay(fd, root.settings.core.tcp_nodelay);
+        if let Some(front) = self.front(front) {
+            front.accept(accepted);
+        }
     }
 }
 
 impl Handler for WorkerThread {
-    type Conn = Connection;
-    type Work = Work;
-
-    fn runner(self: Rc<Self>, _id: u32) -> Pin<Box<dyn Future<Output = ()>>> {
-        Box::pin(connection::runner(self.thread.clone()))
-    }
-
-    fn accept(self: Rc<Self>, listener: u32) {
-        let (fd, wildcard) = match self.listeners.borrow().get(listener as usize) {
-            Some(Some(s)) => (s.fd.clone(), s.addr.is_wildcard()),
+    fn accept(&self, listener: u32) {
+        let (fd, kind) = match self.listeners.borrow().get(listener as usize) {
+            Some(Some(s)) => (s.fd.clone(), (s.front, s.addr.is_wildcard())),
             _ => return,
         };
         for i in 0..ACCEPT_BATCH {
@@ -516,7 +482,7 @@ impl Handler for WorkerThread {
                         None => Peer::Unix,
                     };
                     let crowded = sock.as_raw_fd() >= self.reserve;
-                    self.open(sock, peer, listener, wildcard);
+                    self.open(sock, peer, listener, kind);
                     self.learn_ceiling(crowded);
                 }
                 Err(Errno::AGAIN) => return,
@@ -529,21 +495,26 @@ impl Handler for WorkerThread {
         }
     }
 
-    fn expired(self: Rc<Self>, token: Token, mut conn: Connection) {
-        // An HTTP/2 connection goes to a runner below instead, which sends GOAWAY.
-        let between_requests = conn.requests > 0 && conn.partial.is_none() && conn.session.is_none();
-        if between_requests {
-            conn.wire.close(&self.thread.io);
-            self.thread.close(token);
-            return;
+    fn resume(&self, front: u8, token: Token) {
+        if let Some(front) = self.front(front) {
+            front.resume(token);
         }
-        conn.expired = true;
-        let thread = self.thread.clone();
-        thread.reactor.start(&self, token, conn);
     }
 
-    fn set_aside_ended(&self, token: Token, group: u32) {
-        self.thread.conf.borrow().groups.set_aside_ended(token, group);
+    fn expired(&self, front: u8, token: Token) {
+        if let Some(front) = self.front(front) {
+            front.expired(token);
+        }
+    }
+
+    fn start_queued(&self, front: u8) {
+        if let Some(front) = self.front(front) {
+            front.start_queued();
+        }
+    }
+
+    fn set_aside_ended(&self, token: Token, owner: u32) {
+        self.fronts.iter().for_each(|front| front.set_aside_ended(token, owner));
     }
 
     fn tick(&self, now: Instant) {
@@ -551,7 +522,7 @@ impl Handler for WorkerThread {
     }
 
     fn noticed(&self, number: u32) {
-        self.thread.files.borrow_mut().heed(number == NOTICE_MOUNTS, self.thread.io.poller.now());
+        self.fronts.iter().for_each(|front| front.noticed(number));
     }
 
     fn turn(&self) {
@@ -560,7 +531,7 @@ impl Handler for WorkerThread {
             self.command(c);
         }
         if self.thread.log_buffers.borrow().due.is_some_and(|d| d <= now) {
-            log_buffers::flush(&self.thread, false);
+            buffers::flush(&self.thread, false);
         }
         self.resume(now);
     }
@@ -569,10 +540,10 @@ impl Handler for WorkerThread {
         self.thread.error_lines.borrow_mut().flush(&self.thread);
         let gathered = self.thread.log_buffers.borrow().gathered_at();
         let Some(since) = gathered else { return false };
-        if busy && self.thread.io.poller.now().saturating_duration_since(since) < log_buffers::GATHER {
+        if busy && self.thread.io.poller.now().saturating_duration_since(since) < buffers::GATHER {
             return true;
         }
-        log_buffers::flush_gathered(&self.thread);
+        buffers::flush_gathered(&self.thread);
         false
     }
 
@@ -585,48 +556,22 @@ impl Handler for WorkerThread {
     fn finished(&self) -> bool {
         self.thread.stopping.get()
             || (self.thread.quitting.get()
-                && ((self.connections() == 0 && self.thread.background.subs() == 0)
+                && ((self.connections() == 0 && !self.fronts.iter().any(|front| front.has_background()))
                     || self.quit_deadline.get().is_some_and(|d| Instant::now() >= d)))
     }
+}
 
-    fn panicked(&self) {
-        self.thread.counters.panics.add(1);
-        let text = format!(
-            "a request caused a panic; its connection was closed ({})",
-            forebay_core::essential::last_panic()
-        );
-        error_log::log(&self.thread, Level::Alert, &text);
-    }
+/// Counts and logs the panic of a task of a thread.
+fn report_panic(thread: &Thread) {
+    thread.counters.panics.add(1);
+    let text =
+        format!("a request caused a panic; its connection was closed ({})", crate::essential::last_panic());
+    error::log(thread, Level::Alert, &text);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::Partial;
-
-    fn conn(requests: u32, accepted: Instant, partial: Option<Instant>) -> Connection {
-        let partial = partial.map(|started| Box::new(Partial { buf: [].into(), started }));
-        Connection { partial, ..Connection::closed(Rc::new(Client::none(accepted)), requests) }
-    }
-
-    #[test]
-    fn the_slowest_leave_first() {
-        let start = Instant::now();
-        let now = start + Duration::from_secs(60);
-        let ago = |ms| now - Duration::from_millis(ms);
-        let later = now + Duration::from_secs(60);
-        let order = [
-            connection::rank(&conn(0, ago(9000), None), later, now),
-            connection::rank(&conn(7, start, Some(ago(3000))), later, now),
-            connection::rank(&conn(1, start, None), now, now),
-            connection::rank(&conn(1, start, None), later, now),
-            connection::rank(&conn(0, ago(1000), None), later, now),
-            connection::rank(&conn(5, start, Some(ago(300))), later, now),
-        ];
-        assert!(order.is_sorted() && order.iter().all(Option::is_some), "{order:?}");
-        assert_eq!(connection::rank(&conn(0, ago(100), None), later, now), None);
-        assert_eq!(connection::rank(&conn(3, start, Some(ago(100))), later, now), None);
-    }
 
     #[test]
     fn the_reserve_leaves_most_descriptors_to_connections() {

@@ -1,0 +1,74 @@
+//! `error_log` (nginx: ngx_core_module).
+
+use super::main_settings::{ErrorLog, ErrorLogTarget};
+use super::value::{Setting, first};
+use super::{Build, Context, Scope};
+use crate::log::syslog::Syslog;
+use forebay_conf::error::{Error, Level};
+use forebay_conf::tree::Directive;
+use std::sync::Arc;
+
+/// Error logs of a level.
+#[derive(Clone, Debug, Default)]
+pub struct ErrorLogs(pub Arc<Vec<ErrorLog>>);
+
+impl<C: Context> Setting<C> for Option<ErrorLogs> {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
+        let mut logs = previous.flatten().map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        logs.push(parse(d, cx)?);
+        Ok(Some(ErrorLogs(Arc::new(logs))))
+    }
+}
+
+/// Reads one `error_log`.
+///
+/// # Errors
+/// In nginx's words.
+pub fn parse(d: &Directive, cx: &mut Build<'_>) -> Result<ErrorLog, Error> {
+    let word = first(d);
+    // Like nginx: an empty name means standard error.
+    let target = if word == b"stderr" || word.is_empty() {
+        ErrorLogTarget::Stderr
+    } else if let Some(s) = word.strip_prefix(b"syslog:") {
+        let text = String::from_utf8_lossy(s).into_owned();
+        let target = Syslog::parse(&text).map_err(|m| cx.error(d, m))?;
+        ErrorLogTarget::Syslog(Arc::new(target))
+    } else if let Some(m) = word.strip_prefix(b"memory:") {
+        let _ = m;
+        return Err(cx.error(d, "nginx was built without debug support"));
+    } else {
+        let path = cx.full_path(word);
+        cx.log_file(path.clone());
+        ErrorLogTarget::File(path)
+    };
+    Ok(ErrorLog { target, level: error_level(d, cx)? })
+}
+
+/// Reads the level. Several `debug_...` levels may be given.
+fn error_level(d: &Directive, cx: &Build<'_>) -> Result<Level, Error> {
+    let mut level = None;
+    for w in d.args.iter().skip(1) {
+        let named = match w.text.as_slice() {
+            b"emerg" => Level::Emerg,
+            b"alert" => Level::Alert,
+            b"crit" => Level::Crit,
+            b"error" => Level::Error,
+            b"warn" => Level::Warn,
+            b"notice" => Level::Notice,
+            b"info" => Level::Info,
+            b"debug" => Level::Debug,
+            b"debug_core" | b"debug_alloc" | b"debug_mutex" | b"debug_event" | b"debug_http"
+            | b"debug_mail" | b"debug_stream"
+                if level.is_none_or(|(_, part)| part) =>
+            {
+                level = Some((Level::Debug, true));
+                continue;
+            }
+            _ => return Err(cx.error_at(d, w, format!("invalid log level \"{}\"", w.as_str()))),
+        };
+        if level.replace((named, false)).is_some() {
+            return Err(cx.error_at(d, w, format!("duplicate log level \"{}\"", w.as_str())));
+        }
+    }
+    Ok(level.map_or(Level::Error, |(level, _)| level))
+}
