@@ -14,5 +14,6 @@ pub mod process;
 pub mod tasks;
 pub mod thread;
 pub mod transfers;
+pub mod upstream;
 pub mod vars;
 pub mod worker;

@@ -4,7 +4,7 @@
 use super::{CACHE_STATUSES, Kind, Limit, Totals, total, zones};
 use crate::modules::{Verdict, limit_conn, limit_req, stub_status};
 use crate::request::Request;
-use crate::upstream::peer::{PeerStatus, State, ms};
+use forebay_core::upstream::peer::{PeerStatus, State, ms};
 use forebay_http::request::Method;
 use forebay_net::resolver::Stats;
 use forebay_net::tls::sessions;

@@ -1,17 +1,17 @@
 //! Attempts of a request: a server is chosen, asked, and judged; after a failure the next one is asked (nginx:
 //! proxy_next_upstream). What an attempt does is up to the caller. Hot path.
 
-use super::balance::{Key, Picker};
 use super::contact::Contact;
 use super::exchange::{Attempt, Target};
 use super::fault::{Fault, client_gone};
-use super::lease::Lease;
-use super::queue::Gone;
 use super::sticky::Sticky;
 use crate::modules::proxy::{NextMask, NextUpstream};
 use crate::request::Request;
 use crate::thread::ThreadConfig;
 use forebay_conf::error::Level;
+use forebay_core::upstream::balance::{Key, Picker};
+use forebay_core::upstream::lease::Lease;
+use forebay_core::upstream::queue::Gone;
 use forebay_net::addr::{PeerAddr, address_text};
 use std::rc::Rc;
 use std::sync::Arc;

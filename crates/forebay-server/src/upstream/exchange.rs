@@ -7,15 +7,11 @@ use super::attempts::{Attempts, Kept, Repeat, Verdict};
 use super::codec::protocol::Protocol;
 use super::codec::{self, Came, fastcgi, http2};
 use super::config::Upstream;
-use super::conn::Conn;
 use super::contact::Contact;
 use super::fault::{
     Fault, READING, bad_head, client_gone, closed, receive_failed, send_failed, send_timeout, timed_out,
 };
-use super::lease::Lease;
-use super::local::LocalSet;
 use super::open::{Open, encrypt, greeting, local_address, open, wanted, watch};
-use super::peer::Figures;
 use super::send::{Sender, Wrote};
 use super::sticky::Sticky;
 use super::upload::{Stopped, Turn, Upload};
@@ -24,6 +20,10 @@ use crate::modules::proxy::{HttpVersion, NextUpstream, SendProxy, Settings};
 use crate::request::Request;
 use crate::response::FieldList;
 use crate::tls::client::Wanted;
+use forebay_core::upstream::conn::Conn;
+use forebay_core::upstream::lease::Lease;
+use forebay_core::upstream::local::LocalSet;
+use forebay_core::upstream::peer::Figures;
 use forebay_http::h1::client::ResponseHead;
 use forebay_net::addr::PeerAddr;
 use forebay_net::wait::{For, Waited};

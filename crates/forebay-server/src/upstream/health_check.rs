@@ -7,8 +7,6 @@ mod line;
 mod require;
 
 use super::config::Upstream;
-use super::health::{self, Probe, Schedule};
-use super::peer::Peer;
 use crate::config::Scope;
 use crate::config::http::Http;
 use crate::modules::proxy;
@@ -18,6 +16,8 @@ use forebay_conf::tree::Directive;
 use forebay_conf::units;
 use forebay_core::pattern::{LimitExceeded, Pattern};
 use forebay_core::tasks::Log;
+use forebay_core::upstream::health::{self, Probe, Schedule};
+use forebay_core::upstream::peer::Peer;
 use forebay_core::vars::VarId;
 use forebay_http::field::Name;
 use forebay_http::h1::chunked::{Chunked, Step};

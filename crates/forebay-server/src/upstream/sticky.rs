@@ -1,11 +1,11 @@
 //! Requests of one session go to one server (nginx: sticky cookie, route, learn).
 
-use super::peer::clock;
 use crate::config::Scope;
 use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::upstream::peer::{clock, ms};
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use forebay_http::h1::response::number;
@@ -301,7 +301,7 @@ impl Learn {
 
     fn learn(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
         let now = clock(req.thread.io.poller.now());
-        let until = now.saturating_add(super::peer::ms(self.timeout));
+        let until = now.saturating_add(ms(self.timeout));
         // Where the response names a session, that one is meant, and the one of the request is not prolonged.
         let key = std::mem::take(&mut req.modules.upstream.session);
         if !key.is_empty() {

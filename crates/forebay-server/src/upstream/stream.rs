@@ -5,9 +5,7 @@
 use super::codec::decoder::{Behind, Decoded, Decoder, End};
 use super::codec::http2;
 use super::codec::protocol::Protocol;
-use super::conn::Conn;
 use super::contact::Contact;
-use super::lease::Lease;
 use super::spool::{Keep, Limits, Next, Spool};
 use super::switched::Switched;
 use super::upload::{Stopped, Turn};
@@ -15,6 +13,8 @@ use crate::cache::local::{Content, Entry};
 use crate::modules::core::TempDir;
 use crate::request::Request;
 use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
+use forebay_core::upstream::lease::Lease;
 use forebay_http::request::Framing;
 use forebay_net::pipe::Pipe;
 use forebay_net::relay::Timeouts;

@@ -4,9 +4,9 @@
 
 use super::codec::http2;
 use super::codec::protocol::Framing;
-use super::conn::Conn;
 use crate::body::{self, BodyError};
 use crate::request::Request;
+use forebay_core::upstream::conn::Conn;
 use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
 use rustix::io::Errno;

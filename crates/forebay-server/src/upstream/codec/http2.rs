@@ -7,7 +7,6 @@ use super::protocol::Protocol;
 use super::{Came, took_head};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::request::Request;
-use crate::upstream::conn::Conn;
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::{self, Outgoing, READ, Upstreamed};
 use crate::upstream::fault::{
@@ -15,6 +14,7 @@ use crate::upstream::fault::{
 };
 use crate::upstream::upload::Upload;
 use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
 use forebay_http::h1::client;
 use forebay_http::h1::request::Status;
 use forebay_http::h2::link::{self, Link, Problem};

@@ -2,13 +2,13 @@
 
 use crate::config::Scope;
 use crate::config::value::first;
-use crate::upstream::balance::{Load, Method, Timed};
-use crate::upstream::group::{Group, Keepalive};
-use crate::upstream::queue::Queue;
-use crate::upstream::servers::Server;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
+use forebay_core::upstream::balance::{Load, Method, Timed};
+use forebay_core::upstream::group::{Group, Keepalive};
+use forebay_core::upstream::queue::Queue;
+use forebay_core::upstream::servers::Server;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -3,9 +3,9 @@
 
 use super::block::Block;
 use super::server::plain_server;
-use crate::upstream::group::{Group, Keepalive};
-use crate::upstream::servers::{Server, Source};
 use forebay_conf::error::Error;
+use forebay_core::upstream::group::{Group, Keepalive};
+use forebay_core::upstream::servers::{Server, Source};
 use forebay_net::addr::Place;
 use forebay_net::resolver::Resolver;
 use std::sync::{Arc, OnceLock};

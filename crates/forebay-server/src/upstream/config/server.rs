@@ -1,12 +1,12 @@
 //! `server` lines of an `upstream` block.
 
 use crate::config::Scope;
-use crate::upstream::balance::Method;
-use crate::upstream::peer::Peer;
-use crate::upstream::servers::{Found, Server, Source};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
+use forebay_core::upstream::balance::Method;
+use forebay_core::upstream::peer::Peer;
+use forebay_core::upstream::servers::{Found, Server, Source};
 use forebay_net::addr::{PeerAddr, Place};
 use std::path::PathBuf;
 
