@@ -22,7 +22,6 @@ pub mod modules;
 pub mod password;
 pub mod phases;
 pub mod request;
-pub mod resolver;
 pub mod response;
 pub mod subrequest;
 pub mod symlinks;

@@ -10,6 +10,7 @@ pub mod listen;
 mod main_level;
 pub mod main_settings;
 pub mod names;
+pub mod resolver;
 mod scope;
 pub mod value;
 

@@ -2,6 +2,7 @@
 //! protocol; a front end evaluates the [`balance::Key`] of a request, and keeps what its protocol needs on a connection.
 
 pub mod balance;
+pub mod config;
 pub mod conn;
 pub mod group;
 pub(crate) mod hash;

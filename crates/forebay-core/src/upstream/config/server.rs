@@ -1,12 +1,12 @@
 //! `server` lines of an `upstream` block.
 
-use crate::config::Scope;
+use crate::config::Build;
+use crate::upstream::balance::Method;
+use crate::upstream::peer::Peer;
+use crate::upstream::servers::{Found, Server, Source};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
-use forebay_core::upstream::balance::Method;
-use forebay_core::upstream::peer::Peer;
-use forebay_core::upstream::servers::{Found, Server, Source};
 use forebay_net::addr::{PeerAddr, Place};
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ pub(super) fn plain_server(place: Place, default_port: u16) -> Server {
 /// In nginx's words.
 pub(super) fn parse(
     d: &Directive,
-    cx: &Scope<'_>,
+    cx: &Build<'_>,
     method: Method,
     unresolved: bool,
 ) -> Result<Server, Error> {
@@ -47,7 +47,7 @@ struct Line<'l> {
     d: &'l Directive,
     /// The server.
     word: &'l Word,
-    cx: &'l Scope<'l>,
+    cx: &'l Build<'l>,
     method: Method,
     peer: Peer,
     resolve: bool,
