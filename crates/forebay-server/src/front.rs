@@ -7,8 +7,8 @@ use crate::connection::{self, Connection};
 use crate::file_cache::{FileCache, SHED};
 use crate::file_watch::Watches;
 use crate::thread::{Thread, ThreadConfig};
-use crate::upstream::background::Background;
-use crate::upstream::health::Question;
+use crate::upstream::background;
+use crate::upstream::health_check::Question;
 use forebay_conf::tree::Block;
 use forebay_core::config::Build;
 use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle};
@@ -86,7 +86,7 @@ impl FrontEnd for HttpFrontEnd {
             let outside = outside.clone();
             Arc::new(move |question: Box<Question>| outside.message(number, question))
         };
-        Box::new(Background::start(&http, former.as_deref(), &outside.tokio, &(log as _), &(ask as _)))
+        Box::new(background::start(&http, former.as_deref(), &outside.tokio, &(log as _), &(ask as _)))
     }
 
     fn start(&self, number: u8, thread: &Rc<WorkerThread>) -> Rc<dyn Front> {
@@ -108,16 +108,6 @@ impl HttpThread {
             }
         });
         chosen.into_iter().for_each(|token| self.close_idle(token));
-    }
-
-    /// Closes this thread's idle upstream connections of a configuration.
-    fn close_spares(&self, conf: &ThreadConfig) {
-        for group in &conf.http.upstreams {
-            let (entries, taken) = group.idle.clear(self.0.number);
-            for token in entries.into_iter().map(|i| i.token).chain(taken) {
-                self.0.io.poller.remove(token);
-            }
-        }
     }
 }
 
@@ -157,10 +147,7 @@ impl Front for HttpThread {
     }
 
     fn set_aside_ended(&self, token: Token, owner: u32) {
-        if let Some(g) = self.0.conf.borrow().http.upstreams.get(owner as usize) {
-            // If another thread has taken the connection meanwhile, this only frees its slot here.
-            drop(g.idle.withdraw(self.0.number, token));
-        }
+        self.0.conf.borrow().groups.set_aside_ended(token, owner);
     }
 
     fn idle(&self, now: Instant, out: &mut Vec<Idle>) {
@@ -178,9 +165,9 @@ impl Front for HttpThread {
     }
 
     fn apply(&self, active: &Rc<ActiveConfig>) {
-        let new = Rc::new(ThreadConfig::new(active.clone(), self.0.front));
-        let old = self.0.conf.replace(new);
-        self.close_spares(&old);
+        let old =
+            self.0.conf.replace(Rc::new(ThreadConfig::new(&self.0.worker, active.clone(), self.0.front)));
+        old.groups.close(&self.0.io);
         // The new configuration has no servers for idle connections of removed listeners.
         let exists = |c: &Connection| active.listeners.get(c.client.listener as usize).copied().flatten();
         self.close_all_idle(|c| exists(c).is_none());
@@ -197,7 +184,7 @@ impl Front for HttpThread {
     fn end(&self) {
         // Idle upstream connections of this thread have no event loop from here on, but other threads may run on and would
         // take them from the shared group.
-        self.close_spares(&self.0.config());
+        self.0.config().groups.close(&self.0.io);
     }
 
     fn has_background(&self) -> bool {

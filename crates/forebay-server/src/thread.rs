@@ -4,6 +4,7 @@ use crate::client::Client;
 use crate::config::http::Http;
 use crate::connection::{Connection, Work};
 use crate::file_cache::FileCache;
+use crate::upstream::local::LocalGroups;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
 use forebay_net::reactor::{Body, Job, Runners, Token};
 use std::cell::RefCell;
@@ -18,22 +19,24 @@ pub struct ThreadConfig {
     pub active: Rc<ActiveConfig>,
     /// Settings of the http block.
     pub http: Arc<Http>,
-    /// State of the upstream groups, by their numbers.
-    pub groups: RefCell<Vec<crate::upstream::GroupState>>,
+    /// Upstream groups.
+    pub groups: LocalGroups,
     /// Counters for requests to servers without `status_zone`, by server index.
     pub counted: crate::metrics::ByName,
 }
 
 impl ThreadConfig {
-    /// Creates the state for a configuration, without upstream groups. `front` is the number of the HTTP front end.
-    pub fn new(active: Rc<ActiveConfig>, front: u8) -> ThreadConfig {
+    /// Creates the state that a thread keeps for a configuration. `front` is the number of the HTTP front end.
+    pub fn new(thread: &WorkerThread, active: Rc<ActiveConfig>, front: u8) -> ThreadConfig {
         let http = active.config.front(front).unwrap_or_default();
-        ThreadConfig::of(active, http)
+        let groups = LocalGroups::new(thread.number, thread.all_counters.len());
+        ThreadConfig { groups, ..ThreadConfig::of(active, http) }
     }
 
-    /// Creates the state for settings of the http block that may be those of a former configuration.
+    /// Creates the state for settings of the http block that may be those of a former configuration. Connections to
+    /// upstreams are not kept.
     pub fn of(active: Rc<ActiveConfig>, http: Arc<Http>) -> ThreadConfig {
-        ThreadConfig { http, active, groups: RefCell::default(), counted: Default::default() }
+        ThreadConfig { http, active, groups: LocalGroups::default(), counted: Default::default() }
     }
 }
 
@@ -76,7 +79,7 @@ impl Deref for Thread {
 impl Thread {
     /// Creates the front end of this number in a worker thread, with the configuration that is in effect there.
     pub fn new(worker: Rc<WorkerThread>, front: u8, files: FileCache) -> Rc<Thread> {
-        let conf = ThreadConfig::new(worker.active(), front);
+        let conf = ThreadConfig::new(&worker, worker.active(), front);
         Rc::new(Thread {
             no_client: Rc::new(Client::none(worker.io.poller.now())),
             runners: Runners::new(worker.reactor.clone(), front),

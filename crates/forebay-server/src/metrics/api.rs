@@ -4,8 +4,7 @@
 use super::{CACHE_STATUSES, Kind, Totals, total, zones};
 use crate::modules::{Verdict, limit_req, stub_status};
 use crate::request::Request;
-use crate::upstream::PeerStatus;
-use crate::upstream::peer::{State, ms};
+use crate::upstream::peer::{PeerStatus, State, ms};
 use forebay_core::limit::concurrency;
 use forebay_core::limit::outcomes::Outcomes;
 use forebay_http::request::Method;
@@ -321,7 +320,7 @@ fn limits(requests: bool) -> Map<String, Value> {
 
 fn upstreams(req: &Request) -> Map<String, Value> {
     let now = req.thread.io.poller.now();
-    let groups = req.conf.http.upstreams.iter().filter(|g| g.explicit);
+    let groups = req.conf.http.upstreams.iter().map(|u| &u.group).filter(|g| g.explicit);
     let each = groups.map(|g| {
         let peers: Vec<Value> = g.status(now).iter().enumerate().map(|(n, p)| peer(n, p)).collect();
         let group = json!({"peers": peers, "keepalive": g.idle.count(), "zombies": 0, "zone": text(&g.name)});
@@ -332,7 +331,7 @@ fn upstreams(req: &Request) -> Map<String, Value> {
 
 /// The servers of a group as they are set.
 fn servers(req: &Request, group: &str) -> Option<Vec<Value>> {
-    let mut groups = req.conf.http.upstreams.iter();
+    let mut groups = req.conf.http.upstreams.iter().map(|u| &u.group);
     let group = groups.find(|g| g.explicit && g.name == group.as_bytes())?;
     let mut id = 0..;
     Some(group.settings(|p| {

@@ -6,6 +6,7 @@ pub mod api;
 pub mod prometheus;
 
 use crate::request::Request;
+use forebay_core::histogram::{BUCKETS, Histogram, bucket};
 use forebay_sys::sync::lock;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -13,18 +14,6 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// Upper ends of the buckets of a histogram, microseconds; one more bucket has the rest.
-pub const BUCKETS: [u64; 13] = [
-    1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
-    10_000_000,
-];
-
-/// Number of the bucket of a time.
-pub fn bucket(time: Duration) -> usize {
-    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    BUCKETS.partition_point(|end| *end < micros)
-}
 
 /// What a zone counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,23 +161,6 @@ impl Zone {
     pub fn cache_totals(&self) -> [(u64, u64); 7] {
         let sum = self.sum();
         std::array::from_fn(|n| (sum(2 * n), sum(2 * n + 1)))
-    }
-}
-
-/// Times by their length.
-#[derive(Clone, Debug, Default)]
-pub struct Histogram {
-    /// How many, by bucket.
-    pub counts: [u64; BUCKETS.len() + 1],
-    /// All together.
-    pub sum: Duration,
-}
-
-impl Histogram {
-    /// The mean; zero of nothing.
-    pub fn mean(&self) -> Duration {
-        let count = u32::try_from(self.counts.iter().sum::<u64>()).unwrap_or(u32::MAX);
-        self.sum.checked_div(count).unwrap_or_default()
     }
 }
 
@@ -437,15 +409,6 @@ pub fn total(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_fall_into_buckets() {
-        assert_eq!(bucket(Duration::ZERO), 0);
-        assert_eq!(bucket(Duration::from_millis(1)), 0);
-        assert_eq!(bucket(Duration::from_micros(1001)), 1);
-        assert_eq!(bucket(Duration::from_secs(10)), 12);
-        assert_eq!(bucket(Duration::MAX), 13);
-    }
 
     #[test]
     fn names_without_a_zone_share_a_limited_number_of_them() {

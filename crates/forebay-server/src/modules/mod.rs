@@ -416,7 +416,7 @@ pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'
         b"scgi_pass" => proxy::pass_by(Protocol::Scgi, d, l, cx)?,
         b"grpc_pass" => proxy::pass_by(Protocol::Grpc, d, l, cx)?,
         b"memcached_pass" => proxy::pass_by(Protocol::Memcached, d, l, cx)?,
-        b"health_check" => l.health_check = Some(crate::upstream::health::Check::parse(d, cx)?),
+        b"health_check" => l.health_check = Some(crate::upstream::health_check::Check::parse(d, cx)?),
         b"stub_status" => l.content = Some(Content::StubStatus),
         b"empty_gif" => l.content = Some(Content::EmptyGif),
         b"tunnel_pass" => tunnel::pass(d, l, cx)?,

@@ -36,7 +36,7 @@ pub struct LocationBuild {
     /// `status_zone`.
     pub status_zone: Option<Arc<crate::metrics::Zone>>,
     /// `health_check`.
-    pub health_check: Option<crate::upstream::health::Check>,
+    pub health_check: Option<crate::upstream::health_check::Check>,
     /// Locations inside this one.
     pub children: Vec<LocationId>,
 }

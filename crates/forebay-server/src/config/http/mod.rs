@@ -52,7 +52,7 @@ pub struct Http {
     /// `charset_map`s.
     pub charset_maps: modules::charset::Maps,
     /// Upstream groups.
-    pub upstreams: Vec<crate::upstream::Group>,
+    pub upstreams: Vec<Arc<crate::upstream::config::Upstream>>,
     /// Whether some variable shows what a ClientHello offers.
     pub shows_hello: bool,
     /// Files of certificates and keys, which may be renewed.

@@ -8,8 +8,8 @@
 use super::responder::{Answered, Failure, Names, Responder};
 use crate::config::http::Http;
 use crate::tls::server::Presented;
-use crate::upstream::background::Log;
 use forebay_conf::error::Level;
+use forebay_core::tasks::Log;
 use forebay_net::tls::ocsp_message::{self, Answer, Signers, State, Subject};
 use forebay_net::tls::verify::{self, Purpose, Trust};
 use forebay_sys::sync::lock;
