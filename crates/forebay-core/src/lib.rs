@@ -2,6 +2,7 @@
 
 #![warn(unreachable_pub)]
 
+pub mod blocks;
 pub mod config;
 pub mod counters;
 pub mod essential;

@@ -1,12 +1,19 @@
-//! Reading and discarding the client's body. The response's body is in `send`. Hot path.
+//! Bodies. This file reads and discards the client's; those of responses are sent by `body/pump.rs` and the files
+//! around it. Hot path.
 
 pub mod compose;
 mod files;
+mod outlet;
 mod pace;
+mod pump;
 mod send;
 mod source;
+mod write;
 
-pub use send::{flush_answers, send, send_continue, write_all, write_last};
+pub use outlet::Outlet;
+pub use send::send;
+pub(crate) use source::{Got, Source};
+pub use write::{Broken, flush_answers, send_continue, write_all, write_last};
 
 use crate::modules::core::BodyInFile;
 use crate::request::Request;

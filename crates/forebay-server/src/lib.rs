@@ -35,11 +35,5 @@ pub mod variables;
 /// HTTP as the only front end.
 pub static FRONT_ENDS: &[&dyn forebay_core::front::FrontEnd] = &[&front::HttpFrontEnd];
 
-/// Binds directives of the http block to fields; see [`forebay_core::settings`].
-#[macro_export]
-macro_rules! settings {
-    ($($rows:tt)*) => { forebay_core::settings! { [$crate::config::HttpContext] $($rows)* } };
-}
-
 pub(crate) use config::HttpContext;
-pub(crate) use forebay_core::keyword;
+pub(crate) use forebay_core::{keyword, settings};

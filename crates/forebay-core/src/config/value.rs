@@ -160,13 +160,13 @@ macro_rules! keyword {
     };
 }
 
-/// Binds directives of a context to fields: one row a directive.
+/// Binds directives to fields: one row a directive. Contexts whose setters fit (http, stream) may share a table.
 ///
 /// Makes `Written` (what one level of the file says, each field an `Option`) and `Settings` (what is in
 /// effect, defaults applied). A level inherits what it left unset.
 #[macro_export]
 macro_rules! settings {
-    ([$context:ty] $($(#[$doc:meta])* $directive:literal => $field:ident : $ty:ty = $default:expr;)*) => {
+    ($($(#[$doc:meta])* $directive:literal => $field:ident : $ty:ty = $default:expr;)*) => {
         /// What one level of the configuration says.
         #[derive(Clone, Debug, Default)]
         #[allow(missing_docs)]
@@ -187,23 +187,29 @@ macro_rules! settings {
             }
 
             /// Takes a directive; `Ok(false)` if it is not one of this module's.
-            pub fn set(
+            pub fn set<C: $crate::config::Context>(
                 &mut self,
                 d: &forebay_conf::tree::Directive,
-                cx: &mut $crate::config::Scope<'_, $context>,
-            ) -> Result<bool, forebay_conf::error::Error> {
+                cx: &mut $crate::config::Scope<'_, C>,
+            ) -> Result<bool, forebay_conf::error::Error>
+            where
+                $($ty: $crate::config::value::Setting<C>,)*
+            {
                 self.set_as(&d.name.text, d, cx)
             }
 
             /// Takes a directive as if it had this name: that of another family that means the same.
-            pub fn set_as(
+            pub fn set_as<C: $crate::config::Context>(
                 &mut self,
                 name: &[u8],
                 d: &forebay_conf::tree::Directive,
-                cx: &mut $crate::config::Scope<'_, $context>,
-            ) -> Result<bool, forebay_conf::error::Error> {
+                cx: &mut $crate::config::Scope<'_, C>,
+            ) -> Result<bool, forebay_conf::error::Error>
+            where
+                $($ty: $crate::config::value::Setting<C>,)*
+            {
                 $(if name == $directive.as_bytes() {
-                    self.$field = Some(<$ty as $crate::config::value::Setting<$context>>::take(self.$field.take(), d, cx)?);
+                    self.$field = Some(<$ty as $crate::config::value::Setting<C>>::take(self.$field.take(), d, cx)?);
                     return Ok(true);
                 })*
                 let _ = (name, d, cx);

@@ -38,9 +38,15 @@ pub struct HttpTables {
     /// Zones of `limit_req`.
     pub zones: crate::modules::limit_req::Zones,
     /// Zones of `limit_conn`.
-    pub conn_zones: crate::modules::limit_conn::Zones,
+    pub conn_zones: forebay_core::limit::concurrency::Zones,
     /// Caches of responses.
     pub caches: crate::cache::Zones,
+}
+
+impl AsMut<forebay_core::limit::concurrency::Zones> for HttpTables {
+    fn as_mut(&mut self) -> &mut forebay_core::limit::concurrency::Zones {
+        &mut self.conn_zones
+    }
 }
 
 impl HttpTables {

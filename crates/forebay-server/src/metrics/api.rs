@@ -1,9 +1,11 @@
 //! `api`: the counters as JSON, with the paths and field names of NGINX Plus; and the page that shows them live
 //! (ours: `dashboard`). Nothing can be changed by it.
 
-use super::{CACHE_STATUSES, Kind, Limit, Totals, total, zones};
-use crate::modules::{Verdict, limit_conn, limit_req, stub_status};
+use super::{CACHE_STATUSES, Kind, Totals, total, zones};
+use crate::modules::{Verdict, limit_req, stub_status};
 use crate::request::Request;
+use forebay_core::limit::concurrency;
+use forebay_core::limit::outcomes::Outcomes;
 use forebay_core::upstream::peer::{PeerStatus, State, ms};
 use forebay_http::request::Method;
 use forebay_net::resolver::Stats;
@@ -152,7 +154,7 @@ fn slabs(req: &Request) -> Map<String, Value> {
         let (used, size) = c.index.room();
         Usage { name: c.name.clone(), used, size }
     });
-    let zones = caches.chain(limit_req::usage()).chain(limit_conn::usage()).chain(sessions::usage());
+    let zones = caches.chain(limit_req::usage()).chain(concurrency::usage()).chain(sessions::usage());
     let each = zones.map(|z| {
         let used = z.used.div_ceil(PAGE);
         let free = (z.size / PAGE).saturating_sub(used);
@@ -309,9 +311,9 @@ fn caches(req: &Request) -> Map<String, Value> {
 }
 
 fn limits(requests: bool) -> Map<String, Value> {
-    let each = Limit::all(requests).into_iter().map(|l| {
-        let outcomes: Map<_, _> = l.outcomes().map(|(o, n)| (o.to_owned(), n.into())).collect();
-        (text(&l.name), Value::Object(outcomes))
+    let each = Outcomes::all(requests).into_iter().map(|l| {
+        let outcomes: Map<_, _> = l.counts().map(|(o, n)| (o.to_owned(), n.into())).collect();
+        (text(&l.zone), Value::Object(outcomes))
     });
     each.collect()
 }

@@ -373,55 +373,6 @@ pub fn servers(req: &Request) -> Vec<(Vec<u8>, Totals)> {
     all
 }
 
-/// Outcomes of a zone of `limit_req` or `limit_conn`. Their zones are shared by the threads as it is.
-#[derive(Debug)]
-pub struct Limit {
-    /// Whether it is one of `limit_req`.
-    pub requests: bool,
-    /// Name.
-    pub name: Vec<u8>,
-    /// See [`LIMIT_OUTCOMES`].
-    counts: [AtomicU64; 5],
-}
-
-/// What a limit may say, as NGINX Plus calls it. `limit_conn` delays nothing.
-pub const LIMIT_OUTCOMES: [&str; 5] =
-    ["passed", "delayed", "rejected", "delayed_dry_run", "rejected_dry_run"];
-
-static LIMITS: Mutex<Vec<Weak<Limit>>> = Mutex::new(Vec::new());
-
-impl Limit {
-    /// The counters of a zone; they go on after a reload.
-    pub fn named(requests: bool, name: &[u8]) -> Arc<Limit> {
-        let mut all = lock(&LIMITS);
-        all.retain(|l| l.strong_count() > 0);
-        let known = all.iter().filter_map(Weak::upgrade).find(|l| l.requests == requests && l.name == name);
-        known.unwrap_or_else(|| {
-            let l = Arc::new(Limit { requests, name: name.to_vec(), counts: Default::default() });
-            all.push(Arc::downgrade(&l));
-            l
-        })
-    }
-
-    /// All of them.
-    pub fn all(requests: bool) -> Vec<Arc<Limit>> {
-        lock(&LIMITS).iter().filter_map(Weak::upgrade).filter(|l| l.requests == requests).collect()
-    }
-
-    /// Counts an outcome, by its place in [`LIMIT_OUTCOMES`].
-    pub fn count(&self, outcome: usize) {
-        if let Some(c) = self.counts.get(outcome) {
-            c.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// Outcomes so far.
-    pub fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        let all = LIMIT_OUTCOMES.iter().zip(&self.counts).map(|(n, c)| (*n, c.load(Relaxed)));
-        all.filter(|(n, _)| self.requests || !n.starts_with("delayed"))
-    }
-}
-
 /// Configurations that this process has had, milliseconds since the epoch when it loaded the last one, and when
 /// it started.
 static RELOADS: AtomicU64 = AtomicU64::new(0);

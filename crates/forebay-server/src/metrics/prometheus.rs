@@ -1,6 +1,6 @@
 //! `prometheus`: the counters as Prometheus reads them, the names of nginx-prometheus-exporter first.
 
-use super::{CACHE_STATUSES, Kind, Limit, Totals, total, zones};
+use super::{CACHE_STATUSES, Kind, Totals, total, zones};
 use crate::modules::{Verdict, stub_status};
 use crate::request::Request;
 use forebay_core::histogram::{BUCKETS, Histogram};
@@ -206,13 +206,13 @@ impl Page {
     }
 
     fn limits(&mut self, requests: bool, what: &str) {
-        let limits = Limit::all(requests);
+        let limits = forebay_core::limit::outcomes::Outcomes::all(requests);
         if limits.is_empty() {
             return;
         }
         let all = limits.iter().flat_map(|l| {
-            let zone = label(&l.name);
-            l.outcomes().map(move |(o, n)| (format!("zone=\"{zone}\",outcome=\"{o}\""), n))
+            let zone = label(&l.zone);
+            l.counts().map(move |(o, n)| (format!("zone=\"{zone}\",outcome=\"{o}\""), n))
         });
         let all: Vec<_> = all.collect();
         self.many(&format!("forebay_{what}_total"), "counter", "Requests by what the zone said", all);

@@ -6,7 +6,7 @@ use crate::config::mime_types::MimeTypes;
 use crate::config::value::{Setting, once};
 use crate::modules::LocationSettings;
 use crate::request::Request;
-use crate::response::{BodyFilter, Broken};
+use crate::response::{BodyFilter, FilterError};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
 use forebay_core::vars::Template;
@@ -269,7 +269,7 @@ struct Recode {
 }
 
 impl BodyFilter for Recode {
-    fn feed(&mut self, input: &[u8], _last: bool, out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn feed(&mut self, input: &[u8], _last: bool, out: &mut Vec<u8>) -> Result<(), FilterError> {
         match self.table.as_ref() {
             Table::Bytes(t) => out.extend(input.iter().map(|b| t[usize::from(*b)])),
             Table::ToUtf8(t) => {

@@ -522,17 +522,21 @@ impl TempDir {
     }
 
     fn file(&self, serial: u64) -> PathBuf {
-        let name = format!("{serial:010}");
-        let mut path = self.path.clone();
-        let mut end = name.len();
-        for n in &self.levels {
-            let start = end.saturating_sub(*n);
-            path.push(name.get(start..end).unwrap_or_default());
-            end = start;
-        }
-        path.push(name);
-        path
+        path_in_levels(&self.path, &self.levels, &format!("{serial:010}"))
     }
+}
+
+/// Returns the path of a file whose last digits name its subdirectories. `levels` has the lengths of their names.
+pub(crate) fn path_in_levels(dir: &std::path::Path, levels: &[usize], name: &str) -> PathBuf {
+    let mut path = dir.to_path_buf();
+    let mut end = name.len();
+    for n in levels {
+        let start = end.saturating_sub(*n);
+        path.push(name.get(start..end).unwrap_or_default());
+        end = start;
+    }
+    path.push(name);
+    path
 }
 
 /// `client_body_temp_path`, `proxy_temp_path` and similar directives.

@@ -7,7 +7,7 @@ use crate::modules::slice;
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::{Refusal, Request};
 use crate::response::sent;
-use crate::response::{BodyFilter, Broken, Part};
+use crate::response::{BodyFilter, FilterError, Part};
 use forebay_conf::error::Level;
 use forebay_core::vars::VarError;
 use forebay_http::conditional::{self, Conditions, Validators, Verdict};
@@ -499,7 +499,7 @@ struct Cut {
 }
 
 impl BodyFilter for Cut {
-    fn feed(&mut self, input: &[u8], _last: bool, out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn feed(&mut self, input: &[u8], _last: bool, out: &mut Vec<u8>) -> Result<(), FilterError> {
         let len = input.len() as u64;
         let from = self.start.saturating_sub(self.at).min(len);
         let to = self.end.saturating_sub(self.at).min(len);

@@ -6,7 +6,7 @@ use crate::config::mime_types::MimeTypes;
 use crate::config::value::Setting;
 use crate::modules::LocationSettings;
 use crate::request::Request;
-use crate::response::{BodyFilter, Broken};
+use crate::response::{BodyFilter, FilterError};
 use aho_corasick::{AhoCorasick, Anchored, Input, MatchKind};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
@@ -179,7 +179,7 @@ impl Replace {
 }
 
 impl BodyFilter for Replace {
-    fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), FilterError> {
         if self.held.is_empty() {
             let done = self.replace(input, last, out);
             self.held.extend_from_slice(&input[done..]);

@@ -1,5 +1,9 @@
 //! The table of directives tells the truth about what is bound here.
 
+mod geo;
+mod map;
+mod split_clients;
+
 use super::{
     BOUND, HTTP_DIRECTIVES, LOCATION_DIRECTIVES, family, proxy, proxy_bind, proxy_cache, proxy_ssl, server,
 };

@@ -3,7 +3,8 @@
 use super::parser::{Command, Event, Parser};
 use super::value::{self, Problem};
 use super::{Settings, shared};
-use crate::body::compose::{Broken, Include, Included, Outlet, Started, include};
+use crate::body::compose::{Include, Included, Started, include};
+use crate::body::{Broken, Outlet};
 use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_core::pattern::fleeting::Matched;

@@ -1,11 +1,11 @@
 //! `geo` (nginx: ngx_http_geo_module). Hot path: a lookup is a binary search in one sorted array.
 
-use crate::config::Scope;
-use crate::modules::map::variable_name;
+use super::map::variable_name;
+use crate::config::{self, Context, Scope};
+use crate::limit::cidr::Cidr;
+use crate::vars::{Address, Computed, Geo, Names, Segments, Value};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
-use forebay_core::limit::cidr::Cidr;
-use forebay_core::vars::{Address, Computed, Geo, Names, Segments, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ struct Build {
 ///
 /// # Errors
 /// In nginx's words.
-pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+pub fn block<C: Context>(d: &Directive, cx: &mut Scope<'_, C>) -> Result<(), Error> {
     let (source, name) = match d.args.as_slice() {
         [name] => (Address::Client, name),
         [source, name] => (Address::Var(cx.vars.reference(variable_name(d, source, cx)?)), name),
@@ -53,7 +53,7 @@ fn text(w: &[u8]) -> std::borrow::Cow<'_, str> {
 }
 
 impl Build {
-    fn entry(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+    fn entry(&mut self, d: &Directive, cx: &mut config::Build<'_>) -> Result<(), Error> {
         match (d.name.text.as_slice(), d.args.as_slice()) {
             (b"ranges", []) => {
                 if !self.ranges && self.begun {
@@ -93,7 +93,13 @@ impl Build {
         format!("value: \"{}\", old value: \"{}\"", of(value), of(old))
     }
 
-    fn net(&mut self, name: &[u8], value: &Word, d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+    fn net(
+        &mut self,
+        name: &[u8],
+        value: &Word,
+        d: &Directive,
+        cx: &mut config::Build<'_>,
+    ) -> Result<(), Error> {
         let (net, delete) = match name {
             b"delete" => (network(&value.text, d, cx)?, true),
             b"default" => (Cidr::Unix, false),
@@ -124,7 +130,13 @@ impl Build {
         Ok(())
     }
 
-    fn range(&mut self, name: &[u8], value: &Word, d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+    fn range(
+        &mut self,
+        name: &[u8],
+        value: &Word,
+        d: &Directive,
+        cx: &mut config::Build<'_>,
+    ) -> Result<(), Error> {
         if name == b"default" {
             let v = self.value(&value.text);
             if let Some(old) = self.default.replace(v) {
@@ -165,7 +177,7 @@ impl Build {
         v: Value,
         name: &[u8],
         d: &Directive,
-        cx: &mut Scope<'_>,
+        cx: &mut config::Build<'_>,
     ) -> Result<(), Error> {
         let Some((&start, &(end, old))) =
             self.spans.range(..=b).next_back().filter(|(_, (end, _))| *end >= a)
@@ -223,7 +235,7 @@ impl Build {
 }
 
 /// Reads a network. Warns if it has address bits beyond its prefix.
-fn network(name: &[u8], d: &Directive, cx: &mut Scope<'_>) -> Result<Cidr, Error> {
+fn network(name: &[u8], d: &Directive, cx: &mut config::Build<'_>) -> Result<Cidr, Error> {
     if name == b"255.255.255.255" {
         return Ok(Cidr::V4(u32::MAX, 32));
     }
@@ -243,119 +255,4 @@ fn span(text: &[u8]) -> Option<(u32, u32)> {
     let addr = |t: &str| t.parse().ok().filter(|a| *a != Ipv4Addr::BROADCAST).map(Ipv4Addr::to_bits);
     let (a, b) = (addr(a)?, addr(b)?);
     (a <= b).then_some((a, b))
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::testing;
-    use forebay_net::addr::Peer;
-
-    fn values(conf: &str, cases: &[(&str, &str)]) {
-        let mut req = testing::request(conf, "");
-        for (addr, want) in cases {
-            testing::again(&mut req, &format!("a={addr}"));
-            assert_eq!(testing::value(&mut req, "x").as_deref(), Some(*want), "{addr}");
-        }
-    }
-
-    #[test]
-    fn networks() {
-        let conf = "geo $arg_a $x { default d; 10.0.0.0/8 ten; 10.1.0.0/16 sixteen; 10.1.2.3 host; 10.1.0.0/24 low;
-            192.0.2.0/24 doc; delete 192.0.2.0/24; 2001:db8::/32 six; 2001:db8::1 one; 255.255.255.255 none; }";
-        values(
-            conf,
-            &[
-                ("10.9.9.9", "ten"),
-                ("10.0.0.0", "ten"),
-                ("10.255.255.255", "ten"),
-                ("10.1.0.0", "low"),
-                ("10.1.0.255", "low"),
-                ("10.1.1.0", "sixteen"),
-                ("10.1.2.3", "host"),
-                ("10.1.2.4", "sixteen"),
-                ("10.2.0.0", "ten"),
-                ("11.0.0.0", "d"),
-                ("9.255.255.255", "d"),
-                ("192.0.2.1", "d"),
-                ("2001:db8::1", "one"),
-                ("2001:db8::2", "six"),
-                ("2001:db9::", "d"),
-                ("::ffff:10.1.2.3", "host"),
-                ("junk", "none"),
-            ],
-        );
-        values("geo $arg_a $x { 10.0.0.0/8 ten; }", &[("10.0.0.1", "ten"), ("1.1.1.1", ""), ("::1", "")]);
-    }
-
-    #[test]
-    fn ranges() {
-        let conf = "geo $arg_a $x { ranges; default d; 10.0.0.0-10.1.0.255 a; 10.0.0.10-10.0.0.20 b; 10.0.255.0-10.1.0.10 c;
-            1.0.0.0-1.0.0.255 gone; delete 1.0.0.0-1.0.0.255; }";
-        values(
-            conf,
-            &[
-                ("10.0.0.9", "a"),
-                ("10.0.0.10", "b"),
-                ("10.0.0.20", "b"),
-                ("10.0.0.21", "a"),
-                ("10.1.0.10", "c"),
-                ("10.1.0.11", "a"),
-                ("10.1.1.0", "d"),
-                ("9.255.255.255", "d"),
-                ("1.0.0.1", "d"),
-                ("::1", "d"),
-            ],
-        );
-    }
-
-    #[test]
-    fn proxies() {
-        let conf = "geo $x { default d; proxy 127.0.0.1; proxy 192.0.2.0/24; 1.1.1.1 one; 192.0.2.7 proxy; }
-            geo $r { proxy_recursive; proxy 127.0.0.1; proxy 192.0.2.0/24; 1.1.1.1 one; }";
-        let mut req = testing::request(conf, "");
-        req.peer = Peer::Inet(([127, 0, 0, 1], 1).into());
-        testing::head(&mut req, "X-Forwarded-For: 1.1.1.1, 192.0.2.7\n");
-        assert_eq!(testing::value(&mut req, "x").as_deref(), Some("proxy"));
-        assert_eq!(testing::value(&mut req, "r").as_deref(), Some("one"));
-    }
-
-    #[test]
-    fn complaints() {
-        for (conf, want) in [
-            ("geo $x { 10.0.0.0/33 1; }", "invalid network \"10.0.0.0/33\""),
-            ("geo $x { 255.255.255.255/32 1; }", "invalid network \"255.255.255.255/32\""),
-            ("geo $x { ranges; 10.0.0.20-10.0.0.2 1; }", "invalid range \"10.0.0.20-10.0.0.2\""),
-            (
-                "geo $x { ranges; 10.0.0.10-10.0.0.20 2; 10.0.0.1-10.0.0.15 1; }",
-                "range \"10.0.0.1-10.0.0.15\" overlaps \"10.0.0.10-10.0.0.20\"",
-            ),
-            (
-                "geo $x { default 1; ranges; }",
-                "the \"ranges\" directive must be the first directive inside \"geo\" block",
-            ),
-            (
-                "geo $x { ranges; 255.255.255.0-255.255.255.255 1; }",
-                "invalid range \"255.255.255.0-255.255.255.255\"",
-            ),
-            ("geo $x { foo; }", "invalid number of the geo parameters"),
-        ] {
-            assert_eq!(testing::error(conf).as_deref(), Some(want), "{conf}");
-        }
-        let two = "duplicate network \"default\", value: \"2\", old value: \"1\"";
-        for (conf, want) in [
-            ("geo $x { default 1; default 2; }", vec![two, two]),
-            (
-                "geo $x { ranges; default 1; default 2; }",
-                vec!["duplicate default geo range value: \"2\", old value: \"1\""],
-            ),
-            ("geo $x { 10.0.0.1/8 1; }", vec!["low address bits of 10.0.0.1/8 are meaningless"]),
-            ("geo $x { delete 10.0.0.0/8; }", vec!["no network \"10.0.0.0/8\" to delete"]),
-            (
-                "geo $x { ranges; 10.0.0.0-10.0.0.255 1; 10.0.0.0-10.0.0.255 2; }",
-                vec!["duplicate range \"10.0.0.0-10.0.0.255\", value: \"2\", old value: \"1\""],
-            ),
-        ] {
-            assert_eq!(testing::warnings(conf), want, "{conf}");
-        }
-    }
 }

@@ -1,8 +1,8 @@
 //! Zones of keys, for `limit_req` and `limit_conn`. Within a configuration, a limit may name a zone before the directive
 //! that defines it. The tables belong to the process, so that a reload keeps their counts.
 
-use crate::config::Scope;
-use crate::metrics::Limit;
+use super::outcomes::Outcomes;
+use crate::config::Build;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
@@ -20,8 +20,8 @@ pub struct Zone<D> {
     pub name: Vec<u8>,
     /// Definition with key and table, once it has been read.
     pub defined: OnceLock<D>,
-    /// Counters of the zone's limits.
-    pub counts: Arc<Limit>,
+    /// Outcomes of the zone's limits.
+    pub outcomes: Arc<Outcomes>,
 }
 
 /// Zones of a configuration under construction.
@@ -35,12 +35,14 @@ impl<D> Default for Zones<D> {
 }
 
 impl<D> Zones<D> {
-    /// Returns the zone with this name. Creates it without a definition if necessary.
-    pub fn find_or_promise(&mut self, name: &[u8], counts: impl FnOnce() -> Arc<Limit>) -> Arc<Zone<D>> {
+    /// Returns the zone with this name. Creates it without a definition if necessary: one of `limit_req` (`requests`) or of
+    /// `limit_conn`.
+    pub fn find_or_promise(&mut self, name: &[u8], requests: bool) -> Arc<Zone<D>> {
         if let Some(z) = self.0.iter().find(|z| z.name == name) {
             return z.clone();
         }
-        let z = Arc::new(Zone { name: name.to_vec(), defined: OnceLock::new(), counts: counts() });
+        let outcomes = Outcomes::named(requests, name);
+        let z = Arc::new(Zone { name: name.to_vec(), defined: OnceLock::new(), outcomes });
         self.0.push(z.clone());
         z
     }
@@ -56,7 +58,7 @@ impl<D> Zones<D> {
 ///
 /// # Errors
 /// In nginx's words.
-pub fn name_and_size(d: &Directive, w: &Word, cx: &Scope<'_>) -> Result<Option<(Vec<u8>, usize)>, Error> {
+pub fn name_and_size(d: &Directive, w: &Word, cx: &Build<'_>) -> Result<Option<(Vec<u8>, usize)>, Error> {
     let Some(z) = w.text.strip_prefix(b"zone=") else { return Ok(None) };
     let invalid = || cx.error_at(d, w, format!("invalid zone size \"{}\"", w.as_str()));
     let at = memchr::memchr(b':', z).ok_or_else(invalid)?;
