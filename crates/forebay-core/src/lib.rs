@@ -4,6 +4,7 @@
 
 pub mod blocks;
 pub mod config;
+pub mod control;
 pub mod counters;
 pub mod essential;
 pub mod front;
