@@ -1,7 +1,7 @@
 //! `geo` (nginx: ngx_http_geo_module). Hot path: a lookup is a binary search in one sorted array.
 
 use super::map::variable_name;
-use crate::config::{self, Context, Scope};
+use crate::config::{Build, Context, Scope};
 use crate::limit::cidr::Cidr;
 use crate::vars::{Address, Computed, Geo, Names, Segments, Value};
 use forebay_conf::error::Error;
@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// A block under construction.
+/// Networks and ranges of a block that is being read.
 #[derive(Default)]
-struct Build {
+struct Networks {
     ranges: bool,
     begun: bool,
     proxies: Vec<Cidr>,
@@ -40,7 +40,7 @@ pub fn block<C: Context>(d: &Directive, cx: &mut Scope<'_, C>) -> Result<(), Err
     };
     let name = variable_name(d, name, cx)?;
     cx.vars.define_stored(name).map_err(|m| cx.error(d, m))?;
-    let mut b = Build::default();
+    let mut b = Networks::default();
     for entry in d.block.iter().flatten() {
         b.entry(entry, cx)?;
     }
@@ -52,27 +52,44 @@ fn text(w: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(w)
 }
 
-impl Build {
-    fn entry(&mut self, d: &Directive, cx: &mut config::Build<'_>) -> Result<(), Error> {
+/// Error for a line that is no parameter.
+const PARAMETERS: &str = "invalid number of the geo parameters";
+
+impl Networks {
+    fn entry(&mut self, d: &Directive, cx: &mut Build<'_>) -> Result<(), Error> {
         match (d.name.text.as_slice(), d.args.as_slice()) {
-            (b"ranges", []) => {
-                if !self.ranges && self.begun {
-                    let message = "the \"ranges\" directive must be the first directive inside \"geo\" block";
-                    return Err(cx.error(d, message));
-                }
-                self.ranges = true;
-            }
-            (b"proxy_recursive", []) => self.recursive = true,
-            (b"volatile", []) => self.volatile = true,
+            (name, []) => self.flag(name).map_err(|text| cx.error(d, text)),
             (b"proxy", [net]) => {
-                let net = network(&net.text, d, cx)?;
-                self.proxies.push(net);
+                self.proxies.push(network(&net.text, d, cx)?);
+                Ok(())
             }
             (name, [value]) => {
                 self.begun = true;
-                if self.ranges { self.range(name, value, d, cx)? } else { self.net(name, value, d, cx)? }
+                match (self.ranges, name) {
+                    (false, b"delete") => self.delete_network(value, d, cx),
+                    (false, _) => self.add_network(name, value, d, cx),
+                    (true, b"delete") => self.delete_range(value, d, cx),
+                    (true, b"default") => {
+                        self.set_default(value, d, cx);
+                        Ok(())
+                    }
+                    (true, _) => self.add_range(name, value, d, cx),
+                }
             }
-            _ => return Err(cx.error(d, "invalid number of the geo parameters")),
+            _ => Err(cx.error(d, PARAMETERS)),
+        }
+    }
+
+    /// Takes a parameter without a value.
+    fn flag(&mut self, name: &[u8]) -> Result<(), &'static str> {
+        match name {
+            b"ranges" if !self.ranges && self.begun => {
+                return Err("the \"ranges\" directive must be the first directive inside \"geo\" block");
+            }
+            b"ranges" => self.ranges = true,
+            b"proxy_recursive" => self.recursive = true,
+            b"volatile" => self.volatile = true,
+            _ => return Err(PARAMETERS),
         }
         Ok(())
     }
@@ -93,36 +110,35 @@ impl Build {
         format!("value: \"{}\", old value: \"{}\"", of(value), of(old))
     }
 
-    fn net(
+    fn delete_network(&mut self, value: &Word, d: &Directive, cx: &mut Build<'_>) -> Result<(), Error> {
+        let gone = match network(&value.text, d, cx)? {
+            Cidr::V4(a, n) => self.v4.remove(&(a, n)),
+            Cidr::V6(a, n) => self.v6.remove(&(a, n)),
+            Cidr::Unix => None,
+        };
+        if gone.is_none() {
+            cx.warn(d, format!("no network \"{}\" to delete", value.as_str()));
+        }
+        Ok(())
+    }
+
+    fn add_network(
         &mut self,
         name: &[u8],
         value: &Word,
         d: &Directive,
-        cx: &mut config::Build<'_>,
+        cx: &mut Build<'_>,
     ) -> Result<(), Error> {
-        let (net, delete) = match name {
-            b"delete" => (network(&value.text, d, cx)?, true),
-            b"default" => (Cidr::Unix, false),
-            name => (network(name, d, cx)?, false),
-        };
-        if delete {
-            let gone = match net {
-                Cidr::V4(a, n) => self.v4.remove(&(a, n)),
-                Cidr::V6(a, n) => self.v6.remove(&(a, n)),
-                Cidr::Unix => None,
-            };
-            if gone.is_none() {
-                cx.warn(d, format!("no network \"{}\" to delete", value.as_str()));
-            }
-            return Ok(());
-        }
-        let v = self.value(&value.text);
         // `default` is 0.0.0.0/0 and ::/0.
-        let (v4, v6) = match net {
-            Cidr::V4(a, n) => (Some((a, n)), None),
-            Cidr::V6(a, n) => (None, Some((a, n))),
-            Cidr::Unix => (Some((0, 0)), Some((0, 0))),
+        let (v4, v6) = match name {
+            b"default" => (Some((0, 0)), Some((0, 0))),
+            name => match network(name, d, cx)? {
+                Cidr::V4(a, n) => (Some((a, n)), None),
+                Cidr::V6(a, n) => (None, Some((a, n))),
+                Cidr::Unix => (None, None),
+            },
         };
+        let v = self.value(&value.text);
         let old = [v4.and_then(|k| self.v4.insert(k, v)), v6.and_then(|k| self.v6.insert(k, v))];
         for old in old.into_iter().flatten() {
             cx.warn(d, format!("duplicate network \"{}\", {}", text(name), self.new_and_old(v, old)));
@@ -130,41 +146,38 @@ impl Build {
         Ok(())
     }
 
-    fn range(
+    fn set_default(&mut self, value: &Word, d: &Directive, cx: &mut Build<'_>) {
+        let v = self.value(&value.text);
+        if let Some(old) = self.default.replace(v) {
+            cx.warn(d, format!("duplicate default geo range {}", self.new_and_old(v, old)));
+        }
+    }
+
+    fn delete_range(&mut self, value: &Word, d: &Directive, cx: &mut Build<'_>) -> Result<(), Error> {
+        let mut missing = false;
+        for (a, b) in pieces(&value.text, d, cx)? {
+            match self.spans.get(&a) {
+                Some((e, _)) if *e == b => drop(self.spans.remove(&a)),
+                _ => missing = true,
+            }
+        }
+        if missing {
+            cx.warn(d, format!("no address range \"{}\" to delete", value.as_str()));
+        }
+        Ok(())
+    }
+
+    fn add_range(
         &mut self,
         name: &[u8],
         value: &Word,
         d: &Directive,
-        cx: &mut config::Build<'_>,
+        cx: &mut Build<'_>,
     ) -> Result<(), Error> {
-        if name == b"default" {
-            let v = self.value(&value.text);
-            if let Some(old) = self.default.replace(v) {
-                cx.warn(d, format!("duplicate default geo range {}", self.new_and_old(v, old)));
-            }
-            return Ok(());
-        }
-        let (what, delete) = if name == b"delete" { (value.text.as_slice(), true) } else { (name, false) };
-        let Some((start, end)) = span(what) else {
-            return Err(cx.error(d, format!("invalid range \"{}\"", text(what))));
-        };
-        let v = if delete { 0 } else { self.value(&value.text) };
-        let mut missing = false;
-        // nginx keeps ranges in blocks of 65536 addresses and reports duplicates and overlaps for each block. Split
-        // ranges likewise for the same messages.
-        for block in (start >> 16)..=(end >> 16) {
-            let (a, b) = (start.max(block << 16), end.min(block << 16 | 0xffff));
-            if delete {
-                match self.spans.get(&a) {
-                    Some((e, _)) if *e == b => drop(self.spans.remove(&a)),
-                    _ => missing = true,
-                }
-            } else {
-                self.insert(a, b, v, name, d, cx)?;
-            }
-        }
-        if missing {
-            cx.warn(d, format!("no address range \"{}\" to delete", text(what)));
+        let pieces = pieces(name, d, cx)?;
+        let v = self.value(&value.text);
+        for (a, b) in pieces {
+            self.insert(a, b, v, name, d, cx)?;
         }
         Ok(())
     }
@@ -177,7 +190,7 @@ impl Build {
         v: Value,
         name: &[u8],
         d: &Directive,
-        cx: &mut config::Build<'_>,
+        cx: &mut Build<'_>,
     ) -> Result<(), Error> {
         let Some((&start, &(end, old))) =
             self.spans.range(..=b).next_back().filter(|(_, (end, _))| *end >= a)
@@ -234,12 +247,24 @@ impl Build {
     }
 }
 
+/// Reads a range and divides it into blocks of 65536 addresses. nginx keeps ranges in such blocks and reports duplicates and
+/// overlaps for each, so the messages are the same.
+fn pieces(
+    word: &[u8],
+    d: &Directive,
+    cx: &Build<'_>,
+) -> Result<impl Iterator<Item = (u32, u32)> + use<>, Error> {
+    let (start, end) = span(word).ok_or_else(|| cx.error(d, format!("invalid range \"{}\"", text(word))))?;
+    Ok(((start >> 16)..=(end >> 16))
+        .map(move |block| (start.max(block << 16), end.min(block << 16 | 0xffff))))
+}
+
 /// Reads a network. Warns if it has address bits beyond its prefix.
-fn network(name: &[u8], d: &Directive, cx: &mut config::Build<'_>) -> Result<Cidr, Error> {
+fn network(name: &[u8], d: &Directive, cx: &mut Build<'_>) -> Result<Cidr, Error> {
     if name == b"255.255.255.255" {
         return Ok(Cidr::V4(u32::MAX, 32));
     }
-    let Some((net, low_bits)) = Cidr::parse(name) else {
+    let Some((net, low_bits)) = Cidr::parse(name).filter(|(net, _)| *net != Cidr::Unix) else {
         return Err(cx.error(d, format!("invalid network \"{}\"", text(name))));
     };
     if low_bits {

@@ -45,26 +45,26 @@ fn entry<C: Context>(map: &mut Map, d: &Directive, cx: &mut Scope<'_, C>) -> Res
             map.volatile = true;
             return Ok(());
         }
-        (_, [value]) => value,
+        (_, [value]) => cx.template(d, value)?,
         _ => return Err(cx.error(d, "invalid number of the map parameters")),
     };
-    let value = cx.template(d, value)?;
     let index = map.value(value);
     match d.name.text.as_slice() {
+        b"default" if map.default.is_some() => Err(cx.error(d, "duplicate default map parameter")),
         b"default" => {
-            if map.default.is_some() {
-                return Err(cx.error(d, "duplicate default map parameter"));
-            }
             map.default = Some(index);
+            Ok(())
         }
-        [b'~', b'*', re @ ..] => map.regexes.push((cx.pattern(d, re, true)?, index)),
-        [b'~', re @ ..] => map.regexes.push((cx.pattern(d, re, false)?, index)),
+        [b'~', re @ ..] => {
+            let (caseless, re) = re.strip_prefix(b"*").map_or((false, re), |re| (true, re));
+            map.regexes.push((cx.pattern(d, re, caseless)?, index));
+            Ok(())
+        }
         key => {
             let key = key.strip_prefix(b"\\").unwrap_or(key).to_ascii_lowercase();
             let added =
                 if map.hostnames { map.table.add_host(&key, index) } else { map.table.add(&key, index) };
-            added.map_err(|refused| cx.error(d, refused.message(&key)))?;
+            added.map_err(|refused| cx.error(d, refused.message(&key)))
         }
     }
-    Ok(())
 }

@@ -4,7 +4,7 @@
 use super::scope::Build;
 use super::value::first;
 use forebay_conf::error::Error;
-use forebay_conf::tree::{Block, Directive};
+use forebay_conf::tree::{Block, Directive, Word};
 use forebay_conf::units;
 use std::collections::HashMap;
 
@@ -38,12 +38,7 @@ impl Pools {
         let mut threads = false;
         for w in d.args.iter().skip(1) {
             let invalid = |what: &str| cx.error_at(d, w, format!("invalid {what} value \"{}\"", w.as_str()));
-            if let Some(n) = w.text.strip_prefix(b"threads=") {
-                units::number(n).filter(|n| *n > 0).ok_or_else(|| invalid("threads"))?;
-                threads = true;
-            } else if let Some(n) = w.text.strip_prefix(b"max_queue=") {
-                units::number(n).ok_or_else(|| invalid("max_queue"))?;
-            }
+            threads |= pool_parameter(w).map_err(invalid)?;
         }
         if !threads {
             return Err(cx.error(d, "\"thread_pool\" must have \"threads\" parameter"));
@@ -67,42 +62,50 @@ impl Pools {
     }
 }
 
+/// Checks a parameter of `thread_pool`. Returns whether it is the number of threads, or the name of one with a wrong value.
+fn pool_parameter(w: &Word) -> Result<bool, &'static str> {
+    if let Some(n) = w.text.strip_prefix(b"threads=") {
+        return units::number(n).filter(|n| *n > 0).map(|_| true).ok_or("threads");
+    }
+    match w.text.strip_prefix(b"max_queue=").map(units::number) {
+        Some(None) => Err("max_queue"),
+        _ => Ok(false),
+    }
+}
+
 /// Checks all directives and collects the errors.
 pub fn tree(block: &Block, pools: &mut Pools, cx: &mut Build<'_>) {
     let mut seen: HashMap<&[u8], Vec<Vec<u8>>> = HashMap::new();
     for d in block.iter().filter(|d| d.row.is_some()) {
         let name = d.name.text.as_slice();
-        let set = SETS.iter().any(|s| match s.starts_with('_') {
-            true => name.ends_with(s.as_bytes()),
-            false => {
-                name == s.as_bytes() || name.strip_suffix(s.as_bytes()).is_some_and(|f| f.ends_with(b"_"))
-            }
-        });
-        if set {
+        if takes_set(name) {
             twice(d, seen.entry(name).or_default(), "value", cx);
         } else if name.ends_with(b"_types") {
             // `text/html` is always among them.
             let known = seen.entry(name).or_insert_with(|| vec![b"text/html".to_vec()]);
             twice(d, known, "MIME type", cx);
         }
-        match name {
-            b"thread_pool" => {
-                let added = pools.add(d, cx);
-                cx.keep(added);
-            }
-            b"aio" => pools.want(d, cx),
+        if name == b"thread_pool" {
+            let added = pools.add(d, cx);
+            cx.keep(added);
+        } else if name == b"aio" {
+            pools.want(d, cx);
+        } else if name.ends_with(b"send_lowat") {
             // A socket option of BSD.
-            _ if name.ends_with(b"send_lowat") => {
-                cx.warn(d, format!("\"{}\" is not supported, ignored", d.name.as_str()));
-            }
-            _ => {}
+            cx.warn(d, format!("\"{}\" is not supported, ignored", d.name.as_str()));
         }
-        if let Some(inner) = &d.block
-            && name != b"state"
-        {
+        for inner in d.block.iter().filter(|_| name != b"state") {
             tree(inner, pools, cx);
         }
     }
+}
+
+/// Whether a directive is one of [`SETS`].
+fn takes_set(name: &[u8]) -> bool {
+    SETS.iter().any(|s| {
+        let of_family = |rest: &[u8]| rest.is_empty() || rest.ends_with(b"_") || s.starts_with('_');
+        name.strip_suffix(s.as_bytes()).is_some_and(of_family)
+    })
 }
 
 /// Warns of words that a directive, or one of the same name before it, has given already. Case does not count.

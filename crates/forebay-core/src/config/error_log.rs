@@ -33,8 +33,7 @@ pub fn parse(d: &Directive, cx: &mut Build<'_>) -> Result<ErrorLog, Error> {
         let text = String::from_utf8_lossy(s).into_owned();
         let target = Syslog::parse(&text).map_err(|m| cx.error(d, m))?;
         ErrorLogTarget::Syslog(Arc::new(target))
-    } else if let Some(m) = word.strip_prefix(b"memory:") {
-        let _ = m;
+    } else if word.starts_with(b"memory:") {
         return Err(cx.error(d, "nginx was built without debug support"));
     } else {
         let path = cx.full_path(word);
@@ -44,31 +43,39 @@ pub fn parse(d: &Directive, cx: &mut Build<'_>) -> Result<ErrorLog, Error> {
     Ok(ErrorLog { target, level: error_level(d, cx)? })
 }
 
+/// Levels by name.
+const LEVELS: [Level; 8] = [
+    Level::Emerg,
+    Level::Alert,
+    Level::Crit,
+    Level::Error,
+    Level::Warn,
+    Level::Notice,
+    Level::Info,
+    Level::Debug,
+];
+
+/// Parts of the server whose lines of level `debug` nginx can log alone.
+const DEBUG_PARTS: &[&str] =
+    &["debug_core", "debug_alloc", "debug_mutex", "debug_event", "debug_http", "debug_mail", "debug_stream"];
+
 /// Reads the level. Several `debug_...` levels may be given.
 fn error_level(d: &Directive, cx: &Build<'_>) -> Result<Level, Error> {
     let mut level = None;
+    let mut parts = false;
     for w in d.args.iter().skip(1) {
-        let named = match w.text.as_slice() {
-            b"emerg" => Level::Emerg,
-            b"alert" => Level::Alert,
-            b"crit" => Level::Crit,
-            b"error" => Level::Error,
-            b"warn" => Level::Warn,
-            b"notice" => Level::Notice,
-            b"info" => Level::Info,
-            b"debug" => Level::Debug,
-            b"debug_core" | b"debug_alloc" | b"debug_mutex" | b"debug_event" | b"debug_http"
-            | b"debug_mail" | b"debug_stream"
-                if level.is_none_or(|(_, part)| part) =>
-            {
-                level = Some((Level::Debug, true));
-                continue;
-            }
-            _ => return Err(cx.error_at(d, w, format!("invalid log level \"{}\"", w.as_str()))),
+        let text = w.as_str();
+        if DEBUG_PARTS.contains(&&*text) && (level.is_none() || parts) {
+            level = Some(Level::Debug);
+            parts = true;
+            continue;
+        }
+        let Some(named) = LEVELS.into_iter().find(|l| l.as_str() == text) else {
+            return Err(cx.error_at(d, w, format!("invalid log level \"{text}\"")));
         };
-        if level.replace((named, false)).is_some() {
-            return Err(cx.error_at(d, w, format!("duplicate log level \"{}\"", w.as_str())));
+        if level.replace(named).is_some() {
+            return Err(cx.error_at(d, w, format!("duplicate log level \"{text}\"")));
         }
     }
-    Ok(level.map_or(Level::Error, |(level, _)| level))
+    Ok(level.unwrap_or(Level::Error))
 }

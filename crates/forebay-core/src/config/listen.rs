@@ -6,6 +6,7 @@ use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Span, Word};
 use forebay_conf::units;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -165,17 +166,18 @@ impl ListenDirective {
     }
 
     fn socket_flag(&mut self, word: &[u8]) -> Option<Subject> {
+        let options = &mut self.options;
         match word {
             b"bind" => self.bind = true,
-            b"deferred" | b"deferred=on" => self.options.deferred = Some(true),
-            b"deferred=off" => self.options.deferred = Some(false),
-            b"reuseport" => self.options.reuseport = true,
-            b"multipath" => self.options.multipath = true,
+            b"deferred" | b"deferred=on" | b"deferred=off" => {
+                options.deferred = Some(word != b"deferred=off")
+            }
+            b"reuseport" => options.reuseport = true,
+            b"multipath" => options.multipath = true,
             b"ipv6only=on" | b"ipv6only=off" => {
                 // As in nginx it says nothing of other addresses.
-                if self.addrs.iter().any(|a| matches!(a, ListenAddr::Inet(SocketAddr::V6(_)))) {
-                    self.options.ipv6only = Some(word == b"ipv6only=on");
-                }
+                let any = self.addrs.iter().any(|a| matches!(a, ListenAddr::Inet(SocketAddr::V6(_))));
+                options.ipv6only = any.then_some(word == b"ipv6only=on").or(options.ipv6only);
             }
             _ => return None,
         }
@@ -189,47 +191,52 @@ impl ListenDirective {
         }
         let equals = word.iter().position(|b| *b == b'=').ok_or(Fault::Unknown)?;
         let (name, value) = (&word[..equals], &word[equals + 1..]);
-        let count = |least| units::number(value).filter(|n| *n >= least).and_then(|n| i32::try_from(n).ok());
-        let size = || units::size(value).and_then(|n| usize::try_from(n).ok());
-        match name {
-            b"backlog" => self.options.backlog = Some(count(1).ok_or(Fault::Value("backlog"))?),
-            b"fastopen" => self.options.fastopen = Some(count(0).ok_or(Fault::Value("fastopen"))?),
-            b"rcvbuf" => self.options.rcvbuf = Some(size().ok_or(Fault::Value("rcvbuf"))?),
-            b"sndbuf" => self.options.sndbuf = Some(size().ok_or(Fault::Value("sndbuf"))?),
-            b"so_keepalive" => {
-                let fault = || Fault::Keepalive(String::from_utf8_lossy(value).into_owned());
-                self.options.so_keepalive = Some(keepalive(value).ok_or_else(fault)?);
-            }
-            b"setfib" => return Err(Fault::Platform("setfib")),
-            b"accept_filter" => return Err(Fault::Platform("accept_filter")),
-            _ => return Err(Fault::Unknown),
-        }
+        let (_, set) = VALUED.iter().find(|(n, _)| n.as_bytes() == name).ok_or(Fault::Unknown)?;
+        set(&mut self.options, value)?;
         Ok(Subject::Socket)
     }
 }
 
-fn keepalive(v: &[u8]) -> Option<KeepaliveProbes> {
-    match v {
-        b"on" => return Some(KeepaliveProbes { on: true, ..Default::default() }),
-        b"off" => return Some(KeepaliveProbes::default()),
-        _ => {}
-    }
-    let mut parts = v.split(|b| *b == b':');
-    let seconds = |parts: &mut dyn Iterator<Item = &[u8]>| match parts.next() {
-        None | Some(b"") => Some(None),
-        Some(p) => units::time_secs(p).filter(|n| *n > 0).and_then(|n| u32::try_from(n).ok()).map(Some),
-    };
-    let idle = seconds(&mut parts)?;
-    let interval = seconds(&mut parts)?;
-    let count = match parts.next() {
-        None | Some(b"") => None,
-        Some(p) => Some(units::number(p).filter(|n| *n > 0).and_then(|n| u32::try_from(n).ok())?),
-    };
-    let any = idle.is_some() || interval.is_some() || count.is_some();
-    (any && parts.next().is_none()).then_some(KeepaliveProbes { on: true, idle, interval, count })
+type SetOption = fn(&mut SocketOptions, &[u8]) -> Result<(), Fault>;
+
+/// Options of the socket that have a value.
+const VALUED: &[(&str, SetOption)] = &[
+    ("backlog", |o, v| number(v, 1).map(|n| o.backlog = Some(n)).ok_or(Fault::Value("backlog"))),
+    ("fastopen", |o, v| number(v, 0).map(|n| o.fastopen = Some(n)).ok_or(Fault::Value("fastopen"))),
+    ("rcvbuf", |o, v| size(v).map(|n| o.rcvbuf = Some(n)).ok_or(Fault::Value("rcvbuf"))),
+    ("sndbuf", |o, v| size(v).map(|n| o.sndbuf = Some(n)).ok_or(Fault::Value("sndbuf"))),
+    ("so_keepalive", |o, v| {
+        let fault = || Fault::Keepalive(String::from_utf8_lossy(v).into_owned());
+        keepalive(v).map(|probes| o.so_keepalive = Some(probes)).ok_or_else(fault)
+    }),
+    ("setfib", |_, _| Err(Fault::Platform("setfib"))),
+    ("accept_filter", |_, _| Err(Fault::Platform("accept_filter"))),
+];
+
+fn number(value: &[u8], least: u64) -> Option<i32> {
+    units::number(value).filter(|n| *n >= least).and_then(|n| i32::try_from(n).ok())
 }
 
-/// Addresses of `unix:PATH`, `PORT`, `HOST`, `HOST:PORT`, with port ranges.
+fn size(value: &[u8]) -> Option<usize> {
+    units::size(value).and_then(|n| usize::try_from(n).ok())
+}
+
+/// Reads `on`, `off` or `[IDLE]:[INTERVAL]:[COUNT]`, of which one must be given.
+fn keepalive(v: &[u8]) -> Option<KeepaliveProbes> {
+    if v == b"on" || v == b"off" {
+        return Some(KeepaliveProbes { on: v == b"on", ..Default::default() });
+    }
+    let mut parts = v.split(|b| *b == b':').map(Some).chain([None; 3]);
+    let mut part = |read: fn(&[u8]) -> Option<u64>| match parts.next()? {
+        None | Some(b"") => Some(None),
+        Some(p) => read(p).filter(|n| *n > 0).and_then(|n| u32::try_from(n).ok()).map(Some),
+    };
+    let (idle, interval, count) = (part(units::time_secs)?, part(units::time_secs)?, part(units::number)?);
+    let any = idle.is_some() || interval.is_some() || count.is_some();
+    (any && parts.next().flatten().is_none()).then_some(KeepaliveProbes { on: true, idle, interval, count })
+}
+
+/// Returns the addresses of `unix:PATH`, `PORT`, `HOST` or `HOST:PORT`; a range of ports gives several.
 fn addresses(word: &[u8]) -> Result<Vec<ListenAddr>, &'static str> {
     if let Some(path) = word.strip_prefix(b"unix:") {
         if path.is_empty() {
@@ -239,56 +246,55 @@ fn addresses(word: &[u8]) -> Result<Vec<ListenAddr>, &'static str> {
     }
     let text = std::str::from_utf8(word).map_err(|_| "invalid host")?;
     let (host, ports) = split(text)?;
-    let ips: Vec<IpAddr> = match host {
-        None | Some("*") => vec![IpAddr::V4(Ipv4Addr::UNSPECIFIED)],
-        Some(h) if h.starts_with('[') => {
-            let inner = h.trim_start_matches('[').trim_end_matches(']');
-            vec![IpAddr::V6(inner.parse::<Ipv6Addr>().map_err(|_| "invalid IPv6 address")?)]
-        }
-        Some(h) => match h.parse::<Ipv4Addr>() {
-            Ok(ip) => vec![IpAddr::V4(ip)],
-            Err(_) => {
-                let found = (h, 0).to_socket_addrs().map_err(|_| "host not found")?;
-                let mut ips: Vec<IpAddr> = found.map(|a| a.ip()).collect();
-                ips.dedup();
-                ips
-            }
-        },
-    };
+    let ips = addresses_of_host(host)?;
     let mut addrs = Vec::new();
-    for port in ports.0..=ports.1 {
+    for port in ports {
         addrs.extend(ips.iter().map(|ip| ListenAddr::Inet(SocketAddr::new(*ip, port))));
     }
     if addrs.is_empty() { Err("host not found") } else { Ok(addrs) }
 }
 
-fn split(text: &str) -> Result<(Option<&str>, (u16, u16)), &'static str> {
-    let range = |p: &str| -> Result<(u16, u16), &'static str> {
-        let one = |p: &str| p.parse::<u16>().ok().filter(|p| *p > 0).ok_or("invalid port");
-        match p.split_once('-') {
-            Some((a, b)) => {
-                let (a, b) = (one(a)?, one(b)?);
-                if a > b { Err("invalid port range") } else { Ok((a, b)) }
-            }
-            None => one(p).map(|p| (p, p)),
-        }
-    };
-    if text.starts_with('[') {
-        let end = text.find(']').ok_or("invalid host")?;
-        let (host, rest) = text.split_at(end + 1);
-        return match rest.strip_prefix(':') {
-            Some(p) => Ok((Some(host), range(p)?)),
-            None if rest.is_empty() => Ok((Some(host), (80, 80))),
-            None => Err("invalid host"),
-        };
+/// Returns the addresses of a literal or name; `None` and `*` stand for all.
+fn addresses_of_host(host: Option<&str>) -> Result<Vec<IpAddr>, &'static str> {
+    let Some(host) = host.filter(|h| *h != "*") else { return Ok(vec![Ipv4Addr::UNSPECIFIED.into()]) };
+    if host.starts_with('[') {
+        let inner = host.trim_start_matches('[').trim_end_matches(']');
+        return inner.parse::<Ipv6Addr>().map(|ip| vec![ip.into()]).map_err(|_| "invalid IPv6 address");
     }
-    match text.split_once(':') {
-        Some((host, p)) if !host.is_empty() => Ok((Some(host), range(p)?)),
-        Some(_) => Err("no host"),
-        None if text.bytes().all(|b| b.is_ascii_digit() || b == b'-') && !text.is_empty() => {
-            Ok((None, range(text)?))
-        }
-        None if text.is_empty() => Err("no host"),
-        None => Ok((Some(text), (80, 80))),
+    if let Ok(ip) = host.parse::<Ipv4Addr>() {
+        return Ok(vec![ip.into()]);
     }
+    let found = (host, 0).to_socket_addrs().map_err(|_| "host not found")?;
+    let mut ips: Vec<IpAddr> = found.map(|a| a.ip()).collect();
+    ips.dedup();
+    Ok(ips)
+}
+
+/// Port of an address that names none.
+const DEFAULT_PORTS: RangeInclusive<u16> = 80..=80;
+
+/// Divides an address into host and ports.
+fn split(text: &str) -> Result<(Option<&str>, RangeInclusive<u16>), &'static str> {
+    if text.is_empty() {
+        return Err("no host");
+    }
+    if text.bytes().all(|b| b.is_ascii_digit() || b == b'-') {
+        return Ok((None, port_range(text)?));
+    }
+    let end = if text.starts_with('[') { text.find(']').ok_or("invalid host")? + 1 } else { 0 };
+    let colon = text.get(end..).and_then(|rest| rest.find(':')).map(|at| end + at);
+    match colon {
+        Some(0) => Err("no host"),
+        Some(at) if end == 0 || at == end => Ok((Some(&text[..at]), port_range(&text[at + 1..])?)),
+        None if end == 0 || end == text.len() => Ok((Some(text), DEFAULT_PORTS)),
+        _ => Err("invalid host"),
+    }
+}
+
+/// Reads `PORT` or `FIRST-LAST`.
+fn port_range(text: &str) -> Result<RangeInclusive<u16>, &'static str> {
+    let port = |p: &str| p.parse::<u16>().ok().filter(|p| *p > 0).ok_or("invalid port");
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let ports = port(first)?..=port(last)?;
+    if ports.is_empty() { Err("invalid port range") } else { Ok(ports) }
 }

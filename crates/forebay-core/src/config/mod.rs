@@ -3,6 +3,7 @@
 //! `scope.rs` holds the state of a build, `value.rs` the typed values of directives, `listen.rs`, `addresses.rs` and `names.rs` read
 //! virtual servers and their addresses. A front end reads its own block ([`FrontEnd::read`](crate::front::FrontEnd::read)).
 
+pub mod access_log;
 mod addresses;
 pub mod checks;
 pub mod error_log;
@@ -362,13 +363,12 @@ impl Reading<'_> {
         let mut cx = Scope::main(build);
         let mut events = false;
         for d in root {
-            let name = d.name.text.as_slice();
-            if let Some(number) = self.fronts.iter().position(|f| f.block().as_bytes() == name) {
+            if let Some(number) = self.fronts.iter().position(|f| f.block().as_bytes() == d.name.text) {
                 if self.read.get(number).is_some_and(Option::is_some) {
                     return Err(duplicate(d, &cx));
                 }
                 cx = Scope::main(self.front(number, Some(d), cx.build));
-            } else if name == b"events" {
+            } else if d.name.text == b"events" {
                 if std::mem::replace(&mut events, true) {
                     return Err(duplicate(d, &cx));
                 }
@@ -378,17 +378,21 @@ impl Reading<'_> {
                 cx.keep(taken);
             }
         }
-        let mut build = cx.build;
+        if !events {
+            cx.keep_late(plain("no \"events\" section in configuration"));
+        }
+        Ok(self.finish(cx.build))
+    }
+
+    /// Has the front ends without a block make their configurations.
+    fn finish<'a>(&mut self, mut build: Build<'a>) -> Build<'a> {
         for number in 0..self.fronts.len() {
             if self.read.get(number).is_some_and(Option::is_none) {
                 build = self.front(number, None, build);
             }
         }
         self.config.fronts = std::mem::take(&mut self.read).into_iter().flatten().collect();
-        if !events {
-            build.keep_late(plain("no \"events\" section in configuration"));
-        }
-        Ok(build)
+        build
     }
 
     /// Has a front end read its block; `None`: the configuration has none.

@@ -68,7 +68,6 @@ pub fn parse<C: Context>(
 ) -> Result<(), Error> {
     for w in &d.args {
         let raw = w.text.as_slice();
-        let invalid = || format!("server name \"{}\" is invalid", w.as_str());
         if let Some(re) = raw.strip_prefix(b"~") {
             if re.is_empty() {
                 return Err(cx.error_at(d, w, "empty regex in server name \"~\""));
@@ -81,48 +80,54 @@ pub fn parse<C: Context>(
         if name.contains(&b'/') {
             cx.warn(d, format!("server name \"{}\" has suspicious symbols", w.as_str()));
         }
-        let name = match name.as_slice() {
-            b"" => ServerName::Exact(Vec::new()),
-            b"$hostname" => {
-                let host = rustix::system::uname().nodename().to_bytes().to_ascii_lowercase();
-                ServerName::Exact(host)
-            }
-            [b'*', b'.', rest @ ..] if !rest.is_empty() => ServerName::Head([b".", rest].concat()),
-            [b'.', rest @ ..] if !rest.is_empty() => ServerName::Dot(name.clone()),
-            [b'*' | b'.', ..] => return Err(cx.error_at(d, w, invalid())),
-            [rest @ .., b'.', b'*'] => ServerName::Tail([rest, b"."].concat()),
-            // A star elsewhere stands for itself, as in nginx.
-            n => ServerName::Exact(n.to_vec()),
-        };
-        names.push(name);
+        let invalid = || cx.error_at(d, w, format!("server name \"{}\" is invalid", w.as_str()));
+        names.push(ServerName::literal(&name).ok_or_else(invalid)?);
     }
     Ok(())
+}
+
+impl ServerName {
+    /// Reads a name in lower case that is no regular expression. `None`: it is invalid.
+    fn literal(name: &[u8]) -> Option<ServerName> {
+        Some(match name {
+            b"$hostname" => {
+                ServerName::Exact(rustix::system::uname().nodename().to_bytes().to_ascii_lowercase())
+            }
+            [b'*', b'.', rest @ ..] if !rest.is_empty() => ServerName::Head([b".", rest].concat()),
+            [b'.', rest @ ..] if !rest.is_empty() => ServerName::Dot(name.to_vec()),
+            [b'*' | b'.', ..] => return None,
+            [rest @ .., b'.', b'*'] => ServerName::Tail([rest, b"."].concat()),
+            // A star elsewhere stands for itself, as in nginx. An empty name: requests without a host.
+            n => ServerName::Exact(n.to_vec()),
+        })
+    }
 }
 
 /// Servers of an address by name: exact, then the longest wildcard at the head, then the longest at the tail,
 /// then regular expressions in file order.
 #[derive(Clone, Debug, Default)]
 pub struct NameTable {
-    exact: HashMap<Vec<u8>, usize, foldhash::fast::RandomState>,
-    heads: HashMap<Vec<u8>, usize, foldhash::fast::RandomState>,
-    tails: HashMap<Vec<u8>, usize, foldhash::fast::RandomState>,
+    exact: ByName,
+    heads: ByName,
+    tails: ByName,
     regexes: Vec<(Pattern, usize)>,
+}
+
+/// Numbers of servers by a part of their names.
+type ByName = HashMap<Vec<u8>, usize, foldhash::fast::RandomState>;
+
+/// Adds a name; `false` if another server has it already.
+fn insert(names: &mut ByName, name: &[u8], server: usize) -> bool {
+    let free = !names.contains_key(name);
+    if free {
+        names.insert(name.to_vec(), server);
+    }
+    free
 }
 
 impl NameTable {
     /// Adds a name; `false` if another server has it already.
     pub fn add(&mut self, name: &ServerName, server: usize) -> bool {
-        fn insert(
-            m: &mut HashMap<Vec<u8>, usize, foldhash::fast::RandomState>,
-            k: &[u8],
-            server: usize,
-        ) -> bool {
-            if m.contains_key(k) {
-                return false;
-            }
-            m.insert(k.to_vec(), server);
-            true
-        }
         match name {
             ServerName::Exact(n) => insert(&mut self.exact, n, server),
             ServerName::Head(n) => insert(&mut self.heads, n, server),
@@ -152,24 +157,8 @@ impl NameTable {
         if let Some(s) = self.exact.get(host) {
             return Ok(Some((*s, None)));
         }
-        if !self.heads.is_empty() {
-            let mut from = 0;
-            while let Some(dot) = memchr::memchr(b'.', &host[from..]) {
-                let at = from + dot;
-                if let Some(s) = self.heads.get(&host[at..]) {
-                    return Ok(Some((*s, None)));
-                }
-                from = at + 1;
-            }
-        }
-        if !self.tails.is_empty() {
-            let mut end = host.len();
-            while let Some(dot) = memchr::memrchr(b'.', &host[..end]) {
-                if let Some(s) = self.tails.get(&host[..=dot]) {
-                    return Ok(Some((*s, None)));
-                }
-                end = dot;
-            }
+        if let Some(s) = self.by_head(host).or_else(|| self.by_tail(host)) {
+            return Ok(Some((s, None)));
         }
         for (pattern, server) in &self.regexes {
             if pattern.is_match(host).map_err(|_| pattern)? {
@@ -177,5 +166,21 @@ impl NameTable {
             }
         }
         Ok(None)
+    }
+
+    /// Finds the longest wildcard at the head.
+    fn by_head(&self, host: &[u8]) -> Option<usize> {
+        if self.heads.is_empty() {
+            return None;
+        }
+        memchr::memchr_iter(b'.', host).find_map(|dot| self.heads.get(&host[dot..]).copied())
+    }
+
+    /// Finds the longest wildcard at the tail.
+    fn by_tail(&self, host: &[u8]) -> Option<usize> {
+        if self.tails.is_empty() {
+            return None;
+        }
+        memchr::memrchr_iter(b'.', host).find_map(|dot| self.tails.get(&host[..=dot]).copied())
     }
 }

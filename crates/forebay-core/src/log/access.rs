@@ -33,6 +33,13 @@ pub struct AccessLog {
     pub condition: Option<Template>,
 }
 
+impl AccessLog {
+    /// Creates a log in the first format, without parameters.
+    pub fn new(target: Target) -> AccessLog {
+        AccessLog { target, format: 0, buffer: 0, flush: None, gzip: None, condition: None }
+    }
+}
+
 /// Escaping of variable text (nginx: log_format, escape=).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Escape {

@@ -50,36 +50,18 @@ impl Syslog {
     /// # Errors
     /// In nginx's words.
     pub fn parse(parameters: &str) -> Result<Syslog, String> {
-        let (mut server, mut facility, mut severity, mut tag, mut hostname) = (None, None, None, None, true);
+        let mut given = Parameters::default();
         for p in parameters.split(',') {
-            if let Some(v) = p.strip_prefix("server=") {
-                once(&server, "server")?;
-                server = Some((parse_server(v)?, v));
-            } else if let Some(v) = p.strip_prefix("facility=") {
-                once(&facility, "facility")?;
-                facility =
-                    Some(code(&FACILITIES, v).ok_or_else(|| format!("unknown syslog facility \"{v}\""))?);
-            } else if let Some(v) = p.strip_prefix("severity=") {
-                once(&severity, "severity")?;
-                severity =
-                    Some(code(&SEVERITIES, v).ok_or_else(|| format!("unknown syslog severity \"{v}\""))?);
-            } else if let Some(v) = p.strip_prefix("tag=") {
-                once(&tag, "tag")?;
-                tag = Some(parse_tag(v)?);
-            } else if p == "nohostname" {
-                hostname = false;
-            } else {
-                return Err(format!("unknown syslog parameter \"{p}\""));
-            }
+            given.take(p)?;
         }
-        let (server, text) = server.ok_or("no syslog server specified")?;
+        let (server, text) = given.server.ok_or("no syslog server specified")?;
         Ok(Syslog {
             server,
             server_text: text.to_owned(),
-            facility: facility.unwrap_or(DEFAULT_FACILITY),
-            severity: severity.unwrap_or(DEFAULT_SEVERITY),
-            tag: tag.unwrap_or_else(|| "nginx".to_owned()),
-            hostname,
+            facility: given.facility.unwrap_or(DEFAULT_FACILITY),
+            severity: given.severity.unwrap_or(DEFAULT_SEVERITY),
+            tag: given.tag.unwrap_or_else(|| "nginx".to_owned()),
+            hostname: !given.no_host_name,
         })
     }
 
@@ -99,8 +81,45 @@ impl Syslog {
     }
 }
 
-fn once<T>(seen: &Option<T>, name: &str) -> Result<(), String> {
-    if seen.is_some() { Err(format!("duplicate syslog \"{name}\"")) } else { Ok(()) }
+/// Parameters that have been read.
+#[derive(Default)]
+struct Parameters<'t> {
+    /// The server, and its text.
+    server: Option<(Server, &'t str)>,
+    facility: Option<u8>,
+    severity: Option<u8>,
+    tag: Option<String>,
+    no_host_name: bool,
+}
+
+impl<'t> Parameters<'t> {
+    /// Takes one parameter.
+    fn take(&mut self, p: &'t str) -> Result<(), String> {
+        match p.split_once('=') {
+            Some(("server", v)) => put(&mut self.server, "server", || Ok((parse_server(v)?, v))),
+            Some(("facility", v)) => put(&mut self.facility, "facility", || {
+                code(&FACILITIES, v).ok_or_else(|| format!("unknown syslog facility \"{v}\""))
+            }),
+            Some(("severity", v)) => put(&mut self.severity, "severity", || {
+                code(&SEVERITIES, v).ok_or_else(|| format!("unknown syslog severity \"{v}\""))
+            }),
+            Some(("tag", v)) => put(&mut self.tag, "tag", || parse_tag(v)),
+            None if p == "nohostname" => {
+                self.no_host_name = true;
+                Ok(())
+            }
+            _ => Err(format!("unknown syslog parameter \"{p}\"")),
+        }
+    }
+}
+
+/// Fills a slot, which must be empty.
+fn put<T>(slot: &mut Option<T>, name: &str, read: impl FnOnce() -> Result<T, String>) -> Result<(), String> {
+    if slot.is_some() {
+        return Err(format!("duplicate syslog \"{name}\""));
+    }
+    *slot = Some(read()?);
+    Ok(())
 }
 
 fn code(names: &[&str], name: &str) -> Option<u8> {
@@ -129,25 +148,29 @@ fn parse_server(text: &str) -> Result<Server, String> {
     if text.contains('/') {
         return Err(wrong("invalid host"));
     }
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (host, tail) = rest.split_once(']').ok_or_else(|| wrong("invalid host"))?;
-            (host, tail.strip_prefix(':'))
-        }
-        None => text.split_once(':').map_or((text, None), |(h, p)| (h, Some(p))),
-    };
+    let (host, port) = split_port(text).ok_or_else(|| wrong("invalid host"))?;
     let port = match port {
         None => DEFAULT_PORT,
-        Some(p) => {
-            let digits = p.bytes().all(|b| b.is_ascii_digit());
-            p.parse::<u16>().ok().filter(|n| digits && *n > 0).ok_or_else(|| wrong("invalid port"))?
-        }
+        Some(p) => parse_port(p).ok_or_else(|| wrong("invalid port"))?,
     };
     if host.is_empty() {
         return Err(wrong("no host"));
     }
     let mut found = (host, port).to_socket_addrs().map_err(|_| wrong("host not found"))?;
     found.next().map(Server::Inet).ok_or_else(|| wrong("host not found"))
+}
+
+/// Divides `HOST[:PORT]` and `[ADDRESS][:PORT]`.
+fn split_port(text: &str) -> Option<(&str, Option<&str>)> {
+    match text.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').map(|(host, tail)| (host, tail.strip_prefix(':'))),
+        None => Some(text.split_once(':').map_or((text, None), |(h, p)| (h, Some(p)))),
+    }
+}
+
+fn parse_port(text: &str) -> Option<u16> {
+    let digits = text.bytes().all(|b| b.is_ascii_digit());
+    text.parse().ok().filter(|n| digits && *n > 0)
 }
 
 /// Returns the host name of the machine, which is read once.

@@ -40,7 +40,7 @@ fn open(path: &std::path::Path) -> File {
 }
 
 fn log(buffer: usize, gzip: Option<u32>) -> AccessLog {
-    AccessLog { target: Target::File(0), format: 0, buffer, flush: None, gzip, condition: None }
+    AccessLog { buffer, gzip, ..AccessLog::new(Target::File(0)) }
 }
 
 impl Bench {

@@ -74,6 +74,7 @@ fn proxies() {
 #[test]
 fn complaints() {
     for (conf, want) in [
+        ("geo $x { unix: 1; }", "invalid network \"unix:\""),
         ("geo $x { 10.0.0.0/33 1; }", "invalid network \"10.0.0.0/33\""),
         ("geo $x { 255.255.255.255/32 1; }", "invalid network \"255.255.255.255/32\""),
         ("geo $x { ranges; 10.0.0.20-10.0.0.2 1; }", "invalid range \"10.0.0.20-10.0.0.2\""),
