@@ -4,6 +4,7 @@
 
 use super::constraints;
 use super::crl::Lists;
+use super::der::{BITS, Der, SEQUENCE};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -111,20 +112,6 @@ pub fn issuer<'a>(
     })
 }
 
-/// Splits off the first element, which must have this tag. Returns its contents and the rest.
-fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let (&t, rest) = bytes.split_first()?;
-    let (&first, rest) = rest.split_first()?;
-    let (len, rest) = if first < 0x80 {
-        (usize::from(first), rest)
-    } else {
-        let (n, rest) = rest.split_at_checked(usize::from(first & 0x7f)).filter(|(n, _)| n.len() <= 4)?;
-        (n.iter().fold(0, |n, b| n << 8 | usize::from(*b)), rest)
-    };
-    let (contents, rest) = rest.split_at_checked(len)?;
-    (t == tag).then_some((contents, rest))
-}
-
 /// A signed structure, `SEQUENCE { signed, algorithm, BIT STRING }`.
 struct Signed<'d> {
     /// Signed bytes.
@@ -135,19 +122,17 @@ struct Signed<'d> {
 
 impl<'d> Signed<'d> {
     fn parse(der: &'d [u8]) -> Option<Signed<'d>> {
-        let (outer, _) = element(der, 0x30)?;
-        let (_, rest) = element(outer, 0x30)?;
-        let signed = outer.get(..outer.len() - rest.len())?;
-        let (algorithm, rest) = element(rest, 0x30)?;
-        let (bits, _) = element(rest, 3)?;
-        Some(Signed { signed, algorithm, signature: bits.strip_prefix(&[0])? })
+        let mut parts = Der(Der(der).expect(SEQUENCE)?);
+        let signed = parts.whole(SEQUENCE)?;
+        let algorithm = parts.expect(SEQUENCE)?;
+        let signature = parts.expect(BITS)?.strip_prefix(&[0])?;
+        Some(Signed { signed, algorithm, signature })
     }
 }
 
 /// Returns the algorithm of a public key, DER.
 fn key_algorithm<'k>(key: &SubjectPublicKeyInfo<'k>) -> Option<&'k [u8]> {
-    let (key, _) = element(key.raw, 0x30)?;
-    element(key, 0x30).map(|(algorithm, _)| algorithm)
+    Der(Der(key.raw).expect(SEQUENCE)?).expect(SEQUENCE)
 }
 
 /// Checks the signature of a certificate or revocation list.
@@ -373,17 +358,20 @@ impl<'c> Search<'c> {
         if path.len() > MAX_CHAIN {
             return Err(Failure(22));
         }
-        let anchor = self.issuer(last, self.trusted).map(|c| (c, true));
-        let next = anchor.or_else(|| {
-            let trusted = self.trusted;
-            self.issuer(last, self.offered).map(|c| (c, is_among(c, trusted)))
-        });
         let missing = match path.len() {
             _ if known => 2,
             1 => 21,
             _ => 20,
         };
-        next.map(Some).ok_or(Failure(missing))
+        self.above(last).map(Some).ok_or(Failure(missing))
+    }
+
+    /// Returns the issuer of a certificate: an anchor, or else a certificate that the peer sent.
+    fn above(&mut self, cert: &X509Certificate<'_>) -> Option<Step<'c>> {
+        if let Some(anchor) = self.issuer(cert, self.trusted) {
+            return Some((anchor, true));
+        }
+        self.issuer(cert, self.offered).map(|c| (c, is_among(c, self.trusted)))
     }
 
     /// Returns the issuer of a certificate in a list; if no certificate of that name has made the signature, the first of
