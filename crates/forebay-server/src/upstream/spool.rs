@@ -314,13 +314,13 @@ impl Spool {
     /// # Errors
     /// With the name of the file that could not be written or moved.
     pub async fn complete(&mut self) -> Result<(), (PathBuf, io::Error)> {
+        let directories = self.directories();
         let Some(keep) = self.keep.take() else { return Ok(()) };
         let path = self.path.take().unwrap_or_else(|| keep.temporary(&self.dir));
         let from = self.saved.max(self.mem_start);
         let skip = (from - self.mem_start) as usize;
         let mem = std::mem::take(&mut self.mem);
         let (file, start, total, base) = (self.file.clone(), self.start, self.total, self.base);
-        let directories = self.directories();
         let name = path.clone();
         let work = move || {
             let done = (|| {
@@ -478,5 +478,25 @@ mod tests {
         s.take(&mut got);
         assert_eq!(got, b"12345");
         assert!(s.has_room());
+    }
+
+    /// A short response is written at its end alone, a long one before; both make the same directories (proxy_store_access).
+    #[test]
+    fn a_stored_response_makes_directories_of_its_mode() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().expect("directory");
+        for (name, is_long) in [("short", false), ("long", true)] {
+            let path = dir.path().join(name).join("file");
+            let keep = Keep::Store { path: path.clone(), mode: 0o640, modified: None };
+            let mut s = Spool::new(Limits { memory: 4, file: 0 }, Some(keep), TempDir::default());
+            push(&mut s, b"12345");
+            if is_long {
+                run(s.save()).expect("saved");
+            }
+            run(s.complete()).expect("complete");
+            assert_eq!(std::fs::read(&path).expect("stored"), b"12345");
+            let made = std::fs::metadata(dir.path().join(name)).expect("made").permissions().mode();
+            assert_eq!(made & 0o777, 0o750, "{name}");
+        }
     }
 }
