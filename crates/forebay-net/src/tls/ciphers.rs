@@ -1,5 +1,5 @@
-//! OpenSSL's cipher strings (nginx: ssl_ciphers; openssl-ciphers(1)) and group lists (ssl_ecdh_curve), read
-//! for what rustls serves. Words for what is not served match nothing, as a build of OpenSSL without it would.
+//! OpenSSL's cipher strings (nginx: ssl_ciphers; openssl-ciphers(1)) and group lists (ssl_ecdh_curve), applied to the
+//! suites of rustls. Words for other suites match nothing, as in a build of OpenSSL without them.
 
 use super::p521::SECP521R1;
 use rustls::SupportedCipherSuite;
@@ -15,7 +15,7 @@ struct Suite {
     chacha: bool,
 }
 
-/// In OpenSSL's order of strength.
+/// Served suites, in OpenSSL's order of strength.
 const SUITES: [Suite; 6] = [
     Suite { name: "ECDHE-ECDSA-AES256-GCM-SHA384", ecdsa: true, bits: 256, chacha: false },
     Suite { name: "ECDHE-RSA-AES256-GCM-SHA384", ecdsa: false, bits: 256, chacha: false },
@@ -36,33 +36,33 @@ fn served(i: usize) -> SupportedCipherSuite {
     }
 }
 
-/// What a cipher string came to.
+/// Suites that a cipher string selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct List {
     /// Indexes into the served suites of TLS 1.2, best first.
     chosen: Vec<usize>,
-    /// Names of single suites that were asked for and are not served.
+    /// Names of single suites in the string that are not served.
     pub unserved: Vec<String>,
 }
 
 impl List {
-    /// Whether nothing is left.
+    /// Returns `true` if no suite is selected.
     pub fn is_empty(&self) -> bool {
         self.chosen.is_empty()
     }
 
-    /// The suites, best first.
+    /// Returns the suites, best first.
     pub fn suites(&self) -> impl Iterator<Item = SupportedCipherSuite> + '_ {
         self.chosen.iter().map(|i| served(*i))
     }
 
-    /// Their OpenSSL names.
+    /// Returns OpenSSL's names of the suites.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.chosen.iter().filter_map(|i| SUITES.get(*i)).map(|s| s.name)
     }
 }
 
-/// What a word matches.
+/// Suites that a word matches.
 enum Word {
     /// A class of suites.
     Class(fn(&Suite) -> bool),
@@ -70,8 +70,19 @@ enum Word {
     One(usize),
     /// A class that is not served.
     Nothing,
-    /// No word of OpenSSL's that is known here: a suite that is not served, or a mistake.
+    /// Neither: a suite that is not served, or a mistake.
     Unknown,
+}
+
+impl Word {
+    /// Returns `true` if the word matches the suite with the number `i`.
+    fn matches(&self, i: usize, suite: &Suite) -> bool {
+        match self {
+            Word::Class(f) => f(suite),
+            Word::One(one) => *one == i,
+            Word::Nothing | Word::Unknown => false,
+        }
+    }
 }
 
 fn word(w: &str) -> Word {
@@ -91,85 +102,90 @@ fn word(w: &str) -> Word {
         "SUITEB128" => |s| s.ecdsa && !s.chacha,
         "SUITEB128ONLY" => |s| s.ecdsa && s.bits == 128,
         "SUITEB192" => |s| s.ecdsa && s.bits == 256 && !s.chacha,
-        "MEDIUM"
-        | "LOW"
-        | "EXP"
-        | "EXPORT"
-        | "EXPORT40"
-        | "EXPORT56"
-        | "eNULL"
-        | "NULL"
-        | "aNULL"
-        | "kRSA"
-        | "RSA"
-        | "kEDH"
-        | "kDHE"
-        | "EDH"
-        | "DHE"
-        | "DH"
-        | "ADH"
-        | "AECDH"
-        | "kDHr"
-        | "kDHd"
-        | "kDH"
-        | "kECDHr"
-        | "kECDHe"
-        | "kECDH"
-        | "aDH"
-        | "aECDH"
-        | "aDSS"
-        | "DSS"
-        | "TLSv1"
-        | "TLSv1.0"
-        | "SSLv2"
-        | "SSLv3"
-        | "AESCCM"
-        | "AESCCM8"
-        | "ARIA"
-        | "ARIA128"
-        | "ARIA256"
-        | "ARIAGCM"
-        | "CAMELLIA"
-        | "CAMELLIA128"
-        | "CAMELLIA256"
-        | "3DES"
-        | "DES"
-        | "RC4"
-        | "RC2"
-        | "IDEA"
-        | "SEED"
-        | "MD5"
-        | "SHA"
-        | "SHA1"
-        | "SHA256"
-        | "SHA384"
-        | "GOST"
-        | "GOST94"
-        | "GOST89MAC"
-        | "aGOST"
-        | "aGOST01"
-        | "kGOST"
-        | "PSK"
-        | "kPSK"
-        | "aPSK"
-        | "kECDHEPSK"
-        | "kDHEPSK"
-        | "kRSAPSK"
-        | "SRP"
-        | "aSRP"
-        | "kSRP"
-        | "KRB5"
-        | "kFZA"
-        | "aFZA"
-        | "FZA"
-        | "CBC"
-        | "COMPLEMENTOFALL"
-        | "COMPLEMENTOFDEFAULT" => return Word::Nothing,
+        w if UNSERVED_CLASSES.contains(&w) => return Word::Nothing,
         _ => return Word::Unknown,
     })
 }
 
-/// The registered name of a suite that is served.
+/// Classes of suites that are not served.
+const UNSERVED_CLASSES: &[&str] = &[
+    "MEDIUM",
+    "LOW",
+    "EXP",
+    "EXPORT",
+    "EXPORT40",
+    "EXPORT56",
+    "eNULL",
+    "NULL",
+    "aNULL",
+    "kRSA",
+    "RSA",
+    "kEDH",
+    "kDHE",
+    "EDH",
+    "DHE",
+    "DH",
+    "ADH",
+    "AECDH",
+    "kDHr",
+    "kDHd",
+    "kDH",
+    "kECDHr",
+    "kECDHe",
+    "kECDH",
+    "aDH",
+    "aECDH",
+    "aDSS",
+    "DSS",
+    "TLSv1",
+    "TLSv1.0",
+    "SSLv2",
+    "SSLv3",
+    "AESCCM",
+    "AESCCM8",
+    "ARIA",
+    "ARIA128",
+    "ARIA256",
+    "ARIAGCM",
+    "CAMELLIA",
+    "CAMELLIA128",
+    "CAMELLIA256",
+    "3DES",
+    "DES",
+    "RC4",
+    "RC2",
+    "IDEA",
+    "SEED",
+    "MD5",
+    "SHA",
+    "SHA1",
+    "SHA256",
+    "SHA384",
+    "GOST",
+    "GOST94",
+    "GOST89MAC",
+    "aGOST",
+    "aGOST01",
+    "kGOST",
+    "PSK",
+    "kPSK",
+    "aPSK",
+    "kECDHEPSK",
+    "kDHEPSK",
+    "kRSAPSK",
+    "SRP",
+    "aSRP",
+    "kSRP",
+    "KRB5",
+    "kFZA",
+    "aFZA",
+    "FZA",
+    "CBC",
+    "COMPLEMENTOFALL",
+    "COMPLEMENTOFDEFAULT",
+];
+
+/// Returns the registered name of a suite that is served.
 fn iana(name: &str) -> Option<String> {
     let (auth, rest) = name.strip_prefix("ECDHE-")?.split_once('-')?;
     let rest = match rest {
@@ -179,59 +195,60 @@ fn iana(name: &str) -> Option<String> {
     Some(format!("TLS_ECDHE_{auth}_WITH_{rest}"))
 }
 
-/// Reads a cipher string. Every text has a meaning; one that means nothing gives an empty list.
+/// Parses a cipher string. Accepts any text; the list is empty if no served suite is named.
 pub fn parse(text: &str) -> List {
-    let mut list = List::default();
-    let mut killed = [false; SUITES.len()];
+    let mut selection = Selection::default();
     for element in text.split([':', ',', ' ', ';']).filter(|e| !e.is_empty()) {
+        selection.apply(element);
+    }
+    selection.list
+}
+
+/// Suites that the elements of a cipher string so far have selected.
+#[derive(Default)]
+struct Selection {
+    list: List,
+    /// Suites that `!` has removed for good.
+    killed: [bool; SUITES.len()],
+}
+
+impl Selection {
+    fn apply(&mut self, element: &str) {
+        let chosen = &mut self.list.chosen;
         let (sign, body) = match element.as_bytes().first() {
-            Some(b'!') => ('!', element.get(1..).unwrap_or_default()),
-            Some(b'-') => ('-', element.get(1..).unwrap_or_default()),
-            Some(b'+') => ('+', element.get(1..).unwrap_or_default()),
-            Some(b'@') => {
-                // `@SECLEVEL=` holds for every suite here, `@STRENGTH` sorts.
-                if element == "@STRENGTH" {
-                    list.chosen.sort_by_key(|i| SUITES.get(*i).map_or(0, |s| u16::MAX - s.bits));
-                }
-                continue;
-            }
-            _ => (' ', element),
+            Some(sign @ (b'!' | b'-' | b'+' | b'@')) => (*sign, element.get(1..).unwrap_or_default()),
+            _ => (b' ', element),
         };
         let words: Vec<Word> = body.split('+').map(word).collect();
-        if sign == ' ' && words.len() == 1 && matches!(words.first(), Some(Word::Unknown)) {
-            list.unserved.push(body.to_owned());
-        }
-        let matches = |i: usize| {
-            SUITES.get(i).is_some_and(|s| {
-                words.iter().all(|w| match w {
-                    Word::Class(f) => f(s),
-                    Word::One(one) => *one == i,
-                    Word::Nothing | Word::Unknown => false,
-                })
-            })
-        };
+        let matches = |i: usize| SUITES.get(i).is_some_and(|s| words.iter().all(|w| w.matches(i, s)));
         match sign {
-            '!' => {
-                list.chosen.retain(|i| !matches(*i));
-                (0..SUITES.len()).filter(|i| matches(*i)).for_each(|i| killed[i] = true);
+            b'!' => {
+                chosen.retain(|i| !matches(*i));
+                self.killed.iter_mut().enumerate().for_each(|(i, killed)| *killed |= matches(i));
             }
-            '-' => list.chosen.retain(|i| !matches(*i)),
-            '+' => list.chosen.sort_by_key(|i| matches(*i)),
+            b'-' => chosen.retain(|i| !matches(*i)),
+            b'+' => chosen.sort_by_key(|i| matches(*i)),
+            b'@' if body == "STRENGTH" => {
+                chosen.sort_by_key(|i| SUITES.get(*i).map_or(0, |s| u16::MAX - s.bits));
+            }
+            // `@SECLEVEL=` allows every suite here.
+            b'@' => {}
             _ => {
-                let new =
-                    (0..SUITES.len()).filter(|i| matches(*i) && !killed[*i] && !list.chosen.contains(i));
-                let new: Vec<usize> = new.collect();
-                list.chosen.extend(new);
+                let new = self.killed.iter().enumerate().filter(|(i, killed)| !**killed && matches(*i));
+                let new: Vec<usize> = new.map(|(i, _)| i).filter(|i| !chosen.contains(i)).collect();
+                chosen.extend(new);
+                if let [Word::Unknown] = words.as_slice() {
+                    self.list.unserved.push(body.to_owned());
+                }
             }
         }
     }
-    list
 }
 
-/// Suites of TLS 1.3 by name, separated by colons (`Ciphersuites` of `ssl_conf_command`).
+/// Parses names of TLS 1.3 suites, separated by colons (`Ciphersuites` of `ssl_conf_command`).
 ///
 /// # Errors
-/// The name that is not known.
+/// The first unknown name.
 pub fn suites13(text: &str) -> Result<Vec<SupportedCipherSuite>, String> {
     text.split(':')
         .filter(|n| !n.is_empty())
@@ -244,7 +261,7 @@ pub fn suites13(text: &str) -> Result<Vec<SupportedCipherSuite>, String> {
         .collect()
 }
 
-/// All suites of TLS 1.3, in OpenSSL's order.
+/// Returns all suites of TLS 1.3, in OpenSSL's order.
 pub fn all13() -> Vec<SupportedCipherSuite> {
     vec![
         suites::TLS13_AES_256_GCM_SHA384,
@@ -253,9 +270,9 @@ pub fn all13() -> Vec<SupportedCipherSuite> {
     ]
 }
 
-/// Puts the cheapest suites first: AES-128-GCM with SHA-256, whose handshake costs a quarter less than with SHA-384
-/// and which browsers put first, too; then AES-256-GCM. For clients that compute AES in hardware, which those
-/// do that do not begin their list with ChaCha20 (see [`begins_with_chacha`]).
+/// Sorts suites by cost for clients that compute AES in hardware (see [`begins_with_chacha`]): AES-128-GCM with SHA-256
+/// first, whose handshake costs a quarter less than one with SHA-384 and which browsers put first, too; then
+/// AES-256-GCM.
 pub fn by_cost(suites: &mut [SupportedCipherSuite]) {
     suites.sort_by_key(|s| match suite_name(u16::from(s.suite())) {
         Some(name) if name.contains("CHACHA20") => 2,
@@ -264,14 +281,14 @@ pub fn by_cost(suites: &mut [SupportedCipherSuite]) {
     });
 }
 
-/// Whether a client's list begins with a suite of ChaCha20: it computes AES slowly.
+/// Returns `true` if a client's list begins with a suite of ChaCha20, so that it computes AES slowly.
 pub fn begins_with_chacha(offered: &[u16]) -> bool {
-    // Values that mean nothing may stand in front (RFC 8701).
+    // The list may begin with values that mean nothing (RFC 8701).
     let first = offered.iter().find_map(|n| suite_name(*n));
     first.is_some_and(|name| name.contains("CHACHA20"))
 }
 
-/// OpenSSL's name of a suite by its number.
+/// Returns OpenSSL's name of a suite by its number.
 pub fn suite_name(number: u16) -> Option<&'static str> {
     Some(match number {
         0x1301 => "TLS_AES_128_GCM_SHA256",
@@ -310,7 +327,7 @@ pub fn suite_name(number: u16) -> Option<&'static str> {
     })
 }
 
-/// OpenSSL's name of a group by its number.
+/// Returns OpenSSL's name of a group by its number.
 pub fn group_name(number: u16) -> Option<&'static str> {
     Some(match number {
         0x0017 => "prime256v1",
@@ -332,7 +349,7 @@ pub fn group_name(number: u16) -> Option<&'static str> {
     })
 }
 
-/// OpenSSL's name of a signature algorithm by its number.
+/// Returns OpenSSL's name of a signature algorithm by its number.
 pub fn sigalg_name(number: u16) -> Option<&'static str> {
     Some(match number {
         0x0401 => "rsa_pkcs1_sha256",
@@ -367,7 +384,7 @@ pub struct Groups {
     pub unserved: Vec<String>,
 }
 
-/// Groups that OpenSSL 3.0 and later know by these names, lower case, and that are not served.
+/// Names, in lower case, of OpenSSL's groups that are not served (3.0 and later).
 const UNSERVED: &[&str] = &[
     "sect163k1",
     "k-163",
@@ -422,15 +439,15 @@ const UNSERVED: &[&str] = &[
     "curvesm2mlkem768",
 ];
 
-/// The groups that are served where none are named: those that Mozilla recommends.
+/// Returns the groups that are served by default: those that Mozilla recommends.
 pub fn default_groups() -> Vec<&'static dyn SupportedKxGroup> {
     vec![groups::X25519MLKEM768, groups::X25519, groups::SECP256R1, groups::SECP384R1]
 }
 
-/// Reads `ssl_ecdh_curve`.
+/// Parses `ssl_ecdh_curve`.
 ///
 /// # Errors
-/// The name that is not known.
+/// The first unknown name.
 pub fn groups(text: &str) -> Result<Groups, String> {
     let mut list = Groups::default();
     for name in text.split([':', '/']).filter(|n| !n.is_empty()) {

@@ -22,6 +22,7 @@ use forebay_sys::errno::errno_text;
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -445,57 +446,82 @@ pub fn judge(req: &mut Request) -> Option<u16> {
         req.log(Level::Info, "client sent plain HTTP request to HTTPS port");
         return Some(497);
     }
-    let session = req.conn.client.tls.as_ref()?;
+    req.conn.client.tls.as_ref()?;
     let conf = req.conf.clone();
-    let servers = &conf.http.servers;
-    let tls = |i: usize| servers.get(i).and_then(|s| s.tls.as_deref());
-    // Unlike in nginx, the configuration of the request may be newer than that of the handshake.
-    if session.compared.replace(conf.http.serial) != conf.http.serial {
-        session.compare(handshake_server(&conf, req.client()).and_then(tls));
-    }
-    let own = tls(req.server)?;
+    compare(req, &conf);
+    let own = conf.http.servers.get(req.server)?.tls.as_deref()?;
     if own.verify_client == VerifyClient::Off {
         return None;
     }
-    let outdated = session.outdated.get();
-    if outdated && !(own.verify_client == VerifyClient::Optional && session.verdict.get() == Verdict::None) {
-        req.log(Level::Info, "client certificate is to be judged by other settings since a reload");
+    let rejection = misdirected(req, &conf, own).or_else(|| unverified(req, own))?;
+    req.log(Level::Info, &rejection.text);
+    if rejection.closes {
         req.keep_alive = false;
-        return Some(421);
+    }
+    Some(rejection.status)
+}
+
+/// Error for a request of a client that did not show the certificate which the server demands.
+struct Rejection {
+    status: u16,
+    /// Text for the error log.
+    text: Cow<'static, str>,
+    /// Only a new connection can satisfy the server.
+    closes: bool,
+}
+
+impl Rejection {
+    fn new(status: u16, text: impl Into<Cow<'static, str>>) -> Rejection {
+        Rejection { status, text: text.into(), closes: false }
+    }
+}
+
+/// Compares the session's verdict with the configuration of the request. Unlike in nginx, that may be newer than the
+/// one of the handshake.
+fn compare(req: &Request, conf: &ThreadConfig) {
+    let Some(session) = req.conn.client.tls.as_ref() else { return };
+    let http = &conf.http;
+    if session.compared.replace(http.serial) != http.serial {
+        let server = handshake_server(conf, req.client()).and_then(|s| http.servers.get(s));
+        session.compare(server.and_then(|s| s.tls.as_deref()));
+    }
+}
+
+/// Checks that the handshake was made with the server of the request, or with one that trusts the same authorities.
+fn misdirected(req: &Request, conf: &ThreadConfig, own: &ServerTls) -> Option<Rejection> {
+    let session = req.conn.client.tls.as_ref()?;
+    let verdict = session.verdict.get();
+    let may_come_without = own.verify_client == VerifyClient::Optional && verdict == Verdict::None;
+    if session.outdated.get() && !may_come_without {
+        let text = "client certificate is to be judged by other settings since a reload";
+        return Some(Rejection { closes: true, ..Rejection::new(421, text) });
     }
     // A server that asks for certificates may be reached only through a handshake under its own name.
     if session.name.as_deref().is_some_and(|n| n != req.head.host.as_slice())
-        && handshake_server(&conf, req.client()) != Some(req.server)
+        && handshake_server(conf, req.client()) != Some(req.server)
     {
-        req.log(
-            Level::Info,
-            "client attempted to request the server name different from the one that was negotiated",
-        );
-        return Some(421);
+        let text = "client attempted to request the server name different from the one that was negotiated";
+        return Some(Rejection::new(421, text));
     }
-    let verdict = session.verdict.get();
     // A client without SNI may request a server that trusts other authorities than the one that verified its
     // certificate. Refuse that, unlike nginx.
-    if verdict != Verdict::None && session.basis.get() != own.basis() {
-        req.log(Level::Info, "client certificate was judged by a server that trusts others");
-        return Some(421);
-    }
-    match verdict {
+    let trusts_others = verdict != Verdict::None && session.basis.get() != own.basis();
+    trusts_others.then(|| Rejection::new(421, "client certificate was judged by a server that trusts others"))
+}
+
+/// Checks the verdict on the client's certificate.
+fn unverified(req: &Request, own: &ServerTls) -> Option<Rejection> {
+    match req.conn.client.tls.as_ref()?.verdict.get() {
         Verdict::Success => None,
         Verdict::None if own.verify_client != VerifyClient::On => None,
-        Verdict::None => {
-            req.log(Level::Info, "client sent no required SSL certificate");
-            Some(496)
-        }
+        Verdict::None => Some(Rejection::new(496, "client sent no required SSL certificate")),
         Verdict::Failed(f) if own.verify_client == VerifyClient::OptionalNoCa && f.is_trust() => None,
         Verdict::Failed(f) => {
             let text = format!("client SSL certificate verify error: ({}:{})", f.0, f.text());
-            req.log(Level::Info, &text);
-            Some(495)
+            Some(Rejection::new(495, text))
         }
         Verdict::Refused(what) => {
-            req.log(Level::Info, &format!("client SSL certificate verify error: {what}"));
-            Some(495)
+            Some(Rejection::new(495, format!("client SSL certificate verify error: {what}")))
         }
     }
 }

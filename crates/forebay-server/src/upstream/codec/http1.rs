@@ -3,7 +3,7 @@
 
 use super::{Asked, Came, Unwritten, protocol::Protocol, took_head};
 use crate::modules::grpc;
-use crate::modules::proxy::{HttpVersion, SetHeader};
+use crate::modules::proxy::{HttpVersion, SetHeader, Settings};
 use crate::request::Request;
 use crate::upstream::Reuse;
 use crate::upstream::exchange::Outgoing;
@@ -40,7 +40,7 @@ pub(super) fn write_head(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>
     if asked.stored {
         validators(req, asked, out)?;
     }
-    body_fields(req, asked.body, out)?;
+    body_fields(req, asked, out)?;
     if asked.settings.pass_request_headers {
         client_fields(req, asked, out)?;
     }
@@ -132,9 +132,11 @@ fn validators(req: &Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(),
 }
 
 /// Appends the framing of the body.
-fn body_fields(req: &Request, body: &Outgoing, out: &mut Vec<u8>) -> Result<(), Unsafe> {
-    match body {
+fn body_fields(req: &Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), Unsafe> {
+    match asked.body {
         Outgoing::None => {}
+        // A body that is passed on as it came keeps its framing, even if all of it was there already.
+        Outgoing::Stored if keeps_framing(req, asked.settings) => {}
         Outgoing::Bytes(b) => length(out, b.len() as u64),
         Outgoing::Stored => length(out, req.body.stored.len()),
         Outgoing::Streamed(true) => field(out, b"Transfer-Encoding", b"chunked")?,
@@ -145,6 +147,11 @@ fn body_fields(req: &Request, body: &Outgoing, out: &mut Vec<u8>) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// Returns `true` if a body goes from one HTTP/2 stream to another as it comes: without a length, if it came so.
+fn keeps_framing(req: &Request, s: &Settings) -> bool {
+    req.head.framing == Framing::Stream && s.http_version == HttpVersion::V2 && !s.request_buffering
 }
 
 /// Appends the client's fields that are not set otherwise.

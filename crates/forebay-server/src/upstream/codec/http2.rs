@@ -156,7 +156,8 @@ pub(crate) async fn send(
     let timeout = s.send_timeout.0;
     let upload = match body {
         Outgoing::Bytes(b) if !b.is_empty() => Some(Upload::bytes(b, timeout)),
-        Outgoing::Stored if !req.body.stored.is_empty() => Some(Upload::kept(timeout)),
+        // Even where it is empty, as nginx does: a gRPC server may tell a message that ended from one that never began.
+        Outgoing::Stored => Some(Upload::kept(timeout)),
         Outgoing::Streamed(_) => Some(Upload::new(req, &[], protocol::Framing::Frames, timeout)),
         _ => None,
     };
@@ -289,6 +290,6 @@ fn end(c: &mut Decoder, req: &mut Request, conn: Option<&Conn>) {
         for (name, value) in link.trailers() {
             c.note_trailer(req, name, value);
         }
-        c.reusable = link.is_reusable() && !conn.wire().has_unsent();
+        c.reusable = super::keeps_alive(req) && link.is_reusable() && !conn.wire().has_unsent();
     }
 }
