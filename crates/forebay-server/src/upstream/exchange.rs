@@ -5,12 +5,11 @@
 use super::Reuse;
 use super::attempts::{Attempts, Kept, Repeat, Verdict};
 use super::codec::protocol::Protocol;
-use super::codec::{self, Came, fastcgi, http2};
+use super::codec::{self, fastcgi, http2};
 use super::config::Upstream;
 use super::contact::Contact;
-use super::fault::{
-    Fault, READING, bad_head, client_gone, closed, receive_failed, send_failed, send_timeout, timed_out,
-};
+use super::fault::{Fault, client_gone, send_failed, send_timeout};
+use super::head::HeadReader;
 use super::open::{Open, encrypt, greeting, local_address, open, wanted, watch};
 use super::send::{Sender, Wrote};
 use super::sticky::Sticky;
@@ -26,9 +25,7 @@ use forebay_core::upstream::local::LocalSet;
 use forebay_core::upstream::peer::Figures;
 use forebay_http::h1::client::ResponseHead;
 use forebay_net::addr::PeerAddr;
-use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
-use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -304,10 +301,10 @@ impl Exchange<'_> {
         contact.connected(conn);
         if s.http_version == HttpVersion::V2 {
             http2::send(req, contact, self.head, self.body, s, &mut watch).await?;
-            return http2::read_head(req, contact, s, &mut watch).await;
+            return http2::read_head(req, contact, HeadReader::new(req, s, &mut watch)).await;
         }
         self.send(req, contact, &mut watch).await?;
-        read_head(req, contact, s, &mut watch).await
+        HeadReader::new(req, s, &mut watch).read(req, contact).await
     }
 
     /// Sends the request, or as much of it as the server reads before it answers.
@@ -385,75 +382,5 @@ pub(super) async fn upload(req: &mut Request, contact: &mut Contact, watch: &mut
     Ok(())
 }
 
-/// Most interim responses (RFC 9110, section 15.2) before the final one.
-const MAX_INTERIM: u32 = 100;
-
 /// Room for reading a head and what of the body comes with it, bytes.
 pub(super) const READ: usize = 16 * 1024;
-
-/// Passes an interim response on where it is wanted, and takes it away. `interim` counts them.
-async fn pass_interim(req: &mut Request, interim: &mut u32) -> Result<(), Fault> {
-    if *interim >= MAX_INTERIM {
-        return Err(bad_head(req, b"upstream sent too many interim responses"));
-    }
-    *interim += 1;
-    crate::modules::early_hints::pass(req).await;
-    let head = &mut req.modules.upstream.head;
-    let len = head.len;
-    head.advance(len);
-    Ok(())
-}
-
-/// Reads until the head of the response is there, and sends what is left of the request meanwhile. The time for reading is
-/// that for the whole head, from the end of the request on.
-async fn read_head(
-    req: &mut Request,
-    contact: &mut Contact,
-    s: &Settings,
-    watch: &mut Watch,
-) -> Result<(), Fault> {
-    let limit = s.buffer_size.0 as usize;
-    let mut interim = 0;
-    let mut deadline = req.thread.io.poller.now() + s.read_timeout.0;
-    loop {
-        if !req.modules.upstream.head.buf.is_empty() {
-            match codec::parse_head(req, limit)? {
-                Came::All => return Ok(()),
-                Came::Interim => {
-                    pass_interim(req, &mut interim).await?;
-                    continue;
-                }
-                Came::Part => {}
-            }
-        }
-        let Some(conn) = contact.conn() else { return Err(Fault::new(NextUpstream::Error, 502)) };
-        match codec::read_head(req, conn, limit)? {
-            Ok(0) => return Err(closed(req, READING)),
-            Ok(n) => {
-                if let Some(a) = req.modules.upstream.current() {
-                    a.received += n as u64;
-                }
-            }
-            Err(Errno::AGAIN) if contact.upload.is_some() => {
-                upload(req, contact, watch).await?;
-                deadline = req.thread.io.poller.now() + s.read_timeout.0;
-            }
-            Err(Errno::AGAIN) => wait_for_head(req, conn, deadline, watch).await?,
-            Err(e) => return Err(receive_failed(req, e, READING)),
-        }
-    }
-}
-
-/// Waits until more of a head has come.
-pub(super) async fn wait_for_head(
-    req: &mut Request,
-    conn: &Conn,
-    deadline: Instant,
-    watch: &mut Watch,
-) -> Result<(), Fault> {
-    match conn.wait(For::Read, deadline, watch).await {
-        Waited::Ready => Ok(()),
-        Waited::Timeout => Err(timed_out(req, READING)),
-        Waited::ClientGone => Err(client_gone(req, "sending request to upstream")),
-    }
-}

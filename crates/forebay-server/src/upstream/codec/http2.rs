@@ -12,6 +12,7 @@ use crate::upstream::exchange::{self, Outgoing, READ, Upstreamed};
 use crate::upstream::fault::{
     Fault, READING, SENDING, bad_head, client_gone, closed, receive_failed, timed_out,
 };
+use crate::upstream::head::{HeadReader, unconnected};
 use crate::upstream::upload::Upload;
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
@@ -151,7 +152,7 @@ pub(crate) async fn send(
     s: &Settings,
     watch: &mut Watch,
 ) -> Result<(), Fault> {
-    let Some(conn) = contact.conn() else { return Err(Fault::new(NextUpstream::Error, 502)) };
+    let conn = contact.conn().ok_or_else(unconnected)?;
     let timeout = s.send_timeout.0;
     let upload = match body {
         Outgoing::Bytes(b) if !b.is_empty() => Some(Upload::bytes(b, timeout)),
@@ -172,38 +173,38 @@ pub(crate) async fn send(
     exchange::upload(req, contact, watch).await
 }
 
-/// Reads until the head of the response is there, and sends what is left of the request meanwhile. The time for reading is
-/// that for the whole head, from the end of the request on.
+/// Reads until the head of the response is complete, and sends what is left of the request meanwhile.
 pub(crate) async fn read_head(
     req: &mut Request,
     contact: &mut Contact,
-    s: &Settings,
-    watch: &mut Watch,
+    mut reader: HeadReader<'_>,
 ) -> Result<(), Fault> {
-    let mut deadline = req.thread.io.poller.now() + s.read_timeout.0;
-    loop {
-        let Some(conn) = contact.conn() else { return Err(Fault::new(NextUpstream::Error, 502)) };
-        while let Some(text) = with(conn, Link::next_head) {
-            match parse_head(req, conn, &text, s.buffer_size.0 as usize)? {
-                Came::All => return Ok(()),
-                _ => crate::modules::early_hints::pass(req).await,
-            }
-        }
+    while !next_head(req, contact, reader.limit()).await? {
+        let conn = contact.conn().ok_or_else(unconnected)?;
         match take_in(req, conn, READING)? {
             Received::Something => {
-                // Answers to SETTINGS and PING, which leave before content does.
+                // Answers to SETTINGS and PING leave before content does.
                 if contact.upload.is_none() && with(conn, |link| !link.out().is_empty()) {
-                    flush(req, conn, s, watch, READING).await?;
+                    flush(req, conn, reader.settings, reader.watch, READING).await?;
                 }
             }
             Received::End => return Err(closed(req, READING)),
-            Received::Nothing if contact.upload.is_some() => {
-                exchange::upload(req, contact, watch).await?;
-                deadline = req.thread.io.poller.now() + s.read_timeout.0;
-            }
-            Received::Nothing => exchange::wait_for_head(req, conn, deadline, watch).await?,
+            Received::Nothing => reader.wait(req, contact).await?,
         }
     }
+    Ok(())
+}
+
+/// Parses the heads that have come. Returns `true` if the final one is complete.
+async fn next_head(req: &mut Request, contact: &Contact, limit: usize) -> Result<bool, Fault> {
+    let conn = contact.conn().ok_or_else(unconnected)?;
+    while let Some(text) = with(conn, Link::next_head) {
+        match parse_head(req, conn, &text, limit)? {
+            Came::All => return Ok(true),
+            _ => crate::modules::early_hints::pass(req).await,
+        }
+    }
+    Ok(false)
 }
 
 /// Parses a head, which the connection has made into the text of HTTP/1.
