@@ -1,19 +1,26 @@
-//! Reading and discarding the client's body. The response's body is in `send`. Hot path.
+//! Bodies. This file reads and discards the client's; those of responses are sent by `body/pump.rs` and the files
+//! around it. Hot path.
 
 pub mod compose;
 mod files;
+mod outlet;
 mod pace;
+mod pump;
 mod send;
 mod source;
+mod write;
 
-pub use send::{flush_answers, send, send_continue, write_all, write_last};
+pub use outlet::Outlet;
+pub use send::send;
+pub(crate) use source::{Got, Source};
+pub use write::{Broken, flush_answers, send_continue, write_all, write_last};
 
 use crate::modules::core::BodyInFile;
 use crate::request::Request;
 use crate::thread::Thread;
-use crate::transfers::Direction;
-use crate::upstream::conn::Conn;
 use forebay_conf::error::Level;
+use forebay_core::transfers::Direction;
+use forebay_core::upstream::conn::Conn;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::{Framing, Version};
 use forebay_sys::errno::errno;
@@ -620,7 +627,7 @@ fn open_temporary(req: &mut Request) -> Result<(), BodyError> {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let given = core.client_body_temp_path.0.clone();
-    let dir = given.unwrap_or_else(|| req.conf.config.client_body_temp.clone().into());
+    let dir = given.unwrap_or_else(|| req.conf.http.client_body_temp.clone().into());
     let mut opened = None;
     let mut path = dir.next_file();
     for _ in 0..16 {

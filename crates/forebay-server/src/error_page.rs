@@ -1,5 +1,6 @@
 //! Responses for error statuses: `error_page` or the built-in page (nginx: error_page).
 
+use crate::modules::core::{ErrorPage, Settings};
 use crate::phases::spend_uri_change;
 use crate::request::Request;
 use forebay_conf::error::Level;
@@ -41,21 +42,23 @@ pub fn special(req: &mut Request, status: u16) -> Next {
     // If an error page fails, its own status counts.
     req.status_override = None;
     let http = req.http();
-    let core = &http.location(req).settings.core;
-    if req.error_status == 0 || core.recursive_error_pages {
-        let page = core.error_page.0.iter().find(|p| p.status == status);
-        if let Some(page) = page {
-            if req.error_status == 0 {
-                req.error_status = status;
-            }
-            return send_to_page(req, status, page);
-        }
+    let Some(page) = page_for(req, &http.location(req).settings.core, status) else {
+        built_in(req, status);
+        return Next::Done;
+    };
+    if req.error_status == 0 {
+        req.error_status = status;
     }
-    built_in(req, status);
-    Next::Done
+    send_to_page(req, status, page)
 }
 
-fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::ErrorPage) -> Next {
+/// Returns the `error_page` for a status. An error in such a page has none, unless `recursive_error_pages` is on.
+fn page_for<'c>(req: &Request, core: &'c Settings, status: u16) -> Option<&'c ErrorPage> {
+    let applies = req.error_status == 0 || core.recursive_error_pages;
+    core.error_page.0.iter().find(|p| applies && p.status == status)
+}
+
+fn send_to_page(req: &mut Request, status: u16, page: &ErrorPage) -> Next {
     let status = page.overwrite.unwrap_or(status);
     // Status to send. 0 leaves it to the response of the target (`error_page 404 = /x`).
     req.status_override = (status != 0).then_some(status);
@@ -63,37 +66,37 @@ fn send_to_page(req: &mut Request, status: u16, page: &crate::modules::core::Err
         built_in(req, 500);
         return Next::Done;
     };
-    if target.first() == Some(&b'/') {
-        if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
-            built_in(req, 500);
-            return Next::Done;
+    let next = match target.first() {
+        Some(b'/') => redirect_inside(req, &target).map(|()| Next::Redirect),
+        Some(b'@') => named(req, &target).map(|()| Next::Named),
+        _ => {
+            // The target is a URL: redirect with 302, unless the directive names another redirect status.
+            let status = page.overwrite.filter(|s| matches!(s, 301..=303 | 307 | 308)).unwrap_or(302);
+            req.resp.location = target;
+            Err(status)
         }
-        if req.method != Method::Head {
-            req.method = Method::Get;
-        }
-        let mut split = target.splitn(2, |b| *b == b'?');
-        req.uri = split.next().unwrap_or_default().to_vec();
-        req.args = split.next().unwrap_or_default().to_vec();
-        req.internal = true;
-        req.rewritten = true;
-        forget_all_but_location(req);
-        return Next::Redirect;
+    };
+    next.unwrap_or_else(|status| {
+        built_in(req, status);
+        Next::Done
+    })
+}
+
+/// Starts over with another path. Errors are the status to answer with.
+fn redirect_inside(req: &mut Request, target: &[u8]) -> Result<(), u16> {
+    if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
+        return Err(500);
     }
-    if target.first() == Some(&b'@') {
-        return match named(req, &target) {
-            Ok(()) => Next::Named,
-            Err(status) => {
-                built_in(req, status);
-                Next::Done
-            }
-        };
+    if req.method != Method::Head {
+        req.method = Method::Get;
     }
-    // The target is a URL: redirect with 302, unless the directive names another redirect status.
-    let status = page.overwrite.filter(|s| matches!(s, 301..=303 | 307 | 308)).unwrap_or(302);
-    req.status_override = None;
-    req.resp.location = target;
-    built_in(req, status);
-    Next::Done
+    let mut split = target.splitn(2, |b| *b == b'?');
+    req.uri = split.next().unwrap_or_default().to_vec();
+    req.args = split.next().unwrap_or_default().to_vec();
+    req.internal = true;
+    req.rewritten = true;
+    forget_all_but_location(req);
+    Ok(())
 }
 
 /// Continues in a named location.
@@ -141,9 +144,7 @@ fn forget_all_but_location(req: &mut Request) {
 /// Builds the built-in page.
 pub fn built_in(req: &mut Request, status: u16) {
     req.status_override = None;
-    let location = std::mem::take(&mut req.resp.location);
-    req.forget_response();
-    req.resp.location = location;
+    forget_all_but_location(req);
     req.resp.fields.remove(b"Accept-Ranges");
     if status != 401 {
         req.resp.fields.remove(b"WWW-Authenticate");
@@ -153,10 +154,9 @@ pub fn built_in(req: &mut Request, status: u16) {
     }
     req.resp.status = status;
     req.resp.error_page = true;
-    if status == 304 || status == 204 || status < 300 {
+    if status == 304 || status < 300 {
         return;
     }
-    // As in nginx, the client does not see internal statuses such as 494; the log does.
     let title = title(status);
     if title.is_empty() {
         req.resp.content_length = Some(0);
@@ -164,56 +164,50 @@ pub fn built_in(req: &mut Request, status: u16) {
     }
     let http = req.http();
     let core = &http.location(req).settings.core;
-    if core.msie_refresh && matches!(status, 301 | 302) && !req.resp.location.is_empty() && is_msie(req) {
-        refresh(req);
-        return;
-    }
-    let mut tail = req.take_buf();
-    crate::response::fields::push_server_token(req, core, &mut tail);
     let mut page = std::mem::take(&mut req.resp.text);
-    for piece in [
-        b"<html>\r\n<head><title>".as_slice(),
-        match status {
-            494 => b"400 Request Header Or Cookie Too Large",
-            495 => b"400 The SSL certificate error",
-            496 => b"400 No required SSL certificate was sent",
-            497 => b"400 The plain HTTP request was sent to HTTPS port",
-            _ => title.as_bytes(),
-        },
-        b"</title></head>\r\n<body>\r\n<center><h1>",
-        title.as_bytes(),
-        b"</h1></center>\r\n",
-    ] {
-        page.extend_from_slice(piece);
-    }
-    page.extend_from_slice(match status {
-        494 => b"<center>Request Header Or Cookie Too Large</center>\r\n".as_slice(),
-        495 => b"<center>The SSL certificate error</center>\r\n",
-        496 => b"<center>No required SSL certificate was sent</center>\r\n",
-        497 => b"<center>The plain HTTP request was sent to HTTPS port</center>\r\n",
-        _ => b"",
-    });
-    page.extend_from_slice(b"<hr><center>");
-    page.extend_from_slice(&tail);
-    req.give_buf(tail);
-    page.extend_from_slice(b"</center>\r\n</body>\r\n</html>\r\n");
-    if core.msie_padding
-        && status >= 400
-        && (is_msie(req) || memchr::memmem::find(agent(req), b"Chrome/").is_some())
-    {
-        for _ in 0..6 {
-            page.extend_from_slice(b"<!-- a padding to disable MSIE and Chrome friendly error page -->\r\n");
-        }
+    if core.msie_refresh && matches!(status, 301 | 302) && !req.resp.location.is_empty() && is_msie(req) {
+        refresh(req, &mut page);
+    } else {
+        write_page(req, core, status, title, &mut page);
     }
     req.resp.content_type.extend_from_slice(b"text/html");
     req.resp.text = page;
     req.resp.body_from_text();
 }
 
+fn write_page(req: &mut Request, core: &Settings, status: u16, title: &str, page: &mut Vec<u8>) {
+    let explanation = EXPLANATIONS.iter().find(|(s, _)| *s == status).map(|(_, text)| *text);
+    page.extend_from_slice(b"<html>\r\n<head><title>");
+    match explanation {
+        Some(text) => push_all(page, &["400 ", text]),
+        None => push_all(page, &[title]),
+    }
+    push_all(page, &["</title></head>\r\n<body>\r\n<center><h1>", title, "</h1></center>\r\n"]);
+    if let Some(text) = explanation {
+        push_all(page, &["<center>", text, "</center>\r\n"]);
+    }
+    page.extend_from_slice(b"<hr><center>");
+    let mut tail = req.take_buf();
+    crate::response::fields::push_server_token(req, core, &mut tail);
+    page.extend_from_slice(&tail);
+    req.give_buf(tail);
+    page.extend_from_slice(b"</center>\r\n</body>\r\n</html>\r\n");
+    if core.msie_padding && status >= 400 && is_padded_for(req) {
+        for _ in 0..6 {
+            page.extend_from_slice(b"<!-- a padding to disable MSIE and Chrome friendly error page -->\r\n");
+        }
+    }
+}
+
+fn push_all(page: &mut Vec<u8>, pieces: &[&str]) {
+    for piece in pieces {
+        page.extend_from_slice(piece.as_bytes());
+    }
+}
+
 /// Builds a page that leads to the target of a redirect (nginx: msie_refresh).
-fn refresh(req: &mut Request) {
+fn refresh(req: &mut Request, page: &mut Vec<u8>) {
     let location = std::mem::take(&mut req.resp.location);
-    let mut page = std::mem::take(&mut req.resp.text);
     page.extend_from_slice(b"<html><head><meta http-equiv=\"Refresh\" content=\"0; URL=");
     for b in location {
         match b {
@@ -225,13 +219,15 @@ fn refresh(req: &mut Request) {
     }
     page.extend_from_slice(b"\"></head><body></body></html>\r\n");
     req.resp.status = 200;
-    req.resp.content_type.extend_from_slice(b"text/html");
-    req.resp.text = page;
-    req.resp.body_from_text();
 }
 
 fn agent(req: &Request) -> &[u8] {
     req.head.get(forebay_http::field::Name::UserAgent).unwrap_or_default()
+}
+
+/// Returns `true` for a browser that replaces short error pages by its own.
+fn is_padded_for(req: &Request) -> bool {
+    is_msie(req) || memchr::memmem::find(agent(req), b"Chrome/").is_some()
 }
 
 /// Returns `true` if `User-Agent` is that of Internet Explorer, with a version of at least three characters.
@@ -243,46 +239,57 @@ fn is_msie(req: &Request) -> bool {
 
 /// Returns the heading of the built-in page; empty for statuses without one.
 pub fn title(status: u16) -> &'static str {
-    match status {
-        301 => "301 Moved Permanently",
-        302 => "302 Found",
-        303 => "303 See Other",
-        307 => "307 Temporary Redirect",
-        308 => "308 Permanent Redirect",
-        400 | 494..=497 => "400 Bad Request",
-        401 => "401 Authorization Required",
-        402 => "402 Payment Required",
-        403 => "403 Forbidden",
-        404 => "404 Not Found",
-        405 => "405 Not Allowed",
-        406 => "406 Not Acceptable",
-        407 => "407 Proxy Authentication Required",
-        408 => "408 Request Time-out",
-        409 => "409 Conflict",
-        410 => "410 Gone",
-        411 => "411 Length Required",
-        412 => "412 Precondition Failed",
-        413 => "413 Request Entity Too Large",
-        414 => "414 Request-URI Too Large",
-        415 => "415 Unsupported Media Type",
-        416 => "416 Requested Range Not Satisfiable",
-        421 => "421 Misdirected Request",
-        429 => "429 Too Many Requests",
-        500 => "500 Internal Server Error",
-        501 => "501 Not Implemented",
-        502 => "502 Bad Gateway",
-        503 => "503 Service Temporarily Unavailable",
-        504 => "504 Gateway Time-out",
-        505 => "505 HTTP Version Not Supported",
-        507 => "507 Insufficient Storage",
-        _ => "",
-    }
+    // As in nginx, the client does not see internal statuses such as 494; the log does.
+    let shown = if matches!(status, 494..=497) { 400 } else { status };
+    TITLES.iter().find(|(s, _)| *s == shown).map_or("", |(_, title)| title)
 }
+
+/// Headings of the built-in pages.
+const TITLES: &[(u16, &str)] = &[
+    (301, "301 Moved Permanently"),
+    (302, "302 Found"),
+    (303, "303 See Other"),
+    (307, "307 Temporary Redirect"),
+    (308, "308 Permanent Redirect"),
+    (400, "400 Bad Request"),
+    (401, "401 Authorization Required"),
+    (402, "402 Payment Required"),
+    (403, "403 Forbidden"),
+    (404, "404 Not Found"),
+    (405, "405 Not Allowed"),
+    (406, "406 Not Acceptable"),
+    (407, "407 Proxy Authentication Required"),
+    (408, "408 Request Time-out"),
+    (409, "409 Conflict"),
+    (410, "410 Gone"),
+    (411, "411 Length Required"),
+    (412, "412 Precondition Failed"),
+    (413, "413 Request Entity Too Large"),
+    (414, "414 Request-URI Too Large"),
+    (415, "415 Unsupported Media Type"),
+    (416, "416 Requested Range Not Satisfiable"),
+    (421, "421 Misdirected Request"),
+    (429, "429 Too Many Requests"),
+    (500, "500 Internal Server Error"),
+    (501, "501 Not Implemented"),
+    (502, "502 Bad Gateway"),
+    (503, "503 Service Temporarily Unavailable"),
+    (504, "504 Gateway Time-out"),
+    (505, "505 HTTP Version Not Supported"),
+    (507, "507 Insufficient Storage"),
+];
+
+/// Texts of the built-in pages for statuses that have another title than heading: the title after `400`, which is also a line
+/// below the heading.
+const EXPLANATIONS: &[(u16, &str)] = &[
+    (494, "Request Header Or Cookie Too Large"),
+    (495, "The SSL certificate error"),
+    (496, "No required SSL certificate was sent"),
+    (497, "The plain HTTP request was sent to HTTPS port"),
+];
 
 /// Returns `true` if `error_page` has a page for a status.
 pub fn has_page(req: &Request, status: u16) -> bool {
     let http = req.http();
-    let core = &http.location(req).settings.core;
-    (req.error_status == 0 || core.recursive_error_pages)
-        && core.error_page.0.iter().any(|p| p.status == status)
+    page_for(req, &http.location(req).settings.core, status).is_some()
 }

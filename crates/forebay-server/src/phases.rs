@@ -17,7 +17,6 @@ use std::task::Poll;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
     ServerRewrite,
-    FindLocation,
     Rewrite,
 }
 
@@ -55,7 +54,7 @@ pub async fn subrequest(req: &mut Request, target: &[u8]) {
     let outcome = match target.first() {
         Some(b'@') => match error_page::named(req, target) {
             Ok(()) => {
-                // What the request came to that this one is about.
+                // The status of the request that this one is about.
                 req.resp.status = status;
                 walk(req, Start::Rewrite).await
             }
@@ -66,7 +65,7 @@ pub async fn subrequest(req: &mut Request, target: &[u8]) {
     follow_up(req, outcome).await;
 }
 
-/// As [`subrequest`], for one whose body is wanted. `bare`: an error is not answered but given back.
+/// Runs the phases for a subrequest whose body is wanted. With `bare`, an error is returned instead of answered.
 pub async fn included(req: &mut Request, bare: bool) -> Option<u16> {
     let mut outcome = walk(req, Start::ServerRewrite).await;
     loop {
@@ -83,61 +82,39 @@ pub async fn included(req: &mut Request, bare: bool) -> Option<u16> {
     }
 }
 
-/// Runs further phases as long as an outcome asks for it: after redirects, and for pages of errors.
+/// Starts over as long as an outcome asks for it: after redirects, and for pages of errors.
 async fn follow_up(req: &mut Request, first: Outcome) {
     let mut outcome = first;
-    loop {
-        let start = match outcome {
-            Outcome::Done => return,
-            Outcome::Redirect => Start::ServerRewrite,
-            Outcome::Named => Start::Rewrite,
-            Outcome::Status(status) => match error_page::special(req, status) {
-                Next::Done => return,
-                Next::Redirect => Start::ServerRewrite,
-                Next::Named => Start::Rewrite,
-            },
-        };
+    while let Some(start) = next_start(req, outcome) {
         outcome = walk(req, start).await;
     }
 }
 
-async fn walk(req: &mut Request, start: Start) -> Outcome {
-    // What `try_files` of another location has said.
-    req.add_uri_to_alias = false;
-    let http = req.http();
-    if start == Start::ServerRewrite {
-        req.location = http.server(req).root;
-        let ops = &http.location(req).ops;
-        if !ops.is_empty() {
-            match rewrite::run(req, ops) {
-                rewrite::Ran::Status(s) => return Outcome::Status(s),
-                rewrite::Ran::Done => return Outcome::Done,
-                rewrite::Ran::UriChanged | rewrite::Ran::Through => {}
-            }
-        }
+/// Returns where to start over after an outcome, if at all.
+fn next_start(req: &mut Request, outcome: Outcome) -> Option<Start> {
+    match outcome {
+        Outcome::Done => None,
+        Outcome::Redirect => Some(Start::ServerRewrite),
+        Outcome::Named => Some(Start::Rewrite),
+        Outcome::Status(status) => match error_page::special(req, status) {
+            Next::Done => None,
+            Next::Redirect => Some(Start::ServerRewrite),
+            Next::Named => Some(Start::Rewrite),
+        },
     }
-    let mut start = start;
-    loop {
-        if start != Start::Rewrite
-            && let Some(out) = find_location(req)
-        {
-            return out;
-        }
-        let ops = &http.location(req).ops;
-        // Where no location matches, the server's own directives have run already.
-        if ops.is_empty() || req.location == http.server(req).root {
-            break;
-        }
-        match rewrite::run(req, ops) {
-            rewrite::Ran::Status(s) => return Outcome::Status(s),
-            rewrite::Ran::Done => return Outcome::Done,
-            rewrite::Ran::Through => break,
-            rewrite::Ran::UriChanged => {}
-        }
-        if !spend_uri_change(req, "rewrite or internal redirection cycle while processing") {
-            return Outcome::Status(500);
-        }
-        start = Start::FindLocation;
+}
+
+/// Runs the phases from a start to the end.
+async fn walk(req: &mut Request, start: Start) -> Outcome {
+    // Another location's `try_files` may have set it.
+    req.add_uri_to_alias = false;
+    if start == Start::ServerRewrite
+        && let Some(out) = server_rewrite(req)
+    {
+        return out;
+    }
+    if let Some(out) = choose_location(req, start) {
+        return out;
     }
     if let Some(out) = preaccess(req).await {
         return out;
@@ -145,20 +122,71 @@ async fn walk(req: &mut Request, start: Start) -> Outcome {
     if let Some(out) = access(req).await {
         return out;
     }
-    if let Some(t) = &http.location(req).try_files
-        && let Some(out) = try_files::run(req, t).await
-    {
-        return out;
-    }
-    if http.location(req).plan.mirror
-        && let Some(out) = Box::pin(mirror::run(req)).await
-    {
+    if let Some(out) = precontent(req).await {
         return out;
     }
     content(req).await
 }
 
-/// Takes one of the changes of the path that a request may make.
+/// SERVER_REWRITE: the rewrite directives of the server.
+#[inline]
+fn server_rewrite(req: &mut Request) -> Option<Outcome> {
+    let http = req.http();
+    req.location = http.server(req).root;
+    let ops = &http.location(req).ops;
+    if ops.is_empty() {
+        return None;
+    }
+    match rewrite::run(req, ops) {
+        rewrite::Ran::Status(s) => Some(Outcome::Status(s)),
+        rewrite::Ran::Done => Some(Outcome::Done),
+        rewrite::Ran::UriChanged | rewrite::Ran::Through => None,
+    }
+}
+
+/// FIND_CONFIG and REWRITE, again for each path that the rewrite directives of a location make.
+#[inline]
+fn choose_location(req: &mut Request, start: Start) -> Option<Outcome> {
+    let http = req.http();
+    if start != Start::Rewrite
+        && let Some(out) = find_location(req)
+    {
+        return Some(out);
+    }
+    loop {
+        let ops = &http.location(req).ops;
+        // Where no location matches, the server's own directives have run already.
+        if ops.is_empty() || req.location == http.server(req).root {
+            return None;
+        }
+        match rewrite::run(req, ops) {
+            rewrite::Ran::Status(s) => return Some(Outcome::Status(s)),
+            rewrite::Ran::Done => return Some(Outcome::Done),
+            rewrite::Ran::Through => return None,
+            rewrite::Ran::UriChanged => {}
+        }
+        if !spend_uri_change(req, "rewrite or internal redirection cycle while processing") {
+            return Some(Outcome::Status(500));
+        }
+        if let Some(out) = find_location(req) {
+            return Some(out);
+        }
+    }
+}
+
+/// PRECONTENT: `try_files` and `mirror`.
+#[inline]
+async fn precontent(req: &mut Request) -> Option<Outcome> {
+    let http = req.http();
+    if let Some(t) = &http.location(req).try_files
+        && let Some(out) = try_files::run(req, t).await
+    {
+        return Some(out);
+    }
+    if http.location(req).plan.mirror { Box::pin(mirror::run(req)).await } else { None }
+}
+
+/// Counts a change of the path. Returns `false` if the request has used up its changes.
 pub fn spend_uri_change(req: &mut Request, what: &str) -> bool {
     req.uri_changes = req.uri_changes.saturating_sub(1);
     if req.uri_changes == 0 {
@@ -184,16 +212,21 @@ fn find_location(req: &mut Request) -> Option<Outcome> {
     if l.limit_except.is_some() {
         limit_except(req);
     }
-    let settings = &http.location(req).settings.core;
-    if let Framing::Length(n) = req.head.framing {
-        let max = settings.client_max_body_size.0;
-        if max != 0 && n > max && !req.body_checked() {
-            req.log(Level::Error, &format!("client intended to send too large body: {n} bytes"));
-            return Some(Outcome::Status(413));
-        }
+    if let Some(n) = too_large(req, http.location(req).settings.core.client_max_body_size.0) {
+        req.log(Level::Error, &format!("client intended to send too large body: {n} bytes"));
+        return Some(Outcome::Status(413));
     }
     req.update_connection_settings();
     None
+}
+
+/// Returns the length of a body that exceeds a limit; a limit of 0 is none.
+#[inline]
+fn too_large(req: &Request, max: u64) -> Option<u64> {
+    match req.head.framing {
+        Framing::Length(n) if max != 0 && n > max && !req.body_checked() => Some(n),
+        _ => None,
+    }
 }
 
 /// Goes to the level for methods that `limit_except` of the location does not except.
@@ -208,7 +241,7 @@ pub fn limit_except(req: &mut Request) {
     }
 }
 
-/// Once for a request, before the first rewrite. The hooks there are only look at the head.
+/// Runs once for a request, before the first rewrite. These hooks look only at the head.
 fn post_read(req: &mut Request) {
     let http = req.http();
     if let Some(l) = http.locations.get(http.server(req).root) {
@@ -218,7 +251,7 @@ fn post_read(req: &mut Request) {
     }
 }
 
-/// A path that lacks only the final slash of a location taken by an upstream is redirected to it.
+/// Redirects a path that lacks only the final slash of a location that an upstream answers.
 fn add_slash(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
     if !http.has_auto_redirect || http.location(req).kind.is_exact() {
@@ -251,50 +284,85 @@ async fn preaccess(req: &mut Request) -> Option<Outcome> {
     None
 }
 
+/// ACCESS.
 async fn access(req: &mut Request) -> Option<Outcome> {
     if req.is_subrequest() {
         return None;
     }
     let http = req.http();
     let l = http.location(req);
-    let any = l.settings.core.satisfy == Satisfy::Any;
-    let mut refused = None;
-    let mut hooks = l.plan.access.iter();
-    let mut asks = l.plan.auth_request;
-    loop {
-        let verdict = match hooks.next() {
-            Some(hook) => {
-                let verdict = hook(req);
-                await_verdict(req, verdict).await
-            }
-            None if std::mem::take(&mut asks) => Box::pin(auth_request::check(req)).await,
-            None => break,
-        };
-        match verdict {
-            Verdict::Declined => {}
-            Verdict::Allowed if any => {
-                // What an earlier hook asked for (authentication) is not asked for after all.
-                req.resp.fields.remove(b"WWW-Authenticate");
-                req.resp.fields.remove(b"Proxy-Authenticate");
-                return None;
-            }
-            Verdict::Allowed => {}
-            Verdict::Status(s @ (401 | 403 | 407)) if any => {
-                refused =
-                    Some(if refused == Some(401) || refused == Some(407) { refused.unwrap_or(s) } else { s })
-            }
-            Verdict::Status(s) => return Some(delayed(req, s).await),
-            v => return Some(outcome(v)),
+    let mut access = Access { any: l.settings.core.satisfy == Satisfy::Any, refused: None };
+    for hook in &l.plan.access {
+        let verdict = hook(req);
+        let verdict = await_verdict(req, verdict).await;
+        match access.judge(req, verdict) {
+            Judged::GoOn => {}
+            Judged::Allowed => return None,
+            Judged::Ended(v) => return Some(ended(req, v).await),
         }
     }
-    let status = refused?;
+    if l.plan.auth_request {
+        let verdict = Box::pin(auth_request::check(req)).await;
+        match access.judge(req, verdict) {
+            Judged::GoOn => {}
+            Judged::Allowed => return None,
+            Judged::Ended(v) => return Some(ended(req, v).await),
+        }
+    }
+    let status = access.refused?;
     if status == 403 {
         req.log(Level::Error, "access forbidden by rule");
     }
     Some(delayed(req, status).await)
 }
 
-/// `auth_delay` slows down whoever guesses passwords.
+/// State of ACCESS between its hooks.
+struct Access {
+    /// One hook that allows is enough (nginx: satisfy).
+    any: bool,
+    /// Status to answer with if no hook allows.
+    refused: Option<u16>,
+}
+
+/// Meaning of a verdict for ACCESS.
+enum Judged {
+    /// The next hook decides.
+    GoOn,
+    Allowed,
+    Ended(Verdict),
+}
+
+impl Access {
+    #[inline]
+    fn judge(&mut self, req: &mut Request, verdict: Verdict) -> Judged {
+        match verdict {
+            Verdict::Declined => Judged::GoOn,
+            Verdict::Allowed if self.any => {
+                // An earlier hook may have asked for authentication, which is not needed after all.
+                req.resp.fields.remove(b"WWW-Authenticate");
+                req.resp.fields.remove(b"Proxy-Authenticate");
+                Judged::Allowed
+            }
+            Verdict::Allowed => Judged::GoOn,
+            Verdict::Status(s @ (401 | 403 | 407)) if self.any => {
+                // A status that asks for authentication stays: the client can do something about it.
+                self.refused = self.refused.filter(|r| matches!(r, 401 | 407)).or(Some(s));
+                Judged::GoOn
+            }
+            v => Judged::Ended(v),
+        }
+    }
+}
+
+/// Ends ACCESS with a verdict.
+async fn ended(req: &mut Request, verdict: Verdict) -> Outcome {
+    match verdict {
+        Verdict::Status(s) => delayed(req, s).await,
+        v => outcome(v),
+    }
+}
+
+/// Delays a refusal, to slow down the guessing of passwords (nginx: auth_delay).
 async fn delayed(req: &mut Request, status: u16) -> Outcome {
     let http = req.http();
     let delay = http.location(req).settings.core.auth_delay.0;
@@ -306,7 +374,7 @@ async fn delayed(req: &mut Request, status: u16) -> Outcome {
     Outcome::Status(status)
 }
 
-/// Waits. `false`: the client has left meanwhile.
+/// Waits. Returns `false` if the client leaves meanwhile.
 async fn pause(req: &Request, wait: std::time::Duration) -> bool {
     let thread = &req.thread;
     let mut watch = req.conn.wire.watch();
@@ -348,7 +416,7 @@ fn outcome(v: Verdict) -> Outcome {
         Verdict::Redirect => Outcome::Redirect,
         Verdict::Done | Verdict::Declined | Verdict::Allowed => Outcome::Done,
         Verdict::Delay(_, then) => outcome(*then),
-        // Settled before; nothing may come through unchecked.
+        // `await_verdict` has replaced it: nothing may come through unchecked.
         Verdict::Offload(_) => Outcome::Status(500),
     }
 }
@@ -362,41 +430,53 @@ async fn content(req: &mut Request) -> Outcome {
         return Outcome::Status(405);
     }
     match &l.content {
-        Some(Content::StubStatus) => return outcome(stub_status::handle(req)),
-        Some(Content::EmptyGif) => return outcome(empty_gif::handle(req)),
-        Some(Content::Tunnel(pass)) => return Box::pin(tunnel::run(req, pass)).await,
-        Some(Content::Prometheus) => return outcome(prometheus::handle(req)),
-        Some(Content::Api) => return outcome(api::handle(req)),
-        Some(Content::Dashboard) => return outcome(api::dashboard(req)),
-        Some(Content::Proxy(pass)) => return proxy::run(req, pass).await,
-        None => {}
+        Some(Content::StubStatus) => outcome(stub_status::handle(req)),
+        Some(Content::EmptyGif) => outcome(empty_gif::handle(req)),
+        Some(Content::Tunnel(pass)) => Box::pin(tunnel::run(req, pass)).await,
+        Some(Content::Prometheus) => outcome(prometheus::handle(req)),
+        Some(Content::Api) => outcome(api::handle(req)),
+        Some(Content::Dashboard) => outcome(api::dashboard(req)),
+        Some(Content::Proxy(pass)) => proxy::run(req, pass).await,
+        None => files(req).await,
     }
-    if l.settings.dav.methods.has(req.method) && !req.is_subrequest() {
+}
+
+/// Answers from files.
+async fn files(req: &mut Request) -> Outcome {
+    let http = req.http();
+    if http.location(req).settings.dav.methods.has(req.method) && !req.is_subrequest() {
         return Box::pin(dav::run(req)).await;
     }
     if !matches!(req.method, Method::Get | Method::Head | Method::Post) {
         return Outcome::Status(405);
     }
     if req.uri.last() == Some(&b'/') {
-        if l.settings.random_index.enabled
-            && let Some(out) = random_index::run(req).await
-        {
-            return out;
-        }
-        if let Some(out) = static_file::index(req).await {
-            return out;
-        }
-        if l.settings.autoindex.enabled
-            && let Some(out) = autoindex::run(req).await
-        {
-            return out;
-        }
-        let path = static_file::path_text(req);
-        req.log(Level::Error, &format!("directory index of \"{path}\" is forbidden"));
-        return Outcome::Status(403);
+        return directory(req).await;
     }
     if let Some(out) = gzip_static::run(req).await {
         return out;
     }
     static_file::run(req).await
+}
+
+/// Answers a path that ends in a slash.
+async fn directory(req: &mut Request) -> Outcome {
+    let http = req.http();
+    let settings = &http.location(req).settings;
+    if settings.random_index.enabled
+        && let Some(out) = random_index::run(req).await
+    {
+        return out;
+    }
+    if let Some(out) = static_file::index(req).await {
+        return out;
+    }
+    if settings.autoindex.enabled
+        && let Some(out) = autoindex::run(req).await
+    {
+        return out;
+    }
+    let path = static_file::path_text(req);
+    req.log(Level::Error, &format!("directory index of \"{path}\" is forbidden"));
+    Outcome::Status(403)
 }

@@ -3,9 +3,9 @@
 //! decide on access.
 
 use crate::access_log;
+use crate::body::{Got, Source};
 use crate::phases;
 use crate::request::Request;
-use crate::upstream::stream::Pulled;
 
 /// Longest response that is read only to keep the connection to the upstream, bytes.
 const WORTH_READING: usize = 1 << 20;
@@ -14,28 +14,11 @@ const WORTH_READING: usize = 1 << 20;
 /// location.
 pub async fn run(sub: &mut Request, target: &[u8]) {
     phases::subrequest(sub, target).await;
-    if let Some(mut source) = sub.resp.source.take() {
-        let mut piece = sub.take_buf();
-        let mut read = 0;
-        while read < WORTH_READING {
-            let mut pulled = source.pull(sub, &mut piece);
-            if source.unsettled() {
-                source.settle(sub).await;
-            }
-            if pulled == Pulled::Stored {
-                pulled = source.load(sub, &mut piece).await;
-            }
-            read += piece.len();
-            piece.clear();
-            match pulled {
-                Pulled::Data | Pulled::Stored => {}
-                Pulled::Blocked if source.wait(sub).await => {}
-                _ => break,
-            }
-        }
-        sub.give_buf(piece);
-        source.drain(sub).await;
-        source.abandon(sub);
+    if sub.resp.source.is_some() {
+        sub.resp.body.clear();
+        let mut source = Source::of(sub);
+        discard(sub, &mut source).await;
+        source.end(sub).await;
     }
     let http = sub.http();
     if http.location(sub).settings.core.log_subrequest {
@@ -43,4 +26,21 @@ pub async fn run(sub: &mut Request, target: &[u8]) {
     }
     sub.body.end();
     sub.modules.limit_conn.clear();
+}
+
+/// Reads content without using it, up to its end or to [`WORTH_READING`].
+async fn discard(sub: &mut Request, source: &mut Source) {
+    let mut piece = sub.take_buf();
+    let mut read = 0;
+    while read < WORTH_READING {
+        let got = source.read(sub, &mut piece, u64::MAX).await;
+        read += piece.len();
+        piece.clear();
+        match got {
+            Got::Data => {}
+            Got::Blocked if source.wait(sub).await => {}
+            _ => break,
+        }
+    }
+    sub.give_buf(piece);
 }

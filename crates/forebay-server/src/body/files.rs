@@ -1,26 +1,58 @@
-//! Bytes of files that are not in the thread's memory. Hot path.
+//! Bytes of parts: those in memory, and those of files that have to be read or leave by sendfile. Hot path.
 
-use super::send::memory;
+use super::write::{Broken, Done, Idle, failed, room, write_unsent};
 use crate::file_cache::OpenFile;
+use crate::request::Request;
 use crate::response::Part;
+use crate::thread::Thread;
+use forebay_conf::error::Level;
 use rustix::io::{Errno, ReadWriteFlags};
 use std::rc::Rc;
+
+/// Longest stretch of a file that leaves at once, bytes.
+pub(super) const STRETCH: u64 = 2 * 1024 * 1024;
+
+/// Bytes of a file.
+pub(super) struct Stretch {
+    pub(super) file: Rc<OpenFile>,
+    /// First byte.
+    pub(super) start: u64,
+    /// Number of bytes.
+    pub(super) len: u64,
+}
+
+/// Returns the bytes of a part that is in memory.
+#[inline]
+pub(super) fn memory<'p>(text: &'p [u8], p: &'p Part) -> &'p [u8] {
+    match p {
+        Part::Text { start, end } => text.get(*start as usize..*end as usize).unwrap_or_default(),
+        Part::Static(b) => b,
+        Part::Bytes(b) => b,
+        Part::File { file, start, end } => {
+            file.bytes().and_then(|c| c.get(*start as usize..*end as usize)).unwrap_or_default()
+        }
+    }
+}
 
 /// Appends bytes of a part to `out`. What is not in the page cache is read on the blocking pool. Returns `false` if the
 /// file cannot be read or has become shorter.
 pub(super) async fn load(text: &[u8], part: &Part, at: u64, n: u64, out: &mut Vec<u8>) -> bool {
-    let Part::File { file, start, .. } = part else {
-        out.extend_from_slice(memory(text, part).get(at as usize..(at + n) as usize).unwrap_or_default());
-        return true;
-    };
-    if file.bytes().is_some() {
-        out.extend_from_slice(memory(text, part).get(at as usize..(at + n) as usize).unwrap_or_default());
-        return true;
+    match part {
+        Part::File { file, start, .. } if file.bytes().is_none() => read(file, start + at, n, out).await,
+        _ => {
+            out.extend_from_slice(memory(text, part).get(at as usize..(at + n) as usize).unwrap_or_default());
+            true
+        }
     }
-    let offset = start + at;
+}
+
+/// Appends `n` bytes of a file.
+async fn read(file: &OpenFile, offset: u64, n: u64, out: &mut Vec<u8>) -> bool {
     if resident(file, offset, n) {
-        out.resize(n as usize, 0);
-        return rustix::io::pread(&file.fd, out.as_mut_slice(), offset).is_ok_and(|got| got as u64 == n);
+        let before = out.len();
+        out.resize(before + n as usize, 0);
+        let room = out.get_mut(before..).unwrap_or_default();
+        return rustix::io::pread(&file.fd, room, offset).is_ok_and(|got| got as u64 == n);
     }
     let Ok(fd) = file.fd.try_clone() else { return false };
     let read = tokio::task::spawn_blocking(move || {
@@ -39,9 +71,39 @@ pub(super) async fn load(text: &[u8], part: &Part, at: u64, n: u64, out: &mut Ve
     }
 }
 
-/// Whether the last byte of a stretch can be read without waiting for the disk. Reading ahead fills files
+/// Sends a stretch of a file without copying it to user space.
+pub(super) async fn send_file(thread: &Rc<Thread>, req: &mut Request, stretch: &Stretch) -> Done {
+    let Stretch { file, start, len } = stretch;
+    if !resident(file, *start, *len) {
+        warm(file, *start, *len).await;
+    }
+    let mut offset = *start;
+    let end = start + len;
+    while offset < end {
+        let rest = (end - offset) as usize;
+        match req.conn.wire.send_file(&thread.io, &file.fd, &mut offset, rest) {
+            // The file has become shorter: what was promised cannot be kept.
+            Ok(sent) if sent.bytes == 0 && !sent.full => {
+                req.log(Level::Alert, &format!("sendfile() reported that file was truncated at {offset}"));
+                return Err(Broken);
+            }
+            Ok(sent) => {
+                req.sent += sent.bytes as u64;
+                if sent.full {
+                    room(thread, req, &mut Idle).await?;
+                }
+            }
+            Err(Errno::AGAIN) => room(thread, req, &mut Idle).await?,
+            Err(e) => return Err(failed(req, "sendfile()", e)),
+        }
+    }
+    // Over TLS the last bytes may not have left yet.
+    write_unsent(thread, req).await
+}
+
+/// Returns `true` if the last byte of a stretch can be read without waiting for the disk. Reading ahead fills files
 /// from the front, so the last byte speaks for the others.
-pub(super) fn resident(file: &OpenFile, offset: u64, n: u64) -> bool {
+fn resident(file: &OpenFile, offset: u64, n: u64) -> bool {
     let mut byte = [0u8; 1];
     let mut bufs = [rustix::io::IoSliceMut::new(&mut byte)];
     let at = offset + n.saturating_sub(1);
@@ -49,7 +111,7 @@ pub(super) fn resident(file: &OpenFile, offset: u64, n: u64) -> bool {
 }
 
 /// Brings a stretch of a file into the page cache without blocking the thread.
-pub(super) async fn warm(file: &Rc<OpenFile>, offset: u64, n: u64) {
+async fn warm(file: &OpenFile, offset: u64, n: u64) {
     let Ok(fd) = file.fd.try_clone() else { return };
     let read = tokio::task::spawn_blocking(move || {
         let mut buf = vec![0; 64 * 1024];

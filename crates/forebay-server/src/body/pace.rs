@@ -3,7 +3,7 @@
 use crate::request::Request;
 use std::time::{Duration, Instant};
 
-/// `limit_rate` and `limit_rate_after` in effect, bytes/s and bytes.
+/// Returns `limit_rate` and `limit_rate_after` in effect, bytes/s and bytes.
 pub(super) fn limit_rate(req: &mut Request) -> Option<(u64, u64)> {
     let http = req.http();
     let core = &http.location(req).settings.core;
@@ -24,8 +24,9 @@ pub(super) fn limit_rate(req: &mut Request) -> Option<(u64, u64)> {
 pub(super) struct Pace {
     rate: u64,
     after: u64,
+    /// Bytes sent so far.
     pub(super) sent: u64,
-    /// When it began, where there is a rate.
+    /// Start of the response, where there is a rate.
     started: Option<Instant>,
 }
 
@@ -35,7 +36,12 @@ impl Pace {
         Pace { rate, after, sent: 0, started: (rate > 0).then(Instant::now) }
     }
 
-    /// How many bytes may go now, or how long to wait.
+    /// Returns `true` if there is no rate.
+    pub(super) fn is_unlimited(&self) -> bool {
+        self.rate == 0
+    }
+
+    /// Returns how many bytes may go now, or how long to wait.
     pub(super) fn allowance(&self, want: u64) -> Result<u64, Duration> {
         if self.rate == 0 {
             return Ok(want);
@@ -43,7 +49,7 @@ impl Pace {
         self.allowance_after(self.started.map_or(Duration::ZERO, |t| t.elapsed()), want)
     }
 
-    /// The same for a time since the beginning.
+    /// Does this for a time since the beginning.
     fn allowance_after(&self, elapsed: Duration, want: u64) -> Result<u64, Duration> {
         let allowed =
             elapsed.as_secs().saturating_add(1).saturating_mul(self.rate).saturating_add(self.after);

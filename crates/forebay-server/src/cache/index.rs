@@ -161,7 +161,7 @@ impl Index {
 
     /// Returns the bytes of the zone in use and in total, approximately.
     pub fn room(&self) -> (usize, usize) {
-        let bytes = |n: usize| n.saturating_mul(super::NODE as usize);
+        let bytes = |n: usize| n.saturating_mul(super::config::NODE as usize);
         (bytes(self.count()), bytes(self.max_nodes))
     }
 

@@ -2,7 +2,7 @@
 
 use super::Coding;
 use super::forms::Key;
-use crate::response::{BodyFilter, Broken};
+use crate::response::{BodyFilter, FilterError};
 use flate2::{Compress, Compression, FlushCompress, Status};
 use std::cell::RefCell;
 use std::io::Write;
@@ -88,7 +88,7 @@ impl Encoder {
         Encoder { key, kind, before: 0, after: 0, pending: false }
     }
 
-    fn run(&mut self, input: &[u8], end: End, out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn run(&mut self, input: &[u8], end: End, out: &mut Vec<u8>) -> Result<(), FilterError> {
         let start = out.len();
         self.before += input.len() as u64;
         match &mut self.kind {
@@ -100,10 +100,10 @@ impl Encoder {
                     done = done.and_then(|()| w.flush());
                 }
                 std::mem::swap(w.get_mut(), out);
-                done.map_err(|_| Broken("brotli encoder failed"))?;
+                done.map_err(|_| FilterError("brotli encoder failed"))?;
             }
-            Kind::Zstd(e) => zstd(e, input, end, out).map_err(|_| Broken("zstd encoder failed"))?,
-            Kind::None => return Err(Broken("encoder has ended")),
+            Kind::Zstd(e) => zstd(e, input, end, out).map_err(|_| FilterError("zstd encoder failed"))?,
+            Kind::None => return Err(FilterError("encoder has ended")),
         }
         if end == End::Finish
             && let Kind::Brotli(w) = std::mem::replace(&mut self.kind, Kind::None)
@@ -157,7 +157,7 @@ enum End {
     Finish,
 }
 
-fn deflate(c: &mut Compress, input: &[u8], end: End, out: &mut Vec<u8>) -> Result<(), Broken> {
+fn deflate(c: &mut Compress, input: &[u8], end: End, out: &mut Vec<u8>) -> Result<(), FilterError> {
     let flush = match end {
         End::More => FlushCompress::None,
         End::Flush => FlushCompress::Sync,
@@ -167,7 +167,7 @@ fn deflate(c: &mut Compress, input: &[u8], end: End, out: &mut Vec<u8>) -> Resul
     loop {
         out.reserve(ROOM);
         let before = c.total_in();
-        let status = c.compress_vec(rest, out, flush).map_err(|_| Broken("deflate() failed"))?;
+        let status = c.compress_vec(rest, out, flush).map_err(|_| FilterError("deflate() failed"))?;
         rest = rest.get((c.total_in() - before) as usize..).unwrap_or_default();
         let full = out.len() == out.capacity();
         match end {
@@ -214,11 +214,11 @@ fn zstd(
 }
 
 impl BodyFilter for Encoder {
-    fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), FilterError> {
         self.run(input, if last { End::Finish } else { End::More }, out)
     }
 
-    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), FilterError> {
         if self.pending { self.run(&[], End::Flush, out) } else { Ok(()) }
     }
 

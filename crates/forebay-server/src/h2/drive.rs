@@ -6,9 +6,10 @@ use super::{Session, Stream};
 use crate::connection::{Connection, Work, close};
 use crate::error_log;
 use crate::thread::{Thread, ThreadConfig};
-use crate::transfers::Over;
 use forebay_conf::error::Level;
 use forebay_core::limit::shares::Network;
+use forebay_core::transfers::Over;
+use forebay_http::h1::request::Limits;
 use forebay_http::h2::frame::{self, Code};
 use forebay_net::reactor::{Job, Token};
 use forebay_net::wire::{Then, Wire};
@@ -77,160 +78,285 @@ pub async fn run(
     }
     session.active.set(true);
     let _active = Active(session);
-    let done = serve(thread, conf, conn, session, until).await;
-    if done == Rest::Closed {
+    let done = Driver::new(thread, conf, conn, session, until).serve().await;
+    if done.is_err() {
         session.abandon();
     }
     *session.driver.borrow_mut() = None;
-    done
+    done.map_or(Rest::Closed, Rest::Idle)
 }
 
-async fn serve(
-    thread: &Rc<Thread>,
-    conf: &ThreadConfig,
-    conn: &mut Connection,
-    session: &Rc<Session>,
-    mut until: Instant,
-) -> Rest {
-    let limits = conn.limits(conf);
-    session.wake_up(thread);
-    if conn.expired {
-        session.state.borrow_mut().leave(Code::NoError);
+/// End of a connection.
+struct Closed;
+
+/// Amount of work that a step has left.
+#[derive(PartialEq, Eq)]
+enum Left {
+    /// More frames have been received.
+    Frames,
+    Nothing,
+}
+
+/// State of a connection after a turn.
+struct Activity {
+    /// Everything has been written and no request may follow.
+    over: bool,
+    /// Nothing is left to do until the client sends more.
+    idle: bool,
+    no_streams: bool,
+}
+
+/// A connection being served.
+struct Driver<'a> {
+    thread: &'a Rc<Thread>,
+    conf: &'a ThreadConfig,
+    conn: &'a mut Connection,
+    session: &'a Rc<Session>,
+    limits: Limits,
+    /// Time at which the connection expires unless a request comes.
+    until: Instant,
+    /// Time since which the socket takes nothing.
+    blocked_since: Option<Instant>,
+    /// Whether there were requests since the connection was last idle.
+    asked: bool,
+    /// Whether bytes have been received that have not been processed.
+    more: bool,
+    timed_out: bool,
+    /// Requests started since other connections ran.
+    in_turn: usize,
+}
+
+impl<'a> Driver<'a> {
+    fn new(
+        thread: &'a Rc<Thread>,
+        conf: &'a ThreadConfig,
+        conn: &'a mut Connection,
+        session: &'a Rc<Session>,
+        until: Instant,
+    ) -> Driver<'a> {
+        let limits = conn.limits(conf);
+        session.wake_up(thread);
+        if conn.expired {
+            session.state.borrow_mut().leave(Code::NoError);
+        }
+        // There may be bytes that came with the preface.
+        let more = !session.state.borrow().input.is_empty();
+        Driver {
+            thread,
+            conf,
+            conn,
+            session,
+            limits,
+            until,
+            blocked_since: None,
+            asked: false,
+            more,
+            timed_out: false,
+            in_turn: 0,
+        }
     }
-    let mut blocked_since: Option<Instant> = None;
-    // `true` if there were requests since the connection was last idle.
-    let mut asked = false;
-    // Bytes that came with the preface.
-    let mut more = !session.state.borrow().input.is_empty();
-    let mut timed_out = false;
-    let mut in_turn = 0;
-    loop {
-        session.dirty.set(false);
-        if session.is_given_up() {
-            session.given_up.set(true);
-            log(thread, conf, conn, Level::Info, Over::GivenUp.text());
-            session.state.borrow_mut().leave(Code::NoError);
-            // Write GOAWAY as far as the socket takes it without waiting.
-            let _ = flush(thread, &mut conn.wire, session);
-            return Rest::Closed;
-        }
-        if thread.quitting.get() {
-            session.state.borrow_mut().leave(Code::NoError);
-        }
-        let reading = {
-            let s = session.state.borrow();
-            !s.failed && s.out.len() < STOP_READING
-        };
-        if reading && !more && conn.wire.is_readable(&thread.io) {
-            match read(thread, conn, session) {
-                Ok(n) if n > 0 => more = true,
-                Err(Errno::AGAIN) => {}
-                _ => return Rest::Closed,
-            }
-        }
-        if reading && more {
-            let mut started = 0;
-            match process(thread, conn, session, &limits) {
-                Ok(done) => (more, started) = done,
-                Err(fatal) => {
-                    more = false;
-                    fail(thread, conf, conn, session, fatal);
-                }
-            }
-            if more {
-                // Let the runners of the requests started so far go first.
-                thread.io.poller.yield_now().await;
+
+    /// Serves the connection until it is idle. Returns the time at which it expires.
+    async fn serve(&mut self) -> Result<Instant, Closed> {
+        loop {
+            self.session.dirty.set(false);
+            self.check_leaving()?;
+            let reading = self.is_reading();
+            if reading && self.take_input().await? == Left::Frames {
                 continue;
             }
-            in_turn += started;
-            if in_turn >= TURN {
-                in_turn = 0;
-                thread.io.poller.yield_now().await;
-            } else if started >= MANY {
-                thread.reactor.after_queue().await;
-                // The code below handles everything that the streams have added up to here.
-                session.dirty.set(false);
+            self.note_excess();
+            self.flush()?;
+            let activity = self.activity();
+            if activity.over {
+                return self.close().await;
+            }
+            if self.session.dirty.get() || (reading && self.conn.wire.is_readable(&self.thread.io)) {
+                continue;
+            }
+            self.note_requests(activity.no_streams);
+            if activity.idle {
+                self.session.rest(self.thread);
+                return Ok(self.until);
+            }
+            self.wait(reading, activity.no_streams).await?;
+        }
+    }
+
+    /// Announces the end of the connection where the thread quits or the client was too slow.
+    #[inline]
+    fn check_leaving(&mut self) -> Result<(), Closed> {
+        if self.session.is_given_up() {
+            self.session.given_up.set(true);
+            self.log(Level::Info, Over::GivenUp.text());
+            self.session.state.borrow_mut().leave(Code::NoError);
+            // Write GOAWAY as far as the socket takes it without waiting.
+            let _ = flush(self.thread, &mut self.conn.wire, self.session);
+            return Err(Closed);
+        }
+        if self.thread.quitting.get() {
+            self.session.state.borrow_mut().leave(Code::NoError);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn is_reading(&self) -> bool {
+        let s = self.session.state.borrow();
+        !s.failed && s.out.len() < STOP_READING
+    }
+
+    /// Reads and processes frames.
+    #[inline]
+    async fn take_input(&mut self) -> Result<Left, Closed> {
+        if !self.more && self.conn.wire.is_readable(&self.thread.io) {
+            match read(self.thread, self.conn, self.session) {
+                Ok(n) if n > 0 => self.more = true,
+                Err(Errno::AGAIN) => {}
+                _ => return Err(Closed),
             }
         }
-        let excess = session.state.borrow_mut().excess.take();
+        if !self.more {
+            return Ok(Left::Nothing);
+        }
+        let started = self.process();
+        if self.more {
+            // Let the runners of the requests started so far go first.
+            self.thread.io.poller.yield_now().await;
+            return Ok(Left::Frames);
+        }
+        self.be_fair(started).await;
+        Ok(Left::Nothing)
+    }
+
+    /// Processes received frames. Returns the number of requests that were started.
+    fn process(&mut self) -> usize {
+        match process(self.thread, self.conn, self.session, &self.limits) {
+            Ok((more, started)) => {
+                self.more = more;
+                started
+            }
+            Err(fatal) => {
+                self.more = false;
+                self.fail(fatal);
+                0
+            }
+        }
+    }
+
+    /// Lets others run after many requests were started.
+    #[inline]
+    async fn be_fair(&mut self, started: usize) {
+        self.in_turn += started;
+        if self.in_turn >= TURN {
+            self.in_turn = 0;
+            self.thread.io.poller.yield_now().await;
+        } else if started >= MANY {
+            self.thread.reactor.after_queue().await;
+            // The steps after this one handle everything that the streams have added up to here.
+            self.session.dirty.set(false);
+        }
+    }
+
+    /// Logs a client that has exceeded an allowance, and remembers its network.
+    #[inline]
+    fn note_excess(&self) {
+        let excess = self.session.state.borrow_mut().excess.take();
         if let Some(what) = excess {
-            log(thread, conf, conn, Level::Warn, &format!("client sent too many {what}, connection closed"));
-            SUSPECTS.add(session.client.network(), thread.clock.now());
+            self.log(Level::Warn, &format!("client sent too many {what}, connection closed"));
+            SUSPECTS.add(self.session.client.network(), self.thread.clock.now());
         }
-        match flush(thread, &mut conn.wire, session) {
-            Ok(Flushed::All) => blocked_since = None,
-            Ok(Flushed::Some) => blocked_since = Some(thread.clock.now()),
-            Ok(Flushed::Nothing) => {
-                blocked_since.get_or_insert(thread.clock.now());
-            }
-            Err(_) => return Rest::Closed,
+    }
+
+    /// Writes as much as the socket takes.
+    #[inline]
+    fn flush(&mut self) -> Result<(), Closed> {
+        let now = self.thread.clock.now();
+        match flush(self.thread, &mut self.conn.wire, self.session) {
+            Ok(Flushed::All) => self.blocked_since = None,
+            Ok(Flushed::Some) => self.blocked_since = Some(now),
+            Ok(Flushed::Nothing) => self.blocked_since = self.blocked_since.or(Some(now)),
+            Err(_) => return Err(Closed),
         }
-        let (over, idle, no_streams) = {
-            let mut s = session.state.borrow_mut();
-            s.grant();
-            let none = s.streams.is_empty();
-            let over = s.failed || (none && (s.leaving || s.client_leaves || timed_out));
-            let idle =
-                none && s.out.is_empty() && s.input.is_empty() && s.connection.field_block.stream().is_none();
-            (over && blocked_since.is_none(), idle && !over, none)
-        };
-        if over {
-            if let Some(location) = conn.location(conf) {
-                close::close(thread, conn, &location.settings.core, true).await;
-            }
-            return Rest::Closed;
+        Ok(())
+    }
+
+    #[inline]
+    fn activity(&self) -> Activity {
+        let mut s = self.session.state.borrow_mut();
+        s.grant();
+        let no_streams = s.streams.is_empty();
+        let over = s.failed || (no_streams && (s.leaving || s.client_leaves || self.timed_out));
+        let nothing_held =
+            s.out.is_empty() && s.input.is_empty() && s.connection.field_block.stream().is_none();
+        Activity {
+            over: over && self.blocked_since.is_none(),
+            idle: no_streams && nothing_held && !over,
+            no_streams,
         }
-        if session.dirty.get() || (reading && conn.wire.is_readable(&thread.io)) {
-            continue;
+    }
+
+    /// Closes a connection that is over.
+    async fn close(&mut self) -> Result<Instant, Closed> {
+        if let Some(location) = self.conn.location(self.conf) {
+            close::close(self.thread, self.conn, &location.settings.core, true).await;
         }
-        asked |= !no_streams || conn.requests != session.requests();
-        conn.requests = session.requests();
-        if no_streams && std::mem::take(&mut asked) {
-            let location = conn.location(conf);
+        Err(Closed)
+    }
+
+    /// Counts requests, and sets the time at which the connection expires after the last of them.
+    #[inline]
+    fn note_requests(&mut self, no_streams: bool) {
+        self.asked |= !no_streams || self.conn.requests != self.session.requests();
+        self.conn.requests = self.session.requests();
+        if no_streams && std::mem::take(&mut self.asked) {
+            let location = self.conn.location(self.conf);
             let timeout = location.map(|l| l.settings.core.keepalive_timeout.timeout).unwrap_or_default();
-            until = thread.clock.now() + timeout;
+            self.until = self.thread.clock.now() + timeout;
         }
-        if idle {
-            session.rest(thread);
-            return Rest::Idle(until);
-        }
-        let deadline = match blocked_since {
-            Some(t) => Some(t + conn.send_timeout(conf)),
+    }
+
+    /// Waits for something to do. A client that sends no request in time gets a GOAWAY.
+    async fn wait(&mut self, reading: bool, no_streams: bool) -> Result<(), Closed> {
+        let deadline = match self.blocked_since {
+            Some(t) => Some(t + self.conn.send_timeout(self.conf)),
             // A partial request does not extend the time of an idle connection.
-            None if no_streams => Some(until),
-            None => None,
+            None => Some(self.until).filter(|_| no_streams),
         };
-        session.look(thread.clock.now());
-        if !wait(thread, conn, session, deadline, reading).await {
-            if blocked_since.is_some() {
-                log(thread, conf, conn, Level::Info, "client timed out (110: Connection timed out)");
-                return Rest::Closed;
-            }
-            session.state.borrow_mut().leave(Code::NoError);
-            timed_out = true;
+        self.session.look(self.thread.clock.now());
+        if wait(self.thread, self.conn, self.session, deadline, reading).await {
+            return Ok(());
+        }
+        if self.blocked_since.is_some() {
+            self.log(Level::Info, "client timed out (110: Connection timed out)");
+            return Err(Closed);
+        }
+        self.session.state.borrow_mut().leave(Code::NoError);
+        self.timed_out = true;
+        Ok(())
+    }
+
+    /// Ends the connection for a protocol error: queues GOAWAY, stops reading and logs the reason.
+    fn fail(&self, fatal: Fatal) {
+        let mut s = self.session.state.borrow_mut();
+        s.failed = true;
+        let last = s.last;
+        frame::push_goaway(&mut s.out, last, fatal.code);
+        if fatal.excess {
+            s.excess = Some(fatal.reason);
+        } else {
+            drop(s);
+            self.log(Level::Info, fatal.reason);
         }
     }
-}
 
-/// Ends the connection for a protocol error: queues GOAWAY, stops reading and logs the reason.
-fn fail(thread: &Thread, conf: &ThreadConfig, conn: &Connection, session: &Rc<Session>, fatal: Fatal) {
-    let mut s = session.state.borrow_mut();
-    s.failed = true;
-    let last = s.last;
-    frame::push_goaway(&mut s.out, last, fatal.code);
-    if fatal.excess {
-        s.excess = Some(fatal.reason);
-    } else {
-        drop(s);
-        log(thread, conf, conn, Level::Info, fatal.reason);
-    }
-}
-
-fn log(thread: &Thread, conf: &ThreadConfig, conn: &Connection, level: Level, text: &str) {
-    if error_log::enabled(thread, &conn.client, level) {
-        let (client, server) = (conn.client.text(), conn.client.listener_text(conf));
-        let tail = format!(" while processing HTTP/2 connection, client: {client}, server: {server}");
-        error_log::log_connection(thread, &conn.client, level, text, &tail);
+    fn log(&self, level: Level, text: &str) {
+        let client = &self.conn.client;
+        if error_log::enabled(self.thread, client, level) {
+            let (name, server) = (client.text(), client.listener_text(self.conf));
+            let tail = format!(" while processing HTTP/2 connection, client: {name}, server: {server}");
+            error_log::log_connection(self.thread, client, level, text, &tail);
+        }
     }
 }
 
@@ -251,7 +377,7 @@ fn process(
     thread: &Rc<Thread>,
     conn: &Connection,
     session: &Rc<Session>,
-    limits: &forebay_http::h1::request::Limits,
+    limits: &Limits,
 ) -> Result<(bool, usize), Fatal> {
     let mut started = thread.h2.streams.take();
     let mut spare = thread.h2.heads.take();
@@ -279,7 +405,7 @@ fn process(
     for stream in started.drain(..) {
         number += 1;
         stream.number.set(number);
-        thread.reactor.queue(Job { token: Token::NONE, work: Work::Stream(stream) });
+        thread.runners.queue(Job { token: Token::NONE, work: Work::Stream(stream) });
     }
     thread.h2.streams.replace(started);
     done.map(|more| (more, count))
@@ -299,23 +425,7 @@ fn flush(thread: &Rc<Thread>, wire: &mut Wire, session: &Rc<Session>) -> Result<
     if s.out.is_empty() && !wire.has_unsent() {
         return Ok(Flushed::All);
     }
-    let mut done = 0;
-    let full = loop {
-        let rest = s.writable(done);
-        if rest.is_empty() && !wire.has_unsent() {
-            break false;
-        }
-        match wire.send(&thread.io, rest, Then::Nothing) {
-            Ok(sent) => {
-                done += sent.bytes;
-                if sent.full {
-                    break true;
-                }
-            }
-            Err(Errno::AGAIN) => break true,
-            Err(e) => return Err(e),
-        }
-    };
+    let (done, full) = write(thread, wire, &mut s)?;
     s.out_start += done as u64;
     if done == s.out.len() {
         s.out.clear();
@@ -327,6 +437,28 @@ fn flush(thread: &Rc<Thread>, wire: &mut Wire, session: &Rc<Session>) -> Result<
         (true, 0) => Flushed::Nothing,
         (true, _) => Flushed::Some,
     })
+}
+
+/// Writes until the socket is full. Returns the number of bytes, and whether it is.
+#[inline]
+fn write(thread: &Rc<Thread>, wire: &mut Wire, s: &mut super::State) -> Result<(usize, bool), Errno> {
+    let mut done = 0;
+    loop {
+        let rest = s.writable(done);
+        if rest.is_empty() && !wire.has_unsent() {
+            return Ok((done, false));
+        }
+        match wire.send(&thread.io, rest, Then::Nothing) {
+            Ok(sent) => {
+                done += sent.bytes;
+                if sent.full {
+                    return Ok((done, true));
+                }
+            }
+            Err(Errno::AGAIN) => return Ok((done, true)),
+            Err(e) => return Err(e),
+        }
+    }
 }
 
 /// Waits for the client, the socket or the streams. Returns `false` if the deadline passed first.
@@ -343,25 +475,13 @@ async fn wait(
     let ready = std::future::poll_fn(|cx| {
         // Clear the flag only on the first poll: later it may already hold an edge that epoll will not report again.
         let clear = std::mem::take(&mut first);
-        {
-            let mut driver = session.driver.borrow_mut();
-            if !driver.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
-                *driver = Some(cx.waker().clone());
-            }
-        }
-        if session.dirty.get() || session.is_given_up() {
-            return Poll::Ready(());
-        }
-        if blocked && wire.poll_writable(&thread.io, clear, cx).is_ready() {
-            return Poll::Ready(());
-        }
-        if reading && wire.poll_readable(&thread.io, false, cx).is_ready() {
-            return Poll::Ready(());
-        }
-        if thread.quitting.get() && !session.state.borrow().leaving {
-            return Poll::Ready(());
-        }
-        Poll::Pending
+        session.wake_by(cx);
+        let ready = session.dirty.get()
+            || session.is_given_up()
+            || blocked && wire.poll_writable(&thread.io, clear, cx).is_ready()
+            || reading && wire.poll_readable(&thread.io, false, cx).is_ready()
+            || thread.quitting.get() && !session.state.borrow().leaving;
+        if ready { Poll::Ready(()) } else { Poll::Pending }
     });
     match deadline {
         Some(at) => thread.io.poller.deadline(at, ready).await.is_some(),
@@ -452,6 +572,15 @@ pub fn is_suspect(network: Network, now: Instant) -> bool {
 }
 
 impl Session {
+    /// Has streams wake this task.
+    #[inline]
+    fn wake_by(&self, cx: &std::task::Context<'_>) {
+        let mut driver = self.driver.borrow_mut();
+        if !driver.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+            *driver = Some(cx.waker().clone());
+        }
+    }
+
     /// Releases the memory that an idle connection does not need.
     fn rest(&self, thread: &Thread) {
         let mut s = self.state.borrow_mut();

@@ -3,7 +3,7 @@
 use crate::compress;
 use crate::modules::{LocationSettings, gzip_accept};
 use crate::request::Request;
-use crate::response::{BodyFilter, Broken};
+use crate::response::{BodyFilter, FilterError};
 use flate2::write::MultiGzDecoder;
 use forebay_core::vars::VarError;
 use forebay_http::request::Method;
@@ -51,7 +51,7 @@ struct Gunzip {
 }
 
 impl BodyFilter for Gunzip {
-    fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), FilterError> {
         std::mem::swap(self.decoder.get_mut(), out);
         let mut done = self.decoder.write_all(input);
         if last && done.is_ok() {
@@ -61,7 +61,7 @@ impl BodyFilter for Gunzip {
             done = self.decoder.flush();
         }
         std::mem::swap(self.decoder.get_mut(), out);
-        done.map_err(|_| Broken("inflate() failed"))
+        done.map_err(|_| FilterError("inflate() failed"))
     }
 
     fn expands(&self) -> bool {
@@ -79,7 +79,7 @@ mod tests {
         e.finish().expect("finished")
     }
 
-    fn unzipped(bytes: &[u8], piece: usize) -> Result<Vec<u8>, Broken> {
+    fn unzipped(bytes: &[u8], piece: usize) -> Result<Vec<u8>, FilterError> {
         let mut g = Gunzip { decoder: MultiGzDecoder::new(Vec::new()) };
         let mut out = Vec::new();
         for p in bytes.chunks(piece) {

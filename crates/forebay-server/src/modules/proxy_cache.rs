@@ -2,7 +2,7 @@
 //! they do is in `proxy/cached.rs`.
 
 use crate::cache::{Cache, Zone};
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Msec, Number, Setting, once};
 use crate::modules::proxy::{NextUpstream, OFF, Value, says_gateway};
 use crate::request::Request;
@@ -59,11 +59,11 @@ pub enum CacheZone {
     Off,
     /// In this zone.
     Zone(Arc<Zone>),
-    /// In the zone that the value names; empty: none.
+    /// In the zone with this name, or in none if it is empty.
     Value(Template),
 }
 
-impl Setting for CacheZone {
+impl Setting<crate::HttpContext> for CacheZone {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let Some(w) = d.args.first() else { return Ok(CacheZone::Off) };
@@ -75,7 +75,7 @@ impl Setting for CacheZone {
             Some(name) => {
                 let text = format!("\"{}\" zone \"{}\" is unknown", d.name.as_str(), w.as_str());
                 let unknown = cx.error(d, text);
-                CacheZone::Zone(cx.http.caches.find_or_promise(name, unknown))
+                CacheZone::Zone(cx.tables.caches.find_or_promise(name, unknown))
             }
             None => CacheZone::Value(t),
         })
@@ -83,30 +83,30 @@ impl Setting for CacheZone {
 }
 
 impl CacheZone {
-    /// The cache for this request.
+    /// Returns the cache for a request.
     ///
     /// # Errors
-    /// The status to answer with: there is none of the name that a variable gives.
+    /// The status to answer with if no cache has the name that a variable gives.
     pub fn cache(&self, req: &mut Request) -> Result<Option<Arc<Cache>>, u16> {
         match self {
             CacheZone::Off => Ok(None),
             CacheZone::Zone(z) => Ok(z.cache().cloned()),
             CacheZone::Value(t) => {
                 let name = t.value(req).map_err(|_| 500u16)?;
-                if name.is_empty() || name == b"off" {
-                    return Ok(None);
-                }
-                let http = req.http();
-                let found = http.caches.iter().find(|c| c.name == name).cloned();
-                if found.is_none() {
-                    let name = String::from_utf8_lossy(&name).into_owned();
-                    req.log(Level::Error, &format!("cache \"{name}\" not found"));
-                    return Err(500);
-                }
-                Ok(found)
+                if name.is_empty() || name == b"off" { Ok(None) } else { named(req, &name).map(Some) }
             }
         }
     }
+}
+
+/// Returns the cache with this name. The error is the status to answer with.
+fn named(req: &mut Request, name: &[u8]) -> Result<Arc<Cache>, u16> {
+    let http = req.http();
+    http.caches.iter().find(|c| c.name == name).cloned().ok_or_else(|| {
+        let name = String::from_utf8_lossy(name).into_owned();
+        req.log(Level::Error, &format!("cache \"{name}\" not found"));
+        500
+    })
 }
 
 /// Lines of `proxy_cache_valid`: status, 0 for any, and seconds.
@@ -114,13 +114,22 @@ impl CacheZone {
 pub struct Valid(Arc<Vec<(u16, u64)>>);
 
 impl Valid {
-    /// How long a response with this status stays fresh, seconds.
+    /// Returns how long a response with this status stays fresh, in seconds.
     pub fn seconds(&self, status: u16) -> Option<u64> {
         self.0.iter().find(|(s, _)| *s == 0 || *s == status).map(|(_, t)| *t)
     }
 }
 
-impl Setting for Valid {
+/// Reads a status; 0 for `any`.
+fn status_of(word: &[u8]) -> Option<u16> {
+    if word == b"any" {
+        return Some(0);
+    }
+    let status = units::number(word).and_then(|n| u16::try_from(n).ok());
+    status.filter(|s| (100..=599).contains(s))
+}
+
+impl Setting<crate::HttpContext> for Valid {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut lines = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let Some((time, statuses)) = d.args.split_last() else { return Ok(Valid::default()) };
@@ -130,12 +139,7 @@ impl Setting for Valid {
             lines.extend([200, 301, 302].map(|s| (s, seconds)));
         }
         for w in statuses {
-            if w.text == b"any" {
-                lines.push((0, seconds));
-                continue;
-            }
-            let status = units::number(&w.text).and_then(|n| u16::try_from(n).ok());
-            match status.filter(|s| (100..=599).contains(s)) {
+            match status_of(&w.text) {
                 Some(s) => lines.push((s, seconds)),
                 None => return Err(cx.error_at(d, w, format!("invalid status \"{}\"", w.as_str()))),
             }
@@ -157,7 +161,7 @@ impl Methods {
     }
 }
 
-impl Setting for Methods {
+impl Setting<crate::HttpContext> for Methods {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut post = previous.is_some_and(|p| p.post);
         for w in &d.args {
@@ -175,7 +179,7 @@ impl Setting for Methods {
 #[derive(Clone, Copy, Debug)]
 pub struct MaxRange(pub Option<u64>);
 
-impl Setting for MaxRange {
+impl Setting<crate::HttpContext> for MaxRange {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::offset(crate::config::value::first(d));
@@ -198,49 +202,42 @@ impl UseStale {
     }
 }
 
-impl Setting for UseStale {
+impl Setting<crate::HttpContext> for UseStale {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        use NextUpstream as N;
         let mut stale = previous.unwrap_or(UseStale { errors: 0, updating: false });
         for w in &d.args {
-            let kind = match w.text.to_ascii_lowercase().as_slice() {
-                b"http_502" | b"http_504" if !says_gateway(d) => {
-                    return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
-                }
-                b"error" => N::Error,
-                b"timeout" => N::Timeout,
-                b"invalid_header" => N::InvalidHeader,
-                b"http_403" => N::Http403,
-                b"http_404" => N::Http404,
-                b"http_429" => N::Http429,
-                b"http_500" => N::Http500,
-                b"http_502" => N::Http502,
-                b"http_503" => N::Http503,
-                b"http_504" => N::Http504,
-                b"non_idempotent" => continue,
-                b"updating" => {
-                    stale.updating = true;
-                    continue;
-                }
-                b"off" => {
-                    stale.errors |= OFF;
-                    continue;
-                }
-                _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
-            };
-            stale.errors |= 1 << kind as u32;
+            let word = w.text.to_ascii_lowercase();
+            match word.as_slice() {
+                b"non_idempotent" => {}
+                b"updating" => stale.updating = true,
+                b"off" => stale.errors |= OFF,
+                _ => match failure(&word, says_gateway(d)) {
+                    Some(kind) => stale.errors |= 1 << kind as u32,
+                    None => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
+                },
+            }
         }
-        // It stays, whatever else is said.
+        // `off` stays, whatever other lines say.
         Ok(if stale.errors & OFF != 0 { UseStale { errors: OFF, updating: false } } else { stale })
     }
 }
 
-/// Values of which one that is neither empty nor `0` decides.
+/// Returns the failure with a name.
+fn failure(word: &[u8], gateway: bool) -> Option<NextUpstream> {
+    match word {
+        b"error" => Some(NextUpstream::Error),
+        b"timeout" => Some(NextUpstream::Timeout),
+        b"invalid_header" => Some(NextUpstream::InvalidHeader),
+        _ => NextUpstream::of_status_name(word, gateway),
+    }
+}
+
+/// Values that hold if one of them is neither empty nor `0`.
 #[derive(Clone, Debug, Default)]
 pub struct Predicates(Arc<Vec<Template>>);
 
 impl Predicates {
-    /// Whether one of them says so.
+    /// Returns `true` if one of the values is neither empty nor `0`.
     ///
     /// # Errors
     /// When a variable cannot be evaluated.
@@ -258,7 +255,7 @@ impl Predicates {
     }
 }
 
-impl Setting for Predicates {
+impl Setting<crate::HttpContext> for Predicates {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         for w in &d.args {
@@ -268,7 +265,7 @@ impl Setting for Predicates {
     }
 }
 
-/// How the cache took part (`$upstream_cache_status`).
+/// Part of the cache in a response (`$upstream_cache_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Status {
@@ -281,21 +278,11 @@ pub enum Status {
     Hit,
 }
 
-impl Status {
-    fn text(self) -> &'static [u8] {
-        match self {
-            Status::Miss => b"MISS",
-            Status::Bypass => b"BYPASS",
-            Status::Expired => b"EXPIRED",
-            Status::Stale => b"STALE",
-            Status::Updating => b"UPDATING",
-            Status::Revalidated => b"REVALIDATED",
-            Status::Hit => b"HIT",
-        }
-    }
-}
+/// Texts of [`Status`], in its order.
+const STATUS_TEXTS: [&[u8]; 7] =
+    [b"MISS", b"BYPASS", b"EXPIRED", b"STALE", b"UPDATING", b"REVALIDATED", b"HIT"];
 
-/// What is kept for one request.
+/// Cache state of one request.
 #[derive(Debug, Default)]
 pub struct State {
     /// `$upstream_cache_status`.
@@ -310,7 +297,7 @@ pub struct State {
     pub key: Vec<u8>,
     /// Number of the zone that counts the answers of the cache.
     pub zone: Option<usize>,
-    /// Goes on when the client leaves.
+    /// Whether the request goes on when the client leaves.
     pub detached: bool,
     /// The right to renew an entry, taken by the request that this one works for.
     pub ticket: Option<crate::cache::index::Ticket>,
@@ -330,7 +317,7 @@ impl State {
     }
 }
 
-/// The rows.
+/// Variables of this module.
 pub const VARIABLES: &[Row] = &[
     Row { name: "upstream_cache_status", get: RowSource::Get(status), settable: false },
     Row { name: "upstream_cache_age", get: RowSource::Get(age), settable: false },
@@ -343,7 +330,7 @@ type Got = Result<bool, VarError>;
 
 fn status(r: &mut Request, out: &mut Vec<u8>) -> Got {
     let status = r.modules.proxy_cache.status;
-    out.extend_from_slice(status.map_or(&b""[..], Status::text));
+    out.extend_from_slice(status.map_or(&b""[..], |s| STATUS_TEXTS[s as usize]));
     Ok(status.is_some())
 }
 

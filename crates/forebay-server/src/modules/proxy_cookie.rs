@@ -1,7 +1,7 @@
 //! `proxy_cookie_domain`, `proxy_cookie_path`, `proxy_cookie_flags`: `Set-Cookie` of an upstream as the client shall
 //! see it (nginx: ngx_http_proxy_module; RFC 6265, section 4.1).
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::Setting;
 use crate::request::Request;
 use forebay_conf::error::Error;
@@ -27,7 +27,7 @@ enum Like {
     Pattern(Pattern),
 }
 
-/// Values and what replaces them; empty: off.
+/// Values and their replacements. Empty for `off`.
 #[derive(Clone, Debug, Default)]
 pub struct Rewrites(Arc<Vec<(Like, Template)>>);
 
@@ -39,7 +39,7 @@ pub struct Domains(Rewrites);
 #[derive(Clone, Debug)]
 pub struct Paths(Rewrites);
 
-/// A value, or a pattern behind `~` or `~*`.
+/// Reads a value, or a pattern behind `~` or `~*`.
 fn like(d: &Directive, w: &Word, caseless: bool, cx: &mut Scope<'_>) -> Result<Like, Error> {
     Ok(match w.text.as_slice() {
         [b'~', b'*', p @ ..] => Like::Pattern(cx.pattern(d, p, true)?),
@@ -57,7 +57,7 @@ fn rewrites(
     let given = previous.is_some();
     let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
     if given && all.is_empty() {
-        // It is off.
+        // The level has said `off`.
         return Err(cx.directive_error(d, "is duplicate"));
     }
     match d.args.as_slice() {
@@ -75,33 +75,33 @@ fn rewrites(
     Ok(Rewrites(Arc::new(all)))
 }
 
-/// A domain without the dot it may begin with, which says nothing.
+/// Returns a domain without the dot that it may begin with, which has no meaning.
 fn undotted(text: &[u8]) -> &[u8] {
     text.strip_prefix(b".").unwrap_or(text)
 }
 
-impl Setting for Domains {
+impl Setting<crate::HttpContext> for Domains {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         rewrites(previous.map(|p| p.0), d, true, cx).map(Domains)
     }
 }
 
-impl Setting for Paths {
+impl Setting<crate::HttpContext> for Paths {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         rewrites(previous.map(|p| p.0), d, false, cx).map(Paths)
     }
 }
 
-/// `proxy_cookie_flags`: cookies, and what becomes of their flags; empty: off.
+/// `proxy_cookie_flags`: cookies, and changes of their flags. Empty for `off`.
 #[derive(Clone, Debug, Default)]
 pub struct Flags(Arc<Vec<(Like, Vec<Template>)>>);
 
-impl Setting for Flags {
+impl Setting<crate::HttpContext> for Flags {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let given = previous.is_some();
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         if given && all.is_empty() {
-            // It is off.
+            // The level has said `off`.
             return Err(cx.directive_error(d, "is duplicate"));
         }
         let Some((cookie, words)) = d.args.split_first() else { return Ok(Flags::default()) };
@@ -116,7 +116,7 @@ impl Setting for Flags {
         }
         let mut flags = Vec::new();
         for w in words {
-            // One that is none is told of when it is used, as in nginx: it may have a variable.
+            // It may have a variable, so words that are no flags are ignored when they are used, as in nginx.
             flags.push(cx.template(d, w)?);
         }
         all.push((like(d, cookie, true, cx)?, flags));
@@ -128,23 +128,37 @@ impl Setting for Flags {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Change(&'static [u8], Option<&'static [u8]>);
 
+/// Words of `proxy_cookie_flags`.
+const CHANGES: &[(&[u8], Change)] = &[
+    (b"secure", Change(b"secure", Some(b"Secure"))),
+    (b"nosecure", Change(b"secure", None)),
+    (b"httponly", Change(b"httponly", Some(b"HttpOnly"))),
+    (b"nohttponly", Change(b"httponly", None)),
+    (b"samesite=strict", Change(b"samesite", Some(b"SameSite=Strict"))),
+    (b"samesite=lax", Change(b"samesite", Some(b"SameSite=Lax"))),
+    (b"samesite=none", Change(b"samesite", Some(b"SameSite=None"))),
+    (b"nosamesite", Change(b"samesite", None)),
+];
+
 impl Change {
     fn of(word: &[u8]) -> Option<Change> {
-        Some(match word.to_ascii_lowercase().as_slice() {
-            b"secure" => Change(b"secure", Some(b"Secure")),
-            b"nosecure" => Change(b"secure", None),
-            b"httponly" => Change(b"httponly", Some(b"HttpOnly")),
-            b"nohttponly" => Change(b"httponly", None),
-            b"samesite=strict" => Change(b"samesite", Some(b"SameSite=Strict")),
-            b"samesite=lax" => Change(b"samesite", Some(b"SameSite=Lax")),
-            b"samesite=none" => Change(b"samesite", Some(b"SameSite=None")),
-            b"nosamesite" => Change(b"samesite", None),
-            _ => return None,
-        })
+        CHANGES.iter().find(|(name, _)| name.eq_ignore_ascii_case(word)).map(|(_, change)| *change)
+    }
+
+    /// Changes the flag. One that is there already stays as the upstream wrote it, except for `SameSite`, which has a value.
+    fn apply(self, attributes: &mut Vec<Attribute>) {
+        let Change(name, wanted) = self;
+        let is_it = |(n, _): &Attribute| n.eq_ignore_ascii_case(name);
+        let Some(wanted) = wanted else { return attributes.retain(|a| !is_it(a)) };
+        match attributes.iter_mut().find(|a| is_it(a)) {
+            Some(attribute) if name == b"samesite" => *attribute = (wanted.to_vec(), None),
+            Some(_) => {}
+            None => attributes.push((wanted.to_vec(), None)),
+        }
     }
 }
 
-/// One attribute: name and value.
+/// Name and value of an attribute.
 type Attribute = (Vec<u8>, Option<Vec<u8>>);
 
 /// Splits what follows the cookie's pair at its semicolons. Empty attributes stay, as in nginx.
@@ -158,12 +172,12 @@ fn attributes(rest: &[u8]) -> Vec<Attribute> {
         .collect()
 }
 
-/// Whether anything is to be done to cookies at a location.
+/// Returns `true` if a location changes cookies.
 pub fn enabled(s: &Settings) -> bool {
     !s.domain.0.0.is_empty() || !s.path.0.0.is_empty() || !s.flags.0.is_empty()
 }
 
-/// `Set-Cookie` as the client shall see it; `None`: as it is.
+/// Returns the value of `Set-Cookie` for the client, or `None` if it stays as it is.
 ///
 /// # Errors
 /// When a variable cannot be evaluated.
@@ -176,37 +190,33 @@ pub fn rewrite(req: &mut Request, s: &Settings, value: &[u8]) -> Result<Option<V
     let mut changed = false;
     for (name, value) in &mut attributes {
         let Some(old) = value else { continue };
-        let new = if name.eq_ignore_ascii_case(b"domain") {
-            domain(req, &s.domain, old)?
-        } else if name.eq_ignore_ascii_case(b"path") {
-            path(req, &s.path, old)?
-        } else {
-            None
-        };
-        if let Some(new) = new {
+        if let Some(new) = attribute(req, s, name, old)? {
             // It may hold further attributes: `proxy_cookie_path / "/; Secure"` is a common way to add a flag.
             *old = new;
             changed = true;
         }
     }
     let name = pair.get(..end_of_name).unwrap_or_default().trim_ascii();
-    if let Some(changes) = flags(req, &s.flags, name)? {
-        changed |= !changes.is_empty();
-        for Change(name, wanted) in changes {
-            let at = attributes.iter().position(|(n, _)| n.eq_ignore_ascii_case(name));
-            let wanted = wanted.map(|w| (w.to_vec(), None));
-            match (at, wanted) {
-                // Only `SameSite` says more than that it is there.
-                (Some(at), Some(w)) if name == b"samesite" => attributes[at] = w,
-                (Some(_), Some(_)) => {}
-                (None, Some(w)) => attributes.push(w),
-                (_, None) => attributes.retain(|(n, _)| !n.eq_ignore_ascii_case(name)),
-            }
-        }
+    for change in flags(req, &s.flags, name)? {
+        change.apply(&mut attributes);
+        changed = true;
     }
-    if !changed {
-        return Ok(None);
+    Ok(changed.then(|| joined(pair, attributes)))
+}
+
+/// Returns the new value of an attribute, if it changes.
+fn attribute(req: &mut Request, s: &Settings, name: &[u8], old: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
+    if name.eq_ignore_ascii_case(b"domain") {
+        domain(req, &s.domain, old)
+    } else if name.eq_ignore_ascii_case(b"path") {
+        path(req, &s.path, old)
+    } else {
+        Ok(None)
     }
+}
+
+/// Returns a cookie with its attributes.
+fn joined(pair: &[u8], attributes: Vec<Attribute>) -> Vec<u8> {
     let mut out = pair.to_vec();
     for (name, value) in attributes {
         out.extend_from_slice(b"; ");
@@ -216,64 +226,63 @@ pub fn rewrite(req: &mut Request, s: &Settings, value: &[u8]) -> Result<Option<V
             out.extend_from_slice(&v);
         }
     }
-    Ok(Some(out))
+    out
 }
 
 fn domain(req: &mut Request, all: &Domains, old: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
     let bare = undotted(old);
-    for (from, to) in all.0.0.iter() {
-        match from {
-            Like::Text(t) => {
-                if undotted(&t.value(req)?).eq_ignore_ascii_case(bare) {
-                    let dot: &[u8] = if old.len() > bare.len() { b"." } else { b"" };
-                    return Ok(Some([dot, undotted(&to.value(req)?)].concat()));
-                }
-            }
-            // A pattern sees all of it, and what it becomes is all of it.
-            Like::Pattern(p) => {
-                if p.exec(req, old)? {
-                    return to.value(req).map(Some);
-                }
-            }
-        }
-    }
-    Ok(None)
+    let dot: &[u8] = if old.len() > bare.len() { b"." } else { b"" };
+    let fits = |from: &[u8]| undotted(from).eq_ignore_ascii_case(bare);
+    all.0.replace(req, old, fits, |_, to| [dot, undotted(to)].concat())
 }
 
 fn path(req: &mut Request, all: &Paths, old: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
-    for (from, to) in all.0.0.iter() {
-        match from {
-            Like::Text(t) => {
-                if let Some(rest) = old.strip_prefix(t.value(req)?.as_slice()) {
-                    return Ok(Some([&to.value(req)?, rest].concat()));
+    let fits = |from: &[u8]| old.starts_with(from);
+    all.0.replace(req, old, fits, |from, to| [to, old.get(from.len()..).unwrap_or_default()].concat())
+}
+
+impl Rewrites {
+    /// Returns what replaces a value. Of a row with a text, `fits` says whether it applies, and `new` makes the new value of
+    /// its two texts. A pattern sees all of the value, and replaces all of it.
+    fn replace(
+        &self,
+        req: &mut Request,
+        old: &[u8],
+        fits: impl Fn(&[u8]) -> bool,
+        new: impl Fn(&[u8], &[u8]) -> Vec<u8>,
+    ) -> Result<Option<Vec<u8>>, VarError> {
+        for (from, to) in self.0.iter() {
+            match from {
+                Like::Pattern(p) => {
+                    if p.exec(req, old)? {
+                        return to.value(req).map(Some);
+                    }
                 }
-            }
-            Like::Pattern(p) => {
-                if p.exec(req, old)? {
-                    return to.value(req).map(Some);
+                Like::Text(t) => {
+                    let from = t.value(req)?;
+                    if fits(&from) {
+                        return Ok(Some(new(&from, &to.value(req)?)));
+                    }
                 }
             }
         }
+        Ok(None)
     }
-    Ok(None)
 }
 
-fn flags(req: &mut Request, all: &Flags, name: &[u8]) -> Result<Option<Vec<Change>>, VarError> {
+/// Returns the changes for a cookie: those of the first row that applies to it.
+fn flags(req: &mut Request, all: &Flags, name: &[u8]) -> Result<Vec<Change>, VarError> {
     for (cookie, flags) in all.0.iter() {
         let found = match cookie {
             Like::Text(t) => t.value(req)?.eq_ignore_ascii_case(name),
             Like::Pattern(p) => p.exec(req, name)?,
         };
-        if !found {
-            continue;
+        if found {
+            let changes = flags.iter().map(|f| f.value(req).map(|word| Change::of(&word)));
+            return Ok(changes.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect());
         }
-        let mut changes = Vec::new();
-        for f in flags {
-            changes.extend(Change::of(&f.value(req)?));
-        }
-        return Ok(Some(changes));
     }
-    Ok(None)
+    Ok(Vec::new())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `rewrite`, `return`, `set`, `if`, `break` (nginx: ngx_http_rewrite_module).
 
+use crate::config::Scope;
 use crate::config::http::{LocationBuild, LocationId};
-use crate::config::scope::Scope;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
@@ -128,39 +128,25 @@ fn is_url(t: &[u8]) -> bool {
 
 fn ret(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
     let Some(first) = d.args.first() else { return Err(cx.error(d, "no value")) };
-    match units::number(&first.text) {
-        None => {
-            if d.args.len() == 1 && is_url(&first.text) {
-                return Ok(Op::Return { status: 302, text: Some(cx.template(d, first)?) });
-            }
-            Err(cx.error_at(d, first, format!("invalid return code \"{}\"", first.as_str())))
-        }
-        Some(n) if n > 999 => {
-            Err(cx.error_at(d, first, format!("invalid return code \"{}\"", first.as_str())))
-        }
-        Some(n) => {
-            let text = match d.args.get(1) {
-                None => None,
-                Some(w) => Some(cx.template(d, w)?),
-            };
-            Ok(Op::Return { status: n as u16, text })
-        }
+    let number = units::number(&first.text);
+    if number.is_none() && d.args.len() == 1 && is_url(&first.text) {
+        return Ok(Op::Return { status: 302, text: Some(cx.template(d, first)?) });
     }
+    let Some(n) = number.filter(|n| *n <= 999) else {
+        return Err(cx.error_at(d, first, format!("invalid return code \"{}\"", first.as_str())));
+    };
+    let text = d.args.get(1).map(|w| cx.template(d, w)).transpose()?;
+    Ok(Op::Return { status: n as u16, text })
 }
 
 fn rewrite(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
     let (Some(re), Some(to)) = (d.args.first(), d.args.get(1)) else { return Err(cx.error(d, "no value")) };
     let pattern = cx.pattern(d, &re.text, false)?;
-    let mut flag = if is_url(&to.text) { Flag::Redirect(302) } else { Flag::Continue };
-    if let Some(w) = d.args.get(2) {
-        flag = match (w.text.as_slice(), flag) {
-            (b"last", _) => Flag::Last,
-            (b"break", _) => Flag::Break,
-            (b"redirect", _) => Flag::Redirect(302),
-            (b"permanent", _) => Flag::Redirect(301),
-            _ => return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))),
-        };
-    }
+    let flag = match d.args.get(2) {
+        Some(w) => named_flag(d, w, cx)?,
+        None if is_url(&to.text) => Flag::Redirect(302),
+        None => Flag::Continue,
+    };
     if to.text.is_empty() {
         return Err(cx.error_at(d, to, "empty replacement"));
     }
@@ -173,17 +159,45 @@ fn rewrite(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
     Ok(Op::Rewrite { pattern, replacement: cx.template(d, &word)?, keep_args, flag })
 }
 
+fn named_flag(d: &Directive, w: &Word, cx: &Scope<'_>) -> Result<Flag, Error> {
+    Ok(match w.text.as_slice() {
+        b"last" => Flag::Last,
+        b"break" => Flag::Break,
+        b"redirect" => Flag::Redirect(302),
+        b"permanent" => Flag::Redirect(301),
+        _ => return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))),
+    })
+}
+
 /// Reads the condition of an `if`.
 ///
 /// # Errors
 /// In nginx's words.
 pub fn condition(d: &Directive, cx: &mut Scope<'_>) -> Result<Condition, Error> {
-    let invalid =
-        |cx: &Scope<'_>, w: &Word| cx.error_at(d, w, format!("invalid condition \"{}\"", w.as_str()));
+    let words = without_parentheses(d, cx)?;
+    let Some((first, others)) = words.split_first() else { return Err(cx.error(d, "invalid condition")) };
+    let (test, negated) = match first.text.as_slice() {
+        [b'$', name @ ..] if !name.is_empty() => return comparison(d, first, others, cx),
+        [b'-', test] => (*test, false),
+        [b'!', b'-', test] => (*test, true),
+        _ => return Err(invalid_condition(d, first, cx)),
+    };
+    match (test, others) {
+        (b'f' | b'd' | b'e' | b'x', [arg]) => Ok(Condition::File(test, cx.template(d, arg)?, negated)),
+        _ => Err(invalid_condition(d, first, cx)),
+    }
+}
+
+fn invalid_condition(d: &Directive, w: &Word, cx: &Scope<'_>) -> Error {
+    cx.error_at(d, w, format!("invalid condition \"{}\"", w.as_str()))
+}
+
+/// Returns the words between the parentheses of an `if`.
+fn without_parentheses(d: &Directive, cx: &Scope<'_>) -> Result<Vec<Word>, Error> {
     let mut words: Vec<Word> = d.args.clone();
     let Some(first) = words.first_mut() else { return Err(cx.error(d, "invalid condition")) };
     if first.text.first() != Some(&b'(') {
-        return Err(invalid(cx, first));
+        return Err(invalid_condition(d, first, cx));
     }
     first.text.remove(0);
     if first.text.is_empty() && words.len() > 1 {
@@ -191,46 +205,35 @@ pub fn condition(d: &Directive, cx: &mut Scope<'_>) -> Result<Condition, Error> 
     }
     let alone = words.len() == 1;
     let Some(last) = words.last_mut() else { return Err(cx.error(d, "invalid condition")) };
-    if last.text.last() != Some(&b')') {
-        return Err(invalid(cx, &last.clone()));
-    }
-    if last.text.len() == 1 && alone {
-        // `if ()`: nginx's error text for an empty condition.
-        return Err(invalid(cx, &last.clone()));
+    // nginx has this error for an empty condition, `if ()`, too.
+    if last.text.last() != Some(&b')') || last.text.len() == 1 && alone {
+        return Err(invalid_condition(d, last, cx));
     }
     last.text.pop();
     if last.text.is_empty() && words.len() > 1 {
         words.pop();
     }
-    let first = words[0].clone();
-    if first.text.first() == Some(&b'$') && first.text.len() > 1 {
-        let id = cx.vars.reference(&first.text[1..]);
-        let Some(op) = words.get(1) else { return Ok(Condition::Var(id)) };
-        let Some(arg) = words.get(2) else {
-            return Err(invalid(cx, &first));
-        };
-        if words.len() > 3 {
-            return Err(invalid(cx, &first));
-        }
-        return Ok(match op.text.as_slice() {
-            b"=" => Condition::Equal(id, cx.template(d, arg)?, false),
-            b"!=" => Condition::Equal(id, cx.template(d, arg)?, true),
-            b"~" => Condition::Match(id, cx.pattern(d, &arg.text, false)?, false),
-            b"~*" => Condition::Match(id, cx.pattern(d, &arg.text, true)?, false),
-            b"!~" => Condition::Match(id, cx.pattern(d, &arg.text, false)?, true),
-            b"!~*" => Condition::Match(id, cx.pattern(d, &arg.text, true)?, true),
-            _ => return Err(cx.error_at(d, op, format!("unexpected \"{}\" in condition", op.as_str()))),
-        });
-    }
-    let (test, negated) = match first.text.as_slice() {
-        [b'-', t] => (*t, false),
-        [b'!', b'-', t] => (*t, true),
-        _ => return Err(invalid(cx, &first)),
+    Ok(words)
+}
+
+/// Reads a condition that begins with a variable: that alone, or an operator and a value after it.
+fn comparison(d: &Directive, first: &Word, others: &[Word], cx: &mut Scope<'_>) -> Result<Condition, Error> {
+    let id = cx.vars.reference(first.text.get(1..).unwrap_or_default());
+    let (op, arg) = match others {
+        [] => return Ok(Condition::Var(id)),
+        [op, arg] => (op, arg),
+        _ => return Err(invalid_condition(d, first, cx)),
     };
-    match (test, words.get(1), words.len()) {
-        (b'f' | b'd' | b'e' | b'x', Some(arg), 2) => Ok(Condition::File(test, cx.template(d, arg)?, negated)),
-        _ => Err(invalid(cx, &first)),
-    }
+    let (negated, operator) = match op.text.as_slice() {
+        [b'!', operator @ ..] => (true, operator),
+        operator => (false, operator),
+    };
+    Ok(match operator {
+        b"=" => Condition::Equal(id, cx.template(d, arg)?, negated),
+        b"~" => Condition::Match(id, cx.pattern(d, &arg.text, false)?, negated),
+        b"~*" => Condition::Match(id, cx.pattern(d, &arg.text, true)?, negated),
+        _ => return Err(cx.error_at(d, op, format!("unexpected \"{}\" in condition", op.as_str()))),
+    })
 }
 
 /// Result of running the directives of a level.
@@ -306,49 +309,52 @@ fn set_value(req: &mut Request, t: &Template, quote: bool, out: &mut Vec<u8>) ->
 
 fn steps(req: &mut Request, ops: &[Op], walk: &mut Walk) -> Result<Step, VarError> {
     for op in ops {
-        let step = match op {
-            Op::Break => {
-                req.valid_location &= !walk.changed;
-                Step::Stop(Ran::Through)
-            }
-            Op::Set(var, t) => {
-                let mut v = req.take_buf();
-                set_value(req, t, walk.quote, &mut v)?;
-                if req.set_special(*var, &v) {
-                    // The variable belongs to a property of the request, such as `$args`; nothing is stored.
-                } else {
-                    req.store(*var, Some(&v));
-                }
-                req.give_buf(v);
-                Step::Next
-            }
-            Op::If { cond, location, ops } => {
-                if holds(req, cond)? {
-                    if let Some(l) = location {
-                        req.location = *l;
-                    }
-                    steps(req, ops, walk)?
-                } else {
-                    Step::Next
-                }
-            }
-            Op::Return { status, text } => Step::Stop(answer(req, *status, text.as_ref())?),
-            Op::Rewrite { pattern, replacement, keep_args, flag } => {
-                let uri = std::mem::take(&mut req.uri);
-                let hit = matches(req, pattern, &uri);
-                req.uri = uri;
-                if hit? {
-                    walk.quote = false;
-                    apply(req, replacement, *keep_args, *flag, &mut walk.changed)?
-                } else {
-                    Step::Next
-                }
-            }
-        };
+        let step = step(req, op, walk)?;
         if let Step::Stop(_) = step {
             return Ok(step);
         }
     }
+    Ok(Step::Next)
+}
+
+fn step(req: &mut Request, op: &Op, walk: &mut Walk) -> Result<Step, VarError> {
+    match op {
+        Op::Break => {
+            req.valid_location &= !walk.changed;
+            Ok(Step::Stop(Ran::Through))
+        }
+        Op::Set(var, t) => assign(req, *var, t, walk.quote),
+        Op::If { cond, location, ops } => {
+            if !holds(req, cond)? {
+                return Ok(Step::Next);
+            }
+            req.location = location.unwrap_or(req.location);
+            steps(req, ops, walk)
+        }
+        Op::Return { status, text } => answer(req, *status, text.as_ref()).map(Step::Stop),
+        Op::Rewrite { pattern, replacement, keep_args, flag } => {
+            let uri = std::mem::take(&mut req.uri);
+            let hit = matches(req, pattern, &uri);
+            req.uri = uri;
+            if !hit? {
+                return Ok(Step::Next);
+            }
+            walk.quote = false;
+            let rewrite = Rewrite { to: replacement, keep_args: *keep_args, flag: *flag };
+            rewrite.apply(req, &mut walk.changed)
+        }
+    }
+}
+
+/// Runs a `set`.
+fn assign(req: &mut Request, var: VarId, t: &Template, quote: bool) -> Result<Step, VarError> {
+    let mut v = req.take_buf();
+    set_value(req, t, quote, &mut v)?;
+    // A variable that is a property of the request, such as `$args`, is not stored.
+    if !req.set_special(var, &v) {
+        req.store(var, Some(&v));
+    }
+    req.give_buf(v);
     Ok(Step::Next)
 }
 
@@ -371,20 +377,14 @@ fn note(req: &mut Request, parts: &[&[u8]]) {
     }
 }
 
+/// Evaluates the condition of an `if`.
 fn holds(req: &mut Request, c: &Condition) -> Result<bool, VarError> {
     let mut v = req.take_buf();
     let result = match c {
-        Condition::Var(id) => {
-            let found = req.var(*id, &mut v)?;
-            found && !v.is_empty() && v != b"0"
-        }
+        Condition::Var(id) => req.var(*id, &mut v)? && !v.is_empty() && v != b"0",
         Condition::Equal(id, t, negated) => {
             req.var(*id, &mut v)?;
-            let mut w = req.take_buf();
-            t.eval(req, &mut w)?;
-            let equal = v == w;
-            req.give_buf(w);
-            equal != *negated
+            equals(req, &v, t)? != *negated
         }
         Condition::Match(id, p, negated) => {
             req.var(*id, &mut v)?;
@@ -401,6 +401,14 @@ fn holds(req: &mut Request, c: &Condition) -> Result<bool, VarError> {
     };
     req.give_buf(v);
     Ok(result)
+}
+
+fn equals(req: &mut Request, value: &[u8], t: &Template) -> Result<bool, VarError> {
+    let mut other = req.take_buf();
+    t.eval(req, &mut other)?;
+    let equal = value == other;
+    req.give_buf(other);
+    Ok(equal)
 }
 
 fn file_test(test: u8, path: &[u8]) -> bool {
@@ -446,106 +454,123 @@ fn unescape_redirect(url: &mut Vec<u8>) {
     if !url.contains(&b'%') {
         return;
     }
-    let hex = |b: Option<&u8>| b.and_then(|b| char::from(*b).to_digit(16));
     let mut out = Vec::with_capacity(url.len());
-    let mut i = 0;
-    while let Some(&b) = url.get(i) {
-        if b == b'?' {
+    let mut rest = url.as_slice();
+    while let Some((b, after)) = rest.split_first() {
+        let decoded = escaped_byte(rest);
+        if *b == b'?' {
             break;
         }
-        match (b, hex(url.get(i + 1)), hex(url.get(i + 2))) {
-            (b'%', Some(high), Some(low)) => {
-                let decoded = (high * 16 + low) as u8;
-                i += 3;
-                match decoded {
-                    b'?' => {
-                        out.push(b'?');
-                        break;
-                    }
-                    d if d > b'%' && d < 0x7f => out.push(d),
-                    _ => out.extend_from_slice(&url[i - 3..i]),
+        rest = after;
+        match decoded {
+            Some(d @ (b'&'..0x7f)) => {
+                out.push(d);
+                rest = after.get(2..).unwrap_or_default();
+                if d == b'?' {
+                    break;
                 }
             }
-            _ => {
-                out.push(b);
-                i += 1;
-            }
+            _ => out.push(*b),
         }
     }
-    out.extend_from_slice(url.get(i..).unwrap_or_default());
+    out.extend_from_slice(rest);
     *url = out;
 }
 
-/// Applies a `rewrite` that matched: replaces the path or makes a redirect.
-fn apply(
-    req: &mut Request,
-    to: &Template,
+/// Returns the byte that a text begins with in the form `%XX`.
+fn escaped_byte(text: &[u8]) -> Option<u8> {
+    let hex = |b: &u8| char::from(*b).to_digit(16);
+    match text {
+        [b'%', high, low, ..] => Some((hex(high)? * 16 + hex(low)?) as u8),
+        _ => None,
+    }
+}
+
+/// A `rewrite` that matched.
+struct Rewrite<'r> {
+    to: &'r Template,
+    /// Whether the query of the request is appended.
     keep_args: bool,
     flag: Flag,
-    changed: &mut bool,
-) -> Result<Step, VarError> {
-    let redirect = matches!(flag, Flag::Redirect(_));
-    // Captures hold decoded bytes: if the client encoded some, encode them again in a query or URL.
-    let encoded = encoded(req);
-    let mut out = req.take_buf();
-    let (mut in_args, mut split) = (false, None);
-    for part in to.parts() {
-        match part {
-            Part::Text(t) => {
-                // Only a question mark in the configuration begins the query, not one in a capture.
-                split = split.or_else(|| memchr::memchr(b'?', t).map(|i| out.len() + i));
-                in_args = split.is_some();
-                out.extend_from_slice(t);
-            }
-            Part::Var(v) => {
-                req.var(*v, &mut out)?;
-            }
-            Part::Capture(n) if encoded && (in_args || redirect) => push_escaped(req, *n, &mut out),
-            Part::Capture(n) => req.captures.push(*n, &mut out),
+}
+
+impl Rewrite<'_> {
+    /// Replaces the path or makes a redirect.
+    fn apply(&self, req: &mut Request, changed: &mut bool) -> Result<Step, VarError> {
+        let mut out = req.take_buf();
+        let query = self.expand(req, &mut out)?;
+        if let Flag::Redirect(status) = self.flag {
+            return Ok(self.redirect(req, status, query, out));
         }
+        self.replace_args(req, query, &mut out);
+        let args = std::mem::take(&mut req.args);
+        note(req, &[b"rewritten data: \"", &out, b"\", args: \"", &args, b"\""]);
+        req.args = args;
+        if out.is_empty() {
+            req.log(Level::Error, "the rewritten URI has a zero length");
+            return Ok(Step::Stop(Ran::Status(500)));
+        }
+        std::mem::swap(&mut req.uri, &mut out);
+        req.give_buf(out);
+        req.rewritten = true;
+        req.internal = true;
+        *changed = self.flag != Flag::Break;
+        Ok(match self.flag {
+            Flag::Last => Step::Stop(Ran::UriChanged),
+            Flag::Break => {
+                req.valid_location = false;
+                Step::Stop(Ran::Through)
+            }
+            _ => Step::Next,
+        })
     }
-    if let Flag::Redirect(status) = flag {
-        if keep_args && !req.args.is_empty() {
-            out.push(if in_args { b'&' } else { b'?' });
-            let args = std::mem::take(&mut req.args);
-            out.extend_from_slice(&args);
-            req.args = args;
+
+    /// Appends the replacement with its variables and captures. Returns the place of the question mark that begins a query.
+    fn expand(&self, req: &mut Request, out: &mut Vec<u8>) -> Result<Option<usize>, VarError> {
+        let redirect = matches!(self.flag, Flag::Redirect(_));
+        // Captures hold decoded bytes: if the client encoded some, encode them again in a query or URL.
+        let encoded = encoded(req);
+        let mut query = None;
+        for part in self.to.parts() {
+            match part {
+                Part::Text(t) => {
+                    // Only a question mark in the configuration begins the query, not one in a capture.
+                    query = query.or_else(|| memchr::memchr(b'?', t).map(|i| out.len() + i));
+                    out.extend_from_slice(t);
+                }
+                Part::Var(v) => drop(req.var(*v, out)?),
+                Part::Capture(n) if encoded && (query.is_some() || redirect) => push_escaped(req, *n, out),
+                Part::Capture(n) => req.captures.push(*n, out),
+            }
+        }
+        Ok(query)
+    }
+
+    fn redirect(&self, req: &mut Request, status: u16, query: Option<usize>, mut out: Vec<u8>) -> Step {
+        if self.keep_args && !req.args.is_empty() {
+            out.push(if query.is_some() { b'&' } else { b'?' });
+            out.extend_from_slice(&req.args);
         }
         unescape_redirect(&mut out);
         note(req, &[b"rewritten redirect: \"", &out, b"\""]);
         req.resp.location = out;
-        return Ok(Step::Stop(Ran::Status(status)));
+        Step::Stop(Ran::Status(status))
     }
-    if let Some(at) = split {
-        let mut args = out[at + 1..].to_vec();
-        if keep_args && !req.args.is_empty() {
+
+    /// Moves a query from the replacement to the request.
+    fn replace_args(&self, req: &mut Request, query: Option<usize>, out: &mut Vec<u8>) {
+        let Some(at) = query else {
+            if !self.keep_args {
+                req.args.clear();
+            }
+            return;
+        };
+        let mut args = out.get(at + 1..).unwrap_or_default().to_vec();
+        if self.keep_args && !req.args.is_empty() {
             args.push(b'&');
             args.extend_from_slice(&req.args);
         }
         req.args = args;
         out.truncate(at);
-    } else if !keep_args {
-        req.args.clear();
     }
-    let args = std::mem::take(&mut req.args);
-    note(req, &[b"rewritten data: \"", &out, b"\", args: \"", &args, b"\""]);
-    req.args = args;
-    if out.is_empty() {
-        req.log(Level::Error, "the rewritten URI has a zero length");
-        return Ok(Step::Stop(Ran::Status(500)));
-    }
-    std::mem::swap(&mut req.uri, &mut out);
-    req.give_buf(out);
-    req.rewritten = true;
-    req.internal = true;
-    *changed = true;
-    Ok(match flag {
-        Flag::Last => Step::Stop(Ran::UriChanged),
-        Flag::Break => {
-            *changed = false;
-            req.valid_location = false;
-            Step::Stop(Ran::Through)
-        }
-        _ => Step::Next,
-    })
 }

@@ -7,7 +7,7 @@ use crate::modules::slice;
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::{Refusal, Request};
 use crate::response::sent;
-use crate::response::{BodyFilter, Broken, Part};
+use crate::response::{BodyFilter, FilterError, Part};
 use forebay_conf::error::Level;
 use forebay_core::vars::VarError;
 use forebay_http::conditional::{self, Conditions, Validators, Verdict};
@@ -92,7 +92,7 @@ pub fn document_root(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarErro
         return Ok(());
     }
     if root.path.parts().is_empty() {
-        out.extend_from_slice(&req.conf.config.default_root);
+        out.extend_from_slice(&req.conf.http.default_root);
         return Ok(());
     }
     let start = out.len();
@@ -499,7 +499,7 @@ struct Cut {
 }
 
 impl BodyFilter for Cut {
-    fn feed(&mut self, input: &[u8], _last: bool, out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn feed(&mut self, input: &[u8], _last: bool, out: &mut Vec<u8>) -> Result<(), FilterError> {
         let len = input.len() as u64;
         let from = self.start.saturating_sub(self.at).min(len);
         let to = self.end.saturating_sub(self.at).min(len);

@@ -1,12 +1,12 @@
 //! `sub_filter` and related directives (nginx: ngx_http_sub_module): replacement of text in responses.
 
 use crate::compress;
+use crate::config::Scope;
 use crate::config::mime_types::MimeTypes;
-use crate::config::scope::Scope;
 use crate::config::value::Setting;
 use crate::modules::LocationSettings;
 use crate::request::Request;
-use crate::response::{BodyFilter, Broken};
+use crate::response::{BodyFilter, FilterError};
 use aho_corasick::{AhoCorasick, Anchored, Input, MatchKind};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
@@ -34,7 +34,7 @@ pub struct Pairs {
     fixed: Option<AhoCorasick>,
 }
 
-impl Setting for Pairs {
+impl Setting<crate::HttpContext> for Pairs {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let [text, by] = d.args.as_slice() else { return Err(cx.error(d, "invalid number of arguments")) };
         if text.text.is_empty() {
@@ -179,7 +179,7 @@ impl Replace {
 }
 
 impl BodyFilter for Replace {
-    fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), FilterError> {
         if self.held.is_empty() {
             let done = self.replace(input, last, out);
             self.held.extend_from_slice(&input[done..]);

@@ -146,23 +146,24 @@ impl Part {
     }
 }
 
-/// Why a body cannot go on; the connection is closed, so that nobody takes what was sent for the whole.
+/// Failure of a filter, as text for the error log. The connection is closed, so that the client does not take what was
+/// sent for the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken(pub &'static str);
+pub struct FilterError(pub &'static str);
 
 /// A change of the body's bytes on their way out. Files reach it in pieces of at most 32 KiB.
 pub trait BodyFilter {
     /// Takes a piece; `last` says that nothing follows. Appends what can go on to `out`.
     ///
     /// # Errors
-    /// [`Broken`].
-    fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), Broken>;
+    /// [`FilterError`].
+    fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), FilterError>;
 
     /// What has been taken must leave now: nothing follows for a while.
     ///
     /// # Errors
-    /// [`Broken`].
-    fn flush(&mut self, _out: &mut Vec<u8>) -> Result<(), Broken> {
+    /// [`FilterError`].
+    fn flush(&mut self, _out: &mut Vec<u8>) -> Result<(), FilterError> {
         Ok(())
     }
 

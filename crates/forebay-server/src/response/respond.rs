@@ -1,7 +1,7 @@
 //! Sends responses, whatever the version of HTTP: header filters, head, body, trailers, and the log phase. Hot path.
 
 use crate::access_log;
-use crate::body;
+use crate::body::{self, Broken};
 use crate::compress;
 use crate::error_page;
 use crate::modules::post_action;
@@ -43,35 +43,50 @@ pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
         req.sent += out.len() as u64;
         out.clear();
     }
-    let sent = match framing {
-        BodyFraming::None => {
-            let sent = body::write_last(thread, req, &out).await;
-            if let Some(mut source) = req.resp.source.take() {
-                if sent && source.relay(req).await {
-                    req.keep_alive = false;
-                }
-                source.drain(req).await;
-                source.abandon(req);
-            }
-            sent
-        }
-        _ => body::send(thread, req, &mut out, framing == BodyFraming::Chunked).await,
-    };
-    if sent
-        && framing != BodyFraming::None
-        && (req.resp.expect_trailers || !req.resp.trailers.is_empty())
-        && req.conn.wire.is_multiplexed()
-    {
-        out.clear();
-        crate::modules::headers::trailers(req);
-        push_trailers(&req.resp, &mut Sink::new(req.head.version, &mut out));
-        if !out.is_empty() {
-            req.conn.wire.send_head(&out);
-        }
+    let sent = send_body(thread, req, &mut out, framing).await.is_ok();
+    if sent && framing != BodyFraming::None {
+        send_trailers(req, &mut out);
     }
     req.give_buf(out);
     req.complete = sent;
     sent
+}
+
+/// Sends head and body.
+#[inline]
+async fn send_body(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    head: &mut Vec<u8>,
+    framing: BodyFraming,
+) -> Result<(), Broken> {
+    if framing != BodyFraming::None {
+        return body::send(thread, req, head, framing).await;
+    }
+    let sent = body::write_last(thread, req, head).await;
+    if let Some(mut source) = req.resp.source.take() {
+        if sent.is_ok() && source.relay(req).await {
+            req.keep_alive = false;
+        }
+        source.drain(req).await;
+        source.abandon(req);
+    }
+    sent
+}
+
+/// Sends the trailers of a multiplexed stream. Over HTTP/1 they are part of the body's framing.
+#[inline]
+fn send_trailers(req: &mut Request, out: &mut Vec<u8>) {
+    let any = req.resp.expect_trailers || !req.resp.trailers.is_empty();
+    if !any || !req.conn.wire.is_multiplexed() {
+        return;
+    }
+    out.clear();
+    crate::modules::headers::trailers(req);
+    push_trailers(&req.resp, &mut Sink::new(req.head.version, out));
+    if !out.is_empty() {
+        req.conn.wire.send_head(out);
+    }
 }
 
 /// Runs the header filters. What one of them refuses is answered as any other error, and goes through them

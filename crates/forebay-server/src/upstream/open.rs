@@ -1,11 +1,11 @@
 //! Opens a connection to a chosen server for a request, and logs why there is none. Hot path.
 
-use super::conn::Conn;
 use super::fault::{CONNECTING, Fault, SENDING, client_gone};
 use crate::modules::proxy::{NextUpstream, SendProxy};
 use crate::request::Request;
 use crate::tls::client::Wanted;
 use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
 use forebay_http::proxy_protocol;
 use forebay_net::addr::{Peer, PeerAddr};
 use forebay_net::dial::{DialError, DialSettings, HandshakeError, dial, handshake};
@@ -68,7 +68,7 @@ pub(crate) async fn open(req: &mut Request, o: &Open<'_>, watch: &mut Watch) -> 
     };
     let opened = thread.io.poller.now();
     match dial(&thread.io, &settings, watch).await {
-        Ok(wire) => Ok(Conn::opened(&thread, wire, opened)),
+        Ok(wire) => Ok(Conn::opened(&thread.io, wire, opened)),
         Err(e) => Err(failed(req, &settings, e)),
     }
 }

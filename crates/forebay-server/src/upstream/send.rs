@@ -2,12 +2,12 @@
 //! path.
 
 use super::codec::protocol::Framing;
-use super::conn::Conn;
 use super::exchange::{Outgoing, READ};
 use super::fault::{Fault, SENDING, client_gone, send_failed, send_timeout};
 use crate::modules::proxy::NextUpstream;
 use crate::request::Request;
 use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
 use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
 use forebay_sys::errno::errno_text;

@@ -202,20 +202,26 @@ fn copy_directory(from: &Path, to: &Path) -> Result<(), Failure> {
         create_directory(&to, mode | 0o700).map_err(|e| failed("mkdir()", &to, &e, 409))?;
         for entry in fs::read_dir(&from).map_err(|e| failed("opendir()", &from, &e, 500))? {
             let entry = entry.map_err(|e| failed("readdir()", &from, &e, 500))?;
-            let (path, target) = (entry.path(), to.join(entry.file_name()));
-            let kind = entry.file_type().map_err(|e| failed("stat()", &path, &e, 500))?;
-            if kind.is_dir() {
-                rest.push((path, target));
-            } else if kind.is_file() {
-                copy_file(&path, &target).map_err(|e| not_copied("open()", &target, &e))?;
-            } else if kind.is_symlink() {
-                let link = fs::read_link(&path).map_err(|e| failed("readlink()", &path, &e, 500))?;
-                std::os::unix::fs::symlink(link, &target)
-                    .map_err(|e| failed("symlink()", &target, &e, 500))?;
-            }
+            rest.extend(copy_entry(&entry, &to)?);
         }
     }
     Ok(())
+}
+
+/// Copies a file or link into a directory. Of a directory, returns source and target.
+fn copy_entry(entry: &fs::DirEntry, to: &Path) -> Result<Option<(PathBuf, PathBuf)>, Failure> {
+    let (path, target) = (entry.path(), to.join(entry.file_name()));
+    let kind = entry.file_type().map_err(|e| failed("stat()", &path, &e, 500))?;
+    if kind.is_dir() {
+        return Ok(Some((path, target)));
+    }
+    if kind.is_file() {
+        copy_file(&path, &target).map_err(|e| not_copied("open()", &target, &e))?;
+    } else if kind.is_symlink() {
+        let link = fs::read_link(&path).map_err(|e| failed("readlink()", &path, &e, 500))?;
+        std::os::unix::fs::symlink(link, &target).map_err(|e| failed("symlink()", &target, &e, 500))?;
+    }
+    Ok(None)
 }
 
 /// Moves a file or a directory. Makes missing directories above the target.

@@ -4,7 +4,7 @@
 mod files;
 
 use crate::body::{self, BodyError};
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Number, Setting, once};
 use crate::modules::static_file;
 use crate::phases::Outcome;
@@ -34,37 +34,32 @@ crate::settings! {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Methods(u8);
 
-fn bit(m: Method) -> Option<u8> {
-    Some(match m {
-        Method::Put => 1,
-        Method::Delete => 2,
-        Method::Mkcol => 4,
-        Method::Copy => 8,
-        Method::Move => 16,
-        _ => return None,
-    })
-}
+/// Methods with their names and bits.
+const METHODS: &[(&[u8], Method, u8)] = &[
+    (b"put", Method::Put, 1),
+    (b"delete", Method::Delete, 2),
+    (b"mkcol", Method::Mkcol, 4),
+    (b"copy", Method::Copy, 8),
+    (b"move", Method::Move, 16),
+];
 
 impl Methods {
     /// Whether a method is allowed.
     pub fn has(self, m: Method) -> bool {
-        bit(m).is_some_and(|b| self.0 & b != 0)
+        METHODS.iter().any(|(_, method, bit)| *method == m && self.0 & bit != 0)
     }
 }
 
-impl Setting for Methods {
+impl Setting<crate::HttpContext> for Methods {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.unwrap_or_default();
         for w in &d.args {
-            all.0 |= match w.text.to_ascii_lowercase().as_slice() {
-                b"off" => 0,
-                b"put" => 1,
-                b"delete" => 2,
-                b"mkcol" => 4,
-                b"copy" => 8,
-                b"move" => 16,
-                _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
-            };
+            let word = w.text.to_ascii_lowercase();
+            match METHODS.iter().find(|(name, ..)| *name == word) {
+                Some((.., bit)) => all.0 |= bit,
+                None if word == b"off" => {}
+                None => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
+            }
         }
         Ok(all)
     }
@@ -74,7 +69,7 @@ impl Setting for Methods {
 #[derive(Clone, Copy, Debug)]
 pub struct Access(pub u32);
 
-impl Setting for Access {
+impl Setting<crate::HttpContext> for Access {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         crate::modules::proxy::Access::take(None, d, cx).map(|a| Access(a.0))
@@ -103,25 +98,35 @@ fn refuse<T>(status: u16, text: impl Into<String>) -> Result<T, Refused> {
 
 /// Executes a request with one of the allowed methods. A content handler.
 pub async fn run(req: &mut Request) -> Outcome {
-    let done = match req.method {
-        Method::Put => match put(req).await {
-            Ok(done) => done,
+    if req.method == Method::Put && may_put(req).is_ok() {
+        req.body.in_file = true;
+        match body::read_all(req).await {
+            Ok(()) => {}
             Err(BodyError::Status(status)) => return Outcome::Status(status),
             Err(BodyError::Gone) => {
                 req.drop_connection = true;
                 return Outcome::Done;
             }
-        },
-        Method::Delete => delete(req).await,
-        Method::Mkcol => mkcol(req).await,
-        _ => copy_or_move(req).await,
-    };
-    match done {
+        }
+    }
+    match execute(req).await {
         Ok(()) => Outcome::Done,
         Err(Refused(status, level, text)) => {
             req.log(level, &text);
             Outcome::Status(status)
         }
+    }
+}
+
+async fn execute(req: &mut Request) -> Result<(), Refused> {
+    match req.method {
+        Method::Put => {
+            may_put(req)?;
+            store(req).await
+        }
+        Method::Delete => delete(req).await,
+        Method::Mkcol => mkcol(req).await,
+        _ => copy_or_move(req).await,
     }
 }
 
@@ -191,21 +196,21 @@ fn depth(req: &Request, zero: bool) -> Result<(), Refused> {
     )
 }
 
-async fn put(req: &mut Request) -> Result<Result<(), Refused>, BodyError> {
+/// Checks a PUT before its body is read.
+fn may_put(req: &Request) -> Result<(), Refused> {
     if req.uri.last() == Some(&b'/') {
-        return Ok(refuse(409, "cannot PUT to a collection"));
+        return refuse(409, "cannot PUT to a collection");
     }
     if req.head.fields.iter().any(|f| f.name.of(&req.head.buf).eq_ignore_ascii_case(b"Content-Range")) {
-        return Ok(refuse(501, "PUT with range is unsupported"));
+        return refuse(501, "PUT with range is unsupported");
     }
     if req.head.framing == Framing::None {
-        return Ok(refuse(500, "PUT request body must be in a file"));
+        return refuse(500, "PUT request body must be in a file");
     }
-    req.body.in_file = true;
-    body::read_all(req).await?;
-    Ok(store(req).await)
+    Ok(())
 }
 
+/// Moves the body of a PUT to its target.
 async fn store(req: &mut Request) -> Result<(), Refused> {
     let http = req.http();
     let s = &http.location(req).settings.dav;
@@ -238,15 +243,15 @@ async fn delete(req: &mut Request) -> Result<(), Refused> {
     let uri = req.uri.clone();
     let collection = uri.last() == Some(&b'/');
     let path = file_of(req, &uri)?;
-    let tree = match blocking(move || files::find(&path, true)).await? {
-        Tree::Directory(_) if !collection => {
-            return refuse(409, format!("DELETE \"{}\" failed (21: Is a directory)", text(&uri)));
-        }
-        Tree::File(_) if collection => {
-            return refuse(409, format!("DELETE \"{}\" failed (20: Not a directory)", text(&uri)));
-        }
-        tree => tree,
+    let tree = blocking(move || files::find(&path, true)).await?;
+    let wrong = match tree {
+        Tree::Directory(_) if !collection => Some("21: Is a directory"),
+        Tree::File(_) if collection => Some("20: Not a directory"),
+        _ => None,
     };
+    if let Some(why) = wrong {
+        return refuse(409, format!("DELETE \"{}\" failed ({why})", text(&uri)));
+    }
     depth(req, !collection)?;
     blocking(move || files::delete(&tree)).await?;
     req.resp.status = 204;
@@ -277,19 +282,19 @@ fn destination(req: &Request) -> Result<Vec<u8>, Refused> {
         value
     } else {
         let scheme = [req.scheme(), b"://"].concat();
-        let Some(rest) = value.strip_prefix(scheme.as_slice()) else { return invalid() };
-        let host_len = req.head.host.len();
-        let Some((host, rest)) = rest.split_at_checked(host_len) else { return invalid() };
+        let rest = value.strip_prefix(scheme.as_slice());
+        let Some((host, rest)) = rest.and_then(|r| r.split_at_checked(req.head.host.len())) else {
+            return invalid();
+        };
         let slash = memchr::memchr(b'/', rest);
-        let port = rest.get(..slash.unwrap_or(rest.len())).unwrap_or_default();
-        let no_port =
-            port.is_empty() || port.first() == Some(&b':') && port[1..].iter().all(u8::is_ascii_digit);
-        if host_len == 0 || !host.eq_ignore_ascii_case(&req.head.host) || !no_port {
-            let what = "is handled by different repository than the source URI";
-            return refuse(400, format!("\"Destination\" URI \"{}\" {what}", text(value)));
+        let (port, path) = rest.split_at(slash.unwrap_or(rest.len()));
+        if !is_this_host(req, host, port) {
+            return elsewhere(value);
         }
-        let Some(slash) = slash else { return invalid() };
-        rest.get(slash..).unwrap_or_default()
+        if slash.is_none() {
+            return invalid();
+        }
+        path
     };
     let path = path.split(|b| *b == b'?').next().unwrap_or_default();
     let (mut plain, mut out) = (Vec::new(), Vec::new());
@@ -299,6 +304,17 @@ fn destination(req: &Request) -> Result<Vec<u8>, Refused> {
         return invalid();
     }
     Ok(out)
+}
+
+/// Returns `true` if a URL's host, with nothing or a port behind it, is that of the request.
+fn is_this_host(req: &Request, host: &[u8], port: &[u8]) -> bool {
+    let no_port = port.split_first().is_none_or(|(b, n)| *b == b':' && n.iter().all(u8::is_ascii_digit));
+    !host.is_empty() && host.eq_ignore_ascii_case(&req.head.host) && no_port
+}
+
+fn elsewhere<T>(destination: &[u8]) -> Result<T, Refused> {
+    let what = "is handled by different repository than the source URI";
+    refuse(400, format!("\"Destination\" URI \"{}\" {what}", text(destination)))
 }
 
 /// Returns the value of `Overwrite`.
@@ -312,74 +328,18 @@ fn overwrite(req: &Request) -> Result<bool, Refused> {
 
 async fn copy_or_move(req: &mut Request) -> Result<(), Refused> {
     without_body(req)?;
-    let moves = req.method == Method::Move;
-    let name = if moves { "MOVE" } else { "COPY" };
-    let to_uri = destination(req)?;
-    let uri = req.uri.clone();
-    let collection = uri.last() == Some(&b'/');
-    if collection != (to_uri.last() == Some(&b'/')) {
-        let what = "should be either collections or non-collections";
-        return refuse(
-            409,
-            format!("both URI \"{}\" and \"Destination\" URI \"{}\" {what}", text(&uri), text(&to_uri)),
-        );
-    }
-    depth(req, !moves)?;
-    let overwrite = overwrite(req)?;
-    // Unlike nginx: refuse a target outside the prefix that `alias` replaces, instead of cutting off any prefix.
+    let transfer = Transfer::of(req)?;
+    let collection = transfer.collection;
     let http = req.http();
-    if let Some(Some(n)) = http.location(req).settings.core.root.alias
-        && !to_uri.starts_with(uri.get(..n).unwrap_or_default())
-    {
-        let what = "is handled by different repository than the source URI";
-        return refuse(400, format!("\"Destination\" URI \"{}\" {what}", text(&to_uri)));
-    }
-    let (from, to) = (file_of(req, &uri)?, file_of(req, &to_uri)?);
-    if from == to {
-        return refuse(
-            403,
-            format!(
-                "both URI \"{}\" and \"Destination\" URI \"{}\" point to the same location",
-                text(&uri),
-                text(&to_uri)
-            ),
-        );
-    }
-    let into = format!("\"{}\" could not be {name}ed to collection \"{}\"", text(&uri), text(&to_uri));
-    if collection && to.starts_with(&from) {
-        return refuse(403, into);
-    }
-    // Replacing a tree by its own part would first delete the source with it.
-    if collection && from.starts_with(&to) {
-        return refuse(403, into);
-    }
-    let (source, found_to) = (from.clone(), to.clone());
-    let tree = blocking(move || files::find(&source, false)).await?;
-    let existing = match blocking(move || files::find(&found_to, false)).await {
-        Ok(tree) => Some(tree),
-        Err(Refused(404 | 409, ..)) => None,
-        Err(e) => return Err(e),
-    };
-    match (&tree, &existing) {
-        (_, Some(_)) if !overwrite => {
-            return refuse(412, format!("\"{}\" could not be created (17: File exists)", to.display()));
-        }
-        (Tree::File(_), Some(Tree::Directory(_))) => return refuse(409, into),
-        (Tree::Directory(_), _) if !collection => {
-            return refuse(400, format!("\"{}\" is collection", text(&uri)));
-        }
-        (Tree::File(_), _) if collection => {
-            return refuse(409, format!("\"{}\" is no collection", text(&uri)));
-        }
-        _ => {}
-    }
-    let s = &http.location(req).settings.dav;
-    let directories = s.access.of_directories();
+    let directories = http.location(req).settings.dav.access.of_directories();
+    let (source, target) = transfer.find().await?;
+    transfer.check(&source, target.as_ref())?;
     blocking(move || {
-        if let (Tree::Directory(_), Some(old)) = (&tree, &existing) {
+        if let (Tree::Directory(_), Some(old)) = (&source, &target) {
             files::delete(old)?;
         }
-        if moves { files::rename(&tree, &to, directories) } else { files::copy(&tree, &to) }
+        let to = &transfer.to;
+        if transfer.moves { files::rename(&source, to, directories) } else { files::copy(&source, to) }
     })
     .await?;
     if collection {
@@ -388,4 +348,84 @@ async fn copy_or_move(req: &mut Request) -> Result<(), Refused> {
         req.resp.status = 204;
     }
     Ok(())
+}
+
+/// A COPY or MOVE.
+struct Transfer {
+    moves: bool,
+    /// Whether both URIs are those of collections.
+    collection: bool,
+    overwrite: bool,
+    uri: Vec<u8>,
+    to_uri: Vec<u8>,
+    from: PathBuf,
+    to: PathBuf,
+}
+
+impl Transfer {
+    /// Checks the fields and the URIs of a request.
+    fn of(req: &mut Request) -> Result<Transfer, Refused> {
+        let moves = req.method == Method::Move;
+        let to_uri = destination(req)?;
+        let uri = req.uri.clone();
+        let collection = uri.last() == Some(&b'/');
+        let both = format!("both URI \"{}\" and \"Destination\" URI \"{}\"", text(&uri), text(&to_uri));
+        if collection != (to_uri.last() == Some(&b'/')) {
+            return refuse(409, format!("{both} should be either collections or non-collections"));
+        }
+        depth(req, !moves)?;
+        let overwrite = overwrite(req)?;
+        // Unlike nginx: refuse a target outside the prefix that `alias` replaces, instead of cutting off any prefix.
+        let http = req.http();
+        if let Some(Some(n)) = http.location(req).settings.core.root.alias
+            && !to_uri.starts_with(uri.get(..n).unwrap_or_default())
+        {
+            return elsewhere(&to_uri);
+        }
+        let (from, to) = (file_of(req, &uri)?, file_of(req, &to_uri)?);
+        if from == to {
+            return refuse(403, format!("{both} point to the same location"));
+        }
+        let transfer = Transfer { moves, collection, overwrite, uri, to_uri, from, to };
+        // Replacing a tree by its own part would first delete the source with it.
+        let inside = transfer.to.starts_with(&transfer.from) || transfer.from.starts_with(&transfer.to);
+        if collection && inside {
+            return refuse(403, transfer.impossible());
+        }
+        Ok(transfer)
+    }
+
+    fn impossible(&self) -> String {
+        let name = if self.moves { "MOVE" } else { "COPY" };
+        let (uri, to_uri) = (text(&self.uri), text(&self.to_uri));
+        format!("\"{uri}\" could not be {name}ed to collection \"{to_uri}\"")
+    }
+
+    /// Looks up the source and what is at the target.
+    async fn find(&self) -> Result<(Tree, Option<Tree>), Refused> {
+        let (from, to) = (self.from.clone(), self.to.clone());
+        let source = blocking(move || files::find(&from, false)).await?;
+        match blocking(move || files::find(&to, false)).await {
+            Ok(tree) => Ok((source, Some(tree))),
+            Err(Refused(404 | 409, ..)) => Ok((source, None)),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Checks that the source may take the place of the target.
+    fn check(&self, source: &Tree, target: Option<&Tree>) -> Result<(), Refused> {
+        match (source, target) {
+            (_, Some(_)) if !self.overwrite => {
+                refuse(412, format!("\"{}\" could not be created (17: File exists)", self.to.display()))
+            }
+            (Tree::File(_), Some(Tree::Directory(_))) => refuse(409, self.impossible()),
+            (Tree::Directory(_), _) if !self.collection => {
+                refuse(400, format!("\"{}\" is collection", text(&self.uri)))
+            }
+            (Tree::File(_), _) if self.collection => {
+                refuse(409, format!("\"{}\" is no collection", text(&self.uri)))
+            }
+            _ => Ok(()),
+        }
+    }
 }

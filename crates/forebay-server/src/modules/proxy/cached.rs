@@ -1,4 +1,4 @@
-//! What is answered from a cache, what is fetched, and what of that is stored (nginx: proxy_cache). Hot path.
+//! Decisions about a cache: what it answers, what is fetched, and what of that is stored (nginx: proxy_cache). Hot path.
 
 use super::{Settings, Stop};
 use crate::cache::entry::{self, MAX_VARY, Meta};
@@ -12,39 +12,49 @@ use forebay_conf::error::Level;
 use forebay_http::field::Name;
 use forebay_http::request::Method;
 use forebay_sys::errno::errno_text;
+use rustix::io::Errno;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What to do with a request.
+/// Decision about a request.
 pub enum Found {
     /// The entry answers.
     Entry(Rc<Entry>),
-    /// The upstream is to be asked.
+    /// The upstream is asked.
     Fetch(Fetch),
-    /// It was a purge, and has been done.
+    /// The request was a purge, which is done.
     Purged,
-    /// Nothing is left to do: somebody else renews the entry.
+    /// A background request has nothing to do: another request renews the entry.
     Nothing,
 }
 
 /// A request to an upstream, as the cache sees it.
 #[derive(Default)]
 pub struct Fetch {
-    /// Where the response is to be stored.
+    /// Place at which the response is to be stored.
     place: Option<Place>,
     /// A response that is no longer fresh.
     pub stale: Option<Rc<Entry>>,
-    /// A HEAD request is sent as GET, so that there is something to store.
+    /// Whether a HEAD request is sent as GET, so that there is something to store.
     pub convert: bool,
 }
 
+/// Place of a response in a cache.
 struct Place {
     cache: Arc<Cache>,
     ticket: Ticket,
     key: Vec<u8>,
-    /// `Vary` and family of the entry that stands under the key, where this is about another variant.
-    main: Option<(Vec<u8>, u64)>,
+    /// The entry under the key, where the response is another variant of it.
+    main: Option<Main>,
+    family: u64,
+}
+
+/// Entry under a key that has several variants.
+struct Main {
+    /// `Vary` of its response.
+    vary: Vec<u8>,
+    /// Number that its variants share.
     family: u64,
 }
 
@@ -55,24 +65,30 @@ impl Fetch {
     }
 }
 
-/// What the index and the files have for a key.
+/// State of index and files for a key.
 struct Lookup {
     node: Option<Arc<Node>>,
     entry: Option<Rc<Entry>>,
-    /// Asked for too rarely to be stored.
+    /// The key has been requested too rarely for its response to be stored.
     scarce: bool,
+    /// Status of a remembered error.
     error: Option<u16>,
-    main: Option<(Vec<u8>, u64)>,
+    main: Option<Main>,
 }
 
-/// Decides whether a cache answers. `uri`: path and query of the request to the upstream.
+impl Lookup {
+    fn of(node: Option<Arc<Node>>) -> Lookup {
+        Lookup { node, entry: None, scarce: false, error: None, main: None }
+    }
+}
+
+/// Decides whether a cache answers. `uri` is path and query of the request to the upstream.
 pub async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> Result<Found, Stop> {
-    let none = Ok(Found::Fetch(Fetch::default()));
     let purge = cs.purge.test(req)?;
     if !purge && !cs.methods.has(req.method) {
-        return none;
+        return Ok(Found::Fetch(Fetch::default()));
     }
-    // Of a constant zone no counter is touched that other threads touch.
+    // A constant zone needs no counter that other threads write to.
     let named;
     let cache = match &cs.zone {
         CacheZone::Zone(z) => z.cache(),
@@ -81,23 +97,27 @@ pub async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> Result<F
             named.as_ref()
         }
     };
-    let Some(cache) = cache else { return none };
+    let Some(cache) = cache else { return Ok(Found::Fetch(Fetch::default())) };
     req.modules.proxy_cache.zone = Some(cache.counts.id);
     let mut key = req.take_buf();
-    match &cs.key.0 {
-        Some(t) => t.eval(req, &mut key)?,
-        None if !req.modules.upstream.protocol.takes_url() => {}
-        None => {
-            key.extend_from_slice(if req.modules.upstream.encrypted { b"https://" } else { b"http://" });
-            key.extend_from_slice(&req.modules.upstream.host);
-            key.extend_from_slice(uri);
-        }
-    }
+    push_key(req, uri, cs, &mut key)?;
     req.modules.proxy_cache.key.clear();
     req.modules.proxy_cache.key.extend_from_slice(&key);
     let found = if purge { purged(cache, &key).await } else { look_up(req, cs, cache, &key).await? };
     req.give_buf(key);
     Ok(found)
+}
+
+/// Appends the key of a request (nginx: proxy_cache_key).
+fn push_key(req: &mut Request, uri: &[u8], cs: &CacheSettings, key: &mut Vec<u8>) -> Result<(), Stop> {
+    if let Some(t) = &cs.key.0 {
+        t.eval(req, key)?;
+    } else if req.modules.upstream.protocol.takes_url() {
+        key.extend_from_slice(if req.modules.upstream.encrypted { b"https://" } else { b"http://" });
+        key.extend_from_slice(&req.modules.upstream.host);
+        key.extend_from_slice(uri);
+    }
+    Ok(())
 }
 
 async fn look_up(
@@ -107,95 +127,150 @@ async fn look_up(
     key: &[u8],
 ) -> Result<Found, Stop> {
     let convert = req.method == Method::Head && cs.convert_head;
-    let range = range_too_far(req, cs);
+    let query = Query { cs, cache, key, convert, range: range_too_far(req, cs) };
     if cs.bypass.test(req)? {
-        req.modules.proxy_cache.status = Some(Status::Bypass);
-        let now = millis(req.thread.clock.now());
-        let node = cache.index.obtain(&entry::hash([key]), now);
-        let ticket = node.map(Ticket::plain).filter(|_| !range);
-        return Ok(Found::Fetch(fetch(cache, ticket, key, None, None, convert)));
+        return Ok(query.bypass(req));
     }
     if let Some(e) = fresh(req, cache, key) {
         req.modules.proxy_cache.status = Some(Status::Hit);
         return Ok(Found::Entry(e));
     }
-    let background = req.is_background();
-    let began = Instant::now();
-    let mut patient = cs.lock;
+    let mut lock = LockWait { began: Instant::now(), patient: true };
     loop {
-        let found = find(req, cs, cache, key).await;
+        let found = find(req, &query).await;
         if let Some(status) = found.error {
             req.modules.proxy_cache.status = Some(Status::Hit);
             return Err(Stop::Status(status));
         }
-        let Some(node) = found.node else {
-            req.modules.proxy_cache.status = Some(Status::Miss);
-            return Ok(Found::Fetch(Fetch::default()));
-        };
-        let now = Instant::now();
-        if let Some(e) = found.entry {
-            let unix = req.thread.clock.unix();
-            if e.meta.fresh(unix) {
-                req.modules.proxy_cache.status = Some(Status::Hit);
-                return Ok(Found::Entry(e));
-            }
-            let may_serve = cs.use_stale.updating || e.meta.valid.saturating_add(e.meta.updating) >= unix;
-            let own = req.modules.proxy_cache.ticket.take();
-            let ticket = match own.or_else(|| Ticket::take(&node, None, now)) {
-                Some(t) if may_serve && cs.background_update && !background && !req.has_body() => {
-                    crate::background::update(req, t);
-                    req.modules.proxy_cache.status = Some(Status::Stale);
-                    return Ok(Found::Entry(e));
-                }
-                Some(t) => t,
-                None if background => return Ok(Found::Nothing),
-                None if may_serve => {
-                    req.modules.proxy_cache.status = Some(Status::Updating);
-                    return Ok(Found::Entry(e));
-                }
-                None => Ticket::plain(node),
-            };
-            let state = &mut req.modules.proxy_cache;
-            state.status = Some(Status::Expired);
-            if cs.revalidate && matches!(e.meta.status, 200 | 206) {
-                state.last_modified = e.meta.last_modified;
-                state.etag.clear();
-                state.etag.extend_from_slice(&e.meta.etag);
-            }
-            let ticket = Some(ticket).filter(|_| !range);
-            return Ok(Found::Fetch(fetch(cache, ticket, key, Some(e), found.main, convert)));
+        if let (Some(node), Some(e)) = (&found.node, found.entry) {
+            return Ok(query.answer(req, node, e, found.main));
         }
         req.modules.proxy_cache.status = Some(Status::Miss);
-        if found.scarce || range {
+        let Some(node) = found.node.filter(|_| !found.scarce && !query.range) else {
             return Ok(Found::Fetch(Fetch::default()));
-        }
+        };
         if !cs.lock {
-            let ticket = Some(Ticket::plain(node));
-            return Ok(Found::Fetch(fetch(cache, ticket, key, None, found.main, convert)));
+            return Ok(query.fetch(Some(Ticket::plain(node)), None, found.main));
         }
+        if let Some(found) = query.take_lock(req, &node, found.main, &mut lock).await {
+            return Ok(found);
+        }
+    }
+}
+
+/// Wait for a request that fetches the same response (nginx: proxy_cache_lock).
+struct LockWait {
+    began: Instant,
+    /// Whether the lock was never held while the entry existed already.
+    patient: bool,
+}
+
+/// A question to a cache.
+struct Query<'q> {
+    cs: &'q CacheSettings,
+    cache: &'q Arc<Cache>,
+    key: &'q [u8],
+    /// Whether a HEAD request is sent as GET.
+    convert: bool,
+    /// Whether a range is requested that begins too far from the start for the response to be stored.
+    range: bool,
+}
+
+impl Query<'_> {
+    /// Asks the upstream whatever the cache has. The response is stored.
+    fn bypass(&self, req: &mut Request) -> Found {
+        req.modules.proxy_cache.status = Some(Status::Bypass);
+        let now = millis(req.thread.clock.now());
+        let node = self.cache.index.obtain(&entry::hash([self.key]), now);
+        self.fetch(node.map(Ticket::plain).filter(|_| !self.range), None, None)
+    }
+
+    /// Answers with an entry, or renews it where it is no longer fresh.
+    fn answer(&self, req: &mut Request, node: &Arc<Node>, e: Rc<Entry>, main: Option<Main>) -> Found {
+        let unix = req.thread.clock.unix();
+        if e.meta.fresh(unix) {
+            req.modules.proxy_cache.status = Some(Status::Hit);
+            return Found::Entry(e);
+        }
+        let cs = self.cs;
+        let background = req.is_background();
+        let may_serve = cs.use_stale.updating || e.meta.valid.saturating_add(e.meta.updating) >= unix;
+        let own = req.modules.proxy_cache.ticket.take();
+        let ticket = match own.or_else(|| Ticket::take(node, None, Instant::now())) {
+            Some(t) if may_serve && cs.background_update && !background && !req.has_body() => {
+                crate::background::update(req, t);
+                req.modules.proxy_cache.status = Some(Status::Stale);
+                return Found::Entry(e);
+            }
+            Some(t) => t,
+            None if background => return Found::Nothing,
+            None if may_serve => {
+                req.modules.proxy_cache.status = Some(Status::Updating);
+                return Found::Entry(e);
+            }
+            None => Ticket::plain(node.clone()),
+        };
+        self.set_expired(req, &e.meta);
+        self.fetch(Some(ticket).filter(|_| !self.range), Some(e), main)
+    }
+
+    /// Notes that an entry has expired, with its validators for the request to the upstream.
+    fn set_expired(&self, req: &mut Request, meta: &Meta) {
+        let state = &mut req.modules.proxy_cache;
+        state.status = Some(Status::Expired);
+        if self.cs.revalidate && matches!(meta.status, 200 | 206) {
+            state.last_modified = meta.last_modified;
+            state.etag.clear();
+            state.etag.extend_from_slice(&meta.etag);
+        }
+    }
+
+    /// Fetches a response that no other request fetches. Otherwise waits for that request; `None` means that it has
+    /// ended, so that the entry is to be looked up again.
+    async fn take_lock(
+        &self,
+        req: &mut Request,
+        node: &Arc<Node>,
+        main: Option<Main>,
+        lock: &mut LockWait,
+    ) -> Option<Found> {
+        let now = Instant::now();
+        // Enabled before the lock is tried, so that a notice in between is not missed.
         let filled = node.filled.notified();
         let mut filled = std::pin::pin!(filled);
         filled.as_mut().enable();
-        if let Some(t) = Ticket::take(&node, Some(now + cs.lock_age.0), now) {
-            // Whoever had it may have finished between the look and now.
-            if node.with(|s| s.exists) && patient {
-                patient = false;
-                drop(t);
-                continue;
+        if let Some(t) = Ticket::take(node, Some(now + self.cs.lock_age.0), now) {
+            // The request that held the lock may have stored the response after it was looked up.
+            if node.with(|s| s.exists) && std::mem::take(&mut lock.patient) {
+                return None;
             }
-            return Ok(Found::Fetch(fetch(cache, Some(t), key, None, found.main, convert)));
+            return Some(self.fetch(Some(t), None, main));
         }
-        let end = began + cs.lock_timeout.0;
+        let end = lock.began + self.cs.lock_timeout.0;
         if now >= end {
-            return Ok(Found::Fetch(Fetch { convert, ..Fetch::default() }));
+            return Some(Found::Fetch(Fetch { convert: self.convert, ..Fetch::default() }));
         }
         let aged = node.with(|s| s.locked_until).unwrap_or(end);
         let thread = req.thread.clone();
         thread.io.poller.deadline(aged.min(end), filled).await;
+        None
+    }
+
+    /// Asks the upstream. The response is stored with a ticket.
+    fn fetch(&self, ticket: Option<Ticket>, stale: Option<Rc<Entry>>, main: Option<Main>) -> Found {
+        let family = main.as_ref().map(|m| m.family).or_else(|| stale.as_ref().map(|e| e.meta.family));
+        let place = ticket.map(|ticket| Place {
+            cache: self.cache.clone(),
+            ticket,
+            key: self.key.to_vec(),
+            main,
+            family: family.unwrap_or_else(new_family),
+        });
+        Found::Fetch(Fetch { convert: self.convert && place.is_some(), place, stale })
     }
 }
 
-/// What this thread has in memory, if it is fresh and nothing more is to be asked.
+/// Returns the entry in this thread's memory, if it is fresh and the variant that is requested.
 fn fresh(req: &mut Request, cache: &Arc<Cache>, key: &[u8]) -> Option<Rc<Entry>> {
     let mut name = req.take_buf();
     local_name(cache, key, &mut name);
@@ -206,38 +281,19 @@ fn fresh(req: &mut Request, cache: &Arc<Cache>, key: &[u8]) -> Option<Rc<Entry>>
     Some(e)
 }
 
-/// Appends the name that the entries of one thread have: keys of several caches are together there.
+/// Appends the name of an entry in the memory of a thread, which has those of all caches.
 fn local_name(cache: &Arc<Cache>, key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(key);
     out.extend_from_slice(&cache.index.id().to_ne_bytes());
 }
 
-fn fetch(
-    cache: &Arc<Cache>,
-    ticket: Option<Ticket>,
-    key: &[u8],
-    stale: Option<Rc<Entry>>,
-    main: Option<(Vec<u8>, u64)>,
-    convert: bool,
-) -> Fetch {
-    let family = main.as_ref().map(|m| m.1).or_else(|| stale.as_ref().map(|e| e.meta.family));
-    let place = ticket.map(|ticket| Place {
-        cache: cache.clone(),
-        ticket,
-        key: key.to_vec(),
-        main,
-        family: family.unwrap_or_else(new_family),
-    });
-    Fetch { convert: convert && place.is_some(), place, stale }
-}
-
-/// A number that no other response has.
+/// Returns a number that no other response has.
 fn new_family() -> u64 {
     let t = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     (t.as_nanos() as u64) ^ (u64::from(std::process::id()) << 48) ^ (forebay_sys::serial::next() << 32)
 }
 
-/// Whether the range asked for begins so far from the start that the whole is not fetched for it (nginx:
+/// Returns `true` if the requested range begins so far from the start that the whole is not fetched for it (nginx:
 /// proxy_cache_max_range_offset).
 fn range_too_far(req: &Request, cs: &CacheSettings) -> bool {
     let (Some(max), Some(value)) = (cs.max_range_offset.0, req.head.get(Name::Range)) else { return false };
@@ -256,7 +312,7 @@ fn range_too_far(req: &Request, cs: &CacheSettings) -> bool {
     }
 }
 
-/// Hash of what the request says in the fields that `vary` names.
+/// Returns a hash of the request's fields that `vary` names.
 fn variant(req: &Request, vary: &[u8]) -> Hash {
     let mut text = Vec::new();
     for name in vary.split(|b| *b == b',') {
@@ -282,67 +338,63 @@ fn fits(req: &Request, meta: &Meta) -> bool {
     meta.vary.is_empty() || meta.variant == variant(req, &meta.vary)
 }
 
-async fn find(req: &mut Request, cs: &CacheSettings, cache: &Arc<Cache>, key: &[u8]) -> Lookup {
-    let thread = req.thread.clone();
-    let now = millis(thread.clock.now());
+/// Looks up a key, then the variant of it that is requested.
+async fn find(req: &mut Request, query: &Query<'_>) -> Lookup {
     let mut name = req.take_buf();
-    local_name(cache, key, &mut name);
+    local_name(query.cache, query.key, &mut name);
     let mut hash = None;
-    let mut main: Option<(Vec<u8>, u64)> = None;
+    let mut main: Option<Main> = None;
     let found = loop {
-        let entry = match thread.cached.get(&name) {
-            Some(e) => {
-                e.node.touch(now);
-                e
-            }
-            None => {
-                let hash = hash.unwrap_or_else(|| entry::hash([key]));
-                match open(req, cs, cache, key, &hash, now).await {
-                    Ok(e) => {
-                        thread.cached.put(&name, &e);
-                        e
-                    }
-                    Err(mut missing) => {
-                        missing.main = main;
-                        break missing;
-                    }
-                }
-            }
+        let entry = match get(req, query, &name, hash).await {
+            Ok(e) => e,
+            Err(missing) => break Lookup { main, ..missing },
         };
         let node = Some(entry.node.clone());
-        let lookup = Lookup { node, entry: None, scarce: false, error: None, main: None };
         match &main {
             None if !fits(req, &entry.meta) => {
                 // Another variant has a place of its own.
                 let v = variant(req, &entry.meta.vary);
-                main = Some((entry.meta.vary.clone(), entry.meta.family));
-                hash = Some(entry::hash([key, v.as_slice()]));
+                main = Some(Main { vary: entry.meta.vary.clone(), family: entry.meta.family });
+                hash = Some(entry::hash([query.key, v.as_slice()]));
                 name.extend_from_slice(&v);
             }
             // Left over from before the response under the key was replaced.
-            Some((_, family)) if *family != entry.meta.family || !fits(req, &entry.meta) => {
-                break Lookup { main, ..lookup };
+            Some(m) if m.family != entry.meta.family || !fits(req, &entry.meta) => {
+                break Lookup { main, ..Lookup::of(node) };
             }
-            _ => break Lookup { entry: Some(entry), main, ..lookup },
+            _ => break Lookup { entry: Some(entry), main, ..Lookup::of(node) },
         }
     };
     req.give_buf(name);
     found
 }
 
-async fn open(
+/// Returns an entry from this thread's memory, or from its file. Without a hash it is that of the key.
+async fn get(
     req: &mut Request,
-    cs: &CacheSettings,
-    cache: &Arc<Cache>,
-    key: &[u8],
-    hash: &Hash,
-    now: u64,
+    query: &Query<'_>,
+    name: &[u8],
+    hash: Option<Hash>,
 ) -> Result<Rc<Entry>, Lookup> {
-    let mut missing = Lookup { node: None, entry: None, scarce: true, error: None, main: None };
+    let thread = req.thread.clone();
+    let now = millis(thread.clock.now());
+    if let Some(e) = thread.cached.get(name) {
+        e.node.touch(now);
+        return Ok(e);
+    }
+    let hash = hash.unwrap_or_else(|| entry::hash([query.key]));
+    let e = open(req, query, &hash, now).await?;
+    thread.cached.put(name, &e);
+    Ok(e)
+}
+
+/// Opens the file of an entry. The error says what the index knows instead.
+async fn open(req: &mut Request, query: &Query<'_>, hash: &Hash, now: u64) -> Result<Rc<Entry>, Lookup> {
+    let cache = query.cache;
     let Some(node) = cache.index.obtain(hash, now) else {
         let name = String::from_utf8_lossy(&cache.name).into_owned();
         req.log(Level::Alert, &format!("could not allocate node in cache keys zone \"{name}\""));
-        return Err(missing);
+        return Err(Lookup { scarce: true, ..Lookup::of(None) });
     };
     node.touch(now);
     let unix = req.thread.clock.unix();
@@ -350,42 +402,58 @@ async fn open(
         s.uses += 1;
         (s.exists, s.uses, s.error.filter(|(_, until)| *until >= unix).map(|e| e.0))
     });
-    missing.node = Some(node.clone());
-    missing.error = error;
-    missing.scarce = uses < cs.min_uses.0;
+    let missing = Lookup { error, scarce: uses < query.cs.min_uses.0, ..Lookup::of(Some(node.clone())) };
     if error.is_some() || (!exists && cache.index.loaded()) {
         return Err(missing);
     }
-    let opened = local::open(cache, &node, key).await;
-    let gone = match opened {
+    match local::open(cache, &node, query.key).await {
         Ok(e) => {
             let len = e.len() + e.meta.body_start() as u64;
             cache.index.note(&node, len);
-            return Ok(Rc::new(e));
+            Ok(Rc::new(e))
         }
-        Err(Unusable::Missing) => exists.then_some(false),
-        Err(Unusable::Broken(why)) => {
+        Err(unusable) => {
             let path = cache.file(hash);
-            req.log(Level::Crit, &format!("cache file \"{}\" {why}", path.display()));
-            Some(true)
+            let forgotten = explain(req, unusable, &path).filter(|file| exists || *file == Leftover::Remove);
+            if let Some(file) = forgotten {
+                let (cache, node) = (cache.clone(), node.clone());
+                let remove = file == Leftover::Remove;
+                let forget = move || cache.index.forget_file(&cache, &node, remove);
+                let _ = tokio::task::spawn_blocking(forget).await;
+            }
+            Err(missing)
         }
-        Err(Unusable::Failed(e)) => {
-            if matches!(e, rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) {
+    }
+}
+
+/// File of an entry that is removed from the index.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leftover {
+    /// There is none.
+    Missing,
+    /// It is of no use.
+    Remove,
+}
+
+/// Logs why a file cannot be used. Returns `None` if another request may succeed.
+fn explain(req: &mut Request, unusable: Unusable, path: &std::path::Path) -> Option<Leftover> {
+    match unusable {
+        Unusable::Missing => Some(Leftover::Missing),
+        Unusable::Broken(why) => {
+            req.log(Level::Crit, &format!("cache file \"{}\" {why}", path.display()));
+            Some(Leftover::Remove)
+        }
+        Unusable::Failed(e) => {
+            if matches!(e, Errno::MFILE | Errno::NFILE) {
                 req.thread.cached.shed();
             }
-            let path = cache.file(hash);
             req.log(Level::Crit, &format!("open() \"{}\" failed {}", path.display(), errno_text(e)));
             None
         }
-    };
-    if let Some(remove) = gone {
-        let (cache, node) = (cache.clone(), node.clone());
-        let _ = tokio::task::spawn_blocking(move || cache.index.forget_file(&cache, &node, remove)).await;
     }
-    Err(missing)
 }
 
-/// Removes what stands under a key, or under all keys that begin like it where it ends in `*`.
+/// Removes the entry of a key. A key that ends in `*` stands for all keys that begin like it.
 async fn purged(cache: &Arc<Cache>, key: &[u8]) -> Found {
     let (cache, key) = (cache.clone(), key.to_vec());
     let index = cache.index.clone();
@@ -408,7 +476,7 @@ async fn purged(cache: &Arc<Cache>, key: &[u8]) -> Found {
     Found::Purged
 }
 
-/// What a response says about its own storing.
+/// Fields of a response about its storing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Said {
     /// Not to be stored at all.
@@ -416,17 +484,56 @@ struct Said {
     /// `Cache-Control` or `Expires` forbid it.
     no_cache: bool,
     expired: bool,
-    /// Fresh until then; 0: not said.
+    /// End of its freshness, Unix seconds; 0 if no field has it.
     valid: i64,
     updating: i64,
     error: i64,
+}
+
+impl Said {
+    fn forbids(&self) -> bool {
+        self.never || self.no_cache || self.expired
+    }
+
+    /// Returns the end of freshness of a response with this status, if it has one (nginx: proxy_cache_valid).
+    fn valid_until(&self, cs: &CacheSettings, status: u16, now: i64) -> Option<i64> {
+        match self.valid {
+            0 => cs.valid.seconds(status).filter(|n| *n > 0).map(|n| now_plus(now, n)),
+            t => Some(t),
+        }
+    }
+
+    /// Reads `X-Accel-Expires`.
+    fn accel_expires(&mut self, value: &[u8], now: i64) {
+        let (absolute, digits) = match value {
+            [b'@', rest @ ..] => (true, rest),
+            all => (false, all),
+        };
+        let Some(n) = forebay_conf::units::number(digits) else { return };
+        match (n, absolute) {
+            (0, false) => self.never = true,
+            // A time of 0 is none: `proxy_cache_valid` has it.
+            (n, true) => self.valid = i64::try_from(n).unwrap_or(i64::MAX),
+            (n, false) => self.valid = now_plus(now, n),
+        }
+        (self.no_cache, self.expired) = (false, false);
+    }
+
+    /// Reads `Expires`.
+    fn expires(&mut self, value: &[u8], now: i64) {
+        match forebay_http::date::parse(value) {
+            _ if self.valid != 0 => {}
+            Some(t) if t >= now => self.valid = t,
+            _ => self.expired = true,
+        }
+    }
 }
 
 fn now_plus(now: i64, seconds: u64) -> i64 {
     now.saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX / 2))
 }
 
-/// The number behind `name=` in a field value, wherever it stands; what does not fit counts as very long.
+/// Returns the number behind `name=`, anywhere in a field value. A number that does not fit counts as very long.
 fn seconds_after(value: &[u8], name: &[u8]) -> Option<u64> {
     let at = value.windows(name.len()).position(|w| w.eq_ignore_ascii_case(name))?;
     let rest = value.get(at + name.len()..).unwrap_or_default();
@@ -445,44 +552,24 @@ fn said(req: &Request, s: &Settings) -> Said {
     let h = &req.modules.upstream.head;
     let now = req.thread.clock.unix();
     let mut said = Said::default();
-    let mut accel = false;
-    let (mut expires_seen, mut vary_len) = (false, 0);
+    // The first of these fields counts.
+    let (mut accel, mut expires) = (false, false);
+    let mut vary_len = 0;
     for f in &h.fields {
         let value = f.value.of(&h.buf);
+        let heeded = |name: &[u8]| !s.ignore_headers.has(name);
         match f.id {
-            Name::XAccelExpires if !accel => {
-                accel = true;
-                if s.ignore_headers.has(b"X-Accel-Expires") {
-                    continue;
-                }
-                let (absolute, digits) = match value {
-                    [b'@', rest @ ..] => (true, rest),
-                    all => (false, all),
-                };
-                match (forebay_conf::units::number(digits), absolute) {
-                    (Some(0), false) => said.never = true,
-                    // A time of 0 is none: `proxy_cache_valid` says it.
-                    (Some(n), true) => said.valid = i64::try_from(n).unwrap_or(i64::MAX),
-                    (Some(n), false) => said.valid = now_plus(now, n),
-                    (None, _) => continue,
-                }
-                (said.no_cache, said.expired) = (false, false);
+            Name::XAccelExpires if !std::mem::replace(&mut accel, true) && heeded(b"X-Accel-Expires") => {
+                said.accel_expires(value, now);
             }
-            Name::CacheControl if !s.ignore_headers.has(b"Cache-Control") => {
+            Name::CacheControl if heeded(b"Cache-Control") => {
                 cache_control(value, now, accel && said.valid != 0, &mut said);
             }
-            Name::Expires if !expires_seen => {
-                expires_seen = true;
-                if s.ignore_headers.has(b"Expires") || said.valid != 0 {
-                    continue;
-                }
-                match forebay_http::date::parse(value) {
-                    Some(t) if t >= now => said.valid = t,
-                    _ => said.expired = true,
-                }
+            Name::Expires if !std::mem::replace(&mut expires, true) && heeded(b"Expires") => {
+                said.expires(value, now);
             }
-            Name::SetCookie if !s.ignore_headers.has(b"Set-Cookie") => said.never = true,
-            Name::Vary if !s.ignore_headers.has(b"Vary") => {
+            Name::SetCookie if heeded(b"Set-Cookie") => said.never = true,
+            Name::Vary if heeded(b"Vary") => {
                 vary_len += value.len() + 1;
                 said.never |= value == b"*" || vary_len > MAX_VARY + 1;
             }
@@ -492,30 +579,19 @@ fn said(req: &Request, s: &Settings) -> Said {
     said
 }
 
+/// Reads `Cache-Control`. After an `X-Accel-Expires` (`accel`) only its extensions count.
 fn cache_control(value: &[u8], now: i64, accel: bool, said: &mut Said) {
     let has = |word: &[u8]| value.windows(word.len()).any(|w| w.eq_ignore_ascii_case(word));
     if !accel {
-        if has(b"no-cache") || has(b"no-store") || has(b"private") {
+        let age = [&b"s-maxage="[..], b"max-age="].into_iter().find(|name| has(name));
+        let seconds = age.map(|name| seconds_after(value, name).unwrap_or(0));
+        if has(b"no-cache") || has(b"no-store") || has(b"private") || seconds == Some(0) {
             said.no_cache = true;
             return;
         }
-        let age = if has(b"s-maxage=") {
-            Some(seconds_after(value, b"s-maxage="))
-        } else if has(b"max-age=") {
-            Some(seconds_after(value, b"max-age="))
-        } else {
-            None
-        };
-        match age {
-            None => {}
-            Some(None | Some(0)) => {
-                said.no_cache = true;
-                return;
-            }
-            Some(Some(n)) => {
-                said.valid = now_plus(now, n);
-                said.expired = false;
-            }
+        if let Some(n) = seconds {
+            said.valid = now_plus(now, n);
+            said.expired = false;
         }
     }
     if let Some(n) = seconds_after(value, b"stale-while-revalidate=") {
@@ -526,20 +602,15 @@ fn cache_control(value: &[u8], now: i64, accel: bool, said: &mut Said) {
     }
 }
 
-/// An error that `error_page` answers is remembered, not its response.
+/// Remembers the status of an error that `error_page` answers, not its response.
 pub fn remember_error(req: &mut Request, fetch: Fetch, s: &Settings, cs: &CacheSettings) {
     let Some(place) = fetch.place else { return };
     let said = said(req, s);
-    if said.never || said.no_cache || said.expired {
+    if said.forbids() {
         return;
     }
     let status = req.modules.upstream.head.status;
-    let now = req.thread.clock.unix();
-    let valid = match said.valid {
-        0 => cs.valid.seconds(status).map_or(0, |n| if n == 0 { 0 } else { now_plus(now, n) }),
-        t => t,
-    };
-    if valid > 0 {
+    if let Some(valid) = said.valid_until(cs, status, req.thread.clock.unix()).filter(|t| *t > 0) {
         place.ticket.node.with(|s| s.error = Some((status, valid)));
         place.ticket.node.renewed();
     }
@@ -554,57 +625,66 @@ pub fn keep(
 ) -> Result<Option<Keep>, Stop> {
     let Some(place) = fetch.place.take() else { return Ok(None) };
     let said = said(req, s);
-    if said.never || said.no_cache || said.expired || cs.no_cache.test(req)? {
+    if said.forbids() || cs.no_cache.test(req)? {
         return Ok(None);
     }
-    let now = req.thread.clock.unix();
-    let h = &req.modules.upstream.head;
-    let valid = match said.valid {
-        0 => match cs.valid.seconds(h.status) {
-            None | Some(0) => return Ok(None),
-            Some(n) => now_plus(now, n),
-        },
-        t => t,
-    };
-    let mut vary = Vec::new();
-    if !s.ignore_headers.has(b"Vary") {
-        for f in h.fields.iter().filter(|f| f.id == Name::Vary) {
-            if !vary.is_empty() {
-                vary.push(b',');
+    let status = req.modules.upstream.head.status;
+    let Some(valid) = said.valid_until(cs, status, req.thread.clock.unix()) else { return Ok(None) };
+    let vary = vary(req, s);
+    let cache = place.cache.clone();
+    let ticket = match place.main {
+        // The response no longer varies as the one under the key does: it takes that place.
+        Some(ref main) if main.vary != vary => {
+            let now = millis(req.thread.clock.now());
+            match cache.index.obtain(&entry::hash([place.key.as_slice()]), now) {
+                Some(node) => Ticket::plain(node),
+                None => return Ok(None),
             }
-            vary.extend_from_slice(f.value.of(&h.buf));
         }
+        _ => place.ticket,
+    };
+    let meta = Meta { valid, family: place.family, key: place.key, ..meta(req, &said, vary) };
+    Ok(Some(Keep::Cache { cache, meta: Box::new(meta), ticket }))
+}
+
+/// Returns the values of `Vary`, separated by commas.
+fn vary(req: &Request, s: &Settings) -> Vec<u8> {
+    let h = &req.modules.upstream.head;
+    let mut vary = Vec::new();
+    if s.ignore_headers.has(b"Vary") {
+        return vary;
     }
+    for f in h.fields.iter().filter(|f| f.id == Name::Vary) {
+        if !vary.is_empty() {
+            vary.push(b',');
+        }
+        vary.extend_from_slice(f.value.of(&h.buf));
+    }
+    vary
+}
+
+/// Describes the response for its file, except for its place and the end of its freshness.
+fn meta(req: &Request, said: &Said, vary: Vec<u8>) -> Meta {
+    let h = &req.modules.upstream.head;
     let validators = matches!(h.status, 200 | 206);
     let variant = if vary.is_empty() { Hash::default() } else { variant(req, &vary) };
-    let meta = Meta {
-        valid,
+    Meta {
+        valid: 0,
         updating: said.updating,
         error: said.error,
-        date: now,
+        date: req.thread.clock.unix(),
         last_modified: h.get(Name::LastModified).filter(|_| validators).and_then(forebay_http::date::parse),
         etag: h.get(Name::Etag).filter(|e| validators && e.len() <= 128).unwrap_or_default().to_vec(),
         status: h.status,
         head: h.buf.get(..h.len).unwrap_or_default().to_vec(),
         variant,
-        family: place.family,
-        key: place.key,
+        family: 0,
+        key: Vec::new(),
         vary,
-    };
-    let ticket = match place.main {
-        // The response no longer varies as the one under the key does: it takes that place.
-        Some((vary, _)) if vary != meta.vary => {
-            let now = millis(req.thread.clock.now());
-            let node = place.cache.index.obtain(&entry::hash([meta.key.as_slice()]), now);
-            let Some(node) = node else { return Ok(None) };
-            Ticket::plain(node)
-        }
-        _ => place.ticket,
-    };
-    Ok(Some(Keep::Cache { cache: place.cache, meta: Box::new(meta), ticket }))
+    }
 }
 
-/// The upstream says that the stale entry is still good: it gets a new time. Gives the entry as it is now.
+/// Gives a stale entry that the upstream has confirmed a new time. Returns the entry as it was.
 pub async fn revalidated(
     req: &mut Request,
     mut fetch: Fetch,
@@ -614,21 +694,9 @@ pub async fn revalidated(
     let e = fetch.stale.take()?;
     req.modules.proxy_cache.status = Some(Status::Revalidated);
     let Some(place) = fetch.place else { return Some(e) };
-    let mut said_now = said(req, s);
-    if said_now.valid == 0 {
-        // The 304 says nothing of it: what was stored does, and the configuration last.
-        super::respond::load_head(req, &e);
-        let stored = said(req, s);
-        if stored.valid != 0 {
-            said_now = stored;
-        }
-    }
+    let said_now = said_of_both(req, &e, s);
     let now = req.thread.clock.unix();
-    let valid = match said_now.valid {
-        0 => cs.valid.seconds(e.meta.status).filter(|n| *n > 0).map(|n| now_plus(now, n)),
-        t => Some(t),
-    };
-    let Some(valid) = valid else { return Some(e) };
+    let Some(valid) = said_now.valid_until(cs, e.meta.status, now) else { return Some(e) };
     let mut meta = e.meta.clone();
     (meta.valid, meta.updating, meta.error, meta.date) = (valid, said_now.updating, said_now.error, now);
     let (cache, node, generation) = (place.cache.clone(), e.node.clone(), e.generation());
@@ -641,7 +709,19 @@ pub async fn revalidated(
     Some(e)
 }
 
-/// Whether a stale entry may serve in place of a failure.
+/// Reads the fields of a 304, and those of the stored response if the 304 has no time. Loads the head of the stored
+/// response in that case.
+fn said_of_both(req: &mut Request, e: &Rc<Entry>, s: &Settings) -> Said {
+    let confirmed = said(req, s);
+    if confirmed.valid != 0 {
+        return confirmed;
+    }
+    super::respond::load_head(req, e);
+    let stored = said(req, s);
+    if stored.valid != 0 { stored } else { confirmed }
+}
+
+/// Returns `true` if a stale entry may serve in place of a failure.
 pub fn serves_instead(
     req: &Request,
     fetch: &Fetch,

@@ -1,6 +1,6 @@
 //! Directives of `proxy_pass` (nginx: ngx_http_proxy_module), also those that the other protocols have under names of their own.
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Buffers, Msec, Number, Setting, Size, first, once};
 use crate::keyword;
 use crate::modules::core::TempPath;
@@ -8,7 +8,7 @@ use crate::request::Request;
 use crate::upstream::attempts::Rules;
 use crate::upstream::spool::{Keep, Limits};
 use forebay_conf::error::Error;
-use forebay_conf::tree::Directive;
+use forebay_conf::tree::{Directive, Word};
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use forebay_http::field::Name;
@@ -89,19 +89,19 @@ crate::settings! {
 }
 
 impl Settings {
-    /// How much of a response is read ahead of the client.
+    /// Returns how much of a response is read ahead of the client.
     pub fn ahead(&self) -> Limits {
         let memory = self.buffers.count.saturating_mul(self.buffers.size).saturating_add(self.buffer_size.0);
         let memory = usize::try_from(memory).unwrap_or(usize::MAX).min(64 << 20);
         Limits { memory, file: self.max_temp_file_size.0 }
     }
 
-    /// Times of an upstream whose protocol was switched.
+    /// Returns the timeouts of an upstream whose protocol was switched.
     pub(super) fn relay_timeouts(&self) -> Timeouts {
         Timeouts { read: self.read_timeout.0, send: self.send_timeout.0 }
     }
 
-    /// Where a response is to be stored, if at all (nginx: proxy_store).
+    /// Returns the place at which a response is to be stored, if at all (nginx: proxy_store).
     pub(super) fn store(&self, req: &mut Request) -> Result<Option<Keep>, VarError> {
         let mut path = Vec::new();
         match &self.store {
@@ -119,14 +119,14 @@ impl Settings {
         Ok(Some(Keep::Store { path: prefix.join(path), mode: self.store_access.0, modified }))
     }
 
-    /// Rules by which another server is asked.
+    /// Returns the rules by which another server is asked.
     pub(crate) fn rules(&self) -> Rules {
         let tries = tries(self.next_upstream_tries);
         Rules { next: self.next_upstream, tries, timeout: self.next_upstream_timeout.0 }
     }
 }
 
-/// Most servers to be asked for one request (nginx: proxy_next_upstream_tries).
+/// Returns the number of servers that are asked for one request at most (nginx: proxy_next_upstream_tries).
 pub(crate) fn tries(written: Number) -> usize {
     match written.0 {
         0 => usize::MAX,
@@ -135,7 +135,7 @@ pub(crate) fn tries(written: Number) -> usize {
 }
 
 /// A size that may be left out.
-impl Setting for Option<Size> {
+impl Setting<crate::HttpContext> for Option<Size> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         Size::take(previous.flatten(), d, cx).map(Some)
     }
@@ -146,13 +146,13 @@ impl Setting for Option<Size> {
 pub enum Store {
     /// Nothing is stored.
     Off,
-    /// Where `root` or `alias` say.
+    /// Under the name that `root` or `alias` give.
     On,
     /// Under this name.
     Path(Template),
 }
 
-impl Setting for Store {
+impl Setting<crate::HttpContext> for Store {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         match d.args.first() {
@@ -168,27 +168,31 @@ impl Setting for Store {
 #[derive(Clone, Copy, Debug)]
 pub struct Access(pub u32);
 
-impl Setting for Access {
+impl Setting<crate::HttpContext> for Access {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let mut mode = 0o600;
         for w in &d.args {
-            let invalid = || cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()));
-            let (who, what) = w.text.split_at(memchr::memchr(b':', &w.text).ok_or_else(invalid)?);
-            let shift = match who {
-                b"user" => 6,
-                b"group" => 3,
-                b"all" => 0,
-                _ => return Err(invalid()),
-            };
-            let bits = match what {
-                b":rw" => 6,
-                b":r" => 4,
-                _ => return Err(invalid()),
-            };
-            mode |= if shift == 0 { bits << 3 | bits } else { bits << shift };
+            let bits = mode_bits(&w.text);
+            mode |= bits.ok_or_else(|| cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())))?;
         }
         Ok(Access(mode))
+    }
+}
+
+/// Returns the bits of a mode that a word such as `group:rw` stands for.
+fn mode_bits(word: &[u8]) -> Option<u32> {
+    let (class, rights) = word.split_at(memchr::memchr(b':', word)?);
+    let bits = match rights {
+        b":rw" => 6,
+        b":r" => 4,
+        _ => return None,
+    };
+    match class {
+        b"user" => Some(bits << 6),
+        b"group" => Some(bits << 3),
+        b"all" => Some(bits << 3 | bits),
+        _ => None,
     }
 }
 
@@ -203,7 +207,7 @@ keyword! {
 }
 
 impl SendProxy {
-    /// The header's version; `None`: none is sent.
+    /// Returns the version of the header, or `None` if none is sent.
     pub fn version(self) -> Option<proxy_protocol::Version> {
         match self {
             SendProxy::Off => None,
@@ -217,7 +221,7 @@ impl SendProxy {
 #[derive(Clone, Debug)]
 pub struct Value(pub Option<Template>);
 
-impl Setting for Value {
+impl Setting<crate::HttpContext> for Value {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         match d.args.first() {
@@ -236,20 +240,20 @@ pub struct SetHeaders(pub Arc<Vec<SetHeader>>);
 pub struct SetHeader {
     /// Name of the field as written.
     pub name: Vec<u8>,
-    /// What that is known as.
+    /// Number of a known name.
     pub id: Name,
     /// Its value.
     pub value: Template,
 }
 
 impl SetHeaders {
-    /// Whether there is one for a field with this name.
+    /// Whether there is a line for a field with this name.
     pub(crate) fn has(&self, id: Name, name: &[u8]) -> bool {
         self.0.iter().any(|h| h.id == id && (id != Name::Other || h.name.eq_ignore_ascii_case(name)))
     }
 }
 
-impl Setting for SetHeaders {
+impl Setting<crate::HttpContext> for SetHeaders {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut lines = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         if let Some(value) = d.args.get(1) {
@@ -278,7 +282,7 @@ impl Names {
     }
 }
 
-impl Setting for Names {
+impl Setting<crate::HttpContext> for Names {
     fn take(previous: Option<Self>, d: &Directive, _cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut names = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         names.extend(d.args.iter().map(|w| w.text.clone()));
@@ -286,7 +290,7 @@ impl Setting for Names {
     }
 }
 
-/// Fields of a response that this proxy would heed.
+/// Fields of a response that are not honoured (nginx: proxy_ignore_headers).
 #[derive(Clone, Debug, Default)]
 pub struct Ignored(Names);
 
@@ -309,7 +313,7 @@ impl Ignored {
     }
 }
 
-impl Setting for Ignored {
+impl Setting<crate::HttpContext> for Ignored {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         for w in &d.args {
             if !Ignored::ALL.iter().any(|n| n.eq_ignore_ascii_case(&w.text)) {
@@ -331,11 +335,22 @@ pub enum Redirect {
     Pattern(forebay_core::pattern::Pattern, Template),
 }
 
-/// All `proxy_redirect` of a level; empty: off.
+impl Redirect {
+    fn read(d: &Directive, from: &Word, to: &Word, cx: &mut Scope<'_>) -> Result<Redirect, Error> {
+        let to = cx.template(d, to)?;
+        Ok(match from.text.as_slice() {
+            [b'~', b'*', p @ ..] => Redirect::Pattern(cx.pattern(d, p, true)?, to),
+            [b'~', p @ ..] => Redirect::Pattern(cx.pattern(d, p, false)?, to),
+            _ => Redirect::Prefix(cx.template(d, from)?, to),
+        })
+    }
+}
+
+/// All `proxy_redirect` of a level. Empty for `off`.
 #[derive(Clone, Debug)]
 pub struct Redirects(pub Arc<Vec<Redirect>>);
 
-impl Setting for Redirects {
+impl Setting<crate::HttpContext> for Redirects {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let off = d.args.len() == 1 && first(d) == b"off";
         if previous.as_ref().is_some_and(|p| off || p.0.is_empty()) {
@@ -343,26 +358,19 @@ impl Setting for Redirects {
         }
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         match d.args.as_slice() {
+            [] => {}
             [w] if w.text == b"off" => {}
             [w] if w.text == b"default" => all.push(Redirect::Default),
             [w] => {
                 return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
             }
-            [from, to, ..] => {
-                let to = cx.template(d, to)?;
-                all.push(match from.text.as_slice() {
-                    [b'~', b'*', p @ ..] => Redirect::Pattern(cx.pattern(d, p, true)?, to),
-                    [b'~', p @ ..] => Redirect::Pattern(cx.pattern(d, p, false)?, to),
-                    _ => Redirect::Prefix(cx.template(d, from)?, to),
-                });
-            }
-            [] => {}
+            [from, to, ..] => all.push(Redirect::read(d, from, to, cx)?),
         }
         Ok(Redirects(Arc::new(all)))
     }
 }
 
-/// What may send a request to the next server.
+/// Failure of a server after which the next one may be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum NextUpstream {
@@ -379,19 +387,27 @@ pub enum NextUpstream {
     Http504,
 }
 
+/// Failures that are a status of the response.
+const STATUSES: &[(u16, &[u8], NextUpstream)] = &[
+    (403, b"http_403", NextUpstream::Http403),
+    (404, b"http_404", NextUpstream::Http404),
+    (429, b"http_429", NextUpstream::Http429),
+    (500, b"http_500", NextUpstream::Http500),
+    (502, b"http_502", NextUpstream::Http502),
+    (503, b"http_503", NextUpstream::Http503),
+    (504, b"http_504", NextUpstream::Http504),
+];
+
 impl NextUpstream {
-    /// The kind of a status.
+    /// Returns the failure that a status is.
     pub fn of_status(status: u16) -> Option<NextUpstream> {
-        Some(match status {
-            403 => NextUpstream::Http403,
-            404 => NextUpstream::Http404,
-            429 => NextUpstream::Http429,
-            500 => NextUpstream::Http500,
-            502 => NextUpstream::Http502,
-            503 => NextUpstream::Http503,
-            504 => NextUpstream::Http504,
-            _ => return None,
-        })
+        STATUSES.iter().find(|(s, ..)| *s == status).map(|(.., kind)| *kind)
+    }
+
+    /// Returns the failure with a name `http_...`. Only servers that may be gateways answer 502 and 504.
+    pub fn of_status_name(word: &[u8], gateway: bool) -> Option<NextUpstream> {
+        let (status, _, kind) = STATUSES.iter().find(|(_, name, _)| *name == word)?;
+        (gateway || !matches!(status, 502 | 504)).then_some(*kind)
     }
 }
 
@@ -399,11 +415,11 @@ impl NextUpstream {
 #[derive(Clone, Copy, Debug)]
 pub struct NextMask(u32);
 
-/// Beside the bits of kinds: there are to be none.
+/// Bit for `off`, in addition to the bits of the failures.
 pub const OFF: u32 = 1 << 31;
 
 impl NextMask {
-    /// What holds where nothing is said.
+    /// The default.
     pub const DEFAULT: NextMask =
         NextMask(1 << NextUpstream::Error as u32 | 1 << NextUpstream::Timeout as u32);
 
@@ -413,47 +429,63 @@ impl NextMask {
     }
 }
 
-/// Whether servers that a directive is about may be gateways, which answer 502 and 504.
+/// Returns `true` if the servers of a directive may be gateways, which answer 502 and 504.
 pub fn says_gateway(d: &Directive) -> bool {
     [&b"fastcgi_"[..], b"uwsgi_", b"scgi_"].iter().all(|prefix| !d.name.text.starts_with(prefix))
 }
 
-impl Setting for NextMask {
+impl Setting<crate::HttpContext> for NextMask {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let name = d.name.text.as_slice();
-        // A tunnel has no response to judge, and memcached no status.
-        let (tunnel, memcached) = (name.starts_with(b"tunnel_"), name.starts_with(b"memcached_"));
-        let http = !tunnel && !memcached;
+        let family = Family::of(d);
         // As in nginx several of a level add up, and `off` stays.
         let mut mask = previous.map_or(0, |p| p.0);
         for w in &d.args {
-            use NextUpstream as N;
-            let kind = match w.text.to_ascii_lowercase().as_slice() {
-                b"off" => {
-                    mask |= OFF;
-                    continue;
-                }
-                b"updating" if http && !name.starts_with(b"grpc_") => continue,
-                b"error" => Some(N::Error),
-                b"timeout" => Some(N::Timeout),
-                b"not_found" if memcached => Some(N::Http404),
-                b"invalid_response" if memcached => Some(N::InvalidHeader),
-                _ if !http => None,
-                b"invalid_header" => Some(N::InvalidHeader),
-                b"non_idempotent" => Some(N::NonIdempotent),
-                b"http_403" => Some(N::Http403),
-                b"http_404" => Some(N::Http404),
-                b"http_429" => Some(N::Http429),
-                b"http_500" => Some(N::Http500),
-                b"http_503" => Some(N::Http503),
-                // Only a gateway says so.
-                b"http_502" if says_gateway(d) => Some(N::Http502),
-                b"http_504" if says_gateway(d) => Some(N::Http504),
-                _ => None,
+            let word = w.text.to_ascii_lowercase();
+            mask |= match word.as_slice() {
+                b"off" => OFF,
+                b"updating" if family == Family::Http && !d.name.text.starts_with(b"grpc_") => 0,
+                _ => match family.failure(&word, says_gateway(d)) {
+                    Some(kind) => 1 << kind as u32,
+                    None => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
+                },
             };
-            let invalid = || cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()));
-            mask |= 1 << kind.ok_or_else(invalid)? as u32;
         }
         Ok(NextMask(if mask & OFF != 0 { OFF } else { mask }))
+    }
+}
+
+/// Directives with the same failures.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Family {
+    Http,
+    /// A tunnel has no response to judge.
+    Tunnel,
+    /// memcached has no status.
+    Memcached,
+}
+
+impl Family {
+    fn of(d: &Directive) -> Family {
+        let name = d.name.text.as_slice();
+        if name.starts_with(b"tunnel_") {
+            Family::Tunnel
+        } else if name.starts_with(b"memcached_") {
+            Family::Memcached
+        } else {
+            Family::Http
+        }
+    }
+
+    fn failure(self, word: &[u8], gateway: bool) -> Option<NextUpstream> {
+        match (self, word) {
+            (_, b"error") => Some(NextUpstream::Error),
+            (_, b"timeout") => Some(NextUpstream::Timeout),
+            (Family::Memcached, b"not_found") => Some(NextUpstream::Http404),
+            (Family::Memcached, b"invalid_response") => Some(NextUpstream::InvalidHeader),
+            (Family::Http, b"invalid_header") => Some(NextUpstream::InvalidHeader),
+            (Family::Http, b"non_idempotent") => Some(NextUpstream::NonIdempotent),
+            (Family::Http, _) => NextUpstream::of_status_name(word, gateway),
+            _ => None,
+        }
     }
 }

@@ -64,66 +64,113 @@ fn expand(format: &[u8], m: &Moment<'_>, t: &jiff::civil::DateTime, out: &mut Ve
     }
 }
 
+/// Appends the text of a conversion. Returns `false` if there is none of this letter.
 fn conversion(what: u8, m: &Moment<'_>, t: &jiff::civil::DateTime, out: &mut String) -> bool {
-    let weekday = t.weekday().to_sunday_zero_offset();
-    let hour12 = if t.hour() % 12 == 0 { 12 } else { t.hour() % 12 };
-    let year_day = t.day_of_year();
-    let week = t.date().iso_week_date();
-    let name = |names: &[&'static str], i: i8| usize::try_from(i).ok().and_then(|i| names.get(i)).copied();
-    let day = name(&DAYS, weekday).unwrap_or_default();
-    let month = name(&MONTHS, t.month() - 1).unwrap_or_default();
-    let more = |format: &str, out: &mut String| {
+    if let Some((_, format)) = COMPOUNDS.iter().find(|(letters, _)| letters.contains(&what)) {
         let mut bytes = Vec::new();
         expand(format.as_bytes(), m, t, &mut bytes);
         out.push_str(&String::from_utf8_lossy(&bytes));
-        Ok(())
-    };
-    let done = match what {
-        b'a' => write!(out, "{day:.3}"),
-        b'A' => write!(out, "{day}"),
-        b'b' | b'h' => write!(out, "{month:.3}"),
-        b'B' => write!(out, "{month}"),
-        b'c' => more("%a %b %e %H:%M:%S %Y", out),
-        b'C' => write!(out, "{:02}", t.year() / 100),
-        b'd' => write!(out, "{:02}", t.day()),
-        b'D' | b'x' => more("%m/%d/%y", out),
-        b'e' => write!(out, "{:2}", t.day()),
-        b'F' => more("%Y-%m-%d", out),
-        b'g' => write!(out, "{:02}", week.year() % 100),
-        b'G' => write!(out, "{}", week.year()),
-        b'H' => write!(out, "{:02}", t.hour()),
-        b'I' => write!(out, "{hour12:02}"),
-        b'j' => write!(out, "{year_day:03}"),
-        b'k' => write!(out, "{:2}", t.hour()),
-        b'l' => write!(out, "{hour12:2}"),
-        b'm' => write!(out, "{:02}", t.month()),
-        b'M' => write!(out, "{:02}", t.minute()),
-        b'n' => writeln!(out),
-        b'p' => write!(out, "{}", if t.hour() < 12 { "AM" } else { "PM" }),
-        b'P' => write!(out, "{}", if t.hour() < 12 { "am" } else { "pm" }),
-        b'r' => more("%I:%M:%S %p", out),
-        b'R' => more("%H:%M", out),
-        b's' => write!(out, "{}", m.unix),
-        b'S' => write!(out, "{:02}", t.second()),
-        b't' => write!(out, "\t"),
-        b'T' | b'X' => more("%H:%M:%S", out),
-        b'u' => write!(out, "{}", if weekday == 0 { 7 } else { weekday }),
-        b'U' => write!(out, "{:02}", (year_day + 6 - i16::from(weekday)) / 7),
-        b'V' => write!(out, "{:02}", week.week()),
-        b'w' => write!(out, "{weekday}"),
-        b'W' => write!(out, "{:02}", (year_day + 6 - i16::from((weekday + 6) % 7)) / 7),
-        b'y' => write!(out, "{:02}", t.year().rem_euclid(100)),
-        b'Y' => write!(out, "{}", t.year()),
-        b'z' => {
-            let minutes = m.offset.abs() / 60;
-            let sign = if m.offset < 0 { '-' } else { '+' };
-            write!(out, "{sign}{:02}{:02}", minutes / 60, minutes % 60)
+        return true;
+    }
+    if let Some((width, pad, number)) = number(what, m, t) {
+        // Writing to a string cannot fail.
+        let _ = match pad {
+            Pad::Zero => write!(out, "{number:00$}", width),
+            Pad::Space => write!(out, "{number:0$}", width),
+        };
+        return true;
+    }
+    word(what, m, t, out)
+}
+
+/// Conversions that stand for others.
+const COMPOUNDS: &[(&[u8], &str)] = &[
+    (b"c", "%a %b %e %H:%M:%S %Y"),
+    (b"Dx", "%m/%d/%y"),
+    (b"F", "%Y-%m-%d"),
+    (b"r", "%I:%M:%S %p"),
+    (b"R", "%H:%M"),
+    (b"TX", "%H:%M:%S"),
+];
+
+/// Byte before numbers that are shorter than their field.
+enum Pad {
+    Zero,
+    Space,
+}
+
+/// Returns the number that a conversion writes, with the width of its field.
+fn number(what: u8, m: &Moment<'_>, t: &jiff::civil::DateTime) -> Option<(usize, Pad, i64)> {
+    use Pad::{Space, Zero};
+    let weekday = i64::from(t.weekday().to_sunday_zero_offset());
+    let hour12 = if t.hour() % 12 == 0 { 12 } else { t.hour() % 12 };
+    let year_day = i64::from(t.day_of_year());
+    let week = t.date().iso_week_date();
+    Some(match what {
+        b'C' => (2, Zero, i64::from(t.year() / 100)),
+        b'd' => (2, Zero, t.day().into()),
+        b'e' => (2, Space, t.day().into()),
+        b'g' => (2, Zero, i64::from(week.year() % 100)),
+        b'G' => (0, Zero, week.year().into()),
+        b'H' => (2, Zero, t.hour().into()),
+        b'I' => (2, Zero, hour12.into()),
+        b'j' => (3, Zero, year_day),
+        b'k' => (2, Space, t.hour().into()),
+        b'l' => (2, Space, hour12.into()),
+        b'm' => (2, Zero, t.month().into()),
+        b'M' => (2, Zero, t.minute().into()),
+        b's' => (0, Zero, m.unix),
+        b'S' => (2, Zero, t.second().into()),
+        b'u' => (0, Zero, if weekday == 0 { 7 } else { weekday }),
+        b'U' => (2, Zero, (year_day + 6 - weekday) / 7),
+        b'V' => (2, Zero, week.week().into()),
+        b'w' => (0, Zero, weekday),
+        b'W' => (2, Zero, (year_day + 6 - (weekday + 6) % 7) / 7),
+        b'y' => (2, Zero, i64::from(t.year().rem_euclid(100))),
+        b'Y' => (0, Zero, t.year().into()),
+        _ => return None,
+    })
+}
+
+/// Returns an offset from UTC as `+hhmm`.
+fn offset(seconds: i32) -> String {
+    let (minutes, sign) = (seconds.abs() / 60, if seconds < 0 { '-' } else { '+' });
+    format!("{sign}{:02}{:02}", minutes / 60, minutes % 60)
+}
+
+/// Appends the word that a conversion writes. Returns `false` if there is none of this letter.
+fn word(what: u8, m: &Moment<'_>, t: &jiff::civil::DateTime, out: &mut String) -> bool {
+    let name = |names: &[&'static str], i: i8| usize::try_from(i).ok().and_then(|i| names.get(i)).copied();
+    let day = name(&DAYS, t.weekday().to_sunday_zero_offset()).unwrap_or_default();
+    let month = name(&MONTHS, t.month() - 1).unwrap_or_default();
+    let (morning, offset) = (t.hour() < 12, offset(m.offset));
+    out.push_str(match what {
+        b'a' => day.get(..3).unwrap_or(day),
+        b'A' => day,
+        b'b' | b'h' => month.get(..3).unwrap_or(month),
+        b'B' => month,
+        b'n' => "\n",
+        b'p' => {
+            if morning {
+                "AM"
+            } else {
+                "PM"
+            }
         }
-        b'Z' => write!(out, "{}", m.zone),
-        b'%' => write!(out, "%"),
+        b'P' => {
+            if morning {
+                "am"
+            } else {
+                "pm"
+            }
+        }
+        b't' => "\t",
+        b'z' => offset.as_str(),
+        b'Z' => m.zone,
+        b'%' => "%",
         _ => return false,
-    };
-    done.is_ok()
+    });
+    true
 }
 
 #[cfg(test)]

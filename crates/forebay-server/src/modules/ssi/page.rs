@@ -3,7 +3,8 @@
 use super::parser::{Command, Event, Parser};
 use super::value::{self, Problem};
 use super::{Settings, shared};
-use crate::body::compose::{Broken, Include, Included, Outlet, Started, include};
+use crate::body::compose::{Include, Included, Started, include};
+use crate::body::{Broken, Outlet};
 use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_core::pattern::fleeting::Matched;
@@ -80,23 +81,47 @@ struct If {
 /// Parameters of a command, and whether they are mandatory.
 type Known = &'static [(&'static str, bool)];
 
+/// Commands and their parameters.
+const COMMANDS: &[(&[u8], Known)] = &[
+    (b"include", &[("virtual", false), ("file", false), ("wait", false), ("set", false), ("stub", false)]),
+    (b"echo", &[("var", true), ("default", false), ("encoding", false)]),
+    (b"config", &[("errmsg", false), ("timefmt", false)]),
+    (b"set", &[("var", true), ("value", true)]),
+    (b"if", &[("expr", true)]),
+    (b"elif", &[("expr", true)]),
+    (b"else", &[]),
+    (b"endif", &[]),
+    (b"block", &[("name", true)]),
+    (b"endblock", &[]),
+];
+
+/// Returns the parameters that a command may have.
 fn known(name: &[u8]) -> Option<Known> {
-    Some(match name {
-        b"include" => {
-            &[("virtual", false), ("file", false), ("wait", false), ("set", false), ("stub", false)]
-        }
-        b"echo" => &[("var", true), ("default", false), ("encoding", false)],
-        b"config" => &[("errmsg", false), ("timefmt", false)],
-        b"set" => &[("var", true), ("value", true)],
-        b"if" | b"elif" => &[("expr", true)],
-        b"block" => &[("name", true)],
-        b"else" | b"endif" | b"endblock" => &[],
-        _ => return None,
-    })
+    COMMANDS.iter().find(|(n, _)| *n == name).map(|(_, parameters)| *parameters)
 }
 
-fn problem<T>(text: impl Into<String>) -> Result<T, Problem> {
-    Err(Problem(text.into()))
+/// Reason for which a command could not be run to its end.
+enum Failed {
+    /// The page goes on with an error message.
+    Command(Problem),
+    /// The page cannot go on.
+    Page(Broken),
+}
+
+impl From<Problem> for Failed {
+    fn from(p: Problem) -> Failed {
+        Failed::Command(p)
+    }
+}
+
+impl From<Broken> for Failed {
+    fn from(broken: Broken) -> Failed {
+        Failed::Page(broken)
+    }
+}
+
+fn problem<T, E: From<Problem>>(text: impl Into<String>) -> Result<T, E> {
+    Err(Problem(text.into()).into())
 }
 
 fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
@@ -147,8 +172,9 @@ impl Page {
                 Event::Text(t) => self.text(out, req, t).await?,
                 Event::Broken(why) => self.fail(out, req, Problem(why)).await?,
                 Event::Command(c) => match self.command(out, req, &c).await {
-                    Ok(done) => done?,
-                    Err(p) => self.fail(out, req, p).await?,
+                    Ok(()) => {}
+                    Err(Failed::Command(p)) => self.fail(out, req, p).await?,
+                    Err(Failed::Page(broken)) => return Err(broken),
                 },
             }
         }
@@ -215,15 +241,11 @@ impl Page {
         self.put(out, req, &error).await
     }
 
-    async fn command(
-        &mut self,
-        out: &mut Outlet,
-        req: &mut Request,
-        c: &Command,
-    ) -> Result<Result<(), Broken>, Problem> {
+    /// Runs a command, unless it is in a branch that is not sent. Commands inside a block become its text.
+    async fn command(&mut self, out: &mut Outlet, req: &mut Request, c: &Command) -> Result<(), Failed> {
         let structure = matches!(c.name.as_slice(), b"if" | b"elif" | b"else" | b"endif");
         if !structure && !self.active() {
-            return Ok(Ok(()));
+            return Ok(());
         }
         let Some(known) = known(&c.name) else {
             return problem(format!("invalid SSI command: \"{}\"", text(&c.name)));
@@ -231,44 +253,50 @@ impl Page {
         if self.block.is_some() && !matches!(c.name.as_slice(), b"block" | b"endblock") {
             let mut text = Vec::new();
             c.write(&mut text);
-            return Ok(self.text(out, req, &text).await);
+            return Ok(self.text(out, req, &text).await?);
         }
         if structure && self.skips(c)? {
-            return Ok(Ok(()));
+            return Ok(());
         }
         check(c, known)?;
-        let p =
-            |name: &str| c.parameters.iter().find(|(n, _)| n == name.as_bytes()).map(|(_, v)| v.as_slice());
         match c.name.as_slice() {
-            b"if" => self.open(req, p("expr").unwrap_or_default())?,
-            b"elif" => self.elif(req, p("expr").unwrap_or_default())?,
+            b"echo" => {
+                let value = self.echo(req, c)?;
+                Ok(self.put(out, req, &value).await?)
+            }
+            b"include" => self.include(out, req, c).await,
+            _ => Ok(self.change(req, c)?),
+        }
+    }
+
+    /// Runs a command that sends nothing.
+    fn change(&mut self, req: &mut Request, c: &Command) -> Result<(), Problem> {
+        match c.name.as_slice() {
+            b"if" => self.open(req, c.required("expr"))?,
+            b"elif" => self.elif(req, c.required("expr"))?,
             b"else" => self.otherwise(),
             b"endif" => drop(self.ifs.pop()),
             b"block" => {
                 self.end_block(req);
-                self.block = Some((p("name").unwrap_or_default().to_vec(), Vec::new()));
+                self.block = Some((c.required("name").to_vec(), Vec::new()));
             }
             b"endblock" => self.end_block(req),
-            b"config" => {
-                if let Some(format) = p("timefmt") {
-                    req.modules.ssi.time_format = Some(format.to_vec());
-                }
-                if let Some(error) = p("errmsg") {
-                    self.error = error.to_vec();
-                }
+            b"config" => self.configure(req, c),
+            _ => {
+                let value = value::evaluate(req, &self.matched, c.required("value"))?;
+                set(req, c.required("var"), &value)?;
             }
-            b"set" => {
-                let value = value::evaluate(req, &self.matched, p("value").unwrap_or_default())?;
-                set(req, p("var").unwrap_or_default(), &value)?;
-            }
-            b"echo" => {
-                let value = self.echo(req, p("var").unwrap_or_default(), p("default"), p("encoding"))?;
-                return Ok(self.put(out, req, &value).await);
-            }
-            b"include" => return self.include(out, req, &p).await,
-            _ => {}
         }
-        Ok(Ok(()))
+        Ok(())
+    }
+
+    fn configure(&mut self, req: &mut Request, c: &Command) {
+        if let Some(format) = c.get("timefmt") {
+            req.modules.ssi.time_format = Some(format.to_vec());
+        }
+        if let Some(error) = c.get("errmsg") {
+            self.error = error.to_vec();
+        }
     }
 
     /// Returns `true` if an `if`, `elif`, `else` or `endif` is inside a branch that is not sent. Only the nesting is
@@ -331,16 +359,11 @@ impl Page {
         }
     }
 
-    fn echo(
-        &mut self,
-        req: &mut Request,
-        name: &[u8],
-        default: Option<&[u8]>,
-        encoding: Option<&[u8]>,
-    ) -> Result<Vec<u8>, Problem> {
-        let value = value::variable(req, &self.matched, name)?;
-        let value = value.unwrap_or_else(|| default.unwrap_or(b"(none)").to_vec());
-        match encoding {
+    /// Returns the text that an `echo` sends.
+    fn echo(&mut self, req: &mut Request, c: &Command) -> Result<Vec<u8>, Problem> {
+        let value = value::variable(req, &self.matched, c.required("var"))?;
+        let value = value.unwrap_or_else(|| c.get("default").unwrap_or(b"(none)").to_vec());
+        match c.get("encoding") {
             None => {}
             Some(b"none") => self.encoding = Encoding::None,
             Some(b"url") => self.encoding = Encoding::Url,
@@ -359,68 +382,67 @@ impl Page {
         Ok(out)
     }
 
-    async fn include<'c>(
-        &mut self,
-        out: &mut Outlet,
-        req: &mut Request,
-        p: &impl Fn(&str) -> Option<&'c [u8]>,
-    ) -> Result<Result<(), Broken>, Problem> {
-        let target = match (p("virtual"), p("file")) {
-            (Some(v), Some(f)) => {
-                let what = "inclusion may be either virtual=";
-                return problem(format!("{what}\"{}\" or file=\"{}\"", text(v), text(f)));
-            }
-            (None, None) => return problem("no parameter in \"include\" SSI command"),
-            (Some(v), None) => v,
-            (None, Some(f)) if p("wait").is_some() => {
-                return problem(format!("\"wait\" cannot be used with file=\"{}\"", text(f)));
-            }
-            (None, Some(f)) => f,
-        };
-        let (variable, stub) = (p("set"), p("stub"));
-        if variable.is_some() && stub.is_some() {
-            return problem("\"set\" and \"stub\" cannot be used together in \"include\" SSI command");
-        }
-        if let Some(wait) = p("wait").filter(|w| !matches!(*w, b"yes" | b"no")) {
-            return problem(format!("invalid value \"{}\" in the \"wait\" parameter", text(wait)));
-        }
+    /// Runs an `include`, or starts it if the page need not wait for it.
+    async fn include(&mut self, out: &mut Outlet, req: &mut Request, c: &Command) -> Result<(), Failed> {
+        let target = target_of(c)?;
+        let (variable, wait) = (c.get("set"), c.get("wait"));
         let target = value::evaluate(req, &self.matched, target)?;
         let (uri, args) = value::target(req, &target)?;
-        let stub = match stub {
+        let stub = match c.get("stub") {
             None => None,
-            Some(name) => match block(req, name) {
-                None => return problem(format!("\"stub\"=\"{}\" for \"include\" not found", text(name))),
-                found => found,
-            },
+            Some(name) => Some(block(req, name)?),
         };
         if let Some(name) = variable {
             set(req, name, b"")?;
         }
         let what = Include { uri, args, stub, keep: variable.is_some() };
-        let waits = variable.is_some() || p("virtual").is_none() || p("wait") == Some(b"yes");
-        if !waits {
-            if let Err(broken) = self.send_queue(out, req, AHEAD - 1).await {
-                return Ok(Err(broken));
-            }
-            match Started::new(req, what) {
-                Some(part) => self.queue.push_back(Item::Part(Box::new(part))),
-                None => return Ok(self.put_error(out, req).await),
-            }
-            return Ok(Ok(()));
+        if variable.is_none() && c.get("virtual").is_some() && wait != Some(b"yes") {
+            return Ok(self.start(out, req, what).await?);
         }
-        if let Err(broken) = self.send_queue(out, req, 0).await {
-            return Ok(Err(broken));
-        }
+        self.send_queue(out, req, 0).await?;
         match include(out, req, what).await {
-            Included::Broken => Ok(Err(Broken)),
+            Included::Broken => Err(Failed::Page(Broken)),
             // The reason has been logged already.
-            Included::Refused => Ok(self.put_error(out, req).await),
-            Included::Done(None) => Ok(Ok(())),
-            Included::Done(Some(value)) => {
-                set(req, variable.unwrap_or_default(), &value)?;
-                Ok(Ok(()))
-            }
+            Included::Refused => Ok(self.put_error(out, req).await?),
+            Included::Done(None) => Ok(()),
+            Included::Done(Some(value)) => Ok(set(req, variable.unwrap_or_default(), &value)?),
         }
+    }
+
+    /// Starts an include and puts it into the queue, once there is room.
+    async fn start(&mut self, out: &mut Outlet, req: &mut Request, what: Include) -> Result<(), Broken> {
+        self.send_queue(out, req, AHEAD - 1).await?;
+        match Started::new(req, what) {
+            Some(part) => {
+                self.queue.push_back(Item::Part(Box::new(part)));
+                Ok(())
+            }
+            None => self.put_error(out, req).await,
+        }
+    }
+}
+
+/// Checks the parameters of an `include`. Returns its target.
+fn target_of(c: &Command) -> Result<&[u8], Problem> {
+    let wait = c.get("wait");
+    let target = match (c.get("virtual"), c.get("file")) {
+        (Some(v), Some(f)) => {
+            let what = "inclusion may be either virtual=";
+            return problem(format!("{what}\"{}\" or file=\"{}\"", text(v), text(f)));
+        }
+        (None, None) => return problem("no parameter in \"include\" SSI command"),
+        (Some(v), None) => v,
+        (None, Some(f)) if wait.is_some() => {
+            return problem(format!("\"wait\" cannot be used with file=\"{}\"", text(f)));
+        }
+        (None, Some(f)) => f,
+    };
+    if c.get("set").is_some() && c.get("stub").is_some() {
+        return problem("\"set\" and \"stub\" cannot be used together in \"include\" SSI command");
+    }
+    match wait {
+        None | Some(b"yes" | b"no") => Ok(target),
+        Some(other) => problem(format!("invalid value \"{}\" in the \"wait\" parameter", text(other))),
     }
 }
 
@@ -436,10 +458,14 @@ fn escape_url(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn block(req: &mut Request, name: &[u8]) -> Option<Rc<[u8]>> {
+/// Returns the text of a block.
+fn block(req: &mut Request, name: &[u8]) -> Result<Rc<[u8]>, Problem> {
     let shared = shared(req);
     let shared = shared.borrow();
-    shared.blocks.iter().find(|(n, _)| n == name).map(|(_, text)| text.clone())
+    match shared.blocks.iter().find(|(n, _)| n == name) {
+        Some((_, text)) => Ok(text.clone()),
+        None => problem(format!("\"stub\"=\"{}\" for \"include\" not found", text(name))),
+    }
 }
 
 fn set(req: &mut Request, name: &[u8], value: &[u8]) -> Result<(), Problem> {

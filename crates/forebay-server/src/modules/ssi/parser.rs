@@ -20,6 +20,16 @@ pub struct Command {
 }
 
 impl Command {
+    /// Returns the value of a parameter.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        self.parameters.iter().find(|(n, _)| n == name.as_bytes()).map(|(_, v)| v.as_slice())
+    }
+
+    /// Returns the value of a parameter that has been checked to be there.
+    pub fn required(&self, name: &str) -> &[u8] {
+        self.get(name).unwrap_or_default()
+    }
+
     /// Appends the command as text that parses to the same command.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(OPEN);
@@ -81,6 +91,14 @@ enum State {
     Dashes,
     /// In a malformed command, after this many dashes of its `-->`.
     Skip(u8),
+}
+
+fn is_blank(b: u8) -> bool {
+    matches!(b, b' ' | b'\t' | b'\r' | b'\n')
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// State of the parser between pieces of text.
@@ -168,84 +186,130 @@ impl Parser {
         self.broken(format!("unexpected \"{}\" symbol{place} in \"{name}\" SSI command", char::from(b)));
     }
 
+    /// Takes a byte of a command.
     fn step(&mut self, b: u8) -> Option<Event<'static>> {
-        let blank = matches!(b, b' ' | b'\t' | b'\r' | b'\n');
         match self.state {
             State::Text(_) => {}
-            State::Begin if blank => {}
-            State::Begin => {
-                self.command = Command { name: vec![b], parameters: Vec::new() };
-                self.state = State::Name;
-            }
-            State::Name if blank => self.state = State::Before,
-            State::Name if b == b'-' => self.state = State::Dash,
-            State::Name if self.command.name.len() == NAME => {
-                let name = String::from_utf8_lossy(&self.command.name).into_owned();
-                self.broken(format!("the \"{name}{}...\" SSI command is too long", char::from(b)));
-            }
-            State::Name => self.command.name.push(b),
-            State::Before if blank => {}
-            State::Before if b == b'-' => self.state = State::Dash,
-            State::Before if self.command.parameters.len() == PARAMETERS => {
-                let name = String::from_utf8_lossy(&self.command.name).into_owned();
-                self.broken(format!("too many \"{name}\" SSI command parameters"));
-            }
-            State::Before => {
-                self.parameter.clear();
-                self.parameter.push(b);
-                self.state = State::Parameter;
-            }
-            State::Parameter if b == b'=' => self.state = State::Quote,
-            State::Parameter if blank => self.state = State::Equals,
-            State::Parameter if b == b'-' => self.unexpected(b, &self.in_parameter()),
-            State::Parameter if self.parameter.len() == NAME => {
-                let name = String::from_utf8_lossy(&self.command.name).into_owned();
-                let parameter = String::from_utf8_lossy(&self.parameter).into_owned();
-                self.broken(format!(
-                    "too long \"{parameter}{}...\" parameter in \"{name}\" SSI command",
-                    char::from(b)
-                ));
-            }
-            State::Parameter => self.parameter.push(b),
-            State::Equals if blank => {}
-            State::Equals if b == b'=' => self.state = State::Quote,
-            State::Equals => self.unexpected(b, &self.in_parameter()),
-            State::Quote if blank => {}
-            State::Quote if matches!(b, b'"' | b'\'') => {
-                self.value.clear();
-                self.state = State::Value(b);
-            }
-            State::Quote => {
-                let parameter = String::from_utf8_lossy(&self.parameter).into_owned();
-                self.unexpected(b, &format!(" before value of \"{parameter}\" parameter"));
-            }
-            State::Value(quote) if b == quote => {
-                let parameter = std::mem::take(&mut self.parameter);
-                self.command.parameters.push((parameter, std::mem::take(&mut self.value)));
-                self.state = State::Before;
-            }
-            State::Value(quote) => {
-                let next = if b == b'\\' { State::Escaped(quote) } else { State::Value(quote) };
-                self.push_value(next, b);
-            }
+            State::Begin => self.begin(b),
+            State::Name => self.in_name(b),
+            State::Before => self.before_parameter(b),
+            State::Parameter => self.in_parameter(b),
+            State::Equals => self.before_equals(b),
+            State::Quote => self.before_value(b),
+            State::Value(quote) => self.in_value(quote, b),
             State::Escaped(quote) => self.push_value(State::Value(quote), b),
-            State::Dash if b == b'-' => self.state = State::Dashes,
-            State::Dash => self.unexpected(b, ""),
-            State::Dashes if b == b'>' => {
-                self.state = State::Text(0);
-                return Some(Event::Command(std::mem::take(&mut self.command)));
-            }
-            State::Dashes => self.unexpected(b, ""),
-            State::Skip(2) if b == b'>' => {
-                self.state = State::Text(0);
-                return Some(Event::Broken(std::mem::take(&mut self.why)));
-            }
-            State::Skip(n) => self.state = State::Skip(if b == b'-' && n < 2 { n + 1 } else { 0 }),
+            State::Dash | State::Dashes => return self.in_end(b),
+            State::Skip(dashes) => return self.in_malformed(dashes, b),
         }
         None
     }
 
-    fn in_parameter(&self) -> String {
+    fn begin(&mut self, b: u8) {
+        if !is_blank(b) {
+            self.command = Command { name: vec![b], parameters: Vec::new() };
+            self.state = State::Name;
+        }
+    }
+
+    fn in_name(&mut self, b: u8) {
+        match b {
+            b'-' => self.state = State::Dash,
+            _ if is_blank(b) => self.state = State::Before,
+            _ if self.command.name.len() < NAME => self.command.name.push(b),
+            _ => {
+                let name = lossy(&self.command.name);
+                self.broken(format!("the \"{name}{}...\" SSI command is too long", char::from(b)));
+            }
+        }
+    }
+
+    fn before_parameter(&mut self, b: u8) {
+        match b {
+            b'-' => self.state = State::Dash,
+            _ if is_blank(b) => {}
+            _ if self.command.parameters.len() < PARAMETERS => {
+                self.parameter.clear();
+                self.parameter.push(b);
+                self.state = State::Parameter;
+            }
+            _ => {
+                let name = lossy(&self.command.name);
+                self.broken(format!("too many \"{name}\" SSI command parameters"));
+            }
+        }
+    }
+
+    fn in_parameter(&mut self, b: u8) {
+        match b {
+            b'=' => self.state = State::Quote,
+            b'-' => self.unexpected(b, &self.place_in_parameter()),
+            _ if is_blank(b) => self.state = State::Equals,
+            _ if self.parameter.len() < NAME => self.parameter.push(b),
+            _ => {
+                let (parameter, name) = (lossy(&self.parameter), lossy(&self.command.name));
+                let b = char::from(b);
+                self.broken(format!("too long \"{parameter}{b}...\" parameter in \"{name}\" SSI command"));
+            }
+        }
+    }
+
+    fn before_equals(&mut self, b: u8) {
+        match b {
+            b'=' => self.state = State::Quote,
+            _ if is_blank(b) => {}
+            _ => self.unexpected(b, &self.place_in_parameter()),
+        }
+    }
+
+    fn before_value(&mut self, b: u8) {
+        match b {
+            b'"' | b'\'' => {
+                self.value.clear();
+                self.state = State::Value(b);
+            }
+            _ if is_blank(b) => {}
+            _ => {
+                let parameter = lossy(&self.parameter);
+                self.unexpected(b, &format!(" before value of \"{parameter}\" parameter"));
+            }
+        }
+    }
+
+    fn in_value(&mut self, quote: u8, b: u8) {
+        if b == quote {
+            let parameter = std::mem::take(&mut self.parameter);
+            self.command.parameters.push((parameter, std::mem::take(&mut self.value)));
+            self.state = State::Before;
+            return;
+        }
+        let next = if b == b'\\' { State::Escaped(quote) } else { State::Value(quote) };
+        self.push_value(next, b);
+    }
+
+    /// Takes a byte of the end of a command, after its first dash.
+    fn in_end(&mut self, b: u8) -> Option<Event<'static>> {
+        match (self.state, b) {
+            (State::Dash, b'-') => self.state = State::Dashes,
+            (State::Dashes, b'>') => {
+                self.state = State::Text(0);
+                return Some(Event::Command(std::mem::take(&mut self.command)));
+            }
+            _ => self.unexpected(b, ""),
+        }
+        None
+    }
+
+    /// Takes a byte of a malformed command after this many dashes.
+    fn in_malformed(&mut self, dashes: u8, b: u8) -> Option<Event<'static>> {
+        if dashes == 2 && b == b'>' {
+            self.state = State::Text(0);
+            return Some(Event::Broken(std::mem::take(&mut self.why)));
+        }
+        self.state = State::Skip(if b == b'-' && dashes < 2 { dashes + 1 } else { 0 });
+        None
+    }
+
+    fn place_in_parameter(&self) -> String {
         format!(" in \"{}\" parameter", String::from_utf8_lossy(&self.parameter))
     }
 

@@ -3,8 +3,8 @@
 use super::{fastcgi, http2, memcached};
 use crate::request::Request;
 use crate::upstream::codec::protocol::Protocol;
-use crate::upstream::conn::Conn;
 use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::Framing;
 

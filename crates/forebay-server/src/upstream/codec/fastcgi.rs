@@ -4,10 +4,10 @@
 use super::decoder::{Decoded, Decoder, End};
 use crate::modules::proxy::NextUpstream;
 use crate::request::Request;
-use crate::upstream::conn::Conn;
 use crate::upstream::exchange::{READ, Upstreamed};
 use crate::upstream::fault::{Fault, READING};
 use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
 use forebay_http::cgi;
 use forebay_http::fastcgi::{Records, Step};
 use forebay_http::h1::request::Status;

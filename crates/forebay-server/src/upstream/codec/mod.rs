@@ -10,13 +10,13 @@ mod memcached;
 pub mod protocol;
 
 use super::Reuse;
-use super::conn::Conn;
 use super::exchange::{Outgoing, READ};
 use super::fault::Fault;
 use crate::modules::proxy::Settings;
 use crate::modules::{self, scgi, uwsgi};
 use crate::request::Request;
 use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
 use forebay_core::vars::{Template, VarError};
 use forebay_http::field::Unsafe;
 use protocol::Protocol;

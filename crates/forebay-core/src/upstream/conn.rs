@@ -1,0 +1,262 @@
+//! A connection to a server, new or taken from the idle ones of its group. Hot path.
+
+use super::idle::Idle;
+use super::local::LocalSet;
+use forebay_net::io::Io;
+use forebay_net::pipe::Pipe;
+use forebay_net::reactor::Token;
+use forebay_net::wait::{For, Wait, Waited};
+use forebay_net::wire::{self, Sent, Then, Watch, Wire};
+use rustix::io::Errno;
+use std::any::Any;
+use std::cell::{Cell, RefCell, RefMut};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// An open connection; closed when dropped.
+pub struct Conn {
+    io: Rc<Io>,
+    token: Token,
+    wire: RefCell<Wire>,
+    /// Whether it is among the idle ones now, so that it stays open.
+    kept: bool,
+    state: RefCell<Option<Box<dyn Any + Send>>>,
+    /// Whether this request has written to it.
+    written: Cell<bool>,
+    /// Whether writes do not wait for acknowledgements.
+    prompt: Cell<bool>,
+    /// Tells connections apart that cannot serve the same requests; 0 = plain.
+    pub made_for: u64,
+    /// Requests served before this one.
+    pub requests: u64,
+    /// Time at which it was opened.
+    pub opened: Instant,
+    /// Whether it was idle before this request.
+    pub reused: bool,
+}
+
+impl std::fmt::Debug for Conn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conn").field("token", &self.token).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.wire.get_mut().close(&self.io);
+            self.io.poller.remove(self.token);
+        }
+    }
+}
+
+impl Conn {
+    /// Takes a connection that was idle in this thread. Returns `None` if it is closed.
+    pub(super) fn reuse(io: &Rc<Io>, idle: Idle) -> Option<Conn> {
+        let token = idle.token;
+        Conn::resumed(io, idle, |fd| io.poller.reuse(token, fd).then_some(token))
+    }
+
+    /// Takes a connection that was idle in another thread and has just been found open.
+    pub(super) fn adopt(io: &Rc<Io>, idle: Idle) -> Option<Conn> {
+        Conn::resumed(io, idle, |fd| {
+            let token = io.poller.insert(fd);
+            io.poller.drained(token);
+            Some(token)
+        })
+    }
+
+    /// Takes a connection that was idle, in the slot that `place` puts its socket into.
+    fn resumed(io: &Rc<Io>, idle: Idle, place: impl FnOnce(OwnedFd) -> Option<Token>) -> Option<Conn> {
+        let token = place(idle.fd)?;
+        Some(Conn {
+            io: io.clone(),
+            token,
+            wire: RefCell::new(Wire::with(token, idle.tls)),
+            made_for: idle.made_for,
+            kept: false,
+            written: Cell::new(false),
+            prompt: Cell::new(idle.prompt),
+            state: RefCell::new(idle.state),
+            requests: idle.requests,
+            opened: idle.opened,
+            reused: true,
+        })
+    }
+
+    /// Takes a connection that was opened at a time.
+    pub fn opened(io: &Rc<Io>, wire: Wire, opened: Instant) -> Conn {
+        Conn {
+            io: io.clone(),
+            token: wire.token(),
+            wire: RefCell::new(wire),
+            made_for: 0,
+            kept: false,
+            written: Cell::new(false),
+            prompt: Cell::new(false),
+            state: RefCell::new(None),
+            requests: 0,
+            opened,
+            reused: false,
+        }
+    }
+
+    /// Waits after a call that would have blocked.
+    pub async fn wait(&self, what: For, deadline: Instant, watch: &mut Watch) -> Waited {
+        let mut wait = Wait::new(what, deadline, watch);
+        std::future::poll_fn(|cx| wait.poll(&self.io, &self.wire.borrow(), cx)).await
+    }
+
+    /// Returns `false` if it is known that a read would block.
+    pub fn readable(&self) -> bool {
+        self.wire.borrow().is_readable(&self.io)
+    }
+
+    /// Reads into the spare capacity of `buf`, made at least `room` bytes; 0 is the end.
+    ///
+    /// # Errors
+    /// `AGAIN` when there is nothing; other errors end the connection.
+    pub fn read(&self, buf: &mut Vec<u8>, room: usize) -> Result<usize, Errno> {
+        buf.reserve(room);
+        self.wire.borrow_mut().read(&self.io, buf)
+    }
+
+    /// Fills a pipe with what has come, at most `want` bytes; 0 is the end.
+    ///
+    /// # Errors
+    /// As [`Pipe::fill`]; others end the connection.
+    pub fn fill(&self, pipe: &mut Pipe, want: usize) -> Result<usize, Errno> {
+        let got = self.with_fd(|fd| pipe.fill(fd, want));
+        if got == Err(Errno::AGAIN) {
+            self.io.poller.drained(self.token);
+        }
+        got
+    }
+
+    /// Asks the kernel for the number of bytes that have come and were not read: `AGAIN` is none, 0 the end.
+    ///
+    /// # Errors
+    /// As [`Conn::read`].
+    pub fn peek(&self) -> Result<usize, Errno> {
+        let peeked = wire::peek(&self.io.poller, self.token);
+        if peeked == Err(Errno::AGAIN) {
+            self.io.poller.drained(self.token);
+        }
+        peeked
+    }
+
+    /// Returns `true` if bytes have come that were not read, as far as the kernel knows.
+    pub fn has_input(&self) -> bool {
+        self.readable() || matches!(wire::peek(&self.io.poller, self.token), Ok(n) if n > 0)
+    }
+
+    /// Makes writes from now on not wait for the acknowledgement of earlier ones (TCP_NODELAY). The first write of a
+    /// request never waits, and most requests are one write.
+    pub fn hurry(&self) {
+        if !self.prompt.replace(true) {
+            // Fails for a unix socket, which never waits.
+            let _ = self.with_fd(|fd| rustix::net::sockopt::set_tcp_nodelay(fd, true));
+        }
+    }
+
+    /// Writes bytes (see [`Wire::send`]).
+    ///
+    /// # Errors
+    /// `AGAIN` when there is no room; other errors end the connection.
+    pub fn send(&self, bytes: &[u8]) -> Result<Sent, Errno> {
+        if self.written.replace(true) {
+            self.hurry();
+        }
+        self.wire.borrow_mut().send(&self.io, bytes, Then::Nothing)
+    }
+
+    /// Writes a piece of a file (see [`Wire::send_file`]).
+    ///
+    /// # Errors
+    /// As [`Conn::send`].
+    pub fn send_file(&self, file: &std::fs::File, offset: &mut u64, count: usize) -> Result<Sent, Errno> {
+        self.hurry();
+        self.wire.borrow_mut().send_file(&self.io, file, offset, count)
+    }
+
+    /// Borrows its wire.
+    pub fn wire(&self) -> RefMut<'_, Wire> {
+        self.wire.borrow_mut()
+    }
+
+    /// Returns its wire, where nothing else uses the connection.
+    pub fn wire_mut(&mut self) -> &mut Wire {
+        self.wire.get_mut()
+    }
+
+    /// Borrows the state that its protocol keeps from one request to the next, if it is a `T`.
+    pub fn state<T: Any>(&self) -> Option<RefMut<'_, T>> {
+        RefMut::filter_map(self.state.borrow_mut(), |state| state.as_mut()?.downcast_mut()).ok()
+    }
+
+    /// Calls `f` with the state that its protocol keeps, which is made if there is none.
+    pub fn with_state<T: Any + Send + Default, R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        let mut state = self.state.borrow_mut();
+        match state.as_mut().and_then(|state| state.downcast_mut()) {
+            Some(known) => f(known),
+            None => {
+                let mut new = Box::<T>::default();
+                let result = f(&mut new);
+                *state = Some(new);
+                result
+            }
+        }
+    }
+
+    /// Returns its slot.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Calls `f` with the descriptor.
+    ///
+    /// # Errors
+    /// Those of `f`.
+    pub fn with_fd<R>(&self, f: impl FnOnce(&OwnedFd) -> Result<R, Errno>) -> Result<R, Errno> {
+        self.io.poller.with_fd(self.token, f).unwrap_or(Err(Errno::BADF))
+    }
+
+    /// Puts it among the idle ones of its group if the group keeps it; closes it otherwise. `peer`: [`super::peer::Live::id`]
+    /// of its server.
+    pub(super) fn keep(mut self, local: &LocalSet, peer: u64, opener: usize) {
+        let io = self.io.clone();
+        let (group, owner) = (&local.group, &local.owner);
+        let keepalive = &group.keepalive;
+        let now = io.poller.now();
+        // `checked_add` costs less than the difference of the times.
+        let old = self.opened.checked_add(keepalive.time).is_some_and(|end| end < now);
+        let spent = self.requests + 1 >= keepalive.requests;
+        if keepalive.connections == 0 || spent || old || !owner.current.get() {
+            return;
+        }
+        let deadline = now + keepalive.timeout;
+        let Some(fd) = io.poller.set_aside(self.token, deadline, group.number) else { return };
+        self.kept = true;
+        let mut wire = self.wire.replace(Wire::Closed);
+        wire.shrink();
+        let idle = Idle {
+            fd,
+            tls: wire.into_tls(),
+            prompt: self.prompt.get(),
+            state: self.state.take(),
+            made_for: self.made_for,
+            token: self.token,
+            peer,
+            opener,
+            requests: self.requests + 1,
+            opened: self.opened,
+            deadline,
+        };
+        let place = (owner.thread, owner.threads);
+        let left = group.idle.put(place, idle, keepalive.connections, io.poller.epoll());
+        for t in left.oldest.map(|i| i.token).into_iter().chain(left.taken) {
+            io.poller.remove(t);
+        }
+    }
+}

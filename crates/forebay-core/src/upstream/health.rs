@@ -1,0 +1,208 @@
+//! Schedule of active health checks (nginx Plus: health_check). One task for each server and check on the process's tokio
+//! thread, whatever the number of worker threads. How a server is checked is up to its front end.
+
+#![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
+
+use super::group::Group;
+use super::peer::{Health, Peer, clock, ms};
+use crate::essential::task;
+use crate::tasks::Log;
+use forebay_conf::error::Level;
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+
+/// Times of checks, and numbers of results that change the health of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// Pause after a check.
+    pub interval: Duration,
+    /// Longest random pause in addition, so that not all servers are checked at once.
+    pub jitter: Duration,
+    /// Failures in a row after which a server is unhealthy.
+    pub fails: u32,
+    /// Passed checks in a row after which it is healthy again.
+    pub passes: u32,
+    /// `mandatory`: no requests before the first check has passed.
+    pub mandatory: bool,
+    /// `persistent`: a reload does not make the server wait for its first check again.
+    pub persistent: bool,
+}
+
+impl Default for Schedule {
+    fn default() -> Schedule {
+        Schedule {
+            interval: Duration::from_secs(5),
+            jitter: Duration::ZERO,
+            fails: 1,
+            passes: 1,
+            mandatory: false,
+            persistent: false,
+        }
+    }
+}
+
+/// Way of checking one server.
+pub trait Probe: Send + 'static {
+    /// Checks the server once.
+    ///
+    /// # Errors
+    /// The step that failed, for the log: `connecting to upstream (timed out)`.
+    fn check(&mut self) -> impl Future<Output = Result<(), String>> + Send;
+}
+
+/// Longest time until new servers are noticed.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Checks the servers of a group until it is aborted. `probe` makes the probe of a server for a check, by the number of its
+/// schedule.
+pub async fn watch<P: Probe>(group: Arc<Group>, log: Log, probe: impl Fn(&Peer, usize) -> P + Send) {
+    let mut tasks: HashMap<(u64, usize), Guard> = HashMap::new();
+    loop {
+        let set = group.set();
+        tasks.retain(|(id, _), _| set.peers.iter().any(|p| p.live.id == *id));
+        for p in set.peers.iter().filter(|p| !p.down) {
+            for (n, schedule) in group.checks.iter().enumerate() {
+                tasks.entry((p.live.id, n)).or_insert_with(|| {
+                    let group = String::from_utf8_lossy(&group.name).into_owned();
+                    let subject = Subject::new(p.clone(), group, *schedule, log.clone());
+                    let checks = task("checking the health of a server", subject.attend(probe(p, n)));
+                    Guard(tokio::spawn(checks).abort_handle())
+                });
+            }
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Aborts a task when dropped.
+struct Guard(tokio::task::AbortHandle);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A server that is checked.
+struct Subject {
+    peer: Peer,
+    group: String,
+    schedule: Schedule,
+    log: Log,
+    /// Failures in a row.
+    fails: u32,
+    /// Passed checks in a row.
+    passes: u32,
+}
+
+impl Subject {
+    fn new(peer: Peer, group: String, schedule: Schedule, log: Log) -> Subject {
+        Subject { peer, group, schedule, log, fails: 0, passes: 0 }
+    }
+
+    /// Checks the server for ever.
+    async fn attend(mut self, mut probe: impl Probe) {
+        loop {
+            let jitter = ms(self.schedule.jitter);
+            if jitter > 0 {
+                let pause = u64::from(forebay_sys::random::quick()) % (jitter + 1);
+                sleep(Duration::from_millis(pause)).await;
+            }
+            let result = probe.check().await;
+            self.peer.live.checks.fetch_add(1, Relaxed);
+            match result {
+                Ok(()) => self.passed(),
+                Err(why) => self.failed(&why),
+            }
+            sleep(self.schedule.interval).await;
+        }
+    }
+
+    fn passed(&mut self) {
+        let l = &self.peer.live;
+        (self.fails, self.passes) = (0, self.passes.saturating_add(1));
+        l.last_check.store(1, Relaxed);
+        let was = l.health();
+        // One passed check is enough for the first.
+        let enough = self.passes >= self.schedule.passes || was == Health::Checking;
+        if enough && matches!(was, Health::Unhealthy | Health::Checking) {
+            l.up_since.store(clock(Instant::now()), Relaxed);
+            l.fails.store(0, Relaxed);
+            l.deficit.store(0, Relaxed);
+            l.set_health(Health::Healthy);
+            l.up(clock(Instant::now()));
+            self.log(Level::Notice, |peer, group| format!("peer {peer} is healthy in upstream \"{group}\""));
+        }
+    }
+
+    fn failed(&mut self, why: &str) {
+        let l = &self.peer.live;
+        (self.fails, self.passes) = (self.fails.saturating_add(1), 0);
+        l.check_fails.fetch_add(1, Relaxed);
+        l.last_check.store(2, Relaxed);
+        if self.fails >= self.schedule.fails && l.health() != Health::Unhealthy {
+            l.set_health(Health::Unhealthy);
+            l.down(clock(Instant::now()));
+            l.unhealthy.fetch_add(1, Relaxed);
+            self.log(Level::Warn, |peer, group| {
+                format!("peer is unhealthy while {why}, health check of peer {peer} in upstream \"{group}\"")
+            });
+        }
+    }
+
+    /// Logs a line made of the names of the peer and its group.
+    fn log(&self, level: Level, line: impl FnOnce(&str, &str) -> String) {
+        (self.log)(level, &line(&String::from_utf8_lossy(&self.peer.name), &self.group));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_net::addr::PeerAddr;
+    use std::sync::Mutex;
+
+    /// A server, and the lines logged about it.
+    fn subject(schedule: Schedule) -> (Subject, Arc<Mutex<Vec<String>>>) {
+        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let logged = lines.clone();
+        let log: Log = Arc::new(move |_, line: &str| logged.lock().unwrap().push(line.to_owned()));
+        let peer = Peer::new(PeerAddr::Inet(([127, 0, 0, 1], 80).into()));
+        peer.live.set_health(Health::Healthy);
+        (Subject::new(peer, "u".to_owned(), schedule, log), lines)
+    }
+
+    #[test]
+    fn results_in_a_row_change_the_health() {
+        let (mut s, lines) = subject(Schedule { fails: 2, passes: 2, ..Schedule::default() });
+        let mut health = |passed: bool| {
+            if passed {
+                s.passed()
+            } else {
+                s.failed("connecting to upstream")
+            }
+            s.peer.live.health()
+        };
+        assert_eq!([false, true, false].map(&mut health), [Health::Healthy; 3], "not in a row");
+        assert_eq!(health(false), Health::Unhealthy);
+        assert_eq!([true, false, true].map(&mut health), [Health::Unhealthy; 3]);
+        assert_eq!(health(true), Health::Healthy);
+        let want = [
+            "peer is unhealthy while connecting to upstream, health check of peer 127.0.0.1:80 in upstream \"u\"",
+            "peer 127.0.0.1:80 is healthy in upstream \"u\"",
+        ];
+        assert_eq!(*lines.lock().unwrap(), want);
+    }
+
+    #[test]
+    fn the_first_check_needs_to_pass_only_once() {
+        let (mut s, _) = subject(Schedule { passes: 3, mandatory: true, ..Schedule::default() });
+        s.peer.live.set_health(Health::Checking);
+        s.passed();
+        assert_eq!(s.peer.live.health(), Health::Healthy);
+    }
+}

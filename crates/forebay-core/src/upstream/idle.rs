@@ -1,0 +1,196 @@
+//! Idle connections of a group: a list for each thread, behind a lock that usually only the thread itself takes.
+//! A thread that finds nothing in its own list looks at the lengths of the others' lists and takes a connection from there
+//! instead of opening one. A small backend sees as many connections as are used at a time, however many threads there are.
+//! Hot path.
+//!
+//! The thread that takes an entry out of its list, under the lock, owns the connection. The slot of the thread that put it
+//! there holds no descriptor meanwhile. If another thread has taken the entry, the slot becomes free when its thread next
+//! looks into the list, or when an event or the deadline finds nothing there. No thread is woken for it.
+
+use forebay_net::reactor::Token;
+use forebay_net::tls::stream::Stream;
+use forebay_sys::sync::lock;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::time::Instant;
+
+/// An idle connection.
+#[derive(Debug)]
+pub struct Idle {
+    /// Its socket.
+    pub fd: OwnedFd,
+    /// Its encryption, if there is any.
+    pub tls: Option<Box<Stream>>,
+    /// Whether its writes do not wait for acknowledgements.
+    pub prompt: bool,
+    /// State that its protocol keeps from one request to the next.
+    pub state: Option<Box<dyn Any + Send>>,
+    /// Tells connections apart that cannot serve the same requests; 0 = plain.
+    pub made_for: u64,
+    /// Its slot in the thread whose list it is in.
+    pub token: Token,
+    /// [`super::peer::Live::id`] of the server.
+    pub peer: u64,
+    /// Number of the location that opened it.
+    pub opener: usize,
+    /// Requests it has served.
+    pub requests: u64,
+    /// Time at which it was opened.
+    pub opened: Instant,
+    /// Time at which it is closed.
+    pub deadline: Instant,
+}
+
+impl Idle {
+    /// Returns `true` if it is open and nothing has come on it, as it must be between requests.
+    fn is_sound(&self) -> bool {
+        let mut byte = [0u8; 1];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        matches!(rustix::net::recv(&self.fd, &mut byte[..], flags), Err(Errno::AGAIN))
+    }
+}
+
+/// Connections of one thread.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct List {
+    /// Length of `entries`, for other threads to look at. Written under the lock.
+    len: AtomicUsize,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Connections, the latest last.
+    entries: VecDeque<Idle>,
+    /// Slots of connections that other threads have taken.
+    taken: Vec<Token>,
+    /// The epoll set of the thread.
+    epoll: Option<Arc<OwnedFd>>,
+}
+
+/// The idle connections of a group.
+#[derive(Debug, Default)]
+pub struct Lists(OnceLock<Box<[List]>>);
+
+/// Slots that their thread has to free once the lock is free.
+#[derive(Debug, Default)]
+pub struct Leavings {
+    /// The oldest connection, if there was no room for it.
+    pub oldest: Option<Idle>,
+    /// Slots of connections that others have taken.
+    pub taken: Vec<Token>,
+}
+
+impl List {
+    /// Updates the length that other threads see.
+    fn noted(&self, inner: &Inner) {
+        self.len.store(inner.entries.len(), Ordering::Release);
+    }
+}
+
+impl Lists {
+    fn list(&self, me: usize) -> Option<&List> {
+        self.0.get()?.get(me)
+    }
+
+    /// Returns the number of connections of all threads.
+    pub fn count(&self) -> usize {
+        self.0.get().map_or(0, |all| all.iter().map(|l| l.len.load(Ordering::Relaxed)).sum())
+    }
+
+    /// Puts a connection into the list of thread `me` of `threads`; the list then has at most `most`, which is not 0.
+    pub fn put(
+        &self,
+        (me, threads): (usize, usize),
+        idle: Idle,
+        most: usize,
+        epoll: &Arc<OwnedFd>,
+    ) -> Leavings {
+        let all = self.0.get_or_init(|| (0..threads.max(1)).map(|_| List::default()).collect());
+        let Some(list) = all.get(me) else { return Leavings { oldest: Some(idle), taken: Vec::new() } };
+        let mut inner = lock(&list.inner);
+        let oldest = if inner.entries.len() >= most { inner.entries.pop_front() } else { None };
+        if inner.epoll.is_none() {
+            inner.epoll = Some(epoll.clone());
+        }
+        inner.entries.push_back(idle);
+        list.noted(&inner);
+        Leavings { oldest, taken: std::mem::take(&mut inner.taken) }
+    }
+
+    /// Takes the latest connection of thread `me` that fits. Also returns slots for the thread to free.
+    pub fn take(&self, me: usize, fits: impl Fn(&Idle) -> bool) -> (Option<Idle>, Vec<Token>) {
+        let Some(list) = self.list(me) else { return (None, Vec::new()) };
+        let mut inner = lock(&list.inner);
+        // Usually the very last one fits, and no entry has to move up.
+        let idle = match inner.entries.pop_back_if(|last| fits(last)) {
+            None => {
+                let at = inner.entries.iter().rposition(fits);
+                at.and_then(|at| inner.entries.remove(at))
+            }
+            last => last,
+        };
+        list.noted(&inner);
+        (idle, std::mem::take(&mut inner.taken))
+    }
+
+    /// Takes a connection that fits from another thread's list, sound and no longer in that thread's epoll set. Skips
+    /// lists that are locked.
+    pub fn steal(&self, me: usize, now: Instant, fits: impl Fn(&Idle) -> bool) -> Option<Idle> {
+        let all = self.0.get()?;
+        let others = (1..all.len()).filter_map(|n| all.get((me + n) % all.len()));
+        for list in others {
+            while list.len.load(Ordering::Acquire) > 0 {
+                let (idle, epoll) = {
+                    let mut inner = match list.inner.try_lock() {
+                        Ok(inner) => inner,
+                        Err(TryLockError::Poisoned(p)) => p.into_inner(),
+                        Err(TryLockError::WouldBlock) => break,
+                    };
+                    // The oldest, since its owner takes the latest.
+                    let at = inner.entries.iter().position(|i| i.deadline > now && fits(i));
+                    let Some(idle) = at.and_then(|at| inner.entries.remove(at)) else { break };
+                    inner.taken.push(idle.token);
+                    list.noted(&inner);
+                    (idle, inner.epoll.clone())
+                };
+                // The owner may already have an event for it, or get one until then; it will find no entry.
+                let alone = epoll.is_none_or(|e| epoll::delete(&e, &idle.fd).is_ok());
+                if alone && idle.is_sound() {
+                    return Some(idle);
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes out a connection of thread `me` that became readable or whose time is over. Returns `None` if another thread
+    /// has it.
+    pub fn withdraw(&self, me: usize, token: Token) -> Option<Idle> {
+        let list = self.list(me)?;
+        let mut inner = lock(&list.inner);
+        let at = inner.entries.iter().position(|i| i.token == token)?;
+        let idle = inner.entries.remove(at);
+        list.noted(&inner);
+        idle
+    }
+
+    /// Takes everything out of the list of thread `me`.
+    pub fn clear(&self, me: usize) -> (VecDeque<Idle>, Vec<Token>) {
+        let Some(list) = self.list(me) else { return Default::default() };
+        let mut inner = lock(&list.inner);
+        let entries = std::mem::take(&mut inner.entries);
+        list.noted(&inner);
+        (entries, std::mem::take(&mut inner.taken))
+    }
+}
+
+#[cfg(test)]
+mod tests;

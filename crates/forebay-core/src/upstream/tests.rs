@@ -1,0 +1,181 @@
+use super::balance::{Key, Load, Method, Picker, Timed};
+use super::group::{Group, Keepalive};
+use super::local::{LocalGroups, LocalSet};
+use super::peer::{Figures, Peer};
+use super::servers::{Found, Server, Source};
+use forebay_net::addr::{PeerAddr, Place};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+fn group(weights: &[i64], change: impl FnOnce(&mut [Server])) -> Arc<Group> {
+    balanced(Method::RoundRobin, weights, change)
+}
+
+fn balanced(method: Method, weights: &[i64], change: impl FnOnce(&mut [Server])) -> Arc<Group> {
+    let mut g = Group::new(b"u".to_vec(), true, Keepalive::default());
+    g.method = method;
+    g.set_servers(servers(weights, change));
+    Arc::new(g)
+}
+
+/// The servers of a group as the only thread sees them.
+fn local(g: &Arc<Group>) -> Rc<LocalSet> {
+    LocalGroups::default().local(g)
+}
+
+fn picker(local: Rc<LocalSet>) -> Picker {
+    Picker::new(local, Key::default())
+}
+
+fn servers(weights: &[i64], change: impl FnOnce(&mut [Server])) -> Vec<Server> {
+    let mut servers: Vec<Server> = weights
+        .iter()
+        .enumerate()
+        .map(|(i, w)| {
+            let addr = PeerAddr::Inet(SocketAddr::from(([127, 0, 0, 1], 8001 + i as u16)));
+            let mut template = Peer::new(addr.clone());
+            template.weight = *w;
+            Server {
+                place: Place::Host(b"127.0.0.1".to_vec(), Some(8001 + i as u16)),
+                default_port: 80,
+                source: Source::Fixed,
+                found: vec![Found::plain(addr)],
+                template,
+            }
+        })
+        .collect();
+    change(&mut servers);
+    servers
+}
+
+/// One request after the other: chosen, and over at once.
+fn choose(g: &Arc<Group>, tried: &[usize], now: Instant) -> Option<usize> {
+    let mut p = picker(local(g));
+    tried.iter().for_each(|t| p.give_up(*t));
+    let i = p.choose(now)?;
+    p.local.end(i, now);
+    Some(i)
+}
+
+fn order(g: &Arc<Group>, n: usize) -> String {
+    let now = Instant::now();
+    (0..n).filter_map(|_| choose(g, &[], now)).map(|i| char::from(b'a' + i as u8)).collect()
+}
+
+#[test]
+fn weights_are_spread_smoothly() {
+    assert_eq!(order(&group(&[1, 1, 1], |_| ()), 6), "abcabc");
+    assert_eq!(order(&group(&[5, 1, 1], |_| ()), 7), "aabacaa");
+}
+
+#[test]
+fn backups_wait_and_failures_count() {
+    let g = group(&[1, 1, 1], |s| s[2].template.backup = true);
+    let now = Instant::now();
+    assert_eq!(choose(&g, &[0, 1], now), Some(2));
+    assert_eq!(choose(&g, &[0, 1, 2], now), None);
+    assert!(local(&g).fail(0, now) && local(&g).fail(1, now));
+    assert_eq!(choose(&g, &[], now), Some(2));
+    let later = now + Duration::from_secs(11);
+    assert_eq!(choose(&g, &[], later), Some(0));
+    local(&g).succeed(0, later);
+    assert_eq!(choose(&g, &[0], later), Some(1));
+}
+
+#[test]
+fn a_server_alone_is_not_counted() {
+    let g = group(&[1], |_| ());
+    assert!(g.set().lone);
+    assert_eq!(order(&g, 3), "aaa");
+    assert_eq!(choose(&g, &[0], Instant::now()), None);
+    assert_eq!(g.status(Instant::now())[0].requests, 3);
+    assert_eq!(g.status(Instant::now())[0].active, 0);
+    assert!(!group(&[1], |s| s[0].template.drain = true).set().lone);
+    assert_eq!(order(&group(&[1], |s| s[0].template.down = true), 2), "");
+}
+
+#[test]
+fn least_conn_goes_by_weight() {
+    let g = balanced(Method::Least(Load::Connections), &[1, 2], |_| ());
+    let now = Instant::now();
+    let groups = LocalGroups::default();
+    let held: Vec<usize> = (0..6).filter_map(|_| picker(groups.local(&g)).choose(now)).collect();
+    assert_eq!(held.iter().filter(|i| **i == 1).count(), 4);
+    assert_eq!(g.status(now)[1].active, 4);
+}
+
+#[test]
+fn max_conns_limits() {
+    let g = group(&[1, 1], |s| s.iter_mut().for_each(|s| s.template.max_conns = 1));
+    let now = Instant::now();
+    let local = local(&g);
+    let first = picker(local.clone()).choose(now);
+    assert!(first.is_some() && picker(local.clone()).choose(now).is_some());
+    assert_eq!(picker(local.clone()).choose(now), None);
+    local.end(0, now);
+    assert_eq!(picker(local).choose(now), Some(0));
+}
+
+#[test]
+fn a_slow_start_grows() {
+    let g = group(&[10, 10], |s| s[0].template.slow_start = Duration::from_secs(10));
+    let set = g.set();
+    let p = &set.peers[0];
+    p.live.up_since.store(5_000, Ordering::Relaxed);
+    assert_eq!([5_000, 6_000, 10_000, 20_000].map(|t| p.weight_now(set.scale, t)), [1, 100, 500, 1000]);
+}
+
+#[test]
+fn state_stays_when_servers_change() {
+    let g = group(&[1, 1], |_| ());
+    let now = Instant::now();
+    local(&g).fail(0, now);
+    let id = g.set().peers[0].live.id;
+    let other = Found::plain(PeerAddr::Inet(SocketAddr::from(([127, 0, 0, 2], 80))));
+    g.found(1, vec![other.clone()]);
+    let set = g.set();
+    g.found(1, vec![other]);
+    assert!(Arc::ptr_eq(&set, &g.set()), "nothing has changed");
+    assert_eq!(g.set().peers[0].live.id, id);
+    assert_eq!(order(&g, 2), "bb");
+    let next = group(&[1, 1], |_| ());
+    next.adopt(&g);
+    assert_eq!(next.set().peers[0].live.id, id);
+    assert_eq!(order(&next, 2), "bb");
+}
+
+#[test]
+fn sticky_requests_reach_a_drained_server() {
+    let mut g = Group::new(b"u".to_vec(), true, Keepalive::default());
+    g.sticky = true;
+    g.set_servers(servers(&[1, 1], |s| {
+        (s[0].template.drain, s[0].template.routed, s[0].template.sid) = (true, true, b"a".to_vec());
+    }));
+    let g = Arc::new(g);
+    let now = Instant::now();
+    assert_eq!(order(&g, 2), "bb");
+    let key = Key { sticky: Some(b"a".to_vec()), ..Key::default() };
+    assert_eq!(Picker::new(local(&g), key).choose(now), Some(0));
+}
+
+#[test]
+fn the_faster_server_wins() {
+    let method = Method::Least(Load::Time { timed: Timed::LastByte, inflight: false });
+    let g = balanced(method, &[1, 1], |_| ());
+    let (now, local) = (Instant::now(), local(&g));
+    let took = |i, ms| {
+        let (header, response) = (Some(Duration::ZERO), Some(Duration::from_millis(ms)));
+        local.measure(i, &Figures { header, response, ..Figures::default() }, now);
+    };
+    took(0, 4000);
+    took(1, 3);
+    assert_eq!(order(&g, 5), "bbbbb");
+    // After a rest of fail_timeout the slow one is tried once.
+    let later = now + Duration::from_secs(11);
+    let mut seen: Vec<_> = (0..4).filter_map(|_| choose(&g, &[], later)).collect();
+    seen.sort_unstable();
+    assert_eq!(seen.iter().filter(|i| **i == 0).count(), 1, "{seen:?}");
+}

@@ -1,0 +1,365 @@
+//! Outlet of a response: the filters of its body, framing, rate and the bytes that are about to leave. The one place where
+//! filters run and bytes are framed. Hot path.
+
+use super::pace::Pace;
+use super::write::{Ahead, Broken, Done, client_gone_within, write};
+use crate::modules::headers;
+use crate::request::Request;
+use crate::response::fields::{Sink, push_trailers};
+use crate::response::head::BodyFraming;
+use crate::response::{BodyFilter, FilterError};
+use crate::upstream::stream::Body;
+use forebay_conf::error::Level;
+use forebay_net::wire::Then;
+use std::time::{Duration, Instant};
+
+/// Bytes that are sent without waiting for more.
+const GATHERED: usize = 16 * 1024;
+
+/// Most bytes that are put through filters at once.
+pub(super) const PIECE: usize = 32 * 1024;
+
+/// The same where a filter may make a very long piece of a short one.
+const EXPANDING: usize = 2 * 1024;
+
+/// What follows a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Follows {
+    /// More, soon.
+    More,
+    /// Nothing for a while: the filters must not hold bytes back.
+    Pause,
+    /// Nothing.
+    End,
+}
+
+/// Outlet of a response, or of a request and its subrequests one after the other.
+pub struct Outlet {
+    to: To,
+    /// Filters of all that passes.
+    filters: Vec<Box<dyn BodyFilter>>,
+    framing: BodyFraming,
+    pace: Pace,
+    /// Most bytes that are put through the filters at once.
+    most: usize,
+    /// Number of pending bytes that are sent without waiting for more.
+    pub(super) enough: usize,
+    /// Bytes of [`Outlet::push`] that have not been filtered yet. Small pieces would make small chunks.
+    pub(super) gathered: Vec<u8>,
+    /// Bytes that are filtered and framed, but not sent yet.
+    pub(super) pending: Vec<u8>,
+    /// Number of bytes that came by [`Outlet::push`].
+    pushed: u64,
+}
+
+/// Destination of bytes.
+enum To {
+    Client,
+    /// Memory, up to a limit in bytes (nginx: subrequest_output_buffer_size).
+    Memory(Vec<u8>, usize),
+}
+
+impl Outlet {
+    /// An outlet to the client. `pending` goes first.
+    pub(super) fn client(
+        filters: Vec<Box<dyn BodyFilter>>,
+        framing: BodyFraming,
+        pace: Pace,
+        pending: Vec<u8>,
+    ) -> Outlet {
+        let most = if filters.is_empty() { usize::MAX } else { most_at_once(&filters) };
+        Outlet { to: To::Client, filters, framing, pace, most, pending, ..Outlet::memory(0) }
+    }
+
+    /// An outlet to memory.
+    pub(super) fn memory(limit: usize) -> Outlet {
+        Outlet {
+            to: To::Memory(Vec::new(), limit),
+            filters: Vec::new(),
+            framing: BodyFraming::Plain,
+            pace: Pace::new(None),
+            most: usize::MAX,
+            enough: GATHERED,
+            gathered: Vec::new(),
+            pending: Vec::new(),
+            pushed: 0,
+        }
+    }
+
+    /// Returns `true` if bytes leave as they are, apart from the rate.
+    pub(super) fn is_transparent(&self) -> bool {
+        self.filters.is_empty() && self.framing != BodyFraming::Chunked && matches!(self.to, To::Client)
+    }
+
+    /// Returns `true` if bytes leave as fast as they come.
+    pub(super) fn is_unpaced(&self) -> bool {
+        self.pace.is_unlimited()
+    }
+
+    /// Number of bytes that [`Outlet::push`] has taken.
+    pub(super) fn pushed(&self) -> u64 {
+        self.pushed
+    }
+
+    /// Takes bytes of a response that is put together.
+    ///
+    /// # Errors
+    /// The connection cannot be used for another response, or memory has reached its limit.
+    pub async fn push(&mut self, req: &mut Request, bytes: &[u8]) -> Done {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.pushed += bytes.len() as u64;
+        if let To::Memory(all, limit) = &mut self.to {
+            let len = all.len() + bytes.len();
+            if len > *limit {
+                req.log(Level::Error, &format!("too big subrequest response: {len}"));
+                return Err(Broken);
+            }
+            all.extend_from_slice(bytes);
+            return Ok(());
+        }
+        self.gathered.extend_from_slice(bytes);
+        if self.gathered.len() < GATHERED { Ok(()) } else { self.drain(req, Follows::More, None).await }
+    }
+
+    /// Puts what [`Outlet::push`] has gathered through the filters.
+    pub(super) async fn drain(
+        &mut self,
+        req: &mut Request,
+        follows: Follows,
+        ahead: Option<&mut Body>,
+    ) -> Done {
+        if matches!(self.to, To::Memory(..)) {
+            return Ok(());
+        }
+        let gathered = std::mem::take(&mut self.gathered);
+        let done = self.put(req, &gathered, follows, ahead).await;
+        self.gathered = gathered;
+        self.gathered.clear();
+        done
+    }
+
+    /// Filters and frames bytes, no faster than the rate allows, and sends them once there are enough. While the client
+    /// or the rate holds them up, a body that is given is read ahead.
+    pub(super) async fn put(
+        &mut self,
+        req: &mut Request,
+        bytes: &[u8],
+        follows: Follows,
+        mut ahead: Option<&mut Body>,
+    ) -> Done {
+        let mut rest = bytes;
+        loop {
+            let n = self.allowed(req, rest.len(), ahead.as_deref_mut()).await?;
+            let (now, later) = rest.split_at(n);
+            rest = later;
+            let then = if rest.is_empty() { follows } else { Follows::More };
+            if self.push_piece(req, now, then).is_err() {
+                self.send(req, ahead).await?;
+                return Err(Broken);
+            }
+            self.pace.sent += n as u64;
+            if !self.filters.is_empty() && then == Follows::More && n > 0 {
+                // Filters compute: other requests of the thread run in between.
+                let thread = req.thread.clone();
+                thread.io.poller.yield_now().await;
+            }
+            if self.pending.len() >= self.enough {
+                self.send(req, ahead.as_deref_mut()).await?;
+            }
+            if rest.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns how many of `len` bytes may go, after waiting until there are any.
+    pub(super) async fn allowed(
+        &mut self,
+        req: &mut Request,
+        len: usize,
+        mut ahead: Option<&mut Body>,
+    ) -> Result<usize, Broken> {
+        let want = len.min(self.most);
+        loop {
+            match self.pace.allowance(want as u64) {
+                Ok(n) => return Ok(n as usize),
+                Err(_) if len == 0 => return Ok(0),
+                Err(wait) => self.wait(req, wait, ahead.as_deref_mut()).await?,
+            }
+        }
+    }
+
+    /// Counts bytes that have left without [`Outlet::put`].
+    pub(super) fn count(&mut self, bytes: u64) {
+        self.pace.sent += bytes;
+    }
+
+    /// Sends what is pending, then waits until more may be sent.
+    async fn wait(&mut self, req: &mut Request, wait: Duration, mut ahead: Option<&mut Body>) -> Done {
+        self.send(req, ahead.as_deref_mut()).await?;
+        let thread = req.thread.clone();
+        let left = match ahead {
+            Some(body) => {
+                body.meanwhile(req, false, Instant::now() + wait).await;
+                Duration::ZERO
+            }
+            None => wait,
+        };
+        if !client_gone_within(&thread, req, left).await {
+            return Ok(());
+        }
+        req.log(Level::Info, "client prematurely closed connection while sending response to client");
+        Err(Broken)
+    }
+
+    /// Filters and frames a piece.
+    fn push_piece(&mut self, req: &mut Request, piece: &[u8], follows: Follows) -> Done {
+        if self.filters.is_empty() {
+            frame(piece, self.framing, &mut self.pending);
+            return Ok(());
+        }
+        let mut out = req.take_buf();
+        let done = filter(req, &mut self.filters, piece, follows, &mut out);
+        if done.is_ok() {
+            frame(&out, self.framing, &mut self.pending);
+        }
+        req.give_buf(out);
+        done
+    }
+
+    /// Sends what has gathered and what is pending.
+    pub(super) async fn flush(&mut self, req: &mut Request, mut ahead: Option<&mut Body>) -> Done {
+        if !self.gathered.is_empty() {
+            self.drain(req, Follows::More, ahead.as_deref_mut()).await?;
+        }
+        self.send(req, ahead).await
+    }
+
+    /// Sends what is pending.
+    async fn send(&mut self, req: &mut Request, ahead: Option<&mut Body>) -> Done {
+        self.send_then(req, Then::Nothing, ahead).await
+    }
+
+    async fn send_then(&mut self, req: &mut Request, then: Then, ahead: Option<&mut Body>) -> Done {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let thread = req.thread.clone();
+        let done = write(&thread, req, &self.pending, then, &mut Ahead(ahead)).await;
+        self.pending.clear();
+        done
+    }
+
+    /// Sends what is pending before a file, held back by the kernel so that it leaves with the first bytes of the file.
+    pub(super) async fn send_before_file(&mut self, req: &mut Request) -> Done {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        if let Ok(sent) = req.conn.wire.send(&req.thread.io, &self.pending, Then::More) {
+            req.sent += sent.bytes as u64;
+            self.pending.drain(..sent.bytes);
+        }
+        self.send(req, None).await
+    }
+
+    /// Sends the rest with the end of the framing, trailers included.
+    pub(super) async fn finish(&mut self, req: &mut Request, then: Then, ahead: Option<&mut Body>) -> Done {
+        self.return_filters(req);
+        if self.framing == BodyFraming::Chunked {
+            headers::trailers(req);
+            self.pending.extend_from_slice(b"0\r\n");
+            push_trailers(&req.resp, &mut Sink::Http1(&mut self.pending));
+            self.pending.extend_from_slice(b"\r\n");
+        }
+        self.send_then(req, then, ahead).await
+    }
+
+    /// Gives the filters back to the response: `$gzip_ratio` asks them.
+    fn return_filters(&mut self, req: &mut Request) {
+        if req.resp.filters.is_empty() {
+            std::mem::swap(&mut req.resp.filters, &mut self.filters);
+        } else {
+            req.resp.filters.append(&mut self.filters);
+        }
+    }
+
+    /// Ends the outlet and returns its buffers: pending and gathered.
+    pub(super) fn end(mut self, req: &mut Request) -> (Vec<u8>, Vec<u8>) {
+        self.return_filters(req);
+        (self.pending, self.gathered)
+    }
+
+    /// Returns the bytes of an outlet to memory.
+    pub(super) fn into_memory(self) -> Vec<u8> {
+        match self.to {
+            To::Memory(bytes, _) => bytes,
+            To::Client => Vec::new(),
+        }
+    }
+}
+
+/// Returns the number of bytes that are put through filters at once.
+pub(super) fn most_at_once(filters: &[Box<dyn BodyFilter>]) -> usize {
+    if filters.iter().any(|f| f.expands()) { EXPANDING } else { PIECE }
+}
+
+/// Puts bytes through filters. Appends to `out`, which is empty, what leaves the last of them.
+pub(super) fn filter(
+    req: &mut Request,
+    filters: &mut [Box<dyn BodyFilter>],
+    bytes: &[u8],
+    follows: Follows,
+    out: &mut Vec<u8>,
+) -> Done {
+    let Some((first, others)) = filters.split_first_mut() else {
+        out.extend_from_slice(bytes);
+        return Ok(());
+    };
+    let mut fed = feed(first, bytes, follows, out);
+    if !others.is_empty() {
+        let mut input = req.take_buf();
+        for f in others {
+            if fed.is_err() {
+                break;
+            }
+            std::mem::swap(&mut input, out);
+            out.clear();
+            fed = feed(f, &input, follows, out);
+        }
+        req.give_buf(input);
+    }
+    fed.map_err(|FilterError(what)| {
+        req.log(Level::Error, &format!("{what} while sending response to client"));
+        Broken
+    })
+}
+
+fn feed(
+    filter: &mut Box<dyn BodyFilter>,
+    bytes: &[u8],
+    follows: Follows,
+    out: &mut Vec<u8>,
+) -> Result<(), FilterError> {
+    filter.feed(bytes, follows == Follows::End, out)?;
+    if follows == Follows::Pause { filter.flush(out) } else { Ok(()) }
+}
+
+/// Appends bytes of a body, as a chunk where it is sent in chunks.
+fn frame(bytes: &[u8], framing: BodyFraming, out: &mut Vec<u8>) {
+    if bytes.is_empty() {
+        return;
+    }
+    if framing != BodyFraming::Chunked {
+        out.extend_from_slice(bytes);
+        return;
+    }
+    let digits = (usize::BITS - bytes.len().leading_zeros()).div_ceil(4);
+    for i in (0..digits).rev() {
+        out.push(b"0123456789abcdef"[bytes.len() >> (4 * i) & 15]);
+    }
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,261 @@
+//! The loop that moves the content of a response to its client. Hot path.
+//!
+//! ```text
+//!  Source                      Pump                              Outlet
+//!  parts of the response  -->  read a piece, what is stored  --> filter, frame, keep to the rate,
+//!  body of an upstream         in a file included;               send once enough is pending
+//!  entry of a cache            go on with the next slice;
+//!                              own filters and SSI page;
+//!                              wait for more; be fair
+//! ```
+//!
+//! Every body that does not leave in one write (`send.rs`) passes through here, whatever its source. Shortcuts for
+//! bytes that nobody changes are in front of the loop's general way ([`Shortcuts`]): files leave by sendfile, an
+//! upstream's bytes are read to where they are sent from, or pass through a pipe inside the kernel.
+//!
+//! A response that is put together of several (`compose.rs`) has a pump for each of them, and one outlet for all. The
+//! page of such a response (`ssi`) *pushes* its text into the outlet, since a command in the midst of a piece may start
+//! another pump. So the outlet is no part of the pump, and page and own filters are a stage of the pump ([`Stage`]).
+//!
+//! While the client takes nothing or the rate holds bytes back, the source's body is read ahead as far as the
+//! configuration allows.
+
+use super::compose::Stage;
+use super::files::{STRETCH, Stretch, send_file};
+use super::outlet::{Follows, Outlet, PIECE};
+use super::source::{Got, Source};
+use super::write::{Broken, Done};
+use crate::modules::slice;
+use crate::request::Request;
+use crate::thread::Thread;
+use crate::upstream::stream::{Body, Pulled};
+use forebay_conf::error::Level;
+use forebay_net::wire::Then;
+use forebay_sys::errno::errno_text;
+use std::rc::Rc;
+
+/// Pending bytes that do not wait until the next slice has come (nginx: postpone_output).
+const POSTPONED: usize = 1460;
+
+/// Bytes after which other requests of the thread run.
+const TURN: u64 = 2 * 1024 * 1024;
+
+/// Moves the content of one response to an outlet.
+pub(super) struct Pump<'p> {
+    thread: Rc<Thread>,
+    source: Source,
+    /// What the bytes pass before they reach the outlet, if the response is part of another one.
+    stage: Option<Stage<'p>>,
+    out: &'p mut Outlet,
+    shortcuts: Shortcuts,
+    /// Bytes that have been read and not been filtered. Unused with [`Shortcuts::direct`].
+    piece: Vec<u8>,
+    /// Bytes that the client had got when other requests of the thread last ran.
+    turn: u64,
+}
+
+/// Ways for bytes that leave as they are.
+struct Shortcuts {
+    /// Files leave by sendfile.
+    sendfile: bool,
+    /// Bytes are read to where they are sent from.
+    direct: bool,
+    /// Bytes of an upstream may pass inside the kernel.
+    pipe: bool,
+    /// Bytes that came with the head wait for those that pass after them.
+    hold: bool,
+}
+
+/// Result of reading.
+struct Read {
+    got: Got,
+    /// Number of pending bytes that are sent without waiting for more.
+    enough: usize,
+}
+
+impl<'p> Pump<'p> {
+    /// Takes the content of a response for an outlet.
+    pub(super) fn new(req: &mut Request, out: &'p mut Outlet) -> Pump<'p> {
+        let mut pump = Pump::staged(req, out, None);
+        pump.shortcuts = pump.find_shortcuts(req);
+        pump
+    }
+
+    /// Takes the content of a response that passes a stage first.
+    pub(super) fn staged(req: &mut Request, out: &'p mut Outlet, stage: Option<Stage<'p>>) -> Pump<'p> {
+        let source = Source::of(req);
+        let shortcuts = Shortcuts { sendfile: false, direct: false, pipe: false, hold: false };
+        let piece = req.take_buf();
+        Pump { thread: req.thread.clone(), source, stage, out, shortcuts, piece, turn: req.sent }
+    }
+
+    fn find_shortcuts(&mut self, req: &Request) -> Shortcuts {
+        let sendfile = self.out.is_transparent();
+        let direct = sendfile && self.out.is_unpaced();
+        // A small fixed buffer may hold just one segment, for whose acknowledgement the client's kernel takes 40 ms.
+        let pipe =
+            direct && req.conn.wire.has_sendfile() && !req.conn.client.has_fixed_send_buffer(&req.conf);
+        let hold = pipe && self.source.body().is_some_and(|b| b.can_pass());
+        Shortcuts { sendfile, direct, pipe, hold }
+    }
+
+    /// Moves the content until it is over.
+    pub(super) async fn run(&mut self, req: &mut Request) -> Done {
+        loop {
+            if self.shortcuts.sendfile
+                && let Some(stretch) = self.source.next_file()
+            {
+                self.send_file(req, stretch).await?;
+                self.be_fair(req).await;
+                continue;
+            }
+            let read = self.read(req).await?;
+            self.forward(req, &read).await?;
+            match read.got {
+                Got::End => return Ok(()),
+                Got::Blocked => self.wait(req).await?,
+                _ => self.be_fair(req).await,
+            }
+        }
+    }
+
+    /// Sends the rest of the response after [`Pump::run`].
+    pub(super) async fn finish(&mut self, req: &mut Request, then: Then) -> Done {
+        self.out.finish(req, then, self.source.body()).await
+    }
+
+    /// Ends the source. The own filters go back to the response.
+    pub(super) async fn end(self, req: &mut Request) {
+        req.give_buf(self.piece);
+        self.source.end(req).await;
+        if let Some(stage) = self.stage {
+            stage.end(req);
+        }
+    }
+
+    /// Reads a piece, or has bytes pass inside the kernel.
+    async fn read(&mut self, req: &mut Request) -> Result<Read, Broken> {
+        if let Some(got) = self.pass(req) {
+            // Bytes that a client did not take inside the kernel are sent before anything else is read.
+            return Ok(Read { got: self.follow(req, got).await?, enough: 1 });
+        }
+        let (into, most) = match self.shortcuts.direct {
+            true => (&mut self.out.pending, STRETCH),
+            false => (&mut self.piece, PIECE as u64),
+        };
+        let got = self.source.read(req, into, most).await;
+        Ok(Read { got: self.follow(req, got).await?, enough: self.out.enough })
+    }
+
+    /// Goes on with the next slice where one has ended (nginx: slice). Where the content breaks off, sends what has come.
+    async fn follow(&mut self, req: &mut Request, got: Got) -> Result<Got, Broken> {
+        if got == Got::Failed {
+            if self.source.body().is_some() && !slice::active(req) {
+                self.out.flush(req, self.source.body()).await?;
+            }
+            return Err(Broken);
+        }
+        if got != Got::End || !slice::wants_more(req) {
+            return Ok(got);
+        }
+        if self.out.pending.len() >= POSTPONED {
+            self.out.flush(req, self.source.body()).await?;
+        }
+        let Some(next) = Box::pin(slice::next(req)).await else { return Err(Broken) };
+        self.source.replace_body(req, next);
+        Ok(Got::Data)
+    }
+
+    /// Hands on what has been read.
+    async fn forward(&mut self, req: &mut Request, read: &Read) -> Done {
+        if self.shortcuts.direct {
+            let held = std::mem::take(&mut self.shortcuts.hold);
+            let waits = held || self.out.pending.len() < read.enough;
+            return if read.got == Got::End || waits { Ok(()) } else { self.flush(req).await };
+        }
+        let follows = match read.got {
+            Got::End => Follows::End,
+            Got::Blocked if self.source.is_unbuffered() => Follows::Pause,
+            _ => Follows::More,
+        };
+        if self.piece.is_empty() && follows == Follows::More {
+            return Ok(());
+        }
+        let piece = std::mem::take(&mut self.piece);
+        let done = match &mut self.stage {
+            None => self.out.put(req, &piece, follows, self.source.body()).await,
+            Some(stage) => Box::pin(stage.put(self.out, req, &piece, follows)).await,
+        };
+        self.piece = piece;
+        self.piece.clear();
+        done
+    }
+
+    async fn flush(&mut self, req: &mut Request) -> Done {
+        self.out.flush(req, self.source.body()).await
+    }
+
+    /// Sends what there is, then waits until the source has more.
+    async fn wait(&mut self, req: &mut Request) -> Done {
+        self.flush(req).await?;
+        if self.source.wait(req).await { Ok(()) } else { Err(Broken) }
+    }
+
+    /// Lets other requests of the thread run, however fast content comes. Stages compute, so they run after each piece.
+    async fn be_fair(&mut self, req: &Request) {
+        if self.stage.is_some() || req.sent - self.turn >= TURN {
+            self.thread.io.poller.yield_now().await;
+            self.turn = req.sent;
+        }
+    }
+
+    /// Sends a stretch of a file, no faster than the rate allows.
+    async fn send_file(&mut self, req: &mut Request, mut stretch: Stretch) -> Done {
+        let end = stretch.start + stretch.len;
+        while stretch.start < end {
+            let rest = usize::try_from(end - stretch.start).unwrap_or(usize::MAX);
+            stretch.len = self.out.allowed(req, rest, None).await? as u64;
+            self.out.send_before_file(req).await?;
+            send_file(&self.thread, req, &stretch).await?;
+            self.out.count(stretch.len);
+            stretch.start += stretch.len;
+        }
+        Ok(())
+    }
+
+    /// Passes on what has come inside the kernel, behind what is pending. What the client does not take is pending
+    /// afterwards. Returns `None` if content has to be read.
+    fn pass(&mut self, req: &mut Request) -> Option<Got> {
+        if !self.shortcuts.pipe {
+            return None;
+        }
+        let body = self.source.next_body().filter(|b| b.can_pass())?;
+        pass(&self.thread, req, &mut self.out.pending, body)
+    }
+}
+
+fn pass(thread: &Thread, req: &mut Request, pending: &mut Vec<u8>, body: &mut Body) -> Option<Got> {
+    let mut pipe = thread.io.pipe.borrow_mut();
+    let got = match body.pass(req, &mut pipe)? {
+        Pulled::Data => Got::Data,
+        Pulled::End => Got::End,
+        Pulled::Blocked => return Some(Got::Blocked),
+        _ => return Some(Got::Failed),
+    };
+    if !pending.is_empty()
+        && let Ok(sent) = req.conn.wire.send(&thread.io, pending, Then::More)
+    {
+        req.sent += sent.bytes as u64;
+        pending.drain(..sent.bytes);
+    }
+    if pending.is_empty() {
+        req.sent += req.conn.wire.send_pipe(&thread.io, &mut pipe) as u64;
+    }
+    match pipe.take(pending) {
+        Ok(()) => Some(got),
+        Err(e) => {
+            req.log(Level::Alert, &format!("read() of a pipe failed {}", errno_text(e)));
+            Some(Got::Failed)
+        }
+    }
+}

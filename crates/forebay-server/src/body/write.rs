@@ -1,0 +1,178 @@
+//! Writing bytes to a client until it has taken all of them. Hot path.
+
+use crate::request::Request;
+use crate::thread::Thread;
+use crate::upstream::stream::Body;
+use forebay_conf::error::Level;
+use forebay_core::transfers::{Direction, Over};
+use forebay_http::h2::encode;
+use forebay_net::wire::Then;
+use forebay_sys::errno::errno_text;
+use rustix::io::Errno;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Failure of a response that has begun. Its connection cannot be used for another one.
+#[derive(Debug)]
+pub struct Broken;
+
+/// Result of sending a part of a response.
+pub(crate) type Done = Result<(), Broken>;
+
+/// Answers `Expect: 100-continue`.
+pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request) -> bool {
+    req.body.continued = true;
+    if req.conn.wire.is_multiplexed() {
+        let mut block = Vec::with_capacity(8);
+        encode::status(&mut block, 100);
+        return req.conn.wire.send_interim(&block);
+    }
+    write_all(thread, req, b"HTTP/1.1 100 Continue\r\n\r\n").await.is_ok()
+}
+
+/// Sends the answers that wait for the end of the turn or have found no room, before the connection ends. A client that
+/// has timed out gets no more time.
+pub async fn flush_answers(thread: &Rc<Thread>, req: &mut Request) {
+    while !req.timed_out && !req.conn.wire.flush(&thread.io) {
+        if room(thread, req, &mut Idle).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Writes bytes.
+pub async fn write_all(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) -> Done {
+    write(thread, req, bytes, Then::Nothing, &mut Idle).await
+}
+
+/// Writes the last bytes of a response. If the connection is closed behind it, the kernel holds them back for
+/// the few instructions until then, so that data and FIN are one packet instead of two.
+pub async fn write_last(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) -> Done {
+    let then = after_last(req);
+    write(thread, req, bytes, then, &mut Idle).await
+}
+
+/// Returns what follows the last bytes of a response.
+pub(super) fn after_last(req: &Request) -> Then {
+    if req.closes_at_once {
+        Then::Close
+    } else if req.keep_alive {
+        Then::Wait
+    } else {
+        Then::Nothing
+    }
+}
+
+/// Work to do while a client takes nothing. A type of its own for each kind, so that writes that only wait are not made of
+/// the states of those that read ahead (and reading ahead can itself write `100 Continue`).
+pub(super) trait Meanwhile {
+    /// Waits until the client takes more. Returns `false` if that does not happen in time.
+    async fn until_writable(&mut self, req: &mut Request, until: Instant) -> bool;
+}
+
+/// Nothing to do; [`room`] has the deadline.
+pub(super) struct Idle;
+
+impl Meanwhile for Idle {
+    #[inline]
+    async fn until_writable(&mut self, req: &mut Request, _until: Instant) -> bool {
+        req.conn.wire.wait_writable(&req.thread.io).await;
+        true
+    }
+}
+
+/// Reads a body ahead, as far as the configuration allows.
+pub(super) struct Ahead<'b>(pub(super) Option<&'b mut Body>);
+
+impl Meanwhile for Ahead<'_> {
+    async fn until_writable(&mut self, req: &mut Request, until: Instant) -> bool {
+        match &mut self.0 {
+            Some(body) => body.meanwhile(req, true, until).await,
+            None => Idle.until_writable(req, until).await,
+        }
+    }
+}
+
+/// Writes bytes, all of them.
+pub(super) async fn write(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    bytes: &[u8],
+    then: Then,
+    meanwhile: &mut impl Meanwhile,
+) -> Done {
+    let mut rest = bytes;
+    let mut full = false;
+    while !rest.is_empty() || full {
+        match req.conn.wire.send(&thread.io, rest, then) {
+            Ok(sent) => {
+                req.sent += sent.bytes as u64;
+                rest = rest.get(sent.bytes..).unwrap_or_default();
+                full = sent.full;
+            }
+            Err(Errno::AGAIN) => full = true,
+            Err(e) => return Err(failed(req, "writev()", e)),
+        }
+        // Asking a full socket again would only say so.
+        if full {
+            room(thread, req, meanwhile).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes what TLS has sealed but not sent yet. Does nothing on a plain connection.
+pub(super) async fn write_unsent(thread: &Rc<Thread>, req: &mut Request) -> Done {
+    while req.conn.wire.has_unsent() {
+        match req.conn.wire.send(&thread.io, b"", Then::Nothing) {
+            Ok(sent) if !sent.full => break,
+            Ok(_) | Err(Errno::AGAIN) => room(thread, req, &mut Idle).await?,
+            Err(e) => return Err(failed(req, "writev()", e)),
+        }
+    }
+    Ok(())
+}
+
+/// Waits until the client takes more, for at most `send_timeout`.
+pub(super) async fn room(thread: &Rc<Thread>, req: &mut Request, meanwhile: &mut impl Meanwhile) -> Done {
+    let http = req.http();
+    let now = Instant::now();
+    let until = now + http.location(req).settings.core.send_timeout.0;
+    let client = req.waiting(Direction::Response, now);
+    let writable = meanwhile.until_writable(req, until);
+    match thread.transfers.wait(&thread.io.poller, client, until, writable).await {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(too_slow(req, Over::Timeout)),
+        Err(over) => Err(too_slow(req, over)),
+    }
+}
+
+/// Logs that the client takes nothing in time.
+fn too_slow(req: &mut Request, over: Over) -> Broken {
+    req.timed_out = true;
+    if req.tells(over) {
+        req.log(Level::Info, &[over.text(), " while sending response to client"].concat());
+    }
+    Broken
+}
+
+/// Logs that a response cannot be sent, which is mostly the client's doing.
+pub(super) fn failed(req: &mut Request, call: &str, e: Errno) -> Broken {
+    if e != Errno::BADF {
+        let gone = matches!(e, Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN | Errno::TIMEDOUT);
+        let level = if gone { Level::Info } else { Level::Alert };
+        req.log_with(level, |out| {
+            for piece in [call, " failed ", &errno_text(e), " while sending response to client"] {
+                out.extend_from_slice(piece.as_bytes());
+            }
+        });
+    }
+    Broken
+}
+
+/// Waits. Returns `true` if the client resets the connection meanwhile. A client that has only ended its own direction
+/// may still be reading.
+pub(super) async fn client_gone_within(thread: &Rc<Thread>, req: &Request, wait: Duration) -> bool {
+    let gone = req.conn.wire.wait_gone(&thread.io);
+    thread.io.poller.deadline(Instant::now() + wait, gone).await.is_some()
+}
