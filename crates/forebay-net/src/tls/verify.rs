@@ -18,37 +18,40 @@ use x509_parser::prelude::*;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure(pub u32);
 
+/// OpenSSL's texts by number.
+const FAILURES: &[(u32, &str)] = &[
+    (2, "unable to get issuer certificate"),
+    (3, "unable to get certificate CRL"),
+    (7, "certificate signature failure"),
+    (8, "CRL signature failure"),
+    (9, "certificate is not yet valid"),
+    (10, "certificate has expired"),
+    (11, "CRL is not yet valid"),
+    (12, "CRL has expired"),
+    (18, "self-signed certificate"),
+    (19, "self-signed certificate in certificate chain"),
+    (20, "unable to get local issuer certificate"),
+    (21, "unable to verify the first certificate"),
+    (22, "certificate chain too long"),
+    (23, "certificate revoked"),
+    (25, "path length constraint exceeded"),
+    (26, "unsuitable certificate purpose"),
+    (34, "unhandled critical extension"),
+    (35, "key usage does not include CRL signing"),
+    (36, "unhandled critical CRL extension"),
+    (44, "different CRL scope"),
+    (47, "permitted subtree violation"),
+    (48, "excluded subtree violation"),
+    (51, "unsupported name constraint type"),
+    (62, "hostname mismatch"),
+    (79, "invalid CA certificate"),
+];
+
 impl Failure {
     /// Returns OpenSSL's text.
     pub fn text(self) -> &'static str {
-        match self.0 {
-            2 => "unable to get issuer certificate",
-            3 => "unable to get certificate CRL",
-            7 => "certificate signature failure",
-            8 => "CRL signature failure",
-            9 => "certificate is not yet valid",
-            10 => "certificate has expired",
-            11 => "CRL is not yet valid",
-            12 => "CRL has expired",
-            18 => "self-signed certificate",
-            19 => "self-signed certificate in certificate chain",
-            20 => "unable to get local issuer certificate",
-            21 => "unable to verify the first certificate",
-            22 => "certificate chain too long",
-            23 => "certificate revoked",
-            25 => "path length constraint exceeded",
-            26 => "unsuitable certificate purpose",
-            34 => "unhandled critical extension",
-            35 => "key usage does not include CRL signing",
-            36 => "unhandled critical CRL extension",
-            44 => "different CRL scope",
-            47 => "permitted subtree violation",
-            48 => "excluded subtree violation",
-            51 => "unsupported name constraint type",
-            62 => "hostname mismatch",
-            79 => "invalid CA certificate",
-            _ => "application verification failure",
-        }
+        let known = FAILURES.iter().find(|(number, _)| *number == self.0);
+        known.map_or("application verification failure", |(_, text)| text)
     }
 
     /// Returns `true` if only a trusted issuer is missing (nginx: optional_no_ca).
